@@ -20,6 +20,7 @@ mod small_transactions;
 mod start;
 mod upstream;
 mod v1_commands;
+mod v1_decision;
 mod v1_errors;
 mod v1_events;
 mod v1_filters;

@@ -67,6 +67,7 @@ pub use locks::{LockError, QueueRules, Weight, startable, weigh};
 pub use membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT};
 pub use monitor::{Monitor, MonitorOptions};
 pub use nodes::{Joined, join_nodes};
+pub use pass::{QueueHead, compared, explain};
 pub use retention::{Retention, RetentionOptions};
 pub use timekeeper::Timekeeper;
 pub use worker::{Options, Tunables, Worker};

@@ -71,7 +71,7 @@ impl<'a> Claims<'a> {
         view.note(&context, &self.tried);
         let (mut blocked, mut refused) = (0, 0);
         loop {
-            let decision = view.decide(&context, context.room.saturating_sub(self.claimed.len()));
+            let decision = context.decide(view, context.room.saturating_sub(self.claimed.len()));
             filled.blocked |= decision.is_blocked();
             filled.taken |= decision.hold.iter().any(|hold| hold.own && hold.reason == Reason::OtherPass);
             let (blocked_before, refused_before) = (blocked, refused);
@@ -116,14 +116,18 @@ impl<'a> Claims<'a> {
                 return Ok(filled);
             }
             // Jobs that were not claimed had the room of others.
-            view.read_locks(&context).await?;
+            view.read_locks(&context.source()).await?;
         }
     }
 
     /// Whether further jobs must wait for the next transaction.
     fn is_full(&self) -> bool {
+        let Context { claimant, room, .. } = self.context;
         // Whatever failed the last attempt, half as many jobs meet it half as often.
-        let most = CLAIM_BATCH.checked_shr(self.context.claimant.failed).unwrap_or(0).max(1);
+        let most = match claimant.failed {
+            0 => CLAIM_BATCH,
+            failed => claimant.depth(room).checked_shr(failed).unwrap_or(0).max(1),
+        };
         self.options_bytes >= CLAIM_OPTIONS_BYTES
             || self.tried.len() >= most
             || !self.tried.is_empty() && !self.context.tx.has_room()

@@ -4,6 +4,7 @@
 //! ([`claims`]), how far a pass searches for jobs that can start, and when the next one is useful.
 
 mod claims;
+mod explain;
 mod leftovers;
 mod reserved;
 mod view;
@@ -16,7 +17,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use turnwise_policy::contention::Shard;
 use turnwise_policy::predictive_queue::window;
-use turnwise_policy::schedule::Reason;
+use turnwise_policy::schedule::{Decision, Reason};
 use turnwise_queue::{Job, Keyspace, Result, Terms, locks, rate_limits, tenants};
 use turnwise_store::{Isolation, Transaction};
 
@@ -24,10 +25,11 @@ use crate::QueueRules;
 use crate::fair_share::{FairShare, Front};
 use crate::locks::{LockHistory, Scanned};
 use claims::{Claims, Filled};
+pub use explain::{QueueHead, compared, explain};
 pub(crate) use leftovers::{Leftovers, Sleep};
 pub(crate) use reserved::{Hold, Reserved};
-use view::View;
 pub(crate) use view::startable;
+use view::{Scope, Source, View};
 
 /// The maximum number of jobs that one pass claims; fewer if the transaction has no more room.
 const CLAIM_BATCH: usize = 500;
@@ -152,6 +154,21 @@ impl Context<'_> {
         !self.claimant.overdue.is_empty()
     }
 
+    fn source(&self) -> Source<'_> {
+        let Context { tx, keys, claimant, now_us, .. } = *self;
+        let Claimant { job_type, queue, lock_history, .. } = claimant;
+        Source { tx, keys, job_type, queue, lock_history, now_us }
+    }
+
+    /// Decides about a view, with room for this many jobs.
+    fn decide(&self, view: &View, room: usize) -> Decision {
+        let Claimant { shard, overdue, random, .. } = self.claimant;
+        let worker = Scope { room, shard, eager: self.is_eager(), random };
+        // Among jobs that lock, also all expired ones: most jobs of other shards cannot start, and a part of them may be exactly
+        // these.
+        view.decide(&self.source(), worker, |id| view.locks.is_some() && overdue.contains(id))
+    }
+
     fn is_mine(&self, id: &str) -> bool {
         self.is_eager() || self.claimant.shard.has(id)
     }
@@ -270,13 +287,14 @@ async fn search(
     let Context { tx, keys, claimant, room, now_us } = *context;
     let Claimant { job_type, fair, queue: rules, shard, .. } = claimant;
     let mine = |id: &str| context.is_mine(id);
+    let source = context.source();
     let lock_wake = tx.get_with(&keys.lock_wake(), Isolation::Snapshot).await?;
     let mut window = rules.window(room);
     let queue = match queue.beyond {
         true => fair.front(tx, wake, [], shard.front(window) + others, mine).await?,
         false => queue,
     };
-    let mut view = View::with_locks(context, queue).await?;
+    let mut view = View::with_locks(&source, queue, mine).await?;
     let mut filled = claims.fill(&mut view).await?;
     while filled.is_nothing(claims)
         && view.queue.beyond
@@ -284,17 +302,17 @@ async fn search(
     {
         window = wider;
         let queue = fair.wide_front(tx, wake, shard.front(window) + others, mine).await?;
-        view = View::with_locks(context, queue).await?;
+        view = View::with_locks(&source, queue, mine).await?;
         filled = claims.fill(&mut view).await?;
     }
     let mut skipped_jobs = skipped(&view, &filled);
     let mut ages_out_us = filled.decision.ages_out_us;
     if filled.is_nothing(claims) && view.queue.beyond && filled.decision.reserve.is_none() {
         let stamps = (wake.cloned(), lock_wake.clone());
-        let startable = |jobs: &[&tenants::Pending]| view.startable(context, jobs);
+        let startable = |jobs: &[&tenants::Pending]| view.startable(&source, jobs);
         match fair.scan.look(tx, keys, job_type, &stamps, now_us, startable).await? {
             Scanned::Found(jobs) => {
-                view = View::with_locks(context, fair.front_of(jobs)).await?;
+                view = View::with_locks(&source, fair.front_of(jobs), mine).await?;
                 let found = claims.fill(&mut view).await?;
                 // If the room ran out, the jobs that were not tried can still start.
                 let offered = found.offered(&view).into_iter().filter(|_| !found.decision.has_no_room());

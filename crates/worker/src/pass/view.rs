@@ -6,7 +6,8 @@ use turnwise_policy::contention::Shard;
 use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_policy::schedule::{self, Candidate, Decision, Rules, Verdict, schedule};
 use turnwise_queue::tenants::Pending;
-use turnwise_queue::{Job, Result, jobs};
+use turnwise_queue::{Job, Keyspace, Result, jobs};
+use turnwise_store::Transaction;
 
 use super::{Claimant, Context};
 use crate::QueueRules;
@@ -17,6 +18,39 @@ use crate::locks::{LockHistory, LocksView};
 /// because only one job of a window reserves at a time.
 const MAX_OUTSIDE: usize = 4;
 
+/// Where a view is read from, and by which rules.
+#[derive(Clone, Copy)]
+pub(super) struct Source<'a> {
+    pub tx: &'a Transaction,
+    pub keys: &'a Keyspace,
+    pub job_type: &'a str,
+    pub queue: &'a QueueRules,
+    pub lock_history: &'a LockHistory,
+    pub now_us: i64,
+}
+
+impl Source<'_> {
+    async fn locks(&self) -> Result<LocksView> {
+        let Source { tx, keys, queue, lock_history, now_us, .. } = *self;
+        LocksView::read(tx, keys, &queue.levels, (lock_history, now_us)).await
+    }
+
+    /// The pending jobs among the first few of `ids`. A snapshot read, without conflicts: a claim reads its job again.
+    async fn pending(&self, ids: impl Iterator<Item = &str>) -> Result<Vec<Pending>> {
+        let mut found = Vec::new();
+        for id in ids.take(MAX_OUTSIDE) {
+            let job = jobs::peek(self.tx, self.keys, self.job_type, id).await?;
+            if let Some(job) = job.filter(Job::is_pending) {
+                let order_us = job.order_us();
+                let Job { id, locks, traits, .. } = job;
+                // It has a reservation: whatever its class, it precedes jobs of the window without one.
+                found.push(Pending { id, order_us, key: None, class: 0, locks, traits });
+            }
+        }
+        Ok(found)
+    }
+}
+
 /// What a pass has read of the queue.
 pub(super) struct View {
     pub queue: Front,
@@ -24,41 +58,41 @@ pub(super) struct View {
     pub locks: Option<LocksView>,
     /// Jobs with reservations that are not in the part of the queue that was read.
     outside: Vec<Pending>,
-    /// What is known of each job, in the order of [`View::jobs`]. Written when the pass begins to claim.
+    /// What is known of each job, in the order of [`View::jobs`].
     pub verdicts: Vec<Verdict>,
 }
 
 impl View {
     /// A view of jobs that declare no locks.
     pub fn without_locks(queue: Front) -> View {
-        View { queue, locks: None, outside: Vec::new(), verdicts: Vec::new() }
+        let verdicts = vec![Verdict::Unknown; queue.jobs.len()];
+        View { queue, locks: None, outside: Vec::new(), verdicts }
     }
 
-    /// A view of jobs of which some declare locks.
-    pub async fn with_locks(context: &Context<'_>, mut queue: Front) -> Result<View> {
+    /// A view of jobs of which some declare locks, and of those jobs with reservations that are `mine`.
+    pub async fn with_locks(
+        source: &Source<'_>,
+        mut queue: Front,
+        mine: impl Fn(&str) -> bool,
+    ) -> Result<View> {
         queue.rank_classes();
-        let mut view = View::without_locks(queue);
-        view.read_locks_of_all(context).await?;
+        let locks = source.locks().await?;
+        let seen: BTreeSet<&str> = queue.jobs.iter().map(|(pending, _)| pending.id.as_str()).collect();
+        let outside = locks.reserved(source.job_type).filter(|id| !seen.contains(id) && mine(id));
+        let outside = source.pending(outside).await?;
+        let verdicts = vec![Verdict::Unknown; queue.jobs.len() + outside.len()];
+        let view = View { queue, locks: Some(locks), outside, verdicts };
+        let traits = view.jobs().into_iter().map(|job| &job.traits);
+        source.lock_history.look(source.tx, source.keys, traits, source.now_us).await?;
         Ok(view)
     }
 
     /// Reads the locks again after claims, if jobs declare some.
-    pub async fn read_locks(&mut self, context: &Context<'_>) -> Result<()> {
+    pub async fn read_locks(&mut self, source: &Source<'_>) -> Result<()> {
         if self.locks.is_some() {
-            self.locks = Some(read_locks(context).await?);
+            self.locks = Some(source.locks().await?);
         }
         Ok(())
-    }
-
-    async fn read_locks_of_all(&mut self, context: &Context<'_>) -> Result<()> {
-        let Claimant { job_type, lock_history, .. } = context.claimant;
-        let locks = read_locks(context).await?;
-        let seen: BTreeSet<&str> = self.queue.jobs.iter().map(|(pending, _)| pending.id.as_str()).collect();
-        let outside = locks.reserved(job_type).filter(|id| !seen.contains(id) && context.is_mine(id));
-        self.outside = pending(context, outside).await?;
-        self.locks = Some(locks);
-        let traits = self.jobs().into_iter().map(|job| &job.traits);
-        lock_history.look(context.tx, context.keys, traits, context.now_us).await
     }
 
     /// The jobs that the decision is about.
@@ -78,48 +112,31 @@ impl View {
     }
 
     /// Which of these jobs could start together with the locks of this view.
-    pub fn startable(&self, context: &Context<'_>, jobs: &[&Pending]) -> BTreeSet<String> {
-        let Claimant { job_type, queue, lock_history, .. } = context.claimant;
+    pub fn startable(&self, source: &Source<'_>, jobs: &[&Pending]) -> BTreeSet<String> {
+        let Source { job_type, queue, lock_history, now_us, .. } = *source;
         let Some(locks) = &self.locks else { return BTreeSet::new() };
-        let startable = startable(jobs, (locks, lock_history), (job_type, queue), context.now_us);
+        let startable = startable(jobs, (locks, lock_history), (job_type, queue), now_us);
         startable.into_iter().map(|job| jobs[job].id.clone()).collect()
     }
 
-    /// Decides which of the jobs start, with room for this many.
-    pub fn decide(&self, context: &Context<'_>, room: usize) -> Decision {
-        let Claimant { job_type, queue, lock_history, shard, overdue, random, .. } = context.claimant;
+    /// Decides which of the jobs start. Those for which `pinned` is true may start whatever their shard is.
+    pub fn decide(
+        &self,
+        source: &Source<'_>,
+        worker: Scope,
+        pinned: impl Fn(&str) -> bool + Clone,
+    ) -> Decision {
+        let Source { job_type, queue, lock_history, now_us, .. } = *source;
         let in_front = self.queue.jobs.len();
         let jobs = self.jobs();
         let known = (0..).zip(&jobs).zip(&self.verdicts).map(|((place, job), verdict)| Known {
             job,
             verdict: *verdict,
-            // Also all expired jobs: most jobs of other shards cannot start, and a part of them may be exactly these.
-            pinned: place >= in_front || self.locks.is_some() && overdue.contains(&job.id),
+            pinned: place >= in_front || pinned(&job.id),
         });
-        let scope = Scope { beyond: self.queue.beyond, room, shard, eager: context.is_eager(), random };
         let locks = self.locks.as_ref().map(|locks| (locks, lock_history));
-        decide(known, scope, locks, (job_type, queue), context.now_us)
+        decide(known, (worker, self.queue.beyond), locks, (job_type, queue), now_us)
     }
-}
-
-async fn read_locks(context: &Context<'_>) -> Result<LocksView> {
-    let Context { tx, keys, claimant, now_us, .. } = *context;
-    LocksView::read(tx, keys, &claimant.queue.levels, (claimant.lock_history, now_us)).await
-}
-
-/// The pending jobs among the first few of `ids`. A snapshot read, without conflicts: a claim reads its job again.
-async fn pending(context: &Context<'_>, ids: impl Iterator<Item = &str>) -> Result<Vec<Pending>> {
-    let mut found = Vec::new();
-    for id in ids.take(MAX_OUTSIDE) {
-        let job = jobs::peek(context.tx, context.keys, context.claimant.job_type, id).await?;
-        if let Some(job) = job.filter(Job::is_pending) {
-            let order_us = job.order_us();
-            let Job { id, locks, traits, .. } = job;
-            // It has a reservation: whatever its class, it precedes jobs of the window without one.
-            found.push(Pending { id, order_us, key: None, class: 0, locks, traits });
-        }
-    }
-    Ok(found)
 }
 
 /// A job, and what is known of it.
@@ -129,18 +146,25 @@ struct Known<'a> {
     pinned: bool,
 }
 
-/// What a decision depends on beside jobs and locks: [`schedule::View`] has the meaning of each.
-struct Scope {
-    beyond: bool,
-    room: usize,
-    shard: Shard,
-    eager: bool,
-    random: u64,
+/// The worker for which a decision is made: [`schedule::View`] has the meaning of each.
+#[derive(Clone, Copy)]
+pub(super) struct Scope {
+    pub room: usize,
+    pub shard: Shard,
+    pub eager: bool,
+    pub random: u64,
+}
+
+impl Scope {
+    /// The only worker of the queue.
+    pub fn alone(room: usize) -> Scope {
+        Scope { room, shard: Shard::ALL, eager: false, random: 0 }
+    }
 }
 
 fn decide<'a>(
     jobs: impl Iterator<Item = Known<'a>> + Clone,
-    Scope { beyond, room, shard, eager, random }: Scope,
+    (Scope { room, shard, eager, random }, beyond): (Scope, bool),
     locks: Option<(&LocksView, &LockHistory)>,
     (job_type, queue): (&str, &QueueRules),
     now_us: i64,
@@ -182,6 +206,6 @@ pub(crate) fn startable(
     now_us: i64,
 ) -> Vec<usize> {
     let known = jobs.iter().map(|job| Known { job, verdict: Verdict::Unknown, pinned: false });
-    let scope = Scope { beyond: false, room: jobs.len(), shard: Shard::ALL, eager: false, random: 0 };
+    let scope = (Scope::alone(jobs.len()), false);
     decide(known, scope, Some((locks, history)), queue, now_us).start
 }

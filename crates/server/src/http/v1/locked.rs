@@ -1,6 +1,7 @@
 //! A job's locks: those that it holds, those that delay it with the jobs that block them, and its weight.
 
 use turnwise_policy::predictive_queue::locks::Mode;
+use turnwise_policy::schedule;
 use turnwise_protocol::{LevelWeight, LockWeight, Reason, WhyLocks};
 use turnwise_queue::locks::{self, Blocked, Blocker, Held, How, LockAt, Spot};
 use turnwise_queue::tenants::Pending;
@@ -79,6 +80,18 @@ impl Locked {
             None => String::new(),
         };
         format!("{first}{because}{more}.{reserved}")
+    }
+
+    /// The sentence about a lock that is free now, but not for this job: the next decision gives it to a job before it, or keeps it for one. `None` if
+    /// the job waits for another reason.
+    pub fn before(&self, held: &schedule::Reason) -> Option<String> {
+        let (obstacle, does) = match held {
+            schedule::Reason::Locked(obstacle) => (obstacle, "takes it when it starts"),
+            schedule::Reason::LockReserved(obstacle) => (obstacle, "reserves it"),
+            _ => return None,
+        };
+        let lock = LockAt::of(&obstacle.wanted, &self.rules.levels)?;
+        Some(format!("Starts when it can have {lock}: a job before it {does}."))
     }
 
     /// All details, for programs.

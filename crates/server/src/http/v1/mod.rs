@@ -6,6 +6,7 @@
 mod accepting;
 mod add;
 mod body;
+mod decision;
 mod error;
 mod events;
 mod extract;

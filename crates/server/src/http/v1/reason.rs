@@ -4,31 +4,46 @@ use turnwise_protocol::{Awaited, Expected, Limited, LimitedBy, Place, Reason};
 use turnwise_queue::{Job, State, Then};
 use turnwise_replicator::doc_processor::timestamp;
 
+use turnwise_policy::schedule;
 use turnwise_policy::standing::{self, Stands, explain};
 
+use super::decision::Held;
 use super::place::Found;
 use super::standing::{Snapshot, many};
 
 /// Maximum number of jobs in a sentence.
 const MAX_NAMED: usize = 3;
 
-/// Why a pending job does not start: `in_tenant` jobs of its tenant, and `overall` jobs of all tenants, precede it.
-pub(super) fn of_pending(snapshot: &Snapshot, tenant: &str, in_tenant: usize, overall: usize) -> Reason {
+/// The reason of a pending job: what the next decision says of it (`None`: it starts), and if that leaves it no room, why not.
+/// `in_tenant` jobs of its tenant, and `overall` jobs of all tenants, precede it.
+pub(super) fn of_pending(
+    snapshot: &Snapshot,
+    held: Option<&Held>,
+    tenant: &str,
+    in_tenant: usize,
+    overall: usize,
+) -> Reason {
     let stands = Stands {
         workers: snapshot.capacity.workers,
         free: free(snapshot),
         churn: snapshot.churn(),
         can_preempt: snapshot.can_preempt(tenant),
         in_tenant,
-        overall,
+        overall: overall.max(held.map_or(0, |held| held.before)),
     };
-    match explain(&stands) {
-        standing::Reason::NoWorker => Reason::NoWorker,
-        standing::Reason::StartsNext => Reason::StartsNext,
-        standing::Reason::RotatesIn => Reason::RotatesIn,
-        standing::Reason::BehindItsTenant => Reason::BehindItsTenant,
-        standing::Reason::TenantHadItsShare => Reason::TenantHadItsShare,
-        standing::Reason::AllSlotsTaken => Reason::AllSlotsTaken,
+    match held.map(|held| &held.reason) {
+        _ if stands.workers == 0 => Reason::NoWorker,
+        None => Reason::StartsNext,
+        Some(schedule::Reason::Locked(_)) => Reason::Locked,
+        Some(schedule::Reason::LockReserved(_)) => Reason::LockReserved,
+        Some(_) => match explain(&stands) {
+            standing::Reason::NoWorker => Reason::NoWorker,
+            standing::Reason::StartsNext => Reason::StartsNext,
+            standing::Reason::RotatesIn => Reason::RotatesIn,
+            standing::Reason::BehindItsTenant => Reason::BehindItsTenant,
+            standing::Reason::TenantHadItsShare => Reason::TenantHadItsShare,
+            standing::Reason::AllSlotsTaken => Reason::AllSlotsTaken,
+        },
     }
 }
 

@@ -14,11 +14,12 @@ use turnwise_store::Transaction;
 use utoipa::IntoParams;
 
 use super::Common;
+use super::decision::Head;
 use super::error::{Result, V1Error};
 use super::extract::Params;
 use super::list::{Place, check_limit, default_limit};
 use super::standing::{Of, Snapshot, all_of, could_run_since, document, types};
-use super::{locked, place, reason, view};
+use super::{locked, reason, view};
 use crate::http::{App, answer};
 
 /// Maximum number of queue rows that one page counts, with at least 100 for each tenant.
@@ -237,8 +238,8 @@ async fn running(app: &App, tx: &Transaction, snapshot: &Snapshot, limit: usize)
 }
 
 async fn waiting(app: &App, tx: &Transaction, snapshot: &Snapshot, limit: usize) -> Result<Vec<QueuedJob>> {
-    let front = place::front(app, tx, snapshot, limit).await?;
-    let rows = front.into_iter().map(|next| async move {
+    let head = Head::read(app, tx, snapshot, limit).await?;
+    let rows = head.next.iter().take(limit).map(|next| async move {
         let job = jobs::get(tx, &app.keys, &snapshot.job_type, &next.id).await?;
         let locked = match &job {
             Some(job) => locked::look(app, tx, job).await?.and_then(|locked| locked.reason(job)),
@@ -250,16 +251,17 @@ async fn waiting(app: &App, tx: &Transaction, snapshot: &Snapshot, limit: usize)
     // If slots are free, startable jobs overtake those whose locks are not free.
     let has_room = reason::free(snapshot) > 0;
     let mut before = 0;
-    let rows = rows.into_iter().map(|(next, job, locked)| {
-        let reason = reason::of_pending(snapshot, &next.tenant, next.in_tenant, before);
-        let locked = locked.filter(|_| reason != Reason::NoWorker);
-        before += usize::from(!has_room || locked.is_none());
+    let rows = rows.into_iter().enumerate().map(|(position, (next, job, locked))| {
+        let held = head.held(position);
+        let reason = reason::of_pending(snapshot, held.as_ref(), &next.tenant, next.in_tenant, before);
+        let reason = locked.filter(|_| reason != Reason::NoWorker).unwrap_or(reason);
+        before += usize::from(!has_room || !matches!(reason, Reason::Locked | Reason::LockReserved));
         QueuedJob {
-            reason: locked.unwrap_or(reason),
+            reason,
             job_type: snapshot.job_type.clone(),
-            id: next.id,
+            id: next.id.clone(),
             document: job.as_ref().and_then(|job| document(&snapshot.job_type, &job.summary)),
-            tenant: next.tenant,
+            tenant: next.tenant.clone(),
             state: turnwise_protocol::State::Pending,
             since_us: job.as_ref().map_or(snapshot.now_us, could_run_since),
             not_before_us: None,

@@ -10,13 +10,12 @@ use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_replicator::doc_processor::{self, Nodes, Status};
 use turnwise_replicator::documents::Error as DocumentError;
 use turnwise_store::Transaction;
-use turnwise_worker::startable;
 use utoipa::IntoParams;
 
 use super::error::{Result, V1Error};
 use super::extract::{JobPath, Named, Names};
 use super::standing::{Of, Snapshot, could_run_since};
-use super::{Common, NoJob, locked, place, reason, view};
+use super::{Common, NoJob, decision, locked, place, reason, view};
 use crate::http::{App, answer};
 
 /// Explain why a job waits
@@ -38,23 +37,13 @@ pub(super) async fn why_job(State(app): State<App>, Named(path): Named<JobPath>)
 
 async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
     let snapshot = Snapshot::read(app, tx, &job.job_type, Of::Tenant(&job.tenant)).await?;
-    let (mut found, mut node) = (None, None);
+    let (mut found, mut held, mut node) = (None, None, None);
     let reason = match job.state() {
         QueueState::Pending => {
             let place = place::find(app, tx, &snapshot, &job).await?;
             let Place { in_tenant, overall, .. } = place.place;
-            let free = reason::free(&snapshot);
-            let mut before = (in_tenant, overall);
-            if (1..=overall).contains(&free) {
-                // The job overtakes jobs whose locks are not free.
-                let rules = app.external.options().get().queue.clone();
-                let most = free.saturating_add(1);
-                let startable = startable(&app.store, tx, &app.keys, &rules, &job.job_type, most).await?;
-                if startable < most {
-                    before = (in_tenant.min(startable), startable.saturating_sub(1));
-                }
-            }
-            let reason = reason::of_pending(&snapshot, &job.tenant, before.0, before.1);
+            held = decision::of(app, tx, &snapshot, &job).await?;
+            let reason = reason::of_pending(&snapshot, held.as_ref(), &job.tenant, in_tenant, overall);
             found = Some(place);
             reason
         }
@@ -87,8 +76,10 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
         let running = rate_limits::count(tx, &app.keys, &limit.bucket).await?;
         limited = Some(Limited { running: Some(running), ..view::limited(&limit) });
     }
-    let sentence = match (&locked, by_locks) {
-        (Some(locked), Some(_)) => locked.sentence(&job, &reason::runs(&job, node.as_deref())),
+    let before = locked.as_ref().zip(held.as_ref()).and_then(|(locked, held)| locked.before(&held.reason));
+    let sentence = match (&locked, by_locks, before) {
+        (_, None, Some(sentence)) if is_about_locks => sentence,
+        (Some(locked), Some(_), _) => locked.sentence(&job, &reason::runs(&job, node.as_deref())),
         _ if reason == Reason::RateLimited => reason::of_limit(limited.as_ref()),
         _ => reason::sentence(&snapshot, &job, reason, found.as_ref(), node.as_deref(), &after),
     };

@@ -1,0 +1,65 @@
+//! The decision about the head of a queue, for those who ask why a job waits.
+
+use turnwise_policy::schedule::Reason;
+use turnwise_queue::tenants::Pending;
+use turnwise_queue::{Keyspace, Result};
+use turnwise_store::{Store, Transaction};
+
+use super::CLAIM_BATCH;
+use super::view::{Scope, Source, View};
+use crate::QueueRules;
+use crate::fair_share::Front;
+use crate::locks::LockHistory;
+
+/// The head of a job type's queue.
+pub struct QueueHead {
+    /// The first pending jobs, in the order of the tenants' turns, each with a number that identifies its tenant here.
+    pub jobs: Vec<(Pending, usize)>,
+    /// There may be more behind them.
+    pub beyond: bool,
+}
+
+/// How many jobs of the queue a pass compares that has room for this many: if none of the first `room` jobs declares locks, only
+/// these.
+pub fn compared(rules: &QueueRules, first: &[&Pending], room: usize) -> usize {
+    let room = room.min(CLAIM_BATCH);
+    match first.iter().take(room).all(|job| job.locks.is_none()) {
+        true => room,
+        false => rules.window(room),
+    }
+}
+
+/// Why each job at the head of a queue waits, if it is not started by the next pass of a worker that is alone and has this much room.
+/// The worker's passes make the same decision, each about its part of the queue.
+///
+/// # Errors
+/// Those of the store.
+pub async fn explain(
+    store: &Store,
+    tx: &Transaction,
+    keys: &Keyspace,
+    rules: &QueueRules,
+    job_type: &str,
+    head: QueueHead,
+    room: usize,
+) -> Result<Vec<Option<Reason>>> {
+    let QueueHead { jobs, beyond } = head;
+    let asked = jobs.len();
+    let room = room.min(CLAIM_BATCH);
+    let lock_history = &LockHistory::default();
+    let now_us = store.runtime().now_us();
+    let source = Source { tx, keys, job_type, queue: rules, lock_history, now_us };
+    let locking = jobs.iter().any(|(job, _)| !job.locks.is_none());
+    let queue = Front { jobs, beyond, ..Front::default() };
+    let view = match locking {
+        true => View::with_locks(&source, queue, |_| true).await?,
+        false => View::without_locks(queue),
+    };
+    let mut reasons = vec![None; asked];
+    for hold in view.decide(&source, Scope::alone(room), |_| false).hold {
+        if let Some(reason) = reasons.get_mut(hold.candidate) {
+            *reason = Some(hold.reason);
+        }
+    }
+    Ok(reasons)
+}
