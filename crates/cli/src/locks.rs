@@ -14,8 +14,8 @@ const PAGE: usize = 1_000;
 /// `turnwise locks`
 #[derive(clap::Args)]
 #[command(after_help = "\
-Of each lock first who holds it, then who waits for it, or has reserved it, first come first. (all) is all of a level. Who locks anything \
-shares the big lock: that is shown with --level big_lock only.
+For each lock: the jobs that hold it, then those that wait for it or have reserved it, the oldest first. (all) means the whole level. Every job that \
+locks anything shares the big lock; these shares are shown with --level big_lock only.
 
 Examples:
   turnwise locks --level instance --name web1

@@ -19,13 +19,13 @@ const LINE_INTERVAL: Duration = Duration::from_secs(5);
 /// `turnwise store copy`
 #[derive(clap::Args)]
 #[command(after_help = "\
-Stop every server and worker that uses either store first. The copy is refused if somebody works on the source: an \
-embedded store is locked by whoever uses it; on a shared one the health counters of its workers are watched for their \
-timeout. Afterwards both are read once more and compared row by row, and the number of rows and their SHA-256 are printed: \
+Stop every server and worker that uses either store first. The copy is refused if the source is in use: a process that uses an \
+embedded store holds its lock; on a shared store, the copy watches the health counters of the workers for one \
+timeout. Afterwards both stores are read once more and compared row by row, and the number of rows and their SHA-256 are printed: \
 equal stores have equal checksums.
 
-Interrupted or killed, it goes on when it is run again: rows that are equal already are not written again. \
-Until it is done, no server starts on the target.
+A copy that was interrupted or killed continues when it is run again: equal rows are not written again. \
+No server starts on the target until the copy is complete.
 
 A URL with a password is better given in TURNWISE_FROM and TURNWISE_TO than on the command line.
 
