@@ -124,9 +124,10 @@ impl<'a> Claims<'a> {
     fn is_full(&self) -> bool {
         let Context { claimant, room, .. } = self.context;
         // Whatever failed the last attempt, half as many jobs meet it half as often.
+        let halved = |jobs: usize| jobs.checked_shr(claimant.failed).unwrap_or(0).max(1);
         let most = match claimant.failed {
             0 => CLAIM_BATCH,
-            failed => claimant.depth(room).checked_shr(failed).unwrap_or(0).max(1),
+            _ => halved(claimant.depth(room)).max(room).min(halved(CLAIM_BATCH)),
         };
         self.options_bytes >= CLAIM_OPTIONS_BYTES
             || self.tried.len() >= most
