@@ -1,12 +1,15 @@
 //! The servers that share a store, and the state of that store.
 
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
+#[cfg(feature = "openapi")]
 use crate::names::WorkerId;
 
 /// The nodes of a store: the servers that run on it. Each node responds for all of them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Nodes {
     /// The name of the node that responds.
     pub node: String,
@@ -15,14 +18,15 @@ pub struct Nodes {
 }
 
 /// A node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(example = json!({
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[cfg_attr(feature = "openapi", schema(example = json!({
     "id": "000643d1a2b3c4d5-9f3a1c5e7b2d4860", "name": "turnwise@10.0.1.1:7984", "url": "http://10.0.1.1:7984",
     "version": "0.1.0", "started_us": 1_763_734_800_000_000_i64
-}))]
+})))]
 pub struct Node {
     /// The id of this run of the node. It is never used again.
-    #[schema(value_type = WorkerId)]
+    #[cfg_attr(feature = "openapi", schema(value_type = WorkerId))]
     pub id: String,
     /// Its name.
     pub name: String,
@@ -35,7 +39,8 @@ pub struct Node {
 }
 
 /// The store of the node that responds, as that node sees it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Store {
     /// The name of the node that responds.
     pub node: String,
@@ -45,7 +50,7 @@ pub struct Store {
     pub url: String,
     /// Why the store is failing. Missing while it works.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub failing: Option<Failing>,
     /// The limits of one transaction.
     pub limits: StoreLimits,
@@ -54,7 +59,8 @@ pub struct Store {
 }
 
 /// Since when a store is failing, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Failing {
     /// Since when, in µs since the Unix epoch.
     pub since_us: i64,
@@ -63,7 +69,8 @@ pub struct Failing {
 }
 
 /// The limits of one transaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct StoreLimits {
     /// Longest key, in bytes.
     pub key_bytes: usize,
@@ -80,7 +87,8 @@ pub struct StoreLimits {
 }
 
 /// A node's operations on its store since the node started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct StoreCounters {
     /// Transactions that began; each attempt counts.
     pub transactions: u64,

@@ -1,6 +1,7 @@
 //! Tenants with their shares, and the waiting and running jobs of a type.
 
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
 use crate::filters::Limited;
@@ -8,16 +9,17 @@ use crate::jobs::State;
 use crate::why::Reason;
 
 /// A tenant's standing for jobs of one type.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(example = json!({
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[cfg_attr(feature = "openapi", schema(example = json!({
     "type": "mail", "tenant": "acme", "shares": 200, "service_us": 93_000_000_u64, "usage_us": 41_000_000_u64,
     "owed_us": -1_200_000_i64, "expected_run_us": 800_000_u64, "running": 3, "pending": 10_000, "pending_more": true,
     "oldest_claimable_us": 1_790_000_000_000_000_i64
-}))]
+})))]
 pub struct Tenant {
     /// The type of its jobs.
     #[serde(rename = "type")]
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub job_type: String,
     /// Its name.
     pub tenant: String,
@@ -32,11 +34,11 @@ pub struct Tenant {
     /// waiting jobs has no deficit. Missing under CouchDB's fair-share scheduling, which has no virtual time, and before a worker has recorded the
     /// tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub owed_us: Option<i64>,
     /// Expected run time of one of its jobs, estimated from past runs, in µs. For continuous jobs, the length of a turn until preemption.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub expected_run_us: Option<u64>,
     /// Number of running jobs.
     pub running: usize,
@@ -46,12 +48,13 @@ pub struct Tenant {
     pub pending_more: bool,
     /// When the oldest pending job began to wait, in µs since the Unix epoch. Jobs that wait for their time or for the end of a backoff do not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub oldest_claimable_us: Option<i64>,
 }
 
 /// A page of tenants.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Tenants {
     /// The types that the server read. Each summary covers the whole type, regardless of which tenants are on the page.
     pub types: Vec<TypeSummary>,
@@ -59,7 +62,7 @@ pub struct Tenants {
     pub tenants: Vec<Tenant>,
     /// There are more: repeat the request with `after` set to this. Missing on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub next: Option<String>,
     /// There are more tenants or types than this order can sort, so that only the first ones by name were sorted. The order `name` lists all of them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -67,7 +70,8 @@ pub struct Tenants {
 }
 
 /// The order of tenants.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum TenantOrder {
     /// By type and name.
@@ -84,11 +88,12 @@ pub enum TenantOrder {
 }
 
 /// Summary of a type: its workers, its tenants and its jobs that wait outside of a queue.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct TypeSummary {
     /// The type.
     #[serde(rename = "type")]
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub job_type: String,
     /// The workers and slots for its jobs.
     pub capacity: Capacity,
@@ -104,20 +109,21 @@ pub struct TypeSummary {
     pub delayed_more: bool,
     /// Jobs that wait for their dependencies.
     #[serde(default)]
-    #[schema(required = true)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub blocked: Counted,
     /// Jobs that filters pause.
     #[serde(default)]
-    #[schema(required = true)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub paused: Counted,
     /// Jobs that wait for room in a rate limit bucket.
     #[serde(default)]
-    #[schema(required = true)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
     pub limited: Counted,
 }
 
 /// A number of jobs, counted up to a bound.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Counted {
     /// The number counted: at most 10,000.
     pub jobs: usize,
@@ -126,7 +132,8 @@ pub struct Counted {
 }
 
 /// The workers and slots for the jobs of a type.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Capacity {
     /// Number of registered workers with slots.
     pub workers: usize,
@@ -137,7 +144,8 @@ pub struct Capacity {
 }
 
 /// How the workers of a type share the slots between its tenants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Fairness {
     /// By the run time of each tenant, divided by its shares.
@@ -148,7 +156,8 @@ pub enum Fairness {
 
 /// Jobs that have not ended: first the running ones, then the pending ones in the order in which they will start, then those that wait outside of a
 /// queue.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Queue {
     /// The types that the server read.
     pub types: Vec<TypeSummary>,
@@ -156,22 +165,23 @@ pub struct Queue {
     pub jobs: Vec<QueuedJob>,
     /// There are more types: repeat the request with `after` set to this. Missing if there are no more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub next: Option<String>,
 }
 
 /// A job that has not ended, and the reason for its state. `/v1/jobs/{type}/{id}/why` has the details.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct QueuedJob {
     /// Its type.
     #[serde(rename = "type")]
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub job_type: String,
     /// Its id.
     pub id: String,
     /// Replications: the document in the replicator database, which is the tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub document: Option<String>,
     /// The tenant that it is charged to.
     pub tenant: String,
@@ -183,22 +193,22 @@ pub struct QueuedJob {
     pub since_us: i64,
     /// It does not start before this time, in µs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub not_before_us: Option<i64>,
     /// Paused: the filter that pauses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub paused_by: Option<String>,
     /// Limited: the bucket that has no room.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub limited: Option<Limited>,
     /// Blocked: the number of its dependencies that have not ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub waits_for: Option<u32>,
     /// Running: its worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub worker: Option<String>,
 }

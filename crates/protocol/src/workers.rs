@@ -9,31 +9,38 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
 use crate::jobs::State;
+#[cfg(feature = "openapi")]
 use crate::names::WorkerId;
 
 /// A registration of a worker.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({ "name": "mailer 2 on web-7", "slots": 4 }))]
+#[cfg_attr(feature = "openapi", schema(example = json!({ "name": "mailer 2 on web-7", "slots": 4 })))]
 pub struct Register {
     /// A name for people: at most 128 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1, max_length = 128, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")]
+    #[cfg_attr(
+        feature = "openapi",
+        schema(min_length = 1, max_length = 128, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")
+    )]
     pub name: Option<String>,
     /// Its number of slots: the jobs that it runs at the same time.
     #[serde(deserialize_with = "crate::number::whole")]
-    #[schema(minimum = 1, maximum = 1000)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
     pub slots: usize,
 }
 
 /// A registered worker's id and intervals.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Registered {
     /// Its id, for the paths of its requests. The server never assigns it again.
-    #[schema(value_type = WorkerId)]
+    #[cfg_attr(feature = "openapi", schema(value_type = WorkerId))]
     pub worker: String,
     /// The interval between its pings, in ms.
     pub ping_interval_ms: u64,
@@ -42,7 +49,8 @@ pub struct Registered {
 }
 
 /// The response to a ping.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Pinged {
     /// The claims of this worker whose jobs must stop. The worker stops each job and ends it with `release`, or with `finish` if the job has already
     /// completed.
@@ -50,22 +58,23 @@ pub struct Pinged {
 }
 
 /// A request for jobs. Each worker has one at a time: a later request replaces one that still waits.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({ "received": 0, "limit": 4, "wait_ms": 30_000 }))]
+#[cfg_attr(feature = "openapi", schema(example = json!({ "received": 0, "limit": 4, "wait_ms": 30_000 })))]
 pub struct Accept {
     /// The highest claim number that the worker has received, 0 at first. The server returns jobs with higher claims of this worker again, because
     /// their response was lost.
     #[serde(deserialize_with = "crate::number::whole")]
-    #[schema(maximum = 9_007_199_254_740_991_u64)]
+    #[cfg_attr(feature = "openapi", schema(maximum = 9_007_199_254_740_991_u64))]
     pub received: u64,
     /// Maximum number of jobs to return, within the worker's free slots. One response holds at most 50.
     #[serde(default = "one", deserialize_with = "crate::number::whole")]
-    #[schema(default = 1, minimum = 1, maximum = 1000)]
+    #[cfg_attr(feature = "openapi", schema(default = 1, minimum = 1, maximum = 1000))]
     pub limit: usize,
     /// Longest time to wait for a job, in ms. The server may respond earlier. If no job became available, the response is an empty list.
     #[serde(default, deserialize_with = "crate::number::whole")]
-    #[schema(default = 0, maximum = 300_000)]
+    #[cfg_attr(feature = "openapi", schema(default = 0, maximum = 300_000))]
     pub wait_ms: u64,
 }
 
@@ -74,14 +83,16 @@ fn one() -> usize {
 }
 
 /// The jobs that a worker has claimed.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Accepted {
     /// The jobs, in increasing order of their claims.
     pub jobs: Vec<AcceptedJob>,
 }
 
 /// A job that a worker has claimed. The worker holds it until it ends the job, loses the claim, or is removed.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct AcceptedJob {
     /// Its id.
     pub id: String,
@@ -91,57 +102,60 @@ pub struct AcceptedJob {
     pub tenant: String,
     /// The user on whose behalf it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub user: Option<String>,
     /// The number of this attempt: 1 if the job has not crashed since it was added.
     pub attempt: u32,
     /// The number of the last attempt, whose crash fails the job permanently.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub max_attempts: Option<u32>,
     /// Longest run, in ms: the job's own or its type's. A run that lasts longer loses its claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub timeout_ms: Option<u64>,
     /// Longest time between two reports, in ms: the job's own or its type's. A run that exceeds it loses its claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub heartbeat_timeout_ms: Option<u64>,
     /// The input of the job's handler. It may hold secrets.
-    #[schema(value_type = serde_json::Value)]
+    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
     pub options: Box<RawValue>,
     /// The description of the job for listings.
-    #[schema(value_type = serde_json::Value)]
+    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
     pub summary: Box<RawValue>,
     /// The last report of an earlier run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = serde_json::Value, required = false)]
+    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value, required = false))]
     pub info: Option<Box<RawValue>>,
 }
 
 /// A report of progress.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({ "claim": 4, "info": { "sent": "50%" } }))]
+#[cfg_attr(feature = "openapi", schema(example = json!({ "claim": 4, "info": { "sent": "50%" } })))]
 pub struct Update {
     /// The number of the claim.
     #[serde(deserialize_with = "crate::number::whole")]
-    #[schema(maximum = 9_007_199_254_740_991_u64)]
+    #[cfg_attr(feature = "openapi", schema(maximum = 9_007_199_254_740_991_u64))]
     pub claim: u64,
     /// Any JSON of at most 12 kB. It replaces the last report.
-    #[schema(value_type = serde_json::Value)]
+    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
     pub info: Box<RawValue>,
 }
 
 /// The response to a report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Updated {
     /// What the worker must do next.
     pub answer: Answer,
 }
 
 /// An instruction to a worker about a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
     /// Continue.
@@ -153,43 +167,45 @@ pub enum Answer {
 }
 
 /// A job that has completed.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({ "claim": 4, "result": { "message_id": "a1b2" } }))]
+#[cfg_attr(feature = "openapi", schema(example = json!({ "claim": 4, "result": { "message_id": "a1b2" } })))]
 pub struct Finish {
     /// The number of the claim.
     #[serde(deserialize_with = "crate::number::whole")]
-    #[schema(maximum = 9_007_199_254_740_991_u64)]
+    #[cfg_attr(feature = "openapi", schema(maximum = 9_007_199_254_740_991_u64))]
     pub claim: u64,
     /// The result: any JSON of at most 12 kB. `null` if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = serde_json::Value)]
+    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
     pub result: Option<Box<RawValue>>,
     /// The last report: any JSON of at most 12 kB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = serde_json::Value)]
+    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
     pub info: Option<Box<RawValue>>,
 }
 
 /// A job that crashed or failed.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({ "claim": 4, "reason": "the mail server does not answer" }))]
+#[cfg_attr(feature = "openapi", schema(example = json!({ "claim": 4, "reason": "the mail server does not answer" })))]
 pub struct Fail {
     /// The number of the claim.
     #[serde(deserialize_with = "crate::number::whole")]
-    #[schema(maximum = 9_007_199_254_740_991_u64)]
+    #[cfg_attr(feature = "openapi", schema(maximum = 9_007_199_254_740_991_u64))]
     pub claim: u64,
     /// The error. The server keeps the first 1,000 bytes, on one line.
-    #[schema(max_length = 65_536)]
+    #[cfg_attr(feature = "openapi", schema(max_length = 65_536))]
     pub reason: String,
     /// Whether to retry the job after a backoff, unless this was the last attempt. Otherwise the job has failed.
     #[serde(default = "yes")]
-    #[schema(default = true)]
+    #[cfg_attr(feature = "openapi", schema(default = true))]
     pub retry: bool,
     /// The last report: any JSON of at most 12 kB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = serde_json::Value)]
+    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
     pub info: Option<Box<RawValue>>,
 }
 
@@ -199,35 +215,39 @@ fn yes() -> bool {
 
 /// The body of a request whose path states everything. It may be left out. The header `Content-Type: application/json` is required, because a page of
 /// another site could send a POST without it.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({}))]
+#[cfg_attr(feature = "openapi", schema(example = json!({})))]
 pub struct Nothing {}
 
 /// A job that the worker gives back: it becomes pending, or cancelled if its user has cancelled it.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({ "claim": 4 }))]
+#[cfg_attr(feature = "openapi", schema(example = json!({ "claim": 4 })))]
 pub struct Release {
     /// The number of the claim.
     #[serde(deserialize_with = "crate::number::whole")]
-    #[schema(maximum = 9_007_199_254_740_991_u64)]
+    #[cfg_attr(feature = "openapi", schema(maximum = 9_007_199_254_740_991_u64))]
     pub claim: u64,
     /// The last report: any JSON of at most 12 kB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = serde_json::Value)]
+    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
     pub info: Option<Box<RawValue>>,
 }
 
 /// The result of ending a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Ended {
     /// The job's state now.
     pub state: EndState,
 }
 
 /// A job's state after a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum EndState {
     /// The job is pending: it was given back, or runs once more.
@@ -263,14 +283,16 @@ impl From<State> for EndState {
 }
 
 /// The response to a worker that leaves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Left {
     /// The worker is no longer registered, and its jobs are pending again.
     pub left: bool,
 }
 
 /// A registered worker.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Worker {
     /// The type of its jobs.
     #[serde(rename = "type")]
@@ -279,7 +301,7 @@ pub struct Worker {
     pub id: String,
     /// Its name, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub name: Option<String>,
     /// The node that it runs on, or that it is registered with.
     pub node: String,
@@ -296,7 +318,8 @@ pub struct Worker {
 }
 
 /// A running job of a worker.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct RunningJob {
     /// Its id.
     pub id: String,
@@ -307,12 +330,13 @@ pub struct RunningJob {
 }
 
 /// A page of workers, by type and id.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Workers {
     /// The workers.
     pub workers: Vec<Worker>,
     /// There are more: repeat the request with `after` set to this. Missing on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub next: Option<String>,
 }
