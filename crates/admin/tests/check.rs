@@ -14,8 +14,10 @@ use turnwise_queue::check::Invariant;
 use turnwise_queue::claims::{self, Claiming, Ending};
 use turnwise_queue::keyspace::QueuePlace;
 use turnwise_queue::locks::{self, LockAt, Spot};
-use turnwise_queue::rate_limits::{LimitedPlace, Tally};
-use turnwise_queue::{Claim, Keyspace, NewJob, Parked, Terms, Worker, filters, jobs, rate_limits, workers};
+use turnwise_queue::rate_limits::{LimitedPlace, Look, Tally};
+use turnwise_queue::{
+    Claim, Context, Keyspace, NewJob, Parked, RunKey, Terms, Worker, filters, jobs, rate_limits, workers,
+};
 use turnwise_replicator::doc_processor::{self, Settings};
 use turnwise_replicator::documents::{Draft, databases};
 use turnwise_replicator::{Defaults, JOB_TYPE};
@@ -37,7 +39,7 @@ async fn home() -> Home {
         workers::register(&tx, keys, "t", &worker)?;
         let number = claims::next_number(&tx, keys, "t", "counted").await?;
         let claim = Claim { worker: "counted".into(), number };
-        claims::claim(&tx, keys, "t", "job-6", &claim, 5_000, 20).await?;
+        claims::claim(Context::new(&tx, keys, "t", 5_000, 20), "job-6", &claim).await?;
         databases::create(&tx, keys, DB, 1).await.unwrap();
         Ok::<_, turnwise_queue::Error>(())
     };
@@ -262,10 +264,12 @@ async fn damage_to_locks_is_found_as_what_it_is() {
             jobs::add(&tx, keys, &new, 5).await?;
         }
         for (number, id) in [(901, "holds"), (902, "waits")] {
-            claims::claim(&tx, keys, "t", id, &claim(number), 6, 20).await?.expect("it is free");
+            claims::claim(Context::new(&tx, keys, "t", 6, 20), id, &claim(number))
+                .await?
+                .expect("it is free");
         }
         let lock = [LockAt::new(node.clone(), Mode::Exclusive)];
-        locks::request(&tx, keys, levels, "t", "waits", &claim(902), &lock, 7).await?;
+        locks::request(&tx, keys, levels, RunKey::new("t", "waits", &claim(902)), &lock, 7).await?;
         assert_eq!(locks::reserve(&tx, keys, "t", "reserves", 8).await?, Some(8));
         Ok::<_, turnwise_queue::Error>(())
     };
@@ -336,17 +340,13 @@ async fn damage_to_buckets_is_found_as_what_it_is() {
         for (number, id, filter) in [(901, "a", None), (902, "b", Some(limit))] {
             let claim = claim(number);
             let claimed = claims::claim_within(
-                &tx,
-                keys,
+                Context::new(&tx, keys, "t", 6, 20),
                 levels,
                 tally,
                 filter,
                 &Terms::default(),
-                "t",
                 id,
                 &claim,
-                6,
-                20,
             )
             .await?;
             assert!(claimed.job().is_some());
@@ -457,7 +457,8 @@ async fn step(store: &Store, user: i64, n: i64) {
                 new.reasons = vec![format!("rate-limit:1:{}", n % 3)];
                 jobs::add(&tx, keys, &new, now_us).await?;
                 let levels = Levels::default();
-                let claimed = claims::claim_with(&tx, keys, &levels, "t", id, claim, now_us, 20).await?;
+                let claimed =
+                    claims::claim_with(Context::new(&tx, keys, "t", now_us, 20), &levels, id, claim).await?;
                 if let Claiming::Limited(full) = claimed {
                     rate_limits::hold_back(&tx, keys, "t", id, &full.limit, None, now_us).await?;
                 }
@@ -465,8 +466,15 @@ async fn step(store: &Store, user: i64, n: i64) {
             3 => {
                 for (id, active) in jobs::active_of(&tx, keys, "t", worker, 3).await? {
                     let claim = Claim { worker: worker.clone(), number: active.claim };
-                    claims::end(&tx, keys, "t", &id, &claim, &Ending::Stopped, None, None, now_us, 20)
-                        .await?;
+                    claims::end(
+                        Context::new(&tx, keys, "t", now_us, 20),
+                        &id,
+                        &claim,
+                        &Ending::Stopped,
+                        None,
+                        None,
+                    )
+                    .await?;
                 }
             }
             4 if n % 2 == 0 => {
@@ -475,15 +483,13 @@ async fn step(store: &Store, user: i64, n: i64) {
                     &tx,
                     keys,
                     "t",
-                    &rate_limits::Rotation::default(),
-                    3,
-                    true,
+                    Look { rotation: &rate_limits::Rotation::default(), most: 3, clears: true },
                     |_| true,
                     first,
                 )
                 .await?;
             }
-            4 => drop(workers::remove(&tx, keys, "t", worker, 100, now_us, 20).await?),
+            4 => drop(workers::remove(Context::new(&tx, keys, "t", now_us, 20), worker, 100).await?),
             5 => jobs::remove(&tx, keys, "t", id).await?,
             _ => {
                 let body = json!({ "source": format!("http://a:1/{id}"), "target": "http://b:1/t" });

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use serde_json::value::RawValue;
 use turnwise_queue::claims::{self, Ending};
-use turnwise_queue::{Claim, Keyspace, NewJob, Result, jobs, workers};
+use turnwise_queue::{Claim, Context, Keyspace, NewJob, Result, jobs, workers};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Store, runtime};
 
@@ -120,12 +120,14 @@ async fn main() {
                 let (id, claim) = (&format!("job-{n:08}"), &Claim { worker: "w".into(), number: n as u64 });
                 let keys = &Keyspace::default();
                 let take = |tx: turnwise_store::Transaction| async move {
-                    claims::claim(&tx, keys, JOB_TYPE, id, claim, 2_000_000, 20).await.map(drop)
+                    claims::claim(Context::new(&tx, keys, JOB_TYPE, 2_000_000, 20), id, claim).await.map(drop)
                 };
                 store.transact(take).await?;
                 let end = |tx: turnwise_store::Transaction| async move {
                     let (stop, now_us) = (&Ending::Failed("no".into()), 3_000_000);
-                    claims::end(&tx, keys, JOB_TYPE, id, claim, stop, None, None, now_us, 20).await.map(drop)
+                    claims::end(Context::new(&tx, keys, JOB_TYPE, now_us, 20), id, claim, stop, None, None)
+                        .await
+                        .map(drop)
                 };
                 store.transact(end).await
             }

@@ -21,8 +21,8 @@ use crate::place::{End, Next, Place, Run, move_to};
 use crate::rate_limits::{self, Full, Tally};
 use crate::rows::{decode, encode, read_active, read_active_info, read_job, write_active, write_job};
 use crate::{
-    Active, Claim, Error, EventKind, Job, Keyspace, MAX_INFO_BYTES, Parked, Result, State, Terms, Then,
-    dependencies, jobs, learnt, parking,
+    Active, Claim, Context, Error, EventKind, Job, Keyspace, MAX_INFO_BYTES, Parked, Result, State, Terms,
+    Then, dependencies, jobs, learnt, parking,
 };
 
 /// What remains among the delayed jobs.
@@ -174,51 +174,29 @@ impl Claiming {
 }
 
 /// [`claim_with`] with the default levels. `None` if the job was not claimed.
-pub async fn claim(
-    tx: &Transaction,
-    keys: &Keyspace,
-    job_type: &str,
-    id: &str,
-    claim: &Claim,
-    now_us: i64,
-    max_history: usize,
-) -> Result<Option<Job>> {
+pub async fn claim(context: Context<'_>, id: &str, claim: &Claim) -> Result<Option<Job>> {
     static LEVELS: LazyLock<Levels> = LazyLock::new(Levels::default);
-    Ok(claim_with(tx, keys, &LEVELS, job_type, id, claim, now_us, max_history).await?.job())
+    Ok(claim_with(context, &LEVELS, id, claim).await?.job())
 }
 
 /// Claims a pending job under `claim`, a number that its worker has never used. Takes the locks that the job knows it wants,
 /// and a place in each bucket that its reasons name: all of them or none.
-#[allow(clippy::too_many_arguments, reason = "a transaction's own parts: who, what, when")]
-pub async fn claim_with(
-    tx: &Transaction,
-    keys: &Keyspace,
-    levels: &Levels,
-    job_type: &str,
-    id: &str,
-    claim: &Claim,
-    now_us: i64,
-    max_history: usize,
-) -> Result<Claiming> {
+pub async fn claim_with(context: Context<'_>, levels: &Levels, id: &str, claim: &Claim) -> Result<Claiming> {
     let (mut tally, terms) = (Tally::default(), Terms::default());
-    claim_within(tx, keys, levels, &mut tally, None, &terms, job_type, id, claim, now_us, max_history).await
+    claim_within(context, levels, &mut tally, None, &terms, id, claim).await
 }
 
 /// The same with terms and the limit of a filter, in a transaction that claims several jobs: they share the tally.
-#[allow(clippy::too_many_arguments, reason = "a transaction's own parts: who, what, when")]
 pub async fn claim_within(
-    tx: &Transaction,
-    keys: &Keyspace,
+    context: Context<'_>,
     levels: &Levels,
     tally: &mut Tally,
     filter: Option<&Limit>,
     terms: &Terms,
-    job_type: &str,
     id: &str,
     claim: &Claim,
-    now_us: i64,
-    max_history: usize,
 ) -> Result<Claiming> {
+    let Context { tx, keys, job_type, now_us, max_history } = context;
     let Membership { external } = check_member(tx, keys, job_type, &claim.worker).await?;
     // Read without a conflict; only a claim adds one. So jobs that cannot be claimed use up no room of the transaction.
     let Some(mut job) = jobs::peek(tx, keys, job_type, id).await? else { return Ok(Claiming::Gone) };
@@ -353,19 +331,15 @@ pub enum Ended {
 
 /// Ends a run, and with it the claim. `info` is the job's last report. `priority` is its sort key for the next run, where
 /// keys decide. Idempotent: safe to repeat when the outcome is not known.
-#[allow(clippy::too_many_arguments, reason = "a transaction's own parts: who, what, when")]
 pub async fn end(
-    tx: &Transaction,
-    keys: &Keyspace,
-    job_type: &str,
+    context: Context<'_>,
     id: &str,
     claim: &Claim,
     ending: &Ending,
     info: Option<&RawValue>,
     priority: Option<f64>,
-    now_us: i64,
-    max_history: usize,
 ) -> Result<Ended> {
+    let Context { tx, keys, job_type, now_us, max_history } = context;
     check_member(tx, keys, job_type, &claim.worker).await?;
     let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::Halt)?;
     if !is_held(&job, claim) {
@@ -493,14 +467,12 @@ pub(crate) enum Taken {
 /// the loss of the worker unless the terms state otherwise. If a client asked for that, the job is removed or cancelled. If
 /// it was added again, it runs again, not before the requested time.
 pub(crate) async fn take_back(
-    tx: &Transaction,
-    keys: &Keyspace,
+    context: Context<'_>,
     job: &mut Job,
     claim: &Claim,
     taken: Taken,
-    now_us: i64,
-    max_history: usize,
 ) -> Result<()> {
+    let Context { tx, keys, now_us, max_history, .. } = context;
     let worker = &claim.worker;
     let (seen_us, lost) = match taken {
         Taken::Left => (now_us, None),

@@ -25,7 +25,7 @@ use crate::claims::{Taken, take_back};
 use crate::error::corrupt;
 use crate::rows::{decode, encode, read_active, read_job};
 use crate::workers::GivenBack;
-use crate::{Claim, Error, Job, Keyspace, Result, State};
+use crate::{Claim, Context, Error, Job, Keyspace, Result, State};
 
 /// The longest timeout of a run, in µs: a year.
 pub const MAX_TIMEOUT_US: i64 = 365 * 24 * 3_600 * 1_000_000;
@@ -239,6 +239,7 @@ pub async fn expire(
     }
     let started_us = job.started_us.unwrap_or(now_us);
     let run = GivenBack { tenant: job.tenant.clone(), claim: claim.number, started_us };
-    take_back(tx, keys, &mut job, claim, Taken::Expired(over), now_us, max_history).await?;
+    let context = Context::new(tx, keys, job_type, now_us, max_history);
+    take_back(context, &mut job, claim, Taken::Expired(over)).await?;
     Ok(Some(run))
 }

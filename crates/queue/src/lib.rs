@@ -21,6 +21,7 @@
 pub mod check;
 pub mod claims;
 pub mod clock;
+mod context;
 pub mod deadlines;
 pub mod dependencies;
 mod error;
@@ -43,6 +44,7 @@ pub mod tenants;
 pub mod usage;
 pub mod workers;
 
+pub use context::{Context, RunKey};
 pub use dependencies::{After, MAX_AFTER};
 pub use error::{Error, Result};
 pub use format::{Copying, Format};

@@ -331,21 +331,26 @@ impl Rotation {
     }
 }
 
-/// Returns limited jobs to the queue where their buckets have room: as many of each bucket as there is room for, up to
-/// `most` in total. `mine` decides which buckets this worker handles, and which of their jobs come first: several workers
+/// How a look is made.
+#[derive(Debug, Clone, Copy)]
+pub struct Look<'a> {
+    /// Where it continues.
+    pub rotation: &'a Rotation,
+    /// The most jobs that it returns to the queue.
+    pub most: usize,
+    /// Whether it clears the marks of buckets without room. That conflicts with every end in such a bucket, and nothing
+    /// depends on it: a mark that stays costs the next look some reads. So a pass that has had a conflict leaves them.
+    pub clears: bool,
+}
+
+/// Returns limited jobs to the queue where their buckets have room: as many of each bucket as there is room for. `mine` decides which buckets this worker handles, and which of their jobs come first: several workers
 /// divide them. `next` gets the tenants, each with its number of jobs, and how many jobs to choose. It returns one index of
 /// a tenant for each job, in the order of their turns.
-///
-/// Marks of buckets without room are cleared only if the look `clears`. That conflicts with every end in such a bucket, and
-/// nothing depends on it: a mark that stays costs the next look some reads. So a pass that has had a conflict leaves them.
-#[allow(clippy::too_many_arguments, reason = "a look's own parts")]
 pub async fn look(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,
-    rotation: &Rotation,
-    most: usize,
-    clears: bool,
+    Look { rotation, most, clears }: Look<'_>,
     mine: impl Fn(&str) -> bool,
     next: impl Fn(&[(String, usize)], usize) -> Vec<usize>,
 ) -> Result<Looked> {
@@ -382,7 +387,8 @@ pub async fn look(
         buckets += 1;
         let running = count(tx, keys, &bucket).await?;
         let room = most - released;
-        let mut groups = groups(tx, keys, job_type, &bucket, running, room, rotation, &mine).await?;
+        let wanted = Wanted { bucket: &bucket, running, most: room };
+        let mut groups = groups(tx, keys, job_type, &wanted, rotation, &mine).await?;
         let has_room = !groups.is_empty();
         let room = room.min(groups.iter().map(|group| group.room).max().unwrap_or(0));
         let mut of_bucket = 0;
@@ -417,15 +423,22 @@ struct Group {
     jobs: std::vec::IntoIter<Bytes>,
 }
 
-/// Some of the tenants of a bucket whose limits have room, each with up to `room` jobs; at least one, if there is one.
-#[allow(clippy::too_many_arguments, reason = "a look's own parts")]
+/// What a look wants of a bucket.
+struct Wanted<'a> {
+    bucket: &'a Bucket,
+    /// The bucket's running jobs.
+    running: usize,
+    /// The most jobs to return to the queue.
+    most: usize,
+}
+
+/// Some of the tenants of a bucket whose limits have room, each with up to as many jobs as are wanted; at least one, if there
+/// is one.
 async fn groups(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,
-    bucket: &Bucket,
-    running: usize,
-    room: usize,
+    &Wanted { bucket, running, most }: &Wanted<'_>,
     rotation: &Rotation,
     mine: &impl Fn(&str) -> bool,
 ) -> Result<Vec<Group>> {
@@ -443,7 +456,7 @@ async fn groups(
                 go_on = Some(begin);
                 break 'all;
             }
-            let found = rows(tx, (begin.clone(), end.clone()), room.max(LOOKED_AT)).await?;
+            let found = rows(tx, (begin.clone(), end.clone()), most.max(LOOKED_AT)).await?;
             let Some((key, _)) = found.first() else { break };
             let (_, LimitedPlace { tenant, limit, .. }, _) = parse_limited(keys, key)?;
             let (mut own, mut others) = (Vec::new(), Vec::new());

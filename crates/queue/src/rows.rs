@@ -8,7 +8,7 @@ use turnwise_store::{Isolation, Transaction};
 
 use crate::deadlines::Deadline;
 use crate::error::corrupt;
-use crate::{Active, Job, Keyspace, Result};
+use crate::{Active, Job, Keyspace, Place, Result};
 
 pub(crate) fn encode<T: Serialize>(row: &T) -> Bytes {
     Bytes::from(serde_json::to_vec(row).expect("rows are plain data with string keys"))
@@ -42,6 +42,11 @@ pub(crate) async fn read_job_with(
 }
 
 pub(crate) fn write_job(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
+    if let Place::Active(run) = &job.place {
+        debug_assert!(run.held.is_some() || run.waits.is_none(), "a run without locks waits for one");
+        debug_assert!(!run.claim.worker.is_empty(), "a claim without a worker");
+    }
+    debug_assert!(!job.history.is_empty(), "a job without a history");
     Ok(tx.set(keys.job(&job.job_type, &job.id), encode(job))?)
 }
 

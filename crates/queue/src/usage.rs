@@ -130,6 +130,7 @@ pub async fn write(
     charger: &str,
     charged: &Charged,
 ) -> Result<()> {
+    debug_assert_eq!(charged.problem(), None, "{charger} charges {tenant}");
     let row = keys.usage_entry(job_type, tenant, charger);
     if let Some(value) = tx.get(&row).await? {
         let stored: Charged = decode("usage row", &value)?;

@@ -13,7 +13,7 @@ use crate::keyspace::KeyRange;
 use crate::locks::Held;
 use crate::nodes::NodeOptions;
 use crate::rows::{decode, encode, read_job};
-use crate::{Error, Keyspace, Result};
+use crate::{Context, Error, Keyspace, Result};
 
 /// The most workers that a listing reads.
 const MAX_WORKERS: usize = 10_000;
@@ -314,16 +314,8 @@ pub fn node_contender(node: &str) -> String {
 /// After the first transaction the worker is no member: all of its writes return `Halt`, so it gets no further jobs. Its
 /// health row, which no longer moves, stays until the last transaction: its watcher completes the removal if the remover
 /// dies.
-pub async fn remove(
-    tx: &Transaction,
-    keys: &Keyspace,
-    job_type: &str,
-    worker: &str,
-    limit: usize,
-    now_us: i64,
-    max_history: usize,
-) -> Result<bool> {
-    Ok(remove_some(tx, keys, job_type, worker, Removal::Left, limit, now_us, max_history).await?.done)
+pub async fn remove(context: Context<'_>, worker: &str, limit: usize) -> Result<bool> {
+    Ok(remove_some(context, worker, Removal::Left, limit).await?.done)
 }
 
 /// Why a worker is removed.
@@ -356,17 +348,8 @@ pub struct GivenBack {
 }
 
 /// Removes a worker for one of two reasons, and returns the runs that this ended, so that they can be charged.
-#[allow(clippy::too_many_arguments, reason = "a transaction's own parts: who, what, when")]
-pub async fn remove_some(
-    tx: &Transaction,
-    keys: &Keyspace,
-    job_type: &str,
-    worker: &str,
-    why: Removal,
-    limit: usize,
-    now_us: i64,
-    max_history: usize,
-) -> Result<Removed> {
+pub async fn remove_some(context: Context<'_>, worker: &str, why: Removal, limit: usize) -> Result<Removed> {
+    let Context { tx, keys, job_type, now_us, .. } = context;
     let membership = keys.worker(job_type, worker);
     // A claim that began earlier may commit until this transaction does, and would add a row. Later transactions see that
     // the worker is no member: then rows only disappear, and each row that is read conflicts by itself.
@@ -411,7 +394,7 @@ pub async fn remove_some(
         }
         let started_us = job.started_us.unwrap_or(now_us);
         given_back.push(GivenBack { tenant: job.tenant.clone(), claim: claim.number, started_us });
-        take_back(tx, keys, &mut job, &claim, taken, now_us, max_history).await?;
+        take_back(context, &mut job, &claim, taken).await?;
     }
     if done {
         // The signal goes last: until the last job is given back, cancelling a job writes it again.

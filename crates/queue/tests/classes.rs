@@ -7,8 +7,10 @@ use turnwise_policy::eligibility::filters::{Action, Rule};
 use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
 use turnwise_queue::claims::{self, Ending};
 use turnwise_queue::jobs::{self, Classed};
+use turnwise_queue::rate_limits::Look;
 use turnwise_queue::{
-    Claim, Error, Job, Keyspace, NewJob, Result, State, check, filters, locks, rate_limits, tenants, workers,
+    Claim, Context, Error, Job, Keyspace, NewJob, Result, State, check, filters, locks, rate_limits, tenants,
+    workers,
 };
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Isolation, Limits, RangeRead, Store, Transaction, runtime};
@@ -63,14 +65,16 @@ impl World {
 
     async fn claim(&self, id: &str, number: u64) -> Claim {
         let claim = Claim { worker: "w".into(), number };
-        let claimed = self.run(async |tx, keys| claims::claim(tx, keys, T, id, &claim, 7, 20).await).await;
+        let claimed = self
+            .run(async |tx, keys| claims::claim(Context::new(tx, keys, T, 7, 20), id, &claim).await)
+            .await;
         assert!(claimed.unwrap().is_some());
         claim
     }
 
     async fn end(&self, id: &str, claim: &Claim, ending: Ending) {
         let ended = async |tx: &Transaction, keys: &Keyspace| {
-            claims::end(tx, keys, T, id, claim, &ending, None, None, 90, 20).await.map(drop)
+            claims::end(Context::new(tx, keys, T, 90, 20), id, claim, &ending, None, None).await.map(drop)
         };
         self.run(ended).await.unwrap();
     }
@@ -187,7 +191,15 @@ async fn the_class_changes_wherever_a_job_waits() {
     let all = |waiting: &[(String, usize)], _: usize| (0..waiting.len()).collect();
     world
         .run(async |tx, keys| {
-            rate_limits::look(tx, keys, T, &rate_limits::Rotation::default(), 9, true, |_| true, all).await
+            rate_limits::look(
+                tx,
+                keys,
+                T,
+                Look { rotation: &rate_limits::Rotation::default(), most: 9, clears: true },
+                |_| true,
+                all,
+            )
+            .await
         })
         .await
         .unwrap();

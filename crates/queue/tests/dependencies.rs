@@ -9,7 +9,7 @@ use turnwise_policy::eligibility::dependencies::{Otherwise, Outcome};
 use turnwise_queue::claims::{self, Ending};
 use turnwise_queue::dependencies::{self, AT_ONCE, After, MAX_AFTER};
 use turnwise_queue::jobs::{self, Added};
-use turnwise_queue::{Claim, Error, Job, Keyspace, NewJob, Result, State, Then, check, workers};
+use turnwise_queue::{Claim, Context, Error, Job, Keyspace, NewJob, Result, State, Then, check, workers};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Isolation, Limits, RangeRead, Store, runtime};
 
@@ -61,7 +61,7 @@ impl World {
     async fn remove_worker(&self) -> usize {
         for transactions in 1..10_000 {
             let tx = self.store.begin().await.unwrap();
-            let done = workers::remove(&tx, &self.keys, T, "w", 1_000, 50, 20).await.unwrap();
+            let done = workers::remove(Context::new(&tx, &self.keys, T, 50, 20), "w", 1_000).await.unwrap();
             tx.commit().await.unwrap();
             if done {
                 self.check().await;
@@ -87,14 +87,14 @@ impl World {
     async fn start(&self, id: &str) -> Claim {
         let claim = Claim { worker: "w".into(), number: self.claims.fetch_add(1, SeqCst) };
         let tx = self.store.begin().await.unwrap();
-        assert!(claims::claim(&tx, &self.keys, T, id, &claim, 10, 20).await.unwrap().is_some());
+        assert!(claims::claim(Context::new(&tx, &self.keys, T, 10, 20), id, &claim).await.unwrap().is_some());
         tx.commit().await.unwrap();
         claim
     }
 
     async fn end(&self, id: &str, claim: &Claim, ending: Ending) {
         let tx = self.store.begin().await.unwrap();
-        claims::end(&tx, &self.keys, T, id, claim, &ending, None, None, 20, 20).await.unwrap();
+        claims::end(Context::new(&tx, &self.keys, T, 20, 20), id, claim, &ending, None, None).await.unwrap();
         tx.commit().await.unwrap();
         self.check().await;
     }
@@ -475,7 +475,9 @@ async fn who_comes_to_wait_while_the_other_ends_is_never_forgotten() {
         let (adds, ends) = (world.store.begin().await.unwrap(), world.store.begin().await.unwrap());
         jobs::add(&adds, &world.keys, &new(id, &["a"]), 5).await.unwrap();
         let well = Ending::Completed(json("1"));
-        claims::end(&ends, &world.keys, T, "a", &claim, &well, None, None, 20, 20).await.unwrap();
+        claims::end(Context::new(&ends, &world.keys, T, 20, 20), "a", &claim, &well, None, None)
+            .await
+            .unwrap();
         let (one, two) = if first { (adds, ends) } else { (ends, adds) };
         one.commit().await.unwrap();
         assert!(two.commit().await.is_err(), "one of them must see the other");

@@ -13,7 +13,8 @@ use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_queue::claims::{self, Claiming, Ending, Park};
 use turnwise_queue::parking::{self, ParkedJob};
 use turnwise_queue::{
-    After, Claim, Error, Keyspace, NewJob, Parked, check, dependencies, jobs, rate_limits, tenants, workers,
+    After, Claim, Context, Error, Keyspace, NewJob, Parked, check, dependencies, jobs, rate_limits, tenants,
+    workers,
 };
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Isolation, Limits, RangeRead, Store, Transaction, runtime};
@@ -78,7 +79,7 @@ impl Walk {
                 let number = u64::try_from(now_us).unwrap();
                 let claim = Claim { worker: worker.into(), number };
                 let levels = Levels::default();
-                match claims::claim_with(tx, keys, &levels, T, id, &claim, now_us, 20).await? {
+                match claims::claim_with(Context::new(tx, keys, T, now_us, 20), &levels, id, &claim).await? {
                     Claiming::Claimed(_) => self.claims.push((id.into(), claim)),
                     Claiming::Limited(full) => {
                         rate_limits::hold_back(tx, keys, T, id, &full.limit, None, now_us).await?;
@@ -99,7 +100,8 @@ impl Walk {
                     _ => Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us: now_us + 5 },
                 };
                 let priority = self.rng.random_bool(0.5).then(|| self.rng.random_range(-1.0..1.0));
-                claims::end(tx, keys, T, &id, &claim, &ending, None, priority, now_us, 20).await?;
+                claims::end(Context::new(tx, keys, T, now_us, 20), &id, &claim, &ending, None, priority)
+                    .await?;
             }
             13 => {
                 let Some((id, claim)) = self.claims.choose(&mut self.rng).cloned() else { return Ok(()) };
@@ -107,7 +109,15 @@ impl Walk {
             }
             14 if self.rng.random_bool(0.6) => {
                 let (turn, clears) = (rate_limits::Rotation::default(), self.rng.random_bool(0.7));
-                rate_limits::look(tx, keys, T, &turn, 1, clears, |_| true, in_order).await?;
+                rate_limits::look(
+                    tx,
+                    keys,
+                    T,
+                    rate_limits::Look { rotation: &turn, most: 1, clears },
+                    |_| true,
+                    in_order,
+                )
+                .await?;
             }
             14 => {
                 claims::release_due(tx, keys, T, now_us, 2, |_| true).await?;
@@ -121,7 +131,7 @@ impl Walk {
             16 => jobs::restart(tx, keys, T, id).await?,
             17 => jobs::remove(tx, keys, T, id).await?,
             18 => {
-                workers::remove(tx, keys, T, worker, 100, now_us, 20).await?;
+                workers::remove(Context::new(tx, keys, T, now_us, 20), worker, 100).await?;
             }
             19 | 20 => {
                 // Numbers with all their digits: each must be read back exactly.
@@ -181,25 +191,26 @@ impl Walk {
                     workers::register(&tx, keys, T, &workers::Worker::new("z", "n", now_us, 1)).unwrap();
                 }
                 for worker in WORKERS {
-                    workers::remove(&tx, keys, T, worker, 100, now_us, 20).await.unwrap();
+                    workers::remove(Context::new(&tx, keys, T, now_us, 20), worker, 100).await.unwrap();
                 }
                 claims::release_due(&tx, keys, T, now_us, 1, |_| true).await.unwrap();
                 rate_limits::look(
                     &tx,
                     keys,
                     T,
-                    &rate_limits::Rotation::default(),
-                    1,
-                    true,
+                    rate_limits::Look { rotation: &rate_limits::Rotation::default(), most: 1, clears: true },
                     |_| true,
                     in_order,
                 )
                 .await
                 .unwrap();
                 let claim = Claim { worker: "z".into(), number: u64::try_from(now_us).unwrap() + n as u64 };
-                if claims::claim(&tx, keys, T, id, &claim, now_us, 20).await.unwrap().is_some() {
+                if claims::claim(Context::new(&tx, keys, T, now_us, 20), id, &claim).await.unwrap().is_some()
+                {
                     let ending = Ending::Completed(json("1"));
-                    claims::end(&tx, keys, T, id, &claim, &ending, None, None, now_us, 20).await.unwrap();
+                    claims::end(Context::new(&tx, keys, T, now_us, 20), id, &claim, &ending, None, None)
+                        .await
+                        .unwrap();
                 }
                 if let Some(group) = dependencies::next_unsettled(&tx, keys, None).await.unwrap() {
                     dependencies::settle(&tx, keys, &group, now_us).await.unwrap();

@@ -7,7 +7,9 @@ use turnwise_policy::predictive_queue::experience::{Likely, Traits, guess};
 use turnwise_policy::predictive_queue::locks::{Levels, Mode, Requests};
 use turnwise_queue::claims::{self, Ending};
 use turnwise_queue::locks::{Asked, LockAt, Spot, release_some, request};
-use turnwise_queue::{Claim, Job, Keyspace, NewJob, Result, State, check, jobs, learnt, workers};
+use turnwise_queue::{
+    Claim, Context, Job, Keyspace, NewJob, Result, RunKey, State, check, jobs, learnt, workers,
+};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Isolation, Limits, RangeRead, Store, Transaction, runtime};
 
@@ -71,19 +73,26 @@ impl World {
         let locks: Requests = serde_json::from_str(locks).unwrap();
         let new = NewJob { locks, traits, ..NewJob::new(T, &id, json("{}")) };
         self.run(async |tx, keys| jobs::add(tx, keys, &new, 1).await).await;
-        let claimed = self.run(async |tx, keys| claims::claim(tx, keys, T, &id, &claim, 2, 9).await).await;
+        let claimed = self
+            .run(async |tx, keys| claims::claim(Context::new(tx, keys, T, 2, 9), &id, &claim).await)
+            .await;
         assert!(claimed.is_some());
         (id, claim)
     }
 
     async fn lock(&self, (id, claim): &(String, Claim), locks: &[LockAt]) {
         let levels = &Levels::default();
-        let asked = self.run(async |tx, keys| request(tx, keys, levels, T, id, claim, locks, 3).await).await;
+        let asked = self
+            .run(async |tx, keys| request(tx, keys, levels, RunKey::new(T, id, claim), locks, 3).await)
+            .await;
         assert_eq!(asked, Asked::Granted);
     }
 
     async fn end(&self, (id, claim): &(String, Claim), ending: Ending) {
-        self.run(async |tx, keys| claims::end(tx, keys, T, id, claim, &ending, None, None, 4, 9).await).await;
+        self.run(async |tx, keys| {
+            claims::end(Context::new(tx, keys, T, 4, 9), id, claim, &ending, None, None).await
+        })
+        .await;
     }
 
     /// A job from its add to its end.
@@ -134,7 +143,9 @@ async fn what_was_given_back_early_counts_as_locked() {
         for name in ["n1", "n2"] {
             world.lock(&run, &nodes(&[name])).await;
             let spot = [Spot::resource("node", name)];
-            world.run(async |tx, keys| release_some(tx, keys, T, &run.0, &run.1, &spot).await).await;
+            world
+                .run(async |tx, keys| release_some(tx, keys, RunKey::new(T, &run.0, &run.1), &spot).await)
+                .await;
         }
         assert!(!world.job(&run.0).await.unwrap().run().unwrap().gave_back.is_none());
         world.end(&run, Ending::Completed(json("{}"))).await;
@@ -149,10 +160,10 @@ async fn who_gives_back_more_than_is_remembered_teaches_nothing() {
     let run = world.start(NODE_UNKNOWN, traits("web1")).await;
     for n in 0..300 {
         let name = format!("node {n:0100}");
-        let claim = (&run.0, &run.1);
+        let run_key = RunKey::new(T, &run.0, &run.1);
         world.lock(&run, &nodes(&[&name])).await;
         let spot = [Spot::resource("node", &name)];
-        world.run(async |tx, keys| release_some(tx, keys, T, claim.0, claim.1, &spot).await).await;
+        world.run(async |tx, keys| release_some(tx, keys, run_key, &spot).await).await;
     }
     let job = world.job(&run.0).await.unwrap();
     assert!(serde_json::to_string(&job.run().unwrap().gave_back).unwrap().len() < 3_000);

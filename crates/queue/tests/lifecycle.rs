@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 use turnwise_queue::claims::{self, Ended, Ending};
 use turnwise_queue::jobs::{self, Added, Cancelled, Retried};
-use turnwise_queue::{Claim, DEFAULT_TENANT, Error, Job, Keyspace, NewJob, State, tenants, workers};
+use turnwise_queue::{Claim, Context, DEFAULT_TENANT, Error, Job, Keyspace, NewJob, State, tenants, workers};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Limits, Store, Transaction, runtime};
 
@@ -69,7 +69,9 @@ impl World {
 
     async fn claim(&self, id: &str, number: u64) -> Option<Claim> {
         let claim = Claim { worker: "w".into(), number };
-        let job = self.run(async |tx, keys| claims::claim(tx, keys, T, id, &claim, 7, 20).await).await;
+        let job = self
+            .run(async |tx, keys| claims::claim(Context::new(tx, keys, T, 7, 20), id, &claim).await)
+            .await;
         job.and_then(|job| job.claim().cloned())
     }
 
@@ -81,7 +83,7 @@ impl World {
         now_us: i64,
     ) -> turnwise_queue::Result<Ended> {
         self.try_run(async |tx, keys| {
-            claims::end(tx, keys, T, id, claim, &ending, None, None, now_us, 20).await
+            claims::end(Context::new(tx, keys, T, now_us, 20), id, claim, &ending, None, None).await
         })
         .await
     }
@@ -359,8 +361,8 @@ async fn what_clients_do_cuts_no_history() {
         let claim = Claim { worker: "w".into(), number: n };
         let (keys, done) = (&world.keys, Ending::Completed(json("1")));
         let tx = world.store.begin().await.unwrap();
-        claims::claim(&tx, keys, T, "a", &claim, 7, 100).await.unwrap().unwrap();
-        claims::end(&tx, keys, T, "a", &claim, &done, None, None, 8, 100).await.unwrap();
+        claims::claim(Context::new(&tx, keys, T, 7, 100), "a", &claim).await.unwrap().unwrap();
+        claims::end(Context::new(&tx, keys, T, 8, 100), "a", &claim, &done, None, None).await.unwrap();
         tx.commit().await.unwrap();
     }
     // Three events each: added, started, completed. Each event beyond the default replaces the oldest one.
@@ -406,8 +408,10 @@ async fn the_largest_record_fits_a_value() {
         let failed = Ending::Failed("\"".repeat(2_000));
         let ending = if n % 2 == 0 { failed } else { Ending::Completed(large(most)) };
         let tx = world.store.begin().await.unwrap();
-        claims::claim(&tx, keys, T, "a", &claim, 7, 1_000).await.unwrap().unwrap();
-        claims::end(&tx, keys, T, "a", &claim, &ending, Some(&info), None, 8, 1_000).await.unwrap();
+        claims::claim(Context::new(&tx, keys, T, 7, 1_000), "a", &claim).await.unwrap().unwrap();
+        claims::end(Context::new(&tx, keys, T, 8, 1_000), "a", &claim, &ending, Some(&info), None)
+            .await
+            .unwrap();
         tx.commit().await.unwrap();
     }
 }
@@ -419,7 +423,9 @@ async fn a_job_that_was_added_again_for_later_keeps_its_delay_when_its_worker_is
     world.claim("a", 1).await.unwrap();
     let later = NewJob { not_before_us: Some(1_000), ..new("a") };
     assert_eq!(world.add(&later, 8).await, Added::RunsAgain);
-    assert!(world.run(async |tx, keys| workers::remove(tx, keys, T, "w", 9, 20, 20).await).await);
+    assert!(
+        world.run(async |tx, keys| workers::remove(Context::new(tx, keys, T, 20, 20), "w", 9).await).await
+    );
     let job = world.get("a").await;
     assert_eq!((job.state(), job.order_us()), (State::Delayed, 1_000));
 }

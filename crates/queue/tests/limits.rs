@@ -18,7 +18,8 @@ use turnwise_queue::jobs::{self, Added};
 use turnwise_queue::locks::{Asked, LockAt, Spot, has_room};
 use turnwise_queue::rate_limits;
 use turnwise_queue::{
-    Claim, Error, Job, Keyspace, NewJob, Parked, Result, State, check, filters, locks, parking, workers,
+    Claim, Context, Error, Job, Keyspace, NewJob, Parked, Result, RunKey, State, check, filters, locks,
+    parking, workers,
 };
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Isolation, Limits, RangeRead, Store, Transaction, runtime};
@@ -150,7 +151,7 @@ impl World {
     async fn start(&self, worker: &str, id: &str) -> Claim {
         let claim = Claim { worker: worker.to_owned(), number: self.claims.fetch_add(1, SeqCst) };
         let claimed = self.fits("claim", async |tx| {
-            claims::claim_with(tx, &self.keys, &levels(), T, id, &claim, 10, 20).await
+            claims::claim_with(Context::new(tx, &self.keys, T, 10, 20), &levels(), id, &claim).await
         });
         assert!(matches!(claimed.await, Claiming::Claimed(_)), "{id}");
         claim
@@ -159,7 +160,7 @@ impl World {
     async fn end(&self, id: &str, claim: &Claim, ending: Ending) {
         let info = large(12_000);
         self.fits("end", async |tx| {
-            claims::end(tx, &self.keys, T, id, claim, &ending, Some(&info), None, 20, 20).await
+            claims::end(Context::new(tx, &self.keys, T, 20, 20), id, claim, &ending, Some(&info), None).await
         })
         .await;
     }
@@ -184,7 +185,7 @@ impl World {
     async fn remove_worker(&self, worker: &str) -> usize {
         for transactions in 1..MANY {
             let removed = self.fits("removal of a worker", async |tx| {
-                workers::remove(tx, &self.keys, T, worker, 1_000, 50, 20).await
+                workers::remove(Context::new(tx, &self.keys, T, 50, 20), worker, 1_000).await
             });
             if removed.await {
                 return transactions;
@@ -366,7 +367,15 @@ async fn a_dead_worker_is_removed_whatever_its_jobs_hold() {
                 };
                 let looked = world.fits("look", async |tx| {
                     let rotation = rate_limits::Rotation::default();
-                    rate_limits::look(tx, &world.keys, &job_type, &rotation, 9, true, |_| true, next).await
+                    rate_limits::look(
+                        tx,
+                        &world.keys,
+                        &job_type,
+                        rate_limits::Look { rotation: &rotation, most: 9, clears: true },
+                        |_| true,
+                        next,
+                    )
+                    .await
                 });
                 back += looked.await.released.len();
             }
@@ -387,12 +396,12 @@ async fn locks_are_claimed_asked_for_and_given_back() {
             held.locks().into_iter().map(|lock| lock.spot).filter(|spot| spot.level.is_some()).collect();
         world
             .fits("give back", async |tx| {
-                locks::release_some(tx, &world.keys, T, "known", &claim, &spots).await
+                locks::release_some(tx, &world.keys, RunKey::new(T, "known", &claim), &spots).await
             })
             .await;
         let wanted: Vec<LockAt> = held.locks().into_iter().filter(|lock| lock.spot.level.is_some()).collect();
         let asked = world.fits("ask", async |tx| {
-            locks::request(tx, &world.keys, &levels(), T, "known", &claim, &wanted, 11).await
+            locks::request(tx, &world.keys, &levels(), RunKey::new(T, "known", &claim), &wanted, 11).await
         });
         assert_eq!(asked.await, Asked::Granted);
         // A queue that is longer than a transaction can prove.
@@ -419,7 +428,7 @@ async fn units_of_a_lock_are_shared_by_more_than_a_transaction_proves() {
             let id = format!("s{n:03}");
             let claim = Claim { worker: "w".to_owned(), number: 1_000 + n };
             let claimed = world.fits("claim", async |tx| {
-                claims::claim_with(tx, &world.keys, &levels(), T, &id, &claim, 10, 20).await
+                claims::claim_with(Context::new(tx, &world.keys, T, 10, 20), &levels(), &id, &claim).await
             });
             assert!(matches!(claimed.await, Claiming::Claimed(_)), "{id}");
         }

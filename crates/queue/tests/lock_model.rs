@@ -14,7 +14,9 @@ use serde_json::value::RawValue;
 use turnwise_policy::predictive_queue::locks::{AtLevel, Levels, Mode, Request, Requests};
 use turnwise_queue::claims::{self, Claiming, Ending};
 use turnwise_queue::locks::{self, Asked, Held, How, LockAt, Spot};
-use turnwise_queue::{Claim, Error, Keyspace, NewJob, Result, State, check, jobs, tenants, workers};
+use turnwise_queue::{
+    Claim, Context, Error, Keyspace, NewJob, Result, RunKey, State, check, jobs, tenants, workers,
+};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Isolation, RangeRead, Store, Transaction, runtime};
 
@@ -226,7 +228,8 @@ impl Walk {
             }
             (3..7, None) => {
                 let claim = Claim { worker: "w".into(), number: u64::try_from(now_us).unwrap() };
-                let claiming = claims::claim_with(tx, keys, levels, T, id, &claim, now_us, 20).await?;
+                let claiming =
+                    claims::claim_with(Context::new(tx, keys, T, now_us, 20), levels, id, &claim).await?;
                 match claiming {
                     Claiming::Claimed(_) => {
                         assert!(self.model.is_free(id), "{id} was claimed");
@@ -252,13 +255,18 @@ impl Walk {
             (9, None) if self.model.0.remove(id).is_some() => jobs::remove(tx, keys, T, id).await?,
             (0..7, Some(claim)) => self.ask(tx, id, &claim).await?,
             (7, Some(claim)) => {
-                locks::withdraw(tx, keys, T, id, &claim, now_us).await?;
+                locks::withdraw(tx, keys, RunKey::new(T, id, &claim), now_us).await?;
                 self.model.0.get_mut(id).unwrap().waits = None;
             }
             (8, Some(claim)) => {
                 let lock = some_lock(&mut self.rng);
-                let given_back =
-                    locks::release_some(tx, keys, T, id, &claim, std::slice::from_ref(&lock.spot)).await;
+                let given_back = locks::release_some(
+                    tx,
+                    keys,
+                    RunKey::new(T, id, &claim),
+                    std::slice::from_ref(&lock.spot),
+                )
+                .await;
                 let job = self.model.0.get_mut(id).unwrap();
                 // A job that waits cannot release locks.
                 assert_eq!(given_back.is_err(), job.waits.is_some());
@@ -268,13 +276,13 @@ impl Walk {
             }
             (9..11, Some(claim)) => {
                 let ending = Ending::Completed(json("1"));
-                claims::end(tx, keys, T, id, &claim, &ending, None, None, now_us, 20).await?;
+                claims::end(Context::new(tx, keys, T, now_us, 20), id, &claim, &ending, None, None).await?;
                 jobs::remove(tx, keys, T, id).await?;
                 self.model.0.remove(id);
             }
             (11, Some(_)) if self.rng.random_bool(0.1) => {
                 // All of its jobs are pending again, and it registers again.
-                assert!(workers::remove(tx, keys, T, "w", 99, now_us, 20).await?);
+                assert!(workers::remove(Context::new(tx, keys, T, now_us, 20), "w", 99).await?);
                 for job in self.model.0.values_mut().filter(|job| job.claim.is_some()) {
                     let declares = std::mem::take(&mut job.declares);
                     *job = Modelled { declares, ..Modelled::default() };
@@ -293,11 +301,18 @@ impl Walk {
         let lock = waits.clone().unwrap_or_else(|| some_lock(&mut self.rng));
         let asked = match waits {
             Some(_) if self.rng.random_bool(0.5) => {
-                locks::poll(tx, keys, levels, T, id, claim, now_us).await?
+                locks::poll(tx, keys, levels, RunKey::new(T, id, claim), now_us).await?
             }
             _ => {
-                match locks::request(tx, keys, levels, T, id, claim, std::slice::from_ref(&lock), now_us)
-                    .await
+                match locks::request(
+                    tx,
+                    keys,
+                    levels,
+                    RunKey::new(T, id, claim),
+                    std::slice::from_ref(&lock),
+                    now_us,
+                )
+                .await
                 {
                     // The job has not declared the lock.
                     Err(Error::Invalid { field: "locks", .. }) => return Ok(()),
@@ -448,7 +463,8 @@ impl Many {
                 let (id, claim, levels) = (&id, &claim, &self.levels);
                 let claiming = store
                     .transact(|tx| async move {
-                        let claiming = claims::claim_with(&tx, keys, levels, T, id, claim, 7, 20).await?;
+                        let claiming =
+                            claims::claim_with(Context::new(&tx, keys, T, 7, 20), levels, id, claim).await?;
                         if matches!(claiming, Claiming::Blocked(_)) && is_first {
                             let now_us = i64::try_from(number).unwrap();
                             locks::reserve(&tx, keys, T, id, now_us).await?;
@@ -469,7 +485,9 @@ impl Many {
                     self.ledger.remove(id);
                     self.crashed.fetch_add(1, SeqCst);
                     let removed = store
-                        .transact(|tx| async move { workers::remove(&tx, keys, T, worker, 9, 9, 20).await })
+                        .transact(|tx| async move {
+                            workers::remove(Context::new(&tx, keys, T, 9, 20), worker, 9).await
+                        })
                         .await;
                     assert!(removed.unwrap());
                     break;
@@ -478,7 +496,7 @@ impl Many {
                 let ending = &Ending::Completed(json("1"));
                 store
                     .transact(|tx| async move {
-                        claims::end(&tx, keys, T, id, claim, ending, None, None, 9, 20).await
+                        claims::end(Context::new(&tx, keys, T, 9, 20), id, claim, ending, None, None).await
                     })
                     .await
                     .unwrap();
@@ -497,7 +515,8 @@ impl Many {
                     .transact(|tx| async move {
                         let seen = tx.get_with(&keys.lock_wake(), Isolation::Snapshot).await?;
                         let locks = std::slice::from_ref(lock);
-                        let asked = locks::request(&tx, keys, levels, T, id, claim, locks, 8).await?;
+                        let asked =
+                            locks::request(&tx, keys, levels, RunKey::new(T, id, claim), locks, 8).await?;
                         let job = jobs::get(&tx, keys, T, id).await?.unwrap();
                         Ok::<_, Error>((asked, seen, job.held().unwrap().locks()))
                     })

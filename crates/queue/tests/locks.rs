@@ -8,7 +8,9 @@ use turnwise_policy::predictive_queue::locks::{Levels, Mode, Requests};
 use turnwise_queue::claims::{self, Claiming, Ending, Park};
 use turnwise_queue::jobs::{self, Added};
 use turnwise_queue::locks::{self, Asked, Blocked, How, LockAt, Spot};
-use turnwise_queue::{Claim, Error, Job, Keyspace, NewJob, Parked, Result, State, check, tenants, workers};
+use turnwise_queue::{
+    Claim, Context, Error, Job, Keyspace, NewJob, Parked, Result, RunKey, State, check, tenants, workers,
+};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Error as StoreError, Isolation, Limits, RangeRead, Store, Transaction, runtime};
 
@@ -107,9 +109,11 @@ impl World {
     async fn try_claim(&self, id: &str, number: u64) -> Claiming {
         let claim = by(number);
         let levels = &self.levels;
-        self.run(async |tx, keys| claims::claim_with(tx, keys, levels, T, id, &claim, 7, 20).await)
-            .await
-            .unwrap()
+        self.run(async |tx, keys| {
+            claims::claim_with(Context::new(tx, keys, T, 7, 20), levels, id, &claim).await
+        })
+        .await
+        .unwrap()
     }
 
     /// Adds a job and claims it, under the claim `number`.
@@ -130,12 +134,15 @@ impl World {
 
     async fn request(&self, id: &str, claim: &Claim, locks: &[LockAt], now_us: i64) -> Result<Asked> {
         let levels = &self.levels;
-        self.run(async |tx, keys| locks::request(tx, keys, levels, T, id, claim, locks, now_us).await).await
+        self.run(async |tx, keys| {
+            locks::request(tx, keys, levels, RunKey::new(T, id, claim), locks, now_us).await
+        })
+        .await
     }
 
     async fn poll(&self, id: &str, claim: &Claim) -> Result<Asked> {
         let levels = &self.levels;
-        self.run(async |tx, keys| locks::poll(tx, keys, levels, T, id, claim, 90).await).await
+        self.run(async |tx, keys| locks::poll(tx, keys, levels, RunKey::new(T, id, claim), 90).await).await
     }
 
     /// Requests a lock that is not free; returns what blocks it.
@@ -147,9 +154,11 @@ impl World {
     }
 
     async fn end(&self, id: &str, claim: &Claim, ending: Ending) -> Result<()> {
-        self.run(async |tx, keys| claims::end(tx, keys, T, id, claim, &ending, None, None, 50, 20).await)
-            .await
-            .map(drop)
+        self.run(async |tx, keys| {
+            claims::end(Context::new(tx, keys, T, 50, 20), id, claim, &ending, None, None).await
+        })
+        .await
+        .map(drop)
     }
 
     async fn done(&self, id: &str, claim: &Claim) {
@@ -291,7 +300,9 @@ async fn claims_that_share_commit_side_by_side_and_others_conflict() {
         let (one, two) = (world.store.begin().await.unwrap(), world.store.begin().await.unwrap());
         for (tx, id, number) in [(&one, "a", 1), (&two, "b", 2)] {
             let claimed =
-                claims::claim_with(tx, &world.keys, &world.levels, T, id, &by(number), 7, 20).await.unwrap();
+                claims::claim_with(Context::new(tx, &world.keys, T, 7, 20), &world.levels, id, &by(number))
+                    .await
+                    .unwrap();
             assert!(matches!(claimed, Claiming::Claimed(_)), "{locks}");
         }
         one.commit().await.unwrap();
@@ -458,12 +469,17 @@ async fn a_job_that_waits_ends_in_every_way_in_which_one_that_runs_does() {
         let claim = Claim { worker: "v".into(), number: 1 };
         let levels = &world.levels;
         world
-            .run(async |tx, keys| claims::claim_with(tx, keys, levels, T, "a", &claim, 7, 20).await)
+            .run(async |tx, keys| {
+                claims::claim_with(Context::new(tx, keys, T, 7, 20), levels, "a", &claim).await
+            })
             .await
             .unwrap();
         world.waits("a", &claim, exclusive("node/n"), 10).await;
         let lose = async || {
-            world.run(async |tx, keys| workers::remove(tx, keys, T, "v", 9, 20, 20).await).await.unwrap()
+            world
+                .run(async |tx, keys| workers::remove(Context::new(tx, keys, T, 20, 20), "v", 9).await)
+                .await
+                .unwrap()
         };
         let expected = match way {
             0 => {
@@ -511,7 +527,10 @@ async fn who_does_not_want_to_wait_any_more_runs_on() {
     world.waits("a", &a, exclusive("node/n"), 10).await;
     world.waits("b", &b, exclusive("node/n"), 11).await;
     for _ in 0..2 {
-        world.run(async |tx, keys| locks::withdraw(tx, keys, T, "a", &a, 12).await).await.unwrap();
+        world
+            .run(async |tx, keys| locks::withdraw(tx, keys, RunKey::new(T, "a", &a), 12).await)
+            .await
+            .unwrap();
         assert_eq!((world.state("a").await, world.get("a").await.waits()), (State::Running, None));
     }
     assert_eq!(world.held().await, ["holder node/n (exclusive)", "b waits node/n (exclusive)"]);
@@ -525,9 +544,11 @@ async fn a_request_that_comes_after_its_asker_has_given_up_does_not_wait() {
     let a = world.start("a", 2, r#"{"node":{"exclusive":"unknown"}}"#).await;
     let late = world.store.begin().await.unwrap();
     let wanted = [exclusive("node/n")];
-    let asked = locks::request(&late, &world.keys, &world.levels, T, "a", &a, &wanted, 10).await.unwrap();
+    let asked = locks::request(&late, &world.keys, &world.levels, RunKey::new(T, "a", &a), &wanted, 10)
+        .await
+        .unwrap();
     assert!(matches!(asked, Asked::Waits(_)), "{asked:?}");
-    world.run(async |tx, keys| locks::withdraw(tx, keys, T, "a", &a, 12).await).await.unwrap();
+    world.run(async |tx, keys| locks::withdraw(tx, keys, RunKey::new(T, "a", &a), 12).await).await.unwrap();
     assert!(matches!(late.commit().await, Err(StoreError::Conflict)));
     assert_eq!(world.state("a").await, State::Running);
     assert_eq!(world.held().await, ["holder node/n (exclusive)"]);
@@ -540,15 +561,22 @@ async fn locks_can_be_given_back_early() {
     let a = world.start("a", 1, locks).await;
     let spots = [Spot::resource("node", "n"), Spot::resource("node", "never held"), Spot::whole("instance")];
     let before = world.wake().await;
-    world.run(async |tx, keys| locks::release_some(tx, keys, T, "a", &a, &spots).await).await.unwrap();
+    world
+        .run(async |tx, keys| locks::release_some(tx, keys, RunKey::new(T, "a", &a), &spots).await)
+        .await
+        .unwrap();
     assert_eq!(world.held().await, ["a node/m (exclusive)"]);
     let woken = world.wake().await;
     assert!(woken > before);
-    world.run(async |tx, keys| locks::release_some(tx, keys, T, "a", &a, &spots).await).await.unwrap();
+    world
+        .run(async |tx, keys| locks::release_some(tx, keys, RunKey::new(T, "a", &a), &spots).await)
+        .await
+        .unwrap();
     assert_eq!(world.wake().await, woken, "there was nothing to give back");
     let b = world.start("b", 2, r#"{"node":{"exclusive":["n"]},"instance":{"exclusive":"all"}}"#).await;
-    let big =
-        world.run(async |tx, keys| locks::release_some(tx, keys, T, "a", &a, &[Spot::BIG_LOCK]).await).await;
+    let big = world
+        .run(async |tx, keys| locks::release_some(tx, keys, RunKey::new(T, "a", &a), &[Spot::BIG_LOCK]).await)
+        .await;
     assert_eq!(big.unwrap_err().to_string(), "locks: the big lock goes with the claim, and not before it");
     world.done("a", &a).await;
     world.done("b", &b).await;
@@ -654,9 +682,15 @@ async fn a_stale_claim_changes_nothing() {
     let is_lost = |result: Result<()>| assert!(matches!(result, Err(Error::Halt)), "{result:?}");
     is_lost(world.request("a", &stale, &[exclusive("node/m")], 11).await.map(drop));
     is_lost(world.poll("a", &stale).await.map(drop));
-    is_lost(world.run(async |tx, keys| locks::withdraw(tx, keys, T, "a", &stale, 12).await).await);
+    is_lost(
+        world.run(async |tx, keys| locks::withdraw(tx, keys, RunKey::new(T, "a", &stale), 12).await).await,
+    );
     let spots = [Spot::resource("node", "n")];
-    is_lost(world.run(async |tx, keys| locks::release_some(tx, keys, T, "a", &stale, &spots).await).await);
+    is_lost(
+        world
+            .run(async |tx, keys| locks::release_some(tx, keys, RunKey::new(T, "a", &stale), &spots).await)
+            .await,
+    );
     // The end is already recorded, and nothing is released twice.
     let known = world.end("a", &stale, Ending::Stopped).await;
     assert!(matches!(known, Err(Error::Halt) | Ok(())), "{known:?}");
@@ -667,7 +701,12 @@ async fn a_stale_claim_changes_nothing() {
 async fn a_lost_worker_loses_its_locks() {
     let world = World::new().await;
     world.start("a", 1, r#"{"node":{"exclusive":["n"]}}"#).await;
-    assert!(world.run(async |tx, keys| workers::remove(tx, keys, T, "w", 9, 20, 20).await).await.unwrap());
+    assert!(
+        world
+            .run(async |tx, keys| workers::remove(Context::new(tx, keys, T, 20, 20), "w", 9).await)
+            .await
+            .unwrap()
+    );
     assert_eq!(world.held().await, [""; 0]);
     assert_eq!((world.state("a").await, world.get("a").await.held()), (State::Pending, None));
 }
@@ -746,7 +785,7 @@ async fn more_than_a_transaction_takes_is_refused_or_left_to_the_next_one() {
                 let mut rest = Vec::new();
                 for (n, id) in (0..).zip(&left) {
                     let claim = by(pass * 10 + n);
-                    match claims::claim_with(tx, keys, levels, T, id, &claim, 7, 20).await? {
+                    match claims::claim_with(Context::new(tx, keys, T, 7, 20), levels, id, &claim).await? {
                         Claiming::Claimed(_) => {}
                         Claiming::NoRoom => rest.push(*id),
                         other => panic!("{other:?}"),
@@ -841,7 +880,9 @@ async fn a_job_without_locks_writes_and_reads_what_it_did() {
     let before = world.rows(None).await.len();
     let tx = world.store.begin().await.unwrap();
     let reads = world.store.counters();
-    let claimed = claims::claim_with(&tx, &world.keys, &world.levels, T, "a", &by(1), 7, 20).await.unwrap();
+    let claimed = claims::claim_with(Context::new(&tx, &world.keys, T, 7, 20), &world.levels, "a", &by(1))
+        .await
+        .unwrap();
     let (after, _) = (world.store.counters(), claimed.job().unwrap());
     // The worker's membership row and the record.
     assert_eq!((after.gets - reads.gets, after.ranges - reads.ranges), (2, 0));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 use turnwise_queue::claims::{self, Ending};
 use turnwise_queue::workers::{self, Worker};
-use turnwise_queue::{Claim, Error, Health, Keyspace, NewJob, Result, State, jobs};
+use turnwise_queue::{Claim, Context, Error, Health, Keyspace, NewJob, Result, State, jobs};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::tuple::Subspace;
 use turnwise_store::{Error as StoreError, Limits, Store, Transaction, runtime};
@@ -60,14 +60,14 @@ impl World {
         let new = NewJob::new(T, id, json("{}"));
         let claimed = self.run(async |tx, keys| {
             jobs::add(tx, keys, &new, 1).await?;
-            claims::claim(tx, keys, T, id, &claim, 2, HISTORY).await
+            claims::claim(Context::new(tx, keys, T, 2, HISTORY), id, &claim).await
         });
         assert!(claimed.await.unwrap().is_some());
         claim
     }
 
     async fn remove(&self, worker: &str, limit: usize) -> bool {
-        self.run(async |tx, keys| workers::remove(tx, keys, T, worker, limit, 3, HISTORY).await)
+        self.run(async |tx, keys| workers::remove(Context::new(tx, keys, T, 3, HISTORY), worker, limit).await)
             .await
             .unwrap()
     }
@@ -176,7 +176,9 @@ async fn a_removal_that_stops_half_way_can_be_seen_and_finished() {
     assert_eq!(listed.len(), 1);
     let ending = Ending::Completed(json("1"));
     let ended = world
-        .run(async |tx, keys| claims::end(tx, keys, T, "c", &claim, &ending, None, None, 3, HISTORY).await)
+        .run(async |tx, keys| {
+            claims::end(Context::new(tx, keys, T, 3, HISTORY), "c", &claim, &ending, None, None).await
+        })
         .await;
     assert!(matches!(ended, Err(Error::Halt)), "{ended:?}");
     // Its neighbour still sees it, and completes the removal.
@@ -215,8 +217,9 @@ async fn two_removers_at_once_give_every_job_back_once() {
     }
     let (keys, store) = (&world.keys, &world.store);
     let remover = async || loop {
-        let removed =
-            store.transact(|tx| async move { workers::remove(&tx, keys, T, "w", 1, 3, HISTORY).await });
+        let removed = store.transact(|tx| async move {
+            workers::remove(Context::new(&tx, keys, T, 3, HISTORY), "w", 1).await
+        });
         if removed.await.unwrap() {
             return;
         }
@@ -235,7 +238,9 @@ async fn a_claim_that_is_on_its_way_while_its_worker_is_removed_is_refused() {
     world.run(async |tx, keys| jobs::add(tx, keys, &NewJob::new(T, "a", json("{}")), 1).await).await.unwrap();
     let tx = world.store.begin().await.unwrap();
     let claim = Claim { worker: "w".into(), number: 1 };
-    assert!(claims::claim(&tx, &world.keys, T, "a", &claim, 2, HISTORY).await.unwrap().is_some());
+    assert!(
+        claims::claim(Context::new(&tx, &world.keys, T, 2, HISTORY), "a", &claim).await.unwrap().is_some()
+    );
     assert!(world.remove("w", 9).await);
     assert!(matches!(tx.commit().await, Err(StoreError::Conflict)));
 }
@@ -245,10 +250,15 @@ async fn a_claim_that_overtakes_the_removal_of_its_worker_is_given_back() {
     let world = World::with(&["w"]).await;
     world.run(async |tx, keys| jobs::add(tx, keys, &NewJob::new(T, "a", json("{}")), 1).await).await.unwrap();
     let tx = world.store.begin().await.unwrap();
-    assert!(workers::remove(&tx, &world.keys, T, "w", 9, 2, HISTORY).await.unwrap(), "it has no job");
+    assert!(
+        workers::remove(Context::new(&tx, &world.keys, T, 2, HISTORY), "w", 9).await.unwrap(),
+        "it has no job"
+    );
     let claim = Claim { worker: "w".into(), number: 1 };
-    let claimed =
-        world.run(async |tx, keys| claims::claim(tx, keys, T, "a", &claim, 2, HISTORY).await).await.unwrap();
+    let claimed = world
+        .run(async |tx, keys| claims::claim(Context::new(tx, keys, T, 2, HISTORY), "a", &claim).await)
+        .await
+        .unwrap();
     assert!(claimed.is_some());
     // It read the rows before there was something to give back.
     assert!(matches!(tx.commit().await, Err(StoreError::Conflict)));
@@ -263,7 +273,9 @@ async fn after_a_fence_nothing_that_began_before_it_is_committed() {
     world.run(async |tx, keys| jobs::add(tx, keys, &NewJob::new(T, "a", json("{}")), 1).await).await.unwrap();
     let tx = world.store.begin().await.unwrap();
     let claim = Claim { worker: "w".into(), number: 1 };
-    assert!(claims::claim(&tx, &world.keys, T, "a", &claim, 2, HISTORY).await.unwrap().is_some());
+    assert!(
+        claims::claim(Context::new(&tx, &world.keys, T, 2, HISTORY), "a", &claim).await.unwrap().is_some()
+    );
     let before = world.versionstamp().await;
     world.run(async |tx, keys| workers::fence(tx, keys, T, "w").await).await.unwrap();
     assert!(matches!(tx.commit().await, Err(StoreError::Conflict)));

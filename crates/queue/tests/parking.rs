@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use turnwise_queue::claims::{self, Ended, Ending, Park};
 use turnwise_queue::jobs::{self, Added, Cancelled};
 use turnwise_queue::parking::{self, ParkedJob};
-use turnwise_queue::{Claim, Error, Job, Keyspace, NewJob, Parked, Result, State, check, workers};
+use turnwise_queue::{Claim, Context, Error, Job, Keyspace, NewJob, Parked, Result, State, check, workers};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Isolation, Limits, RangeRead, Store, Transaction, runtime};
 
@@ -56,7 +56,8 @@ impl World {
     /// Runs a pending job under the claim `number`, and parks it.
     async fn park(&self, id: &str, number: u64, at: Parked, token: &str) -> Result<Ended> {
         let claim = Claim { worker: "w".into(), number };
-        let claimed = tx!(self, |tx, keys| claims::claim(tx, keys, T, id, &claim, 10, 20)).unwrap();
+        let claimed =
+            tx!(self, |tx, keys| claims::claim(Context::new(tx, keys, T, 10, 20), id, &claim)).unwrap();
         assert!(claimed.is_some(), "{id} was to be claimed");
         self.end(id, number, at, token).await
     }
@@ -65,7 +66,14 @@ impl World {
         let claim = Claim { worker: "w".into(), number };
         let ending = Ending::Parked(Park { at, token: token.into(), not_before_us: 1_000 });
         let info = json("{\"docs_written\":3}");
-        tx!(self, |tx, keys| claims::end(tx, keys, T, id, &claim, &ending, Some(&info), None, 20, 20))
+        tx!(self, |tx, keys| claims::end(
+            Context::new(tx, keys, T, 20, 20),
+            id,
+            &claim,
+            &ending,
+            Some(&info),
+            None
+        ))
     }
 
     async fn get(&self, id: &str) -> Job {
@@ -219,19 +227,19 @@ async fn what_was_asked_for_meanwhile_counts_more_than_parking() {
     let claim = |number| Claim { worker: "w".into(), number };
     // Cancelled.
     world.add("a", 1).await;
-    tx!(world, |tx, keys| claims::claim(tx, keys, T, "a", &claim(1), 10, 20)).unwrap();
+    tx!(world, |tx, keys| claims::claim(Context::new(tx, keys, T, 10, 20), "a", &claim(1))).unwrap();
     tx!(world, |tx, keys| jobs::cancel(tx, keys, T, "a", 11)).unwrap();
     world.end("a", 1, at("g", "k"), "7").await.unwrap();
     assert_eq!(world.get("a").await.state(), State::Cancelled);
     // Added again.
     world.add("b", 1).await;
-    tx!(world, |tx, keys| claims::claim(tx, keys, T, "b", &claim(2), 10, 20)).unwrap();
+    tx!(world, |tx, keys| claims::claim(Context::new(tx, keys, T, 10, 20), "b", &claim(2))).unwrap();
     assert_eq!(world.add("b", 12).await, Added::RunsAgain);
     world.end("b", 2, at("g", "k"), "7").await.unwrap();
     assert_eq!(world.get("b").await.state(), State::Pending);
     // Removed.
     world.add("c", 1).await;
-    tx!(world, |tx, keys| claims::claim(tx, keys, T, "c", &claim(3), 10, 20)).unwrap();
+    tx!(world, |tx, keys| claims::claim(Context::new(tx, keys, T, 10, 20), "c", &claim(3))).unwrap();
     tx!(world, |tx, keys| jobs::remove(tx, keys, T, "c")).unwrap();
     world.end("c", 3, at("g", "k"), "7").await.unwrap();
     assert_eq!(world.parked("g").await, Vec::<String>::new());
@@ -243,9 +251,10 @@ async fn it_ends_a_row_of_crashes_and_can_be_said_twice() {
     let world = World::new().await;
     world.add("a", 1).await;
     let claim = Claim { worker: "w".into(), number: 1 };
-    tx!(world, |tx, keys| claims::claim(tx, keys, T, "a", &claim, 10, 20)).unwrap();
+    tx!(world, |tx, keys| claims::claim(Context::new(tx, keys, T, 10, 20), "a", &claim)).unwrap();
     let crash = Ending::Crashed { reason: "ouch".into(), crashes: 3, not_before_us: 11 };
-    tx!(world, |tx, keys| claims::end(tx, keys, T, "a", &claim, &crash, None, None, 10, 20)).unwrap();
+    tx!(world, |tx, keys| claims::end(Context::new(tx, keys, T, 10, 20), "a", &claim, &crash, None, None))
+        .unwrap();
     tx!(world, |tx, keys| claims::release_due(tx, keys, T, 12, 10, |_| true)).unwrap();
     world.park("a", 2, at("g", "k"), "7").await.unwrap();
     assert_eq!(world.get("a").await.crashes, 0);

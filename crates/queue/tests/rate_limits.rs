@@ -11,9 +11,10 @@ use turnwise_policy::eligibility::filters::{Action, Rule};
 use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_queue::claims::{self, Claiming, Ending};
-use turnwise_queue::rate_limits::{self, Looked, Rotation, Tally};
+use turnwise_queue::rate_limits::{self, Look, Looked, Rotation, Tally};
 use turnwise_queue::{
-    Claim, Error, Job, Keyspace, NewJob, Result, State, Terms, check, filters, jobs, tenants, workers,
+    Claim, Context, Error, Job, Keyspace, NewJob, Result, State, Terms, check, filters, jobs, tenants,
+    workers,
 };
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Error as StoreError, Isolation, Limits, RangeRead, Store, Transaction, runtime};
@@ -95,8 +96,9 @@ impl World {
     async fn claim(&self, id: &str, number: u64) -> Claiming {
         let claim = by(number);
         let (claim, levels) = (&claim, &self.levels);
-        let claiming =
-            self.run(async |tx, keys| claims::claim_with(tx, keys, levels, T, id, claim, 7, 20).await);
+        let claiming = self.run(async |tx, keys| {
+            claims::claim_with(Context::new(tx, keys, T, 7, 20), levels, id, claim).await
+        });
         let claiming = claiming.await.unwrap();
         self.check().await;
         claiming
@@ -121,7 +123,7 @@ impl World {
     async fn end(&self, id: &str, number: u64, ending: Ending) {
         let (claim, ending) = (&by(number), &ending);
         let ended = async |tx: &Transaction, keys: &Keyspace| {
-            claims::end(tx, keys, T, id, claim, ending, None, None, 9, 20).await
+            claims::end(Context::new(tx, keys, T, 9, 20), id, claim, ending, None, None).await
         };
         self.run(ended).await.unwrap();
         self.check().await;
@@ -134,7 +136,15 @@ impl World {
     async fn look(&self, most: usize) -> Looked {
         let looked = self
             .run(async |tx, keys| {
-                rate_limits::look(tx, keys, T, &Rotation::default(), most, true, |_| true, in_turn).await
+                rate_limits::look(
+                    tx,
+                    keys,
+                    T,
+                    Look { rotation: &Rotation::default(), most, clears: true },
+                    |_| true,
+                    in_turn,
+                )
+                .await
             })
             .await
             .unwrap();
@@ -255,7 +265,8 @@ async fn a_worker_that_dies_gives_its_places_back() {
     }
     let mut done = false;
     while !done {
-        let removed = world.run(async |tx, keys| workers::remove(tx, keys, T, "w", 2, 50, 20).await);
+        let removed =
+            world.run(async |tx, keys| workers::remove(Context::new(tx, keys, T, 50, 20), "w", 2).await);
         done = removed.await.unwrap();
         world.check().await;
     }
@@ -263,7 +274,9 @@ async fn a_worker_that_dies_gives_its_places_back() {
     world.look(9).await;
     assert_eq!(world.queue("x").await.len(), 6);
     let late = async |tx: &Transaction, keys: &Keyspace| {
-        claims::end(tx, keys, T, "j0", &by(1), &Ending::Stopped, None, None, 60, 20).await.map(drop)
+        claims::end(Context::new(tx, keys, T, 60, 20), "j0", &by(1), &Ending::Stopped, None, None)
+            .await
+            .map(drop)
     };
     assert!(matches!(world.run(late).await, Err(Error::Halt)));
     world.check().await;
@@ -288,7 +301,15 @@ async fn tenants_take_turns_in_a_bucket() {
         vec![1]
     };
     let look = async |tx: &Transaction, keys: &Keyspace| {
-        rate_limits::look(tx, keys, T, &Rotation::default(), 9, true, |_| true, single_first).await
+        rate_limits::look(
+            tx,
+            keys,
+            T,
+            Look { rotation: &Rotation::default(), most: 9, clears: true },
+            |_| true,
+            single_first,
+        )
+        .await
     };
     assert!(world.run(look).await.unwrap().released.contains("single"));
     assert_eq!((world.queue("single").await.len(), world.queue("many").await.len()), (1, 0));
@@ -320,7 +341,15 @@ async fn of_a_hundred_and_fifty_tenants_of_a_bucket_each_has_its_turn() {
             (0..waiting.len()).min_by_key(had).into_iter().collect()
         };
         let look = async |tx: &Transaction, keys: &Keyspace| {
-            rate_limits::look(tx, keys, T, &rotation, 1, true, |_| true, next).await
+            rate_limits::look(
+                tx,
+                keys,
+                T,
+                Look { rotation: &rotation, most: 1, clears: true },
+                |_| true,
+                next,
+            )
+            .await
         };
         let looked = world.run(look).await.unwrap();
         let tenant = looked.released.first().unwrap().clone();
@@ -350,7 +379,8 @@ async fn no_bucket_has_its_turn_before_another_one_for_its_name() {
     }
     let look = async |tx: &Transaction, keys: &Keyspace| {
         let all = |waiting: &[(String, usize)], most: usize| vec![0; most.min(waiting.len())];
-        rate_limits::look(tx, keys, T, &rotation, 1, true, |_| true, all).await
+        rate_limits::look(tx, keys, T, Look { rotation: &rotation, most: 1, clears: true }, |_| true, all)
+            .await
     };
     let mut released: BTreeMap<String, usize> = BTreeMap::new();
     for _ in 0..120 {
@@ -399,8 +429,15 @@ async fn a_place_is_offered_to_the_jobs_of_any_number_of_types() {
         assert!(world.run(held).await.unwrap());
         // The bucket is full: its mark is cleared.
         let looked = world.run(async |tx, keys| {
-            rate_limits::look(tx, keys, job_type, &Rotation::default(), 9, true, |_| true, |_, _| vec![])
-                .await
+            rate_limits::look(
+                tx,
+                keys,
+                job_type,
+                Look { rotation: &Rotation::default(), most: 9, clears: true },
+                |_| true,
+                |_, _| vec![],
+            )
+            .await
         });
         looked.await.unwrap();
     }
@@ -409,7 +446,15 @@ async fn a_place_is_offered_to_the_jobs_of_any_number_of_types() {
     for job_type in &types {
         let all = |waiting: &[(String, usize)], _: usize| vec![0; waiting.len()];
         let looked = world.run(async |tx, keys| {
-            rate_limits::look(tx, keys, job_type, &Rotation::default(), 9, true, |_| true, all).await
+            rate_limits::look(
+                tx,
+                keys,
+                job_type,
+                Look { rotation: &Rotation::default(), most: 9, clears: true },
+                |_| true,
+                all,
+            )
+            .await
         });
         assert_eq!(looked.await.unwrap().released.len(), 1, "{job_type}");
     }
@@ -444,17 +489,13 @@ async fn a_filters_limit_holds_until_the_filters_change() {
         let begun = async |tx: &Transaction, keys: &Keyspace| {
             let (mut tally, filter) = (Tally::default(), Some(limit));
             let claiming = claims::claim_within(
-                tx,
-                keys,
+                Context::new(tx, keys, T, 7, 20),
                 levels,
                 &mut tally,
                 filter,
                 &Terms::default(),
-                T,
                 id,
                 claim,
-                7,
-                20,
             )
             .await?;
             if let Claiming::Limited(full) = &claiming {
@@ -522,7 +563,9 @@ async fn wrong_limits_are_refused() {
 async fn open_claim(world: &World, id: &str, number: u64) -> (Transaction, Claiming) {
     let tx = world.store.begin().await.unwrap();
     let claiming =
-        claims::claim_with(&tx, &world.keys, &world.levels, T, id, &by(number), 7, 20).await.unwrap();
+        claims::claim_with(Context::new(&tx, &world.keys, T, 7, 20), &world.levels, id, &by(number))
+            .await
+            .unwrap();
     (tx, claiming)
 }
 
@@ -539,9 +582,16 @@ async fn a_look_that_clears_no_marks_collides_with_no_end() {
         let tx = world.store.begin().await.unwrap();
         let (keys, levels, claim) = (&world.keys, &world.levels, &by(4));
         let rotation = Rotation::default();
-        let looked = rate_limits::look(&tx, keys, T, &rotation, 9, clears, |_| true, in_turn).await.unwrap();
+        let looked =
+            rate_limits::look(&tx, keys, T, Look { rotation: &rotation, most: 9, clears }, |_| true, in_turn)
+                .await
+                .unwrap();
         assert_eq!(looked, Looked::default());
-        claims::claim_with(&tx, keys, levels, T, "other", claim, 7, 20).await.unwrap().job().unwrap();
+        claims::claim_with(Context::new(&tx, keys, T, 7, 20), levels, "other", claim)
+            .await
+            .unwrap()
+            .job()
+            .unwrap();
         world.complete("a", 1).await;
         assert_eq!(tx.commit().await.is_err(), clears);
         world.check().await;
@@ -581,7 +631,9 @@ async fn nobody_is_forgotten_who_is_held_back_while_the_place_is_given_back() {
         rate_limits::hold_back(&holds, &world.keys, T, "b", &full.limit, None, 8).await.unwrap();
         let ends = world.store.begin().await.unwrap();
         let ending = Ending::Completed(json("1"));
-        claims::end(&ends, &world.keys, T, "a", &by(1), &ending, None, None, 9, 20).await.unwrap();
+        claims::end(Context::new(&ends, &world.keys, T, 9, 20), "a", &by(1), &ending, None, None)
+            .await
+            .unwrap();
         if end_first {
             ends.commit().await.unwrap();
             holds.commit().await.unwrap();
@@ -620,7 +672,7 @@ async fn nor_where_jobs_of_other_types_are_held_back_already() {
             rate_limits::hold_back(&holds, keys, T, id, limit, None, 8).await.unwrap();
             let ends = world.store.begin().await.unwrap();
             let ending = Ending::Completed(json("1"));
-            claims::end(&ends, keys, T, "a", &by(1), &ending, None, None, 9, 20).await.unwrap();
+            claims::end(Context::new(&ends, keys, T, 9, 20), "a", &by(1), &ending, None, None).await.unwrap();
             holds.commit().await.unwrap();
             let ended = ends.commit().await;
             // With several types, the end marks none of them, and a later transaction all of them.
@@ -650,9 +702,16 @@ async fn a_mark_that_is_set_anew_is_not_cleared() {
     assert!(world.start("a", 1).await && !world.start("b", 2).await);
     let looks = world.store.begin().await.unwrap();
     let nobody = |_: &[(String, usize)], _: usize| Vec::new();
-    let looked = rate_limits::look(&looks, &world.keys, T, &Rotation::default(), 9, true, |_| true, nobody)
-        .await
-        .unwrap();
+    let looked = rate_limits::look(
+        &looks,
+        &world.keys,
+        T,
+        Look { rotation: &Rotation::default(), most: 9, clears: true },
+        |_| true,
+        nobody,
+    )
+    .await
+    .unwrap();
     assert_eq!(looked, Looked::default(), "it is full");
     world.complete("a", 1).await;
     assert!(matches!(looks.commit().await, Err(StoreError::Conflict)));
@@ -700,7 +759,7 @@ async fn work(world: &World, seed: u64, ended: &AtomicUsize, jobs: usize) {
                 // It dies; a neighbour removes it.
                 let (dead, store) = (name.clone(), world);
                 while !store
-                    .run(async |tx, keys| workers::remove(tx, keys, T, &dead, 2, 50, 20).await)
+                    .run(async |tx, keys| workers::remove(Context::new(tx, keys, T, 50, 20), &dead, 2).await)
                     .await
                     .unwrap()
                 {}
@@ -714,7 +773,7 @@ async fn work(world: &World, seed: u64, ended: &AtomicUsize, jobs: usize) {
                 let (id, claim) = (id.clone(), Claim { worker: name.clone(), number });
                 let ending = Ending::Completed(json("1"));
                 let end = async |tx: &Transaction, keys: &Keyspace| {
-                    claims::end(tx, keys, T, &id, &claim, &ending, None, None, 9, 20).await
+                    claims::end(Context::new(tx, keys, T, 9, 20), &id, &claim, &ending, None, None).await
                 };
                 world.run(end).await.unwrap();
                 running.remove(&number);
@@ -733,23 +792,27 @@ async fn work(world: &World, seed: u64, ended: &AtomicUsize, jobs: usize) {
                             .take(most)
                             .collect()
                     };
-                    rate_limits::look(tx, keys, T, &Rotation::default(), 2, true, |_| true, all).await?;
+                    rate_limits::look(
+                        tx,
+                        keys,
+                        T,
+                        Look { rotation: &Rotation::default(), most: 2, clears: true },
+                        |_| true,
+                        all,
+                    )
+                    .await?;
                     let (mut tally, mut claimed) = (Tally::default(), Vec::new());
                     for (n, job) in (0..).zip(tenants::front(tx, keys, T, &tenant, 2).await?) {
                         let claim = Claim { worker: name.clone(), number: first + n };
                         let id = job.id.as_str();
                         match claims::claim_within(
-                            tx,
-                            keys,
+                            Context::new(tx, keys, T, 7, 20),
                             levels,
                             &mut tally,
                             None,
                             &Terms::default(),
-                            T,
                             id,
                             &claim,
-                            7,
-                            20,
                         )
                         .await?
                         {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use serde_json::value::RawValue;
 use turnwise_queue::claims::{self, Answer, Ended, Ending};
 use turnwise_queue::jobs::{self, Added, Cancelled};
-use turnwise_queue::{Claim, Error, Job, Keyspace, NewJob, Result, State, workers};
+use turnwise_queue::{Claim, Context, Error, Job, Keyspace, NewJob, Result, State, workers};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Isolation, Limits, RangeRead, Store, Transaction, runtime};
 
@@ -69,7 +69,7 @@ impl World {
     async fn claim(&self, id: &str, worker: &str, now_us: i64) -> Option<Job> {
         let tx = self.tx().await;
         let claim = self.fresh_claim(worker);
-        let job = claims::claim(&tx, &self.keys, T, id, &claim, now_us, HISTORY).await.unwrap();
+        let job = claims::claim(Context::new(&tx, &self.keys, T, now_us, HISTORY), id, &claim).await.unwrap();
         tx.commit().await.unwrap();
         job
     }
@@ -82,7 +82,9 @@ impl World {
 
     async fn end(&self, id: &str, claim: &Claim, ending: Ending, now_us: i64) -> Result<Option<Job>> {
         let tx = self.tx().await;
-        let ended = claims::end(&tx, &self.keys, T, id, claim, &ending, None, None, now_us, HISTORY).await?;
+        let ended =
+            claims::end(Context::new(&tx, &self.keys, T, now_us, HISTORY), id, claim, &ending, None, None)
+                .await?;
         tx.commit().await?;
         match ended {
             Ended::Recorded(job) => Ok(job.map(|job| *job)),
@@ -179,8 +181,12 @@ async fn two_workers_cannot_claim_the_same_job() {
     world.register("v").await;
     world.add(&new("a"), 5).await;
     let (one, two) = (world.tx().await, world.tx().await);
-    let first = claims::claim(&one, &world.keys, T, "a", &world.fresh_claim("w"), 6, HISTORY).await.unwrap();
-    let second = claims::claim(&two, &world.keys, T, "a", &world.fresh_claim("v"), 6, HISTORY).await.unwrap();
+    let first = claims::claim(Context::new(&one, &world.keys, T, 6, HISTORY), "a", &world.fresh_claim("w"))
+        .await
+        .unwrap();
+    let second = claims::claim(Context::new(&two, &world.keys, T, 6, HISTORY), "a", &world.fresh_claim("v"))
+        .await
+        .unwrap();
     assert!(first.is_some() && second.is_some(), "both see it pending");
     one.commit().await.unwrap();
     assert!(matches!(two.commit().await, Err(turnwise_store::Error::Conflict)));
@@ -435,11 +441,12 @@ async fn a_removed_worker_can_neither_claim_nor_write() {
     let claim = world.started("a", 5).await;
     world.add(&new("b"), 5).await;
     let tx = world.tx().await;
-    assert!(workers::remove(&tx, &world.keys, T, "w", 10, 8, HISTORY).await.unwrap());
+    assert!(workers::remove(Context::new(&tx, &world.keys, T, 8, HISTORY), "w", 10).await.unwrap());
     tx.commit().await.unwrap();
     assert!(matches!(world.end("a", &claim, Ending::Stopped, 9).await, Err(Error::Halt)));
     let tx = world.tx().await;
-    let claimed = claims::claim(&tx, &world.keys, T, "b", &world.fresh_claim("w"), 9, HISTORY).await;
+    let claimed =
+        claims::claim(Context::new(&tx, &world.keys, T, 9, HISTORY), "b", &world.fresh_claim("w")).await;
     assert!(matches!(claimed, Err(Error::Halt)));
     assert!(matches!(workers::ping(&tx, &world.keys, T, "w", 9).await, Err(Error::Halt)));
 }
@@ -453,7 +460,7 @@ async fn a_lost_workers_jobs_are_pending_again_in_batches() {
     world.cancel("b", 6).await.unwrap();
     let step = async || {
         let tx = world.tx().await;
-        let done = workers::remove(&tx, &world.keys, T, "w", 2, 8, HISTORY).await.unwrap();
+        let done = workers::remove(Context::new(&tx, &world.keys, T, 8, HISTORY), "w", 2).await.unwrap();
         tx.commit().await.unwrap();
         done
     };

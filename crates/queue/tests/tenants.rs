@@ -7,7 +7,9 @@ use serde_json::value::RawValue;
 use turnwise_queue::claims::{self, Ending};
 use turnwise_queue::jobs::{self, Added};
 use turnwise_queue::usage::{self, Boost, Charged};
-use turnwise_queue::{Claim, Error, Job, Keyspace, NODE_TYPE, NewJob, State, check, tenants, workers};
+use turnwise_queue::{
+    Claim, Context, Error, Job, Keyspace, NODE_TYPE, NewJob, State, check, tenants, workers,
+};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Error as StoreError, Limits, Store, Transaction, runtime};
 
@@ -58,13 +60,13 @@ impl World {
         let claim = Claim { worker: "w".into(), number };
         let (stopped, end_us) = (Ending::Stopped, now_us + 1);
         self.run(async |tx, keys| {
-            let job = claims::claim(tx, keys, T, id, &claim, now_us, 20).await?;
+            let job = claims::claim(Context::new(tx, keys, T, now_us, 20), id, &claim).await?;
             assert!(!job.expect("it is pending").is_keyed());
             Ok(())
         })
         .await;
         self.run(async |tx, keys| {
-            claims::end(tx, keys, T, id, &claim, &stopped, None, priority, end_us, 20).await
+            claims::end(Context::new(tx, keys, T, end_us, 20), id, &claim, &stopped, None, priority).await
         })
         .await;
     }
@@ -178,7 +180,10 @@ async fn keys_sort_before_times_and_can_be_taken_back() {
     assert!(matches!(infinite, Err(Error::Invalid { field: "priority", .. })), "{infinite:?}");
     // Nothing changes for a job that is not pending.
     let claim = Claim { worker: "w".into(), number: 1 };
-    world.run(async |tx, keys| claims::claim(tx, keys, T, "a", &claim, 5, 20).await).await.unwrap();
+    world
+        .run(async |tx, keys| claims::claim(Context::new(tx, keys, T, 5, 20), "a", &claim).await)
+        .await
+        .unwrap();
     assert!(!world.set_key("a", Some(1.0)).await && !world.set_key("nobody", Some(1.0)).await);
     world.is_sound().await;
 }
@@ -201,9 +206,14 @@ async fn a_run_that_is_stopped_leaves_its_priority_and_waits_by_its_time() {
     assert_eq!(world.get("a").await.priority, Some(0.7));
     // Added after its end, it counts as a new job.
     let (claim, ending) = (Claim { worker: "w".into(), number: 4 }, Ending::Failed("no".into()));
-    world.run(async |tx, keys| claims::claim(tx, keys, T, "a", &claim, 10, 20).await).await.unwrap();
     world
-        .run(async |tx, keys| claims::end(tx, keys, T, "a", &claim, &ending, None, None, 11, 20).await)
+        .run(async |tx, keys| claims::claim(Context::new(tx, keys, T, 10, 20), "a", &claim).await)
+        .await
+        .unwrap();
+    world
+        .run(async |tx, keys| {
+            claims::end(Context::new(tx, keys, T, 11, 20), "a", &claim, &ending, None, None).await
+        })
         .await;
     world.add("a", "x", 12).await;
     assert_eq!(world.get("a").await.priority, None);
@@ -218,7 +228,10 @@ async fn a_continuous_job_is_known_as_one_while_it_runs() {
     world.add("b", "x", 1).await;
     for (number, id) in [(1, "a"), (2, "b")] {
         let claim = Claim { worker: "w".into(), number };
-        world.run(async |tx, keys| claims::claim(tx, keys, T, id, &claim, 2, 20).await).await.unwrap();
+        world
+            .run(async |tx, keys| claims::claim(Context::new(tx, keys, T, 2, 20), id, &claim).await)
+            .await
+            .unwrap();
     }
     let active = world.run(async |tx, keys| jobs::active_of(tx, keys, T, "w", 9).await).await;
     let continuous: Vec<_> = active.iter().map(|(id, active)| (id.as_str(), active.continuous)).collect();
@@ -260,7 +273,10 @@ async fn a_tenant_waits_until_its_queue_was_found_empty() {
     assert!(!clear().await);
     assert_eq!(world.waiting().await, ["x"]);
     let claim = Claim { worker: "w".into(), number: 1 };
-    world.run(async |tx, keys| claims::claim(tx, keys, T, "a", &claim, 2, 20).await).await.unwrap();
+    world
+        .run(async |tx, keys| claims::claim(Context::new(tx, keys, T, 2, 20), "a", &claim).await)
+        .await
+        .unwrap();
     assert_eq!(world.waiting().await, ["x"], "claims write nothing that others write");
     assert!(clear().await);
     assert!(world.waiting().await.is_empty());
@@ -304,11 +320,15 @@ async fn step(world: &World, job_type: &str, client: Client, tx: &mut Option<Tra
                     .await
                     .unwrap(),
             ),
-            Claims => drop(claims::claim(tx, keys, job_type, "old", &claim(7), 5, 20).await.unwrap()),
+            Claims => {
+                drop(claims::claim(Context::new(tx, keys, job_type, 5, 20), "old", &claim(7)).await.unwrap())
+            }
             Clears => drop(tenants::no_longer_waiting(tx, keys, job_type, "x").await.unwrap()),
             Stops => {
                 let stop = &Ending::Stopped;
-                let end = claims::end(tx, keys, job_type, "runs", &claim(1), stop, None, None, 6, 20).await;
+                let end =
+                    claims::end(Context::new(tx, keys, job_type, 6, 20), "runs", &claim(1), stop, None, None)
+                        .await;
                 drop(end.unwrap());
             }
             Keys => drop(tenants::set_key(tx, keys, job_type, "old", Some(0.5)).await.unwrap()),
@@ -346,7 +366,7 @@ async fn prop_a_pending_job_is_always_found() {
                             .await?;
                     }
                     let claim = Claim { worker: "w".into(), number: 1 };
-                    claims::claim(tx, keys, job_type, "runs", &claim, 2, 20).await
+                    claims::claim(Context::new(tx, keys, job_type, 2, 20), "runs", &claim).await
                 })
                 .await;
             let mut at = [0; 3];
@@ -404,7 +424,8 @@ async fn what_was_charged_stays_until_it_is_forgotten() {
     assert!(!forget(&workers::node_contender("node-a")).await && forget("nobody").await);
     assert_eq!(of_type(None, 9).await.len(), 3);
     // A worker that leaves does not remove its charges.
-    let gone = world.run(async |tx, keys| workers::remove(tx, keys, T, "w", 9, 5, 20).await).await;
+    let gone =
+        world.run(async |tx, keys| workers::remove(Context::new(tx, keys, T, 5, 20), "w", 9).await).await;
     assert!(gone);
     assert_eq!(of_type(None, 9).await.len(), 3);
     world.is_sound().await;

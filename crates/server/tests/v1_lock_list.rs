@@ -4,7 +4,7 @@ use crate::common::{Cluster, TestServer};
 use serde_json::{Value, json};
 use turnwise_policy::predictive_queue::locks::{Levels, Mode, Requests};
 use turnwise_queue::locks::{Asked, LockAt, Spot, request, reserve};
-use turnwise_queue::{Claim, Keyspace, NewJob, jobs};
+use turnwise_queue::{Claim, Keyspace, NewJob, RunKey, jobs};
 
 const NOW: i64 = 1_790_000_000_000_000;
 
@@ -73,7 +73,7 @@ async fn who_holds_waits_and_reserves_is_listed_by_place() {
     let (keys, levels) = (&Keyspace::default(), &Levels::default());
     let wanted = &[LockAt::new(Spot::resource("node", "n1"), Mode::Exclusive)];
     let asked = cluster.store.transact(|tx| async move {
-        request(&tx, keys, levels, "mail", "waits", claim, wanted, NOW + 1).await
+        request(&tx, keys, levels, RunKey::new("mail", "waits", claim), wanted, NOW + 1).await
     });
     assert!(matches!(asked.await.unwrap(), Asked::Waits(_)));
     add(&cluster, "reserves", json!({ "instance": { "exclusive": ["web1"] } })).await;

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use turnwise_queue::claims::Answer;
 use turnwise_queue::deadlines::Timeouts;
 use turnwise_queue::locks::{Asked, Held, LockAt, Spot};
-use turnwise_queue::{Claim, Error, Job, Result};
+use turnwise_queue::{Claim, Error, Job, Result, RunKey};
 use turnwise_store::Runtime;
 use turnwise_worker::{Accepted, External, ExternalEnd};
 
@@ -372,11 +372,11 @@ impl Me {
             return;
         }
         self.runtime.sleep(LATE).await;
-        let (id, Claim { worker, number }) = (job.id, claim);
-        let story = format!("{id} {number} of {worker}");
+        let id = job.id;
+        let story = format!("{id} {} of {}", claim.number, claim.worker);
         self.tell("tidies up", &story);
         let unlock = |external: External, _| async move {
-            external.unlock(EXTERNAL, &worker, &id, number, &spots).await
+            external.unlock(RunKey::new(EXTERNAL, &id, &claim), &spots).await
         };
         if let Reply::Done(()) = self.call(Duration::ZERO, unlock).await {
             self.link.core.violated("a claim that has ended gives nothing back", story);
@@ -438,8 +438,8 @@ impl AsksThere<'_> {
     }
 
     async fn unwait(&self) -> std::result::Result<(), locking::Reply> {
-        let unwait = |external: External, _, worker: String, id: String, claim| async move {
-            external.unwait(EXTERNAL, &worker, &id, claim).await
+        let unwait = |external: External, _, worker: String, id: String, number| async move {
+            external.unwait(RunKey::new(EXTERNAL, &id, &Claim { worker, number })).await
         };
         self.call(Duration::ZERO, unwait).await
     }
@@ -458,9 +458,12 @@ impl Asks for AsksThere<'_> {
     async fn lock(&self, lock: &LockAt, patience: Option<Duration>) -> locking::Reply {
         let until = patience.map(|patience| tokio::time::Instant::now() + patience);
         loop {
-            let ask = |external: External, leave: CancellationToken, worker: String, id: String, claim| {
+            let ask = |external: External, leave: CancellationToken, worker: String, id: String, number| {
                 let lock = lock.clone();
-                async move { external.lock(EXTERNAL, &worker, &id, claim, &[lock], WAIT, &leave).await }
+                async move {
+                    let claim = Claim { worker, number };
+                    external.lock(RunKey::new(EXTERNAL, &id, &claim), &[lock], WAIT, &leave).await
+                }
             };
             match self.call(WAIT, ask).await {
                 Ok(Asked::Granted) => return locking::Reply::Done,
@@ -476,9 +479,9 @@ impl Asks for AsksThere<'_> {
     }
 
     async fn give_back(&self, spot: &Spot) -> locking::Reply {
-        let give_back = |external: External, _, worker: String, id: String, claim| {
+        let give_back = |external: External, _, worker: String, id: String, number| {
             let spot = spot.clone();
-            async move { external.unlock(EXTERNAL, &worker, &id, claim, &[spot]).await }
+            async move { external.unlock(RunKey::new(EXTERNAL, &id, &Claim { worker, number }), &[spot]).await }
         };
         self.call(Duration::ZERO, give_back).await.err().unwrap_or(locking::Reply::Done)
     }

@@ -23,7 +23,9 @@ use turnwise_policy::fair_share::Shares;
 use turnwise_queue::claims::{self, Answer, Ended, Ending};
 use turnwise_queue::deadlines::{self, Due, Over, Timeouts};
 use turnwise_queue::workers::{GivenBack, Removal};
-use turnwise_queue::{Claim, DEFAULT_MAX_HISTORY, Error, Job, Keyspace, Result, Terms, jobs, locks, workers};
+use turnwise_queue::{
+    Claim, Context, DEFAULT_MAX_HISTORY, Error, Job, Keyspace, Result, Terms, jobs, locks, workers,
+};
 use turnwise_store::{Store, Transaction, Watch};
 
 use crate::accounts::{Account, Accounts, Known};
@@ -517,10 +519,8 @@ impl External {
                         crashed(&options.backoff, (job.started_us, job.crashes), reason, now_us)
                     }
                 };
-                let max_history = options.max_history;
-                let ended =
-                    claims::end(&tx, keys, job_type, id, claim, &ending, info, None, now_us, max_history);
-                Ok((ended.await?, unknown))
+                let context = Context::new(&tx, keys, job_type, now_us, options.max_history);
+                Ok((claims::end(context, id, claim, &ending, info, None).await?, unknown))
             })
             .await;
         let (ended, unknown) = match ended {

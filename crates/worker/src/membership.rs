@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use turnwise_queue::workers::{GivenBack, Removal, Removed};
-use turnwise_queue::{Error, Health, Keyspace, Result, workers};
+use turnwise_queue::{Context, Error, Health, Keyspace, Result, workers};
 use turnwise_store::Store;
 
 use crate::Options;
@@ -89,8 +89,8 @@ pub(crate) async fn remove(
         let now_us = store.runtime().now_us();
         let removed = store
             .transact(|tx| async move {
-                workers::remove_some(&tx, keys, job_type, worker, why, REMOVE_BATCH, now_us, max_history)
-                    .await
+                let context = Context::new(&tx, keys, job_type, now_us, max_history);
+                workers::remove_some(context, worker, why, REMOVE_BATCH).await
             })
             .await?;
         tell(&removed.given_back);
@@ -130,9 +130,8 @@ pub(crate) async fn remove_dead_and(
             .transact(|tx| async move {
                 match workers::health(&tx, keys, job_type, worker).await? {
                     Some(health) if health == seen => {
-                        let (why, limit) = (Removal::Lost, REMOVE_BATCH);
-                        workers::remove_some(&tx, keys, job_type, worker, why, limit, now_us, max_history)
-                            .await
+                        let context = Context::new(&tx, keys, job_type, now_us, max_history);
+                        workers::remove_some(context, worker, Removal::Lost, REMOVE_BATCH).await
                     }
                     // It has moved, or another watcher removed it first.
                     _ => Ok(Removed { done: true, given_back: Vec::new() }),

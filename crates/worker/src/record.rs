@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::backoff;
 use turnwise_queue::claims::{self, Ending, Park};
-use turnwise_queue::{Error, MAX_INFO_BYTES, Result};
+use turnwise_queue::{Context, Error, MAX_INFO_BYTES, Result};
 use turnwise_store::{Error as StoreError, Transaction};
 
 use crate::Outcome;
@@ -239,7 +239,9 @@ async fn write_one(shared: &Shared, tx: &Transaction, end: &End, now_us: i64) ->
     let (keys, job_type, max_history) = (&shared.keys, &shared.job_type, shared.tunables.get().max_history);
     let End { held: Held { id, claim, .. }, ending, info, key } = end;
     let info = info.as_deref();
-    match claims::end(tx, keys, job_type, id, claim, ending, info, *key, now_us, max_history).await? {
+    match claims::end(Context::new(tx, keys, job_type, now_us, max_history), id, claim, ending, info, *key)
+        .await?
+    {
         claims::Ended::Recorded(job) => {
             let ended = AssertUnwindSafe(shared.handler.ended(tx, keys, job.as_deref()));
             ended.catch_unwind().await.unwrap_or_else(|_| {

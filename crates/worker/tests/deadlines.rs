@@ -10,7 +10,7 @@ use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_queue::check::check_rows;
 use turnwise_queue::deadlines::Timeouts;
 use turnwise_queue::locks::{Asked, LockAt, Spot};
-use turnwise_queue::{Error, NewJob, State, jobs, workers};
+use turnwise_queue::{Claim, Error, NewJob, RunKey, State, jobs, workers};
 use turnwise_store::{Isolation, RangeRead};
 use turnwise_worker::{Accepted, Deadlines, External, ExternalEnd, ExternalOptions, Options};
 
@@ -254,21 +254,20 @@ async fn need_not_report(looks: usize) {
     }
     let leave = CancellationToken::new();
     leave.cancel();
-    let ask = async |id: &str, claim| {
+    let claim_of = |number| Claim { worker: served.worker.clone(), number };
+    let ask = async |id: &str, number| {
+        let claim = claim_of(number);
         served
             .external
-            .lock(T, &served.worker, id, claim, std::slice::from_ref(&lock), Duration::ZERO, &leave)
+            .lock(RunKey::new(T, id, &claim), std::slice::from_ref(&lock), Duration::ZERO, &leave)
             .await
     };
     assert!(matches!(ask("holds", claims[0]).await.unwrap(), Asked::Granted));
     assert!(matches!(ask("waits", claims[1]).await.unwrap(), Asked::Waits(_)));
     served.look(looks, LOOK).await;
     assert_eq!(served.state("waits").await, State::Waiting);
-    served
-        .external
-        .unlock(T, &served.worker, "holds", claims[0], std::slice::from_ref(&lock.spot))
-        .await
-        .unwrap();
+    let holds = claim_of(claims[0]);
+    served.external.unlock(RunKey::new(T, "holds", &holds), std::slice::from_ref(&lock.spot)).await.unwrap();
     assert!(matches!(ask("waits", claims[1]).await.unwrap(), Asked::Granted));
     served.look(9, LOOK).await;
     assert_eq!(served.state("waits").await, State::Running);

@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use futures::{FutureExt, Stream, StreamExt};
+use turnwise_queue::Context;
 use turnwise_queue::workers;
 use turnwise_worker::{Membership, membership_events};
 
@@ -45,7 +46,11 @@ impl Events {
     }
 
     async fn leave(&self, id: &str) {
-        assert!(self.world.run(async |tx, keys| workers::remove(tx, keys, T, id, 9, 3, 20).await).await);
+        assert!(
+            self.world
+                .run(async |tx, keys| workers::remove(Context::new(tx, keys, T, 3, 20), id, 9).await)
+                .await
+        );
     }
 }
 

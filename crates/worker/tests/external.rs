@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::claims::{self, Answer};
-use turnwise_queue::{Claim, Error, EventKind, Job, NewJob, Result, State, jobs, workers};
+use turnwise_queue::{Claim, Context, Error, EventKind, Job, NewJob, Result, State, jobs, workers};
 use turnwise_worker::{Accepted, External, ExternalEnd, ExternalOptions, MAX_EXTERNAL_SLOTS};
 
 use crate::common::faulty::Fault;
@@ -72,7 +72,7 @@ async fn what_another_server_gave_is_given_again_to_who_waits_here() {
         jobs::add(tx, keys, &new, 7).await?;
         let number = claims::next_number(tx, keys, T, id).await?;
         let claim = Claim { worker: id.to_owned(), number };
-        claims::claim(tx, keys, T, "a", &claim, 7, 20).await
+        claims::claim(Context::new(tx, keys, T, 7, 20), "a", &claim).await
     });
     claimed.await.unwrap();
     let accepted = tokio::time::timeout(PATIENCE, waiting).await.expect("it waits on").unwrap().unwrap();
@@ -349,7 +349,7 @@ async fn a_claim_that_arrives_late_is_given_to_who_waits_at_once() {
                 let number = claims::next_number(tx, keys, T, &second).await?;
                 let claim = Claim { worker: second.clone(), number };
                 jobs::add(tx, keys, &NewJob::new(T, "a", json("{}")), 0).await?;
-                claims::claim(tx, keys, T, "a", &claim, 0, 20).await
+                claims::claim(Context::new(tx, keys, T, 0, 20), "a", &claim).await
             })
             .await;
     };
@@ -414,7 +414,9 @@ async fn a_worker_that_was_removed_is_told_to_halt_whatever_it_says() {
     let worker = join(&external, 5).await;
     world.add("a").await;
     let accepted = accept(&external, &worker, 0, 5).await.remove(0);
-    assert!(world.run(async |tx, keys| workers::remove(tx, keys, T, &worker, 9, 3, 20).await).await);
+    assert!(
+        world.run(async |tx, keys| workers::remove(Context::new(tx, keys, T, 3, 20), &worker, 9).await).await
+    );
     let halted = |result: Option<Error>| assert!(matches!(result, Some(Error::Halt)), "{result:?}");
     halted(external.ping(T, &worker).await.err());
     halted(wait_for(&external, &worker, 1, 5, WAIT).await.err());

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use turnwise_policy::predictive_queue::experience::Traits;
 use turnwise_policy::predictive_queue::locks::{Mode, Requests};
 use turnwise_queue::locks::{Asked, LockAt, Spot, list};
-use turnwise_queue::{NewJob, State, jobs, learnt};
+use turnwise_queue::{Claim, NewJob, RunKey, State, jobs, learnt};
 use turnwise_worker::{
     External, ExternalEnd, ExternalOptions, JobContext, Options, Outcome, QueueRules, Weight, Worker,
     handler_fn, weigh,
@@ -264,7 +264,8 @@ async fn what_jobs_of_external_workers_lock_is_learnt_and_they_are_given_the_lig
         (accepted[0].job.id.clone(), accepted[0].claim)
     };
     let lock = async |id: &str, claim, name: &str| {
-        let asked = external.lock(T, worker, id, claim, &[node(name)], NOW, leave).await.unwrap();
+        let claim = Claim { worker: worker.clone(), number: claim };
+        let asked = external.lock(RunKey::new(T, id, &claim), &[node(name)], NOW, leave).await.unwrap();
         assert_eq!(asked, Asked::Granted);
     };
     let end = async |id: &str, claim| {
@@ -277,7 +278,8 @@ async fn what_jobs_of_external_workers_lock_is_learnt_and_they_are_given_the_lig
         lock(&id, claim, name).await;
         if n > 3 {
             // Released before the end, which is sent twice.
-            external.unlock(T, worker, &id, claim, &[node(name).spot]).await.unwrap();
+            let of_run = Claim { worker: worker.clone(), number: claim };
+            external.unlock(RunKey::new(T, &id, &of_run), &[node(name).spot]).await.unwrap();
             end(&id, claim).await;
         }
         end(&id, claim).await;

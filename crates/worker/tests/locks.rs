@@ -10,7 +10,7 @@ use turnwise_policy::predictive_queue::aging::{Aging, Rules};
 use turnwise_policy::predictive_queue::locks::{Mode, Requests};
 use turnwise_queue::claims::Ending;
 use turnwise_queue::locks::{Asked, How, LockAt, Spot, list};
-use turnwise_queue::{Claim, Keyspace, NewJob, State, claims, jobs, usage, workers};
+use turnwise_queue::{Claim, Context, Keyspace, NewJob, RunKey, State, claims, jobs, usage, workers};
 use turnwise_store::{Store, embedded, runtime};
 use turnwise_worker::{
     External, ExternalEnd, ExternalOptions, JobContext, LockError, Options, Outcome, QueueRules, Worker,
@@ -487,7 +487,7 @@ async fn the_locks_of_a_dead_worker_go_to_those_that_wait_for_them() {
         (workers::Worker::new("ghost", "n", 0, 9), Claim { worker: "ghost".into(), number: 1 });
     let claimed = locking.world.run(async |tx, keys| {
         workers::register(tx, keys, T, &row)?;
-        claims::claim(tx, keys, T, "dead", &claim, 2, 20).await
+        claims::claim(Context::new(tx, keys, T, 2, 20), "dead", &claim).await
     });
     assert!(claimed.await.unwrap().held().is_some());
     let worker = locking.start(4, QueueRules::default()).await;
@@ -526,7 +526,7 @@ async fn a_lock_that_a_job_of_another_type_gives_back_wakes_those_that_wait_for_
     let claimed = locking.world.run(async |tx, keys| {
         workers::register(tx, keys, OTHER, &row)?;
         jobs::add(tx, keys, &new, 2).await?;
-        claims::claim(tx, keys, OTHER, "other", &claim, 2, 20).await
+        claims::claim(Context::new(tx, keys, OTHER, 2, 20), "other", &claim).await
     });
     assert!(claimed.await.unwrap().held().is_some());
     let worker = locking.start(4, QueueRules::default()).await;
@@ -534,7 +534,7 @@ async fn a_lock_that_a_job_of_another_type_gives_back_wakes_those_that_wait_for_
     locking.stays("blocked").await;
     let ended = locking.world.run(async |tx, keys| {
         let ending = Ending::Completed(json("1"));
-        claims::end(tx, keys, OTHER, "other", &claim, &ending, None, None, 3, 20).await
+        claims::end(Context::new(tx, keys, OTHER, 3, 20), "other", &claim, &ending, None, None).await
     });
     ended.await;
     let [blocked] = locking.started(["blocked"]).await;
@@ -560,23 +560,26 @@ async fn external_workers_are_given_jobs_with_their_locks_and_wait_for_others() 
     assert_eq!((a.job.id.as_str(), b.job.id.as_str()), ("a", "b"));
     assert!(a.job.held().unwrap().at(&Spot::resource("instance", "i")).is_some());
     let i = [exclusive("instance", "i")];
-    let asked = external.lock(T, &worker, "b", b.claim, &i, NOW, leave).await.unwrap();
+    let [of_a, of_b] = [a.claim, b.claim].map(|number| Claim { worker: worker.clone(), number });
+    let run_b = RunKey::new(T, "b", &of_b);
+    let asked = external.lock(run_b, &i, NOW, leave).await.unwrap();
     assert!(matches!(&asked, Asked::Waits(blocked) if blocked.by[0].id == "a"), "{asked:?}");
     // One job waits, and lends its slot.
     locking.add("c", "{}").await;
     let accepted = external.accept(T, &worker, b.claim, 1, NOW, leave).await.unwrap();
     assert_eq!(accepted[0].job.id, "c");
     let waits = tokio::spawn({
-        let (external, worker, i, leave) = (external.clone(), worker.clone(), i.clone(), leave.clone());
-        async move { external.lock(T, &worker, "b", b.claim, &i, PATIENCE, &leave).await }
+        let (external, of_b, i, leave) = (external.clone(), of_b.clone(), i.clone(), leave.clone());
+        async move { external.lock(RunKey::new(T, "b", &of_b), &i, PATIENCE, &leave).await }
     });
     locking.world.clock.wait_for_sleeper(PATIENCE).await;
     external.end(T, &worker, "a", a.claim, ExternalEnd::Completed(json("1")), None).await.unwrap();
     let asked = tokio::time::timeout(PATIENCE, waits).await.expect("it waits on").unwrap();
     assert_eq!(asked.unwrap(), Asked::Granted);
-    external.unlock(T, &worker, "b", b.claim, std::slice::from_ref(&i[0].spot)).await.unwrap();
-    assert!(external.lock(T, &worker, "a", a.claim, &i, NOW, leave).await.is_err(), "its claim is over");
-    external.unwait(T, &worker, "b", b.claim).await.unwrap();
+    external.unlock(run_b, std::slice::from_ref(&i[0].spot)).await.unwrap();
+    let late = external.lock(RunKey::new(T, "a", &of_a), &i, NOW, leave).await;
+    assert!(late.is_err(), "its claim is over");
+    external.unwait(run_b).await.unwrap();
     external.leave(T, &worker).await.unwrap();
     locking.none_left().await;
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use turnwise_queue::{Error, EventKind, Job, Keyspace, NewJob, State, jobs, workers};
+use turnwise_queue::{Context, Error, EventKind, Job, Keyspace, NewJob, State, jobs, workers};
 use turnwise_store::Transaction;
 use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker};
 
@@ -105,7 +105,8 @@ async fn a_removal_that_another_one_left_half_done_is_finished() {
     let world = World::new();
     let living = world.start_beside(&world.store, 0).await;
     world.ghost("ghost", &["a", "b", "c"]).await;
-    let done = world.run(async |tx, keys| workers::remove(tx, keys, T, "ghost", 1, 3, 20).await).await;
+    let done =
+        world.run(async |tx, keys| workers::remove(Context::new(tx, keys, T, 3, 20), "ghost", 1).await).await;
     assert!(!done);
     assert_eq!(ids_with_jobs(&world).await.len(), 2);
     for _ in 0..TWO_TIMEOUTS {
@@ -218,9 +219,17 @@ async fn the_owner_of_an_exclusive_store_keeps_external_workers_and_no_others() 
     let claim = turnwise_queue::Claim { worker: "half removed".into(), number: 1 };
     for id in ["c", "d"] {
         world.add(id).await;
-        world.run(async |tx, keys| turnwise_queue::claims::claim(tx, keys, T, id, &claim, 2, 20).await).await;
+        world
+            .run(async |tx, keys| {
+                turnwise_queue::claims::claim(Context::new(tx, keys, T, 2, 20), id, &claim).await
+            })
+            .await;
     }
-    assert!(!world.run(async |tx, keys| workers::remove(tx, keys, T, "half removed", 1, 3, 20).await).await);
+    assert!(
+        !world
+            .run(async |tx, keys| workers::remove(Context::new(tx, keys, T, 3, 20), "half removed", 1).await)
+            .await
+    );
     let worker = world.start(0).await;
     assert!(exists(&world, "external").await);
     for id in ["ghost", "half removed"] {

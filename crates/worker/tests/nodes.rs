@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use turnwise_queue::nodes::{self, NODE_TYPE};
-use turnwise_queue::{NodeOptions, Result, workers};
+use turnwise_queue::{Context, NodeOptions, Result, workers};
 use turnwise_worker::{DEFAULT_HEALTH_INTERVAL, Joined, Options, Worker, join_nodes};
 
 use crate::common::{PATIENCE, World};
@@ -124,7 +124,9 @@ async fn a_node_that_was_taken_for_dead_comes_back_under_its_name() {
     let world = World::new();
     let node = joined(&world, "a").await;
     let (_, old) = names(&world).await.remove(0);
-    world.run(async |tx, keys| workers::remove(tx, keys, NODE_TYPE, &old, 1, 0, 20).await).await;
+    world
+        .run(async |tx, keys| workers::remove(Context::new(tx, keys, NODE_TYPE, 0, 20), &old, 1).await)
+        .await;
     let membership = world.keys.workers_versionstamp(NODE_TYPE);
     let seen = world.store.begin().await.unwrap().get(&membership).await.unwrap();
     let changed = world.store.watch(membership, seen).await.unwrap();

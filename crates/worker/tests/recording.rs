@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use async_trait::async_trait;
 use turnwise_queue::claims::{self, Ending};
-use turnwise_queue::{Claim, Error, Job, Keyspace, NewJob, State, jobs, workers};
+use turnwise_queue::{Claim, Context, Error, Job, Keyspace, NewJob, State, jobs, workers};
 use turnwise_store::{Error as StoreError, Transaction};
 use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker};
 
@@ -65,10 +65,10 @@ async fn a_claim_that_is_lost_spoils_no_other_end() {
             for claim in [&ours, &theirs] {
                 if claim != &ours {
                     jobs::add(tx, keys, &NewJob::new(T, "b", json("{}")), 5).await?;
-                    claims::claim(tx, keys, T, "b", claim, 6, 20).await?.unwrap();
+                    claims::claim(Context::new(tx, keys, T, 6, 20), "b", claim).await?.unwrap();
                 }
                 let stopped = Ending::Failed("elsewhere".into());
-                claims::end(tx, keys, T, "b", claim, &stopped, None, None, 7, 20).await?;
+                claims::end(Context::new(tx, keys, T, 7, 20), "b", claim, &stopped, None, None).await?;
             }
             Ok(())
         })

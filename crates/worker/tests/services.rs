@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::claims::Ending;
-use turnwise_queue::{After, Claim, NewJob, State, claims, jobs, workers};
+use turnwise_queue::{After, Claim, Context, NewJob, State, claims, jobs, workers};
 use turnwise_store::Runtime;
 use turnwise_worker::{
     DEFAULT_HEALTH_INTERVAL, Dependencies, External, ExternalOptions, Live, Monitor, MonitorOptions,
@@ -192,7 +192,11 @@ async fn an_external_worker_that_was_removed_half_way_is_removed_whole() {
     }
     let leave = CancellationToken::new();
     assert_eq!(external.accept(T, &worker, 0, 5, PATIENCE, &leave).await.unwrap().len(), 3);
-    assert!(!world.run(async |tx, keys| workers::remove(tx, keys, T, &worker, 1, 3, 20).await).await);
+    assert!(
+        !world
+            .run(async |tx, keys| workers::remove(Context::new(tx, keys, T, 3, 20), &worker, 1).await)
+            .await
+    );
     let _stop = monitor(&world);
     for _ in 0..4 {
         world.tick(1).await;
@@ -214,8 +218,8 @@ async fn ended(world: &World, job_type: &str, id: &str, at_us: i64) {
         .run(async |tx, keys| {
             workers::register(tx, keys, job_type, &worker)?;
             jobs::add(tx, keys, &new, at_us).await?;
-            claims::claim(tx, keys, job_type, id, &claim, at_us, 20).await?;
-            claims::end(tx, keys, job_type, id, &claim, &end, None, None, at_us, 20).await
+            claims::claim(Context::new(tx, keys, job_type, at_us, 20), id, &claim).await?;
+            claims::end(Context::new(tx, keys, job_type, at_us, 20), id, &claim, &end, None, None).await
         })
         .await;
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use turnwise_queue::{EventKind, State, jobs, workers};
+use turnwise_queue::{Context, EventKind, State, jobs, workers};
 use turnwise_worker::{Options, Outcome};
 
 use crate::common::{PATIENCE, T, Word, World, done};
@@ -216,7 +216,7 @@ async fn a_worker_that_was_removed_stops_its_jobs_and_starts_over_under_a_new_id
     let (keys, id) = (&world.keys, &old);
     world
         .store
-        .transact(|tx| async move { workers::remove(&tx, keys, T, id, 10, 7, 20).await })
+        .transact(|tx| async move { workers::remove(Context::new(&tx, keys, T, 7, 20), id, 10).await })
         .await
         .unwrap();
     world.clock.wait_for_sleeper(Options::default().health_interval).await;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use tempfile::TempDir;
 use turnwise_queue::claims::{self, Ending, Park};
-use turnwise_queue::{Claim, Format, Keyspace, NewJob, Parked, Worker, jobs, workers};
+use turnwise_queue::{Claim, Context, Format, Keyspace, NewJob, Parked, Worker, jobs, workers};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{KeyValue, Store, runtime};
 
@@ -83,13 +83,13 @@ async fn fill_some(
                 Ending::Parked(Park { at, token: n.to_string(), not_before_us: i64::MAX / 2 })
             }
             5 if n % 50 == 5 => {
-                claims::claim(tx, keys, "t", &id, &claim, now_us, 20).await?;
+                claims::claim(Context::new(tx, keys, "t", now_us, 20), &id, &claim).await?;
                 continue;
             }
             _ => continue,
         };
-        claims::claim(tx, keys, "t", &id, &claim, now_us, 20).await?;
-        claims::end(tx, keys, "t", &id, &claim, &ending, None, None, now_us, 20).await?;
+        claims::claim(Context::new(tx, keys, "t", now_us, 20), &id, &claim).await?;
+        claims::end(Context::new(tx, keys, "t", now_us, 20), &id, &claim, &ending, None, None).await?;
     }
     Ok(())
 }

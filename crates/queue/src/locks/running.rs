@@ -11,7 +11,7 @@ use crate::error::corrupt;
 use crate::job::Job;
 use crate::keyspace::KeyRange;
 use crate::rows::{encode, write_job};
-use crate::{Claim, Error, Keyspace, Result, learnt};
+use crate::{Claim, Error, Keyspace, Result, RunKey, learnt};
 
 /// The most blockers that an answer names.
 const MOST_TOLD: usize = 8;
@@ -46,18 +46,15 @@ pub enum Asked {
 /// # Errors
 /// `Halt` for a lost claim. `Invalid` for a lock that the job's declaration does not cover, for an unknown level, for too
 /// many locks, and while the job waits for another lock.
-#[allow(clippy::too_many_arguments, reason = "a transaction's own parts: who, what, when")]
 pub async fn request(
     tx: &Transaction,
     keys: &Keyspace,
     levels: &Levels,
-    job_type: &str,
-    id: &str,
-    claim: &Claim,
+    run: RunKey<'_>,
     locks: &[LockAt],
     now_us: i64,
 ) -> Result<Asked> {
-    let job = held_job(tx, keys, job_type, id, claim).await?;
+    let job = held_job(tx, keys, run.job_type, run.id, run.claim).await?;
     let mut ordered = Vec::with_capacity(locks.len());
     if locks.len() > MAX_RESOURCES {
         return Err(refuse(format!("{} are asked for at once; at most {MAX_RESOURCES} can be", locks.len())));
@@ -67,7 +64,7 @@ pub async fn request(
     }
     ordered.sort();
     let ordered: Vec<LockAt> = ordered.into_iter().map(|(_, lock)| lock).collect();
-    take(tx, keys, levels, job, claim, &ordered, now_us).await
+    take(tx, keys, levels, job, run.claim, &ordered, now_us).await
 }
 
 /// Checks whether a waiting job can have its lock now, and grants it. `Granted` for a job that does not wait.
@@ -78,14 +75,12 @@ pub async fn poll(
     tx: &Transaction,
     keys: &Keyspace,
     levels: &Levels,
-    job_type: &str,
-    id: &str,
-    claim: &Claim,
+    run: RunKey<'_>,
     now_us: i64,
 ) -> Result<Asked> {
-    let job = held_job(tx, keys, job_type, id, claim).await?;
+    let job = held_job(tx, keys, run.job_type, run.id, run.claim).await?;
     let locks: Vec<LockAt> = job.waits().into_iter().map(|waits| waits.lock.clone()).collect();
-    take(tx, keys, levels, job, claim, &locks, now_us).await
+    take(tx, keys, levels, job, run.claim, &locks, now_us).await
 }
 
 /// Stops waiting: the job continues with the locks that it holds. An earlier request that is still on its way, its caller
@@ -93,15 +88,8 @@ pub async fn poll(
 ///
 /// # Errors
 /// `Halt` for a lost claim.
-pub async fn withdraw(
-    tx: &Transaction,
-    keys: &Keyspace,
-    job_type: &str,
-    id: &str,
-    claim: &Claim,
-    now_us: i64,
-) -> Result<()> {
-    let mut job = held_job(tx, keys, job_type, id, claim).await?;
+pub async fn withdraw(tx: &Transaction, keys: &Keyspace, run: RunKey<'_>, now_us: i64) -> Result<()> {
+    let mut job = held_job(tx, keys, run.job_type, run.id, run.claim).await?;
     if job.waits().is_some() {
         leave_queue(tx, keys, &mut job)?;
         job.changed_us = now_us;
@@ -117,15 +105,8 @@ pub async fn withdraw(
 /// # Errors
 /// `Halt` for a lost claim. `Invalid` for the big lock, and while the job waits for a lock: its place in the queue depends
 /// on the locks that it held then, and that is what rules out deadlocks.
-pub async fn release_some(
-    tx: &Transaction,
-    keys: &Keyspace,
-    job_type: &str,
-    id: &str,
-    claim: &Claim,
-    spots: &[Spot],
-) -> Result<()> {
-    let mut job = held_job(tx, keys, job_type, id, claim).await?;
+pub async fn release_some(tx: &Transaction, keys: &Keyspace, run: RunKey<'_>, spots: &[Spot]) -> Result<()> {
+    let mut job = held_job(tx, keys, run.job_type, run.id, run.claim).await?;
     if spots.contains(&Spot::BIG_LOCK) {
         return Err(refuse("the big lock goes with the claim, and not before it".to_owned()));
     }
@@ -141,7 +122,7 @@ pub async fn release_some(
         let units = held.at(spot).map_or(1, |(_, units)| units);
         if let Some(mode) = held.remove(spot) {
             learnt::gives_back(&mut job, &LockAt { spot: spot.clone(), mode, units });
-            tx.clear(keys.lock_holder(spot, mode, job_type, id))?;
+            tx.clear(keys.lock_holder(spot, mode, run.job_type, run.id))?;
             changed = true;
         }
     }

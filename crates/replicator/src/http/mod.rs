@@ -340,7 +340,7 @@ impl Peer {
             let ticket = ticket.await.map_err(|fault| self.login_fault(fault))?;
             let again = upload.as_ref().map(Upload::again);
             let counted = permit.as_mut();
-            let sent = self.dispatch(&place, &self.0.base, &url, headers, upload, counted, timeout).await;
+            let sent = Self::dispatch(&place, &self.0.base, &url, headers, upload, counted, timeout).await;
             let (response, deadline) = sent.inspect_err(|_| self.0.auth.broke_off(ticket))?;
             let status = response.status();
             if !renewed && self.0.auth.answered(ticket, status, response.headers()) {
@@ -368,9 +368,7 @@ impl Peer {
     }
 
     /// Sends one request and waits for the head of its response. It waits first for the limiter and, if it is `counted`, for a place at the server.
-    #[allow(clippy::too_many_arguments, reason = "one call for requests, and one for logins")]
     async fn dispatch(
-        &self,
         place: &Place,
         limited: &Arc<str>,
         url: &str,
@@ -379,7 +377,7 @@ impl Peer {
         counted: Option<&mut Permit>,
         timeout: Duration,
     ) -> Result<(Response, Deadline), Error> {
-        let Inner { side, limiter, pressure, places, transport, request_timeout, .. } = &*self.0;
+        let Inner { side, limiter, pressure, places, transport, request_timeout, .. } = &*place.peer.0;
         let mut builder = http::Request::builder().method(place.method.clone()).uri(url);
         if let Some(map) = builder.headers_mut() {
             *map = headers;
@@ -431,7 +429,7 @@ impl Peer {
         headers.extend(authorization.map(|value| (AUTHORIZATION, value)));
         let Inner { login_url, timeout, minimum_progress, .. } = &*self.0;
         let upload = Upload::from_bytes(body, LOGIN_TYPE);
-        let sent = self.dispatch(&place, login_url, login_url, headers, Some(upload), None, *timeout).await;
+        let sent = Self::dispatch(&place, login_url, login_url, headers, Some(upload), None, *timeout).await;
         let (response, deadline) = sent.map_err(fault_of)?;
         let (status, headers) = (response.status(), response.headers().clone());
         let trickle = Trickle::new(*minimum_progress, *timeout, false);

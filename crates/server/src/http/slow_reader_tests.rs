@@ -8,7 +8,7 @@ use axum::body::{Body, BodyDataStream};
 use axum::http::HeaderMap;
 use futures::StreamExt;
 use serde_json::{Value, json};
-use turnwise_queue::{Claim, Worker, claims, jobs, workers};
+use turnwise_queue::{Claim, Context, Worker, claims, jobs, workers};
 use turnwise_replicator::{Defaults, JOB_TYPE};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Runtime, StoreUrl, runtime};
@@ -90,7 +90,7 @@ impl World {
             let all = jobs::list(&tx, keys, JOB_TYPE, None, 1_000).await?;
             for (job, number) in all.iter().zip(0..) {
                 let claim = Claim { worker: row.id.clone(), number };
-                claims::claim(&tx, keys, JOB_TYPE, &job.id, &claim, 1_000_000, 20).await?;
+                claims::claim(Context::new(&tx, keys, JOB_TYPE, 1_000_000, 20), &job.id, &claim).await?;
             }
             Ok::<_, turnwise_queue::Error>(())
         });

@@ -236,6 +236,7 @@ impl FairShare {
         }
         state.ledger.end(&turn.tenant, turn.left_us);
         let own = state.own.entry(turn.tenant.to_string()).or_default();
+        debug_assert!(own.running > 0, "a run of {} ends twice", turn.tenant);
         own.running = own.running.saturating_sub(1);
         if by_itself && !turn.rotates {
             let ran_us = us(now_us.saturating_sub(turn.started_us).saturating_sub(turn.lent_us));
@@ -311,6 +312,7 @@ impl FairShare {
         let mut state = self.state();
         state.ledger.end(&turn.tenant, turn.left_us);
         if let Some(own) = state.own.get_mut(turn.tenant.as_ref()) {
+            debug_assert!(own.running > 0, "a run of {} ends twice", turn.tenant);
             own.running = own.running.saturating_sub(1);
         }
         state.changed(&turn.tenant);

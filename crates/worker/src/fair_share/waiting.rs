@@ -170,6 +170,10 @@ impl Waiting {
                 news.push((tenant, News::Gone));
             }
         }
+        debug_assert!(
+            self.order.iter().all(|(_, tenant)| self.has(tenant)),
+            "a tenant has a place without a queue"
+        );
         news
     }
 
@@ -225,7 +229,8 @@ impl Waiting {
         let name = name.clone();
         let Some(place) = self.queues.get_mut(tenant).and_then(|queue| queue.place.as_mut()) else { return };
         if *place != Place(next) {
-            self.order.remove(&(*place, name.clone()));
+            let removed = self.order.remove(&(*place, name.clone()));
+            debug_assert!(removed, "{name} has a queue and no place");
             *place = Place(next);
             self.order.insert((*place, name));
         }

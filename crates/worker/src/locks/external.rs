@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::locks::{self, Asked, LockAt, Spot};
-use turnwise_queue::{Claim, Error, Result};
+use turnwise_queue::{Error, Result, RunKey};
 use turnwise_store::Isolation;
 
 use crate::External;
@@ -20,19 +20,14 @@ impl External {
     /// # Errors
     /// `Halt` if this claim no longer holds the job. `Invalid` for locks that its declaration does not cover, or for
     /// other locks than the one that it waits for: call [`External::unwait`] first.
-    #[allow(clippy::too_many_arguments, reason = "whose job, what, how long")]
     pub async fn lock(
         &self,
-        job_type: &str,
-        worker: &str,
-        id: &str,
-        claim: u64,
+        run: RunKey<'_>,
         wanted: &[LockAt],
         wait: Duration,
         leave: &CancellationToken,
     ) -> Result<Asked> {
         let (store, keys) = (&self.store, &self.keys);
-        let claim = &Claim { worker: worker.to_owned(), number: claim };
         let queue = self.options().get().queue;
         let levels = &queue.levels;
         let mut deadline = pin!(store.runtime().sleep(wait));
@@ -41,8 +36,7 @@ impl External {
                 .transact(|tx| async move {
                     let seen = tx.get_with(&keys.lock_wake(), Isolation::Snapshot).await?;
                     let now_us = store.runtime().now_us();
-                    let asked =
-                        locks::request(&tx, keys, levels, job_type, id, claim, wanted, now_us).await?;
+                    let asked = locks::request(&tx, keys, levels, run, wanted, now_us).await?;
                     Ok::<_, Error>((asked, seen))
                 })
                 .await?;
@@ -63,31 +57,16 @@ impl External {
     ///
     /// # Errors
     /// `Halt` if this claim no longer holds the job.
-    pub async fn unwait(&self, job_type: &str, worker: &str, id: &str, claim: u64) -> Result<()> {
-        let claim = &Claim { worker: worker.to_owned(), number: claim };
+    pub async fn unwait(&self, run: RunKey<'_>) -> Result<()> {
         let now_us = self.store.runtime().now_us();
-        self.store
-            .transact(|tx| async move { locks::withdraw(&tx, &self.keys, job_type, id, claim, now_us).await })
-            .await
+        self.store.transact(|tx| async move { locks::withdraw(&tx, &self.keys, run, now_us).await }).await
     }
 
     /// Releases locks before the end of the run. Locks that the job does not hold are ignored.
     ///
     /// # Errors
     /// `Halt` if this claim no longer holds the job; `Invalid` for the big lock, which is released with the claim.
-    pub async fn unlock(
-        &self,
-        job_type: &str,
-        worker: &str,
-        id: &str,
-        claim: u64,
-        spots: &[Spot],
-    ) -> Result<()> {
-        let claim = &Claim { worker: worker.to_owned(), number: claim };
-        self.store
-            .transact(
-                |tx| async move { locks::release_some(&tx, &self.keys, job_type, id, claim, spots).await },
-            )
-            .await
+    pub async fn unlock(&self, run: RunKey<'_>, spots: &[Spot]) -> Result<()> {
+        self.store.transact(|tx| async move { locks::release_some(&tx, &self.keys, run, spots).await }).await
     }
 }

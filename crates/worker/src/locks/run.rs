@@ -17,7 +17,7 @@ use bytes::Bytes;
 use tokio::sync::{Mutex, Notify};
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::locks::{self, Asked, Blocked, LockAt, Spot};
-use turnwise_queue::{Claim, Error};
+use turnwise_queue::{Claim, Error, RunKey};
 use turnwise_store::{Error as StoreError, Isolation};
 
 use crate::incarnation::ERROR_PAUSE;
@@ -251,8 +251,9 @@ impl JobLocks {
     async fn give_back(&self, spots: &[Spot]) -> Result<(), LockError> {
         let Inner { shared, id, claim, .. } = &*self.0;
         let Shared { store, keys, job_type, .. } = &**shared;
-        let given = store
-            .transact(|tx| async move { locks::release_some(&tx, keys, job_type, id, claim, spots).await });
+        let given = store.transact(|tx| async move {
+            locks::release_some(&tx, keys, RunKey::new(job_type, id, claim), spots).await
+        });
         given.await.map_err(told)
     }
 }
@@ -269,9 +270,11 @@ impl Inner {
                 let now_us = store.runtime().now_us();
                 let seen = tx.get_with(&keys.lock_wake(), Isolation::Snapshot).await?;
                 if left {
-                    locks::withdraw(&tx, keys, job_type, id, claim, now_us).await?;
+                    locks::withdraw(&tx, keys, RunKey::new(job_type, id, claim), now_us).await?;
                 }
-                let asked = locks::request(&tx, keys, levels, job_type, id, claim, wanted, now_us).await?;
+                let asked =
+                    locks::request(&tx, keys, levels, RunKey::new(job_type, id, claim), wanted, now_us)
+                        .await?;
                 Ok::<_, Error>((asked, seen))
             })
             .await?;
@@ -288,7 +291,7 @@ impl Inner {
         let Shared { store, keys, job_type, .. } = &*self.shared;
         let (id, claim) = (&self.id, &self.claim);
         let withdrawn = store.transact(|tx| async move {
-            locks::withdraw(&tx, keys, job_type, id, claim, store.runtime().now_us()).await
+            locks::withdraw(&tx, keys, RunKey::new(job_type, id, claim), store.runtime().now_us()).await
         });
         match withdrawn.await {
             Ok(()) | Err(Error::Halt) => {

@@ -138,7 +138,8 @@ impl<'a> Claims<'a> {
     async fn claim(&mut self, id: &str) -> Result<Claiming> {
         let Context { tx, keys, claimant, now_us, .. } = self.context;
         let Claimant { job_type, worker, numbers, queue, terms, max_history, .. } = claimant;
-        self.tried.insert(id.to_owned());
+        let is_first = self.tried.insert(id.to_owned());
+        debug_assert!(is_first, "a pass tries {id} twice");
         let mut filter = None;
         if let Some(filters) = &self.filters {
             match filters.admits(tx, keys, job_type, id, now_us).await? {
@@ -157,20 +158,8 @@ impl<'a> Claims<'a> {
         let claim = Claim { worker: worker.to_owned(), number };
         let levels = &queue.levels;
         let (tally, filter) = (&mut self.tally, filter.as_ref());
-        let claiming = claims::claim_within(
-            tx,
-            keys,
-            levels,
-            tally,
-            filter,
-            &terms,
-            job_type,
-            id,
-            &claim,
-            now_us,
-            max_history,
-        )
-        .await?;
+        let change = turnwise_queue::Context::new(tx, keys, job_type, now_us, max_history);
+        let claiming = claims::claim_within(change, levels, tally, filter, &terms, id, &claim).await?;
         if let Claiming::Limited(full) = &claiming {
             self.filtered = true;
             let stamp = self.filters.as_ref().map(FilterSet::stamp);

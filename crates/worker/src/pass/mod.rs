@@ -197,7 +197,15 @@ pub(crate) async fn pass(
     let turns = |waiting: &[(String, usize)], most| fair.turns(waiting, most);
     // Also without room: running jobs may be preempted only for jobs that are pending.
     let (turn, most) = (&fair.rotation, room.max(1));
-    let held_back = rate_limits::look(tx, keys, job_type, turn, most, failed == 0, mine, turns).await?;
+    let held_back = rate_limits::look(
+        tx,
+        keys,
+        job_type,
+        rate_limits::Look { rotation: turn, most, clears: failed == 0 },
+        mine,
+        turns,
+    )
+    .await?;
     let mut released = delayed.released;
     released.extend(held_back.released);
     let left_before = delayed.left.or(held_back.left);
@@ -225,6 +233,7 @@ pub(crate) async fn pass(
     };
     claims.sort(&queue).await?;
     let claimed = claims.claimed.len();
+    assert!(claimed <= room, "a pass has claimed {claimed} jobs for {room} slots");
     let has_room = running + claimed < max_jobs;
     let any = claimed > 0;
     let more = filled.not_started

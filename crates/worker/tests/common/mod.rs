@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
-use turnwise_queue::{Claim, Job, Keyspace, NewJob, State, claims, jobs, workers};
+use turnwise_queue::{Claim, Context, Job, Keyspace, NewJob, State, claims, jobs, workers};
 use turnwise_store::embedded::{self, Embedded};
 use turnwise_store::{Engine, Limits, Store, Transaction, runtime};
 use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker};
@@ -171,7 +171,8 @@ impl World {
         for (number, id) in (1..).zip(jobs) {
             self.add(id).await;
             let claim = Claim { worker: worker.into(), number };
-            let claimed = self.run(async |tx, keys| claims::claim(tx, keys, T, id, &claim, 2, 20).await);
+            let claimed =
+                self.run(async |tx, keys| claims::claim(Context::new(tx, keys, T, 2, 20), id, &claim).await);
             assert!(claimed.await.is_some());
         }
     }

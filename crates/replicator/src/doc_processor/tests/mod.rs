@@ -11,7 +11,7 @@ mod write;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use turnwise_queue::claims::{self, Ending};
-use turnwise_queue::{Claim, Job, State, jobs, workers};
+use turnwise_queue::{Claim, Context, Job, State, jobs, workers};
 use turnwise_store::Runtime;
 
 use super::*;
@@ -143,7 +143,9 @@ impl World {
         let (keys, by, now_us) = (self.keys(), &claim, self.now_us());
         let claimed = self
             .store()
-            .transact(|tx| async move { claims::claim(&tx, keys, JOB_TYPE, id, by, now_us, 20).await })
+            .transact(|tx| async move {
+                claims::claim(Context::new(&tx, keys, JOB_TYPE, now_us, 20), id, by).await
+            })
             .await;
         assert!(claimed.unwrap().is_some(), "{id} is not pending");
         claim
@@ -154,7 +156,9 @@ impl World {
         let info = info.map(|info| serde_json::value::to_raw_value(&info).unwrap());
         let (keys, now_us, ending, info) = (self.keys(), self.now_us(), &ending, info.as_deref());
         let ended = self.store().transact(|tx| async move {
-            match claims::end(&tx, keys, JOB_TYPE, id, claim, ending, info, None, now_us, 20).await? {
+            match claims::end(Context::new(&tx, keys, JOB_TYPE, now_us, 20), id, claim, ending, info, None)
+                .await?
+            {
                 claims::Ended::Recorded(Some(job)) => job_ended(&tx, keys, &job, now_us).await,
                 _ => Ok(()),
             }

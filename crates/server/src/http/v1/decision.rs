@@ -57,6 +57,7 @@ impl Head {
         let head = QueueHead { jobs: jobs.collect(), beyond };
         let reasons = explain(&app.store, tx, &app.keys, &rules, &snapshot.job_type, head, room).await?;
         let starting = reasons.iter().filter(|reason| reason.is_none()).count();
+        debug_assert!(starting <= room, "{starting} jobs start in {room} slots");
         Ok(Head { is_incomplete: beyond && starting < room.min(first), next, reasons, starting })
     }
 

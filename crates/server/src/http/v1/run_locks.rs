@@ -11,7 +11,7 @@ use turnwise_protocol::{
     AskLocks, AskedLocks, LockMode, LockState, MAX_CLAIM, MAX_WAIT_MS, Unlocked, WantedLock, codes,
 };
 use turnwise_queue::locks::{Asked, Blocked, LockAt, Spot, may_ask};
-use turnwise_queue::{Error as QueueError, jobs};
+use turnwise_queue::{Claim, Error as QueueError, RunKey, jobs};
 use utoipa::IntoParams;
 
 use super::body::Json;
@@ -58,8 +58,8 @@ pub(super) async fn lock(
     let wanted = locks.into_iter().map(|lock| wanted(&levels, lock)).collect::<Result<Vec<LockAt>>>()?;
     let leave = app.stop.child_token();
     let wait = Duration::from_millis(wait_ms).min(app.max_wait());
-    let RunPath { job_type, worker, id } = &path;
-    match app.external.lock(job_type, worker, id, claim, &wanted, wait, &leave).await {
+    let claim = Claim { worker: path.worker.clone(), number: claim };
+    match app.external.lock(RunKey::new(&path.job_type, &path.id, &claim), &wanted, wait, &leave).await {
         Ok(Asked::Granted) => {
             Ok(answer::ok(&AskedLocks { state: LockState::Held, lock: None, by: Vec::new() }))
         }
@@ -180,17 +180,18 @@ pub(super) async fn unlock(
         check_name("name", name)?;
     }
     let spot = spot(level, name)?;
-    let RunPath { job_type, worker, id } = &path;
+    let claim = Claim { worker: path.worker.clone(), number: claim };
+    let run = RunKey::new(&path.job_type, &path.id, &claim);
     let waits = async {
         let tx = app.store.begin().await?;
-        let job = jobs::get(&tx, &app.keys, job_type, id).await?;
+        let job = jobs::get(&tx, &app.keys, run.job_type, run.id).await?;
         Ok::<_, QueueError>(job.is_some_and(|job| job.waits().is_some_and(|waits| waits.lock.spot == spot)))
     };
     let unlocked = async {
         if waits.await? {
-            app.external.unwait(job_type, worker, id, claim).await?;
+            app.external.unwait(run).await?;
         }
-        app.external.unlock(job_type, worker, id, claim, std::slice::from_ref(&spot)).await
+        app.external.unlock(run, std::slice::from_ref(&spot)).await
     };
     match unlocked.await {
         Ok(()) => Ok(answer::ok(&Unlocked { unlocked: true })),
