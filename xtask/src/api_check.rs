@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::command::{Failure, Result, cargo, fetch, root, run};
+use crate::foundationdb;
 
 const HELP: &str = "\
 usage: cargo xtask api-check [OPTION]...
@@ -28,8 +29,9 @@ pub fn api_check(options: &[&str]) -> Result {
     let (settings, folder) = (root().join("xtask/api_check"), root().join("target/api_check"));
     let venv = install(&settings, &folder)?;
     run(Command::new(venv.join("openapi-spec-validator")).arg(root().join("docs/openapi.json")))?;
-    run(cargo().args(["build", "--quiet", "--package", "turnwise"]))?;
-    let server = Server::start(&settings, &folder)?;
+    let foundationdb = foundationdb::Server::start()?;
+    build(foundationdb.as_ref())?;
+    let server = Server::start(&settings, &folder, foundationdb.as_ref())?;
     let mut schemathesis = Command::new(venv.join("schemathesis"));
     schemathesis.arg("--config-file").arg(settings.join("schemathesis.toml"));
     schemathesis.args([
@@ -49,6 +51,16 @@ pub fn api_check(options: &[&str]) -> Result {
         Some(line) => Err(Failure::new(format!("the server's log tells of an error: {line}"))),
         None => Ok(()),
     }
+}
+
+/// Builds the program just as `cargo xtask test` does: after it, nothing is left to compile.
+fn build(foundationdb: Option<&foundationdb::Server>) -> Result {
+    let mut build = cargo();
+    build.args(["test", "--quiet", "--workspace", "--test", "end_to_end", "--no-run"]);
+    if let Some(server) = foundationdb {
+        server.tell(&mut build).args(["--features", "turnwise/foundationdb"]);
+    }
+    run(&mut build)
 }
 
 /// Creates the Python environment, unless it exists with the same versions. Returns the folder of its programs.
@@ -77,7 +89,11 @@ struct Server {
 }
 
 impl Server {
-    fn start(settings: &Path, folder: &Path) -> std::result::Result<Server, Failure> {
+    fn start(
+        settings: &Path,
+        folder: &Path,
+        foundationdb: Option<&foundationdb::Server>,
+    ) -> std::result::Result<Server, Failure> {
         let (data, log) = (folder.join("data"), folder.join("server.log"));
         match std::fs::remove_dir_all(&data) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -87,7 +103,12 @@ impl Server {
         }
         let file = std::fs::File::create(&log).map_err(cannot("create", &log))?;
         let program = root().join("target/debug/turnwise");
-        let mut child = Command::new(&program)
+        let mut command = Command::new(&program);
+        if let Some(server) = foundationdb {
+            // Where its library is.
+            server.tell(&mut command);
+        }
+        let mut child = command
             .args(["serve", "--listen", "127.0.0.1:0", "--log", "error", "--store"])
             .arg(format!("embedded:{}", data.display()))
             .arg("--config")

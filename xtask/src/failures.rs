@@ -23,7 +23,7 @@ pub fn repeated(tests: &mut Command) -> command::Result {
 }
 
 /// Forwards lines. Returns the failures among them: for each, the test's name and its output.
-fn pass_on(from: impl Read, to: &mut impl Write) -> std::io::Result<Vec<String>> {
+pub fn pass_on(from: impl Read, to: &mut impl Write) -> std::io::Result<Vec<String>> {
     let mut failures = Vec::new();
     // The number of lines that the current failure may still have.
     let mut room = None;

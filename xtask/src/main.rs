@@ -10,6 +10,7 @@ mod leaks;
 mod peers;
 mod sim;
 mod soak;
+mod test_programs;
 
 use std::process::ExitCode;
 
@@ -58,8 +59,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs all tests of the workspace with `cargo test`, and forwards its output and exit code. Failures are repeated at the end. Also fails if
-/// a secret appeared anywhere.
+/// Runs all tests of the workspace, several programs at the same time, or with a filter what `cargo test` runs. Failures are repeated at the
+/// end. Also fails if a secret appeared anywhere.
 fn test(filter: &[&str]) -> command::Result {
     peers::install()?;
     peers::install_python()?;
@@ -72,7 +73,11 @@ fn test(filter: &[&str]) -> command::Result {
     if let Some(server) = &foundationdb {
         server.tell(&mut tests).args(["--features", "turnwise/foundationdb"]);
     }
-    let tested = failures::repeated(leaks.tell(tests.args(filter)));
+    leaks.tell(&mut tests);
+    let tested = match filter {
+        [] => test_programs::run(&tests),
+        _ => failures::repeated(tests.args(filter)),
+    };
     // Both results count. Secrets come first, because a test that found one has failed for that reason.
     leaks.verdict().and(tested)
 }
