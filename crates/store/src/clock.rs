@@ -1,13 +1,13 @@
 //! The clock that all users of a store share. It never goes back.
 //!
-//! *Model.* Between two comparisons the clock advances with the time that passes ([`Runtime::elapsed_us`]), even if the machine's
-//! clock is set meanwhile. A comparison ([`Clock::compare`]) continues from the latest of three times: the clock's own, the
-//! machine's, and the time that the users of the store have agreed upon. So the clock follows a machine's clock that is set
-//! forward, also after a suspend, and ignores one that is set back.
+//! *Model.* Between two comparisons the clock advances with the time that passes ([`Runtime::elapsed_us`]), even if the
+//! machine's clock is set meanwhile. A comparison ([`Clock::compare`]) continues from the latest of three times: the
+//! clock's own, the machine's, and the one that the store's users have agreed upon. So the clock follows a machine's clock
+//! that is set forward, also after a suspend, and ignores one that is set back.
 //!
-//! *Forces.* The machine's clock may be behind, because it was set back or because another machine's clock is ahead. This clock
-//! then runs slower by an eighth until both show the same time. So a wrong clock is corrected eventually, and a wait for a time
-//! takes at most a seventh longer.
+//! *Forces.* The machine's clock may be behind this clock, because it was set back or because another machine's clock is
+//! ahead. This clock then runs slower by an eighth until both show the same time. So a wrong clock is corrected eventually,
+//! and a wait for a time takes at most a seventh longer.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_sleeps_until_a_time_wakes_when_the_clock_shows_it() {
+    async fn a_sleeper_wakes_when_the_clock_shows_its_time() {
         let machine = Manual::new(HOUR_US, 1);
         let clock = Clock::new(machine.clone());
         let mut sleeper = pin!(clock.sleep_until(2 * HOUR_US));

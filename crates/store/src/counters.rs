@@ -1,8 +1,8 @@
-//! What a store has done since it was opened, and whether it works. This is the same for every engine.
+//! The counters of a store since it was opened, and its condition, by the same code for every engine.
 //!
-//! Every call to an engine goes through [`Meter`], so that each call is counted exactly once. A store is failing from the first
-//! call that it could not answer (unavailable, or a commit of unknown outcome) until the next one that it could. After a failed
-//! commit, only a commit ends the failure: a store that is full still answers reads.
+//! Every call to an engine goes through [`Meter`], so that each call is counted exactly once. A store is failing from the
+//! first call that it could not answer until the next one that it could. A commit of unknown outcome counts as not
+//! answered. After a failed commit, only a commit ends the failure: a store that is full still answers reads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use crate::{Changes, Error, KeyValue, RangeRead, Result, Runtime, Snapshot, Versionstamp};
 
-/// What a store has done since it was opened.
+/// The work that a store has done since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Transactions that were begun. Each attempt counts.
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_of_the_caller_says_nothing_about_the_store() {
+    fn a_mistake_of_the_caller_does_not_change_the_condition() {
         let meter = Meter::new(Manual::new(0, 1));
         meter.answered::<()>(Call::Commit, &Err(Error::Misuse("no".to_owned())));
         meter.answered::<()>(Call::Read, &Err(Error::TooOld { limit_ms: 1 }));

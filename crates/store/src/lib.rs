@@ -1,9 +1,9 @@
 //! The ordered transactional key-value store that holds all of turnwise's rows.
 //!
-//! An [`Engine`] offers three things: a consistent snapshot, a commit that checks what was read and writes all or nothing, and a
-//! watch. Everything else is built on these three and is the same for every engine: reading one's own writes and collecting
-//! conflicts ([`Transaction`]), limits, and the retry loop ([`Store::transact`]). Keys are tuples in FoundationDB's encoding
-//! ([`key`]) and values are JSON, so any client of a distributed engine can read them.
+//! An [`Engine`] offers three things: a consistent snapshot, a commit that checks what was read and writes all or nothing,
+//! and a watch. Everything else is built on these three and is the same for every engine. A [`Transaction`] reads its own
+//! writes, collects conflicts and checks limits. [`Store::transact`] is the retry loop. Keys are tuples in FoundationDB's
+//! encoding ([`key`]) and values are JSON, so any client of a distributed engine can read them.
 //!
 //! ```text
 //!   queue, worker, …           Store::transact(|tx| …)        retry

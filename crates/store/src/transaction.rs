@@ -53,12 +53,12 @@ struct Pending {
     bytes: usize,
 }
 
-/// The conflicts that a batch leaves free for its last step. The largest step is the end of a run with a place in each of eleven
-/// buckets, plus what its handler reads: 22 for the buckets, 8 others.
+/// The conflicts that a batch leaves free for its last step. The largest step is the end of a run with a place in each of
+/// eleven buckets. It needs 22 for the buckets, and 8 for its handler's reads and all others.
 const STEP: usize = 32;
-/// The writes that a batch leaves free for its last step. The largest step is the end of such a run of a replication. It also
-/// holds as many locks as a small store accepts, and its document has the largest body: 33 rows for the buckets, 15 for locks,
-/// 12 pieces, 20 others.
+/// The writes that a batch leaves free for its last step. The largest step is the end of such a run of a replication, with
+/// as many locks as a small store accepts, and with the largest document body. It writes 33 rows for the buckets, 15 for
+/// locks, 12 pieces of the body, and 20 others.
 const STEP_WRITES: usize = 96;
 
 impl Pending {
@@ -335,8 +335,8 @@ impl Transaction {
 
     /// Sets a key to the versionstamp of this transaction's commit: ten bytes, larger than any before.
     ///
-    /// Use it only to signal a change. On etcd the key may be set although the transaction conflicts, if another transaction of
-    /// this process that commits at the same moment also sets it.
+    /// Use it only to signal a change. On etcd the key may be set although the transaction conflicts. That happens if
+    /// another transaction of this process commits at the same moment and also sets it.
     pub fn set_versionstamp(&self, key: Bytes) -> Result<()> {
         self.check("key", key.len(), self.limits.key_bytes)?;
         let mut pending = self.pending();
@@ -365,8 +365,8 @@ impl Transaction {
         age_us < time_us / 4
     }
 
-    /// Whether one more step of any kind fits: less than two fifths of the bytes are used, and [`STEP_WRITES`] writes and [`STEP`]
-    /// conflicts are left, or half of the limit if that is less.
+    /// Whether one more step of any kind fits. Less than two fifths of the bytes are used, and the step's share of writes
+    /// and of conflicts is left. This share is [`STEP_WRITES`] and [`STEP`], or half of the limit if that is less.
     pub fn has_space(&self) -> bool {
         let below = |most: usize, step: usize| most - step.min(most / 2);
         let pending = self.pending();

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_does_not_come_back() {
+    fn no_output_contains_a_password() {
         let url: StoreUrl = "etcd://user:hunter2@a:1/p".parse().expect("a URL");
         for text in [format!("{url}"), format!("{url:?}")] {
             assert!(!text.contains("hunter2") && !text.contains("user"), "{text}");

@@ -12,34 +12,35 @@
 //! The suite does not test these points, and code above the store must not rely on them. For each point, "another engine" states
 //! what a new engine may do.
 //!
-//! - **When a snapshot is taken**. Embedded, FoundationDB: at the begin of the transaction. etcd: at its first read. Another engine:
-//!   at either or in between.
-//! - **A conflict key of a transaction that has read nothing**. Embedded, FoundationDB: counts from the begin. etcd: does not count.
-//!   Another engine: either.
-//! - **Clearing a key or range that stores nothing**. Embedded: conflicts with readers of a cleared key, not with readers of a range.
-//!   etcd: conflicts with neither. FoundationDB: conflicts with both. Another engine: any of these.
+//! - **When a snapshot is taken**. Embedded, FoundationDB: at the start of the transaction. etcd: at its first read.
+//!   Another engine: at either or in between.
+//! - **A conflict key of a transaction that has read nothing**. Embedded, FoundationDB: counts from the start. etcd: does
+//!   not count. Another engine: either.
+//! - **Clearing a key or range that stores nothing**. Embedded: conflicts with readers of a cleared key, not with readers
+//!   of a range. etcd: conflicts with neither. FoundationDB: conflicts with both. Another engine: any of these.
 //! - **Setting a value that is already there**. All engines: a write like any other.
-//! - **Keys from `0xff` on**. Embedded, FoundationDB: keys like any other. etcd: refused. Another engine: may refuse them; no case
-//!   uses them.
-//! - **A watch that resolves without a change**. Embedded: only when the store closes or fails. etcd: after a minute, when the
-//!   connection breaks, or on a change that was already seen. FoundationDB: when the client loses it. Another engine: at any time.
+//! - **Keys from `0xff` on**. Embedded, FoundationDB: keys like any other. etcd: refused. Another engine: may refuse them;
+//!   no case uses them.
+//! - **A watch that resolves without a change**. Embedded: only when the store closes or fails. etcd: after a minute, when
+//!   the connection breaks, or on a change that was already seen. FoundationDB: when the client loses it. Another engine:
+//!   at any time.
 //! - **A value that changes and changes back**. Embedded: resolves, unless both happened in one group of commits. etcd: resolves,
 //!   unless both happened before the watch existed. FoundationDB and another engine: may resolve or not.
 //! - **What makes a transaction too old**. Embedded: its age, on reads and at commit. etcd: compaction of its revision, on reads,
 //!   after a minute or more. FoundationDB: the age of its version, 5 s. Another engine: compaction of its revision.
 //! - **A read of a transaction that is too old**. Embedded: refused immediately. etcd: refused once its revision is compacted.
 //!   FoundationDB: refused, and so is its commit if it has read something. Another engine: may answer, and refuse the commit.
-//! - **`limits()`**. Embedded: [`Limits::DEFAULT`](crate::Limits::DEFAULT). etcd: 120 conflicts, 960 writes and 1.5 MB with etcd's
-//!   default configuration. FoundationDB: 5,000 conflicts, 5,000 writes and 3 MB, less with a long prefix. Another engine: may be
-//!   smaller; the suite reads them.
-//! - **More conflicts than `limits()`**. All engines: counted before the commit. On etcd, rows that were declared and not read count
-//!   only at the commit.
-//! - **Versionstamps**. Embedded: dense, the group and the place in the group. etcd, FoundationDB: with gaps, because all users of
-//!   the cluster share one sequence. Another engine: with gaps; only the order counts.
+//! - **`limits()`**. Embedded: [`Limits::DEFAULT`](crate::Limits::DEFAULT). etcd: 120 conflicts, 960 writes and 1.5 MB with
+//!   etcd's default configuration. FoundationDB: 5,000 conflicts, 5,000 writes and 3 MB, less with a long prefix. Another
+//!   engine: may be smaller; the suite reads them.
+//! - **More conflicts than `limits()`**. All engines: counted before the commit. On etcd, rows that were declared and not
+//!   read count only at the commit.
+//! - **Versionstamps**. Embedded: dense, the group and the place in the group. etcd, FoundationDB: with gaps, because all
+//!   users of the cluster share one sequence. Another engine: with gaps; only the order counts.
 //! - **The stored value that stands for a versionstamp**. Embedded, FoundationDB: none, the ten bytes are stored. etcd: 17
 //!   bytes that are not UTF-8, refused as a value. Another engine: may reserve one that is not UTF-8.
-//! - **A commit that fails because of a conflict**. Embedded, FoundationDB: writes nothing. etcd: may set a key to a versionstamp, if
-//!   another commit that is sent with it also sets that key. Another engine: either.
+//! - **A commit that fails because of a conflict**. Embedded, FoundationDB: writes nothing. etcd: may set a key to a
+//!   versionstamp, if another commit that is sent with it also sets that key. Another engine: either.
 //! - **An unknown outcome**. Embedded: only after the disk has failed. etcd: on any lost connection, change of leader or timeout.
 //!   FoundationDB: on a timeout, a change of the cluster or a lost connection. Another engine: on any lost connection.
 //! - **A clock that tests can move**. Embedded: yes. All others: none; the suite skips the cases that need one, see
@@ -113,7 +114,7 @@ use cases;
 /// [`Subject`](crate::conformance::Subject) in an `Arc`, or an `Option` of it. `None` skips the chapter; the closure has then
 /// already reported the reason.
 ///
-/// An engine that is not available on every machine gives the reason to skip its tests before the subject:
+/// An engine that is not available on every machine states before the subject why its tests are skipped. Write
 /// `conformance_tests!(skip_if missing(); subject)`, where `missing` returns an `Option<String>`.
 #[macro_export]
 macro_rules! conformance_tests {
@@ -189,7 +190,7 @@ where
     );
 }
 
-/// Something hangs after this time, which is long enough for a slow machine.
+/// A case that takes longer than this hangs. The limit is long enough for a slow machine.
 const CASE_DEADLINE: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(30);
 

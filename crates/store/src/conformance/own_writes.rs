@@ -4,7 +4,7 @@ use super::{Case, Scene, backwards, cases, forwards, key, span};
 use crate::{Error, Isolation, RangeRead, Transaction};
 
 pub(super) const CASES: &[Case] = cases![
-    own_writes_are_read_and_nobody_elses,
+    a_transaction_reads_only_its_own_writes,
     own_writes_are_merged_into_ranges,
     limits_count_merged_rows,
     cleared_ranges_are_skipped,
@@ -24,7 +24,7 @@ async fn names(tx: &Transaction, range: RangeRead) -> Vec<bytes::Bytes> {
     read(tx, range).await.into_iter().map(|(name, _)| name).collect()
 }
 
-async fn own_writes_are_read_and_nobody_elses(scene: Scene) {
+async fn a_transaction_reads_only_its_own_writes(scene: Scene) {
     scene.set(&[("a", "stored"), ("b", "stored")]).await;
     let tx = scene.begin().await;
     tx.set(key("a"), key("own")).expect("sets");

@@ -139,7 +139,7 @@ impl Drop for SeedOnFailure {
     }
 }
 
-/// One of the tasks.
+/// One of the tasks that run random transactions.
 struct Player {
     store: Store,
     rng: SeededRng,
@@ -227,7 +227,8 @@ impl Player {
     }
 }
 
-/// The versionstamps of no committed transaction that were read from keys that refused transactions would have set.
+/// The versionstamps that were read, but belong to no committed transaction. Only keys that refused transactions would have
+/// set can hold them.
 fn stamps_that_stayed(start: &Rows, done: &[Done], refused: &BTreeSet<Bytes>, stored: &Rows) -> Vec<Done> {
     let seen_by = |step: &Step| match step {
         Step::Get(key, _, Some(value)) => vec![(key.clone(), value.clone())],

@@ -13,7 +13,7 @@ pub(super) const CASES: &[Case] = cases![
     many_watchers_of_one_key_all_wake,
     watchers_of_many_keys_all_wake,
     a_follower_sees_the_last_of_many_changes,
-    a_dropped_watch_harms_nobody,
+    a_dropped_watch_affects_no_other,
     closing_the_store_ends_its_watches,
 ];
 
@@ -135,7 +135,7 @@ async fn a_follower_sees_the_last_of_many_changes(scene: Scene) {
     }
 }
 
-async fn a_dropped_watch_harms_nobody(scene: Scene) {
+async fn a_dropped_watch_affects_no_other(scene: Scene) {
     let (dropped, kept) = (watch(&scene, "a", None).await, watch(&scene, "a", None).await);
     drop(dropped);
     scene.set(&[("a", "1")]).await;

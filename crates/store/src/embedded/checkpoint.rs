@@ -1,7 +1,7 @@
 //! The thread that writes full memtables to the base, and recycles used segments of the log.
 //!
-//! At most one memtable is being written. If the next one is full before that, the committer waits. That limits memory and the
-//! log: two memtables, three segments.
+//! At most one memtable is being written. If the next one is full before this is done, the committer waits. That limits
+//! memory and the log: two memtables, three segments.
 //!
 //! The thread retries a failure for as long as the store is open: it reopens the base and repeats the checkpoint. Meanwhile the
 //! committer receives the reason why there is no next segment. Acknowledged writes are safe in the log.
@@ -181,7 +181,7 @@ impl Checkpointer {
     fn attempt(&mut self, work: Work) -> Result<(), Trouble> {
         self.mend()?;
         if let Some((version, memtable, next)) = work.frozen {
-            self.bring(version, &memtable, next)?;
+            self.write_to_base(version, &memtable, next)?;
             if let Some(frozen) = self.shared.checkpoints.state().frozen.take() {
                 self.used.extend(frozen.files);
             }
@@ -194,7 +194,7 @@ impl Checkpointer {
     }
 
     /// Writes a memtable to the base, and makes new snapshots read it there.
-    fn bring(&mut self, version: u64, memtable: &Memtable, next: u64) -> Result<(), Trouble> {
+    fn write_to_base(&mut self, version: u64, memtable: &Memtable, next: u64) -> Result<(), Trouble> {
         if self.shared.health.damage().is_some() {
             // Damaged data is not overwritten, because it may have to be examined.
             return Err(self.shared.health.stopped());

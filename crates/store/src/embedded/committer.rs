@@ -23,9 +23,9 @@ use crate::{Changes, Error, RangeRead, Result, Versionstamp};
 /// Rows per read when a range is cleared.
 const CLEAR_CHUNK: usize = 1_000;
 
-/// The next group waits at most this fraction of the last write's duration for more transactions. A client that just got its
-/// answer returns within microseconds. On a disk that takes milliseconds, one write for all of them is better than two for half
-/// of them each.
+/// The next group waits for more transactions, at most for the last write's duration divided by this. A client that just
+/// got its answer returns within microseconds. On a disk that takes milliseconds, one write for all of them is better than
+/// two writes for half of them each.
 const PATIENCE_PART: u32 = 8;
 
 /// The writes of a group: rows to set, and keys to remove where the value is `None`.
@@ -45,9 +45,10 @@ pub(super) struct Committer {
     version: u64,
     /// Every version that a snapshot may still hold, oldest first.
     held: VecDeque<Held>,
-    /// The number of transactions that the next group expects, if all that were answered return.
-    company: usize,
-    /// How long the next group waits for them: a fraction of the last write's duration.
+    /// The number of transactions for which the next group waits: one from each client that was answered, and those that
+    /// wait already.
+    expected: usize,
+    /// How long it waits for them: a fraction of the last write's duration.
     patience: Duration,
 }
 
@@ -73,7 +74,7 @@ impl Committer {
             window: Window::new(version),
             version,
             held: VecDeque::from([held]),
-            company: 0,
+            expected: 0,
             patience: Duration::ZERO,
         }
     }
@@ -87,7 +88,7 @@ impl Committer {
                     return;
                 }
                 self.write_and_publish(batch, Vec::new());
-            } else if let Some(group) = shared.submissions.next_group(self.company, self.patience) {
+            } else if let Some(group) = shared.submissions.next_group(self.expected, self.patience) {
                 self.commit(group);
             } else {
                 return self.close();
@@ -198,7 +199,7 @@ impl Committer {
         count(&counters.commits, accepted.len());
         count(&counters.log_bytes, record.len());
         // The transactions that already wait, and the clients that return with their next one after this answer.
-        self.company = (self.shared.submissions.len() + accepted.len()).min(MAX_GROUP);
+        self.expected = (self.shared.submissions.len() + accepted.len()).min(MAX_GROUP);
         for (answer, stamp) in accepted {
             let _ = answer.send(Ok(stamp));
         }
@@ -301,8 +302,8 @@ impl Committer {
         Ok(())
     }
 
-    /// Shortens the window to the versions that held snapshots which are not too old can need. Returns the oldest of these
-    /// versions.
+    /// Expires snapshots that are too old, and drops the keys that no other held snapshot needs. Returns the oldest version
+    /// that a snapshot may still read.
     fn forget(&mut self, now_us: i64) -> u64 {
         while let Some(Held { replaced_us: Some(replaced_us), lease, .. }) = self.held.front() {
             if let Some(lease) = lease.upgrade() {

@@ -96,9 +96,9 @@ impl Window {
         for mut run in self.runs.drain(..) {
             while let Some(older) = merged.back() {
                 let next_held = held.partition_point(|version| *version < older.version);
-                let told_apart = held.get(next_held).is_some_and(|version| *version < run.version);
+                let is_distinguished = held.get(next_held).is_some_and(|version| *version < run.version);
                 // A large run is not copied for a small one. Small runs merge with each other first.
-                if told_apart || older.keys.len() > 2 * run.keys.len() {
+                if is_distinguished || older.keys.len() > 2 * run.keys.len() {
                     break;
                 }
                 let older = merged.pop_back().expect("it was just looked at");
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn merging_changes_nothing_for_those_who_hold_a_snapshot() {
+    fn merging_changes_nothing_for_held_snapshots() {
         let key = |n: u64| Bytes::copy_from_slice(&n.to_be_bytes());
         let mut window = Window::new(0);
         let mut plain = Window::new(0);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_forgotten_is_no_longer_covered() {
+    fn dropped_versions_are_no_longer_covered() {
         let mut window = Window::new(0);
         window.push(1, vec![key("a")]);
         window.push(2, vec![key("b")]);

@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_said_in_plain_words() {
+    fn an_error_names_the_resource_that_is_used_up() {
         for (code, words) in
             [(28, "the disk is full"), (24, "no file descriptors left"), (122, "quota"), (30, "read-only")]
         {

@@ -196,7 +196,7 @@ async fn retried(engine: &Arc<Embedded>) -> Vec<u64> {
 
 /// The machine stops at any call, and any unsynced sectors may be lost. The store then opens with all acknowledged writes.
 #[tokio::test]
-async fn what_was_acknowledged_survives_the_loss_of_power() {
+async fn acknowledged_writes_survive_a_power_loss() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
     let (durable, calls) = (Arc::new(Durable::default()), AtomicU64::new(0));
@@ -357,10 +357,10 @@ fn flip(path: &Path, byte: u64) {
     file.write_all_at(&[one[0] ^ 0x10], byte).unwrap();
 }
 
-/// A bit flip in any page of the base, record of the log, or checksum either gives an error that names the file, or has no
-/// effect. It never changes the rows.
+/// A bit flips in a page of the base, a record of the log, or a checksum. That gives an error that names the file, or has
+/// no effect. It never changes the rows.
 #[tokio::test]
-async fn a_changed_bit_is_found_wherever_it_is() {
+async fn a_changed_bit_is_found_at_any_position() {
     let folder = tempfile::tempdir().unwrap();
     let all = stored(folder.path()).await;
     let mut found = BTreeMap::<String, usize>::new();
@@ -431,7 +431,7 @@ async fn read(engine: &Arc<Embedded>, n: u64) -> Result<Option<Bytes>> {
 }
 
 #[tokio::test]
-async fn damage_that_is_met_stops_the_writing_and_no_other_reading() {
+async fn damage_stops_all_writes_but_only_the_reads_that_meet_it() {
     for round in 0..10 {
         let (folder, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (mut engine, mut store) = open(folder.path(), Faults::default()).unwrap();

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_that_nobody_holds_are_dropped() {
+    fn versions_that_no_snapshot_holds_are_dropped() {
         let memtable = Memtable::default();
         for version in 1..100 {
             write(&memtable, version, version - 1, Some("x"));

@@ -22,8 +22,8 @@
 //! What must hold:
 //!
 //! 1. Nothing is visible before it is durable, and nothing is acknowledged before it is visible.
-//! 2. A transaction is accepted only if no key that it read was written after its snapshot, by an earlier group
-//!    ([`conflicts`]) or earlier in its own group.
+//! 2. A transaction is accepted only if no key that it read was written after its snapshot. This covers earlier groups
+//!    ([`conflicts`]) and earlier transactions of its own group.
 //! 3. Versions grow by one per group and are stored with it. A versionstamp is the version and the place in the group.
 //! 4. A record leaves the log only after the B-tree durably has its rows, together with their version.
 //! 5. After a failed write or fsync, the content of the disk is unknown. The group has an unknown outcome, and nothing builds on

@@ -86,12 +86,12 @@ impl Submissions {
         self.waiting().queue.len()
     }
 
-    /// All waiting transactions, up to the size of a group. `None` once the store is closed and the queue is empty. Once one
-    /// transaction waits, this waits up to `patience` until there are `company`.
-    pub(super) fn next_group(&self, company: usize, patience: Duration) -> Option<VecDeque<Submission>> {
+    /// All waiting transactions, up to the size of a group. `None` once the store is closed and the queue is empty. Once
+    /// one transaction waits, this waits up to `patience` until there are as many as `expected`.
+    pub(super) fn next_group(&self, expected: usize, patience: Duration) -> Option<VecDeque<Submission>> {
         let mut waiting = self.wait_for(self.waiting(), 1, None);
-        if waiting.queue.len() < company && !waiting.closed {
-            waiting = self.wait_for(waiting, company, Some(patience));
+        if waiting.queue.len() < expected && !waiting.closed {
+            waiting = self.wait_for(waiting, expected, Some(patience));
         }
         (!waiting.queue.is_empty()).then(|| waiting.take_group())
     }
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_waits_for_its_company() {
+    fn a_group_waits_for_the_expected_number() {
         let submissions = Submissions::default();
         let group = std::thread::scope(|scope| {
             let group = scope.spawn(|| submissions.next_group(3, Duration::from_secs(3_600)).unwrap().len());
@@ -206,9 +206,9 @@ mod tests {
         });
         assert_eq!(group, 3);
         // A single transaction forms a group without waiting for others, and no group waits longer than its patience.
-        for (company, patience) in [(1, Duration::from_secs(3_600)), (3, Duration::ZERO)] {
+        for (expected, patience) in [(1, Duration::from_secs(3_600)), (3, Duration::ZERO)] {
             let _answer = submissions.submit(0, 0, changes(1)).unwrap();
-            assert_eq!(submissions.next_group(company, patience).unwrap().len(), 1);
+            assert_eq!(submissions.next_group(expected, patience).unwrap().len(), 1);
         }
     }
 
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_at_the_close_is_still_handed_out() {
+    fn transactions_that_wait_at_the_close_are_still_returned() {
         let submissions = Submissions::default();
         let _answer = submissions.submit(0, 0, changes(1)).unwrap();
         submissions.close();

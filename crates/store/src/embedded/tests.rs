@@ -57,7 +57,7 @@ fn key(name: &'static str) -> Bytes {
 }
 
 #[tokio::test]
-async fn what_was_committed_is_there_after_opening_again() {
+async fn committed_rows_are_there_after_reopening() {
     let folder = tempfile::tempdir().unwrap();
     let engine = Embedded::open(folder.path()).unwrap();
     let tx = store(&engine).begin().await.unwrap();
@@ -130,7 +130,7 @@ impl Runtime for WallClock {
 }
 
 #[tokio::test]
-async fn a_clock_that_is_set_back_makes_no_snapshot_lie() {
+async fn a_clock_that_is_set_back_makes_no_snapshot_wrong() {
     let folder = tempfile::tempdir().unwrap();
     let clock = Arc::new(WallClock(AtomicI64::new(100_000_000)));
     let options = Options { durable: false, runtime: clock.clone(), ..Options::default() };
@@ -322,7 +322,7 @@ fn everything(folder: &Path) -> (Vec<std::path::PathBuf>, Vec<std::path::PathBuf
 }
 
 #[tokio::test]
-async fn a_store_is_its_owners_alone_also_one_that_was_not() {
+async fn only_its_owner_may_read_a_store_even_if_others_could_before() {
     let outer = tempfile::tempdir().unwrap();
     let folder = outer.path().join("new/data");
     let write = async |name: &'static str| {
@@ -355,7 +355,7 @@ async fn a_store_is_its_owners_alone_also_one_that_was_not() {
 
 /// Deleted data is gone from the log once a checkpoint has written the later rows to the base.
 #[tokio::test]
-async fn what_is_deleted_leaves_the_log_with_the_next_checkpoint() {
+async fn deleted_data_leave_the_log_with_the_next_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let options = Options { segment_bytes: 20_000, ..Options::default() };
     let engine = Embedded::open_with(folder.path(), options).unwrap();

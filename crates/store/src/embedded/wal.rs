@@ -15,9 +15,9 @@
 //!
 //! What must hold:
 //!
-//! 1. One record is written at a time, and the next one only after its fsync. So after a crash, at most the last record of a
-//!    segment is incomplete. It was never acknowledged, and is skipped. A record that is damaged elsewhere was acknowledged, so the
-//!    store does not open.
+//! 1. One record is written at a time, and the next one only after its fsync. So after a crash, at most the last record of
+//!    a segment is incomplete. It was never acknowledged, and is skipped. A record that is damaged elsewhere was
+//!    acknowledged, so the store does not open.
 //! 2. If the fsync of the last record has failed, a reader may see the record complete although it is not on the disk. So opening
 //!    a log [writes it again](again), into the next segment, before anything builds on it. After a failed write or fsync, nothing
 //!    more is written to that segment, and the record goes into the next one.
@@ -256,7 +256,7 @@ fn file_head(segment: u64, length: u64) -> Vec<u8> {
 }
 
 /// The segment and the length that the head of a file states, if it has a valid head.
-fn told_by_head(mut bytes: &[u8]) -> Option<(u64, u64)> {
+fn stated_by_head(mut bytes: &[u8]) -> Option<(u64, u64)> {
     let crc = crc32fast::hash(bytes.get(..24)?);
     let (magic, segment, length) = (bytes.get_u64_le(), bytes.get_u64_le(), bytes.get_u64_le());
     (magic == MAGIC && bytes.len() >= 4 && bytes.get_u32_le() == crc).then_some((segment, length))
@@ -311,7 +311,7 @@ pub(super) fn read(
         let failed = |error: &io::Error| Trouble::at(&path, error);
         let file = disk.open(path.clone(), write).map_err(|error| failed(&error))?;
         let bytes = Bytes::from(file.read().map_err(|error| failed(&error))?);
-        let records = match told_by_head(&bytes) {
+        let records = match stated_by_head(&bytes) {
             Some((segment, length)) if segment == number => {
                 if is_demanded && (bytes.len() as u64) < length {
                     let line = format!("the log is cut: it has {} bytes here, and had {length}", bytes.len());
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_file_is_noticed_wherever_it_was_cut() {
+    fn a_file_that_was_cut_at_any_position_is_noticed() {
         for cut in [1, 8, 100, GROWTH_BYTES as usize / 2, GROWTH_BYTES as usize - 100, GROWTH_BYTES as usize]
         {
             let (folder, _) = log();
@@ -502,14 +502,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_longer_than_its_head_tells_is_one_that_grew() {
+    fn a_file_that_grew_may_be_longer_than_its_head_states() {
         let (folder, _) = log();
         change(folder.path(), 2, |bytes| bytes.resize(bytes.len() + 77, 0));
         assert_eq!(versions(folder.path(), 0).unwrap(), [1, 2, 3, 4, 5]);
     }
 
     #[test]
-    fn a_segment_that_was_not_demanded_yet_holds_nothing() {
+    fn a_segment_that_is_not_required_yet_has_no_records() {
         let (folder, _) = log();
         for unfinished in [vec![], vec![7; 100], file_head(1, 5_000)] {
             fs::write(path_of(folder.path(), 3), unfinished).unwrap();
@@ -584,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_used_again_forgets_its_old_records() {
+    fn a_reused_file_has_none_of_its_old_records() {
         let (folder, _) = log();
         let old = disk().open(path_of(folder.path(), 1), true).unwrap();
         let log = disk().folder(folder.path().to_owned()).unwrap();

@@ -1,8 +1,8 @@
 //! The messages of etcd's API, version 3, as far as this engine uses it.
 //!
-//! They are declared by hand. etcd's own definitions would need the protocol compiler on every machine that builds turnwise, for
-//! two dozen messages whose numbers etcd has promised not to change. Fields that the engine neither sends nor reads are omitted;
-//! readers of protocol buffers skip unknown fields.
+//! They are declared by hand. etcd's own definitions would need the protocol compiler on every machine that builds
+//! turnwise. There are only two dozen messages, whose numbers etcd has promised not to change. Fields that the engine
+//! neither sends nor reads are omitted; readers of protocol buffers skip unknown fields.
 
 use bytes::Bytes;
 

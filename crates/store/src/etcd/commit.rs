@@ -4,8 +4,9 @@
 //!
 //! - A key that existed: its revision is the one read.
 //! - A key that did not exist: its revision is 0.
-//! - A range: no key in it has a revision above the snapshot's (which also holds for an empty range), and each row that was read
-//!   has the revision read. The second part is needed because etcd keeps nothing of a deleted row that a condition could test.
+//! - A range: no key in it has a revision above the snapshot's (which also holds for an empty range). And each row that was
+//!   read still has the revision that was read. This second part is needed because etcd keeps nothing of a deleted row that
+//!   a condition could test.
 //! - A range of `arrivals`: only the first part of this.
 //!
 //! A key within a range needs no separate condition. Conflicts that were declared but not read are read first, keys only.
@@ -296,10 +297,10 @@ impl Prepared {
 
 /// The limits of an engine on an etcd with these settings, for keys that are `overhead` bytes longer in etcd.
 ///
-/// etcd counts the conditions and the operations of a transaction separately, and the larger number counts against `max_txn_ops`.
-/// A nested transaction may have as many as the outer one has left. So the operations can be divided among nested transactions
-/// without conditions. The conditions get all but a sixteenth of the operations; the same number of nested transactions get that
-/// sixteenth each.
+/// etcd counts the conditions and the operations of a transaction separately, and the larger number counts against
+/// `max_txn_ops`. A nested transaction may have as many operations as the outer one has left. So the writes can be divided
+/// among nested transactions without conditions. The limits give 15 sixteenths of `max_txn_ops` to the conditions. There
+/// may be as many nested transactions as conditions, each with the remaining sixteenth as its operations.
 pub(super) fn limits(max_txn_ops: usize, max_request_bytes: usize, overhead: usize) -> Limits {
     let inner = max_txn_ops / 16;
     let conflicts = max_txn_ops - inner;
@@ -390,13 +391,13 @@ mod tests {
     }
 
     /// The conditions, as text.
-    fn told(compares: &[Compare]) -> Vec<String> {
-        let told = |compare: &Compare| {
+    fn as_text(compares: &[Compare]) -> Vec<String> {
+        let as_text = |compare: &Compare| {
             let sign = if compare.result == CompareResult::Less as i32 { '<' } else { '=' };
             let Some(CompareWith::ModRevision(revision)) = compare.with else { panic!("{compare:?}") };
             format!("{}..{} {sign} {revision}", text(&compare.key), text(&compare.range_end))
         };
-        compares.iter().map(told).collect()
+        compares.iter().map(as_text).collect()
     }
 
     proptest! {
@@ -428,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_is_proved_once() {
+    fn each_row_that_was_read_has_one_condition() {
         let mut seen = Seen::default();
         let range = |begin: &str, end: &str| space().range(begin.as_bytes(), end.as_bytes()).unwrap();
         seen.add(range("b", "f"), &[row("b", 3), row("d", 5)], false);
@@ -441,13 +442,13 @@ mod tests {
         };
         let needed = needed(&space(), &changes).unwrap();
         let missing = seen.missing(&needed);
-        let told_missing: Vec<_> = missing.iter().map(|(b, e)| format!("{}..{}", text(b), text(e))).collect();
-        assert_eq!(told_missing, ["p/x..p/y", "p/z..p/z+"]);
+        let missing_text: Vec<_> = missing.iter().map(|(b, e)| format!("{}..{}", text(b), text(e))).collect();
+        assert_eq!(missing_text, ["p/x..p/y", "p/z..p/z+"]);
         seen.add(range("x", "y"), &[row("x", 9)], true);
         seen.add(range("z", "z\0"), &[], true);
         assert!(seen.missing(&needed).iter().next().is_none());
         assert_eq!(
-            told(&seen.compares(&needed, 10)),
+            as_text(&seen.compares(&needed, 10)),
             [
                 "p/k.. = 7",
                 "p/m.. = 0",
@@ -462,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn of_arrivals_no_row_needs_to_be_known() {
+    fn arrivals_need_no_known_rows() {
         let changes = Changes {
             read_keys: vec![key("d")],
             arrivals: vec![(key("b"), key("f")), (key("c"), key("e"))],
@@ -472,7 +473,7 @@ mod tests {
         seen.add(space().range(b"d", b"d\0").unwrap(), &[row("d", 5)], false);
         let needed = needed(&space(), &changes).unwrap();
         assert!(seen.missing(&needed).iter().next().is_none());
-        assert_eq!(told(&seen.compares(&needed, 10)), ["p/d.. = 5", "p/b..p/f < 11"]);
+        assert_eq!(as_text(&seen.compares(&needed, 10)), ["p/d.. = 5", "p/b..p/f < 11"]);
     }
 
     #[test]
@@ -497,7 +498,7 @@ mod tests {
             ..Changes::default()
         };
         let operations = writes(&space(), &changes).unwrap().operations(0);
-        let told: Vec<_> = operations
+        let texts: Vec<_> = operations
             .iter()
             .map(|operation| match operation.request.as_ref().unwrap() {
                 Request::Put(put) => format!("{} set", text(&put.key)),
@@ -506,11 +507,11 @@ mod tests {
             })
             .collect();
         let expected = ["p/a..p/b", "p/b+..p/g", "p/g+..p/h", "p/x..", "p/b set", "p/g set"];
-        assert_eq!(told, expected);
+        assert_eq!(texts, expected);
     }
 
     #[test]
-    fn what_only_clears_sets_something_too() {
+    fn a_commit_that_only_clears_also_sets_a_key() {
         let changes = Changes { puts: vec![(key("a"), None)], ..Changes::default() };
         let mut writes = writes(&space(), &changes).unwrap();
         assert_eq!(writes.len(), 2);

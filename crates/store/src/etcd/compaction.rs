@@ -49,8 +49,8 @@ pub(super) async fn run(shared: Arc<Shared>, runtime: Arc<dyn Runtime>) {
     }
 }
 
-/// Replaces the row if no other process has since this one last read it. Then it is this process's turn to compact, up to the
-/// revision of that read, a period ago.
+/// Replaces the row, unless another process has replaced it since this process last read it. If it succeeds, it is this
+/// process's turn to compact. It returns the revision of that read, a period ago.
 async fn take_turn(shared: &Shared, turn: &mut Turn) -> Result<Option<i64>> {
     let key = shared.space.own("compacted");
     let unchanged = Compare {

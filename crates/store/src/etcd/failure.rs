@@ -39,7 +39,7 @@ pub(super) enum Refusal {
     Compacted,
     /// The member has not seen this revision yet.
     Future,
-    /// This member cannot, or not now. Nothing was done.
+    /// This member cannot do it, or not now. Nothing was done.
     NotNow,
     /// The member has no leader. Nothing was done.
     NoLeader,
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_been_written_is_unknown() {
+    fn a_commit_that_may_have_been_done_has_an_unknown_outcome() {
         for (code, text) in [
             (Code::Unavailable, "etcdserver: request timed out"),
             (Code::Unavailable, "etcdserver: request timed out, possibly due to previous leader failure"),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_is_not() {
+    fn a_refused_commit_has_no_unknown_outcome() {
         for (code, text, expected) in [
             (Code::Unavailable, "etcdserver: no leader", "no leader"),
             (Code::ResourceExhausted, "etcdserver: too many requests", "cannot answer now"),

@@ -8,10 +8,11 @@
 //!                      Txn { if what B read is unchanged: B's writes }, … ] }
 //! ```
 //!
-//! Each has its own conditions and its own result. But etcd evaluates all conditions before it executes any write, so it does not
-//! see conflicts within the group. This module checks those. The members of a group have an order, which their versionstamps
-//! state. A commit may join if the earlier members write nothing that it has read, and nothing that it writes. The result is then
-//! the same as if they had committed one after the other. A commit that may not join is the first of the next group.
+//! Each has its own conditions and its own result. But etcd evaluates all conditions before it executes any write, so it
+//! does not see conflicts within the group. This module checks those. The commits of a group have an order, which their
+//! versionstamps state. A commit may join if the earlier ones write nothing that it has read, and nothing that it writes.
+//! The result is then the same as if they had committed one after the other. A commit that may not join is the first of the
+//! next group.
 //!
 //! Several commits may set the same key to their versionstamp, such as the row that wakes workers. The group sets it once,
 //! outside the nested transactions, to the stamp of the last commit that sets it. Without this, each commit that adds a job would
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_do_not_touch_each_other_go_together() {
+    fn independent_commits_share_a_group() {
         assert_eq!(groups(&[("a", "a", ""), ("b", "b", ""), ("c-d", "c", "e-f")]), [3]);
         // Both have read it and neither writes it.
         assert_eq!(groups(&[("a", "b", ""), ("a", "c", "")]), [2]);
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_read_what_another_one_writes_goes_later() {
+    fn a_commit_that_read_what_another_one_writes_is_in_a_later_group() {
         assert_eq!(groups(&[("", "a", ""), ("a", "b", "")]), [1, 1]);
         assert_eq!(groups(&[("", "c", ""), ("a-m", "z", "")]), [1, 1]);
         assert_eq!(groups(&[("", "", "a-m"), ("b", "z", "")]), [1, 1]);
@@ -348,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn who_writes_what_another_one_writes_goes_later() {
+    fn a_commit_that_writes_what_another_one_writes_is_in_a_later_group() {
         assert_eq!(groups(&[("", "a", ""), ("", "a", "")]), [1, 1]);
         assert_eq!(groups(&[("", "a", ""), ("", "", "a-b")]), [1, 1]);
         assert_eq!(groups(&[("", "", "a-c"), ("", "b", "")]), [1, 1]);
@@ -357,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_set_the_same_stamp_go_together() {
+    fn commits_that_set_the_same_stamp_share_a_group() {
         assert_eq!(groups(&[("", "a *w", ""), ("", "b *w", ""), ("c", "*w", "")]), [3]);
         // It has the stamp of the last commit that sets it.
         let all = [changes("", "*w", ""), changes("", "*w *v", ""), changes("", "a", "")];
@@ -377,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_has_room_for_so_many() {
+    fn the_size_of_a_group_is_bounded() {
         let many: Vec<_> = (0..130).map(|n| format!("k{n}")).collect();
         let all: Vec<_> = many.iter().map(|name| ("", name.as_str(), "")).collect();
         assert_eq!(groups(&all), [64, 64, 2]);

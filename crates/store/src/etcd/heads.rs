@@ -3,9 +3,9 @@
 //! A limit saves etcd little work. It visits all keys of the range before it takes the first ones, in 3.4 and later. The first 10
 //! rows of 90,000 take 30 ms; of 300 rows they take 0.6 ms. Workers read queues this way, at their head, all the time.
 //!
-//! So when a range's first rows are read repeatedly, the engine looks up its first [`AHEAD_ROWS`] keys. A read then ends at the
-//! last of them first. If it finds enough rows, they are the first ones of the range, whatever was written since: only the bound
-//! is a guess, not the rows below it. Otherwise the rest of the range is read too, at the same revision.
+//! So when a range's first rows are read repeatedly, the engine looks up its first [`AHEAD_ROWS`] keys. A read then ends at
+//! the last of them first. If it finds enough rows, they are the first ones of the range, whatever was written since. Only
+//! the bound is a guess; the rows below it are exact. Otherwise the rest of the range is read too, at the same revision.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_ranges_are_remembered() {
+    fn the_number_of_remembered_ranges_is_bounded() {
         let heads = Heads::default();
         for n in 0..MAX_RANGES * 3 {
             heads.missed(&Bytes::from(n.to_string()));

@@ -184,7 +184,7 @@ impl Members {
             failures.push((member, failure));
             member = (member + 1) % self.members.len();
         }
-        Err(self.nobody(failures))
+        Err(self.combined(failures))
     }
 
     /// Several ranges in one call to `member`, without retries. An error applies to the call, not to each range. If they are
@@ -214,13 +214,13 @@ impl Members {
         Ok(responses)
     }
 
-    /// How many they are.
+    /// The number of members.
     pub(super) fn len(&self) -> usize {
         self.members.len()
     }
 
     /// Combines many errors into one: the answer of the member that was asked last, or that none can be reached.
-    fn nobody(&self, failures: Vec<(usize, Failure)>) -> Error {
+    fn combined(&self, failures: Vec<(usize, Failure)>) -> Error {
         let said = failures.iter().rev().find(|(_, failure)| matches!(failure, Failure::Refused(..)));
         if let Some((_, failure)) = said {
             return failure.clone().into_error(self.user());
@@ -264,7 +264,7 @@ impl Members {
             }
             failures.push((member, failure));
         }
-        Err(self.nobody(failures))
+        Err(self.combined(failures))
     }
 
     /// Whether etcd refuses writes because it is full; `false` if that is unknown.

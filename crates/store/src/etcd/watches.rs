@@ -15,7 +15,8 @@
 //! stream ends, for any reason, all waiters wake up and read again. The events in between are lost with the stream, but nothing
 //! depends on them.
 //!
-//! A stream counts as dead if the member does not respond for a while although it was asked, or reports that it has no leader.
+//! A stream counts as dead if the member sends nothing for a while although the engine requested a response, or if the
+//! member reports that it has no leader.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -252,7 +253,7 @@ impl Watches {
     }
 
     /// Handles a message of a member. An error ends the stream.
-    fn hear(&self, response: WatchResponse) -> Result<(), Failure> {
+    fn receive(&self, response: WatchResponse) -> Result<(), Failure> {
         let mut state = self.state();
         let Some(key) = state.keys.get(&response.watch_id).cloned() else {
             // An unknown id: a watch could not be created, and the member does not state which.
@@ -304,7 +305,7 @@ impl Watches {
             match tokio::time::timeout(SILENCE, responses.next()).await {
                 Ok(Some(Ok(response))) => {
                     asked = false;
-                    if let Err(failure) = self.hear(response) {
+                    if let Err(failure) = self.receive(response) {
                         return failure;
                     }
                 }

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_surely_not_committed_is_told_so() {
+    fn a_commit_that_certainly_did_not_happen_is_reported_as_such() {
         assert!(matches!(commit(1020), Error::Conflict));
         assert!(matches!(commit(1007), Error::TooOld { limit_ms: 5_000 }));
         // future_version, process_behind, database_locked, three kinds of throttling, proxies out of memory.
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_user_can_help_says_how() {
+    fn an_error_that_a_user_can_fix_says_how() {
         let told = [(1031, "is it running?"), (1038, "unlocks it"), (2107, "FDB_TLS_CA_FILE")];
         for (code, advice) in told {
             let line = read(code).to_string();

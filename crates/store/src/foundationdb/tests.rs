@@ -149,8 +149,8 @@ async fn a_row_is_a_tuple_behind_the_prefix() {
 /// The cluster accepts the largest transaction that the limits allow, whatever the prefix's length and whatever the bytes are
 /// used for.
 #[tokio::test]
-async fn whatever_keeps_the_limits_is_accepted() {
-    need_cluster!("whatever_keeps_the_limits_is_accepted");
+async fn a_transaction_within_the_limits_is_accepted() {
+    need_cluster!("a_transaction_within_the_limits_is_accepted");
     let part = Part::new();
     for padding in [0, 200] {
         let engine = part.open_at(&format!("{}{}", part.prefix, "p".repeat(padding))).await;
@@ -181,8 +181,8 @@ async fn whatever_keeps_the_limits_is_accepted() {
 
 /// The cluster keeps five seconds of history, in its own versions: a million per second.
 #[tokio::test]
-async fn what_is_too_old_is_told_so() {
-    need_cluster!("what_is_too_old_is_told_so");
+async fn an_old_transaction_is_reported_as_too_old() {
+    need_cluster!("an_old_transaction_is_reported_as_too_old");
     let part = Part::new();
     let engine = part.open_engine().await;
     let now = FoundationdbSnapshot::take(engine.shared.clone()).await.expect("a snapshot");
@@ -214,7 +214,7 @@ async fn refusal(cluster_file: &Path) -> String {
 }
 
 #[tokio::test]
-async fn a_cluster_that_is_not_there_is_told_in_one_line() {
+async fn a_missing_cluster_is_reported_in_one_line() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("fdb.cluster");
     let line = refusal(&file).await;

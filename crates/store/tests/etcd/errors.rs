@@ -23,7 +23,7 @@ async fn set_once(store: &Store, name: Bytes, value: Bytes) -> turnwise_store::R
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_not_there_is_named() {
+async fn an_error_names_what_cannot_be_reached() {
     unavailable(open("etcd://127.0.0.1:1,127.0.0.1:2").await, "no etcd member answers: 127.0.0.1:");
     unavailable(
         open("etcd://no-such-host.invalid").await,
@@ -52,7 +52,7 @@ async fn a_compacted_revision_is_too_old() {
 
 /// The engine compacts by itself, and keeps the revisions that a transaction needs.
 #[tokio::test(flavor = "multi_thread")]
-async fn old_revisions_are_forgotten() {
+async fn old_revisions_are_compacted() {
     const PERIOD: Duration = Duration::from_secs(60);
     let Some(cluster) = EtcdCluster::options().members(1).start().await else { return };
     for (compacts, options) in [(true, ""), (false, "?compact=off")] {
@@ -87,7 +87,7 @@ async fn old_revisions_are_forgotten() {
 
 /// Fills a small etcd, and makes room again. The engine needs no restart.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_etcd_says_so_until_there_is_room() {
+async fn a_full_etcd_is_reported_until_there_is_room() {
     let options = EtcdCluster::options().members(1).quota_bytes(2 << 20);
     let Some(cluster) = options.start().await else { return };
     let store = open(&cluster.url("full")).await.unwrap();

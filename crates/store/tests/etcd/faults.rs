@@ -96,7 +96,7 @@ async fn nothing_is_lost_or_done_twice_while_members_fail() {
 
 /// The member that a process uses hangs, so its calls go to the next one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_that_stands_still_holds_nobody_up() {
+async fn calls_to_a_member_that_hangs_go_to_the_next_one() {
     let Some(cluster) = EtcdCluster::start().await else { return };
     let store = open(&cluster.url("p")).await.unwrap();
     set(&store, "a", "1").await;
@@ -115,7 +115,7 @@ async fn a_member_that_stands_still_holds_nobody_up() {
 
 /// Without a quorum all reads and writes fail, with one line that states it. With a quorum again, all of them work.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_quorum_is_told() {
+async fn a_lost_quorum_is_reported() {
     let Some(cluster) = EtcdCluster::start().await else { return };
     let store = open(&cluster.url("p")).await.unwrap();
     set(&store, "a", "1").await;

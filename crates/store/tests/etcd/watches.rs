@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A waiting watch wakes up, or detects by itself that its connection is dead.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_survives_a_cable_that_is_pulled() {
+async fn a_watch_survives_a_cut_connection() {
     let Some(cluster) = EtcdCluster::shared().await else { return };
     let (prefix, mut links) = (prefix(), Vec::new());
     for endpoint in cluster.endpoints() {
