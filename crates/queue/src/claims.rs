@@ -1,5 +1,5 @@
-//! The operations of workers on jobs. Every write is fenced: its transaction checks that the claim still holds the job and
-//! that the worker is still a member, and otherwise returns [`Error::Halt`].
+//! The operations of workers on jobs. Every write is fenced: its transaction returns [`Error::Halt`] unless the claim still
+//! holds the job and the worker is still a member.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -25,10 +25,10 @@ use crate::{
     Then, dependencies, jobs, learnt, parking,
 };
 
-/// What remains among the delayed jobs.
+/// The result of [`release_due`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StillDelayed {
-    /// When the next one is due, if there is one; in the past if more jobs can be released immediately.
+    /// When the next remaining job is due, if there is one; in the past if more jobs can be released immediately.
     pub next_due_us: Option<i64>,
     /// The first due job that was skipped because it is not `mine`.
     pub left: Option<String>,
@@ -111,9 +111,9 @@ pub async fn numbers(
     rows.iter().map(|(_, value)| decode("active row", value).map(|Number { claim }| claim)).collect()
 }
 
-/// Up to `limit` jobs that a worker holds under claims with numbers above `number`, or as many as the transaction has room
-/// for, in the order of numbers. These are the jobs whose assignment the worker may not have received. Empty only if there
-/// are none.
+/// The jobs that a worker holds under claims with numbers above `number`, in the order of numbers. Returns up to `limit`,
+/// or as many as the transaction has room for. The worker may not have received the assignment of these jobs. Empty only if
+/// there are none.
 pub async fn claims_after(
     tx: &Transaction,
     keys: &Keyspace,
@@ -186,7 +186,8 @@ pub async fn claim_with(context: Context<'_>, levels: &Levels, id: &str, claim: 
     claim_within(context, levels, &mut tally, None, &terms, id, claim).await
 }
 
-/// The same with terms and the limit of a filter, in a transaction that claims several jobs: they share the tally.
+/// Like [`claim_with`], under `terms` and with the limit of a filter. A transaction that claims several jobs passes the
+/// same `tally` for all of them.
 pub async fn claim_within(
     context: Context<'_>,
     levels: &Levels,
@@ -302,18 +303,19 @@ pub enum Ending {
     },
     /// Without an error and before its end: a clean shutdown, or cancelled. The job keeps its place in the queue.
     Stopped,
-    /// The same, so that other jobs can run: the job is now behind the jobs of its tenant and class that already wait.
+    /// Without an error and before its end, so that another job can run. The job is now behind the jobs of its tenant and
+    /// class that already wait.
     Preempted,
     /// Without an error, and the job is not over: it has nothing to do until its source changes.
     Parked(Park),
 }
 
-/// What a job that parks stores.
+/// The values that a job stores when it parks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Park {
     /// What wakes it.
     pub at: Parked,
-    /// The state that it was compared with: a watcher that finds another state wakes the job. At most
+    /// The state of its source that the job last saw: a watcher that finds another state wakes the job. At most
     /// [`parking::MAX_TOKEN_BYTES`].
     pub token: String,
     /// When it runs again without a change, in µs.
@@ -464,8 +466,8 @@ pub(crate) enum Taken {
 }
 
 /// Revokes a worker's claim on a job. A job that is given back is pending again. A timeout counts as a crash, and so does
-/// the loss of the worker unless the terms state otherwise. If a client asked for that, the job is removed or cancelled. If
-/// it was added again, it runs again, not before the requested time.
+/// the loss of the worker unless the terms state otherwise. If a client has requested it, the job is removed or cancelled.
+/// If a client has added the job again, it runs again, not before the requested time.
 pub(crate) async fn take_back(
     context: Context<'_>,
     job: &mut Job,

@@ -13,8 +13,8 @@
 //! one move per timeout, however many runs there are and however often they report. The server that checks decides whether
 //! the run has really exceeded a timeout, on a clock that cannot jump.
 //!
-//! *What counts.* A run that waits for a lock cannot report: its heartbeat timeout starts again when it has the lock, and
-//! its whole timeout continues. A parked job has no run. A continuous job has no timeout for the whole run.
+//! *What counts.* A run that waits for a lock cannot report. Its heartbeat timeout starts again when it has the lock, and
+//! the timeout of the whole run continues. A parked job has no run. A continuous job has no timeout for the whole run.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -76,8 +76,8 @@ impl Timeouts {
         Timeouts { run_us: self.run_us.or(run_us), heartbeat_us: self.heartbeat_us.or(heartbeat_us) }
     }
 
-    /// The time until the first timeout of a run that has lasted `ran_us` and has not reported for `silent_us`, or the
-    /// timeout that it has exceeded. `None` if it has no timeout.
+    /// The time until the first timeout of a run that has lasted `ran_us` and has not reported for `silent_us`. An error is
+    /// the timeout that it has exceeded. `None` if it has no timeout.
     pub fn left_us(self, ran_us: i64, silent_us: Option<i64>) -> Option<std::result::Result<i64, Over>> {
         let left = |most: Option<i64>, is: i64| most.map(|most| most.saturating_sub(is));
         let run = left(self.run_us, ran_us);
@@ -143,8 +143,7 @@ pub struct Due {
     pub started_us: i64,
     /// When it last reported, or began, in µs, by the clock of the server that wrote that.
     pub updated_us: i64,
-    /// When it began, began to wait for a lock, or got one, whichever was last, in µs, by the clock of the server that wrote
-    /// that.
+    /// When it last began, began to wait for a lock, or got one, in µs, by the clock of the server that wrote that.
     pub changed_us: i64,
     /// It waits for a lock.
     pub waits: bool,

@@ -5,9 +5,9 @@
 //! The transaction that ends a job updates its dependents ([`settle_ended`]). It removes one row of each dependent. With its
 //! last row a dependent is pending, and with the first end that it does not accept it is cancelled.
 //!
-//! *Only awaited jobs pay.* The record of a job with dependents says so ([`Job::awaited`]): the end of any other job reads
-//! nothing more. The first dependent writes that, and so conflicts with the job's end: no dependent is missed. The record
-//! names a *group*: the jobs that wait for this end, and not for a later end of a job with the same id.
+//! *Only awaited jobs cost more.* The record of a job with dependents says so ([`Job::awaited`]). The end of any other job
+//! reads nothing more. The first dependent writes this field, and so conflicts with the job's end: no dependent is missed.
+//! The record names a *group*: the jobs that wait for this end, and not for a later end of a job with the same id.
 //!
 //! *Many dependents.* One transaction settles [`AT_ONCE`] dependents, or fewer if it has no room. For the others it leaves a
 //! row `("unsettled", …)`, which the servers watch ([`settle`]). The same happens when an end cancels a job that has
@@ -167,7 +167,7 @@ pub(crate) async fn enter(
         }
     }
     if job.awaited.is_some() {
-        refuse_circle(tx, keys, job, &others).await?;
+        refuse_cycle(tx, keys, job, &others).await?;
     }
     if let Some(reason) = refused {
         return Ok(Entry::Refused(reason));
@@ -207,9 +207,9 @@ async fn group_of(tx: &Transaction, keys: &Keyspace, other: &mut Job, now_us: i6
     Ok(group)
 }
 
-/// Prepares an add with many dependencies: marks as awaited the records of those that have not ended, starting with the
-/// `from`th, as many as the transaction has room for. Returns how far it came. The add then writes only small rows and fits
-/// one transaction, however large these records are. The mark has no other effect.
+/// Prepares an add with many dependencies: marks the records of dependencies that have not ended as awaited. Starts with
+/// the `from`th, marks as many as the transaction has room for, and returns how far it came. The add then writes only small
+/// rows and fits one transaction, however large these records are. The mark has no other effect.
 pub async fn announce(
     tx: &Transaction,
     keys: &Keyspace,
@@ -230,7 +230,7 @@ pub async fn announce(
 }
 
 /// Fails if one of `others` waits for the job, directly or through other jobs. Conflicts with all other searches.
-async fn refuse_circle(tx: &Transaction, keys: &Keyspace, job: &Job, others: &[(&After, Job)]) -> Result<()> {
+async fn refuse_cycle(tx: &Transaction, keys: &Keyspace, job: &Job, others: &[(&After, Job)]) -> Result<()> {
     if others.is_empty() {
         return Ok(());
     }
@@ -330,7 +330,7 @@ pub(crate) async fn settle_ended(
     }
 }
 
-/// The same, in a later transaction of [`settle`].
+/// Leaves the dependents of a job that has ended, or is about to be removed, to a later transaction of [`settle`].
 pub(crate) fn settle_later(tx: &Transaction, keys: &Keyspace, job: &mut Job, outcome: Outcome) -> Result<()> {
     let Some(group) = job.awaited.take() else { return Ok(()) };
     leave_unsettled(tx, keys, &Group { on: (job.job_type.clone(), job.id.clone()), group, outcome })
@@ -379,8 +379,8 @@ pub async fn settle(tx: &Transaction, keys: &Keyspace, group: &Unsettled, now_us
     settle_groups(tx, keys, Group { on, group, outcome }, false, now_us).await
 }
 
-/// Settles a group, and the groups of jobs that this cancels, as far as one transaction can. If the first group's end is
-/// `new`, of this transaction, dependents may still arrive until the commit.
+/// Settles a group, and the groups of jobs that this cancels, as far as one transaction can. `new` means that this
+/// transaction ends the job of the first group, so dependents may still arrive until the commit.
 async fn settle_groups(
     tx: &Transaction,
     keys: &Keyspace,
@@ -421,8 +421,8 @@ async fn settle_groups(
     Ok(settled)
 }
 
-/// Updates one dependent after the end of a dependency. Returns the group of its own dependents if that cancels it. `None`
-/// if the transaction has no room for it and for `left` other rows: then nothing is written.
+/// Updates one dependent after the end of a dependency. Returns the group of its own dependents if the update cancels it.
+/// `None` if the transaction has no room for the update and `left` other rows: then nothing is written.
 async fn settle_one(
     tx: &Transaction,
     keys: &Keyspace,
@@ -444,7 +444,7 @@ async fn settle_one(
         return Ok(Some(None));
     };
     if job.unmet() == 0 {
-        return Err(corrupt("job record", "waits for nobody, and has an after row"));
+        return Err(corrupt("job record", "waits for no job, and has an after row"));
     }
     let verdict = judge(group.outcome, &after.accepted, after.otherwise);
     let rows = ROWS_TOLD + if verdict == Verdict::Cancelled { 2 * job.unmet() as usize } else { 2 };

@@ -1,11 +1,11 @@
 //! Job filters as rows, and the jobs that they pause.
 //!
 //! *Model.* A filter is a row, and all filters share one versionstamp. A worker reads the versionstamp in each pass, and the
-//! filters only when it has changed. A job that a filter pauses leaves the queue for [`Place::Paused`]. That index keeps its
-//! time in the queue and the versionstamp of the filters that paused it. When the filters change, each job that was paused
-//! by an older version returns to its place in the queue, and the new filters decide ([`release`]).
+//! filters only when it has changed. A job that a filter pauses leaves the queue for [`Place::Paused`]. That index keeps
+//! its time in the queue and the versionstamp of the filters that paused it. When the filters change, each job that was
+//! paused by an older version returns to its place in the queue. The new filters then decide ([`release`]).
 //!
-//! *Forces.* If a paused job stayed in the queue, every pass would read it, it would hide the jobs behind it, and rotation
+//! *Forces.* If a paused job stayed in the queue, every pass would read it, and it would hide the jobs behind it. Rotation
 //! would preempt jobs for it in vain. So a paused job costs two moves, however long it waits, and no reads in between.
 
 use bytes::Bytes;
@@ -171,8 +171,8 @@ pub async fn reject(
 /// Where a search for jobs to release continues.
 pub type Cursor = Bytes;
 
-/// Reads up to `limit` paused jobs after `after`, and returns those to the queue that an older version of the filters
-/// paused, as many as the transaction has room for. Returns where to continue; `None` at the end.
+/// Reads up to `limit` paused jobs after `after`. Puts jobs that an older version of the filters paused back into the
+/// queue, as many as the transaction has room for. Returns where to continue; `None` at the end.
 pub async fn release(
     tx: &Transaction,
     keys: &Keyspace,

@@ -21,14 +21,14 @@ pub const MAX_ID_BYTES: usize = 512;
 pub const MAX_NAME_BYTES: usize = 512;
 /// Largest options, in bytes. Large options are stored in pieces, so that no value exceeds the store's limit.
 pub const MAX_OPTIONS_BYTES: usize = 4 << 20;
-/// Largest summary, info or result, in bytes. Three of them (36 kB), inline options (8 kB) and a history of
-/// [`MAX_HISTORY_BYTES`], doubled by JSON's escapes, stay below the store's 100 kB for a value.
+/// Largest summary, info or result, in bytes. A record has all three (36 kB), inline options (8 kB), and a history of
+/// [`MAX_HISTORY_BYTES`] that JSON's escapes may double. Together they stay below the store's 100 kB for a value.
 pub const MAX_INFO_BYTES: usize = 12 << 10;
 /// Largest history, in bytes; the oldest entries are dropped first.
 const MAX_HISTORY_BYTES: usize = 24_000;
-/// The same for a job that locks or has places in buckets. Its record also has the locks that it declares, declares for its
-/// next run, and holds, each of up to [`MAX_LOCKS_BYTES`]. It has three sets of traits of up to [`MAX_TRAITS_BYTES`], and up
-/// to eleven names of buckets.
+/// Largest history of a job that locks or has places in buckets. Its record also has the locks that it declares, declares
+/// for its next run, and holds, each of up to [`MAX_LOCKS_BYTES`]. It has three sets of traits of up to
+/// [`MAX_TRAITS_BYTES`], and up to eleven names of buckets.
 const MAX_HISTORY_BESIDE_LOCKS_BYTES: usize = 9_000;
 /// Largest [`NewJob::traits`], as JSON in bytes.
 pub const MAX_TRAITS_BYTES: usize = 2 << 10;
@@ -303,8 +303,8 @@ impl Job {
         self.record_request(now_us, EventKind::Added);
     }
 
-    /// The error of its last crash or failure, or why it was cancelled if its user did not do it, if that was its latest
-    /// end.
+    /// The error of its latest event, if that was a crash or a failure. For a cancelled job, why it was cancelled; `None` if
+    /// its user requested that.
     pub fn reason(&self) -> Option<&str> {
         if self.state() == State::Cancelled {
             return self.refused.as_deref();

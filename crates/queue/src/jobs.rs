@@ -149,7 +149,7 @@ async fn add_to_waiting(
     let order_us = job.order_us();
     let is_pending = job.is_pending();
     let moves = job.tenant != new.tenant || new.class.is_some_and(|class| class != job.class);
-    // The job's row states its locks, and it may no longer want those that it has reserved.
+    // The job's row states its locks, and the job may no longer want the locks that it has reserved.
     let wants_others = job.locks != new.locks || job.traits != *traits_of(new);
     let leaves = !new.after.is_empty() || is_pending && (moves || wants_others);
     if leaves {

@@ -9,9 +9,9 @@
 //! - *No hot rows.* The experience is read without a conflict: of runs that end at the same moment, one may be lost. The
 //!   experience is a sample, and one run less does not matter.
 //! - *Bounded by construction.* There are [`SLOTS`] rows, for any number of values. A hash gives each value a choice of two
-//!   rows. A new value takes an empty row, then the row of a value that was seen only once (the older first), then one not
-//!   seen for [`FORGOTTEN_US`]. Otherwise it is not learnt. So values that never return (ids, times) replace each other, and
-//!   none that return.
+//!   rows. A new value takes an empty row. If there is none, it takes the row of a value that was seen only once (the older
+//!   first), or else of one not seen for [`FORGOTTEN_US`]. Otherwise it is not learnt. So values that never return (ids,
+//!   times) replace each other, and no value that returns.
 //! - *Never an obstacle.* A run's end does not fail because of the experience. A row that cannot be read is replaced, and
 //!   nothing is learnt if the transaction has no room.
 
@@ -29,7 +29,7 @@ use crate::{Job, Keyspace, Result};
 pub const SLOTS: u64 = 16_384;
 /// How long a value that was seen more than once keeps its row after it was last seen, in µs: a day.
 pub const FORGOTTEN_US: i64 = 86_400_000_000;
-/// The most that is kept of the locks that one run has released before its end, as JSON in bytes.
+/// The longest list of locks that one run has released before its end, as JSON in bytes.
 const MAX_GIVEN_BACK_BYTES: usize = 2 << 10;
 
 /// The experience with one value of an option of jobs of one kind.
@@ -95,7 +95,8 @@ pub(crate) struct Observed {
     locked: Requests,
 }
 
-/// What a run that completes now teaches; `None` for nothing. Call it before the locks are released.
+/// The locks to learn from a run that completes now; `None` if there is nothing to learn. Call it before the locks are
+/// released.
 pub(crate) fn observe(job: &Job) -> Option<Observed> {
     let learns = !job.traits.is_empty() && job.locks.has_unknown();
     // A run that released too many locks is not counted: its record has only some of them.
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_once_makes_room_and_who_comes_again_stays_for_a_day() {
+    fn a_value_seen_once_is_replaced_and_a_value_seen_again_stays_for_a_day() {
         let is_new = |learnt: &Learnt| learnt.is_of("t", "o", "new");
         let place_at =
             |one: Option<Learnt>, other: Option<Learnt>, now_us| place(&[one, other], is_new, now_us);

@@ -1,7 +1,7 @@
 //! The nodes of a store: the servers that run on it.
 //!
-//! A node is a worker of its own type, [`NODE_TYPE`], without slots. Its membership therefore works as that of workers does.
-//! It moves its health counter, its neighbour removes it once the counter does not move, and it leaves when it stops.
+//! A node is a worker of its own type, [`NODE_TYPE`], without slots, and its membership works like that of workers. It
+//! moves its health counter, its neighbour removes it once the counter does not move, and it leaves when it stops.
 
 use serde::{Deserialize, Serialize};
 use turnwise_store::{Isolation, RangeRead, Transaction};
@@ -23,8 +23,8 @@ pub struct NodeOptions {
     pub url: String,
     /// The release that the node runs.
     pub version: String,
-    /// What only one live process can have, if there is such a thing: a listener on one machine. A node that starts with the
-    /// same value knows that the earlier node is dead.
+    /// Names something that only one live process can have, such as a listener on one machine. A node that starts with the
+    /// same value knows that the earlier node is dead. `None` if there is no such thing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<String>,
     /// The node follows the databases of an upstream CouchDB.

@@ -1,17 +1,18 @@
 //! Parked jobs: jobs that have nothing to do until something outside changes.
 //!
-//! *Model.* A continuous job that has done all its work leaves its worker. It is delayed until a distant time, and its row
+//! *Model.* A continuous job that has done all its work leaves its worker. It is delayed until a distant time. Its row
 //! `("parked", type, group, key, id)` states what wakes it: a change of `key`, as reported by the watcher of `group`. A
 //! parked job costs only rows: no task, no slot, no connection.
 //!
-//! *No change is lost.* The row holds a token: the state of its source that the job last saw. A change may come between that
-//! read and the commit of the row, when no watcher listens for this job. So the job is *unwatched* at first. The watcher of
-//! the group first listens for the key, *then* compares the token with the current state, and wakes the job or clears the
-//! mark ([`settle`]). After anything that may have lost changes (a watcher that starts, a feed that broke) the watcher
-//! compares all tokens again.
+//! *No change is lost.* The row holds a token: the state of its source that the job last saw. A change may come between
+//! that read and the commit of the row, when no watcher listens for this job. So the job is *unwatched* at first. The
+//! watcher of the group first listens for the key, *then* compares the token with the current state. It wakes the job, or
+//! clears the mark ([`settle`]). After anything that may have lost changes (a watcher that starts, a feed that broke) the
+//! watcher compares all tokens again.
 //!
-//! *One way out.* Every transaction that moves a job out of the delayed ones clears these rows, too: when its time comes,
-//! when a client adds, cancels or removes it, or on [`wake`]. To wake a job twice, or one that is not parked, does nothing.
+//! *One way out.* Every transaction that moves a parked job to another place clears these rows, too. That happens when its
+//! time comes, when a client adds, cancels or removes it, or on [`wake`]. Waking a job twice, or a job that is not parked,
+//! does nothing.
 
 use bytes::Bytes;
 use turnwise_store::key::successor;
@@ -35,7 +36,7 @@ pub struct ParkedJob {
     pub at: Parked,
     /// The job.
     pub id: String,
-    /// The state that it was compared with.
+    /// The state of its source that it last saw.
     pub token: String,
 }
 

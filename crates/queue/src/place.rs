@@ -11,9 +11,9 @@
 //!     └─ after others ─┴─▶ BLOCKED
 //! ```
 //!
-//! Every place except ACTIVE and ENDED leads to PENDING: when its time comes, when what it waits for has happened, or when a
-//! user retries it. Every such place leads to ENDED when the job is cancelled. Adding a job again moves it as a new job,
-//! also from ENDED. [`Place::leads_to`] has every edge.
+//! A job in any place except ACTIVE and ENDED becomes PENDING when its time comes, when what it waits for has happened, or
+//! when a user retries it. It becomes ENDED when it is cancelled. Adding a job again moves it as a new job, also from
+//! ENDED. [`Place::leads_to`] has every edge.
 //!
 //! Each place has a row in its own index. [`move_to`] is the only way from one place to another. It clears the row of the
 //! old place, writes the row of the new place, and wakes the workers that wait for such a change. The caller writes the

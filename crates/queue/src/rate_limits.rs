@@ -1,4 +1,4 @@
-//! Buckets as rows: which of their jobs run, which wait, and how the waiting ones learn that there is room.
+//! Buckets as rows: which of their jobs run, which wait, and how workers notice that a waiting one may start.
 //!
 //! *Model.* A running job has a row in each of its buckets ([`of_job`]), which is written with its claim and cleared with
 //! it. A claim counts these rows, and is refused if a bucket is full. A refused job leaves the queue for [`Place::Limited`],
@@ -39,8 +39,8 @@ pub(crate) const GUARDS: u64 = 256;
 /// Marked buckets that one [`look`] reads, of which it handles [`BUCKETS_AT_ONCE`]. The next one continues after them.
 const MAX_MARKED: usize = 200;
 const BUCKETS_AT_ONCE: usize = 16;
-/// Buckets with more than [`MAX_TENANTS`] tenants for which [`Rotation`] keeps a position. With more such buckets it starts
-/// again.
+/// Buckets with more than [`MAX_TENANTS`] tenants for which [`Rotation`] keeps a position. With more such buckets it drops
+/// all positions.
 const MAX_TURNS: usize = 1_000;
 /// Tenants of a bucket that one look compares; a tenant with several limits counts once for each. The next look continues
 /// after them.
@@ -258,8 +258,8 @@ async fn first_type(tx: &Transaction, keys: &Keyspace, range: KeyRange) -> Resul
     found.first().map(|(key, _)| Ok(parse_limited(keys, key)?.0)).transpose()
 }
 
-/// Marks a bucket for the types of its limited jobs, where there were too many types for an end: as many as the transaction
-/// has room for. Returns whether there was such a bucket. Use a transaction of its own.
+/// Marks a bucket for the types of its limited jobs, if an end found more than one type. Marks as many as the
+/// transaction has room for. Returns whether there was such a bucket. Use a transaction of its own.
 pub async fn mark_rest(tx: &Transaction, keys: &Keyspace) -> Result<bool> {
     let found = rows(tx, keys.unmarked(), 1).await?;
     let Some((row, _)) = found.first() else { return Ok(false) };
@@ -300,7 +300,8 @@ pub struct Looked {
 }
 
 /// Where the looks for one type continue. A look handles some of the marked buckets, and some of the tenants of each. The
-/// next look starts after them, so that no name is preferred. It is kept in memory: after a restart it starts again.
+/// next look starts after them, so that no name is preferred. The position is kept in memory: after a restart, looks start
+/// from the beginning.
 #[derive(Debug, Default)]
 pub struct Rotation(Mutex<Turns>);
 
@@ -343,9 +344,9 @@ pub struct Look<'a> {
     pub clears: bool,
 }
 
-/// Returns limited jobs to the queue where their buckets have room: as many of each bucket as there is room for. `mine` decides which buckets this worker handles, and which of their jobs come first: several workers
-/// divide them. `next` gets the tenants, each with its number of jobs, and how many jobs to choose. It returns one index of
-/// a tenant for each job, in the order of their turns.
+/// Returns limited jobs to the queue, as many of each bucket as it has room for. `mine` decides which buckets this worker
+/// handles, and which of their jobs come first: several workers divide them. `next` gets the tenants, each with its number
+/// of jobs, and how many jobs to choose. It returns one index of a tenant for each job, in the order of their turns.
 pub async fn look(
     tx: &Transaction,
     keys: &Keyspace,
@@ -432,8 +433,8 @@ struct Wanted<'a> {
     most: usize,
 }
 
-/// Some of the tenants of a bucket whose limits have room, each with up to as many jobs as are wanted; at least one, if there
-/// is one.
+/// Some of the tenants of a bucket whose limits have room; at least one, if there is one. Each comes with some of its jobs,
+/// those of this worker's part first.
 async fn groups(
     tx: &Transaction,
     keys: &Keyspace,

@@ -104,8 +104,8 @@ pub async fn keyed(
     read_jobs(tx, keys, keys.keyed_of(job_type, tenant), limit).await
 }
 
-/// Up to `limit` pending jobs of all tenants of a type, each with its tenant, in the order of their keys: tenant by tenant,
-/// from `from` or from the start. Also returns where to continue; `None` at the end. Adds no read conflict.
+/// Up to `limit` pending jobs of a type, each with its tenant. They come tenant by tenant, in the order of their keys, from
+/// `from` or from the start. Also returns where to continue; `None` at the end. Adds no read conflict.
 pub async fn page(
     tx: &Transaction,
     keys: &Keyspace,

@@ -288,8 +288,8 @@ async fn read_workers(
         .collect()
 }
 
-/// The contenders for the queue of a type, sorted, each once: workers that claim for themselves, by their ids, and nodes
-/// that claim for external workers, as [`node_contender`]. Reads `limit` workers. Adds no read conflict.
+/// The contenders for the queue of a type, sorted, each once. Workers that claim for themselves are named by their ids. A
+/// node that claims for external workers is named by [`node_contender`]. Reads `limit` workers. Adds no read conflict.
 pub async fn contenders(
     tx: &Transaction,
     keys: &Keyspace,

@@ -89,7 +89,7 @@ fn queued(jobs: &[(&str, i8)]) -> Vec<(String, i8)> {
 }
 
 #[tokio::test]
-async fn lower_classes_stand_before_higher_ones_and_equals_as_they_came() {
+async fn lower_classes_come_first_and_equal_ones_in_the_order_of_time() {
     let world = World::new().await;
     for (n, (id, class)) in (1..).zip([
         ("a", None),
@@ -124,7 +124,7 @@ async fn lower_classes_stand_before_higher_ones_and_equals_as_they_came() {
 }
 
 #[tokio::test]
-async fn a_job_keeps_its_class_until_somebody_says_otherwise() {
+async fn a_job_keeps_its_class_until_a_client_changes_it() {
     let world = World::new().await;
     world.add("a", Some(-3), 1).await;
     world.add("b", None, 2).await;

@@ -175,7 +175,7 @@ fn problem(refused: Result<Added>) -> String {
 }
 
 #[tokio::test]
-async fn a_job_is_pending_with_the_last_end_that_it_waits_for() {
+async fn a_job_is_pending_once_its_last_dependency_has_ended() {
     let world = World::new().await;
     world.add(&new("a", &[])).await;
     world.add(&new("b", &[])).await;
@@ -215,7 +215,7 @@ async fn a_crash_is_no_end_and_an_unaccepted_end_cancels_or_frees() {
 }
 
 #[tokio::test]
-async fn what_has_ended_before_the_add_counts_the_same() {
+async fn a_dependency_that_ended_before_the_add_counts_the_same() {
     let world = World::new().await;
     world.add(&new("well", &[])).await;
     world.complete("well").await;
@@ -249,7 +249,7 @@ async fn a_chain_of_any_length_is_cancelled_in_small_transactions() {
 }
 
 #[tokio::test]
-async fn more_dependents_than_one_transaction_settles_are_told_after_it() {
+async fn more_dependents_than_one_transaction_settles_are_updated_after_it() {
     let world = World::new().await;
     world.add(&new("a", &[])).await;
     let jobs = AT_ONCE + 30;
@@ -275,7 +275,7 @@ async fn more_dependents_than_one_transaction_settles_are_told_after_it() {
 }
 
 #[tokio::test]
-async fn a_removed_job_has_ended_in_a_way_that_none_accepts() {
+async fn a_removal_is_an_end_that_no_dependent_accepts() {
     let world = World::new().await;
     world.add(&new("a", &[])).await;
     world.add(&new("b", &["a"])).await;
@@ -318,7 +318,7 @@ async fn a_blocked_job_can_be_cancelled_removed_retried_and_added_again() {
 }
 
 #[tokio::test]
-async fn a_run_that_was_asked_for_waits_and_the_one_that_goes_on_does_not() {
+async fn the_next_run_waits_for_dependencies_and_the_current_one_does_not() {
     let world = World::new().await;
     world.add(&new("a", &[])).await;
     for (id, freed) in [("b", true), ("c", false)] {
@@ -379,7 +379,7 @@ async fn a_job_whose_next_run_was_refused_does_not_start_with_its_options() {
 }
 
 #[tokio::test]
-async fn of_a_cancel_and_a_refused_run_the_later_one_is_the_reason() {
+async fn the_later_of_a_cancel_and_a_refused_run_is_the_reason() {
     let world = World::new().await;
     let crashed = Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us: 15 };
     for known in [true, false] {
@@ -425,7 +425,7 @@ async fn of_a_cancel_and_a_refused_run_the_later_one_is_the_reason() {
 }
 
 #[tokio::test]
-async fn a_time_counts_beside_what_a_job_waits_for() {
+async fn a_job_waits_for_its_time_and_its_dependencies() {
     let world = World::new().await;
     world.add(&new("a", &[])).await;
     let later = NewJob { not_before_us: Some(1_000), ..new("b", &["a"]) };
@@ -440,7 +440,7 @@ async fn a_time_counts_beside_what_a_job_waits_for() {
 }
 
 #[tokio::test]
-async fn circles_and_strangers_are_refused() {
+async fn cycles_and_missing_dependencies_are_refused() {
     let world = World::new().await;
     assert!(problem(world.try_add(&new("a", &["none"]), 5).await).contains("no job `none`"));
     assert!(problem(world.try_add(&new("a", &["a"]), 5).await).contains("the job itself"));
@@ -465,7 +465,7 @@ async fn circles_and_strangers_are_refused() {
 }
 
 #[tokio::test]
-async fn who_comes_to_wait_while_the_other_ends_is_never_forgotten() {
+async fn a_dependent_that_is_added_during_the_end_is_never_missed() {
     let world = World::new().await;
     world.add(&new("a", &[])).await;
     for first in [true, false] {

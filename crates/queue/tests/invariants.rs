@@ -1,5 +1,5 @@
-//! Random histories of a few jobs and workers: after every step each job is in exactly one place, the one that its record
-//! names, and every row has its owner.
+//! Random histories of a few jobs and workers. After every step each job is in exactly the place that its record names, and
+//! every row has its owner.
 
 use std::sync::Arc;
 

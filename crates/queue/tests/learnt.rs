@@ -120,7 +120,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn what_runs_locked_is_likely_after_some_of_them_and_after_a_restart() {
+async fn locks_are_likely_after_some_runs_and_after_a_restart() {
     let mut world = World::new().await;
     for runs in 0..3 {
         assert_eq!(world.likely("web1").await, None, "after {runs}");
@@ -136,7 +136,7 @@ async fn what_runs_locked_is_likely_after_some_of_them_and_after_a_restart() {
 }
 
 #[tokio::test]
-async fn what_was_given_back_early_counts_as_locked() {
+async fn locks_that_were_released_early_count_as_locked() {
     let mut world = World::new().await;
     for _ in 0..3 {
         let run = world.start(NODE_UNKNOWN, traits("web1")).await;
@@ -155,7 +155,7 @@ async fn what_was_given_back_early_counts_as_locked() {
 }
 
 #[tokio::test]
-async fn who_gives_back_more_than_is_remembered_teaches_nothing() {
+async fn a_run_that_releases_too_many_locks_is_not_counted() {
     let mut world = World::new().await;
     let run = world.start(NODE_UNKNOWN, traits("web1")).await;
     for n in 0..300 {
@@ -172,7 +172,7 @@ async fn who_gives_back_more_than_is_remembered_teaches_nothing() {
 }
 
 #[tokio::test]
-async fn only_runs_that_end_well_teach_and_only_jobs_that_did_not_know() {
+async fn only_completed_runs_of_jobs_with_unknown_locks_are_counted() {
     let mut world = World::new().await;
     let crashed = Ending::Crashed { reason: "x".to_owned(), crashes: 1, not_before_us: 9 };
     for ending in [Ending::Failed("x".to_owned()), crashed, Ending::Stopped, Ending::Preempted] {
@@ -214,7 +214,7 @@ async fn a_job_that_is_added_again_has_the_traits_of_its_next_run() {
 }
 
 #[tokio::test]
-async fn values_that_never_come_back_fill_the_rows_and_push_out_none_that_do() {
+async fn values_seen_once_fill_the_rows_and_replace_no_value_seen_again() {
     let mut world = World::new().await;
     for _ in 0..3 {
         world.whole(traits("web1"), &["n1"]).await;

@@ -1,5 +1,5 @@
-//! What surrounds a run: delayed jobs, jobs that are added once, attempts, repeated ends, claims that the worker never
-//! received, and the pruning of ended jobs.
+//! The time before and after a run: delayed jobs, jobs that are added once, attempts, and repeated ends. Also claims that
+//! the worker never received, and the pruning of ended jobs.
 
 use std::sync::Arc;
 
@@ -168,7 +168,7 @@ async fn adding_once_never_changes_a_job_that_is_there() {
 }
 
 #[tokio::test]
-async fn adding_once_what_is_about_to_be_removed_adds_it() {
+async fn adding_once_a_job_that_is_about_to_be_removed_adds_it() {
     let world = World::new().await;
     let first = world.run(async |tx, keys| jobs::add_once(tx, keys, &new("a"), 5).await).await;
     assert_eq!(first, Added::Queued);
@@ -187,7 +187,7 @@ async fn adding_once_what_is_about_to_be_removed_adds_it() {
 }
 
 #[tokio::test]
-async fn the_result_of_a_run_before_is_not_that_of_the_next() {
+async fn the_next_run_does_not_have_the_result_of_the_one_before() {
     let world = World::new().await;
     world.add(&new("a"), 5).await;
     let claim = world.claim("a", 1).await.unwrap();
@@ -218,7 +218,7 @@ async fn the_crash_of_the_last_attempt_fails_the_job() {
 }
 
 #[tokio::test]
-async fn a_job_that_is_retried_waits_no_more_and_its_crashes_are_forgotten() {
+async fn a_retried_job_waits_no_longer_and_its_crashes_are_reset() {
     let world = World::new().await;
     let retry = async |id: &str| world.run(async |tx, keys| jobs::retry(tx, keys, T, id, 15).await).await;
     world.add(&NewJob { max_attempts: Some(2), ..new("a") }, 5).await;
@@ -242,7 +242,7 @@ async fn a_job_that_is_retried_waits_no_more_and_its_crashes_are_forgotten() {
 }
 
 #[tokio::test]
-async fn a_job_that_is_rerun_has_what_it_was_added_with_and_begins_anew() {
+async fn a_job_that_is_rerun_keeps_its_request_and_resets_its_attempts() {
     let world = World::new().await;
     let rerun = async |id: &str| world.run(async |tx, keys| jobs::rerun(tx, keys, T, id, 50).await).await;
     let added = NewJob {
@@ -277,7 +277,7 @@ async fn a_job_that_is_rerun_has_what_it_was_added_with_and_begins_anew() {
 }
 
 #[tokio::test]
-async fn an_end_that_is_recorded_twice_counts_once() {
+async fn recording_an_end_is_idempotent() {
     let world = World::new().await;
     world.add(&new("a"), 5).await;
     let claim = world.claim("a", 1).await.unwrap();
@@ -296,7 +296,7 @@ async fn an_end_that_is_recorded_twice_counts_once() {
 }
 
 #[tokio::test]
-async fn claims_that_a_worker_has_not_heard_of_are_found() {
+async fn claims_that_a_worker_has_not_received_are_found() {
     let world = World::new().await;
     for (id, number) in [("c", 3), ("a", 5), ("b", 4)] {
         world.add(&new(id), 5).await;
@@ -322,7 +322,7 @@ async fn claims_of_a_worker_that_does_not_count_are_numbered() {
 }
 
 #[tokio::test]
-async fn what_ended_long_ago_is_pruned_and_nothing_else() {
+async fn only_jobs_that_ended_long_ago_are_pruned() {
     let world = World::new().await;
     for (n, id) in ["a", "b", "c", "d"].into_iter().enumerate() {
         world.add(&new(id), 5).await;
@@ -354,7 +354,7 @@ async fn the_types_of_all_jobs_are_listed() {
 }
 
 #[tokio::test]
-async fn what_clients_do_cuts_no_history() {
+async fn operations_of_clients_do_not_shorten_the_history() {
     let world = World::new().await;
     for n in 1..=15 {
         world.add(&new("a"), 5).await;

@@ -223,7 +223,7 @@ fn failed() -> Ending {
 }
 
 #[tokio::test]
-async fn a_job_waits_for_as_many_as_are_documented_however_large_they_are() {
+async fn a_job_may_have_the_documented_number_of_dependencies_of_any_size() {
     for limits in SMALL {
         let world = World::new(limits).await;
         let first: Vec<String> = (0..MAX_AFTER).map(|n| long(&format!("a{n:03}"))).collect();
@@ -277,7 +277,7 @@ async fn any_number_of_dependents_is_freed() {
 }
 
 #[tokio::test]
-#[ignore = "half a minute: for who changes this"]
+#[ignore = "takes half a minute"]
 async fn a_hundred_thousand_dependents_are_freed() {
     for limits in SMALL {
         println!("{} transactions", dependents(limits, 100_000).await);
@@ -285,7 +285,7 @@ async fn a_hundred_thousand_dependents_are_freed() {
 }
 
 #[tokio::test]
-async fn an_end_is_recorded_whatever_those_wait_for_who_wait_for_it() {
+async fn an_end_is_recorded_whatever_its_dependents_wait_for() {
     for limits in SMALL {
         let world = World::new(limits).await;
         let others: Vec<String> = (1..MAX_AFTER).map(|n| long(&format!("o{n:03}"))).collect();
@@ -385,7 +385,7 @@ async fn a_dead_worker_is_removed_whatever_its_jobs_hold() {
 }
 
 #[tokio::test]
-async fn locks_are_claimed_asked_for_and_given_back() {
+async fn locks_are_claimed_requested_and_released() {
     for limits in SMALL {
         let world = World::new(limits).await;
         let requests = most_locks(&limits);
@@ -497,7 +497,7 @@ async fn batches_take_as_many_as_fit() {
 }
 
 #[tokio::test]
-async fn a_circle_is_searched_for_among_more_jobs_than_a_transaction_proves() {
+async fn a_cycle_is_searched_for_among_more_jobs_than_a_transaction_proves() {
     for limits in SMALL {
         let world = World::new(limits).await;
         world.there([new("first"), NewJob { after: after(["first".to_owned()]), ..new("c000") }]).await;
@@ -527,7 +527,7 @@ async fn a_circle_is_searched_for_among_more_jobs_than_a_transaction_proves() {
 }
 
 #[tokio::test]
-async fn a_free_one_passes_as_well() {
+async fn a_dependent_that_any_end_frees_needs_no_more_room() {
     // For every outcome, `free` writes as few rows as an accepted end.
     for limits in SMALL {
         let world = World::new(limits).await;

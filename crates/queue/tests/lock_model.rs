@@ -374,7 +374,7 @@ async fn check_all(store: &Store, keys: &Keyspace, place: &str) {
 }
 
 #[tokio::test]
-async fn prop_locks_are_given_as_if_everybody_were_compared_with_everybody() {
+async fn prop_locks_are_granted_as_if_every_job_were_compared_with_all_others() {
     let mut waited = 0;
     for seed in 0..SEEDS {
         let dir = tempfile::tempdir().unwrap();
@@ -398,8 +398,8 @@ async fn prop_locks_are_given_as_if_everybody_were_compared_with_everybody() {
     assert!(waited > 500, "hardly anybody has waited: {waited}");
 }
 
-/// The holders at this moment, or fewer: a job is entered after the commit that grants a lock, and removed before the commit
-/// that releases it.
+/// The holders at this moment, or fewer. A job is entered after the commit that grants a lock, and removed before the
+/// commit that releases it.
 #[derive(Default)]
 struct Ledger(Mutex<BTreeMap<String, Vec<LockAt>>>);
 
@@ -539,7 +539,7 @@ impl Many {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn many_at_once_keep_each_other_out_and_all_of_them_end() {
+async fn concurrent_jobs_exclude_each_other_and_all_of_them_end() {
     let dir = tempfile::tempdir().unwrap();
     let many = Arc::new(Many {
         store: store(&dir),

@@ -197,7 +197,7 @@ fn endings() -> Vec<(Ending, State)> {
 }
 
 #[tokio::test]
-async fn known_locks_are_taken_with_the_claim_and_go_with_every_end() {
+async fn known_locks_are_taken_with_the_claim_and_released_with_every_end() {
     let world = World::new().await;
     let wanted = r#"{"node":{"shared":["n"],"exclusive":["m"]},"pool":{"shared":{"p":3}},"instance":{"exclusive":"unknown"}}"#;
     for (n, (ending, state)) in (0..).zip(endings()) {
@@ -217,7 +217,7 @@ async fn known_locks_are_taken_with_the_claim_and_go_with_every_end() {
 }
 
 #[tokio::test]
-async fn a_claim_that_is_blocked_changes_nothing_and_says_by_whom() {
+async fn a_blocked_claim_changes_nothing_and_names_its_blocker() {
     let world = World::new().await;
     let claim = world.start("a", 1, r#"{"node":{"exclusive":["n"]}}"#).await;
     world.add(&new("b", r#"{"instance":{"exclusive":["i"]},"node":{"shared":["n"]}}"#), 5).await;
@@ -236,7 +236,7 @@ async fn a_claim_that_is_blocked_changes_nothing_and_says_by_whom() {
 }
 
 #[tokio::test]
-async fn locks_keep_out_whom_they_should_and_nobody_else() {
+async fn locks_exclude_exactly_the_jobs_that_conflict() {
     const BIG: &str = r#"{"big_lock":true}"#;
     const ALL: &str = r#"{"node":{"exclusive":"all"}}"#;
     const ALL_SHARED: &str = r#"{"node":{"shared":"all"}}"#;
@@ -316,7 +316,7 @@ async fn claims_that_share_commit_side_by_side_and_others_conflict() {
 }
 
 #[tokio::test]
-async fn a_reservation_keeps_claims_that_came_later_and_nobody_else() {
+async fn a_reservation_blocks_only_later_claims() {
     let world = World::new().await;
     let shares = r#"{"node":{"shared":["n"]}}"#;
     let first = world.start("first", 1, shares).await;
@@ -350,7 +350,7 @@ async fn a_reservation_keeps_claims_that_came_later_and_nobody_else() {
 }
 
 #[tokio::test]
-async fn who_runs_goes_past_a_reservation() {
+async fn a_reservation_does_not_block_a_running_job() {
     let world = World::new().await;
     let claim = world.start("runs", 1, r#"{"node":{"exclusive":"unknown"}}"#).await;
     let holder = world.start("holder", 2, r#"{"instance":{"exclusive":["i"]}}"#).await;
@@ -362,7 +362,7 @@ async fn who_runs_goes_past_a_reservation() {
 }
 
 #[tokio::test]
-async fn a_reservation_goes_when_the_job_leaves_the_queue_whichever_way() {
+async fn a_reservation_ends_however_its_job_leaves_the_queue() {
     let locks = r#"{"node":{"exclusive":["n"]},"pool":{"shared":["p"]}}"#;
     for way in 0..7 {
         let world = World::new().await;
@@ -519,7 +519,7 @@ async fn a_job_that_waits_ends_in_every_way_in_which_one_that_runs_does() {
 }
 
 #[tokio::test]
-async fn who_does_not_want_to_wait_any_more_runs_on() {
+async fn a_job_that_withdraws_its_request_continues_to_run() {
     let world = World::new().await;
     let unknown = r#"{"node":{"exclusive":"unknown"}}"#;
     world.start("holder", 1, r#"{"node":{"exclusive":["n"]}}"#).await;
@@ -538,7 +538,7 @@ async fn who_does_not_want_to_wait_any_more_runs_on() {
 }
 
 #[tokio::test]
-async fn a_request_that_comes_after_its_asker_has_given_up_does_not_wait() {
+async fn a_request_that_commits_after_its_withdrawal_does_not_wait() {
     let world = World::new().await;
     world.start("holder", 1, r#"{"node":{"exclusive":["n"]}}"#).await;
     let a = world.start("a", 2, r#"{"node":{"exclusive":"unknown"}}"#).await;
@@ -555,7 +555,7 @@ async fn a_request_that_comes_after_its_asker_has_given_up_does_not_wait() {
 }
 
 #[tokio::test]
-async fn locks_can_be_given_back_early() {
+async fn locks_can_be_released_early() {
     let world = World::new().await;
     let locks = r#"{"node":{"exclusive":["m","n"]},"instance":{"shared":"all"}}"#;
     let a = world.start("a", 1, locks).await;
@@ -584,7 +584,7 @@ async fn locks_can_be_given_back_early() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_what_comes_before_something_that_he_holds() {
+async fn no_job_waits_for_a_lock_that_comes_before_one_that_it_holds() {
     let world = World::new().await;
     let unknown = r#"{"instance":{"exclusive":"unknown"},"node":{"shared":"unknown","exclusive":"unknown"}}"#;
     world.start("holder", 1, r#"{"instance":{"exclusive":["i"]},"node":{"exclusive":["a","x"]}}"#).await;
@@ -621,7 +621,7 @@ async fn nobody_waits_for_what_comes_before_something_that_he_holds() {
 /// One job waits for a whole level. Behind it waits one that holds nothing there. Behind that, at the same resource, comes a
 /// job for which the first one waits: nothing may block it.
 #[tokio::test]
-async fn who_is_waited_for_is_not_kept_by_who_waits() {
+async fn a_job_is_not_blocked_by_a_job_that_waits_for_it() {
     let world = World::new().await;
     let unknown = r#"{"node":{"exclusive":"unknown"}}"#;
     let inside = world.start("inside", 1, unknown).await;
@@ -641,7 +641,7 @@ async fn who_is_waited_for_is_not_kept_by_who_waits() {
 }
 
 #[tokio::test]
-async fn what_was_not_declared_is_refused_with_the_fix() {
+async fn an_undeclared_lock_is_refused_with_the_fix() {
     let world = World::new().await;
     let none = world.start("none", 1, "{}").await;
     let some = world.start("some", 2, r#"{"node":{"shared":"unknown"},"pool":{"shared":"unknown"}}"#).await;
@@ -734,7 +734,7 @@ async fn the_next_run_has_the_locks_that_it_was_added_again_with() {
 }
 
 #[tokio::test]
-async fn levels_can_be_configured_anew_while_jobs_hold_locks() {
+async fn levels_can_be_reconfigured_while_jobs_hold_locks() {
     let mut world = World::new().await;
     let locks = r#"{"node":{"exclusive":["n"]},"pool":{"shared":{"p":3}}}"#;
     let claim = world.start("a", 1, locks).await;
@@ -756,7 +756,7 @@ async fn levels_can_be_configured_anew_while_jobs_hold_locks() {
 }
 
 #[tokio::test]
-async fn more_than_a_transaction_takes_is_refused_or_left_to_the_next_one() {
+async fn more_locks_than_fit_a_transaction_are_refused_or_left_to_the_next_one() {
     let world = World::new().await;
     let names = |level: &str, count: usize| {
         let names: Vec<String> = (0..count).map(|n| format!("{level}{n}")).collect();
@@ -812,7 +812,7 @@ async fn more_than_a_transaction_takes_is_refused_or_left_to_the_next_one() {
 }
 
 #[tokio::test]
-async fn a_pending_row_says_what_its_job_wants() {
+async fn a_pending_row_states_the_locks_that_its_job_wants() {
     let world = World::new().await;
     let locks = r#"{"node":{"exclusive":["n"]}}"#;
     world.add(&new("a", locks), 5).await;
@@ -874,7 +874,7 @@ async fn locks_are_listed_page_by_page() {
 }
 
 #[tokio::test]
-async fn a_job_without_locks_writes_and_reads_what_it_did() {
+async fn a_job_without_locks_costs_no_rows_and_no_reads_for_locks() {
     let world = World::new().await;
     world.add(&new("a", "{}"), 5).await;
     let before = world.rows(None).await.len();

@@ -95,7 +95,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn a_ping_moves_the_counter_and_keeps_what_else_is_in_the_row() {
+async fn a_ping_moves_the_counter_and_keeps_the_rest_of_the_row() {
     let world = World::new();
     let worker = Worker { health_timeout_us: 7, external: true, ..Worker::new("w", "n", 0, 1) };
     world.run(async |tx, keys| workers::register(tx, keys, T, &worker)).await.unwrap();
@@ -118,7 +118,7 @@ async fn a_ping_moves_the_counter_and_keeps_what_else_is_in_the_row() {
 }
 
 #[tokio::test]
-async fn who_is_no_member_cannot_ping() {
+async fn a_worker_that_is_no_member_cannot_ping() {
     let world = World::with(&["w"]).await;
     world.give("a", "w", 1).await;
     for removed in [false, true] {
@@ -133,7 +133,7 @@ async fn who_is_no_member_cannot_ping() {
 }
 
 #[tokio::test]
-async fn neighbours_are_those_to_the_right_closed_to_a_ring() {
+async fn neighbours_follow_in_the_order_of_ids_closed_to_a_ring() {
     let world = World::with(&["b", "a", "d", "c"]).await;
     world.register("other", "bb").await;
     assert_eq!(world.neighbours("b", 9).await, ["c", "d", "a"]);
@@ -145,7 +145,7 @@ async fn neighbours_are_those_to_the_right_closed_to_a_ring() {
 }
 
 #[tokio::test]
-async fn signs_of_life_are_paged_and_types_are_listed() {
+async fn heartbeats_are_paged_and_types_are_listed() {
     let world = World::with(&["a", "b", "c"]).await;
     world.register("other", "w").await;
     let page = async |after: Option<&'static str>, limit| {
@@ -233,7 +233,7 @@ async fn two_removers_at_once_give_every_job_back_once() {
 }
 
 #[tokio::test]
-async fn a_claim_that_is_on_its_way_while_its_worker_is_removed_is_refused() {
+async fn a_claim_in_flight_while_its_worker_is_removed_is_refused() {
     let world = World::with(&["w"]).await;
     world.run(async |tx, keys| jobs::add(tx, keys, &NewJob::new(T, "a", json("{}")), 1).await).await.unwrap();
     let tx = world.store.begin().await.unwrap();

@@ -109,7 +109,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn a_parked_job_waits_until_it_is_woken_and_keeps_what_it_said() {
+async fn a_parked_job_waits_until_it_is_woken_and_keeps_its_last_report() {
     let world = World::new().await;
     world.add("a", 1).await;
     world.park("a", 1, at("g", "k"), "7").await.unwrap();
@@ -152,7 +152,7 @@ async fn groups_keys_and_jobs_are_found_in_order() {
 }
 
 #[tokio::test]
-async fn a_sign_goes_when_the_token_was_compared_and_only_then() {
+async fn the_unwatched_mark_is_cleared_only_after_its_token_was_compared() {
     let world = World::new().await;
     world.add("a", 1).await;
     world.park("a", 1, at("g", "k"), "7").await.unwrap();
@@ -171,7 +171,7 @@ async fn a_sign_goes_when_the_token_was_compared_and_only_then() {
 }
 
 #[tokio::test]
-async fn whatever_takes_it_out_leaves_no_row() {
+async fn every_way_out_of_parking_leaves_no_row() {
     for way in ["add", "cancel", "remove", "due", "wake"] {
         let world = World::new().await;
         world.add("a", 1).await;
@@ -196,7 +196,7 @@ async fn whatever_takes_it_out_leaves_no_row() {
 
 /// A node of a version without parking moves jobs out of the delayed ones, and leaves these rows.
 #[tokio::test]
-async fn rows_of_a_job_that_is_elsewhere_or_gone_are_cleared_by_whoever_would_wake_it() {
+async fn waking_a_job_that_is_elsewhere_or_gone_clears_its_rows() {
     let world = World::new().await;
     for (n, id) in ["pending", "elsewhere"].into_iter().enumerate() {
         world.add(id, 1).await;
@@ -222,7 +222,7 @@ async fn rows_of_a_job_that_is_elsewhere_or_gone_are_cleared_by_whoever_would_wa
 }
 
 #[tokio::test]
-async fn what_was_asked_for_meanwhile_counts_more_than_parking() {
+async fn a_request_of_a_client_takes_precedence_over_parking() {
     let world = World::new().await;
     let claim = |number| Claim { worker: "w".into(), number };
     // Cancelled.
@@ -247,7 +247,7 @@ async fn what_was_asked_for_meanwhile_counts_more_than_parking() {
 }
 
 #[tokio::test]
-async fn it_ends_a_row_of_crashes_and_can_be_said_twice() {
+async fn parking_resets_consecutive_crashes_and_is_idempotent() {
     let world = World::new().await;
     world.add("a", 1).await;
     let claim = Claim { worker: "w".into(), number: 1 };

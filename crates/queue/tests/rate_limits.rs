@@ -168,7 +168,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn of_a_bucket_so_many_run_and_the_next_one_waits_for_an_end() {
+async fn a_full_bucket_limits_the_next_job_until_a_run_ends() {
     let world = World::new(Limits::SMALL).await;
     for (n, id) in (1..).zip(["a", "b", "c", "d"]) {
         world.add(id, "x", &["because", "rate-limit:2:net"], n).await;
@@ -226,7 +226,7 @@ async fn each_job_obeys_its_own_limit_and_all_of_its_buckets() {
 }
 
 #[tokio::test]
-async fn who_is_held_back_can_be_cancelled_removed_retried_and_added_again() {
+async fn a_limited_job_can_be_cancelled_removed_retried_and_added_again() {
     let world = World::new(Limits::SMALL).await;
     world.add("runs", "x", &["rate-limit:1:net"], 1).await;
     assert!(world.start("runs", 1).await);
@@ -255,7 +255,7 @@ async fn who_is_held_back_can_be_cancelled_removed_retried_and_added_again() {
 }
 
 #[tokio::test]
-async fn a_worker_that_dies_gives_its_places_back() {
+async fn a_worker_that_dies_loses_its_places() {
     let world = World::new(Limits::SMALL).await;
     for n in 0..6 {
         world.add(&format!("j{n}"), "x", &["rate-limit:3:net", "rate-limit:5:disk"], n).await;
@@ -322,7 +322,7 @@ async fn hold(world: &World, id: &str, tenant: &str, reason: &str, now_us: i64) 
 }
 
 #[tokio::test]
-async fn of_a_hundred_and_fifty_tenants_of_a_bucket_each_has_its_turn() {
+async fn each_of_150_tenants_of_a_bucket_has_its_turn() {
     const TENANTS: usize = 150;
     let world = World::new(Limits::SMALL).await;
     let rotation = Rotation::default();
@@ -363,7 +363,7 @@ async fn of_a_hundred_and_fifty_tenants_of_a_bucket_each_has_its_turn() {
 }
 
 #[tokio::test]
-async fn no_bucket_has_its_turn_before_another_one_for_its_name() {
+async fn buckets_take_turns_whatever_their_names() {
     let world = World::new(Limits::SMALL).await;
     let rotation = Rotation::default();
     for bucket in 0..40 {
@@ -570,7 +570,7 @@ async fn open_claim(world: &World, id: &str, number: u64) -> (Transaction, Claim
 }
 
 #[tokio::test]
-async fn a_look_that_clears_no_marks_collides_with_no_end() {
+async fn a_look_that_clears_no_marks_conflicts_with_no_end() {
     for clears in [true, false] {
         let world = World::new(Limits::SMALL).await;
         for (n, id) in (1..).zip(["a", "b", "c"]) {
@@ -601,7 +601,7 @@ async fn a_look_that_clears_no_marks_collides_with_no_end() {
 }
 
 #[tokio::test]
-async fn two_claims_of_the_last_place_collide() {
+async fn two_claims_of_the_last_place_conflict() {
     let world = World::new(Limits::SMALL).await;
     for (n, id) in (1..).zip(["a", "b", "c"]) {
         let bucket = if id == "c" { "rate-limit:1:other" } else { "rate-limit:1:net" };
@@ -620,7 +620,7 @@ async fn two_claims_of_the_last_place_collide() {
 }
 
 #[tokio::test]
-async fn nobody_is_forgotten_who_is_held_back_while_the_place_is_given_back() {
+async fn a_job_that_is_limited_while_a_place_is_released_is_not_missed() {
     for end_first in [true, false] {
         let world = World::new(Limits::SMALL).await;
         world.add("a", "x", &["rate-limit:1:net"], 1).await;
@@ -649,7 +649,7 @@ async fn nobody_is_forgotten_who_is_held_back_while_the_place_is_given_back() {
 }
 
 #[tokio::test]
-async fn nor_where_jobs_of_other_types_are_held_back_already() {
+async fn it_is_not_missed_either_if_jobs_of_other_types_are_limited_already() {
     for others in [&["aaa"][..], &["zzz"], &["aaa", "zzz"]] {
         let world = World::new(Limits::SMALL).await;
         let (limit, keys) = (&Limit { bucket: named("net"), most: 1 }, &world.keys);
@@ -676,10 +676,10 @@ async fn nor_where_jobs_of_other_types_are_held_back_already() {
             holds.commit().await.unwrap();
             let ended = ends.commit().await;
             // With several types, the end marks none of them, and a later transaction all of them.
-            let collides = is_new && others.len() == 1;
+            let conflicts = is_new && others.len() == 1;
             assert_eq!(
                 matches!(ended, Err(StoreError::Conflict)),
-                collides,
+                conflicts,
                 "the first of its type: {ended:?}"
             );
             world.check().await;
@@ -694,7 +694,7 @@ async fn nor_where_jobs_of_other_types_are_held_back_already() {
 }
 
 #[tokio::test]
-async fn a_mark_that_is_set_anew_is_not_cleared() {
+async fn a_mark_that_is_set_again_is_not_cleared() {
     let world = World::new(Limits::SMALL).await;
     for (n, id) in (1..).zip(["a", "b"]) {
         world.add(id, "x", &["rate-limit:1:net"], n).await;
@@ -722,7 +722,7 @@ async fn a_mark_that_is_set_anew_is_not_cleared() {
 /// Eight workers claim jobs of three buckets from one queue, with limits of 1 to 4; one in ten workers dies with its jobs.
 /// Never more jobs run than allowed, and in the end all have run.
 #[tokio::test]
-async fn many_workers_never_run_more_of_a_bucket_than_may() {
+async fn many_workers_never_exceed_the_limit_of_a_bucket() {
     const JOBS: usize = 120;
     let world = Arc::new(World::new(Limits::DEFAULT).await);
     let mut rng = StdRng::seed_from_u64(7);

@@ -241,7 +241,7 @@ async fn a_crashed_job_is_pending_again_when_its_backoff_is_over() {
 }
 
 #[tokio::test]
-async fn releasing_due_jobs_is_bounded_and_tells_the_next() {
+async fn releasing_due_jobs_is_bounded_and_returns_the_next_time() {
     let world = World::new().await;
     for (n, id) in ["a", "b", "c"].iter().enumerate() {
         let claim = world.started(id, 5).await;
@@ -357,7 +357,7 @@ async fn a_job_that_was_done_before_it_was_stopped_is_completed() {
 }
 
 #[tokio::test]
-async fn cancelling_takes_back_adding_again() {
+async fn cancelling_a_running_job_also_cancels_its_next_run() {
     let world = World::new().await;
     let claim = world.started("a", 5).await;
     world.add(&new("a"), 6).await;

@@ -108,7 +108,7 @@ async fn each_tenant_has_a_queue_in_the_order_of_time() {
 }
 
 #[tokio::test]
-async fn the_stamp_of_a_tenant_tells_of_each_job_that_it_is_given() {
+async fn the_stamp_of_a_tenant_changes_with_each_job_that_becomes_pending() {
     let world = World::new().await;
     let stamp = async || {
         let waiting = world.run(async |tx, keys| tenants::waiting(tx, keys, T, None, 9).await).await;
@@ -147,7 +147,7 @@ async fn a_job_that_is_added_again_under_another_tenant_moves_to_its_queue() {
 }
 
 #[tokio::test]
-async fn keys_sort_before_times_and_can_be_taken_back() {
+async fn keys_sort_before_times_and_can_be_removed() {
     let world = World::new().await;
     for (id, at_us) in [("a", 1), ("b", 2), ("c", 3), ("d", 4)] {
         world.add(id, "x", at_us).await;
@@ -221,7 +221,7 @@ async fn a_run_that_is_stopped_leaves_its_priority_and_waits_by_its_time() {
 }
 
 #[tokio::test]
-async fn a_continuous_job_is_known_as_one_while_it_runs() {
+async fn the_active_row_of_a_continuous_job_says_that_it_is_continuous() {
     let world = World::new().await;
     let endless = NewJob { continuous: true, ..new("a", "x") };
     world.run(async |tx, keys| jobs::add(tx, keys, &endless, 1).await).await;
@@ -242,7 +242,7 @@ async fn a_continuous_job_is_known_as_one_while_it_runs() {
 }
 
 #[tokio::test]
-async fn those_who_release_jobs_are_told_whose_they_were() {
+async fn releasing_jobs_returns_their_tenants() {
     let world = World::new().await;
     for (id, tenant, at_us) in [("a", "x", 10), ("b", "y", 20), ("c", "z", 99)] {
         let later = NewJob { not_before_us: Some(at_us), ..new(id, tenant) };
@@ -395,7 +395,7 @@ async fn prop_a_pending_job_is_always_found() {
 }
 
 #[tokio::test]
-async fn what_was_charged_stays_until_it_is_forgotten() {
+async fn a_charge_stays_until_it_is_cleared() {
     let world = World::new().await;
     let charged =
         |service_us| Charged { service_us, virtual_us: service_us as f64 / 3.0, ..Charged::default() };

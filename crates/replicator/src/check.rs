@@ -114,7 +114,7 @@ pub fn check_document(
     let (head_key, row_key) = (keys.document(db, id), keys.replication(db, id));
     let Some(head) = &rows.head else {
         for sequence in &rows.changes {
-            found(Invariant::Changed, keys.change(db, *sequence), "it names a document that is not there");
+            found(Invariant::Changed, keys.change(db, *sequence), "it names a document that does not exist");
         }
         for n in rows.body.keys() {
             found(Invariant::BodyWhole, keys.body_piece(db, id, *n), "there is no document");
@@ -148,20 +148,28 @@ pub fn check_document(
     let Some(row) = &rows.replication else {
         // The deletion of a database removes these rows first.
         if is_replicated(id, head) && !database.deleting {
-            found(Invariant::Scheduled, head_key, "nothing is known of its replication");
+            found(Invariant::Scheduled, head_key, "its replication has no row");
         }
         for due_us in &rows.unresolved {
-            found(Invariant::Resolved, keys.unresolved_entry(*due_us, db, id), "nothing waits for it");
+            found(
+                Invariant::Resolved,
+                keys.unresolved_entry(*due_us, db, id),
+                "the document does not wait for it",
+            );
         }
         for check_us in &rows.filter_checks {
-            found(Invariant::Resolved, keys.filter_check(*check_us, db, id), "it has no replication");
+            found(
+                Invariant::Resolved,
+                keys.filter_check(*check_us, db, id),
+                "the document has no replication",
+            );
         }
         return findings;
     };
     if !is_replicated(id, head) {
-        found(Invariant::Scheduled, row_key.clone(), "the document is deleted, or no replication");
+        found(Invariant::Scheduled, row_key.clone(), "the document is deleted, or describes no replication");
     } else if row.rev != head.rev {
-        let problem = format!("it is about revision {}, the document has {}", row.rev, head.rev);
+        let problem = format!("it is about revision {}, and the document has revision {}", row.rev, head.rev);
         found(Invariant::Scheduled, row_key.clone(), &problem);
     }
     let waits = matches!(row.state, RowState::Initializing | RowState::Error);
@@ -173,10 +181,14 @@ pub fn check_document(
         found(Invariant::Resolved, row_key.clone(), &format!("there is no entry at {due_us}"));
     }
     for other in rows.unresolved.iter().filter(|due_us| row.due_us != Some(**due_us)) {
-        found(Invariant::Resolved, keys.unresolved_entry(*other, db, id), "nothing waits for it");
+        found(
+            Invariant::Resolved,
+            keys.unresolved_entry(*other, db, id),
+            "the document does not wait for it",
+        );
     }
     if row.check_us.is_some() && row.state != RowState::Scheduled {
-        let problem = format!("it is {:?}, and its filter is to be looked at again", row.state);
+        let problem = format!("it is {:?}, and its filter must be checked again", row.state);
         found(Invariant::Resolved, row_key.clone(), &problem);
     }
     if let Some(check_us) = row.check_us.filter(|check_us| !rows.filter_checks.contains(check_us)) {
@@ -187,7 +199,11 @@ pub fn check_document(
         );
     }
     for other in rows.filter_checks.iter().filter(|check_us| row.check_us != Some(**check_us)) {
-        found(Invariant::Resolved, keys.filter_check(*other, db, id), "its row has another time");
+        found(
+            Invariant::Resolved,
+            keys.filter_check(*other, db, id),
+            "the document's row names another time",
+        );
     }
     match (&row.job, job) {
         (None, _) if row.state == RowState::Scheduled => {
@@ -198,12 +214,13 @@ pub fn check_document(
             found(Invariant::DocumentsJob, row_key, &format!("it is {:?} and names a job", row.state));
         }
         (Some(name), None) => {
-            found(Invariant::DocumentsJob, row_key, &format!("its job {name} is not there"));
+            found(Invariant::DocumentsJob, row_key, &format!("its job {name} does not exist"));
         }
         (Some(name), Some(job)) => {
             if document_of(job).as_ref() != Some(&(db.clone(), id.clone())) {
-                let problem =
-                    format!("its job {name} has ended, is about to go, or belongs to another document");
+                let problem = format!(
+                    "its job {name} has ended, is about to be removed, or belongs to another document"
+                );
                 found(Invariant::DocumentsJob, row_key, &problem);
             }
         }
@@ -214,7 +231,7 @@ pub fn check_document(
 /// Checks that the pieces form a JSON object.
 fn check_body(pieces: &BTreeMap<u32, Bytes>) -> Result<(), (u32, String)> {
     if pieces.is_empty() {
-        return Err((0, "there is no piece of it".to_owned()));
+        return Err((0, "it has no pieces".to_owned()));
     }
     whole(&pieces.iter().map(|(n, piece)| (*n, piece.len())).collect())?;
     let mut body = BytesMut::with_capacity(pieces.values().map(Bytes::len).sum());
@@ -222,14 +239,14 @@ fn check_body(pieces: &BTreeMap<u32, Bytes>) -> Result<(), (u32, String)> {
     // The parser's message is left out, because it may repeat secrets.
     serde_json::from_slice::<Map<String, Value>>(&body)
         .map(drop)
-        .map_err(|_| (0, "it is no JSON object".to_owned()))
+        .map_err(|_| (0, "it is not a JSON object".to_owned()))
 }
 
 /// Checks that the row of a job's document names the job. `row` is the row of this document.
 pub fn check_documents_job(keys: &Keyspace, job: &Job, row: Option<&Row>) -> Option<Finding> {
     let (db, id) = document_of(job)?;
     let known = row.and_then(|row| row.job.as_ref()) == Some(&job.id);
-    let problem = || format!("document {id:?} of {db:?} does not know of it");
+    let problem = || format!("document {id:?} of {db:?} does not name it");
     (!known).then(|| Finding::new(Invariant::DocumentsJob, &keys.job(JOB_TYPE, &job.id), problem()))
 }
 
@@ -272,7 +289,7 @@ pub fn check_database(
         return Some(Finding::new(Invariant::Counted, &key, "it has no update sequence"));
     };
     let counted = Counters { sequence: tally.latest, documents: tally.documents, deleted: tally.deleted };
-    let problem = || format!("{} are stored, and counted are {}", words(counters), words(&counted));
+    let problem = || format!("{} are stored, and the documents are {}", words(counters), words(&counted));
     (*counters != counted).then(|| Finding::new(Invariant::Counted, &sequence, problem()))
 }
 

@@ -228,7 +228,7 @@ async fn check_format(store: &Store, keys: &Keyspace, report: &mut Report) -> Re
     let problem = match format.as_deref().map(Format::read) {
         Some(Format::Version(FORMAT_VERSION)) => return Ok(()),
         Some(Format::Version(other)) => {
-            format!("it is in format {other}, this release knows {FORMAT_VERSION}")
+            format!("it is in format {other}, and this release knows format {FORMAT_VERSION}")
         }
         Some(Format::Copying(copying)) => format!("it is an unfinished copy of {}", copying.from),
         Some(Format::Unknown(found)) => format!("its format is {found:?}"),

@@ -12,7 +12,7 @@ macro_rules! invariants {
         }
 
         impl Invariant {
-            /// All of them.
+            /// All invariants.
             pub const ALL: &[Invariant] = &[$(Invariant::$name,)*];
 
             /// What must hold, as a sentence.
@@ -36,135 +36,135 @@ macro_rules! invariants {
 invariants! {
     /// A value matches what its key promises.
     Readable: "rows can be read",
-        "whoever needs this row fails with `corrupt`; the rest of the store is not affected",
-        "compare the row with `turnwise store dump`; restore it from a backup, or clear it if it can be done without";
+        "every operation that needs this row fails with `corrupt`; the rest of the store is not affected",
+        "compare the row with `turnwise store dump`; restore it from a backup, or clear it if nothing needs it";
     /// A key belongs to the keyspace.
-    Known: "every row is known",
+    Known: "this release knows the key of every row",
         "another program, or a newer release, has written under this store's prefix",
-        "if a newer release shares the store, check with that one; otherwise give the other program a prefix of its own";
+        "if a newer release shares the store, run its `turnwise store check`; otherwise give the other program its own prefix";
     /// The format row names this release's format.
     Format: "the store is in this release's format",
         "no server of this release starts on it",
-        "an unfinished copy: run `turnwise store copy` again; another version: use the release that wrote it";
+        "for an unfinished copy, run `turnwise store copy` again; for another version, use the release that wrote it";
     /// The state in the record agrees with the index rows.
     OnePlace: "a job is in one place, the one that its record names",
-        "a job that is nowhere never runs again; one in a second place is looked at by workers, who fail on it with `corrupt`",
-        "add the job again (`POST /v1/jobs`) if it is nowhere; a stray index row is to be cleared by hand";
+        "a job without the row of its place never runs again; workers fail with `corrupt` on a row of another place",
+        "add the job again (`POST /v1/jobs`) if its row is missing; clear a row of another place by hand";
     /// A record states that its row has a key only if it has one.
-    Keyed: "a job that is sorted by a key is pending and has one",
-        "the job's row in the queue is not where its record says: claiming the job leaves the row behind",
-        "remove the record and its pending row by hand and add the job again";
+    Keyed: "a pending job that is sorted by a key has a key",
+        "the job's row in the queue is not where its record says: a claim of the job leaves the row behind",
+        "clear the record and its pending row by hand, and add the job again";
     /// A parked job has the row that wakes it, and such a row has its job.
-    Parked: "a parked job has its row, and a parked row its job",
-        "no news wake the job: it runs again when its time has come, hours later",
-        "`turnwise jobs retry`, or write its document again; a stray row is cleared by hand and does no harm";
+    Parked: "a parked job has a `parked` row, and each such row has its job",
+        "a change does not wake the job: it runs again when its time has come, hours later",
+        "retry the job (`turnwise jobs retry`), or write its document again; a row without a job does no harm: clear it by hand";
     /// A lock's rows agree with the records of the jobs that hold it, wait for it, or have reserved it.
-    LockAgrees: "the locks of a job are those that its record names",
-        "a lock that nobody gives back keeps others waiting for ever; one without its row keeps nobody out",
-        "restart the job's worker if it runs: its claim ends, and with it its locks; a row without a job is cleared by hand";
+    LockAgrees: "the rows of a job's locks are those that its record names",
+        "a lock that no claim releases blocks other jobs for ever; a lock without its row excludes no job",
+        "if the job runs, restart its worker: the claim ends, which releases its locks; clear a row without a job by hand";
     /// Locks exclude the jobs that they must.
-    LockExcludes: "no two jobs hold what does not go together",
-        "two jobs work at the same time on what only one of them may touch",
-        "cancel one of the two (`turnwise locks` names them), and look at what they did";
+    LockExcludes: "no two jobs hold locks that exclude each other",
+        "two jobs use a resource at the same time that only one of them may use",
+        "cancel one of the two (`turnwise locks` names them), and check the work of both";
     /// Units in use do not exceed the capacity.
-    LockCapacity: "no more units are held than there are",
-        "a resource is used by more jobs at once than it can take",
+    LockCapacity: "no more units of a resource are held than exist",
+        "more jobs use a resource at the same time than it can serve",
         "cancel one of the holders (`turnwise locks` names them)";
     /// A job's rows in buckets agree with its record.
-    RateAgrees: "the places that a job has in buckets are those that its record names",
-        "a place that nobody gives back keeps another job of the bucket from starting for ever",
-        "restart the job's worker if it runs: its claim ends, and with it its places; a row without a job is cleared by hand";
+    RateAgrees: "a job's places in buckets are those that its record names",
+        "a place that no claim releases keeps another job of the bucket from starting for ever",
+        "if the job runs, restart its worker: the claim ends, which releases its places; clear a row without a job by hand";
     /// No more jobs of a bucket run than allowed.
-    RateHolds: "no more jobs of a bucket run than the limit of one of them",
-        "what the limit was to protect is used by more jobs at once than it can take",
+    RateHolds: "no more jobs of a bucket run than the highest of their limits",
+        "more jobs run at the same time than the limit allows for the resource that it protects",
         "cancel some of them (`turnwise jobs list --state running`)";
     /// Limited jobs that could run are checked by a pass.
-    RateMarked: "a bucket with room that holds jobs back is marked",
-        "nobody looks at these jobs until one more of the bucket ends or is held back",
-        "`turnwise jobs retry` puts one of them into the queue, and its end lets the others go";
+    RateMarked: "a bucket with room and limited jobs is marked",
+        "no worker checks these jobs until another job of the bucket ends or becomes limited",
+        "retry one of them (`turnwise jobs retry`): it returns to the queue, and its end lets the others start";
     /// A run whose timeouts servers enforce is in their index.
-    DeadlineAgrees: "a run is looked at when its active row says so",
-        "a run that hangs may keep its job; a stray row costs each look at deadlines a little",
-        "restart the job's worker if it runs; a row without a run is cleared by hand";
-    /// Rows in both directions, their number, and an end that will update the job.
-    WaitsFor: "what a job waits for is in rows, both ways, and knows of it",
-        "the job waits for ever, or starts before what it was to wait for has ended",
-        "`turnwise jobs retry` starts the job without waiting any longer; add it again to wait anew";
+    DeadlineAgrees: "the deadline of a run is the one that its active row names",
+        "no server ends the run if it hangs; a row without a run costs each check of deadlines a little",
+        "restart the job's worker if it runs; clear a row without a run by hand";
+    /// A dependency has rows in both directions, the record counts them, and the end of the dependency will update the job.
+    WaitsFor: "a dependency has two rows, and its end will update the job",
+        "the job waits for ever, or starts before its dependencies have ended",
+        "retry the job (`turnwise jobs retry`) to start it without waiting any longer; add it again to wait again";
     /// Workers read the queues of the tenants that wait.
-    TenantWaits: "a tenant with pending jobs is among those that wait",
-        "nobody looks at the tenant's queue: its jobs do not start until one more is added",
+    TenantWaits: "a tenant with pending jobs has a `waiting` row",
+        "no worker reads the tenant's queue: its jobs do not start until another one is added",
         "add any job of this type and tenant, and remove it again";
     /// A charge is a sum of times.
     Charged: "what was charged to a tenant is not negative",
-        "the tenant gets more than its share, or less, until the row is forgotten",
-        "clear the row by hand; the tenant is charged anew";
+        "the tenant gets more or less than its share until the row is cleared",
+        "clear the row by hand; the tenant is then charged from zero";
     /// No index row or piece of options without a record.
-    Owned: "nothing belongs to no job",
-        "a row was left behind by a job that is gone; in `pending`, `delayed` or `ended` a worker fails on it with `corrupt`",
+    Owned: "every row of a job has a record",
+        "a job that was removed has left a row behind; in `pending`, `delayed` or `ended` a worker fails on it with `corrupt`",
         "clear the row by hand, or add a job with this type and id and remove it";
     /// A running job's worker still has rows.
-    HolderKnown: "a claim's worker is known",
-        "no neighbour watches a worker that has no rows, so nobody ever gives this job back",
-        "remove the record and its active row by hand and add the job again";
+    HolderKnown: "the worker of every claim has rows",
+        "no neighbour watches a worker that has no rows, so no process ever takes this job back",
+        "clear the record and its active row by hand, and add the job again";
     /// The active row carries the claim and the flags of the record.
     ActiveAgrees: "an active row agrees with its record",
         "the worker's reports are refused, or a request to cancel does not reach it",
-        "restart the worker: its jobs are given back and claimed anew";
+        "restart the worker: its jobs are given back and claimed again";
     /// Options are in the record or in consecutive pieces.
-    OptionsWhole: "a job's options are whole",
-        "the job cannot be started: its options cannot be read",
+    OptionsWhole: "a job's options are complete",
+        "the job cannot start, because its options cannot be read",
         "add the job again with its options";
     /// No two claims of a worker have the same number.
-    ClaimUnique: "no claim is given twice",
+    ClaimUnique: "a worker uses the number of a claim once",
         "two jobs run under one claim: the end of one can be taken for the end of the other",
         "restart the worker";
     /// A counted claim is not above its counter.
-    ClaimCounted: "a claim's number was counted",
-        "the worker may be given the same number once more",
-        "restart the worker: it registers anew, and its numbers begin anew";
+    ClaimCounted: "the number of a claim is not above its worker's counter",
+        "the worker may get the same number again",
+        "restart the worker: it registers under a new id, and its numbers start again";
     /// A member can be watched.
     MemberHealthy: "a member has a health counter",
-        "nobody watches the worker, and it cannot ping: it halts",
+        "no neighbour watches the worker, and its heartbeats fail: it halts",
         "restart the worker; clear its row in `workers` by hand if it stays";
     /// A worker's other rows are cleared before its health row.
-    Outlived: "no row of a worker outlives it",
-        "nobody watches a worker without a health row, so nobody ever clears this row",
+    Outlived: "the health row of a worker is its last row",
+        "no neighbour watches a worker without a health row, so no process ever clears this row",
         "clear the row by hand; it does no harm";
     /// The membership row agrees with the health row.
-    WorkerAgrees: "a health row agrees with its worker's",
-        "neighbours judge the worker by another timeout than its own",
+    WorkerAgrees: "a health row agrees with the row of its worker",
+        "neighbours use another timeout for the worker than its own",
         "restart the worker";
     /// There is a versionstamp to watch for changes.
-    Stamped: "what is watched is a versionstamp",
-        "who waits for this key may miss a change; the next change sets it right",
+    Stamped: "a watched key holds a versionstamp",
+        "a process that watches this key may miss a change; the next change corrects the row",
         "nothing, or restart a worker of the type";
     /// A database's rows have a database.
-    DatabaseThere: "documents belong to a database",
-        "a deleted database has left rows behind; one of the same name would show them",
+    DatabaseThere: "documents belong to a database that exists",
+        "a deleted database has left rows behind; a new one of the same name would show them",
         "create the database and delete it again";
     /// The counters agree with the rows.
     Counted: "a database's counters agree with its documents",
-        "`doc_count`, `doc_del_count` or `update_seq` are wrong; a changes feed may skip or repeat",
+        "`doc_count`, `doc_del_count` or `update_seq` are wrong; a changes feed may skip or repeat changes",
         "copy the documents to a new database";
     /// Every document has one change row.
-    Changed: "a document is in the changes once, at its sequence",
-        "changes feeds miss the document, or fail on a row that names none",
+    Changed: "a document has one change row, at its sequence",
+        "changes feeds miss the document, or fail on a row whose document does not exist",
         "write the document again";
     /// All pieces of the body exist.
-    BodyWhole: "a document's body is whole",
+    BodyWhole: "a document's body is complete",
         "the document cannot be read",
         "write the document again, with its current revision";
     /// A document's replication exists, and is of its current revision.
     Scheduled: "a document has its replication, and a replication its document",
-        "the document is not replicated, or `_scheduler/docs` shows one that is not there",
+        "the document is not replicated, or `_scheduler/docs` shows a document that does not exist",
         "write the document again";
     /// A row that is due is in the index, and the reverse.
-    Resolved: "what is to be resolved is among the unresolved",
+    Resolved: "a document that waits for its replication id, or for a check of its filter, is in the index",
         "the document waits for ever for its replication id",
-        "write the document again; an entry without a row is cleared by the next server that looks";
+        "write the document again; the next server that reads an entry without a row clears it";
     /// Document and job name each other.
-    DocumentsJob: "a document's job is there, and belongs to it",
-        "the replication does not run, or runs for a document that does not know it",
+    DocumentsJob: "a document's job exists, and belongs to it",
+        "the replication does not run, or runs for a document that does not name it",
         "write the document again; remove a job without a document (`turnwise jobs`)";
 }
 

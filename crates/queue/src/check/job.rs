@@ -26,9 +26,9 @@ pub struct JobRows {
     pub places: BTreeMap<IndexRow, Bytes>,
     /// Pieces of its options: number and size in bytes.
     pub pieces: BTreeMap<u32, usize>,
-    /// What would wake it.
+    /// Its rows `("parked", …)`: what would wake it.
     pub parked: BTreeSet<Parked>,
-    /// Where it has been unwatched since it was parked.
+    /// Its rows `("unwatched", …)`.
     pub unwatched: BTreeSet<Parked>,
     /// The locks that it holds.
     pub locks: BTreeMap<(Spot, Mode), HolderRow>,
@@ -189,7 +189,11 @@ pub fn check_job(
     let index = job.index_row();
     if !rows.places.contains_key(&index) {
         let expected = super::key_text(&index.key(keys, key));
-        found(Invariant::OnePlace, &record_key, format!("it is {state:?}, but {expected} is not there"));
+        found(
+            Invariant::OnePlace,
+            &record_key,
+            format!("it is {state:?}, and the row {expected} is missing"),
+        );
     }
     for other in rows.places.keys().filter(|found| **found != index) {
         let problem = format!("the record is {state:?} and names another place");
@@ -199,7 +203,7 @@ pub fn check_job(
         found(
             Invariant::OnePlace,
             &record_key,
-            format!("it is read as {state:?}, and has fields of another state"),
+            format!("it is read as {state:?}, and also has fields of another state"),
         );
     }
     if let Some(run) = job.run() {
@@ -210,25 +214,26 @@ pub fn check_job(
         if let Some(value) = rows.places.get(&index) {
             let row = keys.active_entry(&key.0, &claim.worker, &key.1);
             match serde_json::from_slice::<Active>(value) {
-                Err(error) => found(Invariant::Readable, &row, format!("no active row: {error}")),
+                Err(error) => found(Invariant::Readable, &row, format!("it is not an active row: {error}")),
                 Ok(active) if active.claim != claim.number => {
-                    let problem = format!("it has claim {}, the record claim {}", active.claim, claim.number);
+                    let problem =
+                        format!("it has claim {}, and the record has claim {}", active.claim, claim.number);
                     found(Invariant::ActiveAgrees, &row, problem);
                 }
                 Ok(active) if !is_looked_at(&active, rows, claim) => {
                     let problem =
-                        format!("it names {:?}, and the deadlines are {:?}", active.deadline, rows.deadlines);
+                        format!("it names {:?}, and the index has {:?}", active.deadline, rows.deadlines);
                     found(Invariant::DeadlineAgrees, &row, problem);
                 }
                 Ok(active) if active.cancel_requested != run.cancel_requested => {
-                    let problem = "only one of row and record says that the job is to be cancelled";
+                    let problem = "only one of this row and the record has a request to cancel the job";
                     found(Invariant::ActiveAgrees, &row, problem.to_owned());
                 }
                 Ok(_) => {}
             }
         }
         if job.ended_claim.as_ref() == Some(claim) {
-            let problem = format!("claim {} has ended before", claim.number);
+            let problem = format!("claim {} has already ended", claim.number);
             found(Invariant::ClaimUnique, &record_key, problem);
         }
         if run.next.unmet > 0 && run.then != Then::Again {
@@ -237,7 +242,7 @@ pub fn check_job(
     }
     if let Some(at) = job.parked().filter(|at| !rows.parked.contains(at)) {
         let expected = super::key_text(&keys.parked_entry(&key.0, at, &key.1));
-        found(Invariant::Parked, &record_key, format!("{expected} is not there"));
+        found(Invariant::Parked, &record_key, format!("the row {expected} is missing"));
     }
     for stray in rows.parked.iter().filter(|at| Some(*at) != job.parked()) {
         let row = keys.parked_entry(&key.0, stray, &key.1);
@@ -249,17 +254,17 @@ pub fn check_job(
     }
     let unmet = rows.after.len();
     if job.unmet() as usize != unmet {
-        let problem = format!("it says that it waits for {} jobs, and has {unmet} rows", job.unmet());
+        let problem = format!("it states that it waits for {} jobs, and has {unmet} rows", job.unmet());
         found(Invariant::WaitsFor, &record_key, problem);
     }
     for ((on_type, on_id), group) in rows.after.symmetric_difference(&rows.back) {
         let back = keys.dependents_entry((on_type, on_id), *group, &key.0, &key.1);
-        found(Invariant::WaitsFor, &back, "it is there without the other one of its pair".to_owned());
+        found(Invariant::WaitsFor, &back, "only one of the two rows of this dependency exists".to_owned());
     }
     let named: BTreeSet<&Bucket> = job.buckets().iter().collect();
     for bucket in named.iter().filter(|bucket| !rows.buckets.contains_key(bucket)) {
         let row = super::key_text(&keys.rate_holder(bucket, &key.0, &key.1));
-        found(Invariant::RateAgrees, &record_key, format!("it is {state:?}, but {row} is not there"));
+        found(Invariant::RateAgrees, &record_key, format!("it is {state:?}, and the row {row} is missing"));
     }
     for (bucket, place) in &rows.buckets {
         if !named.contains(bucket) || job.claim() != Some(&place.claim) {
@@ -268,11 +273,15 @@ pub fn check_job(
         }
     }
     if state.is_final() && job.awaited.is_some() {
-        found(Invariant::WaitsFor, &record_key, format!("it is {state:?}, and others wait for it"));
+        found(
+            Invariant::WaitsFor,
+            &record_key,
+            format!("it is {state:?}, and still names a group of dependents"),
+        );
     }
     for at_us in rows.deadlines.keys().filter(|_| !state.is_claimed()) {
         let row = keys.deadline(*at_us, &key.0, &key.1);
-        found(Invariant::DeadlineAgrees, &row, format!("the record is {state:?}"));
+        found(Invariant::DeadlineAgrees, &row, format!("the record is {state:?}, which has no run"));
     }
     if job.is_keyed() && !job.priority.is_some_and(f64::is_finite) {
         let problem = format!("it is {state:?} with the priority {:?}", job.priority);
@@ -311,7 +320,11 @@ pub fn check_awaited(
         return None;
     }
     let row = keys.after_entry(job_type, id, (&on.0, &on.1));
-    Some(Finding::new(Invariant::WaitsFor, &row, "the other job knows nothing of it"))
+    Some(Finding::new(
+        Invariant::WaitsFor,
+        &row,
+        "the record of the dependency does not name this group of dependents",
+    ))
 }
 
 /// The first problem with the pieces of a job's options.

@@ -27,12 +27,12 @@ pub(super) fn check_locks(keys: &Keyspace, key: &JobKey, rows: &JobRows) -> Vec<
         if let Some(value) = rows.places.get(&pending).filter(|_| job.is_pending())
             && *value != pending_value(job)
         {
-            found(&pending.key(keys, key), "it wants to lock something else than its record".to_owned());
+            found(&pending.key(keys, key), "its locks differ from those of the record".to_owned());
         }
     }
     let name = |(spot, mode): &(Spot, Mode)| keys.lock_holder(spot, *mode, &key.0, &key.1);
     for lock in held.iter().filter(|lock| !rows.locks.contains_key(*lock)) {
-        found(&record_key, format!("it holds {}, whose row is not there", key_text(&name(lock))));
+        found(&record_key, format!("it holds {}, and this row is missing", key_text(&name(lock))));
     }
     for (lock, row) in &rows.locks {
         match record {
@@ -41,14 +41,14 @@ pub(super) fn check_locks(keys: &Keyspace, key: &JobKey, rows: &JobRows) -> Vec<
                 found(&name(lock), format!("the record is {:?} and names no such lock", job.state()));
             }
             Some(job) if job.claim() != Some(&row.claim) => {
-                found(&name(lock), "it is of another claim than the record's".to_owned());
+                found(&name(lock), "it has another claim than the record".to_owned());
             }
             Some(job) if lock.0 == Spot::BIG_LOCK => {
                 let told =
                     row.all.as_ref().map(|all| (&all.locks, &all.traits, &all.held, all.waits.as_ref()));
                 let waits = job.waits().map(|waits| &waits.lock);
                 if told != job.held().map(|held| (&job.locks, &job.traits, held, waits)) {
-                    found(&name(lock), "it tells something else than the record".to_owned());
+                    found(&name(lock), "its data differ from the record".to_owned());
                 }
             }
             Some(_) => {}
@@ -56,7 +56,7 @@ pub(super) fn check_locks(keys: &Keyspace, key: &JobKey, rows: &JobRows) -> Vec<
     }
     let name = |(spot, ticket): &(Spot, i64)| keys.lock_queue_entry(spot, *ticket, &key.0, &key.1);
     for place in queued.keys().filter(|place| !rows.queued.contains_key(*place)) {
-        found(&record_key, format!("it waits at {}, which is not there", key_text(&name(place))));
+        found(&record_key, format!("it names the entry {}, and this row is missing", key_text(&name(place))));
     }
     for (place, row) in &rows.queued {
         match (record, queued.get(place)) {
@@ -67,7 +67,7 @@ pub(super) fn check_locks(keys: &Keyspace, key: &JobKey, rows: &JobRows) -> Vec<
             (Some(job), Some(lock)) => {
                 let claim = row.waits.as_ref().map(|waiter| &waiter.claim);
                 if claim != job.claim() || (row.mode, row.units) != (lock.mode, lock.units) {
-                    found(&name(place), "it says something else than the record".to_owned());
+                    found(&name(place), "its data differ from the record".to_owned());
                 }
             }
         }
@@ -81,7 +81,7 @@ pub fn check_learnt(key: &[u8], slot: u64, value: &[u8]) -> Option<Finding> {
         Err(error) => Some(Finding::new(Invariant::Readable, key, error.to_string())),
         // No lookup finds it there; a value that gets this slot overwrites it.
         Ok(learnt) if !learnt.slots().contains(&slot) => {
-            Some(Finding::new(Invariant::Readable, key, "it is of a value that has other slots".to_owned()))
+            Some(Finding::new(Invariant::Readable, key, "its value belongs to other slots".to_owned()))
         }
         Ok(_) => None,
     }
@@ -114,7 +114,7 @@ impl Job {
 fn wrong_record(job: &Job) -> Option<String> {
     let holds_none = job.run().is_some_and(|run| run.held.is_none() && !job.locks.is_none());
     holds_none
-        .then(|| format!("it is {:?}, declares locks, and holds none, not even the big one", job.state()))
+        .then(|| format!("it is {:?}, declares locks, and holds none, not even the big lock", job.state()))
 }
 
 /// Checks the holders of one level after the other, in the order of their keys. The exclusive holders of a level come before
@@ -154,7 +154,8 @@ impl LockTally {
             None => self.exclusive.values().find(|other| *other != job),
         };
         if let Some(other) = self.whole.as_ref().into_iter().chain(named).find(|other| *other != job) {
-            let problem = format!("job {:?} of type {:?} holds what does not go with it", other.1, other.0);
+            let problem =
+                format!("job {:?} of type {:?} holds a lock that excludes this one", other.1, other.0);
             findings.push(Finding::new(Invariant::LockExcludes, key, problem));
         }
         match (mode, name) {
@@ -187,10 +188,10 @@ impl LockTally {
 }
 
 impl Shared {
-    /// The last holder to come found room under the capacity of that time; since then units have only been released.
+    /// The last holder to take units found room under the capacity at that time. Since then, units have only been released.
     fn check(self) -> Option<Finding> {
         let most = self.capacity.filter(|most| self.units > u64::from(*most))?;
-        let problem = format!("{} units are held, and there were never more than {most}", self.units);
+        let problem = format!("{} units are held, and the capacity was at most {most}", self.units);
         Some(Finding::new(Invariant::LockCapacity, &self.key, problem))
     }
 }

@@ -56,14 +56,14 @@ impl RateTally {
             // The last of these jobs to start obeyed its limit, and no job has started since.
             if running > u64::from(most) {
                 let problem =
-                    format!("{running} of {bucket} run, and none of them may beside more than {most}");
+                    format!("{running} jobs of {bucket} run, and the highest of their limits is {most}");
                 findings.push(Finding::new(Invariant::RateHolds, &keys.rate_holders(&bucket).0, problem));
             }
             for (job_type, most) in waiting {
                 if u64::from(most) > running && !unmarked && !marked.contains(&job_type) {
                     let key = keys.roomy_entry(&job_type, &bucket);
                     let problem =
-                        format!("{running} of {bucket} run, of {most}, and jobs of it are held back");
+                        format!("{running} of at most {most} jobs of {bucket} run, and jobs are limited");
                     findings.push(Finding::new(Invariant::RateMarked, &key, problem));
                 }
             }

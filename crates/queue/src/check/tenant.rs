@@ -9,7 +9,7 @@ use crate::usage::{Boost, Charged};
 pub fn check_waiting(key: &[u8], value: Option<&Bytes>) -> Option<Finding> {
     match value {
         Some(_) => check_stamp(key, value),
-        None => Some(Finding::new(Invariant::TenantWaits, key, "it is not there")),
+        None => Some(Finding::new(Invariant::TenantWaits, key, "the row is missing")),
     }
 }
 

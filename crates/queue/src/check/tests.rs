@@ -229,8 +229,8 @@ fn two_claims_of_a_worker_differ_and_are_counted() {
     assert_eq!(found(&[1, 2, 9], Some(8)), [Invariant::ClaimCounted]);
 }
 
-/// The findings for a job that wants locks, with these rows: `(level, name, mode)` and the claim number of each holder, and
-/// the ticket of an entry in the queue of `l/r`.
+/// The findings for a job that wants locks. Its rows are `place`, a row for each lock in `held` (with the number of the
+/// claim that holds it), and an entry with `ticket` in the queue of `l/r`.
 fn found_in_locks(
     extra: serde_json::Value,
     place: (IndexRow, &str),
@@ -358,7 +358,7 @@ fn the_locks_of_a_job_are_checked() {
 }
 
 #[test]
-fn what_is_held_of_a_level_is_compared() {
+fn the_holders_of_a_level_are_compared() {
     let keys = Keyspace::default();
     let found = |held: &[(&Spot, Mode, &str, u32, Option<u32>)]| -> Vec<Invariant> {
         let mut rows: Vec<(Bytes, serde_json::Value)> = Vec::new();

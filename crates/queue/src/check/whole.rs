@@ -25,7 +25,9 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
     let mut unsettled: BTreeSet<(JobKey, i64)> = BTreeSet::new();
     for (key, value) in rows {
         match Row::parse(keys, key) {
-            None => findings.push(Finding::new(Invariant::Known, key, "it has no meaning here")),
+            None => {
+                findings.push(Finding::new(Invariant::Known, key, "no key of this release looks like this"))
+            }
             Some(Row::Worker(worker, row)) => {
                 drop(workers.entry(worker).or_default().insert(row, value.clone()))
             }

@@ -38,12 +38,12 @@ pub fn check_worker(keys: &Keyspace, key: &JobKey, rows: &BTreeMap<WorkerRow, By
     };
     let health = rows.get(&WorkerRow::Health).map(|value| serde_json::from_slice::<Health>(value));
     if let Some(Err(error)) = &health {
-        found(Invariant::Readable, WorkerRow::Health, format!("no health row: {error}"));
+        found(Invariant::Readable, WorkerRow::Health, format!("it is not a health row: {error}"));
     }
     if let Some(value) = rows.get(&WorkerRow::Claims)
         && let Err(error) = serde_json::from_slice::<u64>(value)
     {
-        found(Invariant::Readable, WorkerRow::Claims, format!("no claim's number: {error}"));
+        found(Invariant::Readable, WorkerRow::Claims, format!("it is not the number of a claim: {error}"));
     }
     if let Some(value) = rows.get(&WorkerRow::Signal) {
         let row = WorkerRow::Signal.key(keys, key);
@@ -55,13 +55,15 @@ pub fn check_worker(keys: &Keyspace, key: &JobKey, rows: &BTreeMap<WorkerRow, By
     let Some(member) = rows.get(&WorkerRow::Member) else {
         if health.is_none() {
             for row in rows.keys() {
-                found(Invariant::Outlived, *row, "the worker has no other row".to_owned());
+                found(Invariant::Outlived, *row, "the worker has no health row".to_owned());
             }
         }
         return findings;
     };
     match (read_worker(key, member), health) {
-        (Err(error), _) => found(Invariant::Readable, WorkerRow::Member, format!("no worker: {error}")),
+        (Err(error), _) => {
+            found(Invariant::Readable, WorkerRow::Member, format!("it is not a worker's row: {error}"))
+        }
         (Ok(_), None) => {
             found(Invariant::MemberHealthy, WorkerRow::Member, "it has no health row".to_owned())
         }
@@ -69,7 +71,7 @@ pub fn check_worker(keys: &Keyspace, key: &JobKey, rows: &BTreeMap<WorkerRow, By
             if (worker.health_timeout_us, worker.external) != (health.timeout_us, health.external) =>
         {
             let problem = format!(
-                "its timeout is {} µs and the worker's {} µs, external {} and {}",
+                "its timeout is {} µs and the worker's is {} µs; `external` is {} and {}",
                 health.timeout_us, worker.health_timeout_us, health.external, worker.external
             );
             found(Invariant::WorkerAgrees, WorkerRow::Health, problem);
@@ -83,8 +85,8 @@ pub fn check_worker(keys: &Keyspace, key: &JobKey, rows: &BTreeMap<WorkerRow, By
 pub fn check_stamp(key: &[u8], value: Option<&Bytes>) -> Option<Finding> {
     let problem = match value {
         Some(value) if value.len() == STAMP_BYTES => return None,
-        Some(value) => format!("it has {} bytes, a versionstamp has {STAMP_BYTES}", value.len()),
-        None => "it is not there".to_owned(),
+        Some(value) => format!("it has {} bytes, and a versionstamp has {STAMP_BYTES}", value.len()),
+        None => "the row is missing".to_owned(),
     };
     Some(Finding::new(Invariant::Stamped, key, problem))
 }

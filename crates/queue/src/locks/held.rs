@@ -219,7 +219,7 @@ impl Held {
         1 + self.levels.values().map(of_level).sum::<usize>()
     }
 
-    /// Always false: there is the big lock.
+    /// Always false, because a claim with locks holds the big lock.
     pub fn is_empty(&self) -> bool {
         false
     }

@@ -39,8 +39,8 @@ pub struct Entry {
 /// Which rows a listing by place includes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Which {
-    /// Only this level; an inner `None` is the big lock. Without, all levels; then of the big lock only the jobs that hold
-    /// or want it exclusively, since every job with locks shares it.
+    /// Only this level; an inner `None` is the big lock. An outer `None` lists all levels. Of the big lock, it then lists
+    /// only the jobs that hold or want it exclusively, since every job with locks shares it.
     pub level: Option<Option<String>>,
     /// Only resources of this name, and locks on their whole levels, which include them.
     pub name: Option<String>,
@@ -226,7 +226,7 @@ async fn at_level(
     after: Option<&Behind>,
     limit: usize,
 ) -> Result<Vec<Entry>> {
-    // Every job with locks shares the big lock, so that the sharers are of no interest.
+    // Every job with locks shares the big lock, so a listing of all levels leaves the sharers out.
     let alone = level.is_none() && which.level.is_none();
     let spots: Vec<Option<Spot>> = match (level, &which.name) {
         (Some(level), Some(name)) => vec![Some(Spot::whole(level)), Some(Spot::resource(level, name))],

@@ -1,15 +1,15 @@
 //! Locks as rows.
 //!
-//! *Model.* A job takes its declared and known locks ([`Requests`](turnwise_policy::predictive_queue::locks::Requests)) with
-//! its claim, all or nothing ([`crate::claims::claim_with`]): a job that cannot have them stays pending and holds nothing.
-//! It requests further locks while it runs ([`request`]), and waits for them under its claim, in the order of each lock's
-//! queue. The transaction that ends the claim releases all of them; nothing else does, and a stale claim changes nothing. A
-//! job whose claim was refused for too long [`reserve`]s its locks.
+//! *Model.* A job takes its declared and known locks ([`Requests`](turnwise_policy::predictive_queue::locks::Requests))
+//! with its claim, all or nothing ([`crate::claims::claim_with`]). A job that cannot have them stays pending and holds
+//! nothing. It requests further locks while it runs ([`request`]), and waits for them under its claim, in the order of each
+//! lock's queue. The transaction that ends the claim releases all of them; nothing else does, and a stale claim changes
+//! nothing. A job whose claim was refused for too long [`reserve`]s its locks.
 //!
 //! *No deadlocks.* No job waits for a job that holds nothing, so any claim may be refused. A running job waits only for a
 //! lock that comes after all that it holds in the lock order, and so do the holders. A held lock on a whole level comes
-//! after each of its resources. Reservations block only claims. A job that waits for something of a level of which it holds
-//! nothing does not block a job that holds something there: it may be waiting for that job.
+//! after each of its resources. Reservations block only claims. A job may wait for a lock of a level of which it holds
+//! nothing. It does not block a job that holds something of that level, because it may be waiting for that job.
 //!
 //! *Rows.* Holders of each mode have separate ranges, so that a job that shares a lock reads nothing that other sharers
 //! write. Keys have the names of levels, never their order.

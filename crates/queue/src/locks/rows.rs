@@ -47,7 +47,7 @@ pub struct AllOf {
 }
 
 impl AllOf {
-    /// The same for a pass that weighs other jobs against it.
+    /// The same in the policy's form, for a pass that weighs other jobs against it.
     pub fn running(&self, levels: &Levels) -> Running {
         let locks = self.held.locks().into_iter().chain(self.waits.clone());
         Running::new(locks.filter_map(|lock| lock.lock(levels)), &self.locks, levels)
@@ -99,7 +99,8 @@ pub(crate) fn capacity(levels: &Levels, spot: &Spot) -> Option<u32> {
     levels.capacity(levels.position(level)?, name)
 }
 
-/// The value of a pending row: the job's locks, so that a pass needs no record. With its traits in a list, if it has some.
+/// The value of a pending row: the job's locks, so that a pass needs no record. For a job with traits, a list of locks and
+/// traits.
 pub(crate) fn pending_value(job: &Job) -> Bytes {
     if job.locks.is_none() {
         Bytes::new()

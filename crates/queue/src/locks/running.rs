@@ -44,8 +44,8 @@ pub enum Asked {
 /// value has changed.
 ///
 /// # Errors
-/// `Halt` for a lost claim. `Invalid` for a lock that the job's declaration does not cover, for an unknown level, for too
-/// many locks, and while the job waits for another lock.
+/// `Halt` for a lost claim. `Invalid` for a lock that the job's declaration does not cover, an unknown level, or too many
+/// locks; also while the job waits for another lock.
 pub async fn request(
     tx: &Transaction,
     keys: &Keyspace,
@@ -83,8 +83,8 @@ pub async fn poll(
     take(tx, keys, levels, job, run.claim, &locks, now_us).await
 }
 
-/// Stops waiting: the job continues with the locks that it holds. An earlier request that is still on its way, its caller
-/// gone or without an answer, then comes too late, even if the job does not wait yet.
+/// Stops waiting: the job continues with the locks that it holds. An earlier request may still be in flight, after its
+/// caller has disconnected or given up. That request now conflicts, even if the job does not wait yet.
 ///
 /// # Errors
 /// `Halt` for a lost claim.
@@ -103,8 +103,8 @@ pub async fn withdraw(tx: &Transaction, keys: &Keyspace, run: RunKey<'_>, now_us
 /// only be released as a whole, and the big lock not at all.
 ///
 /// # Errors
-/// `Halt` for a lost claim. `Invalid` for the big lock, and while the job waits for a lock: its place in the queue depends
-/// on the locks that it held then, and that is what rules out deadlocks.
+/// `Halt` for a lost claim. `Invalid` for the big lock, and while the job waits for a lock. Its place in that lock's queue
+/// depends on the locks that it held when it entered the queue, which rules out deadlocks.
 pub async fn release_some(tx: &Transaction, keys: &Keyspace, run: RunKey<'_>, spots: &[Spot]) -> Result<()> {
     let mut job = held_job(tx, keys, run.job_type, run.id, run.claim).await?;
     if spots.contains(&Spot::BIG_LOCK) {

@@ -5,7 +5,7 @@
 //! no row that other sharers write, unless units are counted. A job with a ticket reads queues up to its ticket: later jobs
 //! do not conflict with it.
 //!
-//! The ranges of one lock are read concurrently, and those of several locks together: with a remote store, a claim of many
+//! The ranges of one lock are read concurrently, and those of several locks together. With a remote store, a claim of many
 //! locks would otherwise outlive its transaction. They are read without conflicts, and proven if nothing blocks.
 
 use std::collections::BTreeMap;
@@ -69,12 +69,12 @@ pub struct Blocked {
 /// Which jobs may block the caller.
 #[derive(Clone, Copy)]
 pub(super) enum Rule<'a> {
-    /// A claim: it holds nothing yet, so that no job waits for it, and every earlier job blocks it. With the ticket of its
-    /// reservation, if it has one.
+    /// A claim, with the ticket of its reservation if it has one. It holds nothing yet, so that no job waits for it, and
+    /// every earlier job blocks it.
     Claim(Option<i64>),
-    /// A running job. Reservations do not block it. Neither does a job that waits for a level of which it holds nothing
-    /// while this job holds something there. So no job is blocked by a job that waits for it. With its ticket, if it waits
-    /// already.
+    /// A running job, with its ticket if it already waits. Reservations do not block it. A job that waits at a level where
+    /// it holds nothing does not block it, if this job holds something there. So no job is blocked by a job that waits for
+    /// it.
     Run(Option<i64>, &'a Held),
 }
 

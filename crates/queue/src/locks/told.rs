@@ -9,8 +9,8 @@ use super::search::{Blocked, Rule, Search};
 use crate::job::Job;
 use crate::{Keyspace, Result};
 
-/// What blocks a running job that waits: up to `most` of the holders of its lock, and then of the jobs before it in a queue.
-/// `None` if it does not wait, or if nothing blocks it. Adds no read conflict.
+/// The jobs that block a running job that waits, up to `most`: the holders of its lock, and then the jobs before it in a
+/// queue. `None` if it does not wait, or if nothing blocks it. Adds no read conflict.
 pub async fn in_the_way(
     tx: &Transaction,
     keys: &Keyspace,

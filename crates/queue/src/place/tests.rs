@@ -32,7 +32,7 @@ fn places() -> Vec<(&'static str, Place)> {
 }
 
 #[test]
-fn the_edges_are_these() {
+fn places_have_exactly_these_edges() {
     // Every place leads to the queue, to blocked, and to cancelled.
     let always = ["pending", "blocked", "cancelled"];
     let more = |from: &str| -> &[&str] {
@@ -89,7 +89,7 @@ fn a_place_is_written_as_fields_beside_each_other() {
 }
 
 #[test]
-fn what_does_not_go_together_is_refused_or_found() {
+fn contradictory_fields_are_refused_or_found() {
     let read = |fields: Value| serde_json::from_value::<Place>(fields);
     assert!(read(json!({"state": "running"})).is_err(), "no claim");
     // Fields of another place are ignored; `store check` reports them.
