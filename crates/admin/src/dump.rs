@@ -11,9 +11,10 @@
 //! | `{"$text": "…"}`, `{"$bytes": "hex"}` | a piece of a large value, and anything that is not JSON |
 //! | `{"$hidden": bytes}` | what may hold secrets, unless the caller asks for secrets |
 //!
-//! *Secrets.* Job options and the bodies of replication documents may hold passwords. Unless the caller asks for secrets, the dump hides options,
-//! the parts of bodies that [`redaction`] hides, all of a body that is stored in pieces, and rows that this release does not know. The rest of
-//! such a row is JSON with the same meaning. With secrets, a value is shown as it is stored, byte by byte if it fits on one line.
+//! *Secrets.* Job options and the bodies of replication documents may hold passwords. Unless the caller asks for secrets,
+//! the dump hides options, and rows that this release does not know. Of bodies, it hides the parts that [`redaction`]
+//! hides, or everything if the body is stored in pieces. The rest of such a row is JSON with the same meaning. With
+//! secrets, a value is shown as it is stored, byte by byte if it fits on one line.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};

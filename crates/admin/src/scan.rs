@@ -1,8 +1,8 @@
 //! All rows of a range in key order, page by page.
 //!
-//! A page has a limit in rows, and memory has a limit in bytes. So the limit grows where rows are small, and is reset at each family of
-//! rows, because some families hold pieces of 90 kB. On etcd, a read with a limit visits every key up to the end of its range, to count
-//! them. So few large pages, and ranges that end with a family, save much work there.
+//! A page has a limit in rows, and memory has a limit in bytes. So the limit grows where rows are small, and is reset at
+//! each family of rows, because some families hold pieces of 90 kB. On etcd, a read with a limit visits every key up to the
+//! end of its range, to count them. So few large pages, and ranges that end with a family, save much work there.
 
 use std::collections::VecDeque;
 

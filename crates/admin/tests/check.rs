@@ -108,7 +108,7 @@ async fn damage(store: &Store, damage: &Damage) {
 }
 
 #[tokio::test]
-async fn each_damage_is_found_as_what_it_is() {
+async fn each_damage_violates_its_own_invariant() {
     use Invariant as I;
     let keys = Keyspace::default();
     let home = home().await;
@@ -245,7 +245,7 @@ async fn find_each(home: &Home, rows: &[(Bytes, Bytes)], cases: &[(Vec<Damage>, 
 }
 
 #[tokio::test]
-async fn damage_to_locks_is_found_as_what_it_is() {
+async fn each_damage_to_locks_violates_its_own_invariant() {
     use Invariant as I;
     let home = Home::new().await;
     fill(&home.store, "u", 1).await;
@@ -312,7 +312,7 @@ async fn damage_to_locks_is_found_as_what_it_is() {
 }
 
 #[tokio::test]
-async fn damage_to_buckets_is_found_as_what_it_is() {
+async fn each_damage_to_buckets_violates_its_own_invariant() {
     use Invariant as I;
     let home = Home::new().await;
     fill(&home.store, "u", 1).await;

@@ -45,7 +45,7 @@ async fn a_copy_is_equal_row_by_row_and_back_again() {
 }
 
 #[tokio::test]
-async fn what_is_equal_is_not_written_again_and_what_has_changed_is_set_right() {
+async fn equal_rows_are_not_written_again_and_changed_rows_are_corrected() {
     let keys = Keyspace::default();
     let (a, b) = (Home::new().await, Home::new().await);
     fill(&a.store, "u1", 500).await;
@@ -69,7 +69,7 @@ async fn what_is_equal_is_not_written_again_and_what_has_changed_is_set_right() 
 }
 
 #[tokio::test]
-async fn what_is_no_target_or_no_source_is_refused() {
+async fn a_wrong_source_or_target_is_refused() {
     let keys = Keyspace::default();
     let (a, b, empty) = (Home::new().await, Home::new().await, Home::new().await);
     fill(&a.store, "u1", 10).await;
@@ -100,7 +100,7 @@ async fn what_is_no_target_or_no_source_is_refused() {
 }
 
 #[tokio::test]
-async fn a_shared_source_that_somebody_works_on_is_refused() {
+async fn a_shared_source_in_use_is_refused() {
     let (a, b) = (Home::new().await, Home::new().await);
     fill(&a.store, "u1", 10).await;
     let keys = Keyspace::default();

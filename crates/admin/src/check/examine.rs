@@ -233,7 +233,8 @@ impl Examiner {
         Ok(findings.into_iter().flatten().collect())
     }
 
-    /// Checks that no more jobs of a bucket run than its limit allows, and that limited jobs that could run are marked for the servers.
+    /// Checks that no more jobs of a bucket run than its limit allows, and that limited jobs that could run are marked for
+    /// the servers.
     async fn bucket(&self, tx: &Transaction, bucket: &Bucket) -> Result<Vec<Finding>> {
         let keys = &self.keys;
         let mut tally = RateTally::default();

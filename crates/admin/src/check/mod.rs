@@ -1,14 +1,16 @@
 //! Checks every invariant over all rows of a store.
 //!
-//! *Model.* Rows that belong together (a job's record and its place, a document's head and its change) are far apart in key order. So one pass
-//! over all rows keeps [`books`]: for each subject, it adds what the subject's record promises, and subtracts what the indexes
-//! show. A balanced subject is forgotten. A subject that is still open at the end is *suspected*. Only suspected subjects are
-//! examined ([`mod@examine`]): all rows of the subject in one transaction, by the functions that also check the simulation.
+//! *Model.* Rows that belong together (a job's record and its place, a document's head and its change) are far apart in key
+//! order. So one pass over all rows keeps [`books`]: for each subject, it adds what the subject's record promises, and
+//! subtracts what the indexes show. A balanced subject is forgotten. A subject that is still open at the end is
+//! *suspected*. Only suspected subjects are examined ([`mod@examine`]): all rows of the subject in one transaction, by the
+//! functions that also check the simulation.
 //!
-//! *Forces.* The pass may take minutes, a transaction only seconds, and a cluster keeps working meanwhile. A job that moved during the pass
-//! is suspected, and its transaction clears it. So each finding was true at one moment, and a store in use causes no false
-//! alarms. The books hold subjects as hashes of 64 bits, with 20 to 40 bytes of memory for each open subject. A pass with more than
-//! [`OPEN_SUBJECTS`] is repeated in parts. If there are suspected subjects, a second pass finds their names.
+//! *Forces.* The pass may take minutes, a transaction only seconds, and a cluster keeps working meanwhile. A job that moved
+//! during the pass is suspected, and its transaction clears it. So each finding was true at one moment, and a store in use
+//! causes no false alarms. The books hold subjects as hashes of 64 bits, with 20 to 40 bytes of memory for each open
+//! subject. A pass with more than [`OPEN_SUBJECTS`] is repeated in parts. If there are suspected subjects, a second pass
+//! finds their names.
 
 mod books;
 mod examine;

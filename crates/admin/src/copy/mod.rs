@@ -1,15 +1,16 @@
 //! Copies a store into an empty one.
 //!
-//! *Model.* The copy reads source and target side by side, in key order, and makes the target's rows equal to the source's. So a copy that was
-//! killed is resumed by running it again: equal rows are not written again, and rows that have changed since are corrected. Then the
-//! copy reads both stores again and compares them. Only then it writes the source's format row to the target. Until then the target has
-//! a [marker](Copying) there, and no server starts on it.
+//! *Model.* The copy reads source and target side by side, in key order, and makes the target's rows equal to the source's.
+//! A copy that was killed is resumed by running it again. Equal rows are not written again, and rows that have changed
+//! since are corrected. Then the copy reads both stores again and compares them. Only then it writes the source's format
+//! row to the target. Until then the target has a [marker](Copying) there, and no server starts on it.
 //!
-//! *Forces.* A copy shows one moment only if nothing writes to the source. An embedded source is locked while it is open. On a shared
-//! source, no server or worker may run. The copy checks that health counters do not move for their timeout, and that the memberships are the
-//! same at the end as at the beginning, because a node or worker that starts meanwhile joins one. Values are copied as bytes. So
-//! a versionstamp is still that of the source's engine, and may be higher than any that the target's engine will set. Code that
-//! compares stamps therefore checks only for equality, or treats the stamps that it finds first as older than all others.
+//! *Forces.* A copy shows one moment only if nothing writes to the source. An embedded source is locked while it is open.
+//! On a shared source, no server or worker may run. The copy checks that health counters do not move for their timeout. It
+//! also checks that the memberships are the same at the end as at the beginning: a node or worker that starts meanwhile
+//! joins one. Values are copied as bytes. So a versionstamp is still that of the source's engine, and may be higher than
+//! any that the target's engine will set. Code that compares stamps therefore checks only for equality, or treats the
+//! stamps that it finds first as older than all others.
 //!
 //! Every batch checks that the marker is still that of its run. Of two copies to the same target, the first one therefore stops.
 
@@ -128,8 +129,8 @@ pub struct Report {
     pub rows: u64,
     /// Bytes of their keys and values.
     pub bytes: u64,
-    /// SHA-256 over all rows except the format row. For each row: the length of the key (32 bits, little endian), the key, the length
-    /// of the value, the value.
+    /// SHA-256 over all rows except the format row. For each row: the length of the key (32 bits, little endian), the key,
+    /// the length of the value, the value.
     pub checksum: String,
 }
 
