@@ -1,9 +1,10 @@
 //! The invariants, checked at every commit on the rows that it touched.
 //!
-//! *Safety.* A job is in the one place that its record names. The state machine allows every change of a record. The writer may make that
-//! change: it is a client that requested it, the worker whose claim holds the job, or the process that removes that worker.
-//! No claim is given twice. Only members are given claims and use them. A worker records what its handler did.
-//! [`turnwise_queue::check`] checks what the rows themselves show, as for any store. This module checks who may change them, when and how.
+//! *Safety.* A job is in the one place that its record names. The state machine allows every change of a record, and the
+//! writer may make it. That writer is a client that requested the change, the worker whose claim holds the job, or the
+//! process that removes that worker. No claim is given twice. Only members are given claims and use them. A worker records
+//! what its handler did. [`turnwise_queue::check`] checks what the rows themselves show, as for any store. This module
+//! checks who may change them, when and how.
 //! [`Checker::look_over`] reads the whole store again, to find what the check of each commit missed.
 
 mod losses;
@@ -59,13 +60,12 @@ pub struct Known {
     pub homes: BTreeMap<String, Arc<Link>>,
     /// The workers that ever registered as external ones.
     pub externals: BTreeSet<String>,
-    /// Registered workers that no process uses, and since when, in µs since the world began. The process did not learn that it had
-    /// registered, and has registered again.
+    /// Registered workers that no process uses, and since when, in µs since the world began. The process that registered
+    /// such a worker did not learn of it, and has registered again.
     pub orphans: BTreeMap<String, i64>,
     /// External workers that have asked to leave.
     pub left: BTreeSet<String>,
-    /// When the run under each claim began, last reported, or got a lock that it waited for (the latest of them), in µs since the world
-    /// began.
+    /// When the run under each claim last began, reported, or got a lock that it waited for, in µs since the world began.
     pub beats: BTreeMap<ClaimKey, i64>,
     /// Claims whose ends are recorded.
     pub recorded: BTreeSet<ClaimKey>,
@@ -111,7 +111,8 @@ impl Known {
         }
     }
 
-    /// Whether a charge of `charger` may be written at this place: by the worker itself, or by the node that charges for external workers.
+    /// Whether a charge of `charger` may be written at this place: by the worker itself, or by the node that charges for
+    /// external workers.
     fn charges_for(&self, place: Place, charger: &str) -> bool {
         self.home(charger) == Some(place) || charger == workers::node_contender(&place.to_string())
     }
@@ -121,7 +122,8 @@ impl Known {
         self.workers.get(worker).is_some_and(|rows| rows.contains_key(&WorkerRow::Member))
     }
 
-    /// Marks this process's earlier workers of the same type as orphans if they were never given a job: the process has registered again.
+    /// Marks this process's earlier workers of the same type as orphans if they were never given a job: the process has
+    /// registered again.
     fn orphan(&mut self, commit: &Commit<'_>, joined: &JobKey) {
         let before = self.workers.keys().filter(|before| {
             let is_used = || self.claims.range((before.1.clone(), 0)..=(before.1.clone(), u64::MAX)).next();
@@ -240,7 +242,7 @@ impl Checker {
         for change in changes {
             let row = model::parse(&change.key);
             let row =
-                row.ok_or_else(|| ("every row is known", show::row(&change.key, change.new.as_ref())))?;
+                row.ok_or_else(|| ("every key is known", show::row(&change.key, change.new.as_ref())))?;
             known.tenants.hear(&row, change, &mut touched_tenants)?;
             let unreadable = |error| {
                 ("rows can be read", format!("{error}: {}", show::row(&change.key, change.new.as_ref())))
@@ -417,7 +419,7 @@ impl Checker {
             let long_calm = fast
                 && !self.core.is_chaos()
                 && u64::try_from(calm_us).is_ok_and(|us| Duration::from_micros(us) > self.health_timeout);
-            ensure(!(lives && long_calm), "nobody removes a worker that lives", story)?;
+            ensure(!(lives && long_calm), "no live worker is removed", story)?;
         }
         none(check::check_worker(&self.keys, worker, &rows))?;
         if !is_member && !rows.is_empty() {
@@ -431,7 +433,7 @@ impl Checker {
         Ok(())
     }
 
-    /// Every change of a record is allowed, and its writer may make it.
+    /// The state machine allows every change of a record, and its writer may make it.
     fn check_transition(
         &self,
         known: &mut Known,
@@ -493,18 +495,18 @@ impl Checker {
                     && is_kept(new)
                     && (is_moved(old, new) || differs_only(old, new, |_| {})) =>
             {
-                self.check_sorted_out(known, commit, key, old, new)
+                self.check_filtered(known, commit, key, old, new)
             }
             (Some(old), Some(new)) if commit.writer.op.is_none() && is_kept(old) => {
                 let may = known
                     .filters
                     .as_mut()
                     .is_some_and(|filters| filters.lets_go(key, old, new, commit.now_us));
-                ensure(may, "a job that was kept goes back to where it stood, when it may", story)?;
+                ensure(may, "a paused or limited job returns to its old place, when it may", story)?;
                 match new.state() {
                     State::Pending => Ok(()),
                     State::Running => self.check_claim(known, commit, new),
-                    State::Cancelled => self.check_sorted_out(known, commit, key, old, new),
+                    State::Cancelled => self.check_filtered(known, commit, key, old, new),
                     _ => Err((ALLOWED, story())),
                 }
             }
@@ -544,7 +546,7 @@ impl Checker {
                 }
                 (State::Pending | State::Delayed | State::Crashing, State::Cancelled) => {
                     if commit.writer.op.is_none() && !refused {
-                        return self.check_sorted_out(known, commit, key, old, new);
+                        return self.check_filtered(known, commit, key, old, new);
                     }
                     self.count_end(known, key);
                     ensure(by(&[OpKind::Cancel]) || refused, ALLOWED, story)
@@ -579,7 +581,7 @@ impl Checker {
     }
 
     /// A pass takes a job out of the queue because of a filter, or of a bucket that has no room.
-    fn check_sorted_out(
+    fn check_filtered(
         &self,
         known: &mut Known,
         commit: &Commit<'_>,
@@ -649,7 +651,7 @@ impl Checker {
         let at_home = known.speaks_for(commit.place, &holder.1);
         let ended = at_home && commit.was_member(known, &holder) && known.is_member(&holder);
         let removed = !known.is_member(&holder);
-        ensure(ended || removed, "only its own worker ends a run, or who removes that worker", story)?;
+        ensure(ended || removed, "only its worker, or the remover of its worker, ends a run", story)?;
         known.moved_us.insert(old.job_type.clone(), commit.now_us);
         known.load.take(&holder, commit.now_us);
         if let Some(filters) = &mut known.filters {
@@ -685,8 +687,8 @@ impl Checker {
         ensure(grown(history), "every end is recorded once", story)?;
         let event = &history[0].kind;
         let claim = old.claim().expect("its holder was just found");
-        // A run that is to be cancelled and exceeds its time is cancelled without an event for the timeout. Either the run continues, or its
-        // worker has not reported yet that it ended by itself.
+        // A run that is to be cancelled and exceeds its time is cancelled without an event for the timeout. Either the run
+        // continues, or its worker has not reported yet that it ended by itself.
         let key = (claim.worker.clone(), claim.number);
         let external = known.externals.contains(&claim.worker);
         let did = known.executions.get(&key).map(|run| &run.did);
@@ -723,7 +725,7 @@ impl Checker {
             EventKind::Cancelled => matches!(did, None | Some(Did::Stopped | Did::Dropped | Did::Crashed)),
             EventKind::Added | EventKind::Started => false,
         };
-        ensure(told, "what is recorded is what the handler did", || format!("{did:?}, but {}", story()))?;
+        ensure(told, "the recorded end is what the handler did", || format!("{did:?}, but {}", story()))?;
         let right = match event {
             _ if again => waits,
             _ if refused => true,
@@ -735,7 +737,7 @@ impl Checker {
         };
         ensure(right, "an end leads to its state", story)?;
         let tries_left = old.max_attempts.is_none_or(|most| new.attempts < most);
-        ensure(new.state() != State::Crashing || tries_left, "a job is tried as often as allowed", story)
+        ensure(new.state() != State::Crashing || tries_left, "a job has no more attempts than allowed", story)
     }
 
     /// Notes that a handler starts a run. Returns how often the job ran before.
@@ -791,7 +793,7 @@ impl Checker {
         });
         if let Some(record) = wrong {
             let story = format!("{key:?} was told at {place} that it has {lock}, and is {record}");
-            self.core.violated("what is acknowledged is in the store", story);
+            self.core.violated("acknowledged changes are in the store", story);
         }
     }
 
@@ -813,13 +815,15 @@ impl Checker {
     pub fn on_acknowledged_end(&self, place: Place, claim: &Claim) {
         let recorded = lock(&self.known).recorded.contains(&(claim.worker.clone(), claim.number));
         if !recorded {
-            self.core
-                .violated("what is acknowledged is in the store", format!("the end of {claim:?} at {place}"));
+            self.core.violated(
+                "acknowledged changes are in the store",
+                format!("the end of {claim:?} at {place}"),
+            );
         }
     }
 
-    /// Checks a refused end, after an external worker has learned of it. The refusal is wrong while the worker is a member and its claim
-    /// holds the job, or was the last claim to end it.
+    /// Checks a refused end, after an external worker has learned of it. The refusal is wrong while the worker is a member
+    /// and its claim holds the job, or was the last claim to end it.
     pub fn on_refused_end(&self, place: Place, job: &Job, claim: &Claim) {
         let known = &*lock(&self.known);
         let record =
@@ -828,7 +832,7 @@ impl Checker {
             record.is_some_and(|job| job.claim() == Some(claim) || job.ended_claim.as_ref() == Some(claim));
         if holds && known.is_member(&(job.job_type.clone(), claim.worker.clone())) {
             let story = format!("{claim:?} at {place}, but the job is {}", in_words(record));
-            self.core.violated("an end that is said again is answered again", story);
+            self.core.violated("an end that is sent again is acknowledged again", story);
         }
     }
 
@@ -871,10 +875,10 @@ impl Checker {
                     && (&told.after, &told.back, &told.buckets) == (&rows.after, &rows.back, &rows.buckets)
                     && told.deadlines == rows.deadlines
             });
-            ensure(same, "the commits told everything", || format!("{key:?}: {rows:?}, but {told:?}"))?;
+            ensure(same, "the commits contain every change", || format!("{key:?}: {rows:?}, but {told:?}"))?;
         }
         let same = jobs.keys().eq(known.jobs.keys());
-        ensure(same, "the commits told everything", || "there are other jobs".to_owned())?;
+        ensure(same, "the commits contain every change", || "the store has other jobs".to_owned())?;
         none(check::check_rows(&self.keys, rows))
     }
 

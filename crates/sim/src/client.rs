@@ -103,9 +103,9 @@ impl Client {
             let key = |n| (job_type.clone(), format!("f{n:03}"));
             let new: Vec<(JobKey, Script)> =
                 (0..plan.flood).map(|n| (key(n), self.locking(script.clone()))).collect();
-            // A job takes at most four rows: if the outcome of an attempt is unknown, the job may have ended before the next attempt. A few
-            // more rows exist, one of them for each tenant. Each dependency takes three.
-            // Each job adds one read to the conflict check, and so does each dependency.
+            // A job takes at most four rows: if the outcome of an attempt is unknown, the job may have ended before the
+            // next attempt. A few more rows exist, one of them for each tenant. Each dependency takes three. Each job adds
+            // one read to the conflict check, and so does each dependency.
             let (rows, reads) = if plan.eligibility.is_some() { (16, 6) } else { (5, 2) };
             let limits = plan.limits;
             let most = (limits.transaction_writes / rows).min(limits.transaction_conflicts / reads);
@@ -154,7 +154,8 @@ impl Client {
         self
     }
 
-    /// Sets its machine's clock, and restarts in half of the cases. It then compares clocks before anything else, as a server does.
+    /// Sets its machine's clock, and restarts in half of the cases. It then compares clocks before anything else, as a
+    /// server does.
     async fn set_clock(&mut self) {
         let by_us = i64::try_from(self.rng.below(JUMP_MS) * 1_000).expect("a few hours");
         let by_us = if self.rng.chance(500) { by_us } else { -by_us };
@@ -176,8 +177,9 @@ impl Client {
         self.keeper = Some(AbortOnDropHandle::new(tokio::spawn(keeper.run(never))));
     }
 
-    /// Adds continuous jobs to each type that take all slots, and then a delayed job, which must get its turn nevertheless. The continuous
-    /// jobs have nothing to do; or they are busy, belong to one tenant, and take turns, because there are more of them than slots.
+    /// Adds continuous jobs to each type that take all slots, and then a delayed job, which must get its turn nevertheless.
+    /// The continuous jobs either have nothing to do, or they are busy and belong to one tenant. Busy ones take turns,
+    /// because there are more of them than slots.
     pub async fn fill(&mut self) {
         let plan = self.setting.plan.clone();
         let Tunables { max_jobs, fair, .. } = lock(&self.setting.tunables).clone();
@@ -332,7 +334,7 @@ impl Client {
             };
             if !is_true {
                 let story = format!("{:?} was told of {:?}: {added:?}", self.link.place, keys[n]);
-                self.setting.core.violated("what is acknowledged is in the store", story);
+                self.setting.core.violated("acknowledged changes are in the store", story);
             }
         }
     }
@@ -353,7 +355,7 @@ impl Client {
             // It may be gone already, if clocks differ by more than the retention.
             if state.is_some_and(|state| state != State::Cancelled) {
                 let story = format!("{key:?} was cancelled, and is {state:?}");
-                self.setting.core.violated("what is acknowledged is in the store", story);
+                self.setting.core.violated("acknowledged changes are in the store", story);
             }
         }
     }
@@ -395,7 +397,7 @@ impl Client {
         // It may have ended and be gone by now.
         if matches!(done, Ok(jobs::Classed::Set(_))) && is.is_some_and(|is| is != class) {
             let story = format!("{key:?} was given class {class}, and has {is:?}");
-            self.setting.core.violated("what is acknowledged is in the store", story);
+            self.setting.core.violated("acknowledged changes are in the store", story);
         }
     }
 

@@ -1,5 +1,5 @@
-//! Limits on the effect of clock changes: time does not go backwards for the jobs of a tenant, and a job that waits for a time does not wait
-//! much longer than asked. The world's own clock measures both.
+//! Limits on the effect of clock changes. Time does not go backwards for the jobs of a tenant. A job that waits for a time
+//! does not wait much longer than asked. The world's own clock measures both.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,11 +8,11 @@ use turnwise_queue::{Job, State};
 use crate::check::{Broken, ensure, in_words, is_kept};
 use crate::ledger::JobKey;
 
-/// A job that was added this much later than another is not queued before it. Two delays add up to this: a process may miss a later time for
-/// the length of a comparison of clocks with its retries, and a commit may take almost as long.
+/// A job that was added this much later than another is not queued before it. Two delays add up to this. A process may miss
+/// a later time for the length of a comparison of clocks with its retries. A commit may take almost as long.
 const UNORDERED_US: i64 = 60_000_000;
-/// A job that waits for a time may start this much later, on top of what a clock that is ahead loses. This covers a commit in flight and the
-/// comparison of clocks.
+/// A job that waits for a time may start this much later, on top of what a clock that is ahead loses. This covers a commit
+/// in flight and the comparison of clocks.
 const LATE_US: i64 = 30_000_000;
 
 /// Recently added jobs, each with the time of its commit and its own time, and the latest time of earlier jobs, all in µs.
@@ -65,7 +65,7 @@ impl Clocks {
         }
         lately.push_back((now_us, new.order_us()));
         let before_us = *before_us;
-        ensure(new.order_us() >= before_us, "who is added later does not come first", || {
+        ensure(new.order_us() >= before_us, "a job that is added later is not queued first", || {
             format!("{key:?} is behind one of {before_us}, and is {}", in_words(Some(new)))
         })
     }

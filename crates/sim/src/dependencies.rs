@@ -1,5 +1,6 @@
-//! The invariants of jobs with dependencies, checked at every commit. [`turnwise_queue::check`] checks that the rows of both directions and
-//! the record agree. This module checks what clients asked for and how the dependencies ended, by rules of its own.
+//! The invariants of jobs with dependencies, checked at every commit. [`turnwise_queue::check`] checks that the rows of
+//! both directions and the record agree. This module checks what clients asked for and how the dependencies ended, by rules
+//! of its own.
 //!
 //! - A job starts, is pending, or waits for its time only when all of its dependencies have ended in a way that frees it.
 //! - A job or its next run is cancelled only if a dependency has ended in a state that it does not accept.
@@ -35,7 +36,8 @@ struct Wait {
     is_told: bool,
 }
 
-/// How a dependency has ended. More than one outcome is possible if a run ends together with the removal of its job or its worker.
+/// How a dependency has ended. More than one outcome is possible if a run ends together with the removal of its job or its
+/// worker.
 #[derive(Clone)]
 struct End {
     outcomes: BTreeSet<Outcome>,
@@ -171,7 +173,7 @@ impl Dependencies {
         for after in &new.after {
             let on = (after.job_type.clone(), after.id.clone());
             let Some(other) = commit.record(&on) else {
-                return Err(("a job waits only for jobs that are there", format!("{key:?} for {on:?}")));
+                return Err(("a job waits only for jobs that exist", format!("{key:?} for {on:?}")));
             };
             let end = final_outcome(other.state())
                 .map(|outcome| End { outcomes: BTreeSet::from([outcome]), at_us: commit.now_us });
@@ -189,7 +191,9 @@ impl Dependencies {
         while let Some(next) = open.pop() {
             let waits = self.waits.get(next).into_iter().flatten().filter(|(_, wait)| wait.end.is_none());
             for (on, _) in waits {
-                ensure(on != key, "no jobs wait for each other", || format!("{key:?} and {next:?}"))?;
+                ensure(on != key, "no jobs depend on each other in a cycle", || {
+                    format!("{key:?} and {next:?}")
+                })?;
                 if seen.insert(on) {
                     open.push(on);
                 }
@@ -233,7 +237,7 @@ impl Dependencies {
         };
         let rows: BTreeSet<&JobKey> = commit.known[key].after.iter().map(|(on, _)| on).collect();
         let stray = rows.iter().find(|on| !waits.contains_key(**on));
-        ensure(stray.is_none(), "a job waits for nothing that it was not told to", || {
+        ensure(stray.is_none(), "a job waits only for the dependencies that it was added with", || {
             format!("{stray:?}: {}", story())
         })?;
         let waits_on = match job.state() {
@@ -245,7 +249,7 @@ impl Dependencies {
             ensure(forgotten.is_none(), EARLY, story)?;
             if asked {
                 let is_over = waits.values().any(|wait| wait.may_cancel());
-                ensure(!is_over, "what has ended counts as if it ended now", story)?;
+                ensure(!is_over, "a dependency that has ended counts as if it ended now", story)?;
             }
             if job.unmet() == 0 {
                 ensure(waits.values().all(Wait::may_free), EARLY, story)?;
@@ -296,8 +300,8 @@ impl Dependencies {
         Ok(refused)
     }
 
-    /// Since when the job waits although its dependency has ended, and no other job has learned of that end. Many jobs may depend on one job,
-    /// and each transaction informs only some of them.
+    /// Since when the job waits although its dependency has ended, and no other job has learned of that end. Many jobs may
+    /// depend on one job, and each transaction informs only some of them.
     pub fn untold_since_us(&self, key: &JobKey, rows: &JobRows) -> Option<i64> {
         let waits = self.waits.get(key)?;
         let since_us = |on: &JobKey| {

@@ -1,8 +1,8 @@
 //! Which jobs may start, in worlds where not all may: dependencies, rate limits that jobs state, filters, and priority classes.
 //!
-//! A job may depend on any job of any client, so that ends, removals and additions coincide. Some dependencies name jobs that are gone, or
-//! would close a cycle: the queue refuses these requests. Filters and buckets have few names, so that filters are replaced, and jobs share
-//! buckets.
+//! A job may depend on any job of any client, so that ends, removals and additions coincide. Some dependencies name jobs
+//! that are gone, or would close a cycle: the queue refuses these requests. Filters and buckets have few names, so that
+//! filters are replaced, and jobs share buckets.
 
 use std::fmt;
 
@@ -93,8 +93,8 @@ impl EligibilityPlan {
         after
     }
 
-    /// The dependencies of a job of the flood. Most of these jobs depend on the first one, and are more than one small transaction can
-    /// inform.
+    /// The dependencies of a job of the flood. Most of these jobs depend on the first one, and are more than one small
+    /// transaction can inform.
     pub fn after_hub(&self, rng: &SeededRng, own: &JobKey, hub: &JobKey) -> Vec<After> {
         let waits = own != hub && rng.chance(900);
         waits.then(|| wait_for(rng, hub.clone())).into_iter().collect()

@@ -133,7 +133,7 @@ impl Snapshot for SimSnapshot {
             Err(Error::UnknownOutcome(_)) => link.core.count(|stats| stats.unknown += 1),
             Err(error) if error.is_too_much() => {
                 link.core
-                    .violated("a commit has no more parts than it is counted to have", error.to_string());
+                    .violated("a commit has no more parts than its transaction counts", error.to_string());
             }
             _ => {}
         }

@@ -1,9 +1,9 @@
 //! External workers: processes without a store, which send requests to nodes and do not receive every response.
 //!
-//! They do what any worker in any language would do by the protocol's rules. They repeat a request until it is answered, and send the highest
-//! claim that they have received to [`External::accept`]. When they are no longer members, they stop everything and register again.
-//! A request may be lost, or its response, or the node that handles it. The request is then repeated, perhaps at another node, while the
-//! first one may still be in flight.
+//! They do what any worker in any language would do by the protocol's rules. They repeat a request until it is answered,
+//! and send the highest claim that they have received to [`External::accept`]. When they are no longer members, they stop
+//! everything and register again. A request may be lost, or its response, or the node that handles it. The request is then
+//! repeated, perhaps at another node, while the first one may still be in flight.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -45,8 +45,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_secs(1);
 /// How much longer than its timeout a worker keeps a run. Until then, the nodes may end it.
 const OVERDUE: Duration = Duration::from_secs(4);
-/// The same for every other worker, long enough to see whether the nodes end the run. The worker does not learn of that: its slot stays
-/// occupied until then.
+/// The same for every other worker, long enough to see whether the nodes end the run. The worker does not learn of that:
+/// its slot stays occupied until then.
 pub const LONG_OVERDUE: Duration = Duration::from_secs(30);
 /// How long after a run its locks are given back again. By then, most retried jobs run again.
 const LATE: Duration = Duration::from_secs(2);
@@ -136,7 +136,7 @@ enum Reply<T> {
     Lost,
 }
 
-/// How an incarnation ends.
+/// How a worker's work under one id ends.
 enum End {
     Asked,
     Expired,
@@ -363,8 +363,8 @@ impl Me {
         }
     }
 
-    /// Gives back the locks that a run started with, long after its end. This can be a delayed request, or a program that always cleans up.
-    /// The job's next run may hold the same locks by now, and keeps them.
+    /// Gives back the locks that a run started with, long after its end. This can be a delayed request, or a program that
+    /// always cleans up. The job's next run may hold the same locks by now, and keeps them.
     async fn tidy_up(self: Arc<Self>, job: Job, claim: Claim) {
         let held = job.held().into_iter().flat_map(Held::locks).map(|lock| lock.spot);
         let spots: Vec<Spot> = held.filter(|spot| spot.level.is_some()).collect();
@@ -379,7 +379,7 @@ impl Me {
             external.unlock(RunKey::new(EXTERNAL, &id, &claim), &spots).await
         };
         if let Reply::Done(()) = self.call(Duration::ZERO, unlock).await {
-            self.link.core.violated("a claim that has ended gives nothing back", story);
+            self.link.core.violated("a claim that has ended releases no lock", story);
         }
     }
 

@@ -1,12 +1,12 @@
 //! The invariants of filters and rate limits, checked at every commit, by rules of its own.
 //!
-//! - A job starts only if no filter then pauses or rejects it, and if each of its buckets has room. Its buckets are those of its reasons, and
-//!   the filter that decides about it if that one has a limit.
-//! - A job leaves the queue only because a filter pauses or rejects it, or because of a bucket that it is in. It returns to its old place; a
-//!   paused job returns only when the filters have changed.
+//! - A job starts only if no filter then pauses or rejects it, and if each of its buckets has room. Its buckets are those
+//!   of its reasons, and the filter that decides about it if that one has a limit.
+//! - A job leaves the queue only because a filter pauses or rejects it, or because of a bucket that it is in. It returns to
+//!   its old place; a paused job returns only when the filters have changed.
 //!
-//! A job is in a bucket from its claim to the end of that claim, even if the filter or the job's reasons change. The module also knows since
-//! when a waiting job could start, for [`crate::liveness`].
+//! A job is in a bucket from its claim to the end of that claim, even if the filter or the job's reasons change. The module
+//! also knows since when a waiting job could start, for [`crate::liveness`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,13 +32,13 @@ pub struct Filters {
     kept: BTreeMap<JobKey, usize>,
     /// Running jobs, by bucket.
     running: BTreeMap<Bucket, BTreeSet<JobKey>>,
-    /// Waiting jobs, since when no filter and no bucket stops them, in µs since the world began, and whether they lock. If a job gains or
-    /// loses its locks, its time starts again, because something else may have stopped it before.
+    /// Waiting jobs, since when no filter and no bucket stops them, in µs since the world began, and whether they lock. If
+    /// a job gains or loses its locks, its time starts again, because something else may have stopped it before.
     free_since_us: BTreeMap<JobKey, (i64, bool)>,
     /// When a job of each type last left the queue because of a filter or bucket, or returned, in µs since the world began.
     sorted_us: BTreeMap<String, i64>,
     /// When a job that was kept by filters of an older version last returned to the queue, in µs since the world began.
-    rejudged_us: i64,
+    released_us: i64,
     /// When a job of each bucket last started or ended, in µs since the world began.
     moved_us: BTreeMap<Bucket, i64>,
     touched: Touched,
@@ -176,7 +176,7 @@ impl Filters {
         self.sorted_us.insert(key.0.clone(), now_us);
         let has_changed = self.kept.get(key).is_some_and(|version| *version < self.changes_us.len());
         if has_changed {
-            self.rejudged_us = now_us;
+            self.released_us = now_us;
         }
         let may = old.limited().is_some() || has_changed;
         // The record of a job that is claimed or rejected in the same transaction no longer states its old place.
@@ -184,7 +184,8 @@ impl Filters {
         may && stands && (&old.tenant, old.class) == (&new.tenant, new.class)
     }
 
-    /// Checks that no bucket holds more running jobs than its limit. The jobs claimed in this commit must obey their limits in some order.
+    /// Checks that no bucket holds more running jobs than its limit. The jobs claimed in this commit must obey their limits
+    /// in some order.
     pub fn check(&self) -> Result<(), Broken> {
         for (bucket, mosts) in &self.touched.claimed {
             let mut mosts = mosts.clone();
@@ -192,7 +193,7 @@ impl Filters {
             let there = self.in_bucket(bucket);
             let before = there - mosts.len();
             let too_many = (1..).zip(mosts.iter()).any(|(n, most)| before + n > *most);
-            ensure(!too_many, "no more of a bucket run than may", || {
+            ensure(!too_many, "no more jobs of a bucket run than its limit allows", || {
                 format!("{mosts:?} came to {before} of {bucket}: {:?}", self.running.get(bucket))
             })?;
         }
@@ -262,11 +263,11 @@ impl Filters {
         self.free_since_us.get(key).map(|(since_us, _)| *since_us)
     }
 
-    /// Since when newer filters exist than those that keep a job, and no other such job has returned. Many jobs may be kept, and each
-    /// transaction checks only some of them.
+    /// Since when newer filters exist than those that keep a job, and no other such job has returned. Many jobs may be
+    /// kept, and each transaction checks only some of them.
     pub fn outdated_since_us(&self, key: &JobKey, job: &Job) -> Option<i64> {
         let by_filter = job.limited().map(|limit| matches!(limit.bucket, Bucket::Filter(_)));
         let version = self.kept.get(key).filter(|_| job.paused().is_some() || by_filter == Some(true))?;
-        self.changes_us.get(*version).map(|changed_us| self.rejudged_us.max(*changed_us))
+        self.changes_us.get(*version).map(|changed_us| self.released_us.max(*changed_us))
     }
 }

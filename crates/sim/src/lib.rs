@@ -1,13 +1,15 @@
 //! The deterministic world: simulated nodes run the real queue and worker code, with faults, from one seed.
 //!
-//! One seed is one tokio runtime of a single thread on a paused clock: time passes only when nothing else can happen, and then jumps to the
-//! next event. The world does no I/O and draws random numbers only from its own generator, so two runs of a seed are equal, event by event.
+//! One seed is one tokio runtime of a single thread on a paused clock: time passes only when nothing else can happen, and
+//! then jumps to the next event. The world does no I/O and draws random numbers only from its own generator. So two runs of
+//! a seed are equal, event by event.
 //!
 //! - [`plan`], [`script`]: what the seed decides before the world begins, and what jobs do.
 //! - [`rows`], [`store`], [`engine`]: the store without faults, and a process's faulty access to it.
 //! - [`link`]: a process's clock, random numbers and connection. [`node`], [`client`], [`external`]: the processes.
 //! - [`locking`]: what jobs lock, in worlds with locks. [`locks`]: the invariants of locks.
-//! - [`eligibility`]: which jobs may start, in worlds where not all may. [`dependencies`], [`filters`]: the invariants of eligibility.
+//! - [`eligibility`]: which jobs may start, in worlds where not all may. [`dependencies`], [`filters`]: the invariants of
+//!   eligibility.
 //! - [`model`], [`check`], [`liveness`], [`ledger`]: the other invariants, and the state to check them.
 //! - [`turns`]: checks over many cycles: turns by shares, and running jobs spread over workers.
 //! - [`mutants`], [`mutate`]: mistakes that the simulation must catch, and the command that makes them.

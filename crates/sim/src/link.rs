@@ -1,7 +1,7 @@
 //! One process's view of the world: its own clock and random numbers, and its connection to the store with all faults.
 //!
-//! A paused process hangs in everything that it waits for, while its clock continues and the store still handles what it has sent. A crashed
-//! process hangs forever: no task gets further until it is dropped.
+//! A paused process hangs in everything that it waits for, while its clock continues and the store still handles what it
+//! has sent. A crashed process hangs forever: no task gets further until it is dropped.
 
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
@@ -61,7 +61,7 @@ pub struct Link {
     /// Random numbers for faults.
     pub rng: SeededRng,
     /// Random numbers for the code that runs here.
-    inner_dice: SeededRng,
+    inner_rng: SeededRng,
     skew_us: AtomicI64,
     drift_ppm: i64,
     /// The clock that the code here uses.
@@ -81,7 +81,7 @@ impl Link {
             place,
             rates,
             rng: core.rng.fork(1),
-            inner_dice: core.rng.fork(2),
+            inner_rng: core.rng.fork(2),
             skew_us: AtomicI64::new(skew_us),
             drift_ppm,
             clock: Mutex::default(),
@@ -218,6 +218,6 @@ impl Runtime for SimRuntime {
     }
 
     fn random(&self) -> u64 {
-        self.0.inner_dice.bits()
+        self.0.inner_rng.bits()
     }
 }

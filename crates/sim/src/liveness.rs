@@ -1,8 +1,8 @@
 //! The promises that have a deadline, checked when the world has been calm for a while.
 //!
-//! A calm is a time in which no fault begins or ends and no process starts. [Its length](calm) is two health timeouts and [`SLACK`]: the jobs
-//! of a dead worker may take this long to be pending again. A calm begins only when the effects of the last faults are over: slow operations,
-//! late commits, pauses between retries.
+//! A calm is a time in which no fault begins or ends and no process starts. [Its length](calm) is two health timeouts and
+//! [`SLACK`]: the jobs of a dead worker may take this long to be pending again. A calm begins only when the effects of the
+//! last faults are over: slow operations, late commits, pauses between retries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,8 +29,9 @@ pub const SLACK: Duration = Duration::from_secs(5);
 /// The tolerance for a run that exceeds its time: the next check by the node that enforces the timeout, and the commit.
 const OVERDUE: Duration = Duration::from_secs(10);
 
-/// The tolerance on a slow store, if jobs lock or filters may keep them. A pass takes a second or two there, and is repeated if a lock that
-/// it found free, or the filters, changed meanwhile. The same holds for a transaction that informs jobs of an end or of new filters.
+/// The tolerance on a slow store, if jobs lock or filters may keep them. A pass takes a second or two there, and is
+/// repeated if a lock that it found free, or the filters, changed meanwhile. The same holds for a transaction that informs
+/// jobs of an end or of new filters.
 const SLOW_PASSES: Duration = Duration::from_secs(15);
 
 /// How long it may take to record the end of a run, with its retries on a slow store.
@@ -141,7 +142,7 @@ impl Look<'_> {
                 let ids = members.get(&(*place, job_type));
                 if ids.is_none_or(|ids| ids.len() != 1) {
                     let story = format!("{place} is a member for {job_type} under {ids:?}");
-                    return broken("whoever lives is a member, once", story);
+                    return broken("every live process is a member, once", story);
                 }
             }
         }
@@ -174,7 +175,7 @@ impl Look<'_> {
             let untold_us = self.known.dependencies.untold_since_us(key, rows);
             if untold_us.is_some_and(|since_us| self.is_older(since_us, time)) {
                 let story = format!("{key:?}: {}", in_words(rows.record.as_ref()));
-                return broken("whoever waits for the end of a job hears of it", story);
+                return broken("a job learns of the end of its dependencies", story);
             }
             let Some((filters, job)) = self.known.filters.as_ref().zip(rows.record.as_ref()) else {
                 continue;
@@ -182,7 +183,7 @@ impl Look<'_> {
             let outdated_us = filters.outdated_since_us(key, job);
             if outdated_us.is_some_and(|since_us| self.is_older(since_us, time)) {
                 let story = format!("{key:?}: {}", in_words(Some(job)));
-                return broken("who was kept by filters that have changed is judged anew", story);
+                return broken("a paused or limited job is checked again after the filters change", story);
             }
         }
         Ok(())
@@ -208,8 +209,8 @@ impl Look<'_> {
             let idle = self.is_older(moved_us, time);
             self.known.workers.keys().any(|worker| {
                 let home = self.known.home(&worker.1);
-                // While a queue is worked off, and while jobs take turns, slots are free only for moments. On a slow store they are free for
-                // the length of the pass that fills them.
+                // While a queue is worked off, and while jobs take turns, slots are free only for moments. On a slow store
+                // they are free for the length of the pass that fills them.
                 let only_idle = self.known.externals.contains(&worker.1) || self.setting.plan.is_slow();
                 let most = match only_idle {
                     true if idle => self.known.load.now(worker).max(self.runs_within(&worker.1, time)),
@@ -222,7 +223,8 @@ impl Look<'_> {
             })
         };
         let clock_us = self.clock_us();
-        // A slow pass conflicts with jobs that enter or leave its jobs' buckets meanwhile. Those make progress, and this pass does not.
+        // A slow pass conflicts with jobs that enter or leave its jobs' buckets meanwhile. Those make progress, and this
+        // pass does not.
         let slow_filters = self.known.filters.as_ref().filter(|_| self.setting.plan.is_slow());
         let contended_us =
             slow_filters.map(|filters| filters.contended_us(&self.known.jobs)).unwrap_or_default();
@@ -237,11 +239,12 @@ impl Look<'_> {
                 Some(locks) if !job.locks.is_none() => locks.free_since_us(key),
                 _ => Some(changed_us),
             };
-            // A pass reads as many jobs as there is room for. While jobs leave the queue because of filters and buckets, the jobs behind them
-            // wait.
+            // A pass reads as many jobs as there is room for. While jobs leave the queue because of filters and buckets,
+            // the jobs behind them wait.
             let sorted_us = self.known.filters.as_ref().map_or(0, |filters| filters.sorted_since_us(&key.0));
             let sorted_us = sorted_us.max(contended_us.get(&key.0).copied().unwrap_or(0));
-            // A kept job that returns to the queue keeps its age. Whether the locks of a job are free is unknown while it is kept.
+            // A kept job that returns to the queue keeps its age. Whether the locks of a job are free is unknown while it
+            // is kept.
             let could_start = self.known.filters.as_ref().and_then(|filters| filters.free_since_us(key));
             let could_start = could_start
                 .filter(|_| job.locks.is_none() || is_kept(job))
@@ -252,7 +255,7 @@ impl Look<'_> {
                     return broken("a pending job starts when there is room", story());
                 }
                 State::Pending | State::Delayed if could_start && has_room(&key.0) => {
-                    return broken("a job starts when no filter and no bucket is in its way", story());
+                    return broken("a job starts when no filter and no bucket stops it", story());
                 }
                 State::Delayed | State::Crashing
                     if job.unmet() == 0
@@ -268,7 +271,7 @@ impl Look<'_> {
                         && self.known.clocks.is_late(key, self.now_us)
                         && has_room(&key.0) =>
                 {
-                    return broken("nothing waits for much longer than it was told to", story());
+                    return broken("no job waits much longer than asked", story());
                 }
                 // Even without room, because only pending jobs cause running jobs to be preempted.
                 State::Delayed | State::Crashing
@@ -352,14 +355,15 @@ impl Look<'_> {
         };
         let Timeouts { run_us, heartbeat_us } = job.terms().timeouts;
         let begun_us = self.known.claims.get(claim).map(|(_, begun_us)| *begun_us);
-        // A continuous run inside a process may have nothing to do. The record may describe the next run, which may not be continuous.
+        // A continuous run inside a process may have nothing to do. The record may describe the next run, which may not be
+        // continuous.
         let active = self.known.jobs[key].places.get(&model::IndexRow::Active(claim.0.clone()));
         let continuous =
             active.and_then(|row| model::active(row).ok()).is_some_and(|active| active.continuous);
         let may_rest = continuous && !self.known.externals.contains(&claim.0);
         let silent = heartbeat_us.filter(|_| job.state() == State::Running && !may_rest);
         if is_over(run_us, begun_us) || is_over(silent, self.known.beats.get(claim).copied()) {
-            return broken("a run that is over its time is taken away", story());
+            return broken("a run that exceeds its time loses its claim", story());
         }
         Ok(())
     }
@@ -370,7 +374,7 @@ impl Look<'_> {
         let Some(locks) = job.and(self.known.locks.as_ref()) else { return Ok(()) };
         match locks.free_since_us(key) {
             Some(free_us) if self.is_older(free_us, self.start_within(&key.0)) => {
-                broken("a lock that is free is granted to who waits for it", story())
+                broken("a free lock is granted to a run that waits for it", story())
             }
             _ => Ok(()),
         }
@@ -387,8 +391,8 @@ impl Look<'_> {
         self.longest_wait(job_type) + if slow { SLOW_PASSES } else { SLACK }
     }
 
-    /// How soon a delayed job that is due is pending. `None` if that depends on whether a worker requests jobs. A worker without a free slot
-    /// checks with each heartbeat.
+    /// How soon a delayed job that is due is pending. `None` if that depends on whether a worker requests jobs. A worker
+    /// without a free slot checks with each heartbeat.
     fn releases_within(&self, job_type: &str) -> Option<Duration> {
         let within = self.setting.plan.options.health_interval + 2 * SLACK;
         (job_type != EXTERNAL && !self.setting.plan.is_slow()).then_some(within)
@@ -414,7 +418,7 @@ impl Look<'_> {
             match heard.get(place) {
                 Some(last) if *last != members => {
                     let story = format!("{place} last heard {last:?}, but it is {members:?}");
-                    return broken("a stable membership is told", story);
+                    return broken("subscribers learn of a stable membership", story);
                 }
                 _ => {}
             }

@@ -1,7 +1,7 @@
 //! What jobs lock, in worlds with locks: what they declare, and what they request while they run.
 //!
-//! Resources have few names, so that jobs compete. Most requests are right. Some come in the wrong order, were not declared, wait only for a
-//! while, or give a lock back early.
+//! Resources have few names, so that jobs compete. Most requests are right. Some come in the wrong order, were not
+//! declared, wait only for a while, or give a lock back early.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,10 +1,11 @@
-//! The invariants of locks, checked at every commit. [`turnwise_queue::check`] checks that rows and records agree. This module compares every
-//! job with every other one, by rules of its own.
+//! The invariants of locks, checked at every commit. [`turnwise_queue::check`] checks that rows and records agree. This
+//! module compares every job with every other one, by rules of its own.
 //!
 //! - No two jobs hold locks that exclude each other, and no more units are held than exist.
-//! - A job takes a lock with its claim, or because its run requested it. It loses the lock with the claim, or because its run gave it back.
-//! - A job that takes a lock does not overtake jobs before it in the lock's queue. With its claim, it overtakes no reservation. Later, it
-//!   overtakes no waiting run, unless that run might wait for it.
+//! - A job takes a lock with its claim, or because its run requested it. It loses the lock with the claim, or because its
+//!   run gave it back.
+//! - A job that takes a lock does not overtake jobs before it in the lock's queue. With its claim, it overtakes no
+//!   reservation. Later, it overtakes no waiting run, unless that run might wait for it.
 //! - No run waits for a lock that comes before one that it holds, and no jobs wait in a cycle.
 //!
 //! The module also knows which locks are free, and since when, for [`crate::liveness`].
@@ -30,7 +31,8 @@ pub struct Locks {
     /// The locks that runs have requested, and those that they have given back.
     asked: BTreeSet<(Claim2, Spot)>,
     given_back: BTreeSet<(Claim2, Spot)>,
-    /// Jobs that wait for locks, before their claims or during their runs, and since when the locks are free, in µs since the world began.
+    /// Jobs that wait for locks, before their claims or during their runs, and since when the locks are free, in µs since
+    /// the world began.
     free_since_us: BTreeMap<JobKey, i64>,
 }
 
@@ -236,7 +238,7 @@ impl Locks {
         }
         if let Some(most) = self.capacity(&lock.spot).filter(|_| lock.mode == Mode::Shared) {
             let units = self.shared(&lock.spot).map(|(_, units)| units).sum::<u32>();
-            ensure(units <= most, "no more units are held than there are", || {
+            ensure(units <= most, "no more units are held than exist", || {
                 format!("{units} of {most}: {}", story())
             })?;
         }
@@ -328,11 +330,11 @@ impl Locks {
     ) -> Result<(), Broken> {
         let story = || format!("{job:?} loses {lock} under {:?}", row.claim);
         let held = was.is_some_and(|was| was.claim() == Some(&row.claim));
-        ensure(held, "a lock goes with its claim", story)?;
+        ensure(held, "a lock is released with its claim", story)?;
         let goes_on = is.is_some_and(|is| is.claim() == Some(&row.claim));
         let replaced = touched.taken.iter().any(|(other, is, _)| (other, &is.spot) == (job, &lock.spot));
         let given_back = self.given_back.contains(&(key(&row.claim), lock.spot.clone()));
-        ensure(!goes_on || replaced || given_back, "nobody gives back what another one holds", story)
+        ensure(!goes_on || replaced || given_back, "a run keeps a lock until it releases it or ends", story)
     }
 
     fn check_entered(&self, spot: &Spot, ticket: i64, job: &JobKey, is: Option<&Job>) -> Result<(), Broken> {
@@ -343,7 +345,7 @@ impl Locks {
         ensure(asked, "a run waits for no lock that it has not asked for", story)?;
         let last =
             self.queued.keys().filter(|(at, _, other)| at == spot && other != job).map(|at| at.1).max();
-        ensure(last.is_none_or(|last| last < ticket), "who comes last stands last", || {
+        ensure(last.is_none_or(|last| last < ticket), "a new entry of a queue is its last", || {
             format!("{}, behind {last:?}", story())
         })?;
         let place = |spot: &Spot| spot.level.as_deref().map(|level| self.levels.position(level));
@@ -354,7 +356,7 @@ impl Locks {
         };
         let held = is.and_then(|is| is.held()).map(Held::locks).unwrap_or_default();
         let above = held.iter().find(|held| !is_below(held));
-        ensure(above.is_none(), "nobody waits for what comes before what he holds", || {
+        ensure(above.is_none(), "no run waits for a lock that comes before one that it holds", || {
             format!("{}, and holds {above:?}", story())
         })
     }
@@ -393,7 +395,8 @@ impl Locks {
             let wanter = Wanter { job, lock: &lock, ticket: Some(*ticket), inside: Some(waiter.inside) };
             keepers.insert(job, self.keepers(&wanter));
         }
-        // A run that no waiting run blocks continues some day. If these are removed repeatedly, the rest waits in a cycle, or for one.
+        // A run that no waiting run blocks continues some day. If these are removed repeatedly, the rest waits in a cycle,
+        // or for one.
         loop {
             let free: Vec<&JobKey> = keepers
                 .iter()
@@ -407,7 +410,7 @@ impl Locks {
                 keepers.remove(job);
             }
         }
-        ensure(keepers.is_empty(), "nobody waits in a circle", || format!("{keepers:#?}"))
+        ensure(keepers.is_empty(), "no runs wait in a cycle", || format!("{keepers:#?}"))
     }
 
     /// Updates which jobs could have the locks that they wait for, after a commit.

@@ -1,5 +1,5 @@
-//! Runs worlds. `--seed N` runs one of them, and prints the end of its trace; `--seeds N [--from M]` runs many. `--mutants` shows that
-//! mistakes are caught.
+//! Runs worlds. `--seed N` runs one of them, and prints the end of its trace; `--seeds N [--from M]` runs many. `--mutants`
+//! shows that mistakes are caught.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

@@ -277,7 +277,8 @@ fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<Abor
     tasks.into_iter().map(AbortOnDropHandle::new).collect()
 }
 
-/// Follows the membership of the first job type. With many nodes no node subscribes, because each would read the rows of all others.
+/// Follows the membership of the first job type. With many nodes no node subscribes, because each would read the rows of
+/// all others.
 async fn listen(setting: Arc<Setting>, link: Arc<Link>, store: Store) {
     let plan = &setting.plan;
     if plan.nodes > MAX_LISTENERS {

@@ -1,7 +1,7 @@
 //! The composition of a world: everything that its seed decides before it begins.
 //!
-//! Most worlds are small: most faults need only a few nodes and jobs to interact, and small worlds are fast. Each kind of fault is absent
-//! from some worlds and frequent in others (swarm testing), because one fault can hide another.
+//! Most worlds are small: most faults need only a few nodes and jobs to interact, and small worlds are fast. Each kind of
+//! fault is absent from some worlds and frequent in others (swarm testing), because one fault can hide another.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -229,7 +229,8 @@ impl Plan {
         types
     }
 
-    /// The tenant of a job. At least half of the jobs belong to the first tenant, so that some tenants have more jobs than others.
+    /// The tenant of a job. At least half of the jobs belong to the first tenant, so that some tenants have more jobs than
+    /// others.
     pub fn tenant(&self, rng: &SeededRng) -> String {
         let number = if rng.chance(500) { 0 } else { rng.below(u64::from(self.tenants)) };
         tenant(number)
@@ -241,14 +242,14 @@ impl Plan {
         all.max_by_key(|tenant| shares.of(tenant)).expect("there are some")
     }
 
-    /// Whether the store is slow even without faults, so that work with a deadline may not be done in time. A shutdown with many jobs leaves
-    /// them to other workers, and a heartbeat may come too late.
+    /// Whether the store is slow even without faults, so that work with a deadline may not be done in time. A shutdown with
+    /// many jobs leaves them to other workers, and a heartbeat may come too late.
     pub fn is_slow(&self) -> bool {
         self.rates.latency_ms >= SLOW_STORE_MS
     }
 
-    /// Whether no process dies, is paused, has a wrong clock, or has commits of unknown outcome. The process that charges a run then knows
-    /// its length.
+    /// Whether no process dies, is paused, has a wrong clock, or has commits of unknown outcome. The process that charges a
+    /// run then knows its length.
     pub fn is_quiet(&self) -> bool {
         let Plan { crashes, pauses, cuts, skews, rates, .. } = self;
         !(crashes | pauses | cuts | skews) && rates.slow + rates.unknown == 0 && !self.is_slow()

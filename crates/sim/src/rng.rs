@@ -17,7 +17,8 @@ impl SeededRng {
         SeededRng(AtomicU64::new(mix(seed.wrapping_add(STEP))))
     }
 
-    /// Another generator, seeded by this one and by `salt`. What one part of the world draws does not change what other parts draw.
+    /// Another generator, seeded by this one and by `salt`. What one part of the world draws does not change what other
+    /// parts draw.
     pub fn fork(&self, salt: u64) -> Self {
         SeededRng::new(self.bits() ^ mix(salt))
     }

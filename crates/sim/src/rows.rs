@@ -1,8 +1,8 @@
 //! The rows of the simulated store: every version that a snapshot may still read, and the check for conflicts.
 //!
-//! A commit at version `v` appends `(v, value or tombstone)` to the chain of each key that it writes. A snapshot of version `s` reads the
-//! newest entry up to `s`. Its transaction conflicts if a key that it read has a newer entry. After each commit, entries older than those
-//! that the oldest held snapshot reads are dropped.
+//! A commit at version `v` appends `(v, value or tombstone)` to the chain of each key that it writes. A snapshot of version
+//! `s` reads the newest entry up to `s`. Its transaction conflicts if a key that it read has a newer entry. After each
+//! commit, entries older than those that the oldest held snapshot reads are dropped.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -104,7 +104,8 @@ impl Rows {
             })
     }
 
-    /// The number of comparisons that a commit needs on an engine that compares each read: keys, ranges, and every row that was seen in them.
+    /// The number of comparisons that a commit needs on an engine that compares each read: keys, ranges, and every row that
+    /// was seen in them.
     pub fn parts_proved(&self, version: u64, changes: &Changes) -> usize {
         let seen = changes.read_ranges.iter().filter(|(begin, end)| begin < end).map(|(begin, end)| {
             let rows = self.chains.range::<Bytes, _>(begin..end);

@@ -61,7 +61,8 @@ const ACTS: [Act; 9] = [
     Act::Idle,
 ];
 
-/// This many runs after those of the script still request locks. Later runs do not, so that a job with a wrong lock order ends, too.
+/// This many runs after those of the script still request locks. Later runs do not, so that a job with a wrong lock order
+/// ends, too.
 const ASKING_RUNS: usize = 3;
 
 /// The number of runs of an endless job. With so many, it is stopped and started again until its client cancels it.

@@ -1,7 +1,7 @@
 //! The simulated store itself, without faults: rows, watches, and the order of commits.
 //!
-//! It is one object for the whole world, like a database cluster. Nodes reach it through [`SimEngine`](crate::engine::SimEngine), which adds
-//! the faults of the connection.
+//! It is one object for the whole world, like a database cluster. Nodes reach it through
+//! [`SimEngine`](crate::engine::SimEngine), which adds the faults of the connection.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -169,8 +169,8 @@ impl<W> Held<W> {
     }
 }
 
-/// The number of operations that a commit takes on an engine that allows no second write and no clear of a written key. A cleared range is
-/// split around the keys in it that are written.
+/// The number of operations that a commit takes on an engine that allows no second write and no clear of a written key. A
+/// cleared range is split around the keys in it that are written.
 fn parts_written(changes: &Changes) -> usize {
     let keys = || changes.puts.iter().map(|(key, _)| key).chain(&changes.versionstamped);
     let within = |(begin, end): &&(Bytes, Bytes), key: &Bytes| begin <= key && key < end;

@@ -1,4 +1,5 @@
-//! The invariants of tenants, checked at every commit: a tenant with pending jobs is listed as waiting, and no charge of a tenant is lost.
+//! The invariants of tenants, checked at every commit: a tenant with pending jobs is listed as waiting, and no charge of a
+//! tenant is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -169,8 +170,8 @@ impl Tenants {
         Ok(())
     }
 
-    /// Checks what a commit changed. `speaks_for` returns whether a charger's rows are written where the commit was made, `is_gone` whether a
-    /// charger is no longer a member. `removes` is true if the commit ends a membership.
+    /// Checks what a commit changed. `speaks_for` returns whether a charger's rows are written where the commit was made,
+    /// `is_gone` whether a charger is no longer a member. `removes` is true if the commit ends a membership.
     pub fn check(
         &self,
         touched: &Touched,
@@ -192,17 +193,17 @@ impl Tenants {
             let story = || format!("{key:?} was {old:?}, is {new:?}");
             match (old, new) {
                 (_, Some(_)) => {
-                    ensure(speaks_for(&worker), "only a charger says what it has charged", story)?;
+                    ensure(speaks_for(&worker), "only a charger writes its charges", story)?;
                     let grows = old.as_ref().zip(new.as_ref()).is_none_or(|(old, new)| {
                         new.service_us >= old.service_us && new.virtual_us >= old.virtual_us
                     });
-                    ensure(grows, "what was charged is never taken back", story)?;
+                    ensure(grows, "a charge never shrinks", story)?;
                 }
                 (Some(_), None) => {
-                    ensure(!removes, "a worker's death takes back nothing that it has charged", story)?;
+                    ensure(!removes, "a worker's death does not remove its charges", story)?;
                     ensure(
                         speaks_for(&worker) || is_gone(&worker),
-                        "only a charger says what it has charged",
+                        "only a charger writes its charges",
                         story,
                     )?;
                 }

@@ -2,12 +2,13 @@
 //!
 //! They run when all faults are over and the clients are idle, before clients cancel the endless jobs.
 //!
-//! *Turns.* With virtual time, a job that could run starts within a bound that follows from its tenant's share. Let W be the sum of all
-//! tenants' shares, divided by the tenant's own share. If one slot rotates, the tenant gets it in at least one of W cycles.
-//! The jobs of one tenant start one after the other, and the one that has waited the longest starts first. So each of its n jobs starts
-//! within n · W cycles. W more pass until the tenant's turn begins, and as many as its surplus lasts.
-//! Excluded are tenants with several priority classes, because the first class precedes all others, and tenants with running jobs that never
-//! rotate, because these may use the tenant's whole share. Worlds in which jobs lock are excluded, too, because weights order their jobs.
+//! *Turns.* With virtual time, a job that could run starts within a bound that follows from its tenant's share. Let W be
+//! the sum of all tenants' shares, divided by the tenant's own share. If one slot rotates, the tenant gets it in at least
+//! one of W cycles. The jobs of one tenant start one after the other, and the one that has waited the longest starts first.
+//! So each of its n jobs starts within n · W cycles. W more pass until the tenant's turn begins, and as many as its surplus
+//! lasts. The check excludes tenants with several priority classes, because the first class precedes all others. It
+//! excludes tenants with running jobs that never rotate, because these jobs may use the tenant's whole share. It also
+//! excludes worlds in which jobs lock, because weights order their jobs.
 //!
 //! *Balance.* If all jobs of a type run, and all are continuous, no worker has more of them than its part.
 
@@ -26,11 +27,11 @@ use crate::liveness::{Look, SLACK};
 
 /// How long the checks run.
 pub const TIME: Duration = Duration::from_secs(600);
-/// Cycles beyond those that follow from shares: while a tenant has a surplus, between two checks, and without a decision because a job was
-/// still stopping.
+/// Cycles beyond those that follow from shares. They pass while a tenant has a surplus, between two checks, and without a
+/// decision because a job was still stopping.
 const CYCLES: f64 = 40.0;
-/// The bound, relative to cycles that always give a slot to the next job. It covers jobs of other workers' parts, and churn that tenants
-/// share.
+/// The bound, relative to cycles that always give a slot to the next job. It covers jobs of other workers' parts, and churn
+/// that tenants share.
 const MARGIN: f64 = 2.0;
 /// If no job has moved for this long, the workers must be balanced.
 const BALANCED: Duration = Duration::from_secs(150);
@@ -94,7 +95,7 @@ impl Turns {
                 if moved_us > since_us + us(2 * SLACK) {
                     let story =
                         format!("type {job_type} since {since_us} µs, but a job was moved at {moved_us} µs");
-                    return Err(Violation { invariant: "what is balanced stays where it is", story });
+                    return Err(Violation { invariant: "balanced jobs stay at their workers", story });
                 }
             }
             let once = jobs.iter().filter(|(_, job)| job.state().is_claimed() && !job.continuous);
@@ -148,8 +149,8 @@ fn bound(rotation: RotationRules, parts: f64, jobs: usize) -> Duration {
     rotation.interval.mul_f64(cycles)
 }
 
-/// Whether no worker has more than its part. This may take a while, because workers give jobs back one after the other, up to `max_churn`
-/// jobs each.
+/// Whether no worker has more than its part. This may take a while, because workers give jobs back one after the other, up
+/// to `max_churn` jobs each.
 fn is_balanced(
     look: &Look<'_>,
     job_type: &String,

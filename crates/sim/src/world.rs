@@ -1,8 +1,8 @@
 //! One world, from its beginning to its end.
 //!
-//! A world has rounds of chaos and calm. During chaos, nodes crash, pause, lose the store, and restart. The calm after it checks the promises
-//! that have a deadline ([`liveness`]).
-//! Then all faults end, and every job must reach its end. Finally, all processes leave, and only the records of jobs may be left.
+//! A world has rounds of chaos and calm. During chaos, nodes crash, pause, lose the store, and restart. The calm after it
+//! checks the promises that have a deadline ([`liveness`]). Then all faults end, and every job must reach its end. Finally,
+//! all processes leave, and only the records of jobs may be left.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,13 +30,13 @@ use crate::store::SimStore;
 use crate::trace::Place;
 use crate::turns::{self, Turns};
 
-/// How long the effects of faults last after them: an operation may be slow in both directions, and its transaction is repeated after a
-/// pause.
+/// How long the effects of faults last after them: an operation may be slow in both directions, and its transaction is
+/// repeated after a pause.
 const AFTERMATH: Duration = Duration::from_millis(2 * SLOW_MS + Limits::DEFAULT.transaction_ms);
 /// The time between two checks whether the world's end has come.
 const POLL: Duration = Duration::from_secs(2);
-/// The time within which every job ends once all faults are over, and every process leaves. It is far longer than the longest script takes
-/// with the fewest slots, so that only a stuck job can exceed it.
+/// The time within which every job ends once all faults are over, and every process leaves. It is far longer than the
+/// longest script takes with the fewest slots, so that only a stuck job can exceed it.
 const END: Duration = Duration::from_secs(3_600);
 /// The time between two checks whether jobs start, in a calm.
 const LOOK: Duration = Duration::from_secs(5);
@@ -57,8 +57,8 @@ const SHIFT_MS: u64 = 10_000;
 /// The same, in worlds where clocks are set by hours.
 pub const JUMP_MS: u64 = 3 * 3_600_000;
 
-/// The longest time between the start or end of a charge and the commit of the claim or of its end: the transaction with its retries, and the
-/// response.
+/// The longest time between the start or end of a charge and the commit of the claim or of its end. It covers the
+/// transaction with its retries, and the response.
 const CHARGED_LATE: Duration = Duration::from_millis(500);
 
 /// How a world ended.
@@ -524,8 +524,8 @@ impl World {
         }
     }
 
-    /// Checks that each tenant was charged exactly the time that its jobs ran. Only valid without faults. A run that waits for a lock and
-    /// lends its slot does not run.
+    /// Checks that each tenant was charged exactly the time that its jobs ran. Only valid without faults. A run that waits
+    /// for a lock and lends its slot does not run.
     fn charges(&self, known: &Known) -> Result<(), Violation> {
         let lends = !self.setting.plan.options.queue.waiting_uses_slot;
         for (tenant, account) in known.tenants.accounts().filter(|(tenant, _)| tenant.0 != EXTERNAL) {

@@ -15,13 +15,13 @@ impl Checker {
         let begun_us = known.claims.get(&claim).map(|(_, begun_us)| begun_us);
         let beat_us = if external { known.beats.get(&claim) } else { begun_us };
         let Timeouts { run_us, heartbeat_us } = old.terms().timeouts;
-        // For an external worker, another node may have claimed the job. Its clock then measures the run, from the decision to start it. The
-        // commit may be some seconds late.
+        // For an external worker, another node may have claimed the job. Its clock then measures the run, from the decision
+        // to start it. The commit may be some seconds late.
         let decided_us = old.started_us.map(|started_us| started_us - EPOCH_US);
         let since_us = if external { decided_us.as_ref() } else { begun_us };
         let run_over = run_us.is_some_and(|run_us| external && self.skews || is_over(run_us, since_us));
         let silent = heartbeat_us.is_some_and(|heartbeat_us| is_over(heartbeat_us, beat_us));
-        ensure(run_over || silent, "only a run that is over its time is taken away", || {
+        ensure(run_over || silent, "only a run that exceeds its time loses its claim", || {
             format!(
                 "after {} µs, {} µs of them silent: {}",
                 lasted(begun_us),
@@ -31,8 +31,8 @@ impl Checker {
         })
     }
 
-    /// If the loss of a worker counts, it is an attempt that crashed: with a backoff, and the last attempt fails the job. A worker that has
-    /// left gives its jobs back. In both cases, a job whose next run was refused is cancelled.
+    /// If the loss of a worker counts, it is an attempt that crashed: with a backoff, and the last attempt fails the job. A
+    /// worker that has left gives its jobs back. In both cases, a job whose next run was refused is cancelled.
     pub(super) fn check_lost(
         &self,
         known: &Known,
@@ -57,7 +57,8 @@ impl Checker {
         ensure(state, "a lost worker's jobs are given back", story)?;
         let counted = matches!(event, EventKind::Crashed { .. } | EventKind::Failed { .. });
         let worker = old.claim().map(|claim| claim.worker.as_str()).unwrap_or_default();
-        // A worker that leaves gives back the jobs that it has not ended. If it dies meanwhile, other processes finish its removal.
+        // A worker that leaves gives back the jobs that it has not ended. If it dies meanwhile, other processes finish its
+        // removal.
         let may_have_left = known.left.contains(worker) || known.home(worker) == Some(commit.place);
         let expired = event.reason().is_some_and(|reason| reason.contains(OVER));
         let counts = (expired || old.terms().on_lost == OnLost::Count) && !goes;
@@ -75,7 +76,8 @@ impl Checker {
         ensure(counted && waits && ends, "a lost worker counts as an attempt", story)
     }
 
-    /// A healthy run resets the number of consecutive crashes, however it ends. A shorter run that did not crash leaves the number unchanged.
+    /// A healthy run resets the number of consecutive crashes, however it ends. A shorter run that did not crash leaves the
+    /// number unchanged.
     pub(super) fn check_streak(
         &self,
         known: &Known,
@@ -94,7 +96,8 @@ impl Checker {
         if self.skews || well || *event == EventKind::Cancelled {
             return Ok(());
         }
-        // The run lasted until its handler was done, or until that was recorded. When the run of a lost worker stopped is unknown.
+        // The run lasted until its handler was done, or until that was recorded. When the run of a lost worker stopped is
+        // unknown.
         let given_us = known.claims.get(&claim).map_or(commit.now_us, |(_, given_us)| *given_us);
         let longest_us = commit.now_us - given_us;
         let done = known.executions.get(&claim).filter(|run| run.did != Did::Runs && !lost);
@@ -105,9 +108,13 @@ impl Checker {
             () if longest_us < threshold_us - SLACK_US => old.crashes,
             () => return Ok(()),
         };
-        ensure(new.crashes == before + u32::from(crashed), "a healthy run ends the streak", || {
-            let jobs = (in_words(Some(old)), in_words(Some(new)));
-            format!("job {} after {longest_us} µs\n  was {}\n  is  {}", old.id, jobs.0, jobs.1)
-        })
+        ensure(
+            new.crashes == before + u32::from(crashed),
+            "a healthy run resets the consecutive crashes",
+            || {
+                let jobs = (in_words(Some(old)), in_words(Some(new)));
+                format!("job {} after {longest_us} µs\n  was {}\n  is  {}", old.id, jobs.0, jobs.1)
+            },
+        )
     }
 }
