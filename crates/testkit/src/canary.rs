@@ -1,7 +1,7 @@
 //! The secrets of all tests, and the search for leaks of them.
 //!
-//! Each password, token and cookie that a test gives to turnwise contains [`MARK`]. One search therefore finds any of them in a text: in
-//! plain form (percent-encoding and JSON do not change it), and in base64, as HTTP Basic sends it.
+//! Each password, token and cookie that a test gives to turnwise contains [`MARK`]. One search therefore finds any of them
+//! in a text. It finds the plain form, which percent-encoding and JSON do not change, and base64, which HTTP Basic sends.
 //!
 //! The search covers the whole of `cargo xtask test`:
 //!
@@ -9,8 +9,8 @@
 //! - what the started binary logs and prints: its harness passes each log to [`assert_none`] at the end;
 //! - turnwise's responses, in the functions that tests use for requests.
 //!
-//! A finding fails the test if possible. It is also written to the folder that [`FOLDER_VARIABLE`] names, which `cargo xtask test` checks
-//! after all tests. A line that is logged after a test's last check therefore still fails the run.
+//! A finding fails the test if possible. It is also written to the folder that [`FOLDER_VARIABLE`] names, which
+//! `cargo xtask test` checks after all tests. A line that is logged after a test's last check therefore still fails the run.
 //! Excluded are texts that may hold secrets: the peers' own responses, and the options that a worker receives.
 
 use std::collections::hash_map::RandomState;
@@ -24,7 +24,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use tracing_subscriber::filter::LevelFilter;
 
-/// The text that each secret of a test contains, and no other text. It has only letters and digits, so that no text encoding changes it.
+/// The text that each secret of a test contains, and no other text. It has only letters and digits, so that no text
+/// encoding changes it.
 pub const MARK: &str = "hunter2";
 
 /// A password that needs no encoding in a URL.
@@ -94,8 +95,8 @@ pub fn assert_log_clean() {
     );
 }
 
-/// Starts to search everything that this process logs, at every level, and the messages of its panics. If a test has its own log subscriber,
-/// that one stays.
+/// Starts to search everything that this process logs, at every level, and the messages of its panics. If a test has its
+/// own log subscriber, that one stays.
 pub fn watch_log() {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_tells_a_secret_is_noticed() {
+    fn a_secret_in_a_log_is_found() {
         let found = RefCell::new(Vec::new());
         let mut log = Searched(|line: &str| found.borrow_mut().push(line.to_owned()));
         writeln!(log, "DEBUG job started source=http://admin:*****@host/db").unwrap();

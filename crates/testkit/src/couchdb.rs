@@ -1,5 +1,6 @@
-//! A real CouchDB, if available. An optional folder beside this repository (`../shared/peers`, or the folder that `TURNWISE_TEST_PEERS`
-//! names) holds a program `start-couchdb DIR PORT`. Without it, the tests that need CouchDB print a line and pass.
+//! A real CouchDB, if available. An optional folder beside this repository (`../shared/peers`, or the folder that
+//! `TURNWISE_TEST_PEERS` names) holds a program `start-couchdb DIR PORT`. Without it, the tests that need CouchDB print a
+//! line and pass.
 //!
 //! ```no_run
 //! # async fn example() {
@@ -37,8 +38,8 @@ const SAID_BYTES: usize = 2_000;
 /// The name and password of its administrator.
 const LOGIN: &str = "admin:secret";
 
-/// Starts the server, and prints its process id. Kills the server and removes its folder when standard input ends: the value was dropped, or
-/// the test's process is dead. Ignores signals that a terminal sends to the whole process group.
+/// Starts the server, and prints its process id. Kills the server and removes its folder when standard input ends: the
+/// value was dropped, or the test's process is dead. Ignores signals that a terminal sends to the whole process group.
 const GUARD: &str = r#"
 trap '' INT TERM HUP
 "$1" "$2" "$3" >>"$2/start.log" 2>&1 </dev/null &
@@ -49,8 +50,8 @@ wait
 rm -rf "$2"
 "#;
 
-/// A real CouchDB on loopback with data in a temporary folder. It ends with the test's process. Its administrator is `admin` with the
-/// password `secret`.
+/// A real CouchDB on loopback with data in a temporary folder. It ends with the test's process. Its administrator is
+/// `admin` with the password `secret`.
 #[derive(Debug)]
 pub struct CouchDb {
     url: String,
@@ -131,7 +132,8 @@ impl CouchDb {
         CouchDb { url: format!("http://{LOGIN}@127.0.0.1:{port}"), process, guard, folder }
     }
 
-    /// Returns when the server responds and has its system databases. The error is its log, if it ends before that or takes too long.
+    /// Returns when the server responds and has its system databases. The error is its log, if it ends before that or takes
+    /// too long.
     async fn until_ready(&self) -> Result<(), String> {
         let last = Database::at(format!("{}{LAST_DATABASE}", self.url));
         let ready = async {

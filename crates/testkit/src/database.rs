@@ -115,19 +115,20 @@ impl Database {
     }
 }
 
-/// How long an unused connection is kept. Node.js servers close theirs after 5 s, and a request that is sent at that moment is lost.
+/// How long an unused connection is kept. Node.js servers close theirs after 5 s, and a request that is sent at that moment
+/// is lost.
 const IDLE_CONNECTION: Duration = Duration::from_secs(1);
 
 /// A client for tests, without timeouts, so that only a test's own limit ends a request.
 pub fn client() -> Client {
-    // The workspace builds reqwest without a TLS provider, and a client without an installed provider panics. Another crate under test may
-    // have installed one already, which is fine.
+    // The workspace builds reqwest without a TLS provider, and a client without an installed provider panics. Another crate
+    // under test may have installed one already, which is fine.
     let _ = ring::default_provider().install_default();
     Client::builder().pool_idle_timeout(IDLE_CONNECTION).build().expect("nothing here depends on the machine")
 }
 
-/// Percent-encodes a document id or attachment name as one path segment: all characters except RFC 3986's unreserved ones. The slash of
-/// `_design/` and `_local/` stays, because CouchDB redirects a request in which it is encoded.
+/// Percent-encodes a document id or attachment name as one path segment: all characters except RFC 3986's unreserved ones.
+/// The slash of `_design/` and `_local/` stays, because CouchDB redirects a request in which it is encoded.
 pub fn encode_segment(text: &str) -> String {
     let (prefix, rest) = match text.split_once('/') {
         Some((special @ ("_design" | "_local"), rest)) => (format!("{special}/"), rest),

@@ -5,15 +5,15 @@
 //! - servers to copy between: [`Peer`] starts a real CouchDB-protocol server (`peers/README.md` lists its features);
 //! - data to copy: [`dataset`] generates conflicts, deletions, histories, attachments and unusual ids from a seed;
 //! - a verdict: [`compare()`] compares two databases leaf by leaf, including the bytes of attachments;
-//! - faults: [`FaultProxy`] runs in front of a peer. On request, it resets connections, or delays, breaks or falsifies responses. It keeps a
-//!   log of the requests. Where no real server can be made to misbehave, [`Fake`] can.
+//! - faults: [`FaultProxy`] runs in front of a peer. On request, it resets connections, or delays, breaks or falsifies
+//!   responses. It keeps a log of the requests. Where no real server can be made to misbehave, [`Fake`] can.
 //!
 //! The passwords, tokens and cookies of tests come from [`canary`], which searches for them where they must not occur.
 //!
 //! The features that turnwise takes from CouchDB are compared with a real [`CouchDb`], if one is available.
 //!
-//! A test of several nodes needs a store that they share: [`EtcdCluster`] starts real etcd members and causes faults in them. The connection
-//! through a [`Link`] in front of a member can be cut.
+//! A test of several nodes needs a store that they share: [`EtcdCluster`] starts real etcd members and causes faults in
+//! them. The connection through a [`Link`] in front of a member can be cut.
 //!
 //! ```no_run
 //! # async fn example() {

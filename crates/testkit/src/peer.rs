@@ -21,8 +21,8 @@ const COUCHDB_VARIABLES: [&str; 2] = ["TURNWISE_TEST_COUCHDB_A", "TURNWISE_TEST_
 
 /// A server that speaks CouchDB's protocol: a pouchdb-server that lives as long as this value, or a CouchDB that runs already.
 ///
-/// The server picks its own free port, so that no two collide. It is killed when the `Peer` is dropped. It ends by itself when the test's
-/// process dies in any other way, because its standard input then ends.
+/// The server picks its own free port, so that no two collide. It is killed when the `Peer` is dropped. It ends by itself
+/// when the test's process dies in any other way, because its standard input then ends.
 #[derive(Debug)]
 pub struct Peer {
     url: String,
@@ -189,8 +189,8 @@ impl Peer {
         (started.process, _) = spawn(started.folder.path(), Some(port)).await;
     }
 
-    /// Kills the server immediately, like `kill -9`. Unless it is durable, its data are lost. [`Fault::Down`](crate::Fault::Down) makes a
-    /// server unavailable and keeps its data.
+    /// Kills the server immediately, like `kill -9`. Unless it is durable, its data are lost.
+    /// [`Fault::Down`](crate::Fault::Down) makes a server unavailable and keeps its data.
     pub async fn kill(&mut self) {
         match &mut self.server {
             Server::Started(started) => {

@@ -1,7 +1,7 @@
 //! Loopback ports for servers that are restarted on the same port.
 
-/// The range of ports. It is below the range that Linux uses for outgoing connections, because one of those might otherwise take the port of
-/// a server that is restarted.
+/// The range of ports. It is below the range that Linux uses for outgoing connections. One of those might otherwise take
+/// the port of a server that is restarted.
 const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
 /// Loopback ports on which no process listens now.

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 /// The kernel's unit of CPU time in `/proc/PID/stat`: 100 per second on every current Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// The time between two readings of a running process's memory. The kernel keeps the peak, so that only growth in the last moments can be
-/// missed.
+/// The time between two readings of a running process's memory. The kernel keeps the peak, so that only growth in the last
+/// moments can be missed.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A program that ran to its end.

@@ -123,7 +123,7 @@ async fn a_changed_attachment_is_reported() {
 }
 
 #[tokio::test]
-async fn the_bytes_of_an_attachment_are_compared_whatever_its_digest_says() {
+async fn the_bytes_of_an_attachment_are_compared_whatever_its_digest() {
     let (peer, _) = Peer::pair().await;
     let database = peer.create("db").await;
     database.put_revisions(&[leaf("1-aa", &["aa"], attachment("AAEC"))]).await;

@@ -69,7 +69,7 @@ async fn without_a_fault_everything_passes_unchanged() {
 }
 
 #[tokio::test]
-async fn the_log_tells_what_was_sent() {
+async fn the_log_has_each_request() {
     let stage = stage().await;
     stage.proxied.post("/_revs_diff", &json!({ "x": ["1-a"] })).await;
     let request = stage.proxy.wait_for(|request| request.path.ends_with("/_revs_diff")).await;
@@ -112,7 +112,7 @@ async fn down_refuses_connections_until_it_is_up_again_on_the_same_port() {
 }
 
 #[tokio::test]
-async fn a_truncated_answer_ends_in_good_order_and_too_early() {
+async fn a_truncated_response_ends_properly_and_too_early() {
     let stage = stage().await;
     stage.proxy.set(Fault::Truncated { after: 100 }).await;
     let (bytes, end) = read(stage.get("/x").await.unwrap()).await;
@@ -145,7 +145,7 @@ async fn a_reset_comes_before_the_answer_or_within_it() {
 }
 
 #[tokio::test]
-async fn a_hang_keeps_the_connection_and_says_nothing_more() {
+async fn a_hang_keeps_the_connection_and_sends_nothing_more() {
     let stage = stage().await;
     stage.proxy.set(Fault::HangMidBody { after: 20 }).await;
     let (bytes, end) = read(stage.get("/x").await.unwrap()).await;
@@ -155,7 +155,7 @@ async fn a_hang_keeps_the_connection_and_says_nothing_more() {
 }
 
 #[tokio::test]
-async fn statuses_come_with_an_error_in_couchdbs_words() {
+async fn statuses_come_with_couchdbs_error_text() {
     let stage = stage().await;
     for (status, error) in [
         (401, "unauthorized"),
@@ -213,7 +213,7 @@ async fn multipart_is_whole_or_truncated() {
 }
 
 #[tokio::test]
-async fn slow_is_slow() {
+async fn a_slow_response_arrives_at_its_pace() {
     let stage = stage().await;
     stage.proxy.set(Fault::Slow { bytes_per_second: 2_000 }).await;
     let start = Instant::now();
@@ -223,7 +223,7 @@ async fn slow_is_slow() {
 }
 
 #[tokio::test]
-async fn rules_are_for_some_requests_and_for_so_many() {
+async fn rules_apply_to_some_requests_and_to_a_number_of_them() {
     let stage = stage().await;
     let status = async |path: &str| stage.get(path).await.unwrap().status().as_u16();
     stage.proxy.set(Fault::Status(500).when(|request| request.path.ends_with("/x")).times(2)).await;

@@ -118,7 +118,8 @@ impl Client {
         loop {
             match self.world.ask_some(&mut self.random, Method::POST, "/v1/jobs", Some(&body)).await {
                 Answer::Got(status, _) if status.is_success() => break,
-                // A transaction of etcd is smaller than a request may be. This is documented, and allowed only for large requests.
+                // A transaction of etcd is smaller than a request may be. This is documented, and allowed only for large
+                // requests.
                 Answer::Got(StatusCode::PAYLOAD_TOO_LARGE, _)
                     if self.world.options.engine == Engine::Etcd && (jobs.len() > 1 || big) =>
                 {

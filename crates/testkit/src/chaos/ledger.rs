@@ -69,8 +69,8 @@ impl Life {
 pub(super) struct Entry {
     pub kind: Kind,
     pub acknowledged: bool,
-    /// The request that added the job, and its number of jobs. Either all or none of them exist. The number is 0 if the request may need
-    /// several transactions.
+    /// The request that added the job, and its number of jobs. Either all or none of them exist. The number is 0 if the
+    /// request may need several transactions.
     pub batch: (u64, usize),
     /// How often the job was added again, or may have been.
     pub again: u32,
@@ -333,8 +333,8 @@ impl Ledger {
         self.log(&line);
     }
 
-    /// Notes that a write of a run was accepted. `sent` is when it was first sent, `end` how the run ended, and `answer` holds the job's
-    /// state.
+    /// Notes that a write of a run was accepted. `sent` is when it was first sent, `end` how the run ended, and `answer`
+    /// holds the job's state.
     pub fn took(&self, number: u64, sent: Instant, end: Option<&str>, answer: &Value) {
         let mut state = lock(&self.state);
         let State { runs, jobs, .. } = &mut *state;

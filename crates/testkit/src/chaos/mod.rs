@@ -1,17 +1,17 @@
 //! The chaos test: many clients and workers use one server, or two on one store, while all kinds of faults happen.
 //!
-//! Clients ([`clients`]) add jobs of many tenants, with delays, priorities, locks, rate limits, dependencies and large options. They cancel
-//! jobs, retry them, and add them again. A few continuous replications ([`continuous`]) run beside them. Workers ([`workers`]) run the jobs;
-//! they crash, hang, respond late or twice, and die.
-//! Meanwhile, faults ([`faults`]) happen: nodes are killed, stopped and paused, the disk is full, descriptors are few, clocks jump, and the
+//! Clients ([`clients`]) add jobs of many tenants, with delays, priorities, locks, rate limits, dependencies and large
+//! options. They cancel jobs, retry them, and add them again. A few continuous replications ([`continuous`]) run beside
+//! them. Workers ([`workers`]) run the jobs; they crash, hang, respond late or twice, and die. Meanwhile, faults
+//! ([`faults`]) happen. Nodes are killed, stopped and paused, the disk is full, descriptors are few, clocks jump, and the
 //! servers of the store die. The store is also copied to another one, with which the test continues.
 //!
-//! Clients and workers note what they did ([`ledger`]): no two runs may hold a job, a lock, or a place in a full bucket at the same time. In
-//! the end ([`verdict`]), the remaining jobs run, every acknowledged job must be in its one right final state, and `turnwise store check`
-//! must find nothing.
+//! Clients and workers note what they did ([`ledger`]). No two runs may hold a job, a lock, or a place in a full bucket at
+//! the same time. In the end ([`verdict`]), the remaining jobs run. Every acknowledged job must be in its one right final
+//! state, and `turnwise store check` must find nothing.
 //!
-//! Jobs, faults and their times follow from the seed. Their order relative to each other does not: processes run as fast as the machine
-//! allows.
+//! Jobs, faults and their times follow from the seed. Their order relative to each other does not: processes run as fast as
+//! the machine allows.
 
 mod api;
 mod clients;
@@ -59,8 +59,8 @@ pub enum Engine {
     Embedded,
     /// Three members of etcd, with two nodes.
     Etcd,
-    /// One process of FoundationDB, with two nodes. This program starts it in the foreground, as `PROGRAM DIR PORT ssd`. It is ready when the
-    /// file `DIR/ready` exists, and its cluster file is `DIR/fdb.cluster`.
+    /// One process of FoundationDB, with two nodes. This program starts it in the foreground, as `PROGRAM DIR PORT ssd`. It
+    /// is ready when the file `DIR/ready` exists, and its cluster file is `DIR/fdb.cluster`.
     Foundationdb(PathBuf),
 }
 

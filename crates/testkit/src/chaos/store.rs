@@ -98,8 +98,8 @@ impl Store {
         (self.url_of(generation, 0), between)
     }
 
-    /// Switches to the copy, and removes the original. FoundationDB's original stays: no client for it is available here, and it has no
-    /// quota.
+    /// Switches to the copy, and removes the original. FoundationDB's original stays: no client for it is available here,
+    /// and it has no quota.
     pub async fn copied(&self) {
         let before = self.generation.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         if let Servers::Etcd { cluster, .. } = &self.servers {

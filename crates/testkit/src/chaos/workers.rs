@@ -292,8 +292,8 @@ impl Run {
         self.member.ask(Duration::from_secs(10), &format!("/jobs/{id}/{what}"), body).await
     }
 
-    /// Reports the end of the run until a response arrives, and sometimes once more. `last` is the job's final state, if this run ends the
-    /// job.
+    /// Reports the end of the run until a response arrives, and sometimes once more. `last` is the job's final state, if
+    /// this run ends the job.
     async fn end(&self, what: &str, body: Value, last: Option<&str>, random: &mut Random) {
         let ledger = &self.member.world.ledger;
         // A silent worker's report is late: it is sent when the worker continues.

@@ -1,8 +1,8 @@
 //! Compares two databases: every document, every leaf revision with its history, its body, and the bytes of its attachments.
 //!
-//! A faithful copy may differ in some things, which are not compared: `seq`, an attachment's `revpos`, the order of the changes, and `_local`
-//! documents. Digests are not compared between different kinds of servers, because CouchDB computes them from the compressed bytes of a text
-//! (see `peers/README.md`).
+//! A faithful copy may differ in some things, which are not compared: `seq`, an attachment's `revpos`, the order of the
+//! changes, and `_local` documents. Digests are not compared between different kinds of servers, because CouchDB computes
+//! them from the compressed bytes of a text (see `peers/README.md`).
 
 mod difference;
 mod read;
@@ -31,7 +31,8 @@ pub async fn compare(source: &Database, target: &Database) -> Result<Summary, Ve
     compare_some(source, target, |_| true).await
 }
 
-/// Like [`compare`], for a replication of some documents: `target` must hold exactly the documents of `source` whose id is `wanted`.
+/// Like [`compare`], for a replication of some documents: `target` must hold exactly the documents of `source` whose id is
+/// `wanted`.
 ///
 /// # Panics
 /// If one of the databases cannot be read.

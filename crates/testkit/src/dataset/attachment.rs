@@ -5,8 +5,8 @@ use crate::Random;
 /// How many times an attachment's size is halved before sizes start over.
 const SIZES: usize = 16;
 
-/// Names for attachments that are small enough to be inline. Large attachments have plain names, because servers differ in the quoting rules
-/// of `multipart/related` bodies.
+/// Names for attachments that are small enough to be inline. Large attachments have plain names, because servers differ in
+/// the quoting rules of `multipart/related` bodies.
 const UNUSUAL_NAMES: [&str; 4] = ["ümläut ☃.txt", "folder/file.txt", "plus+and space.bin", "100%.bin"];
 
 /// One attachment.

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use super::{Attachment, Dataset, UNUSUAL_IDS};
 use crate::Random;
 
-/// The step that shuffles the documents of a data set, so that special documents are not adjacent. It is prime, so that each document occurs
-/// once.
+/// The step that shuffles the documents of a data set, so that special documents are not adjacent. It is prime, so that
+/// each document occurs once.
 const STRIDE: usize = 7_919;
 
 /// JSON around a document's text, in bytes: `_id`, `_rev`, and the few other fields.
@@ -24,7 +24,8 @@ pub struct Document {
 /// One leaf of a document's revision tree.
 #[derive(Clone, Debug)]
 pub struct Leaf {
-    /// The hashes of the revisions from the leaf to the root, starting with the leaf's own. Their number is the leaf's generation.
+    /// The hashes of the revisions from the leaf to the root, starting with the leaf's own. Their number is the leaf's
+    /// generation.
     pub history: Vec<String>,
     /// Whether the leaf is a deletion.
     pub deleted: bool,

@@ -1,7 +1,7 @@
 //! Test databases, generated from a seed.
 //!
-//! [`Dataset`] states how many documents of which kinds there are. [`document`] generates the n-th document, always the same for the same
-//! seed. [`load`] writes the documents.
+//! [`Dataset`] states how many documents of which kinds there are. [`document`] generates the n-th document, always the
+//! same for the same seed. [`load`] writes the documents.
 
 mod attachment;
 mod document;
@@ -12,7 +12,8 @@ pub use document::{Document, Leaf};
 
 /// The content of a data set. Start from [`Dataset::plain`] or [`Dataset::standard`], and change what matters to the test.
 ///
-/// `documents` is the total. It includes the special documents below, which are spread evenly over the order in which documents are loaded.
+/// `documents` is the total. It includes the special documents below, which are spread evenly over the order in which
+/// documents are loaded.
 #[derive(Clone, Debug)]
 pub struct Dataset {
     /// The seed of all content.
@@ -27,9 +28,11 @@ pub struct Dataset {
     pub deletions: usize,
     /// Documents with a history of 1 to 20 generations.
     pub histories: usize,
-    /// Attachments, two per document, alternately binary and text. Every fourth document with attachments has them on two conflicting leaves.
+    /// Attachments, two per document, alternately binary and text. Every fourth document with attachments has them on two
+    /// conflicting leaves.
     pub attachments: usize,
-    /// The size of the largest attachment in bytes. Each further one has half the size, down to an empty one, and then the sizes repeat.
+    /// The size of the largest attachment in bytes. Each further one has half the size, down to an empty one, and then the
+    /// sizes repeat.
     pub attachment_max_bytes: usize,
     /// Whether the documents include ids that are easily corrupted in transit: see [`UNUSUAL_IDS`].
     pub unusual_ids: bool,
@@ -72,8 +75,8 @@ impl Dataset {
         }
     }
 
-    /// The data that a replication must be able to copy: 10,000 documents with conflicts, deletions, revision histories, unusual ids, and 50
-    /// attachments of up to 8 MiB.
+    /// The data that a replication must be able to copy. These are 10,000 documents with conflicts, deletions, revision
+    /// histories, unusual ids, and 50 attachments of up to 8 MiB.
     pub fn standard() -> Self {
         Self {
             conflicts: 500,

@@ -22,8 +22,8 @@ fn end_of(prefix: &str) -> String {
 }
 
 impl EtcdCluster {
-    /// Sends one request to each member until one accepts it. Returns the last refusal if none does. Only for requests that may take effect
-    /// twice.
+    /// Sends one request to each member until one accepts it. Returns the last refusal if none does. Only for requests that
+    /// may take effect twice.
     async fn try_call(&self, path: &str, body: &Value) -> Result<Value, String> {
         let token = self.token().await;
         let mut refusal = "no member answers".to_owned();

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
 
-/// Starts the member that each line names, and responds with its process id. When its input ends, it kills the members and removes the
-/// folder. Its input ends when the cluster is dropped, or when the test's process is dead.
+/// Starts the member that each line names, and responds with its process id. When its input ends, it kills the members and
+/// removes the folder. Its input ends when the cluster is dropped, or when the test's process is dead.
 ///
 /// It ignores signals that a terminal sends to the whole process group. Otherwise, it would die before the cleanup.
 const SCRIPT: &str = r#"

@@ -85,7 +85,8 @@ impl EtcdOptions {
         EtcdOptions { max_txn_ops: Some(operations), ..self }
     }
 
-    /// Requires passwords. This user may do everything, and [`EtcdCluster::url`] contains it. For other users, see [`EtcdCluster::add_user`].
+    /// Requires passwords. This user may do everything, and [`EtcdCluster::url`] contains it. For other users, see
+    /// [`EtcdCluster::add_user`].
     pub fn user(self, name: &str, password: &str) -> Self {
         EtcdOptions { user: Some((name.to_owned(), password.to_owned())), ..self }
     }
@@ -389,7 +390,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_cluster_is_told_by_its_alarm() {
+    async fn a_full_cluster_raises_an_alarm() {
         let Some(cluster) = EtcdCluster::options().members(1).quota_bytes(1 << 20).start().await else {
             return;
         };

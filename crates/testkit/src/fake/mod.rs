@@ -1,9 +1,9 @@
 //! A database that a test controls, for cases in which no real server can be made to misbehave.
 //!
-//! A [`Fake`] is one CouchDB database behind HTTP, kept in memory. It responds to a replication's requests like CouchDB, including `_local`
-//! documents, which it writes without checking their revision. A test replaces single responses ([`Fake::rule`]): feeds that send only
-//! heartbeats, slow servers, attachments larger than memory.
-//! A document passes every filter if it has a member `"pass": true`.
+//! A [`Fake`] is one CouchDB database behind HTTP, kept in memory. It responds to a replication's requests like CouchDB,
+//! including `_local` documents, which it writes without checking their revision. A test replaces single responses
+//! ([`Fake::rule`]): feeds that send only heartbeats, slow servers, attachments larger than memory. A document passes every
+//! filter if it has a member `"pass": true`.
 
 mod database;
 mod server;
@@ -123,8 +123,8 @@ impl Fake {
         self.shared.rules.lock().expect("a rule does not panic").clear();
     }
 
-    /// Writes documents: each with `_id`, and with `_rev` unless it is a first revision. A revision that does not follow the one before
-    /// becomes another leaf.
+    /// Writes documents: each with `_id`, and with `_rev` unless it is a first revision. A revision that does not follow
+    /// the one before becomes another leaf.
     pub fn put(&self, docs: impl IntoIterator<Item = Value>) {
         {
             let mut database = self.shared.database();

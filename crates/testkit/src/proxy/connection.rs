@@ -19,8 +19,8 @@ use super::{Fault, Shared, multipart, updates};
 /// How many times per second a slow response is written.
 const SLOW_STEPS_PER_SECOND: u64 = 20;
 
-/// The size of a multipart response's chunks, in bytes. It is odd, so that chunks end at every position in boundaries and part heads
-/// eventually.
+/// The size of a multipart response's chunks, in bytes. It is odd, so that chunks end at every position in boundaries and
+/// part heads eventually.
 const MULTIPART_CHUNK_BYTES: usize = 1_021;
 
 /// Whether the connection can take another request.
@@ -164,7 +164,8 @@ impl Exchange<'_> {
         });
     }
 
-    /// Forwards the request and the response, both streaming and at the same time: a peer may respond before it has read the whole request.
+    /// Forwards the request and the response, both streaming and at the same time: a peer may respond before it has read
+    /// the whole request.
     async fn relay(&mut self, fault: &Fault) -> io::Result<After> {
         let (shared, number, head) = (self.shared, self.number, self.head);
         if *fault == (Fault::Reset { after: 0 }) {

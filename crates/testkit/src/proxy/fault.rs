@@ -10,23 +10,23 @@ use super::Request;
 pub enum Fault {
     /// No fault: request and response stream through unchanged.
     None,
-    /// The port is closed: connections are refused, and open ones end. This applies to the whole proxy, independent of the rule's condition.
-    /// The next [`FaultProxy::set`](super::FaultProxy::set) opens the same port again.
+    /// The port is closed: connections are refused, and open ones end. This applies to the whole proxy, independent of the
+    /// rule's condition. The next [`FaultProxy::set`](super::FaultProxy::set) opens the same port again.
     Down,
-    /// The connection is reset (TCP RST) after this many bytes of the response's body, or before its last byte. With 0, it is reset before
-    /// any response.
+    /// The connection is reset (TCP RST) after this many bytes of the response's body, or before its last byte. With 0, it
+    /// is reset before any response.
     Reset {
         /// Bytes of the body that still arrive.
         after: u64,
     },
-    /// The response and its connection end after this many bytes of the body, or before its last byte. They end properly (TCP FIN), so that
-    /// only the framing shows that something is missing.
+    /// The response and its connection end after this many bytes of the body, or before its last byte. They end properly
+    /// (TCP FIN), so that only the framing shows that something is missing.
     Truncated {
         /// Bytes of the body that still arrive.
         after: u64,
     },
-    /// The head of the response and this many bytes of its body arrive (never its last byte). Then nothing more arrives, and the connection
-    /// stays open. A response without a body does not arrive at all.
+    /// The head of the response and this many bytes of its body arrive (never its last byte). Then nothing more arrives,
+    /// and the connection stays open. A response without a body does not arrive at all.
     HangMidBody {
         /// Bytes of the body that still arrive.
         after: u64,
@@ -42,9 +42,9 @@ pub enum Fault {
     },
     /// The proxy responds with 200, `application/json`, and a body that breaks off in the middle of an object.
     InvalidJson,
-    /// The proxy responds like CouchDB, which pouchdb-server cannot: with `multipart/mixed`, and a `multipart/related` part for each revision
-    /// with attachments. This applies to `GET doc?open_revs=…`, and to `POST _bulk_get?attachments=true` whose `Accept` contains
-    /// `multipart/mixed`. Other requests pass. It is no fault, but the base of the variant below.
+    /// The proxy responds like CouchDB, which pouchdb-server cannot: with `multipart/mixed`, and a `multipart/related` part
+    /// for each revision with attachments. This applies to `GET doc?open_revs=…`, and to `POST _bulk_get?attachments=true`
+    /// whose `Accept` contains `multipart/mixed`. Other requests pass. It is no fault, but the base of the variant below.
     Multipart,
     /// Like `Multipart`, but the body ends in the middle of a part, although its HTTP framing is complete. Other requests pass.
     TruncatedMultipart,

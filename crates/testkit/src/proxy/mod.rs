@@ -1,7 +1,7 @@
 //! A proxy in front of a peer, which causes faults on request.
 //!
-//! It is a real proxy: a TCP listener that reads HTTP/1.1 and opens a connection to the peer for each request. A client therefore observes a
-//! reset, a hang or a closed port as if the peer had caused it.
+//! It is a real proxy: a TCP listener that reads HTTP/1.1 and opens a connection to the peer for each request. A client
+//! therefore observes a reset, a hang or a closed port as if the peer had caused it.
 
 mod connection;
 mod fault;
@@ -165,8 +165,8 @@ impl FaultProxy {
         self.shared.log.clear();
     }
 
-    /// The first request for which `condition` holds, as soon as there is one. The condition is checked when a request arrives, and again as
-    /// it proceeds: use `request.answered` to wait for its end.
+    /// The first request for which `condition` holds, as soon as there is one. The condition is checked when a request
+    /// arrives, and again as it proceeds: use `request.answered` to wait for its end.
     ///
     /// # Panics
     /// After a minute without such a request. The message lists the requests that arrived.

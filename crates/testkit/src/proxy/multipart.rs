@@ -1,4 +1,5 @@
-//! CouchDB's `multipart/mixed` responses to `open_revs` and `_bulk_get`, generated from the JSON responses that every peer supports.
+//! CouchDB's `multipart/mixed` responses to `open_revs` and `_bulk_get`, generated from the JSON responses that every peer
+//! supports.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -12,7 +13,8 @@ pub(super) fn content_type() -> String {
     format!("multipart/mixed; boundary=\"{MIXED}\"")
 }
 
-/// The body of the response, from `[{"ok": doc}, {"missing": rev}, …]` or `{"results": [{"docs": […]}, …]}`, with inline attachments.
+/// The body of the response, from `[{"ok": doc}, {"missing": rev}, …]` or `{"results": [{"docs": […]}, …]}`, with inline
+/// attachments.
 pub(super) fn body(answer: &Value) -> Vec<u8> {
     let mut body = Vec::new();
     let results = answer["results"].as_array().into_iter().flatten();

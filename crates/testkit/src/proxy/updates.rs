@@ -1,7 +1,8 @@
-//! `_db_updates` and `_dbs_info` in front of a peer that supports neither: a feed of the databases that a test reports as changed.
+//! `_db_updates` and `_dbs_info` in front of a peer that supports neither: a feed of the databases that a test reports as
+//! changed.
 //!
-//! Like CouchDB's feed, it names a database once, with its latest event, and continues from any `since`. Unlike CouchDB's, it contains only
-//! the events that the test reports ([`super::FaultProxy::updated`]), so that a test can lose an event.
+//! Like CouchDB's feed, it names a database once, with its latest event, and continues from any `since`. Unlike CouchDB's,
+//! it contains only the events that the test reports ([`super::FaultProxy::updated`]), so that a test can lose an event.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -16,13 +16,14 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Counters of the whole test.
 #[derive(Default)]
 pub(super) struct Counts {
-    /// The number of acknowledged writes; and the number of writes that were refused, or got no response while their server was down.
+    /// The number of acknowledged writes; and the number of writes that were refused, or got no response while their server
+    /// was down.
     pub written: AtomicU64,
     pub unwritten: AtomicU64,
     /// The numbers of faults in requests and processes.
     faults: Mutex<BTreeMap<String, u64>>,
-    /// The process id of turnwise, and its memory in bytes since its last start, once per second. Excludes the rows that its store keeps in
-    /// memory until the next checkpoint. These repeatedly grow from zero to a known limit.
+    /// The process id of turnwise, and its memory in bytes since its last start, once per second. Excludes the rows that
+    /// its store keeps in memory until the next checkpoint. These repeatedly grow from zero to a known limit.
     memory: Mutex<(Option<u32>, Vec<u64>)>,
 }
 

@@ -1,16 +1,16 @@
 //! The soak test: random writes on both sides of many two-way continuous replications, while all kinds of faults happen.
 //!
-//! Two servers hold the same databases. turnwise replicates each database in both directions, through a [`FaultProxy`] in front of each
-//! server. Writers ([`workload`]) add, change and delete documents, create conflicts and attach files, on both sides at the same time.
-//! Meanwhile, faults ([`storm`]) happen: connections are reset, responses are truncated, slow or refusals, and ports close. turnwise and both
-//! servers are killed (`kill -9`) and restarted with their data on disk.
+//! Two servers hold the same databases. turnwise replicates each database in both directions, through a [`FaultProxy`] in
+//! front of each server. Writers ([`workload`]) add, change and delete documents, create conflicts and attach files, on
+//! both sides at the same time. Meanwhile, faults ([`storm`]) happen: connections are reset, responses are truncated, slow
+//! or refusals, and ports close. turnwise and both servers are killed (`kill -9`) and restarted with their data on disk.
 //!
-//! In the end ([`verdict`]), all that stops. A limited time later, both sides must be equal leaf by leaf, and hold all writes that either of
-//! them acknowledged. No job may have failed permanently, turnwise's memory must not have grown, its store must pass its check, and its log
-//! and its responses must hold no secret.
+//! In the end ([`verdict`]), all that stops. A limited time later, both sides must be equal leaf by leaf, and hold all
+//! writes that either of them acknowledged. No job may have failed permanently, and turnwise's memory must not have grown.
+//! Its store must pass its check, and its log and its responses must hold no secret.
 //!
-//! Writes, faults and their times follow from the seed. Their order relative to each other does not: processes run as fast as the machine
-//! allows.
+//! Writes, faults and their times follow from the seed. Their order relative to each other does not: processes run as fast
+//! as the machine allows.
 
 mod counts;
 mod server;

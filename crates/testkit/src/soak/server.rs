@@ -20,7 +20,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 pub struct Given {
     /// `http://user:password@host:port`
     pub url: String,
-    /// A shell command that kills the server like `kill -9`, and one that starts it again. Without them, the server is never killed.
+    /// A shell command that kills the server like `kill -9`, and one that starts it again. Without them, the server is
+    /// never killed.
     pub kill_and_restart: Option<(String, String)>,
 }
 

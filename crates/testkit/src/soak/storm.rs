@@ -25,8 +25,9 @@ const KINDS: [Kind; 11] = [
     Kind::Down,
 ];
 
-/// A larger `_bulk_docs` gets the status 413. The limit exceeds any single document of the workload, including its inline attachments in
-/// base64. turnwise skips a document that the target considers too large, as CouchDB does, and the two sides would then rightly differ.
+/// A larger `_bulk_docs` gets the status 413. The limit exceeds any single document of the workload, including its inline
+/// attachments in base64. turnwise skips a document that the target considers too large, as CouchDB does, and the two sides
+/// would then rightly differ.
 const TOO_LARGE_BYTES: u64 = 64 << 10;
 
 /// The largest number of bytes before a response breaks off.
@@ -170,7 +171,7 @@ fn rule(kind: Kind, random: &mut Random, hits: &Arc<AtomicU64>) -> Rule {
             Kind::TooLarge => {
                 request.path.contains("/_bulk_docs") && length.is_some_and(|length| length > TOO_LARGE_BYTES)
             }
-            // A false success would be a lie about a write, which no server tells. Only reads get invalid JSON.
+            // No server reports that it has written something when it has not. So only reads get invalid JSON.
             Kind::Nonsense => {
                 request.method == "GET"
                     || ["/_revs_diff", "/_bulk_get", "/_changes"]

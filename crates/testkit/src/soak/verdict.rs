@@ -88,8 +88,8 @@ async fn until_equal(world: &World) -> Vec<String> {
     }
 }
 
-/// Checks that all replications run or wait for changes, and that none has failed permanently or skipped a document. Waits for replications
-/// that still recover from the last fault.
+/// Checks that all replications run or wait for changes, and that none has failed permanently or skipped a document. Waits
+/// for replications that still recover from the last fault.
 async fn jobs(world: &World, quiet: Instant) -> Vec<String> {
     let deadline = quiet + Duration::from_secs(world.options.settle_seconds);
     loop {
@@ -230,8 +230,8 @@ fn secrets(world: &World) -> Vec<String> {
         let url = reqwest::Url::parse(side.server.url()).expect("a server's URL can be parsed");
         let Some(password) = url.password() else { continue };
         let in_url = format!("{}:{password}@", url.username());
-        // The start of Basic credentials, and of CouchDB's session cookie, which begins the same way: the base64 form of the complete groups
-        // of `user:`.
+        // The start of Basic credentials, and of CouchDB's session cookie, which begins the same way: the base64 form of
+        // the complete groups of `user:`.
         let user = format!("{}:", url.username());
         let encoded = STANDARD.encode(&user[..user.len() / 3 * 3]);
         let tells =

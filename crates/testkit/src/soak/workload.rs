@@ -99,8 +99,8 @@ impl Writer {
         }
     }
 
-    /// Whether this database currently has no writes. On both sides, each third of the databases has none in turn, so that jobs without
-    /// changes are parked and later woken.
+    /// Whether this database currently has no writes. On both sides, each third of the databases has none in turn, so that
+    /// jobs without changes are parked and later woken.
     fn is_quiet(&self) -> bool {
         let phase = self.world.begun.elapsed().as_secs() / QUIET_SECONDS;
         (usize::try_from(phase).unwrap_or_default() + self.number).is_multiple_of(3)
