@@ -183,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_kept_as_it_is() {
+    fn a_text_that_fits_is_kept_unchanged() {
         let all = captured(8, &[b"abc", b"", b"defgh"]);
         assert_eq!(all.whole().unwrap(), b"abcdefgh");
         assert_eq!(all.text(8), Text { text: "abcdefgh".into(), truncated: false, lossy: false });
     }
 
     #[test]
-    fn of_more_the_head_and_the_tail_are_kept() {
+    fn the_head_and_the_tail_of_a_longer_text_are_kept() {
         for chunk in [1, 2, 3, 5, 7, 100] {
             let bytes: Vec<u8> = (0..100).map(|n| b'a' + n % 26).collect();
             let chunks: Vec<&[u8]> = bytes.chunks(chunk).collect();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_replaced_and_that_is_told() {
+    fn bytes_that_are_no_text_are_replaced_and_reported() {
         let some = captured(100, &[b"a\xffb"]).text(100);
         assert_eq!(some, Text { text: "a\u{fffd}b".into(), truncated: false, lossy: true });
     }
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_is_the_last_that_says_something() {
+    fn the_last_line_is_the_last_that_is_not_blank() {
         assert_eq!(captured(100, &[b"one\ntwo \n\n \n"]).last_line().unwrap(), "two");
         assert_eq!(captured(8, &[b"a long line, and the end"]).last_line().unwrap(), "end");
         assert_eq!(captured(8, &[b" \n"]).last_line(), None);

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_named_is_refused() {
+    fn a_variable_that_is_not_listed_is_refused() {
         let harmless = Variables::harmless();
         for name in ["LANG", "LANGUAGE", "LC_ALL", "LC_", "TZ"] {
             assert_eq!(harmless.check(name), Ok(()), "{name}");

@@ -1,8 +1,9 @@
 //! Guards end commands when the process that runs them dies.
 //!
-//! A process that is killed with SIGKILL cannot end its children. A guard can: a small process that leads the command's process
-//! group, and holds the read end of a pipe whose other end only the running process has. When that process ends, for any reason,
-//! the kernel closes the pipe. The guard then ends the group: SIGTERM, and SIGKILL after the grace period.
+//! A process that is killed with SIGKILL cannot end its children. A guard can. It is a small process that leads the
+//! command's process group. It holds the read end of a pipe whose other end only the running process has. When that process
+//! ends, for any reason, the kernel closes the pipe. The guard then ends the group: SIGTERM, and SIGKILL after the grace
+//! period.
 //!
 //! Unlike Linux' parent death signal, a guard also reaches the command's own children, and the end of a thread does not trigger
 //! it. It starts before the command, so the command is never unprotected. Neither reaches a process that leaves the group on
@@ -46,7 +47,8 @@ impl Guard {
         let mut command = Command::new(&self.program);
         command.args(&self.args).arg(grace.as_millis().to_string()).arg0("turnwise");
         command.env_clear().current_dir("/");
-        // Without it an executable may not start whose libraries are in a folder of their own, such as FoundationDB's client.
+        // Without it, an executable whose libraries are in their own folder may not start. FoundationDB's client is such a
+        // library.
         if let Some(folders) = std::env::var_os(LIBRARIES) {
             command.env(LIBRARIES, folders);
         }

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_and_its_value_is_not_repeated() {
+    fn an_error_names_the_member_and_does_not_repeat_its_value() {
         const SECRET: &str = "hunter2";
         for (name, wrong) in [
             ("options", json!(SECRET)),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! running ── it ends by itself ─────────────────────────────────▶ SIGKILL to what is left of its group ─▶ reaped
-//!    └────── its time is over, or it is told to stop ─▶ SIGTERM ─▶ its end, at most the grace period ──┘
+//!    └────── its time is over, or it must be stopped ─▶ SIGTERM ─▶ its end, at most the grace period ──┘
 //! ```
 //!
 //! A process group is identified by the process id of its leader. The leader (the guard, or else the command) is reaped last, so
@@ -192,8 +192,8 @@ fn lock(captured: &Mutex<Captured>) -> MutexGuard<'_, Captured> {
     captured.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The stdin of a process. The whole input is there before the process starts: if this process were killed while it writes to a pipe, the
-/// command would read a part of its input as if it were all, and act on it until its guard ends it.
+/// The stdin of a process. The whole input is there before the process starts. With a pipe, this process might be killed
+/// while it writes. The command would then act on a part of its input as if it were all, until its guard ends it.
 fn stdin(input: Option<&[u8]>) -> io::Result<Stdio> {
     let Some(input) = input else { return Ok(Stdio::null()) };
     let mut file = unnamed_file()?;

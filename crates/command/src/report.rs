@@ -72,7 +72,7 @@ pub enum Verdict {
     Failed(String),
     /// Any other end: retried.
     Crashed(String),
-    /// The handler was told to stop.
+    /// The caller stopped it.
     Stopped,
 }
 

@@ -27,7 +27,7 @@ fn main() {
         _ => {
             block_on(a_killed_process_takes_its_command_along());
             block_on(a_command_of_a_killed_process_reads_its_whole_input());
-            block_on(what_ignores_sigterm_is_killed_after_the_grace_period());
+            block_on(a_command_that_ignores_sigterm_is_killed_after_the_grace_period());
             block_on(a_guarded_command_is_like_any_other());
             block_on(neither_zombie_nor_guard_is_left_of_many_commands());
             block_on(a_guard_that_does_not_lead_its_group_does_nothing());
@@ -79,7 +79,7 @@ async fn a_command_of_a_killed_process_reads_its_whole_input() {
     alive.gone().await;
 }
 
-async fn what_ignores_sigterm_is_killed_after_the_grace_period() {
+async fn a_command_that_ignores_sigterm_is_killed_after_the_grace_period() {
     let mut alive = Alive::new();
     let script = alive.script("trap '' TERM; sh -c 'echo ready >&3; exec sleep 1000' & wait");
     let mut victim = start_victim("200", &script);
@@ -126,7 +126,8 @@ async fn a_guard_that_does_not_lead_its_group_does_nothing() {
     assert!(!output.status.success() && output.status.code().is_some(), "{output:?}");
 }
 
-/// As one does that the system cannot start: the command would run on if this process were killed.
+/// A guard that ends immediately stands for one that the system cannot start. Its command must end, too: nothing would end
+/// it if this process were killed.
 async fn a_command_whose_guard_has_ended_ends() {
     let guard = Some(Guard::this_executable([NO_GUARD]).unwrap());
     let command = Command { guard, ..sh("sleep 600") };

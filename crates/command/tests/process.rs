@@ -106,7 +106,7 @@ async fn a_command_that_closes_its_outputs_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_command_that_is_told_to_stop_may_clean_up() {
+async fn a_command_that_is_stopped_may_clean_up() {
     let mut alive = Alive::new();
     let stop = CancellationToken::new();
     let script = alive.script("trap 'echo bye; exit 9' TERM; sh -c 'echo ready >&3; exec sleep 1000' & wait");
@@ -121,7 +121,7 @@ async fn a_command_that_is_told_to_stop_may_clean_up() {
 }
 
 #[tokio::test]
-async fn what_a_command_has_started_may_clean_up_too() {
+async fn the_children_of_a_command_may_clean_up_too() {
     let mut alive = Alive::new();
     let stop = CancellationToken::new();
     let child = "trap 'sleep 0.2; echo cleaned; exit' TERM; echo ready >&3; while :; do sleep 0.01; done";
@@ -206,7 +206,7 @@ async fn no_zombie_is_left_of_many_commands() {
 }
 
 #[tokio::test]
-async fn what_cannot_start_says_what_to_change() {
+async fn a_command_that_cannot_start_reports_what_to_change() {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("script");
     let write = |text: &str, mode: u32| {
