@@ -1,5 +1,6 @@
-//! Checks that `/v1` matches its description. A validator checks the description. A running server gets valid and invalid requests that are
-//! generated from it, and must respond as described: no 5xx, no undocumented status, no response of another shape.
+//! Checks that `/v1` matches its description. A validator checks the description. A running server gets valid and invalid
+//! requests that are generated from it. The server must respond as described: no 5xx, no undocumented status, no response
+//! of another shape.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -41,8 +42,8 @@ pub fn api_check(options: &[&str]) -> Result {
         "--no-color",
     ]);
     schemathesis.args(["--request-timeout", REQUEST_TIMEOUT_S, "--max-time", MAX_TIME_S, "--seed", SEED]);
-    // The last value of an option applies, so the caller's options come after the defaults. The program writes its database of failures into
-    // its folder.
+    // The last value of an option applies, so the caller's options come after the defaults. The program writes its database
+    // of failures into its folder.
     let ran = run(schemathesis.args(options).current_dir(&folder));
     let log = std::fs::read_to_string(&server.log).unwrap_or_default();
     drop(server);

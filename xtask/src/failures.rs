@@ -1,5 +1,5 @@
-//! Repeats the failures of a test run at its end. In the output of 1,400 tests, a reader misses failures in the middle, and a machine may
-//! keep only the end.
+//! Repeats the failures of a test run at its end. In the output of 1,400 tests, a reader misses failures in the middle, and
+//! a machine may keep only the end.
 
 use std::io::{BufRead, Read, Write};
 use std::process::{Command, Stdio};
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_that_says_very_much_is_cut() {
+    fn a_long_output_of_a_test_is_cut() {
         let output = format!("---- one stdout ----\n{}", format!("{}\n", "ä".repeat(1_000)).repeat(1_000));
         let failures = pass_on(output.as_bytes(), &mut Vec::new()).unwrap();
         assert_eq!(failures.len(), 1);

@@ -1,5 +1,5 @@
-//! A real FoundationDB for the tests and the chaos test. An optional folder beside this repository (`../shared/peers`, or the folder that
-//! `TURNWISE_TEST_PEERS` names) has a program that unpacks and starts it.
+//! A real FoundationDB for the tests and the chaos test. An optional folder beside this repository (`../shared/peers`, or
+//! the folder that `TURNWISE_TEST_PEERS` names) has a program that unpacks and starts it.
 
 use std::fs;
 use std::net::TcpListener;
@@ -39,8 +39,8 @@ fn folder() -> PathBuf {
     bench::target().join("foundationdb")
 }
 
-/// Sets where a build and a run find the client. The variable of the crate that links the client is not enough: its build script does not run
-/// again after a run without it, for example for a check.
+/// Sets where a build and a run find the client. The variable of the crate that links the client is not enough. That
+/// crate's build script does not run again after a run without the variable, for example for a check.
 pub fn tell_client<'a>(command: &'a mut Command, client: &Path) -> &'a mut Command {
     command.env("LIBRARY_PATH", client).env("LD_LIBRARY_PATH", client)
 }

@@ -1,5 +1,5 @@
-//! Secrets that appeared in a log, a panic, an error or a response during the tests. `turnwise_testkit::canary` writes each finding into a
-//! file. A test run with such a file has failed, even if every test has passed.
+//! Secrets that appeared in a log, a panic, an error or a response during the tests. `turnwise_testkit::canary` writes each
+//! finding into a file. A test run with such a file has failed, even if every test has passed.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tests_are_told_where_to_write() {
+    fn the_tests_get_the_folder_for_findings() {
         let leaks = Folder::empty(folder("told")).unwrap();
         let mut command = Command::new("true");
         leaks.tell(&mut command);

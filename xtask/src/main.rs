@@ -59,8 +59,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs all tests of the workspace, several programs at the same time, or with a filter what `cargo test` runs. Failures are repeated at the
-/// end. Also fails if a secret appeared anywhere.
+/// Runs all tests of the workspace, several programs at the same time. With a filter, runs what `cargo test` runs. Failures
+/// are repeated at the end. Also fails if a secret appeared anywhere.
 fn test(filter: &[&str]) -> command::Result {
     peers::install()?;
     peers::install_python()?;

@@ -33,8 +33,8 @@ pub fn install_python() -> Result {
     if found { Ok(()) } else { install_from_debian(&["python3", "python3-venv"]) }
 }
 
-/// Installs etcd for the tests that start a cluster, unless it exists. If the installation is not allowed, prints a line. These tests are
-/// then skipped, except with `CI=true`, where this is an error.
+/// Installs etcd for the tests that start a cluster, unless it exists. If the installation is not allowed, prints a line.
+/// These tests are then skipped, except with `CI=true`, where this is an error.
 pub fn install_etcd() -> Result {
     if Command::new("etcd").arg("--version").output().is_ok_and(|output| output.status.success()) {
         return Ok(());
@@ -58,8 +58,8 @@ pub fn install_etcd() -> Result {
     }
 }
 
-/// Installs libclang, which generates the bindings of FoundationDB's client, unless it exists. Returns whether it exists afterwards. A failed
-/// installation is an error only with `CI=true`.
+/// Installs libclang, which generates the bindings of FoundationDB's client, unless it exists. Returns whether it exists
+/// afterwards. A failed installation is an error only with `CI=true`.
 pub fn install_libclang() -> std::result::Result<bool, Failure> {
     let is_library = |name: &str| ["libclang.so", "libclang-"].iter().any(|start| name.starts_with(start));
     let holds_library = |folder: &Path| {

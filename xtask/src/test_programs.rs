@@ -1,5 +1,5 @@
-//! Builds all test programs and runs several at the same time. Most of them wait more than they compute: for a heartbeat timeout, a server's
-//! start, a disk. `cargo test` runs one after another.
+//! Builds all test programs and runs several at the same time. Most of them wait more than they compute: for a heartbeat
+//! timeout, a server's start, a disk. `cargo test` runs one after another.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -57,8 +57,8 @@ impl Selection {
     }
 }
 
-/// Does what the `cargo test` of `tests` does: runs all test programs, then the tests in the documentation. The output of a program is
-/// printed when it has ended. Fails if a program fails; all run nevertheless. Failures are repeated at the end.
+/// Does what the `cargo test` of `tests` does: runs all test programs, then the tests in the documentation. The output of a
+/// program is printed when it has ended. Fails if a program fails; all run nevertheless. Failures are repeated at the end.
 pub fn run(tests: &Command) -> command::Result {
     let selection = Selection::of(tests);
     let queue = Mutex::new(build(&selection)?);
@@ -111,7 +111,7 @@ fn build(selection: &Selection) -> Result<VecDeque<Program>, Failure> {
     Ok(programs.into())
 }
 
-/// The program of which one of cargo's messages tells, if it is a test program.
+/// The test program that one of cargo's messages names, if it names one.
 fn program(message: &str) -> Option<Program> {
     // Its target has a field `test`, too: whether `cargo test` includes it.
     let (_, profile) = message.split_once(r#""profile":{"#)?;
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_programs_are_told_from_other_artifacts() {
+    fn test_programs_are_distinguished_from_other_artifacts() {
         let artifact = |test: bool, executable: &str| {
             format!(
                 r#"{{"reason":"compiler-artifact","package_id":"p","manifest_path":"/r/crates/cli/Cargo.toml","target":{{"kind":["test"],"test":true}},"profile":{{"opt_level":"0","test":{test}}},"features":[],"executable":{executable},"fresh":true}}"#

@@ -105,8 +105,8 @@ fn a_row_without_a_test_and_a_test_that_is_gone_are_found() {
     }
 }
 
-/// The names in a lock file's packages that the file does not lock. `npm ci` refuses such a file, even if the missing package is not for this
-/// platform.
+/// The names in a lock file's packages that the file does not lock. `npm ci` refuses such a file, even if the missing
+/// package is not for this platform.
 fn unlocked(lock: &serde_json::Value) -> Vec<String> {
     let packages = lock["packages"].as_object().unwrap();
     let names = |package: &serde_json::Value, kind: &str| -> Vec<String> {
