@@ -496,8 +496,8 @@ pub const LOCK_MUTANTS: &[Mutant] = &[
     Mutant {
         name: "lock_given_back_by_a_stale_claim",
         file: "crates/queue/src/locks/running.rs",
-        find: "    spots: &[Spot],\n) -> Result<()> {\n    let mut job = held_job(tx, keys, job_type, id, claim).await?;",
-        replace: "    spots: &[Spot],\n) -> Result<()> {\n    let Some(mut job) = crate::rows::read_job(tx, keys, job_type, id).await? else { return Err(Error::Halt) };\n    let _ = claim;",
+        find: "    let mut job = held_job(tx, keys, run.job_type, run.id, run.claim).await?;\n    if spots.contains(&Spot::BIG_LOCK) {",
+        replace: "    let Some(mut job) = crate::rows::read_job(tx, keys, run.job_type, run.id).await? else { return Err(Error::Halt) };\n    if spots.contains(&Spot::BIG_LOCK) {",
         why: "A run that lost its claim releases locks that the next run holds.",
     },
     Mutant {
