@@ -43,6 +43,12 @@ pub struct Shard {
     round: u64,
 }
 
+impl Default for Shard {
+    fn default() -> Self {
+        Shard::ALL
+    }
+}
+
 impl Shard {
     /// All of it.
     pub const ALL: Shard = Shard { contenders: 1, rank: 0, round: 0 };

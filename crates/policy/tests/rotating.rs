@@ -7,7 +7,8 @@ use proptest::prelude::*;
 use turnwise_policy::fair_share::Fairness;
 use turnwise_policy::fair_share::rfc::{self, Boost, Key, Usage};
 use turnwise_policy::fair_share::virtual_time::{Candidate, Ledger, order};
-use turnwise_policy::rotation::{Rules, Running, Scheme, Tenant, Waiting, rotate};
+use turnwise_policy::rotation::{Rules, Running, Scheme, Tenant, View, Waiting};
+use turnwise_policy::schedule::{self, schedule};
 
 const INTERVAL_US: i64 = 60_000_000;
 const TURN_US: f64 = INTERVAL_US as f64;
@@ -180,6 +181,7 @@ impl World {
                 class: 0,
                 continuous: true,
                 idle: false,
+                locks: false,
             }
         };
         let running: Vec<Running> = self.running.iter().enumerate().map(running).collect();
@@ -200,7 +202,9 @@ impl World {
             Fairness::VirtualTime => Scheme::VirtualTime(self.ledger.pace()),
             Fairness::Rfc => Scheme::Rfc,
         };
-        let stops = rotate(scheme, &tenants, &running, &waiting, &self.rules, self.now_us);
+        let cycle = View::cycle(scheme, &tenants, &running, &waiting);
+        let rules = schedule::Rules { rotation: self.rules, ..schedule::Rules::default() };
+        let stops = schedule(&schedule::View::preempting(cycle), &rules, self.now_us).stop;
         let mut places: Vec<usize> = stops.iter().map(|stop| stop.job).collect();
         places.sort_unstable();
         for place in places.into_iter().rev() {

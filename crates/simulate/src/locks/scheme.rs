@@ -170,7 +170,7 @@ impl Chooser for List {
 fn rules(view: &View<'_>) -> schedule::Rules {
     let aging = Aging { tick_us: view.queue.tick_ms.i64() * 1_000, ticks: view.queue.aging_ticks.u32() };
     let base = Weight::new(view.queue.base_weight.get()).unwrap_or_default();
-    schedule::Rules { queue: Rules { base, aging } }
+    schedule::Rules { queue: Rules { base, aging }, ..schedule::Rules::default() }
 }
 
 fn lock(want: Want, population: &Population) -> Lock {

@@ -5,13 +5,16 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use turnwise_policy::fair_share::Fairness;
 use turnwise_policy::fair_share::rfc::{self, Boost, Key, Usage};
 use turnwise_policy::fair_share::virtual_time::{
     Candidate, Expectation, LEAST_COST_US, Ledger, apportion, order,
 };
-use turnwise_policy::rotation::{self, Running, Waiting, rotate};
+use turnwise_policy::predictive_queue::locks::Requests;
+use turnwise_policy::rotation::{self, Running, Waiting};
+use turnwise_policy::schedule::{self, schedule};
 
 use super::{Scheme, View};
 use crate::scenario::{Scenario, Work};
@@ -48,6 +51,9 @@ type Row = (Place, i64, JobId);
 const CHARGE_INTERVAL_US: i64 = 60_000_000;
 /// Tenants whose own jobs may take turns in one cycle, for each job that it may stop: as the worker does.
 const WITHIN: usize = 2;
+
+/// Jobs of these scenarios declare no locks.
+static NO_LOCKS: LazyLock<Requests> = LazyLock::new(Requests::default);
 
 /// A job's run, as it is charged.
 #[derive(Debug, Clone, Copy, Default)]
@@ -189,36 +195,29 @@ impl Fair {
         }
     }
 
-    /// Whom to start next by virtual time: up to `free`, fewer if a tenant has fewer jobs than fall to it.
-    fn by_virtual_time(&mut self, view: View<'_>, free: usize) -> Vec<JobId> {
+    /// The waiting jobs at the head of the queue, in the order of the tenants' turns by virtual time: up to `free`, fewer if a
+    /// tenant has fewer jobs than its turns. Each with its tenant.
+    fn head_by_virtual_time(&self, view: View<'_>, free: usize) -> Vec<(usize, JobId)> {
         let tenants: Vec<usize> = self.order.iter().take(free).map(|(_, _, tenant)| *tenant).collect();
         let candidates = self.candidates(view, &tenants);
         let picks = apportion(&candidates, free);
         let rows: Vec<usize> =
             tenants.iter().zip(picks).map(|(tenant, picks)| picks.min(self.queues[*tenant].len())).collect();
-        let merged = order(&candidates, &rows);
-        let mut start = Vec::with_capacity(merged.len());
-        for index in merged {
-            let tenant = tenants[index];
-            let (_, _, job) = self.queues[tenant].pop_first().expect("no more rows than it has");
-            self.start(view, job);
-            start.push(job);
-        }
-        for tenant in tenants {
-            if self.queues[tenant].is_empty() {
-                self.ledger.emptied(&view.tenants[tenant].name);
-            }
-            self.put(view, tenant);
-        }
-        start
+        let mut queues: Vec<_> = tenants.iter().map(|tenant| self.queues[*tenant].iter()).collect();
+        let next = |index: usize| {
+            let (_, _, job) = queues[index].next().expect("no more rows than it has");
+            (tenants[index], *job)
+        };
+        order(&candidates, &rows).into_iter().map(next).collect()
     }
 
-    /// Whom to start next by the RFC: the lowest key, then the longest not started.
-    fn by_key(&mut self, view: View<'_>) -> Option<JobId> {
-        let (_, _, tenant) = *self.order.first()?;
-        let (_, _, job) = self.queues[tenant].pop_first()?;
-        self.put(view, tenant);
-        Some(job)
+    /// The first waiting job by keys: the lowest key, then the longest not started.
+    fn head_by_key(&self) -> Vec<(usize, JobId)> {
+        let first = self.order.first().and_then(|(_, _, tenant)| {
+            let (_, _, job) = self.queues[*tenant].first()?;
+            Some((*tenant, *job))
+        });
+        first.into_iter().collect()
     }
 
     /// How many rows of whose queues a cycle looks at: those that come first, and some of each tenant whose own jobs may take turns.
@@ -352,14 +351,35 @@ impl Scheme for Fair {
     }
 
     fn fill(&mut self, view: View<'_>, free: usize) -> Vec<JobId> {
-        let mut start = Vec::new();
-        while start.len() < free && !self.order.is_empty() {
-            match self.fairness {
-                Fairness::VirtualTime => start.extend(self.by_virtual_time(view, free - start.len())),
-                Fairness::Rfc => start.extend(self.by_key(view)),
+        let mut started = Vec::new();
+        while started.len() < free && !self.order.is_empty() {
+            let room = free - started.len();
+            let head = match self.fairness {
+                Fairness::VirtualTime => self.head_by_virtual_time(view, room),
+                Fairness::Rfc => self.head_by_key(),
+            };
+            let candidates = vec![schedule::Candidate::new("", &NO_LOCKS); head.len()];
+            let queue = schedule::View::new(&candidates, room);
+            let decision = schedule(&queue, &schedule::Rules::default(), view.now_us);
+            let mut tenants = BTreeSet::new();
+            for candidate in decision.start {
+                let (tenant, job) = head[candidate];
+                let row = self.row(view, job);
+                self.queues[tenant].remove(&row);
+                if self.fairness == Fairness::VirtualTime {
+                    self.start(view, job);
+                }
+                tenants.insert(tenant);
+                started.push(job);
+            }
+            for tenant in tenants {
+                if self.fairness == Fairness::VirtualTime && self.queues[tenant].is_empty() {
+                    self.ledger.emptied(&view.tenants[tenant].name);
+                }
+                self.put(view, tenant);
             }
         }
-        start
+        started
     }
 
     fn cycle_begins(&mut self, view: View<'_>) {
@@ -413,6 +433,7 @@ impl Scheme for Fair {
                 class: 0,
                 continuous: job.continuous,
                 idle: false,
+                locks: false,
             }
         };
         let running: Vec<Running> = view.running.iter().enumerate().map(running).collect();
@@ -435,7 +456,9 @@ impl Scheme for Fair {
             Fairness::VirtualTime => rotation::Scheme::VirtualTime(self.ledger.pace()),
             Fairness::Rfc => rotation::Scheme::Rfc,
         };
-        let stops = rotate(scheme, &tenants, &running, &waiting, &rules, view.now_us);
-        stops.into_iter().map(|stop| view.running[stop.job]).collect()
+        let cycle = rotation::View::cycle(scheme, &tenants, &running, &waiting);
+        let rules = schedule::Rules { rotation: rules, ..schedule::Rules::default() };
+        let decision = schedule(&schedule::View::preempting(cycle), &rules, view.now_us);
+        decision.stop.into_iter().map(|stop| view.running[stop.job]).collect()
     }
 }
