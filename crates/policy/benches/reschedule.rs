@@ -1,8 +1,9 @@
-//! What one cycle costs, with 500 running jobs and more and more that wait: `cargo bench -p turnwise-policy`.
+//! The cost of one cycle, with 500 running jobs and growing numbers of waiting ones: `cargo bench -p
+//! turnwise-policy`.
 //!
-//! A cycle charges what ran, decides whom to stop, and apportions the slots that become free. The jobs that wait are in
-//! memory here, in the order of their rows: reading the heads of their queues is part of the cycle, moving stopped and
-//! started jobs between queues is, too.
+//! A cycle charges run time, decides which jobs stop, and apportions the slots that become free. The waiting jobs are
+//! in memory here, in the order of their rows. Reading the heads of their queues is part of the cycle, and so is
+//! moving stopped and started jobs between queues.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
@@ -25,7 +26,7 @@ fn main() {
     divan::main();
 }
 
-/// What all tenants of either scheme have.
+/// What the tenants of both schemes have.
 struct Slots {
     names: Vec<String>,
     shares: Vec<u32>,
