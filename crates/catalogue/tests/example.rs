@@ -384,7 +384,7 @@ fn the_table_has_every_operation() {
 }
 
 #[test]
-fn what_depends_on_conditions() {
+fn conditions_decide_which_locks_apply() {
     let catalogue = Catalogue::parse(FILE, "examples/catalogue.toml").unwrap();
     for (operation, options, wanted) in CONDITIONS {
         let derived = derive(&catalogue, operation, options);
