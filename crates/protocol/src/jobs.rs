@@ -224,7 +224,7 @@ pub struct AddJobs {
 #[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum IfExists {
-    /// The job stays as it is, in any state, so that a repeated request changes nothing.
+    /// The job is unchanged, in any state, so that a repeated request has no effect.
     #[default]
     Keep,
     /// The job takes the given values, and keeps those that are left out. A job that has ended runs again, a running job runs once more after it has
@@ -251,7 +251,7 @@ impl<'de> Deserialize<'de> for IfExists {
 pub enum Added {
     /// The job is new, or had ended and was added again. It is pending.
     Queued,
-    /// The job is delayed until its time.
+    /// The job is delayed.
     Delayed,
     /// The job waits until its dependencies have ended.
     Blocked,
@@ -295,7 +295,7 @@ pub struct AddedJobs {
 pub enum State {
     /// In the queue of its tenant, ready to start.
     Pending,
-    /// Waits for its time, or is parked until its source changes.
+    /// Was added for later, or is parked until its source changes.
     Delayed,
     /// Waits until its dependencies have ended.
     Blocked,
@@ -521,12 +521,12 @@ pub struct Retried {
 #[cfg_attr(feature = "openapi", schema(default = "crashing"))]
 #[serde(rename_all = "lowercase")]
 pub enum RetriedState {
-    /// Their backoffs end now.
+    /// Crashing jobs: they become pending now.
     #[default]
     Crashing,
-    /// They run again.
+    /// Failed jobs: they run again.
     Failed,
-    /// They run again.
+    /// Cancelled jobs: they run again.
     Cancelled,
 }
 

@@ -29,11 +29,11 @@ async fn sighup_takes_over_what_can_change_and_tells_what_needs_a_restart() {
 
     // A wrong file changes nothing, and a setting in the store overrides the file.
     home.configure("max_jobs = many\n");
-    reload(&home, &server, "the settings stay as they are: ").await;
+    reload(&home, &server, "the settings are unchanged: ").await;
     assert_eq!(value(&server, "replicator/max_jobs").await, "8");
     server.put("/_node/_local/_config/replicator/max_jobs", &"9".into()).await;
     home.configure("max_jobs = 10\nmax_churn = 11\n");
-    reload(&home, &server, "turnwise.ini is read again").await;
+    reload(&home, &server, "turnwise.ini was reloaded").await;
     server.until("/_node/_local/_config/replicator/max_churn", |value| value == "11").await;
     assert_eq!(value(&server, "replicator/max_jobs").await, "9");
     assert!(server.terminate().await.success());

@@ -29,7 +29,8 @@ async fn a_job_says_why_it_waits() {
     let lines: Vec<&str> = stdout(&told).lines().collect();
     assert_eq!(lines[0], "No worker of type `mail` is registered: it starts once one is.");
     assert!(
-        lines.contains(&"before it  1 of its tenant, 1 of all") && lines.contains(&"expected   unknown"),
+        lines.contains(&"position   2nd in its tenant's queue, 2nd in its type's queue")
+            && lines.contains(&"expected   unknown"),
         "{lines:?}"
     );
     let told = run(&server, &["why", "mail", "b", "--json"]).await;
@@ -97,12 +98,12 @@ async fn tenants_and_top_are_printed_where_there_is_no_terminal() {
         let job = json!({ "id": format!("job-{n}"), "tenant": if n < 10 { "acme" } else { "beta" } });
         server.post("/v1/jobs/mail", &job).await;
     }
-    let listed = run(&server, &["tenants", "--sort", "owed"]).await;
+    let listed = run(&server, &["tenants", "--sort", "deficit"]).await;
     let rows: Vec<Vec<&str>> =
         stdout(&listed).lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(
         rows[0],
-        ["TYPE", "TENANT", "SHARES", "OWED", "USED", "SERVED", "RUNNING", "WAITING", "OLDEST"]
+        ["TYPE", "TENANT", "SHARES", "DEFICIT", "USED", "SERVED", "RUNNING", "WAITING", "OLDEST"]
     );
     assert_eq!(rows[1][..8], ["mail", "acme", "100", "-", "0s", "0s", "0", "10"]);
     let listed = run(&server, &["tenants", "--json", "--limit", "1"]).await;

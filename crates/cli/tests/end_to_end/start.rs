@@ -58,7 +58,7 @@ async fn a_log_that_is_no_level_is_wrong_usage() {
         let (code, text) = refused(&["--log", wrong, "--store", "embedded:/dev/null/x"], None).await;
         assert_eq!(code, 2, "{text}");
         assert!(
-            text.contains("`dbug` is no level: expected a level (off, error, warn, info, debug, trace)"),
+            text.contains("`dbug` is not a level: expected a level (off, error, warn, info, debug, trace)"),
             "{text}"
         );
     }

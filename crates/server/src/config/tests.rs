@@ -398,7 +398,7 @@ fn every_setting_is_read_as_it_is_written() {
 #[test]
 fn the_documentation_tells_every_setting() {
     let text = include_str!("../../../../docs/configuration.md");
-    let (_, used) = text.split_once("## Used").unwrap();
+    let (_, used) = text.split_once("## Settings").unwrap();
     let (used, _) = used.split_once("\n## ").unwrap();
     let mut section = String::new();
     let mut told = Vec::new();

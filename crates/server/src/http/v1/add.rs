@@ -28,8 +28,8 @@ use crate::http::{App, answer};
     post, path = "/jobs/{type}", tag = "jobs", operation_id = "add_job",
     params(TypePath), request_body = AddJob,
     responses(
-        (status = 201, body = AddedJob, description = "It waits for its turn or its time."),
-        (status = 200, body = AddedJob, description = "It was there; `added` tells what happened to it."),
+        (status = 201, body = AddedJob, description = "The job was added. `added` is its state, or `cancelled` because of a dependency."),
+        (status = 200, body = AddedJob, description = "The job existed. `added` states what happened to it."),
         (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: the type belongs to the server."),
         BadBody, Common,
     ),
@@ -57,7 +57,7 @@ pub(super) async fn add_job(
 #[utoipa::path(
     post, path = "/jobs", tag = "jobs", operation_id = "add_jobs", request_body = AddJobs,
     responses(
-        (status = 200, body = AddedJobs, description = "All were added, or were there."),
+        (status = 200, body = AddedJobs, description = "All jobs were added, or existed."),
         (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: a type belongs to the server."),
         BadBody, Common,
     ),

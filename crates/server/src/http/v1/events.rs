@@ -41,11 +41,11 @@ const LAST_EVENT_ID: &str = "last-event-id";
 #[utoipa::path(
     get, path = "/jobs/{type}/{id}/events", tag = "jobs", operation_id = "follow_job",
     params(JobPath, ("Last-Event-ID" = Option<String>, Header, nullable = false,
-        description = "The id of the last event that was received. Another one is ignored.")),
+        description = "The id of the last event that the client received. The server ignores an id that it did not send.")),
     responses(
         (status = 200, content_type = "text/event-stream", body = ServerSentEvent,
-            description = "The events, as they come."),
-        (status = 204, description = "The last event received was `end`, and nothing has happened since: do not come back."),
+            description = "The events, as they occur."),
+        (status = 204, description = "The client has received the event `end`, and no event has followed it. Do not reconnect."),
         NoJob, Common,
     ),
 )]

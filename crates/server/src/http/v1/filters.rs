@@ -145,7 +145,7 @@ pub(super) async fn put_filter(
 #[utoipa::path(
     delete, path = "/filters/{filter}", tag = "filters", operation_id = "remove_filter", params(FilterPath),
     responses(
-        (status = 200, body = RemovedFilter, description = "It is gone."),
+        (status = 200, body = RemovedFilter, description = "The filter is removed."),
         (status = 404, body = turnwise_protocol::Error, description = "`not_found`: there is no such filter."),
         Common,
     ),

@@ -55,7 +55,7 @@ fn default_wait() -> u64 {
 /// Responds when the job has ended, or with its current state when the time is over. `finished` states which of the two happened.
 #[utoipa::path(
     get, path = "/jobs/{type}/{id}/wait", tag = "jobs", operation_id = "wait_for_job", params(JobPath, WaitParams),
-    responses((status = 200, body = WaitAnswer, description = "The job has ended, or the time was over."), NoJob, Common),
+    responses((status = 200, body = WaitAnswer, description = "The job has ended, or the time is over."), NoJob, Common),
 )]
 pub(super) async fn wait_for_job(
     State(app): State<App>,
@@ -99,7 +99,7 @@ pub(super) async fn wait_for_job(
     post, path = "/jobs/{type}/{id}/cancel", tag = "jobs", operation_id = "cancel_job", params(JobPath),
     request_body = Nothing,
     responses(
-        (status = 200, body = Cancelled, description = "It is cancelled, is being stopped, or had ended."),
+        (status = 200, body = Cancelled, description = "The job is cancelled, is being stopped, or had already ended."),
         (status = 403, body = turnwise_protocol::Error,
             description = "`forbidden`: the replication belongs to a document."),
         NoJob, BadBody, Common,
@@ -142,8 +142,8 @@ async fn state_of(
     post, path = "/jobs/{type}/{id}/retry", tag = "jobs", operation_id = "retry_job", params(JobPath),
     request_body = Nothing,
     responses(
-        (status = 200, body = Retried, description = "Whether it is pending now, or what it is instead."),
-        (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: it is a replication that has ended."),
+        (status = 200, body = Retried, description = "Whether the job is pending now, and its state."),
+        (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: the job is a replication that has ended."),
         NoJob, BadBody, Common,
     ),
 )]
@@ -179,7 +179,7 @@ pub(super) async fn retry_job(
 #[utoipa::path(
     put, path = "/jobs/{type}/{id}/priority", tag = "jobs", operation_id = "set_priority", params(JobPath),
     request_body = SetPriority,
-    responses((status = 200, body = Prioritized, description = "Whether it has that class now."), NoJob, BadBody, Common),
+    responses((status = 200, body = Prioritized, description = "Whether the job has this class now."), NoJob, BadBody, Common),
 )]
 pub(super) async fn set_priority(
     State(app): State<App>,
@@ -209,8 +209,8 @@ pub(super) async fn set_priority(
 #[utoipa::path(
     delete, path = "/jobs/{type}/{id}", tag = "jobs", operation_id = "remove_job", params(JobPath),
     responses(
-        (status = 200, body = Removed, description = "It is gone."),
-        (status = 202, body = Removed, description = "Its worker was told to stop it; then it goes."),
+        (status = 200, body = Removed, description = "The job is removed."),
+        (status = 202, body = Removed, description = "The job is running. It is removed when its worker has stopped it."),
         (status = 403, body = turnwise_protocol::Error,
             description = "`forbidden`: the replication belongs to a document."),
         NoJob, Common,

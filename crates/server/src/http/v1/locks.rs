@@ -61,7 +61,7 @@ pub(super) struct LocksParams {
 /// The jobs that hold, await or have reserved locks, by level and name. All rows of a page are from one snapshot.
 #[utoipa::path(
     get, path = "/locks", tag = "locks", operation_id = "list_locks", params(LocksParams),
-    responses((status = 200, body = Lockers, description = "A page of who locks what."), Common),
+    responses((status = 200, body = Lockers, description = "A page of jobs with their locks."), Common),
 )]
 pub(super) async fn list_locks(
     State(app): State<App>,

@@ -53,8 +53,8 @@ pub(super) struct RetryParams {
     post, path = "/retry", tag = "jobs", operation_id = "retry_jobs", params(RetryParams),
     request_body = Nothing,
     responses(
-        (status = 200, body = RetriedJobs, description = "How many, and whether there may be more."),
-        (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: they are replications that have ended."),
+        (status = 200, body = RetriedJobs, description = "How many jobs were retried, and whether there may be more."),
+        (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: the jobs are replications that have ended."),
         BadBody, Common,
     ),
 )]

@@ -36,10 +36,11 @@ const DECLARE: &str =
     post, path = "/workers/{type}/{worker}/jobs/{id}/locks", tag = "workers", operation_id = "lock",
     params(RunPath), request_body = AskLocks,
     responses(
-        (status = 200, body = AskedLocks, description = "All of them are held, or the job waits for one."),
+        (status = 200, body = AskedLocks, description = "The job holds all locks, or waits for one."),
         (status = 409, body = turnwise_protocol::Error,
-            description = "`halt`: the claim is lost. `out_of_order`: one is not free, and the job holds what comes after it. `not_declared`: \
-                the job did not say that it may want one of them. `unknown_level`: there is no such level. `waits_already`: it waits for another one."),
+            description = "`halt`: the claim is lost. `out_of_order`: a lock is not free, and the job holds a lock that comes after it. \
+                `not_declared`: the job has not declared one of the locks. `unknown_level`: there is no such level. `waits_already`: the job waits \
+                for another lock."),
         NoWorker, Membership, BadBody, Common,
     ),
 )]
@@ -164,9 +165,9 @@ pub(super) struct UnlockParams {
     delete, path = "/workers/{type}/{worker}/jobs/{id}/locks", tag = "workers", operation_id = "unlock",
     params(RunPath, UnlockParams),
     responses(
-        (status = 200, body = Unlocked, description = "The job neither holds it nor waits for it."),
+        (status = 200, body = Unlocked, description = "The job neither holds the lock nor waits for it."),
         (status = 409, body = turnwise_protocol::Error,
-            description = "`halt`: the claim is lost. `waits_already`: it waits for another lock, and gives nothing back before it has that."),
+            description = "`halt`: the claim is lost. `waits_already`: the job waits for another lock, and can release no lock before it has that one."),
         NoWorker, Membership, Common),
 )]
 pub(super) async fn unlock(

@@ -25,7 +25,7 @@ use crate::http::{App, answer};
 /// may be missing.
 #[utoipa::path(
     get, path = "/jobs/{type}/{id}/why", tag = "tenants", operation_id = "why_job", params(JobPath),
-    responses((status = 200, body = Why, description = "Why it stands where it does."), NoJob, Common),
+    responses((status = 200, body = Why, description = "The state of the job and the reason for it."), NoJob, Common),
 )]
 pub(super) async fn why_job(State(app): State<App>, Named(path): Named<JobPath>) -> Result<Response> {
     let tx = app.store.begin().await?;
@@ -146,9 +146,9 @@ impl Names for DocumentPath {
 #[utoipa::path(
     get, path = "/documents/{db}/{id}/why", tag = "tenants", operation_id = "why_document", params(DocumentPath),
     responses(
-        (status = 200, body = DocumentWhy, description = "Why it stands where it does."),
+        (status = 200, body = DocumentWhy, description = "The state of the job and the reason for it."),
         (status = 404, body = turnwise_protocol::Error,
-            description = "`not_found`: there is no such document, or it is no replication."),
+            description = "`not_found`: the document does not exist, or is not a replication."),
         Common,
     ),
 )]

@@ -30,7 +30,7 @@ const MAX_ANSWER_BYTES: usize = 8 << 20;
     post, path = "/workers/{type}", tag = "workers", operation_id = "register_worker",
     params(TypePath), request_body = Register,
     responses(
-        (status = 201, body = Registered, description = "It is registered."),
+        (status = 201, body = Registered, description = "The worker is registered."),
         (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: the type belongs to the server."),
         BadBody, Common,
     ),
@@ -77,7 +77,7 @@ pub(super) fn check_range<T: PartialOrd + std::fmt::Display>(
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/ping", tag = "workers", operation_id = "ping", params(WorkerPath),
     request_body = Nothing,
-    responses((status = 200, body = Pinged, description = "It is a member."), NoWorker, Membership, BadBody, Common),
+    responses((status = 200, body = Pinged, description = "The worker is registered, and its heartbeat is recorded."), NoWorker, Membership, BadBody, Common),
 )]
 pub(super) async fn ping(
     State(app): State<App>,
@@ -99,9 +99,9 @@ pub(super) async fn ping(
     post, path = "/workers/{type}/{worker}/accept", tag = "workers", operation_id = "accept",
     params(WorkerPath), request_body = Accept,
     responses(
-        (status = 200, body = Accepted, description = "The jobs, by claim. None if none came in time."),
+        (status = 200, body = Accepted, description = "The jobs, by claim. Empty if no job was available in time."),
         (status = 409, body = turnwise_protocol::Error,
-            description = "`superseded`: a later request of the same worker took this one's place."),
+            description = "`superseded`: a later request of the same worker has replaced this one."),
         NoWorker, Membership, BadBody, Common,
     ),
 )]
@@ -166,7 +166,7 @@ pub(super) async fn accept(
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/jobs/{id}/update", tag = "workers", operation_id = "update",
     params(RunPath), request_body = Update,
-    responses((status = 200, body = Updated, description = "What the worker does next."), super::LostClaim, NoWorker,
+    responses((status = 200, body = Updated, description = "What the worker must do next."), super::LostClaim, NoWorker,
         Membership, BadBody, Common),
 )]
 pub(super) async fn update(
@@ -280,7 +280,7 @@ pub(super) async fn refused(app: &App, path: &RunPath, error: QueueError) -> V1E
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/leave", tag = "workers", operation_id = "leave", params(WorkerPath),
     request_body = Nothing,
-    responses((status = 200, body = Left, description = "It has left."), NoWorker, BadBody, Common),
+    responses((status = 200, body = Left, description = "The worker has left."), NoWorker, BadBody, Common),
 )]
 pub(super) async fn leave(
     State(app): State<App>,
