@@ -23,10 +23,10 @@ use crate::http::answer;
     tags(
         (name = "jobs", description = "For clients: add, list, get, wait, follow, cancel, retry, remove."),
         (name = "workers", description = "For workers: register, ping, accept, update, lock, finish, fail, release, leave."),
-        (name = "tenants", description = "For everyone who asks why a job waits: who is entitled to what, has got what, and is next."),
-        (name = "locks", description = "For everyone who asks why a job waits for a lock: who holds what, and who is next."),
-        (name = "filters", description = "For operators: which of the jobs that wait may start."),
-        (name = "nodes", description = "For operators: which servers share the store, and how it does."),
+        (name = "tenants", description = "Why a job waits: the tenants' shares, run time and deficits, and the next jobs."),
+        (name = "locks", description = "Why a job waits for a lock: the jobs that hold, await or have reserved locks."),
+        (name = "filters", description = "For operators: rules that decide which waiting jobs may start."),
+        (name = "nodes", description = "For operators: the servers that share the store, and the store's state."),
     ),
     components(schemas(
         turnwise_protocol::JobEvent, turnwise_protocol::Progress, turnwise_protocol::Removed, turnwise_protocol::Job,
