@@ -10,7 +10,8 @@ async fn every_acknowledged_job_ends_once_whatever_fails() {
         clients: 8,
         workers: 12,
         jobs_per_second: 25.0,
-        // Shorter than usual, so that each kind of fault occurs once. A full disk needs root; the test reports the kinds that it skips.
+        // Shorter than usual, so that each kind of fault occurs once. A full disk needs root; the test reports the
+        // kinds that it skips.
         calm_ms: (100, 1_000),
         fault_ms: (200, 5_000),
         ..Options::new(env!("CARGO_BIN_EXE_turnwise").into(), Engine::Embedded)

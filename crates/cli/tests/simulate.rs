@@ -36,7 +36,7 @@ fn out(output: &Output) -> String {
 }
 
 #[test]
-fn a_table_tells_what_each_tenant_got() {
+fn a_table_shows_the_service_of_each_tenant() {
     let text = out(&simulate(SCENARIO, &[]));
     let words = |name: &str| -> Vec<String> {
         let line = text.lines().find(|line| line.starts_with(name)).unwrap();
@@ -78,7 +78,7 @@ fn a_picture_is_drawn() {
 }
 
 #[test]
-fn what_a_scenario_gets_wrong_is_told_with_its_place_and_range() {
+fn mistakes_in_a_scenario_are_reported_with_place_and_range() {
     for (from, to, words) in [
         ("slots = 6", "slots = 0", ["line 2", "1 to 100000"]),
         ("shares = 200", "shares = 2000", ["line 7", "1 to 1000"]),

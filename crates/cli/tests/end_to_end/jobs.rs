@@ -161,7 +161,7 @@ async fn waiting_without_a_server_says_so_and_ends_in_time() {
 }
 
 #[tokio::test]
-async fn waiting_tells_by_its_exit_code_how_a_job_ended() {
+async fn the_exit_code_of_wait_states_how_a_job_ended() {
     let server = Home::new(PATIENT).serve().await;
     for id in ["completes", "fails", "runs"] {
         assert!(jobs(&server, &["add", "mail", "--id", id]).await.status.success());
@@ -224,7 +224,7 @@ async fn waiting_tells_by_its_exit_code_how_a_job_ended() {
 }
 
 #[tokio::test]
-async fn retrying_ends_a_wait_and_says_what_there_was_none_of() {
+async fn a_retried_job_is_pending_and_a_job_that_cannot_be_retried_is_an_error() {
     let server = Home::new(PATIENT).serve().await;
     for id in ["crashes", "crashes-too"] {
         assert!(jobs(&server, &["add", "mail", "--id", id, "--tenant", id]).await.status.success());
@@ -286,7 +286,7 @@ async fn retrying_ends_a_wait_and_says_what_there_was_none_of() {
 }
 
 #[tokio::test]
-async fn what_keeps_a_job_out_of_the_queue_is_shown_in_lists_and_in_top() {
+async fn the_reason_that_keeps_a_job_out_of_the_queue_is_shown_in_lists_and_in_top() {
     let server = Home::new(PATIENT).serve().await;
     let run = async |args: &[&str]| {
         let output = turnwise().args(args).env("TURNWISE_SERVER", server.url()).output().await.unwrap();
@@ -317,7 +317,7 @@ async fn accept_none(server: &Server) {
 }
 
 #[tokio::test]
-async fn wrong_usage_is_told_and_nothing_is_done() {
+async fn wrong_usage_is_reported_and_changes_nothing() {
     let server = Home::new("").serve().await;
     let cases: [(&[&str], &str); 11] = [
         (&["add"], "<TYPE>"),
@@ -398,7 +398,7 @@ async fn a_job_says_what_it_locks_and_one_that_waits_for_it_says_so() {
 }
 
 #[tokio::test]
-async fn limited_jobs_start_as_others_of_them_end() {
+async fn limited_jobs_start_as_running_ones_end() {
     let server = Home::new(PATIENT).serve().await;
     let added = filters(&server, &["add", "few", "rate-limit", "1", "--when", "id ~ '^f'"]).await;
     assert!(added.status.success(), "{added:?}");

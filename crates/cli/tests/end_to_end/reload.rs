@@ -14,7 +14,7 @@ async fn reload(home: &Home, server: &Server, expected: &str) {
 }
 
 #[tokio::test]
-async fn sighup_takes_over_what_can_change_and_tells_what_needs_a_restart() {
+async fn sighup_applies_live_settings_and_logs_those_that_need_a_restart() {
     let home = Home::new("max_jobs = 7\n[workers]\nhealth_interval = 2\n");
     let server = home.serve().await;
     home.configure(

@@ -64,7 +64,7 @@ pub(super) async fn wait_for_job(
 ) -> Result<Response> {
     if timeout_ms > MAX_WAIT_MS {
         let reason = format!("timeout_ms: must be from 0 to {MAX_WAIT_MS}");
-        return Err(V1Error::bad(reason, "ask again for as long as the answer is not `finished`"));
+        return Err(V1Error::bad(reason, "repeat the request until `finished` is true"));
     }
     let key = app.keys.job(&path.job_type, &path.id);
     let timeout = Duration::from_millis(timeout_ms).min(app.max_wait());
@@ -94,7 +94,8 @@ pub(super) async fn wait_for_job(
 
 /// Cancel a job
 ///
-/// A waiting job ends immediately. For a running job, its worker receives the instruction to stop it. A job that has ended is unchanged.
+/// A waiting job ends immediately. For a running job, its worker receives the instruction to stop it. A job that has
+/// ended is unchanged.
 #[utoipa::path(
     post, path = "/jobs/{type}/{id}/cancel", tag = "jobs", operation_id = "cancel_job", params(JobPath),
     request_body = Nothing,
@@ -134,10 +135,11 @@ async fn state_of(
 
 /// Retry a job
 ///
-/// A job that is crashing, delayed or blocked becomes pending immediately, and its count of consecutive crashes is reset. A job that has failed or
-/// was cancelled runs again with its options, tenant, priority, locks and reasons, and its attempts count from the start. A job in another state is
-/// unchanged: running, pending, completed, paused or limited. To run a replication again that has ended, use its document or `POST /_replicate`: the
-/// server keeps no credentials of it.
+/// A job that is crashing, delayed or blocked becomes pending immediately, and its count of consecutive crashes is
+/// reset. A job that has failed or was cancelled runs again with its options, tenant, priority, locks and reasons, and
+/// its attempts count from the start. A job in another state is unchanged: running, pending, completed, paused or
+/// limited. To run a replication again that has ended, use its document or `POST /_replicate`: the server keeps no
+/// credentials of it.
 #[utoipa::path(
     post, path = "/jobs/{type}/{id}/retry", tag = "jobs", operation_id = "retry_job", params(JobPath),
     request_body = Nothing,
@@ -174,8 +176,8 @@ pub(super) async fn retry_job(
 
 /// Change a job's priority class
 ///
-/// A pending job moves to the place of its new class immediately. Any other job takes its new place when it becomes pending. A job that has ended is
-/// unchanged.
+/// A pending job moves to the place of its new class immediately. Any other job takes its new place when it becomes
+/// pending. A job that has ended is unchanged.
 #[utoipa::path(
     put, path = "/jobs/{type}/{id}/priority", tag = "jobs", operation_id = "set_priority", params(JobPath),
     request_body = SetPriority,
@@ -186,8 +188,7 @@ pub(super) async fn set_priority(
     Named(path): Named<JobPath>,
     Json(SetPriority { priority }): Json<SetPriority>,
 ) -> Result<Response> {
-    let class = class_of(priority)
-        .map_err(|problem| V1Error::bad(problem, "0 is the class of jobs that name none"))?;
+    let class = class_of(priority).map_err(|problem| V1Error::bad(problem, "the default is 0"))?;
     let (app, path) = (&app, &path);
     let set = app.store.transact(|tx| async move {
         let JobPath { job_type, id } = path;

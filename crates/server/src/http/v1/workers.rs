@@ -24,8 +24,9 @@ const MAX_ANSWER_BYTES: usize = 8 << 20;
 
 /// Register a worker
 ///
-/// Registers a worker for jobs of one type. From now on the worker pings at the interval of the response. The server removes a worker without a ping
-/// for the health timeout, and other workers get its jobs. A worker that was removed registers again, with a new id.
+/// Registers a worker for jobs of one type. From now on the worker pings at the interval of the response. The server
+/// removes a worker without a ping for the health timeout, and other workers get its jobs. A worker that was removed
+/// registers again, with a new id.
 #[utoipa::path(
     post, path = "/workers/{type}", tag = "workers", operation_id = "register_worker",
     params(TypePath), request_body = Register,
@@ -93,8 +94,9 @@ pub(super) async fn ping(
 
 /// Request jobs
 ///
-/// First the response returns jobs that the worker already holds under claims above `received`, because an earlier response was lost: at most 10 jobs
-/// at a time. Otherwise the worker claims new jobs. If there are none, the request waits for up to `wait_ms`.
+/// If an earlier response was lost, this one first returns the jobs that the worker already holds under claims above
+/// `received`, at most 10 at a time. Otherwise the worker claims new jobs. If there are none, the request waits for up
+/// to `wait_ms`.
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/accept", tag = "workers", operation_id = "accept",
     params(WorkerPath), request_body = Accept,
@@ -136,8 +138,8 @@ pub(super) async fn accept(
         return Err(V1Error::new(
             StatusCode::CONFLICT,
             codes::SUPERSEDED,
-            "a later request of this worker took this one's place",
-            "have one request for jobs at a time; more slots run more jobs",
+            "a later request of this worker has replaced this one",
+            "send one request for jobs at a time; to run more jobs, register with more slots",
         ));
     }
     // Jobs that do not fit have claims above the highest one in this response, so the next request returns them.
@@ -276,7 +278,8 @@ pub(super) async fn refused(app: &App, path: &RunPath, error: QueueError) -> V1E
 
 /// Leave
 ///
-/// A clean shutdown: the worker is no longer registered, and the jobs that it still holds become pending. The request is idempotent.
+/// A clean shutdown: the worker is no longer registered, and the jobs that it still holds become pending. The request
+/// is idempotent.
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/leave", tag = "workers", operation_id = "leave", params(WorkerPath),
     request_body = Nothing,
