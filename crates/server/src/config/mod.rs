@@ -11,6 +11,7 @@ mod entry;
 mod parse;
 mod settings;
 mod shared;
+mod text;
 mod value;
 
 use std::collections::BTreeMap;
