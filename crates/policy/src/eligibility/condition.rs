@@ -133,11 +133,6 @@ impl Condition {
         }
     }
 
-    /// Whether it holds for every job.
-    pub fn is_always(&self) -> bool {
-        self.0.is_none()
-    }
-
     /// Whether it asks for a member of the options.
     pub fn asks_for_options(&self) -> bool {
         fn asks(node: &Node) -> bool {
