@@ -12,6 +12,7 @@ mod entry;
 mod parse;
 mod settings;
 mod shared;
+mod text;
 mod value;
 
 use std::collections::BTreeMap;
