@@ -1,7 +1,7 @@
 //! Contention of several workers at the head of one queue: conflicts per commit, jobs/s, and how long a single job
 //! waits.
 //!
-//! `cargo run --release -p turnwise-worker --example contention -- STORE_URL [JOBS]`. Each number of workers uses its
+//! `cargo run --release -p turnwise-lab-bench --bin contention -- STORE_URL [JOBS]`. Each number of workers uses its
 //! own job type, so that it can run on a store in use. The URL may be `embedded:DIR` or `etcd://…`.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! The CPU cost of adding, claiming and ending a job, on an embedded store without fsync. It can compare two versions of the
 //! queue on a shared machine. Reads `/proc`: Linux only.
-//! `cargo run --release -p turnwise-queue --example costs -- [TENANTS]`
+//! `cargo run --release -p turnwise-lab-bench --bin costs -- [TENANTS]`
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

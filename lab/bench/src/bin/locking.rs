@@ -1,6 +1,6 @@
 //! The cost of a pass among jobs that lock, by the length of its window: jobs/s, processor time and reads per job.
 //!
-//! `cargo run --release -p turnwise-worker --example locking -- STORE_URL [JOBS] [SLOTS] [RUN_US] [WORKERS]`. Each job
+//! `cargo run --release -p turnwise-lab-bench --bin locking -- STORE_URL [JOBS] [SLOTS] [RUN_US] [WORKERS]`. Each job
 //! locks one of 200 instances exclusively, and two of 20 nodes shared; one job of ten locks the nodes exclusively, too.
 //! Each window uses its own job type, one after the other, so that it can run on a store in use.
 

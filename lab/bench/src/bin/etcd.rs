@@ -1,4 +1,4 @@
-//! What transactions cost on etcd: `cargo run --profile sim -p turnwise-store --example bench_etcd [URL]`.
+//! What transactions cost on etcd: `cargo run --profile sim -p turnwise-lab-bench --bin etcd [URL]`.
 //!
 //! Without a URL it starts three members, on the disk of the temporary folder. Members and measurement share the machine's cores.
 //! So the figures compare designs with each other, and are not those of a dedicated cluster.

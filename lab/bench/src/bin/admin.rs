@@ -1,10 +1,10 @@
-//! Measures rows per second of copy, check and dump: `cargo run --release -p turnwise-admin --example measure -- JOBS [URL]`. The URL is an
+//! Measures rows per second of copy, check and dump: `cargo run --release -p turnwise-lab-bench --bin admin -- JOBS [URL]`. The URL is an
 //! empty shared store to copy to and back. Six of ten jobs are pending, two have ended, and two are delayed or crashing; some run. One
 //! job in 500 has 200 kB of options.
 #![allow(clippy::unwrap_used)]
 
 #[allow(dead_code, reason = "it uses a part")]
-#[path = "../tests/common/mod.rs"]
+#[path = "../../../../crates/admin/tests/common/mod.rs"]
 mod common;
 
 use std::path::Path;

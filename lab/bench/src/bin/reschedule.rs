@@ -1,6 +1,6 @@
 //! The cost of one reschedule, one add and one claim for the store and the processor, with more and more pending jobs.
 //!
-//! `cargo run --release -p turnwise-worker --example reschedule -- [TENANTS [PENDING…]]`; the defaults are 10 tenants,
+//! `cargo run --release -p turnwise-lab-bench --bin reschedule -- [TENANTS [PENDING…]]`; the defaults are 10 tenants,
 //! and 10000 100000 1000000. First a worker with 500 slots full of continuous jobs, of which each cycle rotates 20;
 //! then one whose jobs end immediately. The clock moves by hand, so that only work is measured. On an embedded store
 //! without fsync.
