@@ -45,7 +45,7 @@ pub fn cluster(options: &[&str]) -> Result {
 pub fn setup() -> Result {
     peers::install_servers()?;
     peers::install_bench()?;
-    let manifest = root().join("peers/apalis/Cargo.toml");
+    let manifest = root().join("lab/peers/apalis/Cargo.toml");
     let build = ["build", "--release", "--locked", "--manifest-path"];
     run(cargo().args(build).arg(manifest).arg("--target-dir").arg(apalis_target()))
 }

@@ -1,10 +1,10 @@
 //! The programs that are measured. Each adds and runs jobs, and may have a server behind it.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use turnwise_testkit::{peers_folder, process};
+use turnwise_testkit::process;
 
 use crate::options::Options;
 use crate::server::{self, Server};
@@ -109,7 +109,7 @@ impl Contender {
     /// Why it cannot be measured here, if it cannot.
     pub fn missing(self, options: &Options) -> Option<String> {
         let node = |package: &str| {
-            let folder = peers_folder().join("bench/node_modules").join(package);
+            let folder = peers_folder().join("node_modules").join(package);
             (!folder.is_dir() || !server::is_installed("node"))
                 .then(|| format!("npm's {package} is not installed"))
         };
@@ -139,7 +139,7 @@ impl Contender {
         let this = || std::env::current_exe().map(Command::new).map_err(|error| error.to_string());
         let node = |program: &str| {
             let mut command = Command::new("node");
-            command.arg(peers_folder().join("bench").join(program));
+            command.arg(peers_folder().join(program));
             command
         };
         let mut command = match self {
@@ -167,7 +167,12 @@ impl Contender {
     }
 }
 
-/// Runs a program and reads its output line by line. `peers/bench/common.mjs` describes the lines.
+/// The folder `lab/peers/` of this repository.
+fn peers_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../peers")
+}
+
+/// Runs a program and reads its output line by line. `lab/peers/common.mjs` describes the lines.
 fn listen(mut command: Command, server: Option<&Server>) -> Result<Run, String> {
     let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = spawned.map_err(|error| format!("{command:?} cannot be started: {error}"))?;

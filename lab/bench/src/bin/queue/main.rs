@@ -1,7 +1,7 @@
 //! Jobs that do nothing, run by turnwise and by other job servers, all of them durable.
 //!
 //! Run it with `cargo xtask bench queue`, which builds what it measures; `cargo xtask bench --setup` installs the other servers. Every
-//! contender is a separate program that adds and runs the jobs: this program for turnwise, `peers/bench/*.mjs` and `peers/apalis` for the
+//! contender is a separate program that adds and runs the jobs: this program for turnwise, `lab/peers/*.mjs` and `lab/peers/apalis` for the
 //! others.
 
 mod backlog;

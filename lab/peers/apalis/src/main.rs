@@ -1,5 +1,5 @@
 //! apalis on SQLite, as `cargo xtask bench queue` measures it: WAL and `synchronous=FULL`, so that a commit is on the disk
-//! before it is acknowledged. Talks like the other peers' programs, see `peers/bench/common.mjs`.
+//! before it is acknowledged. Talks like the other peers' programs, see `lab/peers/common.mjs`.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
