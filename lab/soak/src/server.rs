@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio::sync::Mutex;
 
-use crate::{Peer, canary, client};
+use turnwise_testkit::{Peer, canary, client};
 
 /// The longest time until a restarted server responds.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(60);

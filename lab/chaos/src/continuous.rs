@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::World;
 use super::api::Answer;
-use crate::Fake;
+use turnwise_testkit::Fake;
 
 /// The number of replications. Each has its own source and target.
 const REPLICATIONS: usize = 4;

@@ -27,10 +27,10 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Database, FaultProxy};
 use counts::Counts;
 use server::Server;
 use turnwise::Turnwise;
+use turnwise_testkit::{Database, FaultProxy};
 
 pub use server::Given;
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::World;
-use crate::{Database, Random, encode_segment};
+use turnwise_testkit::{Database, Random, encode_segment};
 
 /// The number of documents that both sides write repeatedly. It is small, so that writes often conflict.
 const POOL: u64 = 60;

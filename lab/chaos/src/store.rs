@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 
 use super::node::run;
 use super::{Engine, left_out};
-use crate::{EtcdCluster, Link, free_ports};
+use turnwise_testkit::{EtcdCluster, Link, free_ports};
 
 /// The time between two checks of a server, if there is no event to wait for.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);

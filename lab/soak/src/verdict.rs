@@ -11,8 +11,7 @@ use tokio::time::Instant;
 
 use super::World;
 use super::workload::Acknowledged;
-use crate::compare::{Leaves, leaves, revisions};
-use crate::{Database, Difference, Fault, Summary, canary, compare};
+use turnwise_testkit::{Database, Difference, Fault, Leaves, Summary, canary, compare, leaves, revisions};
 
 /// The time between two checks of databases that are not equal yet.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);

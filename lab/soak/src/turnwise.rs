@@ -11,7 +11,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::Mutex;
 
 use super::{Options, Side};
-use crate::{canary, client, free_ports};
+use turnwise_testkit::{canary, client, free_ports};
 
 /// The longest time until it responds.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -123,7 +123,7 @@ impl Turnwise {
     /// The process id. `None` if it does not run, even if it ended by itself.
     pub async fn process_id(&self) -> Option<u32> {
         let id = self.child.lock().await.as_ref()?.id()?;
-        crate::process::is_alive(id).then_some(id)
+        turnwise_testkit::process::is_alive(id).then_some(id)
     }
 
     /// Whether the process runs, or was killed on purpose.

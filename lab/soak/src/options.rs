@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use turnwise_testkit::soak::{Given, Options};
+use turnwise_lab_soak::{Given, Options};
 
 pub const USAGE: &str = "\
 cargo xtask soak [OPTION]...

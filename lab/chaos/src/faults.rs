@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::World;
 use super::ledger::{Entry, Kind};
-use crate::Random;
+use turnwise_testkit::Random;
 
 /// The time within which a node works again after a fault, on a machine that is also compiling.
 const RECOVERY: Duration = Duration::from_secs(60);

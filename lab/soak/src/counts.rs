@@ -43,7 +43,7 @@ impl Counts {
     }
 
     fn look_at_memory(&self, process: u32, log_bytes: u64) {
-        let Some(bytes) = crate::process::memory_bytes(process) else { return };
+        let Some(bytes) = turnwise_testkit::process::memory_bytes(process) else { return };
         let bytes = bytes.saturating_sub(log_bytes);
         let mut memory = self.memory.lock().expect("no holder of this lock panics");
         if memory.0 != Some(process) {
@@ -58,7 +58,7 @@ impl World {
     pub async fn status(&self) -> String {
         let counts = &self.counts;
         let process = self.turnwise.process_id().await;
-        let memory = process.and_then(crate::process::memory_bytes).unwrap_or_default();
+        let memory = process.and_then(turnwise_testkit::process::memory_bytes).unwrap_or_default();
         format!(
             "{:>5} s: {} writes ({} came to nothing); jobs: {}; memory {} MB; faults: {}",
             self.begun.elapsed().as_secs(),

@@ -13,7 +13,7 @@ use super::World;
 use super::api::Answer;
 use super::ledger::{Kind, Life};
 use super::node::HEALTH_TIMEOUT;
-use crate::Random;
+use turnwise_testkit::Random;
 
 /// The types of the jobs that they run.
 pub(super) const TYPES: [&str; 3] = ["mail", "report", "backup"];

@@ -6,8 +6,6 @@ mod options;
 
 use std::process::ExitCode;
 
-use turnwise_testkit::soak;
-
 #[tokio::main]
 async fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -22,7 +20,7 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match soak::run(options).await {
+    match turnwise_lab_soak::run(options).await {
         Ok(()) => {
             println!("all holds");
             ExitCode::SUCCESS

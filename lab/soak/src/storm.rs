@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use super::World;
-use crate::{Fault, Random, Rule};
+use turnwise_testkit::{Fault, Random, Rule};
 
 /// The faults that a proxy can cause. Each one occurs once before any occurs again.
 const KINDS: [Kind; 11] = [

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use turnwise_testkit::chaos::{self, Engine, Options};
+use turnwise_lab_chaos::{Engine, Options};
 
 const USAGE: &str = "\
 cargo xtask chaos [OPTION]...
@@ -44,7 +44,7 @@ async fn main() -> ExitCode {
         }
     };
     let done = tokio::select! {
-        done = chaos::run(options) => done,
+        done = turnwise_lab_chaos::run(options) => done,
         // All started processes end with this one.
         _ = tokio::signal::ctrl_c() => Err(vec!["interrupted".to_owned()]),
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use reqwest::{Client, Method, StatusCode, header};
 use serde_json::Value;
 
-use crate::client;
+use turnwise_testkit::client;
 
 /// The time limit of a request, unless it waits for jobs.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,7 +1,8 @@
 //! The short form of `cargo xtask chaos`: half a minute on the embedded store.
 #![allow(clippy::unwrap_used)]
 
-use turnwise_testkit::chaos::{Engine, Options, run};
+use turnwise_lab_chaos::{Engine, Options, run};
+use turnwise_testkit::turnwise_binary;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_acknowledged_job_ends_once_whatever_fails() {
@@ -13,7 +14,7 @@ async fn every_acknowledged_job_ends_once_whatever_fails() {
         // Shorter than usual, so that each kind of fault occurs once. A full disk needs root; the test reports the kinds that it skips.
         calm_ms: (100, 1_000),
         fault_ms: (200, 5_000),
-        ..Options::new(env!("CARGO_BIN_EXE_turnwise").into(), Engine::Embedded)
+        ..Options::new(turnwise_binary(), Engine::Embedded)
     };
     run(options).await.unwrap_or_else(|broken| panic!("{broken:#?}"));
 }

@@ -12,7 +12,7 @@ use super::api::Answer;
 use super::ledger::{Entry, Kind};
 use super::workers::TYPES;
 use super::{Engine, World};
-use crate::Random;
+use turnwise_testkit::Random;
 
 /// Clients wait while this many jobs have not ended, so that all jobs can end in time.
 const MAX_OPEN: usize = 3_000;

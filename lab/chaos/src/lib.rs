@@ -36,12 +36,12 @@ use tokio::process::Child;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Random, free_ports};
 use api::{Answer, Api};
 use continuous::Replications;
 use ledger::Ledger;
 use node::{Binary, HEALTH_TIMEOUT, Node};
 use store::Store;
+use turnwise_testkit::{Random, free_ports};
 
 /// The time between two checks of nodes and jobs.
 const LOOK: Duration = Duration::from_millis(500);

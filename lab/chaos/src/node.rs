@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::process::{Child, Command};
 use tokio::sync::Mutex;
 
-use crate::process::is_alive;
+use turnwise_testkit::process::is_alive;
 
 /// The library of Debian's package `faketime`, which changes a process's clock.
 const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
