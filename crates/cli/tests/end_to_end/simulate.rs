@@ -1,5 +1,4 @@
 //! `turnwise simulate` as users run it: its output, its drawings, and its errors.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::io::{ErrorKind, Write as _};
