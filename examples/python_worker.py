@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""A turnwise worker in plain Python: the standard library and nothing else.
+"""A turnwise worker that needs only Python's standard library.
 
     python3 examples/python_worker.py --server http://127.0.0.1:7984 --type sums --slots 4
 
-Write your own `handle` in place of the one below. The rest is the protocol (`/v1/openapi.json`), and small:
+Replace the function `handle` with your own. The rest implements the protocol (`/v1/openapi.json`):
 
-- A worker registers, and is a new one each time: it never goes on under an old id.
-- It pings. Who does not ping for the health timeout is taken for dead, and its jobs are given to others.
-- It asks for jobs, and says which claim it received last: an answer that was lost is given again.
-- It repeats the end of a job until the server has acknowledged it: that changes nothing the second time.
-- Told that a claim is lost (409), it forgets the job. Told that it is not a member any more (410), it forgets all
-  of its jobs and registers anew. It never writes for a job that it does not own: the server would not take it.
+- The worker registers, and gets a new id each time. It never continues under an old id.
+- It sends pings. The server removes a worker without a ping for the health timeout, and other workers get its jobs.
+- It requests jobs, and states the last claim that it has received. So the server sends a lost response again.
+- It repeats the end of a job until the server has acknowledged it. Finishing is idempotent.
+- If the server answers 409, the claim is lost, and the worker drops the job. If the server answers 410, it has removed
+  the worker. The worker then drops all its jobs and registers again.
 
-It survives a server that restarts and a network that comes and goes. Ctrl-C or SIGTERM gives its jobs back.
+The worker survives restarts of the server and failures of the network. On Ctrl-C or SIGTERM it gives its jobs back.
 """
 
 import argparse
@@ -32,8 +32,8 @@ LONGEST_PAUSE_S = 5.0
 
 
 def handle(job):
-    """The work: returns what becomes the job's result. What it raises is a crash, tried again after a while;
-    raise `Failed` for what will never work. Look at `job.stop` now and then: set, nobody wants the result."""
+    """Runs a job, and returns its result. An exception is a crash, and the server retries the job after a backoff.
+    Raise `Failed` for an error that will not pass. Check `job.stop` regularly: if it is set, end the run."""
     numbers = job.options.get("numbers", [])
     if not all(isinstance(number, (int, float)) for number in numbers):
         raise Failed("`numbers` must be a list of numbers")
@@ -47,26 +47,26 @@ def handle(job):
 
 
 class Failed(Exception):
-    """The job cannot work, however often it is tried."""
+    """An error that will not pass: the job is not retried."""
 
 
 class Halt(Exception):
-    """This job is not ours any more: forget it."""
+    """The worker has lost its claim on the job."""
 
 
 class Expired(Exception):
-    """This worker is not a member any more: forget all its jobs and register anew."""
+    """The server has removed this worker."""
 
 
 class Server:
-    """The server's API. A request that got no answer, or one that says `later`, is made again until it is answered."""
+    """The server's API. A request without a response, or with a temporary error, is repeated."""
 
     def __init__(self, url, stop):
         self.url = url.rstrip("/")
         self.stop = stop
 
     def call(self, path, body, gone=None, timeout_s=ANSWER_TIMEOUT_S):
-        """Posts until there is an answer; `None` once `gone` (or the program's stop) is set."""
+        """Repeats a POST until it has a response. Returns `None` once `gone` (or the program's stop) is set."""
         gone = gone or self.stop
         pause_s = 0.1
         while not gone.is_set():
@@ -91,7 +91,7 @@ class Server:
                 raise Halt(text) from None
             if refusal.code == 410:
                 raise Expired(text) from None
-            # Also 409 `superseded`: the server took an earlier, broken request of ours for a second one.
+            # Also 409 `superseded`: a later request of this worker has replaced this one.
             if refusal.code in (409, 429, 500, 502, 503, 504):
                 raise OSError(f"{refusal.code} {text}") from None
             raise SystemExit(f"the server refused {path}: {refusal.code} {text}") from None
@@ -105,12 +105,12 @@ class Job:
         self.id = given["id"]
         self.claim = given["claim"]
         self.options = given["options"] or {}
-        # Set when the result is not wanted any more: cancelled, or the claim is lost.
+        # Set when the run must end: the job is cancelled, or the claim is lost.
         self.stop = threading.Event()
         self.lost = threading.Event()
 
     def report(self, info):
-        """Shows where the job stands. A report that gets lost does not matter: the next one tells more."""
+        """Reports progress. A lost report does no harm: the next one replaces it."""
         try:
             answer = self.worker.server.once(self.path("update"), {"claim": self.claim, "info": info})
             if answer["answer"] == "cancel":
@@ -133,10 +133,10 @@ class Job:
             end, body = ("release", {}) if self.stop.is_set() else ("finish", {"result": result})
         except Failed as reason:
             end, body = "fail", {"reason": str(reason), "retry": False}
-        except Exception as error:  # Whatever it is, it is the job's and not the worker's end.
+        except Exception as error:  # An error ends the run, and not the worker.
             end, body = "fail", {"reason": f"{type(error).__name__}: {error}"}
         try:
-            # Until it is acknowledged, or until we do not own the job any more.
+            # Repeated until the server acknowledges it, or the claim is lost.
             if self.worker.server.call(self.path(end), {"claim": self.claim, **body}, gone=self.lost):
                 log(f"{end} {self.id}")
         except Halt:
@@ -148,7 +148,7 @@ class Job:
 
 
 class Worker:
-    """One incarnation: from its registration to the moment when it leaves, or is told that it is gone."""
+    """A worker under one id: from its registration until it leaves, or the server has removed it."""
 
     def __init__(self, server, job_type, slots):
         self.server = server
@@ -169,14 +169,14 @@ class Worker:
         while not self.server.stop.wait(0.2) and not self.expired.is_set():
             pass
         if self.expired.is_set():
-            log("taken for dead by the server: starting over")
+            log("removed by the server: registering again")
             self.each(Job.forget)
         else:
             self.leave()
         self.wait_until_still()
 
     def accept(self):
-        """Asks for as many jobs as there is room for, one request at a time."""
+        """Requests as many jobs as there are free slots, one request at a time."""
         received = 0
         while not self.over():
             with self.changed:
@@ -196,7 +196,7 @@ class Worker:
                 job = Job(self, given)
                 with self.changed:
                     if self.over():
-                        return  # They go back with all the others.
+                        return  # `leave` gives them back.
                     self.jobs[job.claim] = job
                 threading.Thread(target=job.run, daemon=True).start()
 
@@ -232,19 +232,19 @@ class Worker:
                 self.changed.wait(1)
 
     def leave(self):
-        """Gives every job back, and says goodbye: nobody has to wait for the health timeout then."""
+        """Gives every job back and leaves, so that other workers get the jobs before the health timeout."""
         self.each(lambda job: job.stop.set())
         self.wait_until_still()
         try:
             self.server.once(f"{self.path}/leave", {})
             log("left")
         except (Halt, Expired, OSError, ValueError) as error:
-            log(f"could not say goodbye, the server will notice: {error}")
+            log(f"could not leave; the server removes this worker after the health timeout: {error}")
         self.each(Job.forget)
 
 
 def log(text):
-    sys.stderr.write(f"python_worker: {text}\n")  # In one piece: `print` would mix the lines of threads.
+    sys.stderr.write(f"python_worker: {text}\n")  # One write: `print` would mix the lines of threads.
 
 
 def main():

@@ -1,4 +1,4 @@
-//! The chaos test: `crates/testkit/examples/chaos`, with a turnwise that is built for it.
+//! The chaos test: `lab/chaos`, with a turnwise that is built for it.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ pub fn chaos(options: &[&str]) -> Result {
     let value = |name: &str| Some(*options.get(1 + options.iter().position(|option| *option == name)?)?);
     let debug = options.contains(&"--debug-build");
     let profile: &[&str] = if debug { &[] } else { &["--release"] };
-    let program = ["--quiet", "--package", "turnwise-testkit", "--example", "chaos", "--"];
+    let program = ["--quiet", "--package", "turnwise-lab-chaos", "--"];
     let mut command = cargo();
     command.arg("run").args(profile).args(program);
     if options.contains(&"--help") {

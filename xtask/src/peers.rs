@@ -13,7 +13,7 @@ pub fn install() -> Result {
 
 /// The same for the packages that only the benchmark of the queue needs.
 pub fn install_bench() -> Result {
-    install_packages(&root().join("peers/bench"))
+    install_packages(&root().join("lab/peers"))
 }
 
 /// Installs Redis and PostgreSQL from Debian, unless they exist. Neither needs to run, because the benchmark starts its own.

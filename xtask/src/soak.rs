@@ -1,4 +1,4 @@
-//! The soak test: `crates/testkit/examples/soak`, with a turnwise that is built for speed.
+//! The soak test: `lab/soak`, with a turnwise that is built for speed.
 
 use crate::command::{Result, cargo, run};
 use crate::{bench, peers};
@@ -7,7 +7,7 @@ use crate::{bench, peers};
 pub fn soak(options: &[&str]) -> Result {
     peers::install()?;
     let mut command = cargo();
-    command.args(["run", "--release", "--quiet", "--package", "turnwise-testkit", "--example", "soak", "--"]);
+    command.args(["run", "--release", "--quiet", "--package", "turnwise-lab-soak", "--"]);
     if !options.contains(&"--turnwise") && !options.contains(&"--help") {
         run(cargo().args(["build", "--release", "--package", "turnwise"]))?;
         command.arg("--turnwise").arg(bench::target().join("release").join("turnwise"));

@@ -14,8 +14,8 @@ use crate::failures;
 
 /// The number of test programs that run at the same time.
 const AT_ONCE: usize = 3;
-/// The package whose test programs run longest. They start first, so that no other core waits for one of them at the end.
-const LONGEST: &str = "crates/cli";
+/// The packages whose test programs run longest. They start first, so that no other core waits for one of them at the end.
+const LONGEST: [&str; 3] = ["crates/cli", "lab/chaos", "lab/soak"];
 
 /// A program that cargo has built from tests.
 #[derive(Debug, PartialEq)]
@@ -107,7 +107,7 @@ fn build(selection: &Selection) -> Result<VecDeque<Program>, Failure> {
         programs.extend(program(&line.map_err(cannot)?));
     }
     command::judge(&build, child.wait().map_err(cannot)?)?;
-    programs.sort_by_key(|program| !program.package.ends_with(LONGEST));
+    programs.sort_by_key(|program| !LONGEST.iter().any(|longest| program.package.ends_with(longest)));
     Ok(programs.into())
 }
 

@@ -139,7 +139,7 @@ fn unlocked(lock: &serde_json::Value) -> Vec<String> {
 
 #[test]
 fn lock_files_of_npm_lock_everything_that_their_packages_name() {
-    for folder in ["peers", "peers/bench"] {
+    for folder in ["peers", "lab/peers"] {
         let lock = std::fs::read_to_string(root().join(folder).join("package-lock.json")).unwrap();
         let missing = unlocked(&serde_json::from_str(&lock).unwrap());
         assert!(missing.is_empty(), "{folder}: {missing:#?}");

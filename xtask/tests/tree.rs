@@ -24,8 +24,11 @@ const LAYERS: [&str; 13] = [
     "turnwise",
 ];
 
-/// Crates that no product code may use: only tests, benchmarks and `xtask`.
+/// Crates that no product code may use: only tests, the laboratory and `xtask`.
 const DEVELOPMENT: [&str; 3] = ["turnwise-testkit", "turnwise-sim", "xtask"];
+
+/// The crates of the laboratory, in `lab/`. They may use every crate, but no crate may use them.
+const LAB: &str = "turnwise-lab-";
 
 /// Crates that would bring I/O, clocks or threads into `turnwise-policy`.
 const NOT_IN_POLICY: [&str; 5] = ["tokio", "reqwest", "futures", "rand", "tracing"];
@@ -59,7 +62,8 @@ fn wrong_arrows(crates: &Crates) -> Vec<String> {
     let layer = |name: &str| LAYERS.iter().position(|layer| *layer == name);
     let mut wrong = Vec::new();
     for (name, dependencies) in crates {
-        if layer(name).is_none() && !DEVELOPMENT.contains(&name.as_str()) {
+        let is_lab = name.starts_with(LAB);
+        if layer(name).is_none() && !DEVELOPMENT.contains(&name.as_str()) && !is_lab {
             wrong.push(format!("{name} has no place in the tree: give it one in {}", file!()));
         }
         for (used, kind) in dependencies {
@@ -68,10 +72,11 @@ fn wrong_arrows(crates: &Crates) -> Vec<String> {
                 (Some(user), Some(used)) => used < user || (used == user && kind == "dev"),
                 // A product crate's tests may use the development crates.
                 (Some(_), None) => kind == "dev" || !DEVELOPMENT.contains(&used.as_str()),
-                // The testkit uses servers only from outside. Its benchmarks also use the crates.
-                (None, Some(_)) => name != "turnwise-testkit" || kind == "dev",
+                // The testkit uses servers only from outside.
+                (None, Some(_)) => name != "turnwise-testkit",
                 (None, None) => true,
             };
+            let allowed = allowed && !used.starts_with(LAB);
             let pure = name != "turnwise-policy" || kind == "dev" || !NOT_IN_POLICY.contains(&used.as_str());
             if !allowed || !pure {
                 wrong.push(format!("{name} must not use {used} ({kind})"));
@@ -114,7 +119,11 @@ fn a_wrong_arrow_is_found() {
     assert!(wrong("turnwise-server", "turnwise-testkit", "normal"));
     assert!(wrong("turnwise-policy", "tokio", "normal"));
     assert!(wrong("turnwise-testkit", "turnwise-server", "normal"));
-    assert!(!wrong("turnwise-testkit", "turnwise-worker", "dev"));
+    assert!(wrong("turnwise-testkit", "turnwise-worker", "dev"));
+    assert!(wrong("turnwise", "turnwise-lab-bench", "dev"));
+    assert!(wrong("turnwise-testkit", "turnwise-lab-bench", "normal"));
+    assert!(!wrong("turnwise-lab-bench", "turnwise-worker", "normal"));
+    assert!(!wrong("turnwise-lab-bench", "turnwise-testkit", "normal"));
     assert!(wrong("turnwise-new", "serde", "normal"));
     assert!(!wrong("turnwise-queue", "turnwise-store", "normal"));
     assert!(!wrong("turnwise-queue", "turnwise-queue", "dev"));
@@ -126,7 +135,7 @@ fn a_wrong_arrow_is_found() {
 #[test]
 fn files_are_short_and_say_what_they_are_for() {
     let mut files = Vec::new();
-    for folder in ["crates", "xtask"] {
+    for folder in ["crates", "lab", "xtask"] {
         sources(&root().join(folder), &mut files);
     }
     assert!(files.len() > LAYERS.len(), "the sources were not found");

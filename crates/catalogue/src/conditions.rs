@@ -25,7 +25,7 @@ pub(crate) enum Is {
 }
 
 /// Most elements of one option that a condition reads.
-const MAX_LOOKED_AT: usize = 1_000;
+const MAX_ELEMENTS: usize = 1_000;
 
 impl Conditions {
     /// Whether the request always applies.
@@ -33,6 +33,7 @@ impl Conditions {
         self.when.is_empty() && self.unless.is_empty()
     }
 
+    /// Whether the request applies to a job with these options.
     pub fn hold(&self, options: &Value) -> bool {
         let all = |conditions: &[(Path, Is)]| conditions.iter().all(|(path, is)| is.holds(path, options));
         all(&self.when) && (self.unless.is_empty() || !all(&self.unless))
@@ -41,7 +42,7 @@ impl Conditions {
 
 impl Is {
     fn holds(&self, path: &Path, options: &Value) -> bool {
-        let Found { values, .. } = path.find(options, MAX_LOOKED_AT);
+        let Found { values, .. } = path.find(options, MAX_ELEMENTS);
         match self {
             Is::Present => !values.is_empty(),
             Is::Absent => values.is_empty(),
@@ -79,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_not_false() {
+    fn a_missing_option_is_not_false() {
         let off = Is::OneOf(vec![json!(false)]);
         let holds = |is: &Is, options: Value| is.holds(&Path::parse("a").unwrap(), &options);
         assert!(!holds(&off, json!({})) && holds(&off, json!({"a": false})));

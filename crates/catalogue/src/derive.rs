@@ -136,7 +136,7 @@ impl Catalogue {
                     deriving.operation(kind, step, Some(n));
                 }
             }
-            Steps::Wrong(reason) => deriving.nobody_knows(kind, None, &reason),
+            Steps::Wrong(reason) => deriving.unknown_at_all_levels(kind, None, &reason),
         }
         deriving.derived.fit(|requests| named(requests) <= MAX_RESOURCES);
         let Derived { requests, mut unknown_because, warnings, line } = deriving.derived;
@@ -225,12 +225,12 @@ impl Deriving<'_> {
         };
         match &kind.otherwise {
             Some(entry) => self.entry(entry, options, step),
-            None => self.nobody_knows(kind, step, &reason),
+            None => self.unknown_at_all_levels(kind, step, &reason),
         }
     }
 
     /// Requests unknown locks at each level.
-    fn nobody_knows(&mut self, kind: &Kind, step: Option<usize>, reason: &Reason) {
+    fn unknown_at_all_levels(&mut self, kind: &Kind, step: Option<usize>, reason: &Reason) {
         let levels: Vec<String> = self.levels.names().map(str::to_owned).collect();
         for level in levels {
             self.derived.add(&level, Request::UnknownExclusive);

@@ -10,7 +10,7 @@
 //! let catalogue = Catalogue::parse(
 //!     r#"
 //!     [jobs.cluster]
-//!     operation = "do"                # the option that tells which operation a job is
+//!     operation = "do"                # the option that names a job's operation
 //!
 //!     [jobs.cluster.operations.instance-migrate]
 //!     instance.exclusive = ["{instance}"]

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_empty_is_missing() {
+    fn an_empty_value_is_missing() {
         for empty in [json!(null), json!(""), json!([]), json!([[]])] {
             let options = json!({"a": empty});
             let found = Path::parse("a").unwrap().find(&options, 10);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_looked_at_than_asked_for() {
+    fn no_more_is_read_than_requested() {
         let many: Vec<usize> = (0..100).collect();
         let options = json!({"a": many});
         let found = Path::parse("a").unwrap().find(&options, 10);

@@ -253,9 +253,9 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_name_is_said_without_its_value() {
+    fn an_invalid_name_is_reported_without_its_value() {
         let options = json!({"o": {"secret": 1}, "b": true, "long": "x".repeat(200), "c": "a\nb", "many": (0..2000).collect::<Vec<_>>(), "part": ["a", null]});
-        for (template, said) in [
+        for (template, expected) in [
             ("{none}", r#"its option "none" is missing"#),
             ("{part}", r#"its option "part" is missing"#),
             ("{o}", r#"its option "o" is an object, and must be a name"#),
@@ -265,13 +265,13 @@ mod tests {
             ("{many}", "more than 1000"),
         ] {
             let error = names(template, &options).unwrap_err();
-            assert!(error.contains(said), "{template}: {error}");
+            assert!(error.contains(expected), "{template}: {error}");
         }
     }
 
     #[test]
     fn a_wrong_template_is_refused_with_the_fix() {
-        for (template, said) in [
+        for (template, expected) in [
             ("{a", "without its other one"),
             ("a}", "without its other one"),
             ("{a{b}}", "without its other one"),
@@ -283,7 +283,7 @@ mod tests {
             ("{a}{b}{c}{d}{e}", "of 5 options"),
         ] {
             let (problem, fix) = Template::parse(template).unwrap_err();
-            assert!(format!("{problem}; {fix}").contains(said), "{template}: {problem}; {fix}");
+            assert!(format!("{problem}; {fix}").contains(expected), "{template}: {problem}; {fix}");
         }
     }
 

@@ -19,7 +19,7 @@ fn wants(locks: &str, options: Value, wanted: Value) -> Derived {
     derived
 }
 
-fn said(reasons: &[turnwise_catalogue::Because]) -> Vec<String> {
+fn texts(reasons: &[turnwise_catalogue::Because]) -> Vec<String> {
     reasons.iter().map(ToString::to_string).collect()
 }
 
@@ -30,7 +30,7 @@ fn names_of_several_options_are_one_set() {
     let derived = wants(locks, options, json!({"node": {"exclusive": ["3", "always", "x", "y", "z"]}}));
     assert_eq!(derived.unknown_because, []);
     let derived = wants(locks, json!({"a": "x"}), json!({"node": {"exclusive": "unknown"}}));
-    assert_eq!(said(&derived.unknown_because), [r#"node, exclusive: its option "b.c" is missing"#]);
+    assert_eq!(texts(&derived.unknown_because), [r#"node, exclusive: its option "b.c" is missing"#]);
 }
 
 #[test]
@@ -49,14 +49,14 @@ fn an_option_of_the_wrong_type_makes_it_unknown_and_is_a_fault() {
     let derived =
         wants("node.shared = ['{a}']", json!({"a": {"x": 1}}), json!({"node": {"shared": "unknown"}}));
     assert_eq!(
-        said(&derived.unknown_because),
+        texts(&derived.unknown_because),
         [r#"node, shared: its option "a" is an object, and must be a name"#]
     );
     assert!(derived.unknown_because[0].reason.is_fault());
     let derived = derive("node.shared = ['{a}']", json!({}));
     assert!(!derived.unknown_because[0].reason.is_fault());
     let derived = derive("node.shared = ['{a}']", json!("a text for options"));
-    assert_eq!(said(&derived.unknown_because), [r#"node, shared: its option "a" is missing"#]);
+    assert_eq!(texts(&derived.unknown_because), [r#"node, shared: its option "a" is missing"#]);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn units_are_counted_and_never_more_than_there_are() {
     let derived =
         wants(locks, json!({"on": ["a", "big"], "n": 6}), json!({"disk": {"shared": {"a": 4, "big": 6}}}));
     assert_eq!(
-        said(&derived.warnings),
+        texts(&derived.warnings),
         ["disk, shared: it wants more units than the 4 that there are, and gets these"]
     );
     let derived = wants(locks, json!({"on": "a", "n": -1}), json!({"disk": {"shared": "unknown"}}));
@@ -81,7 +81,7 @@ fn too_many_names_are_all_of_the_level() {
     let many: Vec<String> = (0..1_001).map(|n| format!("n{n}")).collect();
     let derived = wants("node.shared = ['{a}']", json!({"a": many}), json!({"node": {"shared": "all"}}));
     assert_eq!(
-        said(&derived.warnings),
+        texts(&derived.warnings),
         ["node, shared: it names more than 1000 resources, so that all of the level is locked"]
     );
     // No level has too many names, but all levels together do. The level with most of them is replaced.
@@ -112,7 +112,7 @@ fn every_step_counts() {
     let catalogue = Catalogue::parse(STEPS, "c.toml").unwrap();
     let requests = |options: Value| {
         let derived = catalogue.requests("t", &options).unwrap();
-        (serde_json::to_value(&derived.requests).unwrap(), said(&derived.unknown_because))
+        (serde_json::to_value(&derived.requests).unwrap(), texts(&derived.unknown_because))
     };
     let (wanted, because) = requests(json!({"net": "lan", "ops": [
         {"do": "start", "instance": "a", "node": "n1"},
@@ -161,7 +161,7 @@ fn an_operation_that_is_not_known_may_lock_anything() {
             let at = serde_json::to_value(&derived.requests.levels[level]).unwrap();
             assert_eq!(at, json!({"exclusive": "unknown"}), "{options}");
         }
-        let because = said(&derived.unknown_because);
+        let because = texts(&derived.unknown_because);
         assert!(
             because[0].starts_with("every level, exclusive: ") && because[0].contains(why),
             "{because:?}"
@@ -175,7 +175,7 @@ fn an_operation_that_is_not_known_may_lock_anything() {
 }
 
 #[test]
-fn traits_are_what_the_catalogue_lets_be_learnt() {
+fn traits_are_the_options_that_the_catalogue_learns_from() {
     let text = "[jobs.t]\noperation = 'do'\nsteps = 'ops'\nlearn = ['node', 'on.disk']\noperations.a = {}\noperations.b = {}\n[jobs.u]\nlocks = {}";
     let catalogue = Catalogue::parse(text, "c.toml").unwrap();
     let options = json!({"do": "a", "node": ["n", 3], "on": {"disk": {"x": 1}}, "password": "secret"});
@@ -210,7 +210,7 @@ fn any_options() -> impl Strategy<Value = Value> {
 proptest! {
     /// For all options, the derived requests are valid and can be serialized, and each unknown request has a reason.
     #[test]
-    fn prop_what_is_derived_can_be_locked(options in any_options()) {
+    fn prop_derived_requests_are_valid(options in any_options()) {
         let text = "
             levels = [{ name = 'node' }, { name = 'disk', capacity = 4 }]
             [jobs.t]

@@ -12,7 +12,7 @@ fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn every_catalogue_of_the_documentation_is_one() {
+fn every_catalogue_of_the_documentation_is_valid() {
     let blocks = blocks(DOCS, "toml");
     assert_eq!(blocks.len(), 6);
     for block in blocks {
@@ -21,7 +21,7 @@ fn every_catalogue_of_the_documentation_is_one() {
 }
 
 #[test]
-fn the_error_of_the_documentation_is_one() {
+fn the_error_of_the_documentation_is_current() {
     let text =
         "\n".repeat(9) + "[jobs.cluster]\noperation = 'do'\noperations.instance-start.nod.shared = 'all'\n";
     let error = Catalogue::parse(&text, "catalogue.toml").unwrap_err().to_string();
@@ -29,7 +29,7 @@ fn the_error_of_the_documentation_is_one() {
 }
 
 #[test]
-fn what_the_examples_say_is_so() {
+fn the_examples_of_the_documentation_are_correct() {
     let first = Catalogue::parse(blocks(DOCS, "toml")[0], "docs/locks.md").unwrap();
     let wants = |catalogue: &Catalogue, job_type, options| {
         serde_json::to_value(catalogue.requests(job_type, &options).unwrap().requests).unwrap()

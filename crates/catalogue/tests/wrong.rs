@@ -14,8 +14,8 @@ fn operation(locks: &str) -> String {
 }
 
 #[test]
-fn what_locks_cannot_be() {
-    for (locks, said) in [
+fn invalid_locks_are_refused() {
+    for (locks, expected) in [
         (
             "nod.shared = 'all'",
             "c.toml:4: jobs.t.operations.o.nod: there is no such level; the levels are node_group, instance, node, node_resource, network, and big_lock",
@@ -79,13 +79,13 @@ fn what_locks_cannot_be() {
         ("node.shared = 'all'\nnode.shared = 'all'", "c.toml:5: duplicate key"),
     ] {
         let error = refused(&operation(locks));
-        assert!(error.contains(said), "{locks}\n  says {error}\n  not  {said}");
+        assert!(error.contains(expected), "{locks}\n  gives {error}\n  not   {expected}");
     }
 }
 
 #[test]
-fn what_types_cannot_be() {
-    for (text, said) in [
+fn invalid_types_are_refused() {
+    for (text, expected) in [
         ("[job.t]\n", "c.toml:1: job: there is no such member; there are levels, jobs"),
         ("[jobs.t]\n", "c.toml:1: jobs.t: says nothing of its locks"),
         (
@@ -108,13 +108,13 @@ fn what_types_cannot_be() {
         ("[jobs.'']\nlocks = {}\n", "jobs.\"\": has an empty name; name a job type"),
     ] {
         let error = refused(text);
-        assert!(error.contains(said), "{text}\n  says {error}\n  not  {said}");
+        assert!(error.contains(expected), "{text}\n  gives {error}\n  not   {expected}");
     }
 }
 
 #[test]
-fn what_levels_cannot_be() {
-    for (text, said) in [
+fn invalid_levels_are_refused() {
+    for (text, expected) in [
         ("levels = []\n", "c.toml:1: levels: there are 0 levels; 1 to 16 are possible"),
         (
             "[[levels]]\nname = 'a'\n[[levels]]\nname = 'a'\n",
@@ -150,12 +150,12 @@ fn what_levels_cannot_be() {
         ),
     ] {
         let error = refused(text);
-        assert!(error.contains(said), "{text}\n  says {error}\n  not  {said}");
+        assert!(error.contains(expected), "{text}\n  gives {error}\n  not   {expected}");
     }
 }
 
 #[test]
-fn what_is_too_much() {
+fn a_file_beyond_a_limit_is_refused() {
     let long = format!("#{}", "x".repeat(MAX_FILE_BYTES));
     assert!(refused(&long).contains("at most 1048576 are read"));
     let many: String =

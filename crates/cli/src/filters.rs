@@ -13,17 +13,18 @@ const DRAIN_PRIORITY: i32 = -1_000;
 /// `turnwise filters`
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// List the filters, in the order in which they are checked
+    /// List the filters, in the order in which the server evaluates them
     List(ListArgs),
     /// Add or change a filter
     ///
     /// The first filter whose condition holds for a job decides. A job that no filter decides about may start.
     #[command(after_help = "\
-A condition compares id, type, tenant, user, reason and options.NAME by = != < <= > >= ~ (a regular expression) and !~ with a number, a \
-word, or text between quotes; with and, or, not and parentheses. Without one the filter is about all jobs.
+A condition compares id, type, tenant, user, reason and options.NAME with a number, a word, or text in quotes. The operators are = \
+!= < <= > >= ~ (a regular expression) and !~. Combine comparisons with and, or, not and parentheses. A filter without a condition \
+applies to all jobs.
 
 Examples:
-  turnwise filters add no-mail pause --when 'type = mail and tenant = acme' --note 'their server is moved'
+  turnwise filters add no-mail pause --when 'type = mail and tenant = acme' --note 'their mail server is moving'
   turnwise filters add bad-hosts reject --when 'options.host ~ \"\\.test$\"' --priority 5
   turnwise filters add few-exports rate-limit 3 --when 'type = export'
   turnwise filters add vip accept --when 'tenant = vip' --priority -10
@@ -31,7 +32,7 @@ Examples:
     Add(AddArgs),
     /// Remove a filter; the jobs that it paused or limited return to their places in the queue
     Remove(RemoveArgs),
-    /// Start no more jobs, while running jobs continue. `turnwise filters remove drain` ends this
+    /// Start no more jobs; running jobs continue. `turnwise filters remove drain` ends this
     Drain(DrainArgs),
 }
 
@@ -58,10 +59,10 @@ pub(crate) struct AddArgs {
     /// The filter's condition
     #[arg(long, value_name = "CONDITION", default_value = "")]
     when: String,
-    /// The order of filters: lower priorities are checked first
+    /// The order of filters: the server evaluates lower priorities first
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     priority: i32,
-    /// Only for jobs that are added from now on
+    /// Apply the filter only to jobs that are added from now on
     #[arg(long)]
     new: bool,
     /// A note about the filter's purpose
@@ -83,7 +84,7 @@ pub(crate) struct RemoveArgs {
 /// `turnwise filters drain`
 #[derive(clap::Args)]
 pub(crate) struct DrainArgs {
-    /// Only jobs for which this condition holds
+    /// Pause only jobs for which this condition holds
     #[arg(long, value_name = "CONDITION", default_value = "")]
     when: String,
     /// A note about the purpose
@@ -96,7 +97,7 @@ pub(crate) struct DrainArgs {
 /// The action of a filter.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Does {
-    /// The jobs may start, whatever later filters say
+    /// The jobs may start; no later filter is evaluated
     Accept,
     /// The jobs do not start as long as the filter exists
     Pause,
@@ -139,7 +140,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
                 note,
             };
             server.client()?.put_filter(DRAIN, &filter).await?;
-            say!("no job starts any more; `turnwise filters remove {DRAIN}` ends that");
+            say!("no more jobs start; `turnwise filters remove {DRAIN}` ends this");
             Ok(())
         }
     }

@@ -14,8 +14,8 @@ const PAGE: usize = 1_000;
 /// `turnwise locks`
 #[derive(clap::Args)]
 #[command(after_help = "\
-For each lock: the jobs that hold it, then those that wait for it or have reserved it, the oldest first. (all) means the whole level. Every job that \
-locks anything shares the big lock; these shares are shown with --level big_lock only.
+For each lock, the list shows the jobs that hold it, then the jobs that wait for it or have reserved it, oldest first. (all) means \
+the whole level. Every job that locks anything shares the big lock. The list shows these shared locks only with --level big_lock.
 
 Examples:
   turnwise locks --level instance --name web1
@@ -49,7 +49,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         row,
     )?;
     if more && !args.json {
-        tell!("There may be more: see --limit, or narrow it down with --level and --name.");
+        tell!("There may be more rows: raise --limit, or select with --level and --name.");
     }
     Ok(())
 }
@@ -88,7 +88,7 @@ pub(crate) fn lines(locked: &WhyLocks) -> Vec<(&'static str, String)> {
         lines.push(("by", format!("{told} for {}", ago(by.since_us))));
     }
     lines.extend(locked.by_more.then(|| ("by", "…".to_owned())));
-    lines.extend(locked.reserved_us.map(|us| ("reserved", format!("what it wants, for {}", ago(us)))));
+    lines.extend(locked.reserved_us.map(|us| ("reserved", format!("its locks, for {}", ago(us)))));
     lines.extend(locked.weight.iter().map(|weight| ("weight", weighed(weight))));
     lines
 }
@@ -97,20 +97,20 @@ pub(crate) fn lines(locked: &WhyLocks) -> Vec<(&'static str, String)> {
 fn likely(level: &str, likely: &LikelyLocks) -> String {
     let LikelyLocks { locks, confidence, alike, runs, option, value } = likely;
     let what = match &locks[..] {
-        [] => format!("nothing of {level}"),
+        [] => format!("no lock of {level}"),
         locks => locks.iter().map(named).collect::<Vec<_>>().join(", "),
     };
     format!("{what} in {alike} of the last {runs} runs with {option}={value}, confidence {confidence:.2}")
 }
 
-/// `2 after 10 of 30 ticks, line 5: 4 = 1 + 3 (instance); nothing in 7m`.
+/// `2 after 10 of 30 ticks, line 5: 4 = 1 + 3 (instance); zero in 7m`.
 fn weighed(weight: &LockWeight) -> String {
     let LockWeight { base, levels, total, age, line, aging_ticks, aged, nothing_us, .. } = weight;
     let levels = levels.iter().map(|at| format!(" + {} ({})", short(at.weight), at.level));
     let sum: String = levels.collect();
     let nothing = match aged {
-        0.0 => format!("nothing for {}", ago(*nothing_us)),
-        _ => format!("nothing {}", ago(*nothing_us)),
+        0.0 => format!("zero for {}", ago(*nothing_us)),
+        _ => format!("zero {}", ago(*nothing_us)),
     };
     let aged = short(*aged);
     let line = if *line == 0 { String::new() } else { format!(", line {line}") };

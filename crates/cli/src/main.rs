@@ -43,9 +43,9 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// A job server for many tenants, with a CouchDB replicator inside.
 #[derive(Parser)]
 #[command(name = "turnwise", version, about, max_term_width = 100)]
-#[command(after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage.")]
+#[command(after_help = "Exit codes: 0 success, 1 failure, 2 wrong usage.")]
 struct Cli {
-    /// What to write to the log: a level (error, warn, info, debug, trace), or `target=level` pairs
+    /// What to log to stderr: a level (off, error, warn, info, debug, trace), or `target=level` pairs with commas between them
     #[arg(long, global = true, value_name = "LEVEL", env = "TURNWISE_LOG", default_value = "info")]
     #[arg(value_parser = parse_log)]
     log: Targets,
@@ -60,7 +60,7 @@ fn parse_log(text: &str) -> Result<Targets, String> {
     for part in text.split(',') {
         let level = part.split_once('=').map_or(part, |(_, level)| level);
         if level.is_empty() || level.parse::<LevelFilter>().is_err() {
-            return Err(format!("`{level}` is no level: {EXPECTED}"));
+            return Err(format!("`{level}` is not a level: {EXPECTED}"));
         }
     }
     text.parse().map_err(|_| EXPECTED.to_owned())
@@ -72,7 +72,7 @@ enum Command {
     Serve(serve::Args),
     /// Copy one database to another, without any server
     Replicate(replicate::Args),
-    /// Add jobs to a running server, list them, wait for them
+    /// Add, list, show, cancel, retry and remove the jobs of a running server, and wait for them
     #[command(subcommand)]
     Jobs(jobs::Command),
     /// Explain why a job waits, runs or has ended, and when it is expected to start or end
@@ -90,7 +90,7 @@ enum Command {
     Workers(workers::Args),
     /// List the servers that share a running server's store
     Nodes(nodes::Args),
-    /// Run a worker: execute a command for each job of a type
+    /// Run a worker that executes a command for each job of a type
     Work(work::Args),
     /// Simulate the scheduling policy on a described workload, without any server
     Simulate(simulate::Args),

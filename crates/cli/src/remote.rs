@@ -13,7 +13,7 @@ pub(crate) const RETRY_FOR: Duration = Duration::from_secs(2);
 /// Which server, or servers.
 #[derive(clap::Args)]
 pub(crate) struct ServerArgs {
-    /// URL of the server; for several servers on one store, their URLs with commas between. If one does not answer, the next is asked
+    /// URL of the server, or the URLs of several servers on one store, with commas between them. If one does not answer, turnwise asks the next one
     #[arg(long, value_name = "URL", env = "TURNWISE_SERVER", default_value = "http://127.0.0.1:7984")]
     #[arg(hide_env_values = true)]
     server: String,

@@ -21,8 +21,9 @@ Examples:
   turnwise replicate http://admin:secret@a:5984/db http://b:5984/db --doc-ids one,two
   turnwise replicate http://a:5984/db http://b:5984/db --selector '{\"type\":\"invoice\"}' --continuous
 
-Run the same command again and it goes on where it stopped: checkpoints are kept on both sides.
-Exit codes: 0 done (or a continuous replication that was stopped), 1 failed or interrupted, 2 wrong usage.")]
+If you run the same command again, it resumes from the checkpoints in both databases.
+
+Exit codes: 0 success (or a continuous replication was stopped), 1 failed or interrupted, 2 wrong usage.")]
 pub(crate) struct Args {
     /// URL of the database to copy from, http://user:password@host:port/db
     source: String,
@@ -46,13 +47,13 @@ pub(crate) struct Args {
     /// Parameters for the filter function, a JSON object
     #[arg(long, value_name = "JSON", requires = "filter")]
     query_params: Option<String>,
-    /// Start after this sequence of the source instead of at the last checkpoint
+    /// Start after this sequence of the source, and not at the last checkpoint
     #[arg(long, value_name = "SEQ")]
     since: Option<String>,
     /// Any further field of a replication document, `name=JSON`
     #[arg(long = "option", value_name = "NAME=JSON")]
     options: Vec<String>,
-    /// Configuration file, of which only the section replicator is used: trusted certificates, connections, batches
+    /// Configuration file. Only its section [replicator] is used: certificates, connections, batches
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -119,7 +120,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let interrupted = report.stopped && !replication.continuous;
     print_summary(&report, elapsed, interrupted);
     if interrupted {
-        return Err(anyhow!("interrupted before the end; run the same command again to go on").into());
+        return Err(anyhow!("interrupted before the end; run the same command again to resume").into());
     }
     Ok(())
 }
@@ -128,7 +129,7 @@ fn print_summary(report: &Report, elapsed: std::time::Duration, interrupted: boo
     let stats = &report.stats;
     if report.no_changes {
         if !interrupted {
-            say!("Nothing to copy: nothing has changed since {}.", short(&report.source_last_seq));
+            say!("Nothing to copy: there are no changes since {}.", short(&report.source_last_seq));
         }
         return;
     }
@@ -141,13 +142,13 @@ fn print_summary(report: &Report, elapsed: std::time::Duration, interrupted: boo
         stats.docs_written as f64 / seconds.max(0.001),
     );
     say!(
-        "{} revisions checked, {} missing, {} read, {} refused by the target.",
+        "{} revisions checked, {} missing, {} read, {} rejected by the target.",
         stats.revisions_checked,
         stats.missing_revisions_found,
         stats.docs_read,
         stats.doc_write_failures,
     );
-    say!("What was asked for is copied up to {}.", short(&report.source_last_seq));
+    say!("Everything is copied up to {}.", short(&report.source_last_seq));
 }
 
 /// A sequence in readable form: CouchDB's have a number, followed by hundreds of opaque characters.

@@ -14,16 +14,16 @@ use crate::Failure;
 /// `turnwise serve`
 #[derive(clap::Args)]
 #[command(after_help = "\
-Any number of servers may share a store on etcd or FoundationDB, and each answers for all of them. A URL with a password is \
-better given in TURNWISE_STORE than on the command line, where everyone on the machine can read it.
+Any number of servers can share a store on etcd or FoundationDB, and each of them answers for all. Put a URL with a password \
+into TURNWISE_STORE, because every user of the machine can read the command line.
 
 Examples:
   turnwise serve
   turnwise serve --store embedded:/var/lib/turnwise --listen 127.0.0.1:8000
   turnwise serve --store etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379/turnwise --listen 10.0.1.1:7984")]
 pub(crate) struct Args {
-    /// The store for jobs: embedded:DIR, etcd://host:port,…/prefix (user:password@ may come before the hosts) or
-    /// fdb:CLUSTER_FILE/prefix
+    /// The store: embedded:DIR, etcd://host:port,…/prefix (user:password@ may come before the hosts) or
+    /// fdb:CLUSTER_FILE[/prefix]
     // Parsed later, because an error of clap would repeat the password.
     #[arg(long, value_name = "URL", env = "TURNWISE_STORE", default_value = "embedded:./turnwise-data")]
     #[arg(hide_env_values = true)]
@@ -31,10 +31,10 @@ pub(crate) struct Args {
     /// This node's name, unique among the nodes of its store (default: turnwise@ADDRESS:PORT)
     #[arg(long, value_name = "NODE", env = "TURNWISE_NODE", value_parser = parse_name)]
     name: Option<String>,
-    /// URL at which others reach this node, for the list of nodes (default: http://ADDRESS:PORT)
+    /// URL at which other nodes and clients reach this node (default: http://ADDRESS:PORT)
     #[arg(long, value_name = "URL", value_parser = parse_advertised)]
     advertise: Option<String>,
-    /// Address to listen on; port 0 takes a free one
+    /// Address to listen on; with port 0, the server takes a free port
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7984")]
     #[arg(value_parser = parse_listen)]
     listen: SocketAddr,
@@ -90,30 +90,30 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             _ = hangups.recv() => reload(&server, file.as_deref()),
             // The server cannot write what a clean stop would write, so it exits immediately, as if it was killed.
             reason = server.ended() => {
-                return Err(anyhow!("the store cannot go on, so the server ends: {reason}").into());
+                return Err(anyhow!("the store has failed permanently, so the server ends: {reason}").into());
             }
         }
     }
-    say!("turnwise stops: jobs checkpoint and go back to the queue");
+    say!("turnwise is stopping: running replications write checkpoints, and jobs return to the queue");
     tokio::select! {
         () = server.shutdown() => Ok(()),
         // A second signal means that the user does not want to wait; the next start recovers what is left.
-        () = signals.next() => Err(anyhow::anyhow!("stopped at once").into()),
+        () = signals.next() => Err(anyhow::anyhow!("stopped immediately, after a second signal").into()),
     }
 }
 
 /// Reloads the configuration file. A wrong file changes nothing.
 fn reload(server: &RunningServer, file: Option<&Path>) {
     let Some(file) = file else {
-        tracing::info!("SIGHUP: there is no configuration file to read again");
+        tracing::info!("SIGHUP: there is no configuration file to reload");
         return;
     };
     match Config::load(file) {
         Ok((config, ignored)) => {
-            tracing::info!("SIGHUP: {} is read again", file.display());
+            tracing::info!("SIGHUP: {} was reloaded", file.display());
             ignored.iter().for_each(|problem| tracing::warn!("{problem}"));
             server.reload(config);
         }
-        Err(problem) => tracing::error!("SIGHUP: the settings stay as they are: {problem}"),
+        Err(problem) => tracing::error!("SIGHUP: the settings are unchanged: {problem}"),
     }
 }

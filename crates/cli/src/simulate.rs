@@ -14,24 +14,24 @@ use crate::{Failure, table};
 
 /// `turnwise simulate`
 #[derive(clap::Args)]
-#[command(after_help = "Scenarios to begin with: examples/scenarios/*.toml.")]
+#[command(after_help = "examples/scenarios/ has scenarios to start from.")]
 pub(crate) struct Args {
-    /// The scenario's file; `-` reads it from stdin
+    /// The scenario's file; - for stdin
     scenario: PathBuf,
-    /// The policy to use in place of the scenario's: virtual_time, rfc, rfc_whole, round_robin or fifo; for jobs with locks fifo, aging,
-    /// predictive, best_wait or best_makespan (by default all of them); several with commas between
+    /// The policies to use, not the scenario's, with commas between them: virtual_time, rfc, rfc_whole, round_robin or fifo; for jobs that lock: fifo,
+    /// aging, predictive, best_wait or best_makespan (by default all of these)
     #[arg(long, value_delimiter = ',', value_name = "POLICY")]
     policy: Vec<Named>,
     /// Run all policies, and compare them
     #[arg(long, conflicts_with = "policy")]
     compare: bool,
-    /// Draw each tenant's slots over time into this file; for jobs with locks, how long they waited and how many worked
+    /// Draw each tenant's slots over time into this file; for jobs that lock, their waiting times and the number of running jobs
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Print the figures as JSON: an object, or for several policies an array of objects
+    /// Print the figures as JSON: an object, or an array of objects for several policies
     #[arg(long)]
     json: bool,
-    /// Print every tenant, however many there are; for jobs with locks, every operation
+    /// Print all tenants; for jobs that lock, all operations
     #[arg(long)]
     all: bool,
 }
@@ -149,7 +149,7 @@ fn say(scenario: &Scenario, outcomes: &[Outcome], all: bool, took: Duration) {
         say!("");
     }
     if let Ok(outcomes) = <&[Outcome; Policy::ALL.len()]>::try_from(outcomes) {
-        say!("Slots per tenant, on average while it was there:");
+        say!("Slots per tenant, on average while it was present:");
         let (head, rows) = report::side_by_side(outcomes, all);
         table::print(head, &rows);
     } else {

@@ -12,20 +12,20 @@ const PAGE: usize = 1_000;
 /// `turnwise tenants`
 #[derive(clap::Args)]
 #[command(after_help = "\
-OWED is the run time by which the tenant is below its share; negative if it is above. USED is its recent run time, SERVED all of its \
-run time since the tenant was last forgotten. OLDEST is how long the first of its jobs that could run has waited.
+DEFICIT is the run time by which the tenant is below its share; a negative value is a surplus. USED is the tenant's recent run time. \
+SERVED is its total run time since the server last removed the tenant's record. OLDEST is how long its oldest pending job has waited.
 
 Examples:
-  turnwise tenants --type mail --sort owed --limit 10
+  turnwise tenants --type mail --sort deficit --limit 10
   turnwise tenants --json | jq -r '.[] | select(.pending > 1000) | .tenant'")]
 pub(crate) struct Args {
     /// Only tenants with jobs of this type, and only those jobs
     #[arg(long = "type", value_name = "TYPE")]
     job_type: Option<String>,
-    /// Sort by name, owed, used, served or running; every order except name shows one page of up to 1,000
+    /// Sort by name, deficit, used, served or running. Every order except name shows at most 1,000 tenants
     #[arg(long, value_name = "BY", value_parser = parse_order, default_value = "name")]
     sort: TenantOrder,
-    /// Show at most this many; 0 for all
+    /// Show at most this many tenants; 0 for all
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
     /// Print the tenants as a JSON array
@@ -41,14 +41,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let (tenants, more) = args.server.client()?.tenants(which).collect(limit).await?;
     table::list(&tenants, args.json, "tenants", HEAD, row)?;
     if more && !args.json {
-        tell!("There may be more: see --limit, or narrow it down with --type.");
+        tell!("There may be more tenants: raise --limit, or select with --type.");
     }
     Ok(())
 }
 
 /// The columns of a table of tenants.
 pub(crate) const HEAD: [&str; 9] =
-    ["TYPE", "TENANT", "SHARES", "OWED", "USED", "SERVED", "RUNNING", "WAITING", "OLDEST"];
+    ["TYPE", "TENANT", "SHARES", "DEFICIT", "USED", "SERVED", "RUNNING", "WAITING", "OLDEST"];
 
 /// The row of a tenant, with the columns of [`HEAD`].
 pub(crate) fn row(tenant: &Tenant) -> [String; 9] {
@@ -102,11 +102,11 @@ pub(crate) fn plural(count: usize, one: &str, many: &str) -> String {
 fn parse_order(text: &str) -> Result<TenantOrder, String> {
     match text {
         "name" => Ok(TenantOrder::Name),
-        "owed" => Ok(TenantOrder::Owed),
+        "deficit" | "owed" => Ok(TenantOrder::Owed),
         "used" | "usage" => Ok(TenantOrder::Usage),
         "served" | "service" => Ok(TenantOrder::Service),
         "running" => Ok(TenantOrder::Running),
-        _ => Err("expected name, owed, used, served or running".to_owned()),
+        _ => Err("expected name, deficit, used, served or running".to_owned()),
     }
 }
 

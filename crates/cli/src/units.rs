@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Parses `90`, `90s`, `1.5m`, `2h`, `3d` or `500ms`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || "expected a length of time, for example 500ms, 90s, 15m, 2h or 3d".to_owned();
+    let wrong = || "expected a duration, for example 500ms, 90s, 15m, 2h or 3d".to_owned();
     let digits = text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let seconds = match unit {

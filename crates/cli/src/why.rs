@@ -13,7 +13,7 @@ use crate::{Failure, jobs, locks};
 /// `turnwise why`
 #[derive(clap::Args)]
 #[command(after_help = "\
-A replication is found by its id, or by its document.
+A replication can be named by its id or by its document.
 
 Examples:
   turnwise why mail mail-17
@@ -54,7 +54,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             }
             say!("{}", text(&why).trim_end());
         }
-        _ => return Err(Failure::Usage(anyhow!("which job? Name its TYPE and ID, or --document"))),
+        _ => return Err(Failure::Usage(anyhow!("give the TYPE and ID of a job, or --document"))),
     }
     Ok(())
 }
@@ -109,13 +109,13 @@ fn text(why: &Why) -> String {
     standing.push(format!("recent run time {}", run_time(tenant.usage_us)));
     line("tenant", format!("{}: {}", tenant.tenant, standing.join(", ")));
     if let Some(Place { in_tenant, in_tenant_more, overall, overall_more }) = why.place {
-        let tenants = format!("{in_tenant}{} of its tenant", more(in_tenant_more));
-        line("before it", format!("{tenants}, {overall}{} of all", more(overall_more)));
+        let (in_tenant, overall) = (position(in_tenant, in_tenant_more), position(overall, overall_more));
+        line("position", format!("{in_tenant} in its tenant's queue, {overall} in its type's queue"));
     }
     if !why.before.is_empty() {
-        let mut before: Vec<String> = why.before.iter().map(others).collect();
+        let mut before: Vec<String> = why.before.iter().map(behind).collect();
         before.extend(why.before_more.then(|| "…".to_owned()));
-        line("others", before.join(", "));
+        line("behind", before.join(", "));
     }
     for after in &why.after {
         let state = after.state.map_or("removed", jobs::state_name);
@@ -156,14 +156,26 @@ fn text(why: &Why) -> String {
     text
 }
 
-fn others(before: &Before) -> String {
-    format!(
-        "{} ({}{} of its jobs, {} shares)",
-        before.tenant,
-        before.jobs,
-        more(before.jobs_more),
-        before.shares
-    )
+/// `60th` for a job behind 59 other ones, `after 10000` if even more precede it.
+fn position(preceding: usize, more: bool) -> String {
+    let place = preceding + 1;
+    let suffix = match (place % 10, place % 100) {
+        (1, teen) if teen != 11 => "st",
+        (2, teen) if teen != 12 => "nd",
+        (3, teen) if teen != 13 => "rd",
+        _ => "th",
+    };
+    if more { format!("after {preceding}") } else { format!("{place}{suffix}") }
+}
+
+/// `29 jobs of beta (100 shares)`.
+fn behind(before: &Before) -> String {
+    let Before { tenant, shares, jobs, jobs_more } = before;
+    let jobs = match jobs_more {
+        true => format!("{jobs}+ jobs"),
+        false => plural(*jobs, "job", "jobs"),
+    };
+    format!("{jobs} of {tenant} ({shares} shares)")
 }
 
 fn more(more: bool) -> &'static str {
@@ -205,8 +217,8 @@ mod tests {
             lines[3..],
             [
                 "tenant     acme: 200 shares, 1.5s above its share, 3 running, 10000+ waiting, recent run time 41s",
-                "before it  16 of its tenant, 21 of all",
-                "others     beta (5 of its jobs, 100 shares)",
+                "position   17th in its tenant's queue, 22nd in its type's queue",
+                "behind     5 jobs of beta (100 shares)",
                 "slots      4 of 4 taken, 1 worker",
                 "expected   unknown",
             ]
@@ -239,13 +251,13 @@ mod tests {
                 r#"unknown    node (exclusive): its option "node" is missing, step 2, line 12 of the catalogue"#,
                 "likely     node/n3 (exclusive)",
                 "unknown    network (shared): so",
-                "likely     nothing of network",
+                "likely     no lock of network",
                 "holds      all of node (shared 3)",
                 "wants      instance/web1 (exclusive)",
                 "by         cluster/m holds instance/web1 (exclusive) for",
                 "by         …",
-                "reserved   what it wants, for",
-                "weight     1.333 after 15 of 30 ticks, line 5: 4 = 1 + 3 (instance); nothing",
+                "reserved   its locks, for",
+                "weight     1.333 after 15 of 30 ticks, line 5: 4 = 1 + 3 (instance); zero",
                 "slots      4 of 4 taken, 1 worker",
             ]
         );
@@ -255,6 +267,9 @@ mod tests {
             text.lines().last().unwrap().to_owned()
         };
         assert_eq!(expected(0, false), "expected   about now: so");
+        let positions = [0, 1, 2, 3, 10, 11, 12, 20, 100, 110].map(|n| position(n, false));
+        assert_eq!(positions, ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "101st", "111th"]);
+        assert_eq!(position(10_000, true), "after 10000");
         let (early, about) = (expected(i64::MAX, true), expected(i64::MAX, false));
         assert!(early.starts_with("expected   in ") && early.ends_with(" at the earliest: so"), "{early}");
         assert!(about.starts_with("expected   in about "), "{about}");

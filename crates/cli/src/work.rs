@@ -23,19 +23,18 @@ const MAX_OUTPUT_BYTES: usize = 64 << 10;
 #[derive(clap::Args)]
 #[command(after_help = "\
 The command gets a job's options on stdin, as JSON, and TURNWISE_JOB_ID, TURNWISE_JOB_TYPE, TURNWISE_TENANT and \
-TURNWISE_ATTEMPT in its environment. If all that it prints to stdout is one JSON value of at most 12 kB, that is the job's \
-result. Otherwise the result is a report, {\"exit_code\":0,\"stdout\":\"…\",\"stderr\":\"…\",…}, with up to 12 kB of what it \
-printed.
+TURNWISE_ATTEMPT in its environment. If its stdout is one JSON value of at most 12 kB, this is the job's result. Otherwise the \
+result is an object {\"exit_code\":0,\"stdout\":\"…\",\"stderr\":\"…\",…} with up to 12 kB of the output.
 
-Its exit codes:
-  0       the job is completed
-  65      the job has failed, and is not tried again
-  others  the job has crashed, and is tried again after a while, until its max_attempts; so it is after a signal
-The last line of stderr is told as the reason, and the report is kept as the job's info.
+Exit codes of the command:
+  0       the job has completed
+  65      the job has failed, and is not retried
+  others  the job has crashed, and is retried after a backoff, up to its max_attempts. This includes the end by a signal
+After a failure or a crash, the last line of stderr is the reason, and the object with the output is the job's info.
 
-A command whose job is cancelled, or whose time is over, gets SIGTERM, and SIGKILL after the grace period; so does all that \
-it started. SIGTERM or Ctrl-C stops the worker: what runs is stopped the same way and given back; a second time, it exits at \
-once. A server that is away is waited for.
+If a job is cancelled or exceeds its timeout, the command and all processes that it started get SIGTERM, and SIGKILL after the \
+grace period. On SIGTERM or Ctrl-C, the worker stops its commands in the same way, gives their jobs back and exits. On a second \
+signal it exits immediately. If the server does not answer, the worker keeps retrying.
 
 Examples:
   turnwise work --type mail --slots 4 --exec ./send-mail
@@ -50,7 +49,7 @@ pub(crate) struct Args {
     /// A display name for the list of workers
     #[arg(long)]
     name: Option<String>,
-    /// End a command after this long: 500ms, 90s, 15m, 2h, 3d
+    /// Maximum duration of a command: 500ms, 90s, 15m, 2h, 3d. The worker ends a command that exceeds it
     #[arg(long, value_parser = parse_timeout, value_name = "TIME")]
     timeout: Option<Duration>,
     /// Time between SIGTERM and SIGKILL for a command that must stop
@@ -58,7 +57,7 @@ pub(crate) struct Args {
     grace: Duration,
     #[command(flatten)]
     server: ServerArgs,
-    /// The command and its arguments. This option comes last, because everything after it belongs to the command
+    /// The command and its arguments. This option must be the last one, because everything after it belongs to the command
     #[arg(long, value_name = "CMD", num_args = 1.., required = true, allow_hyphen_values = true)]
     exec: Vec<OsString>,
 }
@@ -74,15 +73,18 @@ struct Exec {
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let client = args.server.client()?;
-    let name =
-        args.exec[0].to_str().ok_or_else(|| Failure::Usage(anyhow!("--exec: its name is not UTF-8")))?;
+    let name = args.exec[0]
+        .to_str()
+        .ok_or_else(|| Failure::Usage(anyhow!("--exec: the name of the command is not UTF-8")))?;
     let found = Programs::All.find(name, None, None);
     let program = found.map_err(|problem| Failure::Usage(anyhow!("--exec {name}: {problem}")))?;
     // A relative path refers to the folder in which the worker was started, also when a command changes its folder.
     let program = std::path::absolute(program).map_err(|error| Failure::Failed(error.into()))?;
     let guard = crate::guard().map_err(|error| Failure::Failed(error.into()))?;
     if let Some(misplaced) = misplaced(&args.exec) {
-        tracing::warn!("{misplaced} comes after --exec: the command gets it, and turnwise does not");
+        tracing::warn!(
+            "{misplaced} comes after --exec, so it is an argument of the command and not of turnwise"
+        );
     }
     let exec = Arc::new(Exec { program, argv: args.exec, timeout: args.timeout, grace: args.grace, guard });
     let options = WorkerOptions {
@@ -92,7 +94,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         stop_grace: args.grace.saturating_add(Duration::from_secs(5)),
         ..WorkerOptions::new(args.job_type)
     };
-    tracing::info!(server = client.server(), "works for jobs of type {}", options.job_type);
+    tracing::info!(server = client.server(), "runs jobs of type {}", options.job_type);
     let stop = CancellationToken::new();
     let working = turnwise_client::work(
         &client,
@@ -106,14 +108,16 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let mut stop_signals = crate::StopSignals::listen();
     let signals = async {
         stop_signals.next().await;
-        tracing::info!("stops: what runs is stopped and given back; once more to stop at once");
+        tracing::info!(
+            "stopping: running commands are stopped, and their jobs given back; a second signal stops immediately"
+        );
         stop.cancel();
         stop_signals.next().await;
     };
     tokio::select! {
         worked = working => Ok(worked?),
         // A second signal means that the user does not want to wait: the guards end the running commands, and the worker expires at the server.
-        () = signals => Err(anyhow!("stopped at once").into()),
+        () = signals => Err(anyhow!("stopped immediately, after a second signal").into()),
     }
 }
 
@@ -127,7 +131,7 @@ fn misplaced(exec: &[OsString]) -> Option<&str> {
 /// Parses a duration that is not zero.
 fn parse_timeout(text: &str) -> Result<Duration, String> {
     let timeout = parse_duration(text)?;
-    if timeout.is_zero() { Err("expected more than no time".to_owned()) } else { Ok(timeout) }
+    if timeout.is_zero() { Err("expected a duration above zero".to_owned()) } else { Ok(timeout) }
 }
 
 impl Exec {

@@ -7,7 +7,8 @@ const FIRST: Duration = Duration::from_millis(100);
 /// The upper limit of every pause.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Pauses that double, with jitter, so that clients that lost their server at the same time do not all reconnect at the same time.
+/// Pauses that double, with jitter, so that clients that lost their server at the same time do not all reconnect at the
+/// same time.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     attempts: usize,

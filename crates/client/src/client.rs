@@ -33,7 +33,8 @@ const SHOWN_CHARS: usize = 200;
 /// The characters that are not escaped in a path segment.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// A client of a turnwise server, or of several on one store. Cheap to clone; clones share their connections and the current server.
+/// A client of a turnwise server, or of several on one store. Cheap to clone; clones share their connections and the
+/// current server.
 #[derive(Clone)]
 pub struct Client {
     http: reqwest::Client,
@@ -89,9 +90,9 @@ impl Request {
 }
 
 impl Client {
-    /// Creates a client of the server at this URL, for example `http://127.0.0.1:7984`; or of several servers on one store, with commas
-    /// between their URLs. The client asks the first server, and fails over to the next when that one does not answer, or cannot.
-    /// This function sends nothing yet.
+    /// Creates a client of the server at this URL, for example `http://127.0.0.1:7984`; or of several servers on one
+    /// store, with commas between their URLs. The client asks the first server, and fails over to the next when that
+    /// one does not answer, or cannot. This function sends nothing yet.
     ///
     /// # Errors
     /// A URL is invalid, or no HTTP client can be created on this machine.
@@ -160,7 +161,8 @@ impl Client {
         }
     }
 
-    /// Sends a request once. If the server does not answer, cannot, or has an internal error, the next request goes to another server.
+    /// Sends a request once. If the server does not answer, cannot, or has an internal error, the next request goes to
+    /// another server.
     pub(crate) async fn once<T: DeserializeOwned>(&self, request: &Request) -> Result<T> {
         let server = self.servers.current();
         let answered = self.ask(server, request).await;
@@ -200,7 +202,8 @@ impl Client {
         for (name, value) in headers {
             sent = sent.header(*name, *value);
         }
-        // The server refuses a POST that is not declared as JSON, even without a body, because a form on another site could send one.
+        // The server refuses a POST that is not declared as JSON, even without a body, because a form on another site
+        // could send one.
         if request.body.is_some() || request.method == Method::POST {
             sent = sent.header("content-type", "application/json");
         }
@@ -234,10 +237,10 @@ fn refusal(server: Server<'_>, status: StatusCode, body: &[u8]) -> Error {
     match (serde_json::from_slice(body), status.as_u16()) {
         (Ok(error), 503) => Error::Unavailable(error),
         (Ok(error), _) => Error::Refused(error),
-        // From a proxy that cannot reach the server now.
+        // The answer of a proxy that cannot reach the server now.
         (Err(_), 429 | 502..=504) => Error::NoAnswer {
             server: server.shown(),
-            cause: format!("{status} from what stands before it"),
+            cause: format!("{status} from a proxy in front of the server"),
             maybe_sent: true,
         },
         (Err(_), _) => {

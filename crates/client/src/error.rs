@@ -58,7 +58,7 @@ impl Error {
         }
     }
 
-    /// Whether the job, or what else the request names, does not exist.
+    /// Whether the job, or another object that the request names, does not exist.
     pub fn is_not_found(&self) -> bool {
         self.code() == Some(codes::NOT_FOUND)
     }

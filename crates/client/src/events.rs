@@ -128,9 +128,9 @@ impl Events {
             maybe_sent: true,
         };
         let piece = tokio::time::timeout(SILENCE, stream.chunk()).await;
-        let piece = piece.map_err(|_| silence("the stream of events fell silent"))?;
+        let piece = piece.map_err(|_| silence("no data arrived on the stream of events"))?;
         let piece = piece.map_err(|error| no_answer(server, error))?;
-        let piece = piece.ok_or_else(|| silence("the stream of events broke off"))?;
+        let piece = piece.ok_or_else(|| silence("the stream of events ended early"))?;
         let too_long = |_| foreign(server, StatusCode::OK, "a line without an end".into());
         let events = self.parser.push(&piece).map_err(too_long)?;
         if !events.is_empty() {

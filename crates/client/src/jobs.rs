@@ -86,8 +86,9 @@ fn fresh(after: &[After], delayed: bool) -> Added {
 }
 
 impl Client {
-    /// Adds a job. A job without an id gets one here, so that the client can repeat the request, and the job is added only once. An
-    /// existing job is kept, unless `if_exists` is [`IfExists::Again`]; the client repeats such a request only while it cannot have taken effect.
+    /// Adds a job. A job without an id gets one here, so that the client can repeat the request, and the job is added
+    /// only once. An existing job is kept, unless `if_exists` is [`IfExists::Again`]; the client repeats such a request
+    /// only while it cannot have taken effect.
     ///
     /// # Errors
     /// The server refuses the job, or does not answer.
@@ -180,7 +181,8 @@ impl Client {
         self.call(&which.request(), Repeat::Harmless).await
     }
 
-    /// The jobs that have not ended, in the order in which they run, up to `limit` of each type. If there are many types, only the first.
+    /// The jobs that have not ended, in the order in which they run, up to `limit` of each type. If there are many
+    /// types, only the first.
     ///
     /// # Errors
     /// The server refuses the request, or does not answer.
@@ -230,8 +232,8 @@ impl Client {
         }
     }
 
-    /// Waits until a job has ended, but no longer than `timeout`; without one, forever. If the server restarts meanwhile, the client waits
-    /// for it.
+    /// Waits until a job has ended, but no longer than `timeout`; without one, forever. If the server restarts
+    /// meanwhile, the client waits for it.
     ///
     /// # Errors
     /// There is no such job, or the server does not answer.
@@ -262,8 +264,8 @@ impl Client {
         self.call::<Cancelled>(&request, Repeat::Harmless).await.map(|cancelled| cancelled.state)
     }
 
-    /// Makes a job pending immediately: one that is crashing, delayed or blocked waits no longer, and one that has failed or was cancelled runs
-    /// again with its original options. Returns whether the job was in one of these states, and its state now.
+    /// Makes a job pending immediately. A crashing, delayed or blocked job waits no longer. A failed or cancelled job
+    /// runs again with its original options. Returns whether the job was in one of these states, and its state now.
     ///
     /// # Errors
     /// There is no such job, it is a replication that has ended, or the server does not answer.
@@ -271,7 +273,8 @@ impl Client {
         self.call(&about(Method::POST, job_type, id, Some("retry"))?, Repeat::Harmless).await
     }
 
-    /// Sets a job's priority class, from -20 (first among its tenant's jobs) to 19. Returns whether the job has that class now, and its state.
+    /// Sets a job's priority class, from -20 (first among its tenant's jobs) to 19. Returns whether the job has that
+    /// class now, and its state.
     ///
     /// # Errors
     /// The class is out of range, there is no such job, or the server does not answer.
@@ -280,8 +283,8 @@ impl Client {
         self.call(&request, Repeat::Harmless).await
     }
 
-    /// [`retry`](Client::retry) for all jobs in a state that are of a type, of a tenant, or both. Returns the number of jobs, and the number of
-    /// replication documents in state `error`.
+    /// [`retry`](Client::retry) for all jobs in a state that are of a type, of a tenant, or both. Returns the number of
+    /// jobs, and the number of replication documents in state `error`.
     ///
     /// # Errors
     /// Neither a type nor a tenant is given, or the server does not answer. Jobs retried before the error stay retried.

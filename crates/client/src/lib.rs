@@ -12,10 +12,11 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The client repeats a request that got no answer, or that the server cannot answer now, if repeating it is harmless: see each
-//! method. It does so after a backoff with jitter, for as long as [`Client::retry_for`] allows. Where several servers share a store,
-//! the client takes all of their URLs, and fails over to the next one when one does not answer. [`work`] is an external worker:
-//! it registers, pings, accepts jobs, runs them, and reports the end of each run until the server acknowledges it.
+//! The client repeats a request that got no answer, or that the server cannot answer now, if repeating it is harmless:
+//! see each method. It does so after a backoff with jitter, for as long as [`Client::retry_for`] allows. Where several
+//! servers share a store, the client takes all of their URLs, and fails over to the next one when one does not answer.
+//! [`work`] is an external worker: it registers, pings, accepts jobs, runs them, and reports the end of each run until
+//! the server acknowledges it.
 
 mod backoff;
 mod client;

@@ -1,8 +1,8 @@
 //! The servers of a client: one is in use, the others are for failover.
 //!
-//! All of them are nodes on one store, so any of them can answer: the client may repeat a repeatable request at another server. When
-//! one request finds that the current server does not answer, all requests of the client move on to the next. They stay there until
-//! that server fails, too.
+//! All of them are nodes on one store, so any of them can answer: the client may repeat a repeatable request at another
+//! server. When one request finds that the current server does not answer, all requests of the client move on to the
+//! next. They stay there until that server fails, too.
 
 use tokio::sync::watch;
 use url::Url;
@@ -82,7 +82,7 @@ impl Servers {
             moves
         });
         if moved {
-            tracing::info!("{} does not answer: goes on with {}", server.shown(), self.at(next).shown());
+            tracing::info!("{} does not answer: continuing with {}", server.shown(), self.at(next).shown());
         }
     }
 
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn whoever_fails_moves_everyone_on_once() {
+    async fn a_server_that_fails_twice_is_left_once() {
         let servers = Servers::parse("http://a:1, http://b:2/base/,https://c").unwrap();
         let (a, again) = (servers.current(), servers.current());
         assert_eq!(a.shown(), "http://a:1");
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_server_is_refused() {
+    fn invalid_server_urls_are_refused() {
         for text in ["", "http://a,", "http://a,,http://b", "http://a http://b", "a,b"] {
             assert!(Servers::parse(text).is_err(), "{text}");
         }

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_unfinished_is_forgotten_and_the_id_is_not() {
+    fn a_restart_drops_an_unfinished_event_and_keeps_the_id() {
         let mut parser = Parser::default();
         assert_eq!(parser.push(b"id: 5\ndata: half").unwrap(), []);
         parser.restart();

@@ -44,7 +44,7 @@ async fn a_job_whose_answer_is_lost_is_added_once() {
 }
 
 #[tokio::test]
-async fn what_would_run_a_job_twice_is_not_repeated() {
+async fn a_request_that_could_run_a_job_twice_is_not_repeated() {
     let mut fake = Fake::start().await;
     let new = AddJob { id: Some("a".into()), if_exists: IfExists::Again, ..AddJob::default() };
     for lost in [true, false] {
@@ -70,7 +70,7 @@ async fn what_would_run_a_job_twice_is_not_repeated() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_told_and_not_repeated() {
+async fn a_refusal_is_returned_and_not_retried() {
     let mut fake = Fake::start().await;
     for (status, code) in
         [(400, "bad_request"), (404, "not_found"), (413, "too_large"), (500, "internal_server_error")]
@@ -88,7 +88,7 @@ async fn a_refusal_is_told_and_not_repeated() {
 }
 
 #[tokio::test]
-async fn what_is_not_turnwise_is_told_from_a_server_that_is_away() {
+async fn a_foreign_answer_differs_from_an_unreachable_server() {
     let mut fake = Fake::start().await;
     let client = fake.client();
     let asking = tokio::spawn(async move { client.types().await });
@@ -113,7 +113,7 @@ async fn what_is_not_turnwise_is_told_from_a_server_that_is_away() {
 }
 
 #[tokio::test]
-async fn a_removal_that_is_repeated_finds_nothing_and_is_well() {
+async fn a_repeated_removal_that_finds_no_job_succeeds() {
     let mut fake = Fake::start().await;
     let client = fake.client();
     let removing = tokio::spawn(async move { client.remove("mail", "a").await });
@@ -127,7 +127,7 @@ async fn a_removal_that_is_repeated_finds_nothing_and_is_well() {
 }
 
 #[tokio::test]
-async fn a_listing_goes_on_until_the_last_page_even_over_empty_ones() {
+async fn a_list_continues_to_the_last_page_across_empty_pages() {
     let mut fake = Fake::start().await;
     let which = ListJobs {
         state: Some(State::Failed),
@@ -154,7 +154,7 @@ async fn a_listing_goes_on_until_the_last_page_even_over_empty_ones() {
 }
 
 #[tokio::test]
-async fn waiting_goes_on_over_short_answers_and_restarts() {
+async fn waiting_continues_across_short_answers_and_restarts() {
     let mut fake = Fake::start().await;
     let client = fake.client();
     let waiting = tokio::spawn(async move { client.wait("mail", "a", None).await });
@@ -173,7 +173,7 @@ async fn waiting_goes_on_over_short_answers_and_restarts() {
 }
 
 #[tokio::test]
-async fn events_go_on_where_they_broke_off() {
+async fn events_resume_after_a_lost_connection() {
     let mut fake = Fake::start().await;
     let mut events = fake.client().events("mail", "a").unwrap();
     let reading = tokio::spawn(async move {
@@ -218,7 +218,7 @@ async fn events_go_on_where_they_broke_off() {
 }
 
 #[tokio::test]
-async fn the_next_server_is_asked_where_one_is_away() {
+async fn a_request_fails_over_to_the_next_server() {
     let mut fake = Fake::start().await;
     // No server listens at the first URL. The time for retries is zero, but the client still asks every server.
     let both = format!("http://127.0.0.1:1,{}", fake.url);
@@ -248,7 +248,7 @@ async fn the_next_server_is_asked_where_one_is_away() {
 }
 
 #[tokio::test]
-async fn events_go_on_at_the_next_server() {
+async fn events_resume_at_the_next_server() {
     let (mut one, mut two) = (Fake::start().await, Fake::start().await);
     let mut events = Client::new(&format!("{},{}", one.url, two.url)).unwrap().events("mail", "a").unwrap();
     let reading = tokio::spawn(async move {

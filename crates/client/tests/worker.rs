@@ -164,7 +164,7 @@ async fn lost_answers_neither_lose_nor_repeat_a_job() {
 }
 
 #[tokio::test]
-async fn every_end_is_told_as_what_it_is() {
+async fn every_outcome_is_reported_as_it_is() {
     let mut fake = Fake::start().await;
     let worker = Worker::start(&fake, 1);
     register(&mut fake, "w", HOUR_MS).await;
@@ -198,7 +198,7 @@ async fn every_end_is_told_as_what_it_is() {
 }
 
 #[tokio::test]
-async fn locks_are_asked_for_until_they_are_held_or_refused() {
+async fn locks_are_requested_until_they_are_held_or_refused() {
     const LOCKS: &str = "/w/jobs/a%20b/locks";
     let mut fake = Fake::start().await;
     let worker = Worker::start(&fake, 1);
@@ -260,7 +260,7 @@ async fn a_cancelled_job_is_stopped_and_released() {
 }
 
 #[tokio::test]
-async fn a_lost_claim_ends_its_run_without_a_word() {
+async fn a_run_that_loses_its_claim_ends_without_a_report() {
     let mut fake = Fake::start().await;
     let mut worker = Worker::start(&fake, 1);
     register(&mut fake, "w", HOUR_MS).await;
@@ -274,7 +274,7 @@ async fn a_lost_claim_ends_its_run_without_a_word() {
 }
 
 #[tokio::test]
-async fn an_expired_worker_stops_everything_and_starts_over() {
+async fn an_expired_worker_stops_everything_and_registers_again() {
     let mut fake = Fake::start().await;
     let mut worker = Worker::start(&fake, 3);
     register(&mut fake, "w1", 50).await;
@@ -340,7 +340,7 @@ async fn a_worker_that_stops_gives_back_what_runs_and_leaves() {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_refused_ends_and_one_that_works_goes_on() {
+async fn a_refused_registration_ends_the_worker_and_later_faults_are_retried() {
     let mut fake = Fake::start().await;
     let worker = Worker::start(&fake, 1);
     fake.expect("/v1/workers/mail").await.refuse(403, "forbidden");
@@ -362,7 +362,7 @@ async fn a_worker_that_is_refused_ends_and_one_that_works_goes_on() {
 }
 
 #[tokio::test]
-async fn a_fault_while_it_registers_again_is_no_reason_to_end() {
+async fn a_fault_during_a_second_registration_is_retried() {
     let mut fake = Fake::start().await;
     let worker = Worker::start(&fake, 1);
     fake.expect("/v1/workers/mail").await.refuse(500, "internal_server_error");
@@ -381,7 +381,7 @@ async fn a_fault_while_it_registers_again_is_no_reason_to_end() {
 }
 
 #[tokio::test]
-async fn a_worker_goes_on_with_the_next_server_as_who_it_is() {
+async fn a_worker_fails_over_and_keeps_its_id() {
     let (mut one, mut two) = (Fake::start().await, Fake::start().await);
     let client = Client::new(&format!("{},{}", one.url, two.url)).unwrap();
     let mut worker = Worker::start_with(client, 2);

@@ -1,18 +1,16 @@
 //! `command` jobs from their options to their record, run by a real worker.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Alive, LONG, PATIENCE};
 use serde_json::{Value, json};
 use turnwise_command::{Handler, JOB_TYPE, Programs, Settings};
 use turnwise_queue::{Job, Keyspace, NewJob, State, jobs};
 use turnwise_store::embedded::{self, Embedded};
 use turnwise_store::{Store, runtime};
 use turnwise_worker::{Options, Worker};
+
+use crate::common::{Alive, LONG, PATIENCE};
 
 struct World {
     store: Store,

@@ -1,13 +1,11 @@
 //! Real processes: the output that is kept, how they are ended, and that no process remains.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Alive, PATIENCE, exists, sh, stdout};
 use tokio_util::sync::CancellationToken;
 use turnwise_command::{Cause, Command, Exit, Finished, Report, StartError, Verdict, run};
+
+use crate::common::{Alive, PATIENCE, exists, sh, stdout};
 
 async fn finish(command: Command) -> Finished {
     let run = run(command, CancellationToken::new());

@@ -1,8 +1,10 @@
-//! What one pass costs over the front of 10,000 pending jobs that lock, with 1,000 running ones: `cargo bench -p turnwise-policy --bench predictive`.
+//! The cost of one pass over the head of 10,000 pending jobs that lock, while 1,000 jobs run: `cargo bench -p
+//! turnwise-policy --bench predictive`.
 //!
-//! Jobs are operations on clusters of virtual machines, in the shares that [`operation`] gives them: of 200 instances on 20
-//! nodes, as small as the jobs' catalogue describes, so that each resource is wanted by thousands; of 50,000 instances on
-//! 2,000 nodes, so that there are many names; and of one node that every second job wants for itself.
+//! Jobs are operations on clusters of virtual machines, in the proportions that [`operation`] gives them. There are
+//! three clusters. One has 200 instances on 20 nodes, as small as the jobs' catalogue describes, so that thousands of
+//! jobs want each resource. One has 50,000 instances on 2,000 nodes, so that there are many names. In the third,
+//! every second job wants the same node exclusively.
 
 use divan::{Bencher, black_box};
 use turnwise_policy::predictive_queue::locks::{Levels, Requests};
@@ -14,7 +16,7 @@ const RUNNING: usize = 1_000;
 /// Free slots.
 const SLOTS: usize = 20;
 const TICK_US: i64 = 30_000_000;
-/// Some have waited for twice as long as it takes to be aged out.
+/// Some jobs have waited for twice the time after which they are aged out.
 const NOW_US: i64 = 60 * TICK_US;
 const BIG_LOCK: &str = r#"{"big_lock":true}"#;
 
@@ -31,7 +33,7 @@ fn main() {
     divan::main();
 }
 
-/// Numbers that are the same each time (a linear congruence, the upper bits).
+/// Numbers that are the same each time: the upper bits of a linear congruential generator.
 struct SeededRng(u64);
 
 impl SeededRng {
@@ -45,7 +47,7 @@ fn requests(json: &str) -> Requests {
     serde_json::from_str(json).expect("it is one of those below")
 }
 
-/// What some operation wants.
+/// The locks of a random operation.
 fn operation(world: World, rng: &mut SeededRng) -> Requests {
     let (instances, nodes) = match world {
         World::Small | World::OneHotNode => (200, 20),
@@ -69,11 +71,11 @@ fn operation(world: World, rng: &mut SeededRng) -> Requests {
         350..550 => requests(&format!(
             r#"{{"instance":{{"exclusive":["i{i}"]}},"node":{{"exclusive":["n{n}","n{m}"]}},"node_resource":{{"exclusive":["n{n}","n{m}"]}}}}"#
         )),
-        // Create, where the node is yet to be found.
+        // Create, while the node is still unknown.
         550..650 => requests(&format!(
             r#"{{"node_group":{{"shared":["g{g}"]}},"instance":{{"exclusive":["new{i}"]}},"node":{{"exclusive":"unknown"}},"network":{{"shared":["net"]}}}}"#
         )),
-        // Look at it.
+        // Read.
         650..950 => {
             requests(&format!(r#"{{"instance":{{"shared":["i{i}"]}},"node":{{"shared":["n{n}"]}}}}"#))
         }
@@ -89,12 +91,12 @@ fn operation(world: World, rng: &mut SeededRng) -> Requests {
     }
 }
 
-/// What runs, and jobs with the time since when they wait, the newest last.
+/// What runs, and pending jobs with the time since which they wait, the newest last.
 fn scene(world: World) -> (Summary, Vec<(i64, Requests)>) {
     let (levels, mut rng) = (Levels::default(), SeededRng(7));
     let mut running = Summary::new(&levels);
     let mut started = 0;
-    // Jobs that go together, as far as there are some; then more of those that only read.
+    // Compatible jobs, as far as there are enough; then more of those that only read.
     let read = |i: u64| requests(&format!(r#"{{"instance":{{"shared":["read {}"]}}}}"#, i % 100));
     for attempt in 0.. {
         let wanted = if attempt < 10_000 { operation(world, &mut rng) } else { read(attempt) };

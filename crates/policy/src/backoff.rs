@@ -1,44 +1,44 @@
 //! How long a crashed job waits before it is tried again.
 //!
-//! A job that keeps crashing must not use up the slots of those that work, and must come back by itself when
-//! its peer does. So each crash in a row doubles the wait, up to a bound:
+//! A job that keeps crashing must not take slots from jobs that succeed, and must resume by itself when its peer
+//! works again. So each consecutive crash doubles the wait, up to a limit:
 //!
 //! ```text
-//! wait(n) = base · 2^min(n − 1, max_exponent)        n: crashes in a row
+//! wait(n) = base · 2^min(n − 1, max_exponent)        n: consecutive crashes
 //! ```
 //!
-//! With 30 s and 10 doublings the longest wait is 30 720 s, about 8.5 hours. A run of more than
-//! `health_threshold` shows that the job is well again, however it ends: the streak is over, and the next crash is the first of a new one.
-//! A run whose worker is lost counts as a crash, unless its type says otherwise ([`OnLost`]).
-//! Source: the scheduling replicator's description, "jobs which keep crashing".
+//! With 30 s and 10 doublings the longest wait is 30 720 s, about 8.5 hours. A run longer than `health_threshold`
+//! proves that the job is healthy, however the run ends: the next crash counts as the first one. If the worker of a
+//! run is lost, the run counts as a crash, unless its job type says otherwise ([`OnLost`]). Source: the description
+//! of CouchDB's scheduling replicator, "jobs which keep crashing".
 
 use serde::{Deserialize, Serialize};
 
-/// The numbers of the model.
+/// The parameters of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rules {
     /// The wait after a first crash, in µs.
     pub base_us: i64,
-    /// Doublings at most.
+    /// The most doublings.
     pub max_exponent: u32,
-    /// A run longer than this ends a row of crashes, in µs.
+    /// A run longer than this resets the number of consecutive crashes, in µs.
     pub health_threshold_us: i64,
 }
 
-/// What becomes of a job whose worker is lost: it died, or misses its heartbeats.
+/// What happens to a job whose worker is lost: the worker died, or misses its heartbeats.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnLost {
-    /// The run counts as an attempt that crashed: the job may be what ends its workers.
+    /// The run counts as an attempt that crashed: the job may be what makes its workers die.
     #[default]
     Count,
-    /// The job is pending again at its place in the queue, and no attempt is counted.
+    /// The job becomes pending again at its place in the queue, and no attempt is counted.
     Requeue,
 }
 
 impl OnLost {
-    /// All of them.
+    /// All values.
     pub const ALL: [OnLost; 2] = [OnLost::Count, OnLost::Requeue];
 
     /// Its name in a configuration.
@@ -57,17 +57,18 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// Crashes in a row during a run that has lasted `ran_us`, and that followed `before` crashes in a row.
+    /// The number of consecutive crashes during a run that has lasted `ran_us`. `before` is the number before the
+    /// run.
     pub fn streak(&self, before: u32, ran_us: i64) -> u32 {
         if ran_us > self.health_threshold_us { 0 } else { before }
     }
 
-    /// Crashes in a row, counting one after a run of `ran_us` that followed `before` crashes in a row.
+    /// The number of consecutive crashes after a run of `ran_us` has crashed. `before` is the number before the run.
     pub fn crashes_in_row(&self, before: u32, ran_us: i64) -> u32 {
         self.streak(before, ran_us).saturating_add(1)
     }
 
-    /// The wait after `crashes` crashes in a row, in µs. None without a crash.
+    /// The wait after `crashes` consecutive crashes, in µs; 0 without a crash.
     pub fn wait_us(&self, crashes: u32) -> i64 {
         match crashes {
             0 => 0,
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_beyond_the_threshold_starts_a_new_row() {
+    fn a_run_beyond_the_threshold_resets_the_crashes() {
         let rules = Rules::default();
         assert_eq!((rules.streak(5, 120 * S), rules.streak(5, 120 * S + 1)), (5, 0));
         assert_eq!(rules.crashes_in_row(0, 0), 1);

@@ -1,41 +1,45 @@
-//! Which jobs of the queue's front a worker takes, where several take from the same queue.
+//! Which jobs at the head of the queue a worker claims, where several workers claim from the same queue.
 //!
-//! All of them see the same front. If each took its first jobs they would all want the same ones, all but one would
-//! conflict at commit, look again, and want the same ones again. So the front is divided: a hash of the job's id and of
-//! the current *round* says whose it is. Whoever agrees on the contenders and on the time agrees on that, without a word
-//! between them; whoever does not conflicts now and then, and is no worse off than before.
+//! All workers see the same head. If each worker claimed the first jobs, all would choose the same ones. All but one
+//! would conflict at commit, read again, and choose the same jobs again. So the head is divided: a hash of the job's
+//! id and of the current *round* decides who owns the job. Workers that agree on the contenders and on the time agree
+//! on all owners, without communication. A worker that does not agree conflicts now and then, which is no worse than
+//! without a division.
 //!
 //! Forces:
 //!
-//! - *No job waits for one contender.* It may be full, slow or dead. What is left over is taken by anyone, after a pause
-//!   with jitter that the owner needs to be first; at once, if all that is seen of the front is others'. And each round
-//!   divides anew.
-//! - *The order of the queue holds approximately.* Nothing beyond the front is taken: with `w` contenders, who has room
-//!   for `k` jobs sees the first `w · (k + SPARE)`, at most [`MAX_FRONT`]. A job is overtaken only by jobs that stand in
-//!   the same front, and for as long as its owners have no room: a round for each, if nobody takes what is left over.
-//! - *Alone, nothing changes*: the front is as long as there is room, in its order, and nothing is waited for.
+//! - *No job waits for one contender.* Its owner may be full, slow or dead. So any worker may claim a job that its
+//!   owner has left, after a pause with jitter, which gives the owner the first chance. A worker that owns nothing in
+//!   a full head claims some of it at once. And each round divides the head anew.
+//! - *The order of the queue holds approximately.* Workers claim only jobs of the head. With `w` contenders, a worker
+//!   with room for `k` jobs reads the first `w · (k + SPARE)` rows, at most [`MAX_FRONT`]. A job is overtaken only by
+//!   jobs of the same head, and only while its owners have no room: one round for each owner, if no other worker
+//!   claims it.
+//! - *A single worker is not affected*: it reads as many rows as it has room for, in their order, without a pause.
 
 use std::time::Duration;
 
-/// How long a division lasts. Long beside a claim (some ms), so that few of them fall on the border between two; short
-/// beside what anyone notices of a job that waits for a contender that is full.
+/// How long a division lasts. It is long compared with a claim (some ms), so that few claims fall on the border
+/// between two rounds. It is short for a job that waits for a full contender.
 const ROUND_US: i64 = 1_000_000;
-/// Contenders beyond this many share their parts. More of them at one queue are bound by the store, not by conflicts.
+/// With more contenders than this, several share one part. So many workers on one queue are limited by the store, not
+/// by conflicts.
 pub const MAX_CONTENDERS: usize = 64;
-/// Rows of the front that are seen for each contender beside those that there is room for: so many that none of them
-/// is one's own once in e^8 = 3,000 times.
+/// Rows of the head that are read for each contender, beyond those that the worker has room for. With 8, a worker
+/// owns none of them once in e^8 = 3,000 reads.
 const SPARE: usize = 8;
-/// Longest front that is read: some 60 kB of keys.
+/// The longest head that is read: about 60 kB of keys.
 pub const MAX_FRONT: usize = 1_000;
-/// The pause before jobs are taken that are others': longer than a claim takes, so that their owner is faster if it can.
+/// The shortest pause before a worker claims jobs of other parts. It is longer than a claim takes, so that an owner
+/// with room is faster.
 const SHORTEST_PAUSE_MS: u64 = 20;
-/// And as much again at most for each contender, so that these do not meet either.
+/// The most jitter that the pause gets for each contender, so that several pausing workers do not meet either.
 const JITTER_MS: u64 = 20;
 
-/// The rank of who takes nothing at once.
+/// The rank of a contender that claims nothing at once.
 const NONE: usize = usize::MAX;
 
-/// A worker's shard of the front, in one round.
+/// A worker's part of the head, in one round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shard {
     contenders: usize,
@@ -43,11 +47,18 @@ pub struct Shard {
     round: u64,
 }
 
+impl Default for Shard {
+    fn default() -> Self {
+        Shard::ALL
+    }
+}
+
 impl Shard {
-    /// All of it.
+    /// The whole head.
     pub const ALL: Shard = Shard { contenders: 1, rank: 0, round: 0 };
 
-    /// The shard of `me` among `contenders`, which are sorted; those of whoever is not among them are somebody else's, too.
+    /// The part of `me` among `contenders`, which are sorted. If `me` is not among them, it counts as one more
+    /// contender. A hash of its name then chooses its rank, so its jobs belong to another contender as well.
     pub fn new(contenders: &[String], me: &str, now_us: i64) -> Shard {
         let (known, place) = match contenders.iter().position(|name| name == me) {
             Some(place) => (contenders.len(), place),
@@ -58,28 +69,28 @@ impl Shard {
         Shard { contenders, rank: place % contenders, round }
     }
 
-    /// The same for a contender that takes nothing at once: every job is skipped for another one.
+    /// The same division for a contender that claims nothing at once: it skips every job for its owner.
     pub fn of_none(self) -> Shard {
         Shard { rank: NONE, ..self }
     }
 
-    /// Whether it takes nothing at once.
+    /// Whether it claims nothing at once.
     pub fn is_none(&self) -> bool {
         self.rank == NONE
     }
 
-    /// Whether there is nobody else.
+    /// Whether there is only one contender.
     pub fn is_all(&self) -> bool {
         self.contenders == 1
     }
 
-    /// Whether a job is in it.
+    /// Whether a job is in this part.
     pub fn has(&self, id: &str) -> bool {
         let whose = hash(id, self.round) % self.contenders as u64;
         whose == self.rank as u64
     }
 
-    /// How much of the front is looked at for `room` jobs.
+    /// How many rows of the head to read for `room` jobs.
     pub fn front(&self, room: usize) -> usize {
         if self.is_all() {
             room
@@ -88,9 +99,10 @@ impl Shard {
         }
     }
 
-    /// What to take of a front, in the order of the queue: the jobs that are `mine`. Others' if `eager`, or if the front is `full` and
-    /// nothing in it is one's own: then as much as falls to one, from a place that `random` chooses. Who takes [nothing](Self::of_none) at once
-    /// has left others' jobs for so long that it takes all of them, in the order of the queue.
+    /// The jobs of the head to claim, in the order of the queue: those that are `mine`. Jobs of other parts follow if
+    /// the caller is `eager`, or if the head is `full` and none of it is `mine`. They are one contender's number of
+    /// jobs, from a place that `random` chooses. An eager contender that claims [nothing at once](Self::of_none) has
+    /// skipped them for so long that it gets all of them, in the order of the queue.
     pub fn choose<T>(
         &self,
         front: Vec<T>,
@@ -116,13 +128,14 @@ impl Shard {
         mine.into_iter().chain(others).collect()
     }
 
-    /// The pause before jobs are taken that are others'.
+    /// The pause before a worker claims jobs of other parts.
     pub fn pause(&self, random: u64) -> Duration {
         Duration::from_millis(SHORTEST_PAUSE_MS + random % (JITTER_MS * self.contenders as u64))
     }
 }
 
-/// FNV-1a, mixed once more (as in SplitMix64): the same on every node, whatever built it. Each round gives another one.
+/// FNV-1a, followed by the mixing steps of SplitMix64. It is the same on every node, in every build. Each round gives
+/// another hash.
 pub fn hash(id: &str, round: u64) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in round.to_be_bytes().into_iter().chain(id.bytes()) {
@@ -150,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn every_job_belongs_to_exactly_one_in_each_round() {
+    fn every_job_has_exactly_one_owner_in_each_round() {
         for workers in [1, 2, 3, 8, 64] {
             let names = names(workers);
             for round in 0..3 {
@@ -179,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_alone_takes_the_front_as_it_is() {
+    fn a_single_worker_takes_the_head_as_it_is() {
         let shard = Shard::new(&names(1), "w000", 5);
         assert!(shard.is_all());
         assert_eq!(shard.front(3), 3);
@@ -187,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_leave_is_taken_after_a_pause_or_if_there_is_nothing_else() {
+    fn jobs_of_other_parts_are_taken_after_a_pause_or_if_there_is_nothing_else() {
         let names = names(4);
         let shard = Shard::new(&names, "w001", 0);
         let others: Vec<String> = jobs(100).into_iter().filter(|job| !shard.has(job)).collect();
@@ -197,26 +210,26 @@ mod tests {
             assert_eq!(taken.len(), others.len().div_ceil(4));
             assert_eq!(taken[0], others[3]);
         }
-        // As long as some are one's own, others' are left to them.
+        // While the worker owns a job of the head, it skips the jobs of other parts.
         let mine: Vec<String> = jobs(100).into_iter().filter(|job| shard.has(job)).collect();
         assert_eq!(choose(&shard, jobs(100), true, false, 3), mine);
     }
 
     #[test]
-    fn a_contender_without_a_part_takes_only_what_is_left_over() {
+    fn a_contender_without_a_part_takes_only_skipped_jobs() {
         let shard = Shard::new(&names(4), "w001", 0).of_none();
         assert!(jobs(100).iter().all(|job| !shard.has(job)));
         assert_eq!(shard.front(1), 36);
         assert_eq!(choose(&shard, jobs(100), false, false, 3), jobs(0));
-        // It has left them to the others for long enough, so it takes all of them, in their order.
+        // It has skipped them for long enough, so it takes all of them, in their order.
         assert_eq!(choose(&shard, jobs(100), false, true, 3), jobs(100));
         assert_eq!(choose(&shard, jobs(100), true, false, 3).len(), 25);
     }
 
     #[test]
-    fn strangers_and_crowds_have_a_part_too() {
+    fn an_unknown_worker_and_each_of_many_have_a_part() {
         let many = names(200);
-        for name in ["w000", "w199", "stranger"] {
+        for name in ["w000", "w199", "unknown"] {
             let shard = Shard::new(&many, name, 0);
             assert_eq!(shard.contenders, MAX_CONTENDERS);
             assert!(shard.rank < MAX_CONTENDERS);
@@ -226,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_front_has_a_bound_but_is_never_shorter_than_the_room() {
+    fn the_head_has_a_bound_but_is_never_shorter_than_the_room() {
         let shard = Shard::new(&names(8), "w001", 0);
         assert_eq!(shard.front(1), 72);
         assert_eq!(shard.front(500), MAX_FRONT);

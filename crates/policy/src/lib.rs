@@ -7,9 +7,9 @@
 //! - [`standing`]: why a job waits, from its place in the queue.
 //! - [`fair_share`]: which tenant is served next.
 //! - [`rotation`]: which running jobs are preempted.
-//! - [`contention`]: which jobs a worker takes, where several take from one queue.
+//! - [`contention`]: which jobs a worker claims, where several workers share one queue.
 //! - [`eligibility`]: which jobs may run at all.
-//! - [`predictive_queue`]: which jobs will not have to wait for locks.
+//! - [`predictive_queue`]: which jobs are likely to get their locks without waiting.
 //! - [`backoff`]: how long a crashed job waits.
 
 pub mod backoff;

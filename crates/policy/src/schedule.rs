@@ -13,16 +13,21 @@
 //!    and may reserve them ([`mod@order`]).
 //! 5. *Room.* The first ones of that order get the free slots: [`Reason::NoRoom`] for the rest.
 //!
+//! 6. *Preemption.* At a worker's cycles, and when its jobs are idle, running jobs stop for waiting ones, or for emptier workers
+//!    ([`rotation`]).
+//!
 //! Facts arrive in rounds: the caller claims the jobs of [`Decision::start`], notes the verdict of each, and decides again as
 //! long as there is room. Reading the facts of all candidates first would cost several reads for each.
 //!
-//! Running jobs are stopped for waiting ones at other moments, from other rows, by [`rotation`](crate::rotation).
+//! A pass has candidates, and a cycle has a [preemption view](View::preemption). The two are decisions of different moments: a
+//! job that stops keeps its slot until its handler has ended, and the next pass fills that slot.
 
 use crate::contention::Shard;
 use crate::predictive_queue::aging;
 use crate::predictive_queue::locks::Requests;
 use crate::predictive_queue::order::{self, System, order};
 use crate::predictive_queue::summary::{Obstacle, Running, Summary};
+use crate::rotation::{self, Stop};
 
 /// A waiting job at the head of the queue.
 #[derive(Debug, Clone, Copy)]
@@ -74,7 +79,7 @@ pub enum Verdict {
 }
 
 /// What the decision depends on.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct View<'a> {
     /// The jobs at the head of the queue, in the order of the tenants' turns.
     pub candidates: &'a [Candidate<'a>],
@@ -90,12 +95,19 @@ pub struct View<'a> {
     pub random: u64,
     /// The locks, if a candidate declares some.
     pub locks: Option<Locks<'a>>,
+    /// The running jobs and the jobs that they may be preempted for, at a cycle or when jobs are idle.
+    pub preemption: Option<rotation::View<'a>>,
 }
 
 impl<'a> View<'a> {
     /// All that waits, as the only worker of the queue sees it, if no job declares locks.
     pub fn new(candidates: &'a [Candidate<'a>], room: usize) -> Self {
-        View { candidates, beyond: false, room, shard: Shard::ALL, eager: false, random: 0, locks: None }
+        View { candidates, room, ..View::default() }
+    }
+
+    /// The moment of a cycle, or of idle jobs: no job starts.
+    pub fn preempting(preemption: rotation::View<'a>) -> Self {
+        View { preemption: Some(preemption), ..View::default() }
     }
 }
 
@@ -115,6 +127,8 @@ pub struct Locks<'a> {
 pub struct Rules {
     /// How jobs that lock are weighed, and how they age.
     pub queue: aging::Rules,
+    /// How running jobs are preempted.
+    pub rotation: rotation::Rules,
 }
 
 /// What shall happen. Each candidate is in `start` or in `hold`, by its index.
@@ -122,6 +136,10 @@ pub struct Rules {
 pub struct Decision {
     /// Start these, in this order.
     pub start: Vec<usize>,
+    /// Stop these running jobs, in this order.
+    pub stop: Vec<Stop>,
+    /// The number of running jobs for which other workers have room, whether they stop now or later.
+    pub surplus: usize,
     /// This job reserves the locks that it declares. It is held.
     pub reserve: Option<usize>,
     /// These wait.
@@ -194,6 +212,9 @@ pub fn schedule(view: &View<'_>, rules: &Rules, now_us: i64) -> Decision {
         decision.start.extend(start);
         decision.hold(rest, true, &Reason::NoRoom);
         decision.hold(&others, false, &Reason::OtherShard);
+    }
+    if let Some(preemption) = &view.preemption {
+        (decision.stop, decision.surplus) = rotation::preempt(preemption, &rules.rotation, now_us);
     }
     decision
 }

@@ -1,40 +1,42 @@
-//! Why a job waits, from its place in the queue of all workers.
+//! Why a job waits, from its position in the queue of all workers.
 
-/// Why a job that could run does not.
+/// Why a job that could run does not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// No worker of its type is there.
+    /// Its job type has no worker.
     NoWorker,
-    /// There is a free slot for it: a worker takes it with its next look.
+    /// A slot is free for it: a worker claims it in its next pass.
     StartsNext,
-    /// Every slot is taken by jobs of which some are preempted at each cycle, and it is among those that start then.
+    /// All slots are taken, but each cycle preempts some of the running jobs, and this job is among those that start
+    /// then.
     RotatesIn,
-    /// Other jobs of its tenant go before it.
+    /// Other jobs of its tenant come before it.
     BehindItsTenant,
-    /// It is its tenant's first, and all that run or go before it are owed as much, or more.
+    /// It is the first job of its tenant. The tenants of the running jobs and of the jobs before it have the same
+    /// deficit or a larger one.
     TenantHadItsShare,
-    /// It is next, and every slot is taken.
+    /// It is next, and all slots are taken.
     AllSlotsTaken,
 }
 
-/// Where a job stands that waits in a queue.
+/// The position of a job that waits in a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stands {
     /// Workers of its type, with at least one slot each.
     pub workers: usize,
-    /// Slots of theirs that nobody has.
+    /// Free slots of these workers.
     pub free: usize,
-    /// Running jobs that are preempted in one cycle, at most: `max_churn`, or none if none of them rotates.
+    /// The most running jobs that one cycle preempts: `max_churn`, or 0 if none of the running jobs rotates.
     pub churn: usize,
-    /// A running job would be preempted for one of this tenant's.
+    /// Whether a running job would be preempted for a job of this tenant.
     pub can_preempt: bool,
-    /// Jobs of its tenant that go before it.
+    /// Jobs of its tenant that come before it.
     pub in_tenant: usize,
-    /// Jobs of all tenants that go before it.
+    /// Jobs of all tenants that come before it.
     pub overall: usize,
 }
 
-/// Why a job waits that stands there.
+/// Why a job at this position waits.
 pub fn explain(stands: &Stands) -> Reason {
     let Stands { workers, free, churn, can_preempt, in_tenant, overall } = *stands;
     match overall.checked_sub(free) {
@@ -52,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_place_has_its_reason() {
+    fn every_position_has_its_reason() {
         let next = Stands { workers: 1, ..Stands::default() };
         let rotating = Stands { churn: 2, can_preempt: true, ..next };
         for (stands, reason) in [

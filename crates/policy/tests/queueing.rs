@@ -1,13 +1,13 @@
-//! Jobs that run to their end, of tenants that come and go: the bound on unfairness, over random arrivals.
+//! Jobs that run to their end, of tenants that come and go: the bounds on unfairness, over random arrivals.
 //!
-//! With `D` slots, `l` a tenant's longest run, `e` the largest cost that was expected of one of its jobs, `φ` its shares:
+//! With `D` slots, `l` a tenant's longest run, `e` the largest expected cost of one of its jobs, `φ` its shares:
 //!
-//! - A: a tenant with jobs that wait is behind `now` by at most `D · e / φ`.
+//! - A: a tenant with waiting jobs is behind `now` by at most `D · e / φ`.
 //! - B: no tenant is ahead of `now` by more than `D · l / φ`.
-//! - C: while two tenants both have jobs that wait, the services that they receive, each divided by its shares, differ by at
+//! - C: while two tenants both have waiting jobs, their services, each divided by its tenant's shares, differ by at
 //!   most `D · ((l + e) / φ + (l' + e') / φ')`.
 //!
-//! Where some start out of turn, because a worker's part of the queue does not hold the one whose turn it is, A holds as it is.
+//! Jobs start out of turn where a worker's bound of the queue has no job of the tenant in turn. A holds there as well.
 //!
 //! The proof is in `docs/design/0016-fair-share.md`.
 
@@ -24,14 +24,14 @@ struct Population {
     slots: usize,
     tenants: Vec<Tenant>,
     actions: Vec<(u64, usize, Action)>,
-    /// Over and over: whether a start passes over the tenant whose turn it is.
+    /// Repeated: whether a start passes over the tenant in turn.
     passes_over: Vec<bool>,
 }
 
 #[derive(Debug, Clone)]
 struct Tenant {
     shares: u32,
-    /// The runs of its jobs, one after the other, over and over.
+    /// The run times of its jobs, one after the other, repeated.
     runs_us: Vec<u64>,
     costs: Costs,
 }
@@ -40,7 +40,7 @@ struct Tenant {
 enum Costs {
     Known,
     Learnt,
-    /// What is expected is what is true times this.
+    /// The expected cost is the true cost times this factor.
     Wrong(f64),
 }
 
@@ -91,13 +91,13 @@ fn populations_out_of_turn() -> impl Strategy<Value = Population> {
         .prop_map(|(population, passes_over)| Population { passes_over, ..population })
 }
 
-/// What one tenant has, and what was seen of it.
+/// The state of one tenant, and what was observed of it.
 struct Seen {
     name: String,
     shares: u32,
     least_shares: u32,
     waiting: usize,
-    /// End, start, expected cost of each running job; its end is 0 once it was deleted.
+    /// The number of its jobs that have started.
     started: usize,
     served_us: f64,
     longest_us: f64,
@@ -121,7 +121,7 @@ struct World {
     runs: Vec<Option<Run>>,
     ends: BinaryHeap<Reverse<(u64, usize)>>,
     running: usize,
-    /// Served divided by shares of both, when the later one of two tenants began to wait.
+    /// For each pair of tenants: served time divided by shares, of both, when the later one began to wait.
     both_wait: Vec<Vec<Option<(f64, f64)>>>,
 }
 
@@ -209,7 +209,7 @@ impl World {
                 let jobs = self.seen[tenant].waiting;
                 self.delete_waiting(tenant, jobs);
                 self.add(tenant, jobs);
-                // It has not waited all the time: it may have lost something by that, and won nothing.
+                // It has not waited all the time: it may have lost service by that, and gained none.
                 for other in 0..self.seen.len() {
                     self.both_wait[tenant][other] = None;
                     self.both_wait[other][tenant] = None;
@@ -258,7 +258,7 @@ impl World {
         }
     }
 
-    /// Everything until that moment.
+    /// Everything until this moment.
     fn pass(&mut self, until_us: u64, shares_change: bool) {
         while let Some(Reverse((at_us, number))) =
             self.ends.peek().copied().filter(|Reverse((at, _))| *at <= until_us)
@@ -302,8 +302,8 @@ impl World {
                 let (served_f, served_m) =
                     self.both_wait[f][m].get_or_insert((left.served_us, right.served_us));
                 let difference = (left.served_us - *served_f) - (right.served_us - *served_m);
-                let part = |seen: &Seen| (seen.longest_us + seen.expected_us) / f64::from(seen.shares);
-                let bound = slots * (part(left) + part(right)) + rounding;
+                let of = |seen: &Seen| (seen.longest_us + seen.expected_us) / f64::from(seen.shares);
+                let bound = slots * (of(left) + of(right)) + rounding;
                 assert!(
                     difference.abs() <= bound,
                     "C: {} and {}: {difference} {bound}",
@@ -338,17 +338,17 @@ proptest! {
     }
 
     #[test]
-    fn prop_nobody_is_far_behind_or_ahead_when_shares_change(population in populations(true)) {
+    fn prop_no_tenant_is_far_behind_or_ahead_when_shares_change(population in populations(true)) {
         run(&population, true);
     }
 
-    /// Whoever starts out of turn takes virtual time nowhere: nobody who waits is behind by more than otherwise.
+    /// A start out of turn does not advance virtual time: no waiting tenant is behind by more than otherwise.
     #[test]
-    fn prop_nobody_is_far_behind_where_some_start_out_of_turn(population in populations_out_of_turn()) {
+    fn prop_no_tenant_is_far_behind_where_some_start_out_of_turn(population in populations_out_of_turn()) {
         run(&population, false);
     }
 
-    /// As many as there are picks, each to whoever is lowest then; and the order is what one by one would come to.
+    /// Each pick goes to the candidate that is lowest at that time, and `order` has the same sequence.
     #[test]
     fn prop_slots_are_apportioned_one_by_one(
         tenants in prop::collection::vec((0.0..100.0_f64, 0.1..10.0_f64, 0..8_usize), 0..12),

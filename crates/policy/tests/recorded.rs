@@ -1,7 +1,7 @@
-//! Recorded runs of CouchDB's implementation, reproduced (`data/fair_share.json`).
+//! Reproduces recorded runs of CouchDB's implementation (`data/fair_share.json`).
 //!
-//! The recording truncates to whole numbers at every decay and every charge. Truncated like that, everything comes out
-//! the same; in exact arithmetic the same jobs run in every cycle, and priorities differ by no more than the rounding.
+//! The recording truncates to integers at every decay and every charge. With the same truncation, all values are
+//! equal. In exact arithmetic, the same jobs run in every cycle, and priorities differ only by the rounding.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,7 +25,7 @@ struct Scenario {
     cycles: Vec<Cycle>,
 }
 
-/// Jobs of each tenant, in the order of the file: that in which they were added.
+/// The number of jobs of each tenant, in the order of the file, in which they were added.
 struct InOrder(Vec<(String, u64)>);
 
 impl<'de> Deserialize<'de> for InOrder {
@@ -85,7 +85,8 @@ impl Scenario {
         self.jobs.0.iter().flat_map(of).collect()
     }
 
-    /// The rotation of the recording: by priority, then by id. Running, then waiting.
+    /// The rotation of the recording: by priority, then by id. It swaps the last of `running` for the first of
+    /// `waiting`.
     fn rotate<P: PartialOrd>(
         &self,
         running: &mut Vec<String>,
@@ -203,7 +204,7 @@ impl Exact {
 #[test]
 fn in_exact_arithmetic_the_same_jobs_run_but_for_the_rounding() {
     for scenario in &scenarios() {
-        // A truncation loses less than 1, at each decay and each charge; what was lost decays, too.
+        // A truncation loses less than 1, at each decay and each charge. What was lost decays as well.
         let rounding = 2.0 / (1.0 - scenario.priority_coeff) + 1.0;
         let mut exact = Exact::new(scenario);
         for (number, cycle) in scenario.cycles.iter().enumerate() {

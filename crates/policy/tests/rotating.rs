@@ -1,4 +1,4 @@
-//! Rotating jobs of tenants with different shares: slots that each of them gets, in the long run.
+//! The slots that rotating jobs of tenants with different shares get, in the long run.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,8 @@ use proptest::prelude::*;
 use turnwise_policy::fair_share::Fairness;
 use turnwise_policy::fair_share::rfc::{self, Boost, Key, Usage};
 use turnwise_policy::fair_share::virtual_time::{Candidate, Ledger, order};
-use turnwise_policy::rotation::{Rules, Running, Scheme, Tenant, Waiting, rotate};
+use turnwise_policy::rotation::{Rules, Running, Scheme, Tenant, View, Waiting};
+use turnwise_policy::schedule::{self, schedule};
 
 const INTERVAL_US: i64 = 60_000_000;
 const TURN_US: f64 = INTERVAL_US as f64;
@@ -19,7 +20,7 @@ struct Job {
     ran_us: f64,
 }
 
-/// A worker's cycles, without a worker: every job runs for as long as it is let.
+/// The cycles of a worker, without a worker. Every job runs until it is stopped.
 struct World {
     fairness: Fairness,
     rfc: rfc::Rules,
@@ -180,6 +181,7 @@ impl World {
                 class: 0,
                 continuous: true,
                 idle: false,
+                locks: false,
             }
         };
         let running: Vec<Running> = self.running.iter().enumerate().map(running).collect();
@@ -200,7 +202,9 @@ impl World {
             Fairness::VirtualTime => Scheme::VirtualTime(self.ledger.pace()),
             Fairness::Rfc => Scheme::Rfc,
         };
-        let stops = rotate(scheme, &tenants, &running, &waiting, &self.rules, self.now_us);
+        let cycle = View::cycle(scheme, &tenants, &running, &waiting);
+        let rules = schedule::Rules { rotation: self.rules, ..schedule::Rules::default() };
+        let stops = schedule(&schedule::View::preempting(cycle), &rules, self.now_us).stop;
         let mut places: Vec<usize> = stops.iter().map(|stop| stop.job).collect();
         places.sort_unstable();
         for place in places.into_iter().rev() {
@@ -212,7 +216,7 @@ impl World {
         }
     }
 
-    /// The slots that each tenant has on average, over so many cycles after so many others.
+    /// The slots that each tenant has on average over `cycles` cycles, after `before` other cycles.
     fn slots(&mut self, before: usize, cycles: usize) -> Vec<f64> {
         (0..before).for_each(|_| self.cycle());
         let ran = |world: &World| -> Vec<f64> {
@@ -244,10 +248,10 @@ fn three_tenants(fairness: Fairness, shares: [u32; 3]) -> World {
 }
 
 #[test]
-fn virtual_time_gives_each_tenant_what_its_shares_say() {
+fn virtual_time_gives_slots_in_proportion_to_shares() {
     let mut world = three_tenants(Fairness::VirtualTime, [100, 700, 200]);
     assert_near(&world.slots(0, 200), &[7.5, 52.5, 15.0], 0.1);
-    // Within 2 · jobs / churn cycles everyone had a turn.
+    // Within 2 · jobs / churn cycles, every job had a turn.
     assert!(world.longest_wait_us <= 60 * INTERVAL_US, "{}", world.longest_wait_us);
 }
 
@@ -259,7 +263,7 @@ fn a_tenant_with_one_share_has_its_turn_in_virtual_time() {
 }
 
 #[test]
-fn a_tenant_with_one_share_has_its_turn_where_all_others_run_all_that_they_have() {
+fn a_tenant_with_one_share_has_its_turn_where_all_jobs_of_others_run() {
     let mut world = World::new(Fairness::VirtualTime, 3, 2);
     let (big, small) = (world.tenant(1000, 3), world.tenant(1, 1));
     let slots = world.slots(0, 10_000);
@@ -272,9 +276,9 @@ fn a_tenant_with_one_share_has_its_turn_where_all_others_run_all_that_they_have(
     assert_near(&world.slots(0, 10_000)[small..], &[50.0 / 5001.0], 0.003);
 }
 
-/// In exact arithmetic. How far depends on the order in which the jobs were added, too: by some tenths of a slot.
+/// In exact arithmetic. The error also depends on the order in which the jobs were added, by some tenths of a slot.
 #[test]
-fn the_rfc_misses_by_its_formula() {
+fn the_rfc_misses_the_shares_because_of_its_formula() {
     let slots = |shares: [u32; 3], priority_coeff: f64| {
         let mut world = three_tenants(Fairness::Rfc, shares);
         world.rfc.priority_coeff = priority_coeff;
@@ -283,27 +287,28 @@ fn the_rfc_misses_by_its_formula() {
     };
     assert_near(&slots([100, 700, 200], 0.98), &[6.9, 53.3, 14.7], 0.1);
     assert_near(&slots([100, 700, 200], 0.75), &[6.3, 56.4, 12.3], 0.1);
-    // Who has one share beside 1000 and 100 is entitled to 0.07.
+    // A tenant with one share beside 1000 and 100 is entitled to 0.07 slots.
     assert_near(&slots([1000, 100, 1], 0.98)[2..], &[0.28], 0.02);
     assert_near(&slots([1000, 100, 1], 0.75)[2..], &[2.1], 0.1);
 }
 
 #[test]
-fn a_slow_churn_ruins_nobody() {
-    // One share, and every slot; then comes one with a thousand. It takes eight cycles to give way.
+fn slow_churn_excludes_no_tenant() {
+    // A tenant with one share has every slot. Then a tenant with a thousand shares comes, and has them after eight
+    // cycles.
     let mut world = World::new(Fairness::VirtualTime, 75, 10);
     world.tenant(1, 100);
     assert_near(&world.slots(0, 500), &[75.0], 0.0);
     world.tenant(1000, 1_000);
     assert_near(&world.slots(8, 10), &[0.0, 75.0], 0.0);
-    // What it ran meanwhile would be 3,700 cycles of what it is entitled to.
+    // What the first tenant ran meanwhile would be its entitlement of 3,700 cycles.
     let entitled = 75.0 / 1001.0;
     assert_near(&world.slots(60, 1_000), &[entitled, 75.0 - entitled], 0.01);
 }
 
 #[test]
-fn nobody_saves_up_while_nobody_waits() {
-    // For a day, two jobs of a tenant with one share and seventy with a hundred have all the slots they want.
+fn no_tenant_saves_up_while_no_job_waits() {
+    // For a day, two jobs of a tenant with one share and seventy of a tenant with a hundred run all the time.
     let mut world = World::new(Fairness::VirtualTime, 75, 10);
     world.tenant(1, 2);
     world.tenant(100, 70);
@@ -313,8 +318,8 @@ fn nobody_saves_up_while_nobody_waits() {
 }
 
 #[test]
-fn who_always_had_what_it_wanted_saves_nothing_up() {
-    // Two jobs that always run, beside a backlog; then it adds thousands.
+fn a_tenant_whose_jobs_always_ran_saves_nothing_up() {
+    // Two jobs that always run, beside a backlog; then their tenant adds thousands.
     let mut world = World::new(Fairness::VirtualTime, 75, 10);
     let modest = world.tenant(100, 2);
     world.tenant(100, 500);
@@ -322,7 +327,7 @@ fn who_always_had_what_it_wanted_saves_nothing_up() {
     world.add(modest, 5_000);
     world.slots(5, 1);
     assert_near(&world.slots(0, 20), &[37.5, 37.5], 2.0);
-    // The same with two hundred newcomers: its jobs are preempted like all others.
+    // The same with two hundred new tenants: its jobs are preempted like all others.
     for _ in 0..200 {
         world.tenant(100, 10);
     }
@@ -331,8 +336,8 @@ fn who_always_had_what_it_wanted_saves_nothing_up() {
 }
 
 #[test]
-fn slots_that_change_hands_slowly_settle() {
-    // A newcomer catches up with what was slow to come to it: once, without swinging to and fro.
+fn slots_that_move_slowly_settle() {
+    // A new tenant gets what slow churn has withheld from it: once, without oscillation.
     for (slots, churn) in [(500, 20), (75, 1)] {
         let mut world = World::new(Fairness::VirtualTime, slots, churn);
         world.tenant(100, 1_000);
@@ -345,9 +350,9 @@ fn slots_that_change_hands_slowly_settle() {
 }
 
 #[test]
-fn what_a_slow_churn_keeps_from_a_visitor_is_due_when_it_comes_back() {
-    // Entitled to 45 of 60 slots for ten cycles; it takes five to come to that, and fifty jobs are all that it has. The visits in
-    // which it is entitled to less make good for those.
+fn what_slow_churn_withholds_from_a_visitor_is_due_when_it_comes_back() {
+    // The visitor is entitled to 45 of 60 slots for ten cycles. Churn needs five cycles for that, and the visitor has
+    // only fifty jobs. Visits in which it is entitled to less make good for those.
     let mut world = World::new(Fairness::VirtualTime, 60, 10);
     world.tenant(100, 200);
     let visitor = world.tenant(300, 0);
@@ -364,12 +369,13 @@ fn what_a_slow_churn_keeps_from_a_visitor_is_due_when_it_comes_back() {
         world.leave(visitor);
         world.leave(others);
     }
-    // Without it 5 % are lost. With more of it nothing, but then a visitor with more jobs than these gets too much.
+    // Without this rule, 5 % are lost. With more of it, nothing is, but a visitor with more jobs than these gets too
+    // much.
     assert!((got / entitled - 1.0).abs() < 0.03, "{got} of {entitled}");
 }
 
 #[test]
-fn short_visits_do_not_add_up_to_a_right_to_everything() {
+fn short_visits_do_not_add_up_to_a_large_deficit() {
     let mut world = World::new(Fairness::VirtualTime, 75, 10);
     world.tenant(100, 200);
     let visitor = world.tenant(100, 0);
@@ -380,7 +386,7 @@ fn short_visits_do_not_add_up_to_a_right_to_everything() {
         world.slots(3, 1);
     }
     world.add(visitor, 200);
-    // Five cycles of what it is entitled to, and what it misses now: then both have the same again.
+    // Five cycles of its entitlement, and what it misses now; then both tenants have the same again.
     let more = world.slots(0, 30)[visitor] * 30.0 - 37.5 * 30.0;
     assert!(more < 5.0 * 37.5, "{more} runs more than its share");
     assert_near(&world.slots(0, 50), &[37.5, 37.5], 0.5);
@@ -389,9 +395,9 @@ fn short_visits_do_not_add_up_to_a_right_to_everything() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// While all of them have jobs that wait, every tenant has what it is entitled to, whatever the shares, the slots and the churn:
-    /// but for half a run for each of the others, which have a whole one where half of it is due or the other way round, and
-    /// one of its own.
+    /// While all tenants have waiting jobs, each has its entitlement, whatever the shares, the slots and the churn.
+    /// The tolerance is half a run for each other tenant, which may have a whole run where half of it is due, or
+    /// none. To that comes one run of the tenant's own.
     #[test]
     fn prop_backlogged_tenants_have_what_they_are_entitled_to(
         shares in prop::collection::vec(prop_oneof![Just(1_u32), Just(1000), 1..=1000_u32], 2..9),
@@ -403,7 +409,8 @@ proptest! {
             world.tenant(*shares, 2 * slots + churn);
         }
         let total: u32 = shares.iter().sum();
-        // Half of the churn is for swaps, and nearly every tenant may need one in a cycle: with less they come late.
+        // Half of the churn is for swaps, and nearly every tenant may need one in a cycle. With less churn, they come
+        // late.
         let late = if churn < shares.len() { 3.0 } else { 1.0 };
         let tolerance = late * (1.0 + shares.len() as f64 / 2.0);
         let runs: Vec<f64> = world.slots(0, 200).iter().map(|slots| slots * 200.0).collect();

@@ -11,201 +11,112 @@ use crate::locks::Locks;
 #[cfg(feature = "openapi")]
 use crate::names::{JobId, JobType, Name, WorkerId};
 
-/// A job to be added, under the type in the path.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", schema(example = json!({
-    "id": "mail-17",
-    "tenant": "acme",
-    "options": { "to": "jan@example.org", "password": "only workers see this" },
-    "summary": { "to": "jan@example.org" },
-    "max_attempts": 5
-})))]
-pub struct AddJob {
-    /// Its id. By default the server generates one. A request with an id can be repeated: the server never adds a job twice.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<JobId>))]
-    pub id: Option<String>,
-    /// The tenant that the job is charged to. `default` if it is left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Name>))]
-    pub tenant: Option<String>,
-    /// The user on whose behalf the job runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Name>))]
-    pub user: Option<String>,
-    /// The input of the job's handler: any JSON of at most 4 MB, `{}` if it is left out. It may hold secrets: no response shows it, only the worker
-    /// that runs the job gets it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
-    pub options: Option<Box<RawValue>>,
-    /// A description of the job for listings: an object of at most 12 kB, without secrets.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
-    pub summary: Option<Box<RawValue>>,
-    /// Delay before the job may start, in ms. If `not_before_us` is given, too, the later time applies.
-    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(maximum = 315_360_000_000_u64))]
-    pub delay_ms: Option<u64>,
-    /// The job does not start before this time, in µs since the Unix epoch.
-    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 253_402_300_799_999_999_i64))]
-    pub not_before_us: Option<i64>,
-    /// The number of the job's last attempt: a crash of this attempt fails the job permanently. The loss of its worker counts as a crash, unless the
-    /// server's `on_lost` is `requeue`. By default a job is retried without limit.
-    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1_000_000))]
-    pub max_attempts: Option<u32>,
-    /// Longest run, in ms. A run that lasts longer loses its claim, which counts as a crash. By default the server's setting for the type applies.
-    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 31_536_000_000_u64))]
-    pub timeout_ms: Option<u64>,
-    /// Longest time between two reports of a run, in ms. A run that exceeds it loses its claim, which counts as a crash. By default the server's
-    /// setting for the type applies.
-    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 31_536_000_000_u64))]
-    pub heartbeat_timeout_ms: Option<u64>,
-    /// Dependencies: at most 100 jobs that must end before this one starts. Each entry states what happens if its job ends in a state that is not
-    /// accepted.
-    #[serde(default, deserialize_with = "crate::object::objects", skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "openapi", schema(max_items = 100))]
-    pub after: Vec<After>,
-    /// The locks that the job holds while it runs. By default they follow from the entry of its type in the server's catalogue, if it has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub locks: Option<Locks>,
-    /// Reasons why the job is added, at most 10 texts of at most 200 bytes, for use in filters. A reason `rate-limit:7:name` is a rate limit: the job
-    /// starts while fewer than 7 jobs with this name in such a reason run.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "openapi", schema(max_items = 10))]
-    pub reason: Vec<String>,
-    /// The priority class: -20 to 19, 0 if it is left out. Within a tenant, jobs of lower classes start first. A job that is added again without a
-    /// class keeps its class.
-    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = -20, maximum = 19))]
-    pub priority: Option<i32>,
-    /// What happens if a job of this id exists.
-    #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(default = "keep"))]
-    pub if_exists: IfExists,
-}
-
-/// A job to be added, with its type. Otherwise the same as [`AddJob`].
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", schema(example = json!({ "type": "mail", "id": "mail-17", "options": { "to": "jan@example.org" } })))]
-pub struct NewJob {
-    /// Its type, which determines the workers that run it.
-    #[serde(rename = "type")]
-    #[cfg_attr(feature = "openapi", schema(value_type = JobType))]
-    pub job_type: String,
-    /// Its id. By default the server generates one. A request with an id can be repeated: the server never adds a job twice.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<JobId>))]
-    pub id: Option<String>,
-    /// The tenant that the job is charged to. `default` if it is left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Name>))]
-    pub tenant: Option<String>,
-    /// The user on whose behalf the job runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Name>))]
-    pub user: Option<String>,
-    /// The input of the job's handler: any JSON of at most 4 MB, `{}` if it is left out. It may hold secrets: no response shows it, only the worker
-    /// that runs the job gets it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
-    pub options: Option<Box<RawValue>>,
-    /// A description of the job for listings: an object of at most 12 kB, without secrets.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
-    pub summary: Option<Box<RawValue>>,
-    /// Delay before the job may start, in ms. If `not_before_us` is given, too, the later time applies.
-    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(maximum = 315_360_000_000_u64))]
-    pub delay_ms: Option<u64>,
-    /// The job does not start before this time, in µs since the Unix epoch.
-    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 253_402_300_799_999_999_i64))]
-    pub not_before_us: Option<i64>,
-    /// The number of the job's last attempt: a crash of this attempt fails the job permanently. The loss of its worker counts as a crash, unless the
-    /// server's `on_lost` is `requeue`. By default a job is retried without limit.
-    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1_000_000))]
-    pub max_attempts: Option<u32>,
-    /// Longest run, in ms. A run that lasts longer loses its claim, which counts as a crash. By default the server's setting for the type applies.
-    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 31_536_000_000_u64))]
-    pub timeout_ms: Option<u64>,
-    /// Longest time between two reports of a run, in ms. A run that exceeds it loses its claim, which counts as a crash. By default the server's
-    /// setting for the type applies.
-    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 31_536_000_000_u64))]
-    pub heartbeat_timeout_ms: Option<u64>,
-    /// Dependencies: at most 100 jobs that must end before this one starts. Each entry states what happens if its job ends in a state that is not
-    /// accepted.
-    #[serde(default, deserialize_with = "crate::object::objects", skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "openapi", schema(max_items = 100))]
-    pub after: Vec<After>,
-    /// The locks that the job holds while it runs. By default they follow from the entry of its type in the server's catalogue, if it has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub locks: Option<Locks>,
-    /// Reasons why the job is added, at most 10 texts of at most 200 bytes, for use in filters. A reason `rate-limit:7:name` is a rate limit: the job
-    /// starts while fewer than 7 jobs with this name in such a reason run.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "openapi", schema(max_items = 10))]
-    pub reason: Vec<String>,
-    /// The priority class: -20 to 19, 0 if it is left out. Within a tenant, jobs of lower classes start first. A job that is added again without a
-    /// class keeps its class.
-    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = -20, maximum = 19))]
-    pub priority: Option<i32>,
-    /// What happens if a job of this id exists.
-    #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(default = "keep"))]
-    pub if_exists: IfExists,
-}
-
-impl NewJob {
-    /// An [`AddJob`] with its type.
-    pub fn new(job_type: impl Into<String>, job: AddJob) -> NewJob {
-        let AddJob {
-            id,
-            tenant,
-            user,
-            options,
-            summary,
-            delay_ms,
-            not_before_us,
-            max_attempts,
-            timeout_ms,
-            heartbeat_timeout_ms,
-            after,
-            locks,
-            reason,
-            priority,
-            if_exists,
-        } = job;
-        NewJob {
-            job_type: job_type.into(),
-            id,
-            tenant,
-            user,
-            options,
-            summary,
-            delay_ms,
-            not_before_us,
-            max_attempts,
-            timeout_ms,
-            heartbeat_timeout_ms,
-            after,
-            locks,
-            reason,
-            priority,
-            if_exists,
+/// Defines [`AddJob`] with these fields, and [`NewJob`] with these fields and the job's type.
+macro_rules! requests {
+    ($($(#[$attribute:meta])* pub $field:ident: $type:ty,)+) => {
+        /// A job to be added, under the type in the path.
+        #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+        #[cfg_attr(feature = "openapi", derive(ToSchema))]
+        #[serde(deny_unknown_fields)]
+        #[cfg_attr(feature = "openapi", schema(example = json!({
+            "id": "mail-17",
+            "tenant": "acme",
+            "options": { "to": "jan@example.org", "password": "only workers see this" },
+            "summary": { "to": "jan@example.org" },
+            "max_attempts": 5
+        })))]
+        pub struct AddJob {
+            $($(#[$attribute])* pub $field: $type,)+
         }
-    }
+
+        /// A job to be added, with its type. Otherwise the same as [`AddJob`].
+        #[derive(Debug, Clone, Serialize, Deserialize)]
+        #[cfg_attr(feature = "openapi", derive(ToSchema))]
+        #[serde(deny_unknown_fields)]
+        #[cfg_attr(feature = "openapi", schema(example = json!({ "type": "mail", "id": "mail-17", "options": { "to": "jan@example.org" } })))]
+        pub struct NewJob {
+            /// Its type, which determines the workers that run it.
+            #[serde(rename = "type")]
+            #[cfg_attr(feature = "openapi", schema(value_type = JobType))]
+            pub job_type: String,
+            $($(#[$attribute])* pub $field: $type,)+
+        }
+
+        impl NewJob {
+            /// An [`AddJob`] with its type.
+            pub fn new(job_type: impl Into<String>, job: AddJob) -> NewJob {
+                NewJob { job_type: job_type.into(), $($field: job.$field),+ }
+            }
+        }
+    };
+}
+
+requests! {
+    /// Its id. By default the server generates one. A request with an id can be repeated: the server never adds a job twice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<JobId>))]
+    pub id: Option<String>,
+    /// The tenant that the job is charged to. `default` if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Name>))]
+    pub tenant: Option<String>,
+    /// The user on whose behalf the job runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Name>))]
+    pub user: Option<String>,
+    /// The input of the job's handler: any JSON of at most 4 MB, `{}` if it is left out. It may hold secrets: no response shows it, only the worker
+    /// that runs the job gets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
+    pub options: Option<Box<RawValue>>,
+    /// A description of the job for listings: an object of at most 12 kB, without secrets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
+    pub summary: Option<Box<RawValue>>,
+    /// Delay before the job may start, in ms. If `not_before_us` is given, too, the later time applies.
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(maximum = 315_360_000_000_u64))]
+    pub delay_ms: Option<u64>,
+    /// The job does not start before this time, in µs since the Unix epoch.
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 253_402_300_799_999_999_i64))]
+    pub not_before_us: Option<i64>,
+    /// The number of the job's last attempt: a crash of this attempt fails the job permanently. The loss of its worker counts as a crash, unless the
+    /// server's `on_lost` is `requeue`. By default a job is retried without limit.
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1_000_000))]
+    pub max_attempts: Option<u32>,
+    /// Longest run, in ms. A run that lasts longer loses its claim, which counts as a crash. By default the server's setting for the type applies.
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 31_536_000_000_u64))]
+    pub timeout_ms: Option<u64>,
+    /// Longest time between two reports of a run, in ms. A run that exceeds it loses its claim, which counts as a crash. By default the server's
+    /// setting for the type applies.
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 31_536_000_000_u64))]
+    pub heartbeat_timeout_ms: Option<u64>,
+    /// Dependencies: at most 100 jobs that must end before this one starts. Each entry states what happens if its job ends in a state that is not
+    /// accepted.
+    #[serde(default, deserialize_with = "crate::object::objects", skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 100))]
+    pub after: Vec<After>,
+    /// The locks that the job holds while it runs. By default they follow from the entry of its type in the server's catalogue, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locks: Option<Locks>,
+    /// Reasons why the job is added, at most 10 texts of at most 200 bytes, for use in filters. A reason `rate-limit:7:name` is a rate limit: the job
+    /// starts while fewer than 7 jobs with this name in such a reason run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 10))]
+    pub reason: Vec<String>,
+    /// The priority class: -20 to 19, 0 if it is left out. Within a tenant, jobs of lower classes start first. A job that is added again without a
+    /// class keeps its class.
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = -20, maximum = 19))]
+    pub priority: Option<i32>,
+    /// What happens if a job of this id exists.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(default = "keep"))]
+    pub if_exists: IfExists,
 }
 
 /// Many jobs to be added. `POST /v1/jobs` describes whether they are added in one transaction.
@@ -224,7 +135,7 @@ pub struct AddJobs {
 #[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum IfExists {
-    /// The job stays as it is, in any state, so that a repeated request changes nothing.
+    /// The job is unchanged, in any state, so that a repeated request has no effect.
     #[default]
     Keep,
     /// The job takes the given values, and keeps those that are left out. A job that has ended runs again, a running job runs once more after it has
@@ -251,7 +162,7 @@ impl<'de> Deserialize<'de> for IfExists {
 pub enum Added {
     /// The job is new, or had ended and was added again. It is pending.
     Queued,
-    /// The job is delayed until its time.
+    /// The job is delayed.
     Delayed,
     /// The job waits until its dependencies have ended.
     Blocked,
@@ -295,7 +206,7 @@ pub struct AddedJobs {
 pub enum State {
     /// In the queue of its tenant, ready to start.
     Pending,
-    /// Waits for its time, or is parked until its source changes.
+    /// Was added for later, or is parked until its source changes.
     Delayed,
     /// Waits until its dependencies have ended.
     Blocked,
@@ -521,12 +432,12 @@ pub struct Retried {
 #[cfg_attr(feature = "openapi", schema(default = "crashing"))]
 #[serde(rename_all = "lowercase")]
 pub enum RetriedState {
-    /// Their backoffs end now.
+    /// Crashing jobs: they become pending now.
     #[default]
     Crashing,
-    /// They run again.
+    /// Failed jobs: they run again.
     Failed,
-    /// They run again.
+    /// Cancelled jobs: they run again.
     Cancelled,
 }
 

@@ -3,7 +3,7 @@
 //! The server, the Rust client and the OpenAPI document all use these types, so they cannot disagree. Requests with unknown members are rejected.
 //! Responses may get new members, and readers of responses ignore members that they do not know.
 //!
-//! Units are in the names: `_us` is microseconds since the Unix epoch, `_ms` a duration in milliseconds. Bounds of names are in bytes of UTF-8. The
+//! Units are in the names: `_us` is microseconds since the Unix epoch, `_ms` a duration in milliseconds. Limits of names are in bytes of UTF-8. The
 //! server passes a job's JSON values ([`RawValue`](serde_json::value::RawValue)) on as they were written.
 //!
 //! - [`jobs`]: operations of clients: add, list, get, cancel, remove, wait.

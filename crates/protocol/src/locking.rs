@@ -46,7 +46,7 @@ pub struct Lock {
     pub units: u32,
 }
 
-/// A job's relation to a lock. New values may come.
+/// A job's relation to a lock. New values may be added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -257,13 +257,13 @@ pub struct UnknownLocks {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct LikelyLocks {
-    /// The locks that most of them took. Empty if they took none.
+    /// The likely set: the locks that most of these runs took. Empty if they took none.
     pub locks: Vec<Lock>,
     /// The confidence in this prediction: the lower end of Wilson's 95% interval of `alike` of `runs`, from 0.5 to 1.
     pub confidence: f64,
     /// Number of runs that took exactly these locks.
     pub alike: usize,
-    /// Number of runs that were compared: the latest 16 at most.
+    /// Number of runs that were compared: at most the latest 16.
     pub runs: usize,
     /// The option that these runs have in common.
     pub option: String,

@@ -46,7 +46,7 @@ pub struct Tenant {
     pub pending: usize,
     /// Whether there are, or may be, more pending jobs than were counted.
     pub pending_more: bool,
-    /// When the oldest pending job began to wait, in µs since the Unix epoch. Jobs that wait for their time or for the end of a backoff do not count.
+    /// When the oldest pending job began to wait, in µs since the Unix epoch. Delayed and crashing jobs do not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub oldest_claimable_us: Option<i64>,
@@ -103,7 +103,7 @@ pub struct TypeSummary {
     pub tenants: usize,
     /// Number of tenants with pending jobs.
     pub waiting_tenants: usize,
-    /// Number of jobs that wait for their time, or for the end of a backoff, counted up to 10,000.
+    /// Number of jobs that were added for later, or wait for the end of a backoff, counted up to 10,000.
     pub delayed: usize,
     /// Whether there are more of them than were counted.
     pub delayed_more: bool,
@@ -150,7 +150,7 @@ pub struct Capacity {
 pub enum Fairness {
     /// By the run time of each tenant, divided by its shares.
     VirtualTime,
-    /// By CouchDB's fair-share scheduling: jobs have priorities, which follow the usage of their tenants.
+    /// By CouchDB's fair-share scheduling: jobs have priority values, which follow the usage of their tenants.
     Rfc,
 }
 

@@ -12,7 +12,7 @@ use crate::locking::WhyLocks;
 use crate::names::{JobId, JobType, WorkerId};
 use crate::tenants::{Capacity, Tenant};
 
-/// The reason for a job's state, as a stable code on which programs decide. New values may come.
+/// The reason for a job's state, as a stable code on which programs decide. New values may be added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -45,13 +45,13 @@ pub enum Reason {
     RateLimited,
     /// Its dependencies have not ended.
     AfterOthers,
-    /// Its time has come, or its backoff is over: a worker moves it into the queue in its next pass.
+    /// Its delay or its backoff is over: a worker moves it into the queue in its next pass.
     Due,
     /// A worker runs it.
     Runs,
     /// A worker runs it, and it waits for a lock.
     WaitsForLock,
-    /// A worker runs it, and has been informed that it must stop the job.
+    /// A worker runs it, and must stop it.
     Stops,
     /// A worker runs it, and it runs once more afterwards.
     RunsAgain,

@@ -65,6 +65,8 @@
 //! [`replicator::documents`]: https://docs.rs/turnwise-replicator
 //! [`replicator::upstream`]: https://docs.rs/turnwise-replicator
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
 use turnwise_policy::predictive_queue::locks::Mode;
@@ -135,6 +137,14 @@ impl Keyspace {
     /// The elements of a key, without the subspace. `None` if the key is not in the subspace.
     pub(crate) fn unpack<'a>(&self, key: &'a [u8]) -> Option<Vec<Element<'a>>> {
         self.space.unpack(key).ok()
+    }
+
+    /// The first element of a key: the family of its row.
+    pub fn family<'a>(&self, key: &'a [u8]) -> Option<Cow<'a, str>> {
+        match self.unpack(key)?.into_iter().next()? {
+            Element::String(family) => Some(family),
+            _ => None,
+        }
     }
 
     /// Whether this is a key of this keyspace, of any version.

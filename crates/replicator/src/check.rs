@@ -1,5 +1,6 @@
-//! The invariants of the rows of `_replicator` databases: of one document, of one job that belongs to a document, and of one database. As in
-//! [`turnwise_queue::check`], each check is a function from the rows of one snapshot to findings.
+//! The invariants of the rows of `_replicator` databases: of one document, of one job that belongs to a document, and
+//! of one database. As in [`turnwise_queue::check`], each check is a function from the rows of one snapshot to
+//! findings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,7 +69,8 @@ impl DocumentRows {
     }
 }
 
-/// The reason why the value of a row of a `_replicator` database cannot be parsed; `None` if it can. Rows of other families always can.
+/// The reason why the value of a row of a `_replicator` database cannot be parsed; `None` if it can. Rows of other
+/// families always can.
 pub fn unreadable(row: &Key, value: &[u8]) -> Option<String> {
     let read = match row {
         Key::Database(_) => serde_json::from_slice::<Database>(value).map(drop),
@@ -88,7 +90,8 @@ pub fn is_replicated(id: &str, head: &Head) -> bool {
     !head.deleted && !names::is_design(id)
 }
 
-/// The document that a job belongs to, as long as its row must name the job. A job that has ended, or that is about to be removed, has none.
+/// The document that a job belongs to, as long as its row must name the job. A job that has ended, or that is about to
+/// be removed, has none.
 pub fn document_of(job: &Job) -> Option<DocumentKey> {
     if job.job_type != JOB_TYPE || job.state().is_final() || job.then() == Then::Remove {
         return None;
@@ -148,14 +151,10 @@ pub fn check_document(
     let Some(row) = &rows.replication else {
         // The deletion of a database removes these rows first.
         if is_replicated(id, head) && !database.deleting {
-            found(Invariant::Scheduled, head_key, "its replication has no row");
+            found(Invariant::Scheduled, head_key, "there is no row for its replication");
         }
         for due_us in &rows.unresolved {
-            found(
-                Invariant::Resolved,
-                keys.unresolved_entry(*due_us, db, id),
-                "the document does not wait for it",
-            );
+            found(Invariant::Resolved, keys.unresolved_entry(*due_us, db, id), "no document waits for it");
         }
         for check_us in &rows.filter_checks {
             found(
@@ -181,14 +180,10 @@ pub fn check_document(
         found(Invariant::Resolved, row_key.clone(), &format!("there is no entry at {due_us}"));
     }
     for other in rows.unresolved.iter().filter(|due_us| row.due_us != Some(**due_us)) {
-        found(
-            Invariant::Resolved,
-            keys.unresolved_entry(*other, db, id),
-            "the document does not wait for it",
-        );
+        found(Invariant::Resolved, keys.unresolved_entry(*other, db, id), "no document waits for it");
     }
     if row.check_us.is_some() && row.state != RowState::Scheduled {
-        let problem = format!("it is {:?}, and its filter must be checked again", row.state);
+        let problem = format!("it is {:?}, but has a time to check its filter again", row.state);
         found(Invariant::Resolved, row_key.clone(), &problem);
     }
     if let Some(check_us) = row.check_us.filter(|check_us| !rows.filter_checks.contains(check_us)) {
@@ -246,7 +241,7 @@ fn check_body(pieces: &BTreeMap<u32, Bytes>) -> Result<(), (u32, String)> {
 pub fn check_documents_job(keys: &Keyspace, job: &Job, row: Option<&Row>) -> Option<Finding> {
     let (db, id) = document_of(job)?;
     let known = row.and_then(|row| row.job.as_ref()) == Some(&job.id);
-    let problem = || format!("document {id:?} of {db:?} does not name it");
+    let problem = || format!("document {id:?} of {db:?} does not name this job");
     (!known).then(|| Finding::new(Invariant::DocumentsJob, &keys.job(JOB_TYPE, &job.id), problem()))
 }
 

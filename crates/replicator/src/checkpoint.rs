@@ -1,12 +1,14 @@
 //! Checkpoints: `_local` documents on both sides that record how far a replication has come.
 //!
-//! Both documents are named after the replication's base id and have the same content: the session that wrote them, its sequence, and up to 50
-//! earlier sessions. A checkpoint counts only as far as *both* sides have it. A target may have been deleted and created again, or a side restored
-//! from a backup. The next run then starts at the latest session in both documents or, if there is none, from the beginning.
+//! Both documents are named after the replication's base id and have the same content. They hold the session that wrote
+//! them, its sequence, and up to 50 earlier sessions. A checkpoint counts only as far as *both* sides have it. A target
+//! may have been deleted and created again, or a side restored from a backup. The next run then starts at the latest
+//! session in both documents or, if there is none, from the beginning.
 //!
-//! During a run, a client may delete a database and create it again. CouchDB accepts a `_local` document with any revision, so a write does not
-//! detect this. A checkpoint in the new database would then be wrong permanently. The run therefore verifies both databases before it writes a
-//! checkpoint ([`Checkpoints::verify`]), and from time to time while it has none to write.
+//! During a run, a client may delete a database and create it again. CouchDB accepts a `_local` document with any
+//! revision, so a write does not detect this. A checkpoint in the new database would then be wrong permanently. The run
+//! therefore verifies both databases before it writes a checkpoint ([`Checkpoints::verify`]), and from time to time
+//! while it has none to write.
 
 use serde::{Deserialize, Serialize};
 
@@ -106,7 +108,8 @@ impl Checkpoints {
     /// Verifies that both databases are still those with which the run began.
     ///
     /// # Errors
-    /// [`Fault::Replaced`] of the side whose database was replaced, and errors of the requests, such as 404 for a database that was deleted.
+    /// [`Fault::Replaced`] of the side whose database was replaced, and errors of the requests, such as 404 for a
+    /// database that was deleted.
     pub async fn verify(&mut self) -> Result<(), Error> {
         let [source, target] = &mut self.sides;
         tokio::try_join!(source.verify(), target.verify())?;
@@ -201,14 +204,16 @@ fn compare(source: &Log, target: &Log) -> Start {
         return Start::default();
     }
     if source.session_id == target.session_id {
-        // A crash between the two writes leaves one side further. The target's record counts, because it describes the target's own documents.
+        // A crash between the two writes leaves one side further. The target's record counts, because it describes the
+        // target's own documents.
         return Start {
             seq: Some(target.source_last_seq.clone()),
             history: target.history.clone(),
             session_id: Some(target.session_id.clone()),
         };
     }
-    // The latest session comes first on both sides. The first of the target's sessions that the source also has is the latest common one.
+    // The latest session comes first on both sides. The first of the target's sessions that the source also has is the
+    // latest common one.
     for (nth, session) in target.history.iter().enumerate() {
         if !session.session_id.is_empty()
             && source.history.iter().any(|other| other.session_id == session.session_id)
@@ -253,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_session_that_crashed_between_two_writes_the_targets_word_counts() {
+    fn after_a_crash_between_the_two_writes_the_targets_record_counts() {
         assert_eq!(start(&[("b", 9), ("a", 5)], &[("b", 7), ("a", 5)]), Some(7));
     }
 

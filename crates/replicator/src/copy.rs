@@ -20,25 +20,29 @@ use crate::spec::Replication;
 use crate::stats::Tally;
 use crate::write::WriteBuffer;
 
-/// Documents in one `_bulk_get`: enough to make the request's fixed cost negligible, and few enough to repeat when the response breaks off.
+/// Documents in one `_bulk_get`: enough to make the request's fixed cost negligible, and few enough to repeat when the
+/// response breaks off.
 pub(crate) const BULK_GET_DOCS: usize = 500;
 
 /// The bytes of documents with attachments that are kept until their attachments are copied; documents beyond are read again.
 const KEPT_BYTES: usize = 4 * 1024 * 1024;
 
-/// Attachments of one document whose total size is at most this travel inside the document, in base64. Separate requests cost CouchDB more: for 2,000
-/// documents with three attachments of 32 kB, the target needs 7.5 CPU seconds inside and 16.6 separately.
+/// Attachments of one document whose total size is at most this travel inside the document, in base64. Separate
+/// requests cost CouchDB more: for 2,000 documents with three attachments of 32 kB, the target needs 7.5 CPU seconds
+/// inside and 16.6 separately.
 const INLINE_BYTES: u64 = 256 * 1024;
 /// The same limit where the target has earlier revisions, and so perhaps already has the attachments.
 const INLINE_AGAIN_BYTES: u64 = 16 * 1024;
 /// The most attachment bytes in one request for documents with attachments inside.
 const INLINE_BATCH_BYTES: u64 = 3 * 1024 * 1024;
 
-/// Such batches in flight concurrently, in total. Each takes some 10 MB of memory, and more than keep both servers busy gain nothing.
+/// The most such batches in flight concurrently. Each takes some 10 MB of memory. Once both servers are busy, more
+/// batches gain nothing.
 const INLINE_BATCHES: usize = 4;
 
-/// Revisions about which no `_revs_diff` asks, if the target was empty when the run began. For a small database, these are all revisions, which saves
-/// one of about ten requests. If another replication fills the same target, each writes at most this many revisions needlessly.
+/// Revisions about which no `_revs_diff` asks, if the target was empty when the run began. For a small database, these
+/// are all revisions, which saves one of about ten requests. If another replication fills the same target, each writes
+/// at most this many revisions needlessly.
 const FRESH_REVISIONS: u64 = 2_000;
 
 /// Copies batches; all batches in flight share it.
@@ -53,13 +57,14 @@ pub(crate) struct Copier {
     pub demand: Arc<Demand>,
     /// How large batches are.
     pub pace: Arc<Pace>,
-    /// The remaining number of revisions that the target lacks without being asked.
+    /// How many more revisions count as missing without a request to the target.
     fresh: AtomicU64,
     pub tally: Tally,
 }
 
 impl Copier {
-    /// `on_target` is the target's description. A PouchDB does not accept attachments in the encoding in which CouchDB stores them.
+    /// `on_target` is the target's description. A PouchDB does not accept attachments in the encoding in which CouchDB
+    /// stores them.
     pub fn new(
         source: Peer,
         target: Peer,
@@ -90,7 +95,8 @@ impl Copier {
         }
     }
 
-    /// Copies what the target lacks of `batch`. When it returns, the target has stored or permanently rejected every document of the batch.
+    /// Copies what the target lacks of `batch`. When it returns, the target has stored or permanently rejected every
+    /// document of the batch.
     pub async fn copy(&self, batch: Batch) -> Result<(), Error> {
         self.tally.doc_write_failures.add(batch.left_out);
         if batch.changes == 0 {

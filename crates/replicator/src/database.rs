@@ -45,8 +45,9 @@ impl Info {
 
     /// When the database was created, in seconds, if the server states it.
     ///
-    /// Since CouchDB 3.3, `instance_start_time` has this meaning. Before 3.3 it was always `"0"`. Before 2.0 it held the microseconds at which the
-    /// database was last opened. PouchDB Server returns the milliseconds of its own start. Only the length of the value distinguishes these forms.
+    /// Since CouchDB 3.3, `instance_start_time` has this meaning. Before 3.3 it was always `"0"`. Before 2.0 it held
+    /// the microseconds at which the database was last opened. PouchDB Server returns the milliseconds of its own
+    /// start. Only the length of the value distinguishes these forms.
     pub fn created(&self) -> Option<u64> {
         let text = self.instance_start_time.as_str()?;
         text.parse().ok().filter(|_| (9..=11).contains(&text.len()))
@@ -56,8 +57,8 @@ impl Info {
     pub fn is_another_than(&self, before: &Self) -> Option<bool> {
         match (before.created(), self.created()) {
             (Some(before), Some(now)) => Some(before != now),
-            // A database does not lose updates. The number of a cluster is no proof: it sums over the shard copies that responded, which count
-            // differently.
+            // A database does not lose updates. The number of a cluster is no proof: it sums over the shard copies that
+            // responded, which count differently.
             _ => match (before.update_seq.plain(), self.update_seq.plain()) {
                 (Some(before), Some(now)) if now < before => Some(true),
                 _ => None,
@@ -153,8 +154,8 @@ pub async fn filter_code(replication: &Replication, client: &Client) -> Result<O
     }
 }
 
-/// The replication id, which names the job and its checkpoints. Reads the code of a filter function from the source, if there is one; otherwise it
-/// sends no request.
+/// The replication id, which names the job and its checkpoints. Reads the code of a filter function from the source, if
+/// there is one; otherwise it sends no request.
 ///
 /// # Errors
 /// Those of [`filter_code`].
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_time_of_creation_tells_databases_apart() {
+    fn only_the_creation_time_distinguishes_databases() {
         let cases = [
             (("1795297690", 7), ("1795297690", 9), Some(false)),
             (("1795297690", 7), ("1795299999", 7), Some(true)),

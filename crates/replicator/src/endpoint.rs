@@ -1,7 +1,7 @@
 //! One side of a replication: a database's URL, the login, and the headers of each request.
 //!
-//! Credentials come from three places, in this order: the `auth` object, the URL's userinfo, and an `Authorization: Basic` header. [`Endpoint`]
-//! stores them in one form, so that the same login gives the same replication id.
+//! Credentials come from three places, in this order: the `auth` object, the URL's userinfo, and an `Authorization:
+//! Basic` header. [`Endpoint`] stores them in one form, so that the same login gives the same replication id.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -211,9 +211,9 @@ type Headers = Vec<(String, Secret)>;
 const MAX_HEADERS: usize = 100;
 const MAX_HEADER_BYTES: usize = 16 << 10;
 
-/// Headers that an endpoint may not set, because all jobs share connections. Such a header could make the server see a message's end in the wrong
-/// place. The rest would become a part of another job's request. It could also change the connection's protocol, the server that is addressed, or the
-/// part of a response that is requested.
+/// Headers that an endpoint may not set, because all jobs share connections. Such a header could make the server see a
+/// message's end in the wrong place. The rest would become a part of another job's request. It could also change the
+/// connection's protocol, the server that is addressed, or the part of a response that is requested.
 const OWN_AFFAIRS: &[&str] = &[
     // Framing, and the server that is addressed.
     "content-length",

@@ -1,8 +1,9 @@
 //! Why a replication stopped, grouped by what the caller does next.
 //!
-//! [`Error::Spec`] repeats in the same way, so the job fails. Every other error may pass, even a wrong password or a missing database, which an
-//! administrator may correct: the job crashes, backs off, and runs again. No message contains a password. All texts of peers and of the HTTP client
-//! pass through a [`Scrubber`](crate::secret::Scrubber) and are cut to [`MAX_REASON_BYTES`].
+//! [`Error::Spec`] repeats in the same way, so the job fails. Every other error may pass, even a wrong password or a
+//! missing database, which an administrator may correct: the job crashes, backs off, and runs again. No message
+//! contains a password. All texts of peers and of the HTTP client pass through a [`Scrubber`](crate::secret::Scrubber)
+//! and are cut to [`MAX_REASON_BYTES`].
 
 use std::fmt;
 use std::time::Duration;
@@ -208,8 +209,8 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The first [`MAX_REASON_BYTES`] of `text`, on one line, without characters that control a terminal. The caller must have removed all secrets: a cut
-/// secret cannot be recognized.
+/// The first [`MAX_REASON_BYTES`] of `text`, on one line, without characters that control a terminal. The caller must
+/// have removed all secrets: a cut secret cannot be recognized.
 pub(crate) fn shorten(text: &str) -> String {
     let mut line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if line.contains(is_control) {
@@ -225,14 +226,15 @@ pub(crate) fn shorten(text: &str) -> String {
     line
 }
 
-/// Whether a character controls a terminal line and is not displayed in it: control characters, and those that change the text direction.
+/// Whether a character controls a terminal line and is not displayed in it: control characters, and those that change
+/// the text direction.
 fn is_control(char: char) -> bool {
     char.is_control()
         || matches!(char, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The beginning of a body for an error's text. It is much longer than the final text, so that secrets are found before the text is cut to its final
-/// length.
+/// The beginning of a body for an error's text. It is much longer than the final text, so that secrets are found before
+/// the text is cut to its final length.
 pub(crate) fn excerpt(body: &[u8]) -> String {
     const MAX_EXCERPT_BYTES: usize = 4 << 10;
     let mut text = String::from_utf8_lossy(&body[..body.len().min(MAX_EXCERPT_BYTES)]).into_owned();

@@ -1,8 +1,8 @@
 //! The event bus between the parts of a replicator; tests listen to it, too.
 //!
-//! A small broadcast within one process. An event only hints that something has happened; the store holds the actual state. Correctness therefore
-//! never depends on the delivery of an event. A slow listener loses the oldest events and learns how many ([`Event::Missed`]), and no sender waits
-//! for a listener.
+//! A small broadcast within one process. An event only hints that something has happened; the store holds the actual
+//! state. Correctness therefore never depends on the delivery of an event. A slow listener loses the oldest events and
+//! learns how many ([`Event::Missed`]), and no sender waits for a listener.
 
 use std::sync::Arc;
 
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn everyone_hears_what_is_told_after_they_began_to_listen() {
+    async fn a_listener_receives_all_later_events() {
         let events = Events::default();
         events.tell(started("before"));
         let (mut first, mut second) = (events.listen(), events.listen());
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_late_is_told_how_many_events_were_missed() {
+    async fn a_slow_listener_learns_how_many_events_it_missed() {
         let events = Events::default();
         let mut late = events.listen();
         for n in 0..CAPACITY + 10 {

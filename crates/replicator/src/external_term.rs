@@ -1,5 +1,5 @@
-//! Erlang's external term format, as far as a replication id needs it: the output of `term_to_binary(T, [{minor_version, 1}])` for atoms, strings,
-//! binaries, lists, tuples and JSON values.
+//! Erlang's external term format, as far as a replication id needs it: the output of `term_to_binary(T,
+//! [{minor_version, 1}])` for atoms, strings, binaries, lists, tuples and JSON values.
 
 use serde_json::{Map, Number, Value};
 

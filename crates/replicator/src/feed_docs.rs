@@ -1,9 +1,10 @@
 //! Documents that come with the changes feed, so that no further request is needed for them.
 //!
-//! `include_docs=true` costs CouchDB far less than the same documents in `_bulk_get` (100,000 of 500 bytes: 8 CPU seconds with the feed, 11 for
-//! both). But it returns no revision history, and it reads documents before it is known whether the target lacks them. A document is therefore used
-//! only if it needs no history and is not deleted. It needs none if its single leaf is of the first generation, so that `_rev` is the complete
-//! history. [`Demand`] requests documents only while nearly all of them are used. All others take the ordinary way.
+//! `include_docs=true` costs CouchDB far less than the same documents in `_bulk_get` (100,000 of 500 bytes: 8 CPU
+//! seconds with the feed, 11 for both). But it returns no revision history, and it reads documents before it is known
+//! whether the target lacks them. A document is therefore used only if it needs no history and is not deleted. It needs
+//! none if its single leaf is of the first generation, so that `_rev` is the complete history. [`Demand`] requests
+//! documents only while nearly all of them are used. All others take the ordinary way.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -18,11 +19,12 @@ use crate::revs_diff::Missing;
 
 /// A batch is full with this many bytes of documents. A batch in flight holds them twice for a moment.
 pub(crate) const FULL_BYTES: usize = 2 * 1024 * 1024;
-/// Batches with fewer revisions do not predict those to come.
+/// Batches with fewer revisions are too small to predict later ones.
 const TELLING: u64 = 100;
-/// Documents are requested when at least this many of a thousand would have been used,
+/// The feed includes documents once at least this many of a thousand would have been used.
 const COME_FROM: u32 = 900;
-/// and until fewer than this many are used: reading them in vain then costs the source more than is saved.
+/// The feed omits documents again once fewer than this many of a thousand are used. Reading the others then costs the
+/// source more than it saves.
 const COME_UNTIL: u32 = 500;
 
 /// The documents of a batch of changes.
@@ -169,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_needs_no_history_is_kept() {
+    fn only_documents_that_need_no_history_are_kept() {
         let mut docs = FeedDocs::default();
         let mut keep = |leaf: &str, doc: Value| docs.keep(&raw(&json!(leaf)), &raw(&doc));
         keep("1-a", json!({ "_id": "plain", "_rev": "1-a", "x": { "_deleted": true } }));

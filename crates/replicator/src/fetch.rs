@@ -1,7 +1,7 @@
 //! Reads revisions from the source: by `_bulk_get`, or document by document where the source has no `_bulk_get`.
 //!
-//! Responses are split while they arrive, and each revision is passed on as its JSON text. It goes into the write buffer or, if it has attachments,
-//! to [`crate::attachments`].
+//! Responses are split while they arrive, and each revision is passed on as its JSON text. It goes into the write
+//! buffer or, if it has attachments, to [`crate::attachments`].
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -183,9 +183,9 @@ impl Fetcher {
         take(revisions, &came);
         if multipart
             && let Err(error) = &read
-            && tells_of_multipart(error)
+            && may_concern_multipart(error)
         {
-            tracing::info!(%error, "the source's multipart answers are of no use; it is asked for JSON");
+            tracing::info!(%error, "the source's multipart answers cannot be used; requesting JSON");
             self.multipart.store(false, Ordering::Relaxed);
             read = self.read_inline(inline_request(revisions), &mut came, sink).await;
             take(revisions, &came);
@@ -204,7 +204,8 @@ impl Fetcher {
         read_inline_rows(&mut answer, came, sink).await
     }
 
-    /// Reads a response with the attachments behind the documents. From a source without multipart responses, they come inside the documents.
+    /// Reads a response with the attachments behind the documents. From a source without multipart responses, they come
+    /// inside the documents.
     async fn read_multipart(
         &self,
         request: Request,
@@ -248,7 +249,7 @@ impl Fetcher {
                     Ok(None) => break,
                     // Between the feed and this request, the document may have changed, or may not have reached every node.
                     Ok(Some(error)) if !was_absent => {
-                        tracing::info!(doc_id = missing.id, "asked for once more: {error}");
+                        tracing::info!(doc_id = missing.id, "requesting a revision once more: {error}");
                         was_absent = true;
                         tokio::time::sleep(self.missing_doc_retry).await;
                     }
@@ -299,8 +300,9 @@ impl Fetcher {
 
 /// What the responses to one batch of `_bulk_get` have not contained so far.
 ///
-/// Revisions are matched by name and not counted. After a response that broke off, the next one may begin with the same revisions again. Sources also
-/// differ in the number of results per document: CouchDB returns one for each requested revision, PouchDB a single one.
+/// Revisions are matched by name and not counted. After a response that broke off, the next one may begin with the same
+/// revisions again. Sources also differ in the number of results per document: CouchDB returns one for each requested
+/// revision, PouchDB a single one.
 struct Due<'a> {
     wanted: &'a [Missing],
     documents: HashMap<&'a str, DueDocument<'a>>,
@@ -420,7 +422,7 @@ fn take(revisions: &mut Vec<Revision>, came: &HashSet<(String, String)>) {
 }
 
 /// Whether the source's multipart responses may be the reason for the error. Other reasons are the connection, or the target.
-fn tells_of_multipart(error: &Error) -> bool {
+fn may_concern_multipart(error: &Error) -> bool {
     match error {
         Error::Peer(error) if error.side == Side::Source => match error.fault {
             Fault::Malformed(_) | Fault::Unexpected(_) => true,

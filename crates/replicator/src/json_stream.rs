@@ -1,11 +1,12 @@
 //! Splits a JSON response into its elements while it arrives, without building trees.
 //!
-//! The large responses of CouchDB's API have three shapes: an object with an array in it (`{"results":[ROW,ROW],"last_seq":5}`), an array
-//! (`[ROW,ROW]`), or lines (`ROW\nROW\n`). In each shape the rows are small, and the rest is a small *envelope*. [`Splitter`] passes each row on as a
-//! slice of the text, and keeps the envelope.
+//! The large responses of CouchDB's API have three shapes: an object with an array in it
+//! (`{"results":[ROW,ROW],"last_seq":5}`), an array (`[ROW,ROW]`), or lines (`ROW\nROW\n`). In each shape the rows are
+//! small, and the rest is a small *envelope*. [`Splitter`] passes each row on as a slice of the text, and keeps the
+//! envelope.
 //!
-//! The splitter only tracks brackets and strings; the caller that parses a row finds out whether it is valid JSON. The splitter holds at most one
-//! incomplete row.
+//! The splitter only tracks brackets and strings; the caller that parses a row finds out whether it is valid JSON. The
+//! splitter holds at most one incomplete row.
 
 /// Errors of a JSON stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -54,7 +54,7 @@ fn an_error_object_is_all_envelope() {
 }
 
 #[test]
-fn what_ends_early_is_truncated() {
+fn a_response_that_ends_early_is_truncated() {
     for text in ["", "{", r#"{"results":["#, r#"{"results":[{"a":1}"#, r#"{"results":[{"a":1}]"#, r#"["abc"#]
     {
         assert_eq!(split(Shape::Array, text.as_bytes(), &[]).unwrap_err(), Error::Truncated, "{text}");
@@ -63,7 +63,7 @@ fn what_ends_early_is_truncated() {
 }
 
 #[test]
-fn what_is_no_json_is_refused() {
+fn invalid_json_is_refused() {
     assert_eq!(split(Shape::Array, b"<html>", &[]).unwrap_err(), Error::NotJson);
     assert_eq!(split(Shape::Array, b"[]]", &[]).unwrap_err(), Error::Unbalanced);
     assert_eq!(split(Shape::Array, b"[] []", &[]).unwrap_err(), Error::Unbalanced);

@@ -15,9 +15,9 @@
 //! # }
 //! ```
 //!
-//! Several batches of documents are in flight concurrently. The stages are: changes (`changes`) → missing revisions (`revs_diff`) → bodies (`fetch`,
-//! `attachments`) → target (`write`) → checkpoints (`checkpoint`). `pipeline` connects them. The bytes in flight bound the memory: bodies pass
-//! through as JSON text, attachments as streams.
+//! Several batches of documents are in flight concurrently. The stages are: changes (`changes`) → missing revisions
+//! (`revs_diff`) → bodies (`fetch`, `attachments`) → target (`write`) → checkpoints (`checkpoint`). `pipeline` connects
+//! them. The bytes in flight bound the memory: bodies pass through as JSON text, attachments as streams.
 
 mod attachments;
 mod changes;
@@ -89,8 +89,8 @@ pub struct Context {
     pub progress: watch::Sender<Stats>,
     /// Receives whether a continuous run is idle: everything is copied, and the run waits for changes.
     pub idle: watch::Sender<bool>,
-    /// The job's numbers before this run. The run continues from them, or from those of the last checkpoint where these are larger. `None`: the
-    /// snapshots and the report hold the numbers of this run only.
+    /// The job's numbers before this run. The run continues from them, or from those of the last checkpoint where these
+    /// are larger. `None`: the snapshots and the report hold the numbers of this run only.
     pub before: Option<Stats>,
     /// Where an idle continuous run parks, if it may.
     pub parking: Option<multiplex::Prospect>,

@@ -1,7 +1,8 @@
 //! `multipart` bodies: parsing them while they arrive, and the frame of those that are sent.
 //!
-//! [`Parser`] is pure: pieces go in, events come out, and it holds back at most a delimiter's length of a body. It does not parse the content of a
-//! part, so that a `multipart/related` part of a `multipart/mixed` response passes through unchanged.
+//! [`Parser`] is pure: pieces go in, events come out, and it holds back at most a delimiter's length of a body. It does
+//! not parse the content of a part, so that a `multipart/related` part of a `multipart/mixed` response passes through
+//! unchanged.
 
 use bytes::{Buf, Bytes, BytesMut};
 use memchr::memmem;
@@ -13,7 +14,7 @@ pub(crate) enum Error {
     Truncated,
     #[error("a multipart part without proper headers")]
     Headers,
-    #[error("a multipart delimiter that goes on")]
+    #[error("a multipart delimiter with text after it")]
     Delimiter,
 }
 

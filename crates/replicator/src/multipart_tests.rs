@@ -46,7 +46,7 @@ fn a_body_that_ends_early_is_truncated_wherever_it_ends() {
 }
 
 #[test]
-fn a_preamble_and_an_epilogue_are_nobodys() {
+fn a_preamble_and_an_epilogue_are_ignored() {
     let body = b"hello\r\n--b\r\n\r\nx\r\n--b--\r\nbye";
     assert_eq!(parse("b", body, 3).unwrap(), [(Headers::default(), b"x".to_vec())]);
     assert_eq!(parse("b", b"--b--", 1).unwrap(), []);

@@ -1,9 +1,10 @@
 //! Ownership: which node does the work that only one node should do for a key.
 //!
-//! Nodes with the same members agree on every owner. A member that joins or leaves moves only the keys that it gains or had
-//! ([`turnwise_worker::owner`]). Between two memberships, ownership does not change: [`Ownership::is_mine`] uses the last stable membership. Two
-//! nodes may still own a key for a moment, because one sees the new members before the other. All work by ownership must therefore be idempotent.
-//! Members are node names, so that a node that restarts gets its keys back.
+//! Nodes with the same members agree on every owner. A member that joins or leaves moves only the keys that it gains or
+//! had ([`turnwise_worker::owner`]). Between two memberships, ownership does not change: [`Ownership::is_mine`] uses
+//! the last stable membership. Two nodes may still own a key for a moment, because one sees the new members before the
+//! other. All work by ownership must therefore be idempotent. Members are node names, so that a node that restarts gets
+//! its keys back.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -112,7 +113,7 @@ impl Ownership {
                     names.dedup();
                     return names;
                 }
-                Err(error) => tracing::error!(%error, "cannot read the nodes: tries again"),
+                Err(error) => tracing::error!(%error, "cannot read the nodes; retrying"),
             }
             store.runtime().sleep(ERROR_PAUSE).await;
         }

@@ -1,17 +1,19 @@
 //! Batch sizes: as much as a server processes in a few seconds.
 //!
-//! **Model.** A run has limits for the changes in a batch, the documents in a read, and the documents and bytes in a write. For each side, [`Pace`]
-//! holds the *room*: the fraction of these limits that is used. It is 1 at first, and less after a request that took too long.
+//! **Model.** A run has limits for the changes in a batch, the documents in a read, and the documents and bytes in a
+//! write. For each side, [`Pace`] holds the *room*: the fraction of these limits that is used. It is 1 at first, and
+//! less after a request that took too long.
 //!
-//! **Forces.** Large writes cost CouchDB half the CPU of small ones, so a server that keeps up gets full batches. But a checkpoint waits for all
-//! batches before it, and a failed request is repeated as a whole. A request that needs longer than `connection_timeout` or `request_timeout` never
-//! succeeds. Smaller requests help where a server is slow or far away, or documents are large. But each request also has a fixed cost, so the
-//! fraction has a minimum.
+//! **Forces.** Large writes cost CouchDB half the CPU of small ones, so a server that keeps up gets full batches. But a
+//! checkpoint waits for all batches before it, and a failed request is repeated as a whole. A request that needs longer
+//! than `connection_timeout` or `request_timeout` never succeeds. Smaller requests help where a server is slow or far
+//! away, or documents are large. But each request also has a fixed cost, so the fraction has a minimum.
 //!
-//! **Formula.** `L` is a sixth of the shortest of `checkpoint_interval`, `connection_timeout` and `request_timeout`, clamped to 0.25 s to 5 s. A
-//! request that used the part `s` of the limits and took `t > L` sets the room to `min(room, s · L / 2t)`, but at least 1/32. This is the size that
-//! would have taken `L / 2`. The new room depends on what that request held, so several concurrent slow requests count once. A request that used at
-//! least half of the room, and took less than `L / 2`, adds 1/16.
+//! **Formula.** `L` is a sixth of the shortest of `checkpoint_interval`, `connection_timeout` and `request_timeout`,
+//! clamped to 0.25 s to 5 s. A request that used the part `s` of the limits and took `t > L` sets the room to
+//! `min(room, s · L / 2t)`, but at least 1/32. This is the size that would have taken `L / 2`. The new room depends on
+//! what that request held, so several concurrent slow requests count once. A request that used at least half of the
+//! room, and took less than `L / 2`, adds 1/16.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -53,13 +55,14 @@ impl Pace {
         Self { limit, most_changes, source: AtomicU32::new(WHOLE), target: AtomicU32::new(WHOLE) }
     }
 
-    /// The part of the limits that a request of `docs` documents and `bytes` bytes uses, where `most` are the limits. A request usually has no more
-    /// documents than a batch has changes.
+    /// The part of the limits that a request of `docs` documents and `bytes` bytes uses, where `most` are the limits. A
+    /// request usually has no more documents than a batch has changes.
     pub fn part(&self, (docs, bytes): (usize, usize), (most_docs, most_bytes): (usize, usize)) -> Part {
         Part::of(docs, most_docs.min(self.most_changes)).max(Part::of(bytes, most_bytes))
     }
 
-    /// Records that a server needed `took` for a request that was `part` of the largest one. A larger request counts as the largest.
+    /// Records that a server needed `took` for a request that was `part` of the largest one. A larger request counts as
+    /// the largest.
     pub fn took(&self, side: Side, part: Part, took: Duration) {
         let next = |room| Some(room_after(room, part.0, took, self.limit));
         // The closure never returns `None`.
@@ -132,7 +135,8 @@ mod tests {
         Pace::new(&Replication::parse(fields.as_object().unwrap(), &defaults).unwrap())
     }
 
-    /// Writes as many documents as there is room for, to a target that takes `of(documents)`. Returns the number of documents of each write.
+    /// Writes as many documents as there is room for, to a target that takes `of(documents)`. Returns the number of
+    /// documents of each write.
     fn writes(pace: &Pace, count: usize, of: impl Fn(usize) -> Duration) -> Vec<usize> {
         let write = |_| {
             let docs = pace.of(Side::Target, MOST);
@@ -179,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn small_requests_do_not_tell_that_large_ones_would_be_fast() {
+    fn small_fast_requests_do_not_increase_the_room() {
         let pace = pace(json!({}), None);
         pace.took(Side::Target, Part::of(MOST, MOST), 10_000 * MS);
         for _ in 0..100 {

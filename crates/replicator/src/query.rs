@@ -56,8 +56,8 @@ impl Query {
         }
     }
 
-    /// Adds `values` as a JSON array: the first one, and then as many as keep `path` and the query shorter than [`URL_BYTES`]. Returns how many were
-    /// added.
+    /// Adds `values` as a JSON array: the first one, and then as many as keep `path` and the query shorter than
+    /// [`URL_BYTES`]. Returns how many were added.
     pub fn add_some<'v>(&mut self, name: &str, values: impl Iterator<Item = &'v str>, path: &str) -> usize {
         // Room for `&`, `=`, and brackets.
         let mut room = URL_BYTES.saturating_sub(path.len() + self.0.len() + name.len() + 8);

@@ -11,8 +11,9 @@
 //! | 415 | as a `PUT`, if it has attachments | skipped |
 //! | anything else | error | error |
 //!
-//! CouchDB sends every document with attachments in a separate `PUT`. Here small attachments travel inside `_bulk_docs`, so errors about attachments
-//! must have the same result there. An error ends the run, because skipping silently would lose data.
+//! CouchDB sends every document with attachments in a separate `PUT`. Here small attachments travel inside
+//! `_bulk_docs`, so errors about attachments must have the same result there. An error ends the run, because skipping
+//! silently would lose data.
 
 use crate::error::{Error, Fault};
 

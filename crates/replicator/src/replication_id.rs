@@ -1,8 +1,9 @@
 //! Replication ids, version 4, exactly as CouchDB computes them.
 //!
-//! The id depends on what a replication copies, from where to where, and with which login. Two requests with the same id are the same job, and the id
-//! names the checkpoints on both sides. It is the hex MD5 of Erlang's external term format of `[ServerUuid, Source, Target | What]`. With the uuid of
-//! a CouchDB server, turnwise therefore resumes from the checkpoints of that server.
+//! The id depends on what a replication copies, from where to where, and with which login. Two requests with the same
+//! id are the same job, and the id names the checkpoints on both sides. It is the hex MD5 of Erlang's external term
+//! format of `[ServerUuid, Source, Target | What]`. With the uuid of a CouchDB server, turnwise therefore resumes from
+//! the checkpoints of that server.
 
 use std::fmt;
 
@@ -32,7 +33,8 @@ impl fmt::Display for ReplicationId {
 
 /// The id of `replication` on the server `server_uuid`.
 ///
-/// `filter_code` is the source text of the filter function, which [`crate::filter_code`] fetches. It is used only if [`needs_filter_code`].
+/// `filter_code` is the source text of the filter function, which [`crate::filter_code`] fetches. It is used only if
+/// [`needs_filter_code`].
 pub fn full(replication: &Replication, server_uuid: &str, filter_code: Option<&str>) -> ReplicationId {
     let mut suffix = String::new();
     if replication.continuous {

@@ -1,8 +1,9 @@
 //! Memory for data from peers. Documents larger than a batch may hold wait for a place, and the process has few places.
 //!
-//! A job's batches are limited, but a source may send a single document of any size, which is unknown before it has arrived. A reader takes a place
-//! when it holds more than a limit, and a place of a scarcer second kind beyond the next limit. Readers take places only in this order. A reader with
-//! a place of the second kind waits for no other place, so there is no deadlock.
+//! A job's batches are limited, but a source may send a single document of any size, which is unknown before it has
+//! arrived. A reader takes a place when it holds more than a limit, and a place of a scarcer second kind beyond the
+//! next limit. Readers take places only in this order. A reader with a place of the second kind waits for no other
+//! place, so there is no deadlock.
 
 use std::sync::Arc;
 use std::time::Duration;

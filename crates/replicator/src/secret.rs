@@ -1,7 +1,8 @@
 //! Text that must never be shown.
 //!
-//! A [`Secret`] prints as `*****` in every format, and cannot be serialised. Only [`Secret::reveal`] returns its text, and this name is easy to
-//! search for. A [`Scrubber`] removes secrets from texts of other origin, such as an error of the HTTP client, or a response that echoes the request.
+//! A [`Secret`] prints as `*****` in every format, and cannot be serialised. Only [`Secret::reveal`] returns its text,
+//! and this name is easy to search for. A [`Scrubber`] removes secrets from texts of other origin, such as an error of
+//! the HTTP client, or a response that echoes the request.
 
 use std::fmt;
 
@@ -39,15 +40,15 @@ impl fmt::Display for Secret {
     }
 }
 
-/// Replaces every known secret in a text by [`HIDDEN`], in each form in which it travels. The forms are: plain, percent-encoded (completely or
-/// partly), form-encoded, JSON-escaped, and (with its user) encoded as for HTTP Basic.
+/// Replaces every known secret in a text by [`HIDDEN`], in each form in which it travels. The forms are: plain,
+/// percent-encoded (completely or partly), form-encoded, JSON-escaped, and (with its user) encoded as for HTTP Basic.
 #[derive(Clone, Default)]
 pub struct Scrubber {
     needles: Vec<String>,
 }
 
-/// Only this many bytes of a secret must match, which bounds the search. A text with more matching bytes reveals most of the secret, even if it
-/// continues differently.
+/// Only this many bytes of a secret must match, which bounds the search. A text with more matching bytes reveals most
+/// of the secret, even if it continues differently.
 const TELLING_BYTES: usize = 64;
 
 /// Marks the end of a text that was cut. A part of a secret before the mark is hidden like a whole one.
@@ -108,8 +109,8 @@ impl Scrubber {
     }
 }
 
-/// An encoding of a text. Within one form, decoding is unambiguous, so a comparison takes time in proportion to a secret's length, whatever a peer
-/// has sent.
+/// An encoding of a text. Within one form, decoding is unambiguous, so a comparison takes time in proportion to a
+/// secret's length, whatever a peer has sent.
 struct Form {
     /// `%41` means `A`.
     percent: bool,
@@ -125,7 +126,8 @@ impl Form {
         Form { percent: true, escapes: true },
     ];
 
-    /// How many bytes at the start of `text` match `needle`. A match of [`TELLING_BYTES`] or more is enough, and so is a match up to a [`CUT`].
+    /// How many bytes at the start of `text` match `needle`. A match of [`TELLING_BYTES`] or more is enough, and so is
+    /// a match up to a [`CUT`].
     fn length(&self, text: &[u8], needle: &[u8]) -> Option<usize> {
         let (mut at, mut matched) = (0, 0);
         while matched < needle.len() {

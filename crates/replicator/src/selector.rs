@@ -1,7 +1,7 @@
 //! The normal form of a Mango selector that CouchDB computes before a replication id.
 //!
-//! Fields without an operator mean `$eq`, several conditions mean `$and`, nested objects in fields become dotted names, and members are sorted. The
-//! normal form is only for the id; the source gets the selector as the user wrote it.
+//! Fields without an operator mean `$eq`, several conditions mean `$and`, nested objects in fields become dotted names,
+//! and members are sorted. The normal form is only for the id; the source gets the selector as the user wrote it.
 
 use serde_json::{Map, Value, json};
 

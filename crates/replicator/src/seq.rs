@@ -1,7 +1,7 @@
 //! An update sequence: opaque, compared for equality only.
 //!
-//! CouchDB returns strings (`"42-g1AAA…"`), PouchDB and CouchDB 1.x numbers, BigCouch arrays. A client may only store a sequence and send it back, so
-//! a [`Seq`] is the JSON text as received.
+//! CouchDB returns strings (`"42-g1AAA…"`), PouchDB and CouchDB 1.x numbers, BigCouch arrays. A client may only store a
+//! sequence and send it back, so a [`Seq`] is the JSON text as received.
 
 use std::fmt;
 use std::sync::Arc;
@@ -51,8 +51,8 @@ impl Seq {
         self.0.parse().ok()
     }
 
-    /// Whether it is another position in the feed. CouchDB writes the same position in different ways, so only the numbers are compared, where both
-    /// have one.
+    /// Whether it is another position in the feed. CouchDB writes the same position in different ways, so only the
+    /// numbers are compared, where both have one.
     pub fn is_other_than(&self, other: &Self) -> bool {
         match (self.number(), other.number()) {
             (Some(one), Some(two)) => one != two,
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_goes_back_as_it_came() {
+    fn a_sequence_round_trips() {
         for json in ["5", "\"12-g1AAAA\"", "[3,\"abc\"]"] {
             let seq: Seq = serde_json::from_str(json).unwrap();
             assert_eq!(serde_json::to_string(&seq).unwrap(), json);

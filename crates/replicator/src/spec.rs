@@ -1,8 +1,8 @@
 //! A replication request: the validated fields of a replication document or a `_replicate` body.
 //!
-//! [`Replication::parse`] reads the JSON object as the user wrote it. The same object becomes the job's options, and the worker that runs the job
-//! parses it again. Fields that CouchDB does not know are ignored, as in CouchDB. A known field with a wrong value is an error, which states what
-//! would be right.
+//! [`Replication::parse`] reads the JSON object as the user wrote it. The same object becomes the job's options, and
+//! the worker that runs the job parses it again. Fields that CouchDB does not know are ignored, as in CouchDB. A known
+//! field with a wrong value is an error, which states what would be right.
 
 use std::fmt;
 use std::time::Duration;
@@ -35,7 +35,8 @@ impl Error {
 pub struct Defaults {
     /// Batches that one replication has in flight concurrently. CouchDB: 4.
     pub worker_processes: usize,
-    /// Changes per batch; CouchDB: 500. `None`: as many as there are, up to 2,000, because larger writes cost a CouchDB target half the CPU.
+    /// Changes per batch; CouchDB: 500. `None`: as many as there are, up to 2,000, because larger writes cost a CouchDB
+    /// target half the CPU.
     pub worker_batch_size: Option<usize>,
     /// Requests that one replication has open concurrently. CouchDB: 20.
     pub http_connections: usize,
@@ -55,7 +56,8 @@ pub struct Defaults {
     pub session_refresh_interval: Duration,
     /// Documents with longer ids, in bytes, are skipped and counted as failures. `None`: no limit, as in CouchDB.
     pub max_document_id_length: Option<usize>,
-    /// `missing_doc_retry_msec`: the wait before a revision that the source announced but does not have is requested again. CouchDB: 2 s.
+    /// `missing_doc_retry_msec`: the wait before a revision that the source announced but does not have is requested
+    /// again. CouchDB: 2 s.
     pub missing_doc_retry: Duration,
     /// `valid_endpoint_protocols`.
     pub endpoint_schemes: Vec<String>,
@@ -79,16 +81,17 @@ pub struct MinimumProgress {
 }
 
 impl Default for MinimumProgress {
-    /// 512 bytes in 90 s. No correct peer was seen to be this slow in the middle of a response. A filter that finds nothing for hours is between two
-    /// rows, and large documents arrive at the speed of the network. 90 s is less than the two minutes after which a run counts as healthy. A job
-    /// that fails repeatedly for this reason is therefore retried less and less often.
+    /// 512 bytes in 90 s. No correct peer was seen to be this slow in the middle of a response. A filter that finds
+    /// nothing for hours is between two rows, and large documents arrive at the speed of the network. 90 s is less than
+    /// the two minutes after which a run counts as healthy. A job that fails repeatedly for this reason is therefore
+    /// retried less and less often.
     fn default() -> Self {
         Self { bytes: 512, interval: Duration::from_secs(90) }
     }
 }
 
-/// Changes per batch if the request sets no number. A CouchDB target is cheapest at this size (7,200 documents/s in batches of 500, 8,200 in batches
-/// of 2,000, 4,400 in batches of 25,000).
+/// Changes per batch if the request sets no number. A CouchDB target is cheapest at this size (7,200 documents/s in
+/// batches of 500, 8,200 in batches of 2,000, 4,400 in batches of 25,000).
 pub const ADAPTIVE_BATCH_SIZE: usize = 2_000;
 
 impl Default for Defaults {
@@ -209,7 +212,8 @@ impl Replication {
     /// ```
     ///
     /// # Errors
-    /// Returns an error for the first field that is missing, mistyped, out of range, in conflict with another field, or not yet supported.
+    /// Returns an error for the first field that is missing, mistyped, out of range, in conflict with another field, or
+    /// not yet supported.
     pub fn parse(object: &Map<String, Value>, defaults: &Defaults) -> Result<Self, Error> {
         let fields = Fields(object);
         let [source_proxy, target_proxy] = fields.proxies(&defaults.proxy_schemes)?;

@@ -71,14 +71,14 @@ fn one_proxy_is_for_both_sides_and_two_are_each_for_its_own() {
 }
 
 #[test]
-fn a_jobs_socket_options_go_over_the_settings() {
+fn a_jobs_socket_options_override_the_settings() {
     let replication = with(json!({"socket_options": "[{sndbuf, 10000}, {potato, true}]"})).unwrap();
     let expected = SocketOptions { sndbuf: Some(10_000), ..SocketOptions::default() };
     assert_eq!(replication.socket_options, expected);
 }
 
 #[test]
-fn what_is_left_out_comes_from_the_defaults() {
+fn omitted_fields_come_from_the_defaults() {
     let replication = with(json!({"continuous": null, "unknown": {"x": 1}})).unwrap();
     assert!(!replication.continuous && replication.use_checkpoints && replication.use_bulk_get);
     assert_eq!(replication.worker_processes, 4);
@@ -89,7 +89,7 @@ fn what_is_left_out_comes_from_the_defaults() {
 }
 
 #[test]
-fn what_a_job_asks_for_goes_before_the_settings() {
+fn a_jobs_fields_override_the_settings() {
     let replication = with(json!({"worker_processes": 2, "worker_batch_size": 10, "http_connections": 3,
         "connection_timeout": 4000, "retries_per_request": 0, "use_checkpoints": false,
         "checkpoint_interval": 5000, "use_bulk_get": false}))

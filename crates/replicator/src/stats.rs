@@ -63,7 +63,8 @@ impl Stats {
             bulk_get_attempts: self.bulk_get_attempts + before.bulk_get_attempts,
             bulk_get_docs: self.bulk_get_docs + before.bulk_get_docs,
             bytes_written: self.bytes_written + before.bytes_written,
-            // Sequences keep their earlier value until the run has its own. The number of pending changes does not carry over from the run before.
+            // Sequences keep their earlier value until the run has its own. The number of pending changes does not
+            // carry over from the run before.
             checkpointed_source_seq: self
                 .checkpointed_source_seq
                 .or_else(|| before.checkpointed_source_seq.clone()),

@@ -1,7 +1,7 @@
 //! A request's body that reports its progress.
 //!
-//! A request fails when nothing moves for a while. A large body on a slow link moves all the time and gets no response for long. Bodies are therefore
-//! sent in pieces, and every piece that the connection takes is counted.
+//! A request fails when nothing moves for a while. A large body on a slow link moves all the time and gets no response
+//! for long. Bodies are therefore sent in pieces, and every piece that the connection takes is counted.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,14 +32,15 @@ impl Progress {
 
     /// The time between the first and the last piece that the connection took.
     pub fn took(&self) -> Duration {
-        let pieces = self.pieces.lock().expect("nobody panics with it");
+        let pieces = self.pieces.lock().expect("no thread panics while it holds this lock");
         pieces.map_or(Duration::ZERO, |(first, last)| last.duration_since(first))
     }
 
     fn add(&self, piece: &Bytes) {
         self.bytes.fetch_add(piece.len() as u64, Ordering::Relaxed);
         let now = Instant::now();
-        self.pieces.lock().expect("nobody panics with it").get_or_insert((now, now)).1 = now;
+        self.pieces.lock().expect("no thread panics while it holds this lock").get_or_insert((now, now)).1 =
+            now;
     }
 }
 

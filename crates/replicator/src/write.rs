@@ -1,10 +1,11 @@
 //! Writing revisions to the target: `_bulk_docs` with `new_edits=false`.
 //!
-//! A [`WriteBuffer`] holds the request's body while it grows; each document is copied into it once, as its JSON text. If a target rejects the request
-//! as too large (413), it is halved repeatedly, down to single documents. A single document that is too large counts as a write failure, as do
-//! documents whose rows contain an error ([`crate::refusal`]). A batch that the target rejects as wrong (400, 415) is also halved, so that only the
-//! wrong document is rejected or named. The same applies to a batch that the target does not finish in time. The time that the target needs
-//! determines the size of a write ([`crate::pace`]).
+//! A [`WriteBuffer`] holds the request's body while it grows; each document is copied into it once, as its JSON text.
+//! If a target rejects the request as too large (413), it is halved repeatedly, down to single documents. A single
+//! document that is too large counts as a write failure, as do documents whose rows contain an error
+//! ([`crate::refusal`]). A batch that the target rejects as wrong (400, 415) is also halved, so that only the wrong
+//! document is rejected or named. The same applies to a batch that the target does not finish in time. The time that
+//! the target needs determines the size of a write ([`crate::pace`]).
 
 use std::ops::Range;
 use std::time::Duration;
@@ -19,8 +20,8 @@ use crate::pace::Pace;
 use crate::refusal;
 use crate::stats::Tally;
 
-/// A buffer of this size is written even if more documents are available. With `worker_processes` such writes in flight, this bounds memory; larger
-/// writes gain nothing at CouchDB.
+/// A buffer of this size is written even if more documents are available. With `worker_processes` such writes in
+/// flight, this bounds memory; larger writes gain nothing at CouchDB.
 const FULL_BYTES: usize = 4 * 1024 * 1024;
 /// A buffer with this many documents is written: CouchDB slows down beyond some thousands.
 const FULL_DOCS: usize = 2_000;
@@ -161,8 +162,8 @@ struct Refusal {
     reason: String,
 }
 
-/// One attempt. Returns how many documents the target rejected permanently. Calls `took` with the time that the target needed, after a complete
-/// response or a timeout.
+/// One attempt. Returns how many documents the target rejected permanently. Calls `took` with the time that the target
+/// needed, after a complete response or a timeout.
 async fn post(target: &Peer, body: Bytes, took: impl Fn(Duration)) -> Result<u64, Error> {
     let request = Request::post("_bulk_docs", body);
     let answered = async {

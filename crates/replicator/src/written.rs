@@ -1,7 +1,7 @@
 //! An endpoint as the user wrote it, which determines a replication's id.
 //!
-//! CouchDB does not normalize URLs. A host in capitals, a percent-encoded user's name, or `%2f` instead of `%2F` makes another replication, with its
-//! own checkpoints. Requests go to the normalized [`crate::endpoint::Endpoint::url`].
+//! CouchDB does not normalize URLs. A host in capitals, a percent-encoded user's name, or `%2f` instead of `%2F` makes
+//! another replication, with its own checkpoints. Requests go to the normalized [`crate::endpoint::Endpoint::url`].
 
 use std::collections::BTreeMap;
 

@@ -48,7 +48,7 @@ async fn later_writes_follow_and_a_stop_leaves_a_checkpoint() {
 }
 
 #[tokio::test]
-async fn a_run_says_when_it_has_nothing_to_do_and_when_it_has_again() {
+async fn a_run_reports_when_it_is_idle_and_when_it_is_busy_again() {
     let (source, target) = Peer::pair().await;
     let (from, to) = (source.create("from").await, target.create("to").await);
     from.put("a", &json!({})).await;
@@ -131,7 +131,7 @@ async fn a_run_that_was_stopped_in_the_middle_goes_on_from_its_checkpoint() {
 }
 
 #[tokio::test]
-async fn a_checkpoint_that_somebody_deletes_is_written_again() {
+async fn a_deleted_checkpoint_is_written_again() {
     let (source, target) = Peer::pair().await;
     let (from, to) = (source.create("from").await, target.create("to").await);
     from.put("a", &json!({})).await;

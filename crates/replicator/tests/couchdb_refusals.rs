@@ -1,5 +1,5 @@
-//! Compares rejections of documents with a real CouchDB's own replicator. For each rejection, and each way in which a document travels, both skip the
-//! document or both end with an error.
+//! Compares rejections of documents with a real CouchDB's own replicator. For each rejection, and each way in which a
+//! document travels, both skip the document or both end with an error.
 
 use crate::common::{attached, run};
 use futures::stream::{self, StreamExt};
@@ -108,7 +108,7 @@ async fn source(database: &Database, id: &str, bytes: Option<usize>) {
 }
 
 #[tokio::test]
-async fn for_every_refusal_and_every_way_the_end_is_couchdbs() {
+async fn every_refusal_ends_as_in_couchdb_in_every_way_of_travel() {
     let Some(couchdb) = CouchDb::shared().await else { return };
     let peer = couchdb.peer();
     let mut cases: Vec<(&str, Database, Refusal)> = Vec::new();

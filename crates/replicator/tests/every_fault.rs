@@ -1,5 +1,5 @@
-//! Every fault at every request of a run: the run recovers, or fails with an error that names the request. It never hangs, and never reports
-//! incomplete work as done.
+//! Every fault at every request of a run: the run recovers, or fails with an error that names the request. It never
+//! hangs, and never reports incomplete work as done.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -139,7 +139,7 @@ async fn all(retries: u32) {
 }
 
 #[tokio::test]
-async fn every_fault_of_every_request_is_told_and_the_next_run_is_well() {
+async fn every_fault_of_every_request_is_reported_and_the_next_run_succeeds() {
     all(0).await;
 }
 

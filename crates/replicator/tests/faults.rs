@@ -27,7 +27,7 @@ fn check(error: &Error, words: &[&str]) {
 }
 
 #[tokio::test]
-async fn each_fault_of_the_source_is_told_and_the_next_run_is_well() {
+async fn each_fault_of_the_source_is_reported_and_the_next_run_succeeds() {
     let (source, target) = tokio::join!(secured(), secured());
     let (from, to) = (source.create("from").await, target.create("to").await);
     Dataset::small().load(&from).await;
@@ -94,7 +94,7 @@ fn one_request_each() -> Vec<(&'static str, &'static str, Fault, &'static [&'sta
 }
 
 #[tokio::test]
-async fn a_fault_in_any_one_request_is_told_and_the_next_run_is_well() {
+async fn a_fault_in_any_one_request_is_reported_and_the_next_run_succeeds() {
     let (source, target) = tokio::join!(secured(), secured());
     let from = source.create("from").await;
     Dataset::small().load(&from).await;
@@ -124,7 +124,7 @@ async fn a_fault_in_any_one_request_is_told_and_the_next_run_is_well() {
 }
 
 #[tokio::test]
-async fn requests_are_repeated_until_the_peer_is_well() {
+async fn requests_are_repeated_until_the_peer_recovers() {
     let (source, target) = Peer::pair().await;
     let (from, to) = (source.create("from").await, target.create("to").await);
     Dataset::small().load(&from).await;

@@ -17,8 +17,8 @@ use turnwise_testkit::{Fake, Reply, Step, process};
 const SOURCE: &str = "TURNWISE_TEST_SOURCE";
 const TARGET: &str = "TURNWISE_TEST_TARGET";
 
-/// The memory of a process without optimisation, and what a run may add to it: write buffers, of which four may be in flight, and the pieces in the
-/// connections.
+/// The memory of a process without optimisation, and the memory that a run may add. A run adds up to four write buffers
+/// in flight, and the pieces in the connections.
 const ALLOWED_MB: f64 = 64.0;
 
 /// The number of concurrent runs, each into its own database.

@@ -161,7 +161,7 @@ async fn headers_and_the_targets_parameters_go_along() {
 }
 
 #[tokio::test]
-async fn a_database_that_is_not_there_is_told_by_its_name() {
+async fn a_missing_database_is_named_in_the_error() {
     let (source, target) = Peer::pair().await;
     let (from, to) = (source.create("from").await, target.db("missing"));
     let error = run(from.url(), to.url(), json!({})).await.unwrap_err();

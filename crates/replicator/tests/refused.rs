@@ -40,7 +40,7 @@ async fn documents_with_too_long_ids_are_left_out_and_counted() {
 }
 
 #[tokio::test]
-async fn a_document_that_the_target_takes_for_wrong_is_named() {
+async fn a_document_that_the_target_rejects_as_invalid_is_named() {
     let (source, target) = tokio::join!(Fake::start(), Fake::start());
     source.fill("d", 60, 10);
     source.put([json!({"_id": "worm"})]);
@@ -120,7 +120,7 @@ async fn a_row_with_an_error_is_passed_over_whatever_the_error() {
 }
 
 #[tokio::test]
-async fn of_a_batch_that_is_refused_only_what_is_wrong_with_attachments_is_passed_over() {
+async fn in_a_refused_batch_only_attachment_errors_are_passed_over() {
     for (status, reason, attachments, passed_over) in [
         (400, ATTACHMENT_NAME, true, true),
         (415, "no", true, true),

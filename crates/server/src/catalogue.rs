@@ -77,8 +77,8 @@ pub(crate) fn stated(locks: Locks, catalogue: &Catalogue) -> Result<Requests, St
     }
 }
 
-/// The locks that the catalogue derives for a job that declares none. They always fit into the job: if a level has too many names, the job locks the
-/// whole level.
+/// The locks that the catalogue derives for a job that declares none. They always fit into the job: if a level has too
+/// many names, the job locks the whole level.
 pub(crate) fn derived(job: &NewJob, catalogue: &Catalogue, limits: &Limits) -> Requests {
     if catalogue.line(&job.job_type).is_none() {
         return Requests::default();

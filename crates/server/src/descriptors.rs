@@ -1,8 +1,8 @@
 //! File descriptors: raises the process's limit, and divides it between connections and all other uses.
 //!
-//! A process without free descriptors can neither open files nor accept connections, so everything fails at the same time. Only connections grow
-//! without bound, so they are limited to a part of the descriptors. The rest is for the store, for name resolution, for the pipes of commands, and
-//! for libraries.
+//! A process without free descriptors can neither open files nor accept connections, so everything fails at the same
+//! time. Only connections grow without bound, so they are limited to a part of the descriptors. The rest is for the
+//! store, for name resolution, for the pipes of commands, and for libraries.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -24,7 +24,8 @@ pub(crate) struct Connections {
     pub outgoing: usize,
 }
 
-/// Raises this process's limit as far as the system allows, and divides the descriptors. At most `commands` commands run at the same time.
+/// Raises this process's limit as far as the system allows, and divides the descriptors. At most `commands` commands
+/// run at the same time.
 pub(crate) fn raised(commands: usize) -> Connections {
     let limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.unwrap_or(MOST).min(MOST);

@@ -1,6 +1,7 @@
 //! The HTTP API, the configuration, and the composition of all parts.
 //!
-//! [`Server::start`] composes one process from the store, a worker with the replication handler, the doc processor and the HTTP listener:
+//! [`Server::start`] composes one process from the store, a worker with the replication handler, the doc processor and
+//! the HTTP listener:
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -7,8 +7,8 @@ const MAX_URL_BYTES: usize = 500;
 /// Longest name of a node, in bytes.
 const MAX_NAME_BYTES: usize = 100;
 
-/// Checks a node's name: 1 to 100 letters, digits and `@ . - _ : [ ]`. It may not begin with `_`, because CouchDB's API uses such names itself
-/// (`/_node/_local`).
+/// Checks a node's name: 1 to 100 letters, digits and `@ . - _ : [ ]`. It may not begin with `_`, because CouchDB's API
+/// uses such names itself (`/_node/_local`).
 ///
 /// # Errors
 /// The problem, as the rest of a sentence that begins with the name.
@@ -17,7 +17,7 @@ pub fn check_name(name: &str) -> Result<(), String> {
     match fits && name.chars().all(may_stand_in_a_name) {
         true => Ok(()),
         false => Err(format!(
-            "must have 1 to {MAX_NAME_BYTES} letters, digits and any of @ . - _ : [ ], and none of _ at its front"
+            "must have 1 to {MAX_NAME_BYTES} letters, digits and any of @ . - _ : [ ], and must not begin with _"
         )),
     }
 }
@@ -26,8 +26,8 @@ fn may_stand_in_a_name(char: char) -> bool {
     char.is_ascii_alphanumeric() || "@.-_:[]".contains(char)
 }
 
-/// The default name for a listener: its address. A node that listens on all addresses uses the machine's name instead, so that such nodes have
-/// different names.
+/// The default name for a listener: its address. A node that listens on all addresses uses the machine's name instead,
+/// so that such nodes have different names.
 pub(crate) fn default_name(listen: SocketAddr) -> String {
     if !listen.ip().is_unspecified() {
         return format!("turnwise@{listen}");
@@ -64,8 +64,8 @@ pub fn check_advertised(url: &str) -> Result<(), String> {
     }
 }
 
-/// Identifies a listener that only one process can have at a time: this boot of the machine, the network namespace of the process, and the address.
-/// `None` if the system does not provide these.
+/// Identifies a listener that only one process can have at a time: this boot of the machine, the network namespace of
+/// the process, and the address. `None` if the system does not provide these.
 pub(crate) fn place(listen: SocketAddr) -> Option<String> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let network = std::fs::read_link("/proc/self/ns/net").ok()?;
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn default_names_are_names_and_tell_the_port() {
+    fn default_names_are_valid_and_contain_the_port() {
         for listen in ["127.0.0.1:7984", "[::1]:1", "0.0.0.0:7984", "[::]:7984"] {
             let name = default_name(listen.parse().unwrap());
             assert_eq!(check_name(&name), Ok(()), "{name}");

@@ -68,8 +68,8 @@ impl Server {
         Self::start_node(config, None).await
     }
 
-    /// Starts another node on a store that is already open, instead of the store of the configuration. The nodes of one process can even share an
-    /// embedded store.
+    /// Starts another node on a store that is already open, instead of the store of the configuration. The nodes of one
+    /// process can even share an embedded store.
     ///
     /// # Errors
     /// As with [`Server::start`].
@@ -90,7 +90,7 @@ impl Server {
             tracing::warn!(
                 %listen,
                 commands = config.command.enabled,
-                "everyone who can reach this address may read, change and delete every job: there are no logins yet"
+                "every client that can reach this address may read, change and delete every job: there are no logins yet"
             );
         }
         let no_listener = |cause| StartError::Listen { listen, cause };
@@ -344,7 +344,7 @@ where
     let task = async move {
         while !stop.is_cancelled() {
             if let Err(error) = AbortOnDropHandle::new(tokio::spawn(run(stop.clone()))).await {
-                tracing::error!(%error, part = name, "a part of the server ended badly: it starts again");
+                tracing::error!(%error, part = name, "a part of the server panicked; it restarts");
             }
             tokio::select! {
                 () = stop.cancelled() => {}
@@ -358,7 +358,7 @@ where
 impl Service {
     async fn ended(self) {
         if let Err(error) = self.task.await {
-            tracing::error!(%error, part = self.name, "a part of the server ended badly");
+            tracing::error!(%error, part = self.name, "a part of the server panicked");
         }
     }
 }
@@ -369,8 +369,9 @@ impl RunningServer {
         self.listen
     }
 
-    /// Returns when this process can no longer use the store, with the reason in one line. The process should then end, and a supervisor should
-    /// restart it. A store that is full or unavailable recovers by itself, and never ends a server.
+    /// Returns when this process can no longer use the store, with the reason in one line. The process should then end,
+    /// and a supervisor should restart it. A store that is full or unavailable recovers by itself, and never ends a
+    /// server.
     pub async fn ended(&self) -> String {
         self.store.ended().await
     }
@@ -385,15 +386,16 @@ impl RunningServer {
         &self.events
     }
 
-    /// Applies a configuration file that was read again. Settings that can change at run time take effect soon. Other changes are logged, and wait
-    /// for the next start.
+    /// Applies a configuration file that was read again. Settings that can change at run time take effect soon. Other
+    /// changes are logged, and wait for the next start.
     pub fn reload(&self, file: Config) {
         for (section, key) in self.shared.reload(file) {
             tracing::warn!("[{section}] {key} has changed in the file: it needs a restart");
         }
     }
 
-    /// Ends open feeds and waiting requests. Every job writes its checkpoint and is given back. Returns when all parts have stopped, within 10 s.
+    /// Ends open feeds and waiting requests. Every job writes its checkpoint and is given back. Returns when all parts
+    /// have stopped, within 10 s.
     pub async fn shutdown(self) {
         let RunningServer { stop, workers, services, http, .. } = self;
         stop.cancel();
@@ -403,7 +405,7 @@ impl RunningServer {
             tokio::join!(workers, services, Service { name: "listener", task: http }.ended());
         };
         if tokio::time::timeout(STOP_TIMEOUT, stopped).await.is_err() {
-            tracing::error!("the server did not stop in time: what is left is recovered by the next start");
+            tracing::error!("the server did not stop in time; the next start recovers the rest");
         }
     }
 }
@@ -423,7 +425,7 @@ async fn beside(
         if !mirrors.is_empty() {
             tracing::warn!(
                 databases = mirrors.join(", "),
-                "mirrors of an upstream that is not configured: their replications go on here; delete the databases to end them"
+                "no upstream is configured, but the store has mirrors of one: their replications still run here; to end them, delete the databases"
             );
         }
         return Ok(None);

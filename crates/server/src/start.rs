@@ -1,8 +1,8 @@
 //! The checks before a server starts, and the errors that they report.
 //!
-//! The row [`Keyspace::format`] states the format of a store's data. A node that finds an empty store writes this row, together with all other
-//! initial rows. It does so in one transaction, which also proves that the store was empty. If several nodes start on an empty store at the same
-//! time, one of them commits, and the others then find the rows.
+//! The row [`Keyspace::format`] states the format of a store's data. A node that finds an empty store writes this row,
+//! together with all other initial rows. It does so in one transaction, which also proves that the store was empty. If
+//! several nodes start on an empty store at the same time, one of them commits, and the others then find the rows.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use turnwise_store::{
 
 use crate::config::Config;
 
-/// How long opening a shared store may take, and as long again each request of the start to the store.
+/// The time limit of opening a shared store, and of each request to the store during the start.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A foreign row's key is shown up to this length, in bytes.
 const MAX_SHOWN_BYTES: usize = 60;
@@ -46,7 +46,7 @@ pub enum StartError {
     #[error("the node's URL: {0}")]
     Advertised(String),
     /// The store cannot be opened or used now.
-    #[error("{}", told(store, cause))]
+    #[error("{}", described(store, cause))]
     Store {
         /// Its URL, without a password.
         store: String,
@@ -55,8 +55,8 @@ pub enum StartError {
     },
     /// The store holds rows that turnwise has not written.
     #[error(
-        "the store {store} holds rows that are not turnwise's (the first key is {key}): give turnwise a part of its own, \
-         with another prefix or directory, or the store that was meant"
+        "the store {store} holds rows that are not turnwise's (the first key is {key}): give turnwise a prefix or \
+         directory of its own, or correct the store's URL"
     )]
     Foreign {
         /// Its URL, without a password.
@@ -112,8 +112,8 @@ pub enum StartError {
     Settings(QueueError),
     /// The upstream does not return its UUID, which a new store would adopt.
     #[error(
-        "the upstream {upstream} does not answer ({cause}), and a new store takes its uuid over, so that replications go on \
-         from the checkpoints that it left: start turnwise once it answers, or set [couchdb] uuid"
+        "the upstream {upstream} does not answer ({cause}). A new store adopts its uuid, so that replications resume \
+         from its checkpoints: start turnwise once it answers, or set [couchdb] uuid"
     )]
     Upstream {
         /// Its URL, without a password.
@@ -126,16 +126,16 @@ pub enum StartError {
     Client(turnwise_replicator::Error),
 }
 
-fn told(store: &str, cause: &StoreError) -> String {
+fn described(store: &str, cause: &StoreError) -> String {
     match cause {
         StoreError::Unavailable(reason) => format!("the store {store} is unavailable: {reason}"),
         StoreError::NoRoom { what, place } => {
-            format!("the store {store} has no room: {what} ({place}); start turnwise once there is some")
+            format!("the store {store} has no room: {what} ({place}); start turnwise once there is room")
         }
         StoreError::Misuse(reason) => format!("the store {store} cannot be used: {reason}"),
         StoreError::Corrupt(what) => {
             format!(
-                "the store {store} is corrupt: {what}; restore it from a backup, and keep what is there to be looked at"
+                "the store {store} is corrupt: {what}; restore it from a backup, and keep the damaged store for analysis"
             )
         }
         error => format!("the store {store}: {error}; try again"),
@@ -155,7 +155,7 @@ fn listen_hint(cause: &io::Error) -> &'static str {
             ": this machine has no such address; choose another one with --listen"
         }
         io::ErrorKind::PermissionDenied => {
-            ": ports below 1024 are the system's; choose another one with --listen"
+            ": ports below 1024 need privileges; choose another one with --listen"
         }
         _ => "",
     }
@@ -194,8 +194,8 @@ impl Opened {
         Opened { store, exclusive: false, url: url.to_string() }
     }
 
-    /// Runs one operation of the start on the store. A shared store that does not respond in time ends the start. An embedded store has no time
-    /// limit, because it may have any amount of work to do.
+    /// Runs one operation of the start on the store. A shared store that does not respond in time ends the start. An
+    /// embedded store has no time limit, because it may have any amount of work to do.
     pub(crate) async fn asked<T, E: Into<Refused>>(
         &self,
         asked: impl Future<Output = Result<T, E>>,
@@ -334,7 +334,7 @@ async fn check_empty(tx: &Transaction, keys: &Keyspace) -> Result<(), Refused> {
     match tx.range_with(everything, Isolation::Serializable).await?.first() {
         None => Ok(()),
         Some((key, _)) if keys.contains(key) => Err(StoreError::Corrupt(
-            "it has rows of turnwise's, and not the one that tells their format".into(),
+            "it has rows of turnwise, but not the row that states their format".into(),
         )
         .into()),
         Some((key, _)) => Err(Refused::Foreign { key: shown(key) }),
@@ -367,7 +367,7 @@ async fn server_uuid(
                 return Err(Refused::OtherUuid { theirs });
             }
             tracing::warn!(
-                "the configured uuid is not the one that this store was used with: replications look for checkpoints under \
+                "the configured uuid is not the one that this store had before: replications look for checkpoints under \
                  new ids, and start over where there are none"
             );
         }

@@ -171,7 +171,7 @@ async fn a_replicator_database_is_the_same_everywhere() {
 }
 
 #[tokio::test]
-async fn what_runs_where_is_told_by_every_node() {
+async fn every_node_reports_where_each_replication_runs() {
     let (source, target) = Peer::pair().await;
     let from = source.create("from").await;
     from.put("a", &json!({})).await;

@@ -44,7 +44,7 @@ fn ids(answer: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn changes_tell_each_document_once_in_the_order_of_its_last_write() {
+async fn changes_list_each_document_once_in_the_order_of_its_last_write() {
     let server = TestServer::start().await;
     let a = server.put_ok("/_replicator/a", &failed(1)).await;
     let b = server.put_ok("/_replicator/b", &failed(1)).await;
@@ -67,7 +67,7 @@ async fn changes_tell_each_document_once_in_the_order_of_its_last_write() {
 }
 
 #[tokio::test]
-async fn feeds_are_filtered_by_ids_and_nothing_that_runs() {
+async fn feeds_are_filtered_by_ids_and_never_by_a_function() {
     let server = TestServer::start().await;
     for id in ["a", "b", "_design/d"] {
         server.put_ok(&format!("/_replicator/{id}"), &failed(1)).await;
@@ -103,7 +103,7 @@ async fn a_longpoll_waits_for_the_first_change() {
 }
 
 #[tokio::test]
-async fn a_continuous_feed_goes_on_and_ends_when_it_is_told() {
+async fn a_continuous_feed_ends_at_its_limit_or_its_timeout() {
     let server = TestServer::start().await;
     server.put_ok("/_replicator/a", &failed(1)).await;
     let mut feed = Lines::open(&server, "feed=continuous&heartbeat=10&limit=3").await;

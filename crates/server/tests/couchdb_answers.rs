@@ -1,5 +1,5 @@
-//! Compares complete responses with a real CouchDB's. Both servers get the same requests about replications of the same source. The test compares the
-//! responses member by member and value by value, except for [`DIFFERENCES`].
+//! Compares complete responses with a real CouchDB's. Both servers get the same requests about replications of the same
+//! source. The test compares the responses member by member and value by value, except for [`DIFFERENCES`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -361,7 +361,7 @@ async fn a_malformed_document_is_refused_as_by_couchdb() {
 }
 
 #[tokio::test]
-async fn a_requests_name_is_the_clients_if_it_has_given_one() {
+async fn a_request_keeps_the_id_that_its_client_chose() {
     let turnwise = TestServer::start().await;
     for path in ["/", "/_up", "/_active_tasks", "/_replicator/none", "/nothing", "/_replicator/_changes"] {
         let named = turnwise.send(turnwise.request("GET", path).header("X-Couch-Request-ID", "abc")).await;

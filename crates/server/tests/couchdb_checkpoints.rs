@@ -1,5 +1,6 @@
-//! Checkpoints shared with a real CouchDB: with its UUID, turnwise resumes where CouchDB's own replicator stopped, and CouchDB resumes after
-//! turnwise. The test runs only if a CouchDB can be started. Golden tests of ids and of the checkpoints' layout run everywhere.
+//! Checkpoints shared with a real CouchDB: with its UUID, turnwise resumes where CouchDB's own replicator stopped, and
+//! CouchDB resumes after turnwise. The test runs only if a CouchDB can be started. Golden tests of ids and of the
+//! checkpoints' layout run everywhere.
 
 use crate::common::TestServer;
 use serde_json::{Value, json};

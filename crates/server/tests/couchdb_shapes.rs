@@ -1,6 +1,6 @@
-//! Compares the shape of every response with CouchDB's. `golden/couchdb-3.5.0.json` has the responses of a real CouchDB 3.5.0 to a series of
-//! requests. The test makes the same requests in the same order. Each response must have the same status, the same members with the same types, and
-//! for errors the same words, except for [`DIFFERENCES`].
+//! Compares the shape of every response with CouchDB's. `golden/couchdb-3.5.0.json` has the responses of a real CouchDB
+//! 3.5.0 to a series of requests. The test makes the same requests in the same order. Each response must have the same
+//! status, the same members with the same types, and for errors the same words, except for [`DIFFERENCES`].
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ const DIFFERENCES: &[(&str, &str)] = &[
     ("*", "$.owner: missing"),
     ("*", "$.rows[].doc.owner: missing"),
     ("*", "$.results[].docs[].ok.owner: missing"),
-    // turnwise shows it in documents that have ended, as older releases of CouchDB did.
+    // turnwise shows the id in documents that have ended, as older releases of CouchDB did.
     ("*", "$._replication_id: added"),
     ("*", "$.rows[].doc._replication_id: added"),
     // turnwise shows source and target even before the replication id is known.

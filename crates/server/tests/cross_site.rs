@@ -26,7 +26,7 @@ async fn get(server: &TestServer, path: &str, headers: &str) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn a_name_that_strangers_can_point_here_is_refused() {
+async fn a_host_name_that_can_be_rebound_is_refused() {
     let server = TestServer::start_with("[listener]\nnames = Jobs.Example, turnwise\n").await;
     let port = server.server.listen().port();
     for path in ["/", "/_up", "/_all_dbs", "/v1/jobs", "/v1/openapi.json", "/nothing"] {
@@ -133,7 +133,8 @@ async fn a_form_of_another_site_cancels_no_job() {
     assert_eq!(server.post(cancel, &json!({"x": 1})).await.error(), (400, "bad_request"));
     assert_eq!(server.post_empty("/v1/jobs/t/a/retry").await.status, 200);
     assert_eq!(server.post(cancel, &json!({})).await.body, json!({"state": "cancelled"}));
-    // Forms cannot send PUT and DELETE, and scripts need a preflight request first. So curl may declare any content type, as with CouchDB.
+    // Forms cannot send PUT and DELETE, and scripts need a preflight request first. So curl may declare any content
+    // type, as with CouchDB.
     let put =
         server.request("PUT", "/_replicator/e").header("content-type", "application/x-www-form-urlencoded");
     assert_eq!(server.send(put.body(crate::common::failed(2).to_string())).await.status, 201);
@@ -163,7 +164,8 @@ async fn a_page_of_another_site_changes_nothing() {
             let answer = server.send(request.body(body.clone())).await;
             assert_eq!(answer.error(), (403, "forbidden"), "{method} {path} {origin}");
         }
-        // A page of another site may send the request, but its browser does not let it read the response, which grants no permission.
+        // A page of another site may send the request, but its browser does not let it read the response, which grants
+        // no permission.
         let answer = server.send(server.request("GET", "/_all_dbs").header("origin", origin)).await;
         assert_eq!((answer.status, answer.header("access-control-allow-origin")), (200, ""));
     }

@@ -144,7 +144,7 @@ async fn requests_out_of_bounds_are_refused() {
 }
 
 #[tokio::test]
-async fn wrong_requests_are_told_what_is_wrong() {
+async fn errors_of_wrong_requests_state_the_problem() {
     let server = TestServer::start().await;
     let said = |answer: &crate::common::Answer| answer.body["reason"].as_str().unwrap().to_owned();
     let text =

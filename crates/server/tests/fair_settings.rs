@@ -1,4 +1,5 @@
-//! Settings of fair share and rotation: changed while the server runs, rejected with a description of valid values, and persistent.
+//! Settings of fair share and rotation: changed while the server runs, rejected with a description of valid values, and
+//! persistent.
 
 use crate::common::{Answer, Cluster, TestServer};
 use serde_json::{Value, json};
@@ -21,7 +22,7 @@ fn entry(section: &str, tenant: &str) -> String {
 }
 
 #[tokio::test]
-async fn each_changes_at_run_time_refuses_what_cannot_be_and_is_kept() {
+async fn each_setting_changes_at_run_time_refuses_invalid_values_and_persists() {
     let of_file = "max_churn = 3\n[replicator.shares]\nx/_replicator = 4\n";
     let server = TestServer::start_with(of_file).await;
     let whole = |range: &str| format!("expected a whole number from {range}");
@@ -138,7 +139,7 @@ async fn a_section_takes_ten_thousand_tenants_and_not_one_more() {
     }
     let one_more = set(node, "shares/one-more", "5").await;
     assert_eq!(one_more.error(), (400, "bad_request"));
-    let reason = "[shares] one-more: expected at most 10000 tenants: leave the others to the default";
+    let reason = "[shares] one-more: expected at most 10000 tenants: remove one to add another";
     assert_eq!(one_more.body["reason"], reason);
     assert_eq!(set(node, "shares/tenant-5000", "5").await.body, "7", "one of them can change");
     assert_eq!(set(node, "replicator.shares/one-more", "5").await.status, 200, "another section has room");

@@ -197,7 +197,7 @@ async fn a_second_node_of_a_name_does_not_start() {
 }
 
 #[tokio::test]
-async fn a_store_that_fails_is_told_and_waited_for() {
+async fn a_failing_store_is_reported_and_retried() {
     let world = World::new();
     let server = world.start("a").await.unwrap();
     assert_eq!(world.until_up(&server, 200).await, json!({"status": "ok", "seeds": {}}));

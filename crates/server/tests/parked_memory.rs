@@ -24,14 +24,14 @@ static ALLOCATED: PeakAlloc = PeakAlloc;
 const PEER: &str = "TURNWISE_TEST_PEER";
 /// The numbers of parked jobs at which memory is measured. Other numbers are for manual measurements.
 const JOBS: (&str, &str) = ("TURNWISE_TEST_JOBS", "500,1500");
-/// The size of a segment of the store's log, and of its page cache. These bound the store's memory, independent of the number of jobs. They are small
-/// here, so that the store reaches them before the first measurement.
+/// The size of a segment of the store's log, and of its page cache. These bound the store's memory, independent of the
+/// number of jobs. They are small here, so that the store reaches them before the first measurement.
 const SEGMENT_BYTES: (&str, &str) = ("TURNWISE_TEST_SEGMENT_BYTES", "131072");
 /// See [`SEGMENT_BYTES`].
 const CACHE_BYTES: (&str, &str) = ("TURNWISE_TEST_CACHE_BYTES", "1048576");
 
-/// Maximum memory of an idle job. It took 0.2 to 0.3 kB in runs on a busy machine, and 1.8 to 2.5 kB on a quiet one. The cause of the difference was
-/// not investigated.
+/// Maximum memory of an idle job. It took 0.2 to 0.3 kB in runs on a busy machine, and 1.8 to 2.5 kB on a quiet one.
+/// The cause of the difference was not investigated.
 const ALLOWED_BYTES: usize = 4_000;
 /// Allocations that vary while nothing happens: reports, connections, responses.
 const NOISE_BYTES: usize = 100_000;

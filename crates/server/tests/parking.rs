@@ -106,7 +106,7 @@ async fn more_jobs_than_slots_are_all_live_and_hold_nothing() {
 }
 
 #[tokio::test]
-async fn it_is_pending_with_its_numbers_and_says_why() {
+async fn a_parked_job_is_pending_with_its_counters_and_its_reason() {
     let scene = Scene::new(1).await;
     scene.write(0, "before").await;
     let server = TestServer::start_with(CONFIG).await;
@@ -160,7 +160,7 @@ async fn a_write_in_the_moment_of_parking_is_not_lost() {
 }
 
 #[tokio::test]
-async fn what_was_written_while_the_feed_was_broken_arrives_although_nobody_told() {
+async fn writes_during_a_broken_feed_arrive_without_an_event() {
     let scene = Scene::new(6).await;
     let server = TestServer::start_with(CONFIG).await;
     scene.replicate(&server).await;
@@ -181,7 +181,7 @@ async fn what_was_written_while_the_feed_was_broken_arrives_although_nobody_told
 
 /// Events may be lost with such a line, so the server compares all sources, as after a feed that broke off.
 #[tokio::test]
-async fn after_a_line_that_says_nothing_of_sense_nothing_is_lost() {
+async fn a_malformed_line_of_the_feed_loses_no_write() {
     for line in ["{\"seq\":\"1-x\"}\n", "{\"db_name\":7,\"seq\":\"1-x\"}\n", "<html>\n"] {
         let (source, target) = tokio::join!(Fake::start(), Fake::start());
         // The number of documents, and the moment of the line.
@@ -237,7 +237,7 @@ async fn one_database_that_answers_500_keeps_no_other_from_being_compared() {
 }
 
 #[tokio::test]
-async fn what_was_written_while_turnwise_was_dead_arrives() {
+async fn writes_while_turnwise_was_down_arrive() {
     let scene = Scene::new(20).await;
     let server = TestServer::start_with(CONFIG).await;
     scene.replicate(&server).await;
@@ -323,7 +323,7 @@ async fn parked_jobs_are_cancelled_removed_and_written_again() {
 }
 
 #[tokio::test]
-async fn off_wakes_everyone_and_auto_parks_them_again() {
+async fn off_wakes_all_jobs_and_auto_parks_them_again() {
     let scene = Scene::new(5).await;
     let server = TestServer::start_with(CONFIG).await;
     scene.replicate(&server).await;

@@ -70,7 +70,7 @@ async fn a_one_shot_answer_has_every_field() {
 }
 
 #[tokio::test]
-async fn a_request_that_a_peer_refuses_is_told_so() {
+async fn a_request_that_a_peer_refuses_gets_that_error() {
     let peer = Peer::start().await;
     let (from, to) = (peer.create("from").await, peer.create("to").await);
     let proxy = FaultProxy::start(&peer).await;
@@ -87,7 +87,7 @@ async fn a_request_that_a_peer_refuses_is_told_so() {
 }
 
 #[tokio::test]
-async fn whatever_keeps_a_filters_code_away_is_a_404() {
+async fn every_failure_to_read_a_filters_code_is_a_404() {
     let peer = Peer::start().await;
     let from = peer.create("from").await;
     from.put("_design/app", &json!({"filters": {"f": "function () { return true }"}})).await;
@@ -105,7 +105,7 @@ async fn whatever_keeps_a_filters_code_away_is_a_404() {
 }
 
 #[tokio::test]
-async fn a_request_is_cancelled_by_whatever_names_it() {
+async fn a_request_is_cancelled_by_its_body_or_its_id() {
     let server = TestServer::start().await;
     let body = nowhere("x");
     let started = server.post("/_replicate", &body).await;
@@ -146,7 +146,7 @@ async fn a_request_is_cancelled_by_whatever_names_it() {
 }
 
 #[tokio::test]
-async fn the_later_document_fails_with_the_earlier_ones_name_and_may_have_its_place_when_it_is_gone() {
+async fn a_duplicate_document_fails_and_can_run_once_the_first_is_gone() {
     let server = TestServer::start().await;
     server.put("/x%2F_replicator", &json!({})).await;
     let rev = server.put_ok("/_replicator/first", &nowhere("x")).await;
@@ -377,7 +377,7 @@ async fn a_task_and_an_info_have_every_field() {
 }
 
 #[tokio::test]
-async fn null_and_unknown_members_are_as_if_they_were_not_there() {
+async fn null_and_unknown_members_are_ignored() {
     let server = TestServer::start().await;
     let id = async |body: &Value| {
         let answer = server.post("/_replicate", body).await;

@@ -106,7 +106,7 @@ async fn a_request_is_answered_with_its_report() {
 }
 
 #[tokio::test]
-async fn a_request_that_crashes_is_told_why_and_not_run_again() {
+async fn a_request_that_crashes_gets_the_reason_and_is_not_retried() {
     let peer = Peer::start().await;
     let from = peer.create("from").await;
     let server = TestServer::start_with("backoff_base_ms = 1\n").await;
@@ -174,7 +174,7 @@ async fn a_document_owns_its_job() {
 }
 
 #[tokio::test]
-async fn a_sick_source_crashes_the_job_with_a_reason_and_a_well_one_completes_it() {
+async fn a_failing_source_crashes_the_job_with_a_reason_and_a_recovered_one_completes_it() {
     let peer = Peer::start().await;
     let from = peer.create("from").await;
     from.put("d", &json!({})).await;
@@ -225,7 +225,7 @@ async fn a_filter_function_is_fetched_and_applied() {
 }
 
 #[tokio::test]
-async fn a_password_that_is_not_shown_is_still_there_after_an_edit() {
+async fn a_hidden_password_survives_an_edit() {
     let peer = Peer::options().admin("jan", "hunter2").start().await;
     let (from, to) = (peer.create("from").await, peer.create("to").await);
     from.put("d", &json!({})).await;
@@ -243,7 +243,7 @@ async fn a_password_that_is_not_shown_is_still_there_after_an_edit() {
 }
 
 #[tokio::test]
-async fn a_waiting_request_is_told_when_the_server_stops_and_its_job_goes_on_after() {
+async fn a_waiting_request_gets_503_when_the_server_stops_and_its_job_continues_later() {
     let peer = Peer::start().await;
     let (from, to) = (peer.create("from").await, peer.create("to").await);
     from.put("d", &json!({})).await;

@@ -20,7 +20,7 @@ async fn replications(server: &TestServer, peer: &Peer, count: usize) -> Databas
 }
 
 #[tokio::test]
-async fn less_room_stops_the_excess_at_the_next_cycle_and_more_is_filled_at_once() {
+async fn fewer_slots_stop_the_excess_at_the_next_cycle_and_new_slots_are_filled_at_once() {
     let peer = Peer::start().await;
     // One cycle a day: nothing that happens before waits for a cycle.
     let server =
@@ -57,7 +57,7 @@ async fn turns_are_taken_at_every_interval_and_none_without_churn() {
     let first = server.poll("/_active_tasks", |tasks| tasks[0]["doc_id"].is_string()).await;
     let runs = |tasks: &Value| tasks[0]["doc_id"].as_str().map(str::to_owned);
     let first = runs(&first).unwrap();
-    // Its progress is reported only after many cycles.
+    // When the job reports this write, many cycles have passed.
     source.put("document", &json!({})).await;
     server.poll("/_active_tasks", |tasks| tasks[0]["docs_written"] == 1).await;
     for other in (0..3).map(|n| n.to_string()).filter(|n| *n != first) {

@@ -155,7 +155,7 @@ async fn no_secret_leaves_the_server() {
 
 /// A server that rejects a login may repeat it in any form, even an unexpected one.
 #[tokio::test]
-async fn what_is_said_of_a_login_is_its_status() {
+async fn the_error_of_a_rejected_login_is_only_its_status() {
     let server = TestServer::start().await;
     let peer = Peer::options().admin("jan", "hunter2").start().await;
     let from = peer.create("from").await;

@@ -14,7 +14,7 @@ async fn get(node: &TestServer, name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_setting_is_read_changed_and_left_again_as_in_couchdb() {
+async fn a_setting_is_read_changed_and_removed_as_in_couchdb() {
     let server = TestServer::start_with("max_history = 7\n").await;
     assert_eq!(get(&server, "replicator/max_jobs").await, "500");
     let changed = set(&server, "replicator/max_jobs", " 20 ").await;
@@ -41,7 +41,7 @@ async fn a_setting_is_read_changed_and_left_again_as_in_couchdb() {
 }
 
 #[tokio::test]
-async fn the_passphrase_of_a_key_is_shown_to_nobody() {
+async fn the_passphrase_of_a_key_is_never_shown() {
     // The passphrase is unused: a passphrase without a key is no error.
     let server = TestServer::start_with("password = hunter2\n").await;
     assert_eq!(get(&server, "replicator/password").await, "*****");
@@ -49,7 +49,7 @@ async fn the_passphrase_of_a_key_is_shown_to_nobody() {
 }
 
 #[tokio::test]
-async fn what_is_said_of_connections_holds_at_once() {
+async fn connection_settings_take_effect_at_once() {
     let server = TestServer::start().await;
     for (name, before, value) in [
         ("connection_close_interval", "90000", "5000"),
@@ -74,7 +74,7 @@ async fn what_is_said_of_connections_holds_at_once() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_is_refused_and_the_old_value_stays() {
+async fn an_invalid_value_is_refused_and_the_old_value_stays() {
     let server = TestServer::start().await;
     let cases = [
         ("replicator/max_jobs", "0", "[replicator] max_jobs: expected a whole number from 1 to 100000"),

@@ -30,11 +30,11 @@ async fn set(store: &Store, key: bytes::Bytes, value: bytes::Bytes) {
 }
 
 #[tokio::test]
-async fn what_is_not_turnwises_is_refused_and_left_alone() {
+async fn a_store_of_another_program_is_refused_and_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let store = store(&folder);
     set(&store, "registry/pods/a\n".into(), "x".into()).await;
-    let Err(error) = start(&store).await else { panic!("it starts on somebody's rows") };
+    let Err(error) = start(&store).await else { panic!("it starts on rows of another program") };
     let text = error.to_string();
     assert!(matches!(error, StartError::Foreign { .. }), "{text}");
     assert!(text.contains(r"`registry/pods/a\n`") && text.contains("embedded:shared"), "{text}");
@@ -93,7 +93,7 @@ async fn nodes_that_start_at_once_on_an_empty_store_agree() {
 }
 
 #[tokio::test]
-async fn a_listener_that_is_taken_is_told() {
+async fn an_address_in_use_is_reported() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = taken.local_addr().unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -103,7 +103,7 @@ async fn a_listener_that_is_taken_is_told() {
 }
 
 #[tokio::test]
-async fn a_store_that_another_process_has_is_told() {
+async fn a_store_in_use_by_another_process_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let url = StoreUrl::embedded(folder.path());
     let first = Server::start(ServerConfig { store: url.clone(), ..config() }).await.unwrap();

@@ -64,7 +64,7 @@ impl Scene {
         // Jobs do not age between the answers and the pass.
         let server = TestServer::start_with("[queue]\ntick = 3600\n").await;
         for (n, job) in self.before.iter().enumerate() {
-            // A worker's charges of the last second are not in its rows: what runs is of tenants of its own.
+            // A worker's charges of the last second are not in its rows, so the running jobs belong to other tenants.
             add(&server, &format!("b{n}"), &format!("b{}", job.tenant), job).await;
         }
         let registered = server.post("/v1/workers/mail", &json!({ "slots": self.slots })).await;

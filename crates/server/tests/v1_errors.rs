@@ -182,7 +182,7 @@ async fn a_body_of_100_mb_is_refused_by_its_declared_length_before_it_is_sent() 
 }
 
 #[tokio::test]
-async fn who_sends_100_mb_before_reading_is_told_all_the_same() {
+async fn a_client_that_sends_100_mb_before_reading_still_gets_the_error() {
     let server = TestServer::start().await;
     let megabyte = vec![b' '; 1 << 20];
     let head = "POST /v1/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 104857600\r\n\r\n";
@@ -202,7 +202,7 @@ async fn who_sends_100_mb_before_reading_is_told_all_the_same() {
 }
 
 #[tokio::test]
-async fn who_sends_large_bodies_slowly_holds_up_nobody_with_small_ones() {
+async fn slow_large_bodies_do_not_delay_small_ones() {
     let server = TestServer::start().await;
     let head = "POST /v1/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 8000000\r\n\r\n{\"jobs\": [";
     let mut senders = Vec::new();

@@ -64,7 +64,7 @@ async fn worker(server: &TestServer) -> String {
 }
 
 #[tokio::test]
-async fn a_stream_tells_a_jobs_life_and_ends_with_it() {
+async fn a_stream_has_every_step_of_a_job_and_ends_with_it() {
     let server = TestServer::start().await;
     let worker = worker(&server).await;
     server.post("/v1/jobs/t", &json!({"id": "a", "options": {"password": "hunter2"}})).await;
@@ -111,7 +111,7 @@ async fn a_stream_tells_a_jobs_life_and_ends_with_it() {
 }
 
 #[tokio::test]
-async fn a_stream_that_broke_goes_on_where_it_was() {
+async fn a_broken_stream_resumes_where_it_was() {
     let server = TestServer::start_with("[jobs]\nbackoff_base_ms = 1\n").await;
     let worker = worker(&server).await;
     server.post("/v1/jobs/t", &json!({"id": "a"})).await;

@@ -27,7 +27,7 @@ async fn job(server: &TestServer, id: &str) -> Value {
 }
 
 #[tokio::test]
-async fn what_a_filter_pauses_waits_and_what_it_rejects_is_cancelled() {
+async fn a_paused_job_waits_and_a_rejected_one_is_cancelled() {
     let server = TestServer::start().await;
     for n in 0..120 {
         add(&server, json!({ "id": format!("p{n}"), "options": { "to": "x@example.org", "n": n } })).await;
@@ -102,7 +102,7 @@ async fn a_drained_server_starts_nothing_until_the_filter_goes() {
 }
 
 #[tokio::test]
-async fn of_limited_jobs_so_many_are_given_as_may_run() {
+async fn no_more_limited_jobs_are_given_out_than_may_run() {
     let server = TestServer::start().await;
     let put = server
         .put("/v1/filters/few", &json!({ "action": "rate_limit", "limit": 2, "when": "id ~ '^f'" }))

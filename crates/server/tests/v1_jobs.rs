@@ -57,7 +57,7 @@ async fn a_job_for_later_waits_for_its_time() {
 }
 
 #[tokio::test]
-async fn any_number_of_types_is_told_a_page_at_a_time() {
+async fn any_number_of_types_is_listed_page_by_page() {
     let server = TestServer::start().await;
     let names: Vec<String> = (0..1_003).map(|n| format!("t{n:04}")).collect();
     for some in names.chunks(1_000) {
@@ -232,7 +232,7 @@ async fn waiting_ends_with_the_job_or_with_the_time() {
 }
 
 #[tokio::test]
-async fn who_waits_is_told_when_the_job_goes_away_or_the_server_stops() {
+async fn a_waiting_client_gets_an_answer_when_the_job_is_removed_or_the_server_stops() {
     let server = TestServer::start().await;
     for id in ["a", "b"] {
         server.post("/v1/jobs/t", &json!({"id": id})).await;
@@ -365,7 +365,7 @@ async fn fail(server: &TestServer, path: &str, job: &Value) {
 }
 
 #[tokio::test]
-async fn what_has_failed_or_was_cancelled_runs_again_with_what_it_had() {
+async fn a_failed_or_cancelled_job_runs_again_with_its_original_values() {
     let server = TestServer::start().await;
     let added = json!({"id": "a", "tenant": "acme", "user": "jan", "options": {"to": "x"}, "priority": -4,
         "max_attempts": 1, "locks": {"node": {"exclusive": ["n1"]}}, "reason": ["rate-limit:7:net"]});
@@ -411,7 +411,7 @@ async fn what_has_failed_or_was_cancelled_runs_again_with_what_it_had() {
 }
 
 #[tokio::test]
-async fn a_job_that_is_added_again_keeps_what_is_not_given_anew() {
+async fn a_job_that_is_added_again_keeps_the_members_that_the_request_omits() {
     let server = TestServer::start().await;
     let added = json!({"id": "a", "tenant": "acme", "user": "jan", "options": {"to": "x"}, "summary": {"s": 1},
         "max_attempts": 4, "locks": {"node": {"exclusive": ["n1"]}}, "reason": ["rate-limit:7:net"], "priority": 3});

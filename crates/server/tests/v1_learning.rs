@@ -53,7 +53,7 @@ fn rounded(mut unknown: Value) -> Value {
 }
 
 #[tokio::test]
-async fn why_tells_what_is_unknown_and_after_some_runs_what_is_likely_also_after_a_restart() {
+async fn why_shows_unknown_locks_and_after_some_runs_a_prediction_that_survives_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("catalogue.toml");
     std::fs::write(&file, CATALOGUE).unwrap();
@@ -91,7 +91,7 @@ async fn why_tells_what_is_unknown_and_after_some_runs_what_is_likely_also_after
         assert_eq!(rounded(other["unknown"].clone()), unknown(None));
         assert_eq!(weight(&other, "network"), Some(json!(0.3)));
         let told = why(server, "stated").await["unknown"].clone();
-        assert_eq!(told[0]["because"], "what it locks was stated so when it was added", "{told}");
+        assert_eq!(told[0]["because"], "the job's declaration stated this when the job was added", "{told}");
         assert_eq!((told[0].get("line"), told[0].get("likely")), (None, None), "it is of no operation");
     };
     look(&server).await;

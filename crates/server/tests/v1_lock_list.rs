@@ -54,7 +54,7 @@ fn row(row: &Value) -> String {
 }
 
 #[tokio::test]
-async fn who_holds_waits_and_reserves_is_listed_by_place() {
+async fn jobs_that_hold_await_or_reserve_locks_are_listed_by_level_and_name() {
     let cluster = Cluster::start([""]).await;
     let server = cluster.at(0);
     assert_eq!(server.get("/v1/locks").await.body, json!({ "locks": [] }));
@@ -139,14 +139,14 @@ fn form_urlencoded(text: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_wrong_question_is_refused_with_what_is_wrong() {
+async fn a_wrong_query_is_refused_with_the_problem() {
     let server = TestServer::start().await;
     for (query, says) in [
         ("level=", "level: has an empty name"),
         ("level=node&name=a%0Ab", "name: has a name with control characters"),
         ("limit=0", "limit: must be from 1"),
-        ("after=x", "after: is no `next`"),
-        ("after=a/b/c/d/e/f", "after: is no `next`"),
+        ("after=x", "after: must be the `next`"),
+        ("after=a/b/c/d/e/f", "after: must be the `next`"),
         ("levels=node", "unknown field"),
     ] {
         let answer = server.get(&format!("/v1/locks?{query}")).await;
@@ -162,7 +162,7 @@ async fn why(server: &TestServer, id: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_job_asks_for_locks_while_it_runs_waits_for_them_and_gives_them_back() {
+async fn a_job_requests_locks_while_it_runs_waits_for_them_and_releases_them() {
     let cluster = Cluster::start([""]).await;
     let server = cluster.at(0);
     add(&cluster, "first", json!({ "node": { "exclusive": "unknown" } })).await;
@@ -260,7 +260,7 @@ async fn a_job_asks_for_locks_while_it_runs_waits_for_them_and_gives_them_back()
 }
 
 #[tokio::test]
-async fn a_job_tells_which_lock_it_cannot_have_because_of_whom_and_what_it_weighs() {
+async fn why_names_the_lock_that_is_not_free_the_jobs_that_block_it_and_the_weight() {
     let cluster = Cluster::start([""]).await;
     let server = cluster.at(0);
     add(&cluster, "holds", json!({ "instance": { "exclusive": ["web1"] } })).await;
@@ -271,7 +271,7 @@ async fn a_job_tells_which_lock_it_cannot_have_because_of_whom_and_what_it_weigh
     assert_eq!((&told["reason"], &told["state"]), (&json!("locked"), &json!("pending")), "{told}");
     let sentence = told["sentence"].as_str().unwrap();
     assert!(
-        sentence.starts_with("Starts when it can have instance/web1 (exclusive): `holds` of type `mail`"),
+        sentence.starts_with("Starts when it can take instance/web1 (exclusive): `holds` of type `mail`"),
         "{sentence}"
     );
     let locks = &told["locks"];

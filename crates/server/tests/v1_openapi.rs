@@ -24,7 +24,7 @@ async fn the_served_description_is_the_same() {
 }
 
 #[test]
-fn every_operation_tells_its_errors_and_every_member_is_explained() {
+fn every_operation_lists_its_errors_and_every_member_is_described() {
     let description: Value = serde_json::from_str(&turnwise_server::openapi()).unwrap();
     let mut operations = 0;
     for (path, methods) in description["paths"].as_object().unwrap() {

@@ -56,7 +56,7 @@ impl<'a> Worker<'a> {
 }
 
 #[tokio::test]
-async fn a_job_that_could_run_tells_what_it_waits_for() {
+async fn a_pending_job_states_what_it_waits_for() {
     let server = TestServer::start().await;
     for n in 0..4 {
         add(&server, &format!("a{n}"), json!({ "tenant": "acme" })).await;
@@ -144,7 +144,7 @@ async fn a_tenant_that_had_its_share_waits_for_others() {
 }
 
 #[tokio::test]
-async fn a_job_that_waits_for_its_time_or_has_ended_tells_so() {
+async fn a_delayed_or_ended_job_states_so() {
     let server = TestServer::start_with("[jobs]\nbackoff_base_ms = 3600000\n").await;
     add(&server, "later", json!({ "not_before_us": FAR })).await;
     let later = why(&server, "later").await;
@@ -211,7 +211,7 @@ async fn charged(cluster: &Cluster, tenant: &str, charger: &str, charged: Charge
 }
 
 #[tokio::test]
-async fn a_learnt_run_time_tells_when_a_job_can_be_expected() {
+async fn known_run_times_give_an_expected_start() {
     let cluster = Cluster::start([""]).await;
     let server = cluster.at(0);
     let mut worker = Worker::register(server, 2).await;
@@ -252,7 +252,7 @@ async fn a_learnt_run_time_tells_when_a_job_can_be_expected() {
 }
 
 #[tokio::test]
-async fn what_a_tenant_is_owed_is_what_it_lags_behind() {
+async fn a_tenants_deficit_is_its_lag_in_virtual_time() {
     let cluster = Cluster::start(["[shares]\nrich = 1000\n"]).await;
     let server = cluster.at(0);
     for tenant in ["late", "ahead", "rich", "idle"] {
@@ -283,7 +283,7 @@ async fn what_a_tenant_is_owed_is_what_it_lags_behind() {
 }
 
 #[tokio::test]
-async fn every_node_tells_the_same() {
+async fn every_node_gives_the_same_answer() {
     let cluster = Cluster::start(["", ""]).await;
     for n in 0..3 {
         add(cluster.at(0), &format!("a{n}"), json!({ "tenant": "acme" })).await;
@@ -504,7 +504,7 @@ async fn a_document_whose_filter_is_still_to_be_read_says_so() {
 }
 
 #[tokio::test]
-async fn a_job_that_waits_for_others_names_them_and_tells_why_it_was_cancelled() {
+async fn a_blocked_job_names_its_dependencies_and_why_it_was_cancelled() {
     let server = TestServer::start().await;
     add(&server, "first", json!({})).await;
     let next = json!({ "id": "next", "after": [{ "id": "first" }] });

@@ -131,7 +131,7 @@ async fn a_job_goes_from_its_client_to_a_worker_and_back() {
 }
 
 #[tokio::test]
-async fn jobs_that_were_not_received_are_given_again() {
+async fn jobs_of_a_lost_response_are_sent_again() {
     let server = TestServer::start().await;
     let worker = Worker::register(&server, 10).await;
     for id in ["a", "b", "c"] {
@@ -223,7 +223,7 @@ async fn a_later_request_for_jobs_takes_the_place_of_an_earlier_one() {
 }
 
 #[tokio::test]
-async fn who_stops_waiting_leaves_nothing_behind() {
+async fn a_dropped_request_leaves_nothing_behind() {
     let server = TestServer::start().await;
     let (worker, other) = (Worker::register(&server, 1).await, Worker::register(&server, 1).await);
     for _ in 0..20 {
@@ -274,7 +274,7 @@ async fn a_failed_job_is_tried_again_until_its_last_attempt() {
 }
 
 #[tokio::test]
-async fn a_crashed_job_is_retried_when_somebody_says_so() {
+async fn a_crashed_job_is_retried_on_request() {
     let server = TestServer::start().await;
     let worker = Worker::register(&server, 150).await;
     let retry = async |path: &str| server.post_empty(path).await;
@@ -414,7 +414,7 @@ async fn workers_are_listed_with_what_they_run() {
 }
 
 #[tokio::test]
-async fn requests_of_workers_that_cannot_be_right() {
+async fn invalid_requests_of_workers_are_refused() {
     let server = TestServer::start().await;
     let worker = Worker::register(&server, 1).await;
     for (body, status) in [
@@ -498,7 +498,7 @@ async fn a_worker_goes_on_when_the_server_comes_back() {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_not_heard_of_is_removed_and_its_jobs_go_to_others() {
+async fn a_worker_without_pings_is_removed_and_other_workers_get_its_jobs() {
     // The time that a worker has to register, to accept a job and to ping, and the next worker to end the job.
     let config = "[workers]\nhealth_interval = 0.5\nhealth_timeout = 6\n[jobs]\nbackoff_base_ms = 1\n";
     let server = TestServer::start_with(config).await;

@@ -1,35 +1,36 @@
 //! What each tenant is entitled to: the weighted max-min share of the slots.
 //!
-//! At any moment the slots are divided by shares among the tenants that have jobs, running or waiting; nobody is given more
-//! slots than it has jobs, and what it leaves is divided among the others in the same way. So there is a *level* λ, slots per
-//! share, with `entitled(tenant) = min(jobs, shares · λ)` and a sum that is the number of slots (or of jobs, if
-//! those are fewer). A tenant is *satisfied* if its jobs are the smaller of the two, otherwise *hungry*.
+//! At any moment, the slots are divided by shares among the tenants that have jobs, running or waiting. No tenant
+//! gets more slots than it has jobs, and what it leaves is divided among the other tenants in the same way. So there
+//! is a *level* λ, slots per share, with `entitled(tenant) = min(jobs, shares · λ)`. The sum of all is the number of
+//! slots, or of jobs, if these are fewer. A tenant is *satisfied* if its jobs are the smaller of the two, otherwise
+//! *hungry*.
 //!
-//! The entitlement of a stretch of time is the integral. It is kept exactly, without looking at every tenant at every change: what a
-//! hungry tenant is due is its shares times the growth of `∫ λ dt`, of a satisfied one its jobs times the time. Both
-//! kinds are kept sorted by jobs per share; a change moves the border between them by as many tenants as
-//! change sides.
+//! The entitlement over time is the integral. It is exact, and a change does not cost a visit to every tenant. A
+//! hungry tenant is due its shares times the growth of `∫ λ dt`, and a satisfied one its jobs times the time. Both
+//! kinds are sorted by jobs per share. A change moves the border between them by as many tenants as change from one
+//! kind to the other.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
-/// Who is due how much.
+/// The entitlements of all tenants.
 #[derive(Debug, Clone)]
 pub struct Entitlement {
     slots: u64,
     now_us: i64,
-    /// ∫ λ dt while anyone was hungry, in slots·µs per share.
+    /// ∫ λ dt over the time in which any tenant was hungry, in slots·µs per share.
     level_us: f64,
     tenants: Vec<Tenant>,
     satisfied: BTreeSet<Ratio>,
     hungry: BTreeSet<Ratio>,
-    /// Jobs of the satisfied.
+    /// The jobs of all satisfied tenants.
     satisfied_jobs: u64,
-    /// Shares of the hungry.
+    /// The shares of all hungry tenants.
     hungry_shares: u64,
 }
 
-/// What one tenant has been due, until now.
+/// What one tenant has been due until now.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Due {
     /// Its entitlement, in slots·µs.
@@ -49,7 +50,7 @@ struct Tenant {
     since_level_us: f64,
 }
 
-/// Jobs per share, and whose.
+/// Jobs per share, and the tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Ratio {
     jobs: u64,
@@ -85,7 +86,7 @@ impl Entitlement {
         }
     }
 
-    /// Time passes.
+    /// Advances the time.
     pub fn advance(&mut self, now_us: i64) {
         assert!(now_us >= self.now_us, "time goes forward");
         if self.hungry_shares > 0 {
@@ -95,7 +96,7 @@ impl Entitlement {
         self.now_us = now_us;
     }
 
-    /// From now on the tenant has so many jobs and shares.
+    /// Sets the tenant's jobs and shares from now on.
     pub fn set(&mut self, tenant: usize, jobs: u64, shares: u32) {
         self.settle(tenant);
         self.take_out(tenant);
@@ -107,7 +108,7 @@ impl Entitlement {
         self.balance();
     }
 
-    /// What it has been due until now.
+    /// What the tenant has been due until now.
     pub fn due(&mut self, tenant: usize) -> Due {
         self.settle(tenant);
         self.tenants[tenant].due
@@ -162,9 +163,10 @@ impl Entitlement {
         self.put_in(tenant, satisfied);
     }
 
-    /// Moves the border until everybody is on the right side.
+    /// Moves the border until each tenant is on the right side.
     fn balance(&mut self) {
-        // Satisfied with `jobs/shares ≤ (slots − others' jobs) / (hungry shares + shares)`, its own included on the right side.
+        // A tenant is satisfied if `jobs / shares ≤ (slots − other satisfied jobs) / (other hungry shares + shares)`. For a
+        // satisfied tenant, the first comparison is equivalent, because `satisfied_jobs` includes its own jobs.
         while let Some(last) = self.satisfied.last().copied() {
             let left = i128::from(self.slots) - i128::from(self.satisfied_jobs);
             if i128::from(last.jobs) * i128::from(self.hungry_shares) <= left * i128::from(last.shares) {
@@ -187,7 +189,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The level found by trying every border.
+    /// The entitlements, found by trying every border.
     fn by_trying(slots: u64, tenants: &[(u64, u64)]) -> Vec<f64> {
         let mut order: Vec<usize> = (0..tenants.len()).filter(|n| tenants[*n].0 > 0).collect();
         order.sort_by(|a, b| {
@@ -228,14 +230,14 @@ mod tests {
         due.advance(6);
         assert_eq!([0, 1, 2].map(|n| due.due(n).slot_us), [12.0, 72.0, 36.0]);
         assert_eq!([0, 1, 2].map(|n| due.due(n).hungry_us), [0, 6, 6]);
-        // And back, when it has more.
+        // It becomes hungry when it has more jobs.
         due.set(0, 100, 50);
         due.advance(8);
         assert_eq!([0, 1, 2].map(|n| due.due(n).slot_us), [22.0, 92.0, 46.0]);
     }
 
     #[test]
-    fn nobody_is_due_more_than_its_jobs() {
+    fn no_tenant_is_due_more_than_its_jobs() {
         let mut due = Entitlement::new(20, 2);
         due.set(0, 3, 1);
         due.set(1, 4, 1000);
@@ -248,7 +250,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn prop_it_is_what_trying_every_border_finds(
+        fn prop_entitlements_equal_those_found_by_trying_every_border(
             slots in 1_u64..60,
             changes in proptest::collection::vec((0_usize..6, 0_u64..40, 1_u32..1000, 0_i64..5), 1..40),
         ) {

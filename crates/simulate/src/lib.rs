@@ -1,13 +1,14 @@
-//! The scheduling policy over a described population, at full speed.
+//! Simulates the scheduling policy over a described population, at full speed.
 //!
-//! A [`Scenario`] describes slots, tenants and what their jobs do; [`run`] lets a [`Policy`] decide and measures what each tenant got beside
-//! what it was entitled to. The policies of the product are those that the workers ask, called in the same order; the
-//! others are there to be compared with.
+//! A [`Scenario`] describes slots, tenants and their jobs. [`run`] lets a [`Policy`] decide, and measures what each
+//! tenant got and what it was entitled to. The product's policies are those that the workers call, in the same order;
+//! the others are there for comparison.
 //!
-//! Jobs that lock are a world of their own, without tenants: [`locks`]. [`Described`] reads a file of either kind.
+//! Jobs that lock have a simulation of their own, without tenants: [`locks`]. [`Described`] reads a file of either
+//! kind.
 //!
-//! What is left out: other workers (there is one), jobs that crash or have nothing to do, claims that fail, and the moments that a start and an end
-//! take. `turnwise-sim` is the world for those.
+//! The simulation leaves out: further workers (there is one), jobs that crash or are idle, claims that fail, and the
+//! time that a start and an end take. `turnwise-sim` covers those.
 //!
 //! ```
 //! use turnwise_simulate::{Policy, Scenario, run};
@@ -55,10 +56,10 @@ pub enum Described {
 }
 
 impl Described {
-    /// Reads a scenario's file: one with a `[cluster]` is about locks.
+    /// Reads a scenario's file. A file with a `[cluster]` is about locks.
     ///
     /// # Errors
-    /// When it is neither; the text names the line, or the part, and what is possible there.
+    /// The file is neither. The text names the line, or the part, and what is possible there.
     pub fn parse(text: &str) -> Result<Described, scenario::Error> {
         #[derive(Deserialize)]
         struct Kind {
@@ -74,25 +75,26 @@ impl Described {
     }
 }
 
-/// Who decides.
+/// The policy that decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
-    /// Service divided by shares, per tenant: the default of `[replicator] fairness`.
+    /// Run time divided by shares, per tenant: the default of `[replicator] fairness`.
     #[default]
     VirtualTime,
-    /// The fair-share RFC in exact arithmetic: the other choice.
+    /// CouchDB's fair-share scheduling (RFC 017) in exact arithmetic: the other choice.
     Rfc,
-    /// The fair-share RFC with whole numbers, as CouchDB has it.
+    /// CouchDB's fair-share scheduling with integers, as in CouchDB.
     RfcWhole,
     /// First in, first out; continuous jobs keep their slots.
     Fifo,
-    /// CouchDB's older rotation: longest running out, longest waiting in, whoever they belong to.
+    /// CouchDB's older rotation: the longest running jobs stop for the longest waiting ones, whatever their tenants
+    /// are.
     RoundRobin,
 }
 
 impl Policy {
-    /// All of them, the default first.
+    /// All policies, the default first.
     pub const ALL: [Policy; 5] =
         [Policy::VirtualTime, Policy::Rfc, Policy::RfcWhole, Policy::RoundRobin, Policy::Fifo];
 
@@ -128,15 +130,15 @@ impl FromStr for Policy {
 /// Why a scenario cannot be run to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// More jobs arrived than are kept.
+    /// More jobs arrived than the simulation can hold.
     #[error(
         "more than {most} jobs had arrived after {} s: simulate fewer cycles, or a lower rate",
         at_us / 1_000_000
     )]
     TooManyJobs {
-        /// How many are kept.
+        /// The most jobs.
         most: u64,
-        /// When that was, in µs since the start.
+        /// The time of that arrival, in µs since the start.
         at_us: i64,
     },
 }
@@ -144,7 +146,7 @@ pub enum Error {
 /// Simulates a scenario to its end.
 ///
 /// # Errors
-/// When more jobs arrive than [`scenario::MAX_JOBS`].
+/// More jobs arrive than [`scenario::MAX_JOBS`].
 pub fn run(scenario: &Scenario, policy: Policy) -> Result<Outcome, Error> {
     world::run(scenario, policy)
 }

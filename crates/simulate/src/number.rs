@@ -1,4 +1,4 @@
-//! Numbers that know their range: what a file has outside it is refused where it stands.
+//! Numbers that know their range: a number outside it is rejected with its place in the file.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -14,17 +14,17 @@ pub struct Int<const MIN: u64, const MAX: u64>(u64);
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Real<const MIN: u64, const MAX: u64>(f64);
 
-/// A number, or a table or list that says more.
+/// A number, or a table or list with more details.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OneOf<A, B> {
     /// A number.
     One(A),
-    /// More.
+    /// A table or list.
     Other(B),
 }
 
 impl<const MIN: u64, const MAX: u64> Int<MIN, MAX> {
-    /// One that is known to be in the range.
+    /// A number that is known to be in the range.
     pub(crate) const fn constant(value: u64) -> Self {
         assert!(MIN <= value && value <= MAX);
         Int(value)
@@ -40,7 +40,7 @@ impl<const MIN: u64, const MAX: u64> Int<MIN, MAX> {
         i64::try_from(self.0).expect("the ranges of scenarios are below 2^63")
     }
 
-    /// The number, to count with.
+    /// The number, as a count.
     pub fn usize(self) -> usize {
         usize::try_from(self.0).expect("what is counted in scenarios is below 2^32")
     }
@@ -69,7 +69,7 @@ impl<const MIN: u64, const MAX: u64> Default for Int<MIN, MAX> {
 }
 
 impl<const MIN: u64, const MAX: u64> Real<MIN, MAX> {
-    /// One that is known to be in the range.
+    /// A number that is known to be in the range.
     pub(crate) const fn constant(value: f64) -> Self {
         assert!(MIN as f64 <= value && value <= MAX as f64);
         Real(value)
@@ -138,7 +138,7 @@ impl<'de, const MIN: u64, const MAX: u64> Deserialize<'de> for Real<MIN, MAX> {
     }
 }
 
-/// The number's own error is the one to tell, so this looks at the shape first.
+/// Looks at the shape of the value first, so that an error about the number is the number's own.
 impl<'de, const MIN: u64, const MAX: u64, B: Deserialize<'de>> Deserialize<'de> for OneOf<Int<MIN, MAX>, B> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Either<const MIN: u64, const MAX: u64, B>(PhantomData<B>);
@@ -146,7 +146,7 @@ impl<'de, const MIN: u64, const MAX: u64, B: Deserialize<'de>> Deserialize<'de> 
             type Value = OneOf<Int<MIN, MAX>, B>;
 
             fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(to, "a whole number, {MIN} to {MAX}, or what says more")
+                write!(to, "a whole number, {MIN} to {MAX}, or a table or list")
             }
 
             fn visit_i64<E: Error>(self, value: i64) -> Result<Self::Value, E> {

@@ -1,4 +1,4 @@
-//! What came out: what each tenant got beside what it was entitled to, and the figures that fairness is judged by.
+//! The outcome of a simulation: what each tenant got and was entitled to, and the figures of fairness.
 
 use serde::Serialize;
 
@@ -7,23 +7,23 @@ use crate::Policy;
 /// What a policy did with a scenario.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
-    /// Who decided.
+    /// The policy that decided.
     pub policy: Policy,
-    /// Jobs that ran at once, at most.
+    /// The most jobs that ran at once.
     pub slots: usize,
-    /// Jobs that a cycle made give way, at most.
+    /// The most jobs that one cycle preempted.
     pub churn: usize,
-    /// Length of a cycle.
+    /// The length of a cycle.
     pub interval_ms: u64,
-    /// Cycles simulated.
+    /// The number of simulated cycles.
     pub cycles: u64,
     /// Every tenant, in the scenario's order.
     pub tenants: Vec<TenantOutcome>,
-    /// Moments after which a slot was free although a job waited. Whoever wastes nothing has none.
+    /// Moments after which a slot was free although a job waited. A policy that wastes nothing has none.
     pub idle_slot_passes: u64,
-    /// Jobs that cycles made give way.
+    /// Jobs that cycles preempted.
     pub stopped: u64,
-    /// How it went.
+    /// What each tenant had got over time.
     pub series: Series,
 }
 
@@ -34,7 +34,7 @@ pub struct TenantOutcome {
     pub name: String,
     /// Its shares, at the end.
     pub shares: u32,
-    /// Jobs that were added, again ones included.
+    /// Jobs that were added. A job that was deleted and added again counts again.
     pub jobs: u64,
     /// What it was entitled to.
     pub entitled: f64,
@@ -50,14 +50,14 @@ pub struct TenantOutcome {
     pub completed: u64,
     /// Jobs that waited at the end.
     pub still_waiting: usize,
-    /// The longest that one of its jobs waited for a slot: started, deleted, or still waiting at the end.
+    /// The longest wait for a slot of one of its jobs, up to its start, its deletion or the end.
     pub longest_wait_cycles: f64,
     /// The mean of all waits.
     pub mean_wait_cycles: f64,
 }
 
 impl TenantOutcome {
-    /// Received by entitled: 1 is fair.
+    /// Received divided by entitled: 1 is fair.
     pub fn ratio(&self) -> f64 {
         match self.entitled > 0.0 {
             true => self.received / self.entitled,
@@ -65,25 +65,26 @@ impl TenantOutcome {
         }
     }
 
-    /// Whether it had more jobs than slots were due to it for at least half of the time that it had any. Only these
-    /// compete; whoever has fewer gets all that it asks for, if the policy does not forget it.
+    /// Whether it had more jobs than slots were due to it for at least half of the time in which it had any. Only
+    /// such tenants compete. A tenant with fewer jobs gets all that it asks for, unless the policy starves it.
     pub fn is_backlogged(&self) -> bool {
         self.hungry_cycles * 2.0 >= self.present_cycles && self.hungry_cycles > 0.0
     }
 
-    /// Slots that it held on average while it was there.
+    /// The slots that it held on average while it had jobs.
     pub fn slots(&self) -> f64 {
         self.received / self.present_cycles.max(f64::MIN_POSITIVE)
     }
 }
 
 impl Outcome {
-    /// Jain's index of the backlogged tenants' ratios: 1 if all are equal, 1/n if one of n gets everything. 1 if none is backlogged.
+    /// Jain's index of the backlogged tenants' ratios: 1 if all are equal, 1/n if one of n gets everything. It is also 1
+    /// if no tenant is backlogged.
     pub fn jain(&self) -> f64 {
         jain(self.backlogged().map(TenantOutcome::ratio))
     }
 
-    /// Those who compete.
+    /// The tenants that compete.
     pub fn backlogged(&self) -> impl Iterator<Item = &TenantOutcome> {
         self.tenants.iter().filter(|tenant| tenant.is_backlogged())
     }
@@ -93,20 +94,20 @@ impl Outcome {
         self.backlogged().map(|tenant| (tenant.ratio() - 1.0).abs()).fold(0.0, f64::max)
     }
 
-    /// The slots' use: 1 if each was busy all the time.
+    /// The utilisation of the slots: 1 if each was busy all the time.
     pub fn utilisation(&self) -> f64 {
         let received: f64 = self.tenants.iter().map(|tenant| tenant.received).sum();
         received / (self.slots as f64 * self.cycles as f64)
     }
 
-    /// The slots' use by that which the jobs that were there could have made of them.
+    /// The utilisation of the slots, divided by the utilisation that the jobs could have reached.
     pub fn utilisation_of_possible(&self) -> f64 {
         let received: f64 = self.tenants.iter().map(|tenant| tenant.received).sum();
         let possible: f64 = self.tenants.iter().map(|tenant| tenant.entitled).sum();
         if possible > 0.0 { received / possible } else { 1.0 }
     }
 
-    /// The longest wait of all.
+    /// The longest wait of all jobs.
     pub fn longest_wait_cycles(&self) -> f64 {
         self.tenants.iter().map(|tenant| tenant.longest_wait_cycles).fold(0.0, f64::max)
     }
@@ -119,10 +120,10 @@ pub fn jain(values: impl Iterator<Item = f64>) -> f64 {
     if squares > 0.0 { sum * sum / (n * squares) } else { 1.0 }
 }
 
-/// How what each tenant got grew, beside what it was entitled to. Both are sums since the start, in slot·µs.
+/// What each tenant had got and had been entitled to over time. Both are sums since the start, in slot·µs.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Series {
-    /// The cycles after which it was looked at.
+    /// The cycles after which the sums were recorded.
     pub cycles: Vec<u64>,
     /// Per tenant: what it had received by then.
     #[serde(skip)]

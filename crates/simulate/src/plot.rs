@@ -1,8 +1,9 @@
-//! Each tenant's slots over time beside what it is entitled to, as a picture (SVG).
+//! Draws each tenant's slots over time, and what it is entitled to, as a picture (SVG).
 //!
-//! A panel per policy. A wide pale line is what a tenant is entitled to, the thin one of the same colour what it got: both as the average of a
-//! sliding window, without which slots that are taken in turns would be a thicket. Of many tenants a few are shown one by one, from the largest to the
-//! smallest, the others as their mean.
+//! Each policy has a panel. A wide pale line is the entitlement of a tenant, and the thin line of the same colour is
+//! what it got. Both are averages over a sliding window; without it, slots that are taken in turns would hide the
+//! lines. Of many tenants, the panel shows a few as lines, from the largest to the smallest, and the others as their
+//! mean.
 
 use std::error::Error;
 
@@ -12,14 +13,15 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use crate::outcome::Outcome;
 use crate::report;
 
-/// Lines of one panel at most, the mean of the others not counted.
+/// The most lines of one panel, without the mean of the others.
 const SHOWN: usize = 7;
-/// Points of a line at most; with several panels fewer, so that a picture of all policies is no larger than some 60 kB.
+/// The most points of a line. With several panels there are fewer, so that a picture of all policies is at most about
+/// 60 kB.
 const POINTS: usize = 160;
 const POINTS_OF_MANY: usize = 90;
-/// The window is this part of the whole.
+/// The window is this fraction of all points.
 const WINDOW: usize = 20;
-/// A name is cut after so many characters.
+/// Longer names are cut to this many characters.
 const NAME: usize = 20;
 
 pub(crate) const WIDTH: u32 = 960;
@@ -27,7 +29,7 @@ pub(crate) const HEAD: u32 = 44;
 const PANEL: u32 = 270;
 pub(crate) const LEGEND: u32 = 230;
 
-/// Colours that people with any eyesight tell apart (Okabe and Ito 2008), darkest first.
+/// Colours that people with colour blindness can distinguish (Okabe and Ito 2008), darkest first.
 pub(crate) const COLOURS: [RGBColor; SHOWN] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -40,7 +42,7 @@ pub(crate) const COLOURS: [RGBColor; SHOWN] = [
 pub(crate) const OTHERS: RGBColor = RGBColor(110, 110, 110);
 pub(crate) const INK: RGBColor = RGBColor(40, 40, 40);
 
-/// A line of the legend, and what it stands for.
+/// A line of the legend, and the tenants that it shows.
 struct Line {
     name: String,
     colour: RGBColor,
@@ -50,7 +52,7 @@ struct Line {
 /// Draws the outcomes of one scenario, one below the other.
 ///
 /// # Errors
-/// The drawing library's; there are none that a caller could do anything about.
+/// Errors of the drawing library; a caller can correct none of them.
 pub fn svg(title: &str, outcomes: &[Outcome]) -> Result<String, Box<dyn Error>> {
     let mut text = String::new();
     let panels = u32::try_from(outcomes.len())?;
@@ -77,7 +79,7 @@ pub(crate) fn font(size: u32) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&INK)
 }
 
-/// Whom to draw: everybody, or some from the largest to the smallest by what they are entitled to.
+/// The tenants to draw: all, or some from the largest to the smallest entitlement.
 fn lines(outcome: &Outcome) -> Vec<Line> {
     let count = outcome.tenants.len();
     let mut order: Vec<usize> = (0..count).collect();
@@ -106,12 +108,12 @@ fn lines(outcome: &Outcome) -> Vec<Line> {
     lines
 }
 
-/// Slots on average over the window before each point: (cycle, entitled, received).
+/// The average slots over the window before each point: (cycle, entitled, received).
 fn averages(outcome: &Outcome, tenants: &[usize], most: usize) -> Vec<(f64, f64, f64)> {
     let series = &outcome.series;
     let points = series.cycles.len();
     let sum = |of: &[Vec<f64>], point: usize| -> f64 { tenants.iter().map(|n| of[*n][point]).sum() };
-    // Sums begin with nothing at the start.
+    // All sums start at zero.
     let at = |point: usize| match point {
         0 => (0.0, 0.0, 0.0),
         n => (series.cycles[n - 1] as f64, sum(&series.entitled, n - 1), sum(&series.received, n - 1)),
@@ -186,7 +188,7 @@ fn explain(area: &Area<'_>, lines: &[Line]) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Leaves out points between two that are as high.
+/// Omits points between two points of the same height.
 fn straight(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     let level = |n: usize| {
         let (before, here, after) = (points[n - 1].1, points[n].1, points[n + 1].1);

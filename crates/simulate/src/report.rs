@@ -1,11 +1,11 @@
-//! What came out, for people and for programs.
+//! The outcome of a simulation, for people and for programs.
 
 use serde::Serialize;
 
 use crate::outcome::{Outcome, TenantOutcome};
 use crate::scenario::Scenario;
 
-/// Tenants that a table shows unless all are asked for.
+/// The most tenants that a table shows, unless the caller asks for all.
 pub const SHOWN: usize = 24;
 
 /// An outcome with the figures that follow from it: what `--json` prints.
@@ -15,19 +15,19 @@ pub struct Report<'a> {
     pub jain: f64,
     /// The largest `|received / entitled − 1|` among them.
     pub largest_deviation: f64,
-    /// The longest wait of any job.
+    /// The longest wait of all jobs.
     pub longest_wait_cycles: f64,
-    /// Busy slot time by all slot time.
+    /// Busy slot time divided by all slot time.
     pub utilisation: f64,
-    /// Busy slot time by what the jobs that were there could have used.
+    /// Busy slot time divided by what the jobs could have used.
     pub utilisation_of_possible: f64,
-    /// The rest.
+    /// The outcome itself.
     #[serde(flatten)]
     pub outcome: &'a Outcome,
 }
 
 impl<'a> Report<'a> {
-    /// Of an outcome.
+    /// The report of an outcome.
     pub fn of(outcome: &'a Outcome) -> Self {
         Report {
             jain: outcome.jain(),
@@ -40,7 +40,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// What is simulated, on a line.
+/// One line that describes the simulation.
 pub fn headline(scenario: &Scenario, outcome: &Outcome) -> String {
     let seconds = outcome.interval_ms as f64 / 1e3;
     let jobs: u64 = outcome.tenants.iter().map(|tenant| tenant.jobs).sum();
@@ -59,8 +59,8 @@ pub fn headline(scenario: &Scenario, outcome: &Outcome) -> String {
 pub const HEAD: [&str; 8] =
     ["TENANT", "SHARES", "JOBS", "ENTITLED", "RECEIVED", "RATIO", "LONGEST WAIT", "STARTS"];
 
-/// A line per tenant: slots on average while it was there, and waits in cycles. More than [`SHOWN`] are cut to those that are furthest
-/// from what they are entitled to, unless `all` are asked for.
+/// A line per tenant: its average slots while it had jobs, and waits in cycles. Of more than [`SHOWN`] tenants, these
+/// are the ones furthest from their entitlement, unless `all` is set.
 pub fn rows(outcome: &Outcome, all: bool) -> Vec<[String; 8]> {
     let row = |tenant: &TenantOutcome| {
         [
@@ -77,10 +77,11 @@ pub fn rows(outcome: &Outcome, all: bool) -> Vec<[String; 8]> {
     shown(&[outcome], all).into_iter().map(|n| row(&outcome.tenants[n])).collect()
 }
 
-/// What the table does not show, if anything.
+/// How many tenants the table omits, if any.
 pub fn not_shown(outcome: &Outcome, all: bool) -> Option<String> {
     let hidden = outcome.tenants.len().saturating_sub(SHOWN);
-    (hidden > 0 && !all).then(|| format!("and {hidden} more that are nearer to it (--all shows them)"))
+    (hidden > 0 && !all)
+        .then(|| format!("and {hidden} more that are closer to their entitlement (--all shows them)"))
 }
 
 /// The figures below the table.
@@ -118,7 +119,7 @@ pub fn compared(outcomes: &[Outcome]) -> Vec<[String; 6]> {
     outcomes.iter().map(row).collect()
 }
 
-/// A line per tenant, with what each of five policies gave it: slots on average while it was there.
+/// A line per tenant, with its average slots under each of five policies while it had jobs.
 pub fn side_by_side(outcomes: &[Outcome; 5], all: bool) -> ([&'static str; 8], Vec<[String; 8]>) {
     let [a, b, c, d, e] = outcomes.each_ref().map(|outcome| outcome.policy.name());
     let row = |n: usize| {
@@ -131,7 +132,7 @@ pub fn side_by_side(outcomes: &[Outcome; 5], all: bool) -> ([&'static str; 8], V
     (["TENANT", "SHARES", "ENTITLED", a, b, c, d, e], rows)
 }
 
-/// Which tenants to show, in their order: those that some outcome treats worst.
+/// The indices of the tenants to show, in their order: those with the largest deviation in any outcome.
 fn shown(outcomes: &[&Outcome], all: bool) -> Vec<usize> {
     let mut numbers: Vec<usize> = (0..outcomes[0].tenants.len()).collect();
     if numbers.len() > SHOWN && !all {
@@ -217,17 +218,17 @@ mod tests {
         assert_eq!(rows(&outcomes[4], true).len(), 100);
         assert_eq!(
             not_shown(&outcomes[4], false).unwrap(),
-            "and 76 more that are nearer to it (--all shows them)"
+            "and 76 more that are closer to their entitlement (--all shows them)"
         );
         let (head, rows) = side_by_side(&outcomes, false);
         assert_eq!(head[2..], ["ENTITLED", "virtual_time", "rfc", "rfc_whole", "round_robin", "fifo"]);
-        // First in, first out gives it all to the first.
+        // First in, first out gives all slots to the first tenant.
         assert_eq!((rows[0][0].as_str(), rows[0][7].as_str()), ("b", "10.00"));
         assert_eq!(compared(&outcomes).len(), 5);
     }
 
     #[test]
-    fn parts_are_told_with_as_many_digits_as_help() {
+    fn percentages_have_as_many_digits_as_help() {
         assert_eq!(
             [0.000_01, 0.02, 0.1234, 0.9999, 7.1].map(percent),
             ["0.00%", "2.00%", "12.3%", "100%", "710%"]

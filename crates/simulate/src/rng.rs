@@ -1,16 +1,16 @@
-//! Randomness that follows from the scenario's seed: every policy meets the same population.
+//! Random numbers that follow from the scenario's seed, so that every policy gets the same population.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use crate::scenario::{RandomTime, RunTime};
 
-/// The random numbers of one tenant's jobs of one kind.
+/// The random numbers for one kind of a tenant's jobs.
 #[derive(Debug, Clone)]
 pub(crate) struct SeededRng(ChaCha8Rng);
 
 impl SeededRng {
-    /// What `tenant` draws for its `part` does not depend on any other draw.
+    /// The numbers of `tenant` for its `part` do not depend on any other numbers.
     pub(crate) fn new(seed: u64, tenant: usize, part: usize) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream((tenant as u64) << 32 | part as u64);
@@ -27,7 +27,7 @@ impl SeededRng {
         from + (self.unit() * (to - from + 1) as f64) as u64
     }
 
-    /// The time until something happens that happens at random `mean` apart.
+    /// A random time until the next event of a Poisson process whose events are `mean` apart on average.
     pub(crate) fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }
@@ -56,7 +56,7 @@ mod tests {
     use crate::number::Int;
 
     #[test]
-    fn run_times_have_the_mean_that_was_asked_for() {
+    fn run_times_have_the_requested_mean() {
         let mean = |time| {
             let mut rng = SeededRng::new(7, 3, 1);
             (0..20_000).map(|_| rng.run_us(time) as f64 / 1e3).sum::<f64>() / 20_000.0
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn tenants_throw_different_numbers_and_seeds_the_same_again() {
+    fn tenants_draw_different_numbers_and_a_seed_repeats_them() {
         let draws = |seed, tenant, part| {
             let mut rng = SeededRng::new(seed, tenant, part);
             [rng.between(1, 1_000), rng.between(1, 1_000), rng.between(1, 1_000)]

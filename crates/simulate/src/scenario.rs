@@ -1,4 +1,4 @@
-//! A population in words: what a scenario's file may say, and within which bounds.
+//! The file of a scenario: the population that it describes, and the bounds of its values.
 //!
 //! ```toml
 //! name = "shares 200 and 50"
@@ -17,52 +17,52 @@
 //! jobs = [{ per_second = 0.5, run_ms = { exponential = 800 } }]
 //! ```
 //!
-//! Whatever the file does not know is refused with the line that it stands in, a number outside its range with the range.
+//! An unknown key is rejected with its line, and a number outside its range with the range.
 
 use serde::Deserialize;
 
 use crate::Policy;
 use crate::number::{Int, OneOf, Real};
 
-/// Jobs of one scenario, all together. A simulation keeps some 150 bytes of each.
+/// The most jobs of one scenario, all together. A simulation keeps about 150 bytes of each.
 pub const MAX_JOBS: u64 = 2_000_000;
-/// Tenants of one scenario.
+/// The most tenants of one scenario.
 pub const MAX_TENANTS: u64 = 10_000;
-/// Cycles of one scenario.
+/// The most cycles of one scenario.
 pub const MAX_CYCLES: u64 = 1_000_000;
-/// Kinds of jobs of one tenant: each has random numbers of its own.
+/// The most kinds of jobs of one tenant: each has random numbers of its own.
 pub const MAX_WORK: usize = 100;
-/// Largest file that is read, in bytes.
+/// The largest file that is read, in bytes.
 pub const MAX_FILE_BYTES: usize = 1 << 20;
 
-/// A scenario, as its file has it.
+/// A scenario, as in its file.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// What it shows.
     #[serde(default)]
     pub about: String,
-    /// Jobs that run at once, at most (`max_jobs`).
+    /// The most jobs that run at once (`max_jobs`).
     pub slots: Int<1, 100_000>,
-    /// Jobs that one cycle makes give way, at most (`max_churn`).
+    /// The most jobs that one cycle preempts (`max_churn`).
     pub churn: Int<0, 100_000>,
-    /// Length of a cycle.
+    /// The length of a cycle.
     #[serde(default = "minute")]
     pub interval_ms: Int<1, 86_400_000>,
     /// How many cycles are simulated.
     pub cycles: Int<1, MAX_CYCLES>,
-    /// What all randomness follows from.
+    /// The seed of all random numbers.
     #[serde(default)]
     pub seed: Int<0, { i64::MAX as u64 }>,
-    /// Who decides, unless the command says otherwise.
+    /// The policy that decides, unless the command names another one.
     #[serde(default)]
     pub policy: Policy,
-    /// What the RFC's policies are told.
+    /// The coefficients of the RFC's policies.
     #[serde(default)]
     pub rfc: Rfc,
-    /// Whose jobs they are.
+    /// The tenants, whose jobs these are.
     pub tenants: Vec<Tenants>,
 }
 
@@ -82,28 +82,28 @@ impl Default for Rfc {
     }
 }
 
-/// One tenant, or many that are alike.
+/// One tenant, or many equal ones.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tenants {
-    /// Its name; of many, what their names begin with.
+    /// Its name. Of many, the beginning of their names.
     pub name: String,
-    /// How many.
+    /// How many there are.
     #[serde(default = "one")]
     pub count: Int<1, MAX_TENANTS>,
-    /// Its shares; of many, each draws its own.
+    /// Its shares. Of many, each draws its own.
     #[serde(default)]
     pub shares: Shares,
-    /// What it has to do: a number of continuous jobs, or a list of `Work`.
+    /// Its jobs: a number of continuous jobs, or a list of [`Work`].
     pub jobs: OneOf<Int<0, MAX_JOBS>, Vec<Work>>,
     /// The cycle at which it comes.
     #[serde(default)]
     pub comes_at: Int<0, MAX_CYCLES>,
     /// The cycle at which it leaves, with all its jobs.
     pub leaves_at: Option<Int<1, MAX_CYCLES>>,
-    /// It comes back that many cycles after it left, and leaves after as long as the first time, and so on.
+    /// It comes back this many cycles after it left, and leaves after as long as the first time, and so on.
     pub comes_back_after: Option<Int<1, MAX_CYCLES>>,
-    /// Every so many cycles it deletes all its jobs and adds them again.
+    /// Every so many cycles, it deletes all its jobs and adds them again.
     pub readds_every: Option<Int<1, MAX_CYCLES>>,
     /// When its shares change, in order.
     #[serde(default)]
@@ -126,7 +126,7 @@ pub struct NewShares {
 pub enum Shares {
     /// A number.
     Fixed(u32),
-    /// Any number of a range.
+    /// A random number of a range.
     Random {
         /// The lowest.
         from: u32,
@@ -162,24 +162,24 @@ impl From<OneOf<Int<1, 1000>, SharesRange>> for Shares {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Work {
-    /// That many when the tenant comes.
+    /// The number of jobs when the tenant comes.
     #[serde(default)]
     pub count: Int<0, MAX_JOBS>,
-    /// And again every so many cycles.
+    /// As many again, every so many cycles.
     pub every: Option<Int<1, MAX_CYCLES>>,
-    /// Others that arrive at random, so many per second on average (a Poisson process).
+    /// Jobs that arrive at random, so many per second on average (a Poisson process).
     pub per_second: Option<Real<0, 100_000>>,
-    /// How long each runs; continuous jobs, which run until they are stopped, have none.
+    /// How long each job runs. Continuous jobs, which run until they are stopped, have no run time.
     pub run_ms: Option<RunTime>,
 }
 
-/// How long jobs run that run to their end. None runs for less than a millisecond.
+/// The run time of jobs that run to their end: at least a millisecond.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(from = "OneOf<Int<1, MAX_RUN_MS>, RandomTime>")]
 pub enum RunTime {
-    /// All equally long.
+    /// The same for all jobs.
     Fixed(u64),
-    /// Random.
+    /// A random one.
     Random(RandomTime),
 }
 
@@ -189,13 +189,13 @@ pub enum RunTime {
 pub enum RandomTime {
     /// Exponential, with this mean.
     Exponential(Int<1, MAX_RUN_MS>),
-    /// Anything from the first to the second.
+    /// Uniform, from the first to the second.
     Uniform(Int<1, MAX_RUN_MS>, Int<1, MAX_RUN_MS>),
-    /// The first or the second, as by a coin.
+    /// The first or the second, with the same probability.
     Either(Int<1, MAX_RUN_MS>, Int<1, MAX_RUN_MS>),
 }
 
-/// Longest run time: 10 days.
+/// The longest run time: 10 days.
 pub const MAX_RUN_MS: u64 = 864_000_000;
 
 impl From<OneOf<Int<1, MAX_RUN_MS>, RandomTime>> for RunTime {
@@ -215,13 +215,13 @@ fn one() -> Int<1, MAX_TENANTS> {
     Int::constant(1)
 }
 
-/// Why a scenario is refused: what to change, and where.
+/// Why a scenario is rejected: what to change, and where.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file says something that scenarios do not know, or a number out of its range.
+    /// The file has an unknown key, or a number outside its range.
     #[error("{0}")]
     Toml(#[from] toml::de::Error),
-    /// Its parts do not go together.
+    /// Values of the file contradict each other.
     #[error("{0}")]
     Wrong(String),
 }
@@ -230,7 +230,7 @@ impl Scenario {
     /// Reads a scenario's file.
     ///
     /// # Errors
-    /// When it is not one; the text names the line and what is possible there.
+    /// The text is no scenario. The error names the line and what is possible there.
     pub fn parse(text: &str) -> Result<Scenario, Error> {
         if text.len() > MAX_FILE_BYTES {
             return Err(Error::Wrong(format!("the file is larger than {MAX_FILE_BYTES} bytes")));
@@ -269,7 +269,7 @@ impl Scenario {
 }
 
 impl Tenants {
-    /// What it has to do, as a list.
+    /// Its jobs, as a list.
     pub fn work(&self) -> Vec<Work> {
         match &self.jobs {
             OneOf::One(count) => vec![Work { count: *count, every: None, per_second: None, run_ms: None }],
@@ -313,14 +313,14 @@ impl Tenants {
         Ok(())
     }
 
-    /// How many jobs it will have had, on average.
+    /// The number of jobs that it will have had, on average.
     fn jobs_about(&self, scenario: &Scenario) -> f64 {
         let end = scenario.cycles.get();
         let cycles = match (self.leaves_at, self.comes_back_after) {
             (Some(leaves), None) => leaves.get().min(end).saturating_sub(self.comes_at.get()),
             _ => end.saturating_sub(self.comes_at.get()),
         } as f64;
-        // Each time that it comes, it has its first jobs again.
+        // At each visit, it has its first jobs again.
         let visits = match (self.leaves_at, self.comes_back_after) {
             (Some(leaves), Some(after)) => {
                 1.0 + (cycles / (leaves.get() - self.comes_at.get() + after.get()) as f64).floor()
@@ -343,12 +343,12 @@ mod tests {
 
     const GOOD: &str = "name = 'x'\nslots = 4\nchurn = 1\ncycles = 10\n[[tenants]]\nname = 'a'\njobs = 3\n";
 
-    fn refused(text: &str) -> String {
-        Scenario::parse(text).expect_err("it must be refused").to_string()
+    fn rejected(text: &str) -> String {
+        Scenario::parse(text).expect_err("it must be rejected").to_string()
     }
 
     #[test]
-    fn what_is_left_out_has_a_default() {
+    fn a_missing_key_has_a_default() {
         let scenario = Scenario::parse(GOOD).unwrap();
         assert_eq!(scenario.interval_us(), 60_000_000);
         assert!(matches!(scenario.tenants[0].shares, Shares::Fixed(100)));
@@ -382,17 +382,17 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_are_refused_with_their_place() {
-        let error = refused(&GOOD.replace("jobs = 3", "jbos = 3"));
+    fn unknown_keys_are_rejected_with_their_place() {
+        let error = rejected(&GOOD.replace("jobs = 3", "jbos = 3"));
         assert!(error.contains("line 7") && error.contains("jbos"), "{error}");
-        let error = refused(&GOOD.replace("jobs = 3", "jobs = [{ count = 1, runs_ms = 3 }]"));
+        let error = rejected(&GOOD.replace("jobs = 3", "jobs = [{ count = 1, runs_ms = 3 }]"));
         assert!(error.contains("line 7") && error.contains("runs_ms"), "{error}");
-        let error = refused(&GOOD.replace("churn = 1", "churn = 1\npolicy = 'fair'"));
+        let error = rejected(&GOOD.replace("churn = 1", "churn = 1\npolicy = 'fair'"));
         assert!(error.contains("line 4") && error.contains("virtual_time"), "{error}");
     }
 
     #[test]
-    fn numbers_are_refused_with_their_range() {
+    fn numbers_are_rejected_with_their_range() {
         for (from, to, line, range) in [
             ("slots = 4", "slots = 0", "line 2", "1 to 100000"),
             ("churn = 1", "churn = -1", "line 3", "0 to 100000"),
@@ -404,13 +404,13 @@ mod tests {
             ("cycles = 10", "cycles = 10\nrfc = { usage_coeff = 1.5 }", "line 5", "0 to 1"),
             ("cycles = 10", "cycles = 10\nrfc = { usage_coeff = nan }", "line 5", "0 to 1"),
         ] {
-            let error = refused(&GOOD.replace(from, to));
+            let error = rejected(&GOOD.replace(from, to));
             assert!(error.contains(line) && error.contains(range), "{to}: {error}");
         }
     }
 
     #[test]
-    fn parts_that_do_not_go_together_are_refused() {
+    fn contradictions_are_rejected() {
         let many = format!("jobs = [{}]", "{},".repeat(101));
         for (to, word) in [
             ("jobs = 3\ncomes_at = 5\nleaves_at = 5", "leaves_at"),
@@ -424,7 +424,7 @@ mod tests {
             (many.as_str(), "101 kinds of jobs; 100 are possible"),
             ("jobs = 3\n[[tenants]]\nname = 'a'\njobs = 3", "more than one"),
         ] {
-            let error = refused(&GOOD.replace("jobs = 3", to));
+            let error = rejected(&GOOD.replace("jobs = 3", to));
             assert!(error.contains(word), "{to}: {error}");
         }
     }

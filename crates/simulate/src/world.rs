@@ -1,7 +1,8 @@
-//! The world that a scheme decides about: who comes, what arrives, what runs and ends, and what each tenant got of it.
+//! The simulated world of tenants: which tenants come, which jobs arrive, run and end, and what each tenant gets.
 //!
-//! Events are taken in the order of their time. Whatever happened at one moment is told to the scheme, then free slots are filled; at a cycle it is
-//! asked whom to stop before that. So there is no moment between two events at which a scheme could do anything but wait.
+//! Events happen in the order of their time. The world reports all events of one moment to the scheme, and then fills
+//! the free slots. At a cycle, it first asks the scheme which jobs stop. So between two events, a scheme could only
+//! wait.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,55 +14,55 @@ use crate::scenario::{MAX_JOBS, Scenario, Shares, Tenants, Work};
 use crate::scheme::{self, Job, Scheme, Tenant, View};
 use crate::{JobId, Policy};
 
-/// Points of a tenant's series at most.
+/// The most points of one tenant's series.
 const POINTS: u64 = 400;
-/// Points of all tenants' series at most: some 16 bytes each.
+/// The most points of all tenants' series: about 16 bytes each.
 const ALL_POINTS: u64 = 2_000_000;
-/// Points of a series at least, if there are so many cycles.
+/// The fewest points of a series, if there are so many cycles.
 const FEWEST_POINTS: u64 = 50;
 
-/// Something that happens at its time. Of what happens at the same time, this order decides.
+/// An event. Events of the same time happen in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// A job has run to its end; which of its runs that is.
+    /// A run of a job ends: the job, and the number of the run.
     End(JobId, u32),
     Leave(usize),
     NewShares(usize, u32),
     Come(usize),
-    /// A tenant deletes its jobs and adds them again; on which visit.
+    /// A tenant deletes its jobs and adds them again: the tenant, and the number of its visit.
     Readd(usize, u32),
-    /// More jobs of the tenant's work of that number.
+    /// The count of one kind of jobs arrives again: the tenant, the kind, and the number of the visit.
     Burst(usize, usize, u32),
-    /// One more.
+    /// One job of a kind arrives.
     Arrive(usize, usize, u32),
 }
 
-/// What the world knows of a job, and schemes do not.
+/// What the world knows of a job, and schemes do not know.
 #[derive(Debug, Clone, Copy)]
 struct Fate {
     /// How long it runs.
     run_us: Option<i64>,
-    /// Since when it waits.
+    /// The time since which it waits.
     waits_since_us: i64,
-    /// Until when its run is charged.
+    /// The time until which its run is charged.
     charged_until_us: i64,
-    /// Its runs until now.
+    /// The number of its runs so far.
     runs: u32,
-    /// Its place among those that run.
+    /// Its index in `World::running`.
     place: u32,
     gone: bool,
 }
 
-/// What the world knows of a tenant, and schemes do not.
+/// What the world knows of a tenant, and schemes do not know.
 struct Owner<'a> {
     plan: &'a Tenants,
     work: Vec<Work>,
     /// One for each kind of work.
     rng: Vec<SeededRng>,
     present: bool,
-    /// How often it has come.
+    /// The number of times that it has come.
     visits: u32,
-    /// Its jobs, gone ones among them until there are too many of those.
+    /// Its jobs. Removed ones stay among them until there are too many.
     jobs: Vec<JobId>,
     gone: usize,
     received_us: i64,
@@ -164,7 +165,7 @@ impl<'a> World<'a> {
         self.at(cycle * self.scenario.interval_us(), event);
     }
 
-    /// In so many cycles from now.
+    /// An event in this many cycles from now.
     fn in_cycles(&mut self, cycles: u64, event: Event) {
         let cycles = i64::try_from(cycles).expect("cycles are below 2^63");
         self.at(self.now_us + cycles * self.scenario.interval_us(), event);
@@ -176,7 +177,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// All that happens before a moment, with a pass after each moment at which something did.
+    /// Runs all events before a moment, with a pass after each moment that has events.
     fn events_before(&mut self, until_us: i64) -> Result<(), crate::Error> {
         while let Some(Reverse((at_us, _))) = self.events.peek()
             && *at_us < until_us
@@ -212,7 +213,10 @@ impl<'a> World<'a> {
             let stop = scheme.cycle(view);
             assert!(stop.len() <= self.scenario.churn.usize(), "no cycle rotates more than the churn");
             for job in &stop {
-                assert!(self.job(*job).running && self.job(*job).continuous, "only continuous jobs give way");
+                assert!(
+                    self.job(*job).running && self.job(*job).continuous,
+                    "only continuous jobs are preempted"
+                );
                 self.end_run(*job, false);
                 self.wait(*job);
                 let (scheme, view) = self.split();
@@ -345,7 +349,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// A job is there and waits.
+    /// A job exists from now on, and waits.
     fn appear(&mut self, job: JobId) {
         let now_us = self.now_us;
         let (seen, fate) = (&mut self.jobs[job as usize], &mut self.fates[job as usize]);
@@ -414,7 +418,7 @@ impl<'a> World<'a> {
         scheme.charge(view, job, ran_us);
     }
 
-    /// A running job's run is over; it is for the caller to say what is next.
+    /// A running job's run is over. The caller decides what the job does next.
     fn end_run(&mut self, job: JobId, completed: bool) {
         self.charge(job);
         self.jobs[job as usize].running = false;
@@ -427,7 +431,7 @@ impl<'a> World<'a> {
         scheme.ended(view, job, completed);
     }
 
-    /// A job that does not run (any more) is deleted, or done.
+    /// Removes a job that does not run: it was deleted, or has ended.
     fn remove(&mut self, job: JobId, ran: bool) {
         if !ran {
             self.waits_no_more(job);
@@ -446,7 +450,7 @@ impl<'a> World<'a> {
         scheme.removed(view, job, ran);
     }
 
-    /// Deletes all that a tenant has, and says what that was.
+    /// Deletes all jobs of a tenant, and returns them.
     fn remove_all(&mut self, tenant: usize) -> Vec<JobId> {
         let mut jobs = std::mem::take(&mut self.owners[tenant].jobs);
         jobs.retain(|job| !self.fates[*job as usize].gone);
@@ -488,7 +492,7 @@ impl<'a> World<'a> {
     }
 
     fn outcome(mut self, policy: Policy, series: Series) -> Outcome {
-        // Whoever waits still has waited, too: otherwise a job that is starved would not count.
+        // A job that still waits has a wait, too. Otherwise a starved job would not count.
         let waiting: Vec<JobId> = (0..JobId::try_from(self.jobs.len()).expect("at most MAX_JOBS"))
             .filter(|job| !self.job(*job).running && !self.fates[*job as usize].gone)
             .collect();

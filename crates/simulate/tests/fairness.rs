@@ -1,23 +1,24 @@
-//! What fair means, in numbers, for each population that the source documents and CouchDB's own tests name.
+//! What is fair, in numbers, for each population that the source documents and CouchDB's own tests name.
 //!
 //! By virtual time:
 //!
-//! - *Received is what is entitled*, within 2 %. A tenant whose whole entitlement in that time is less than fifty turns cannot be
-//!   nearer than that: one turn is more than 2 % of it. For that one it is within a turn, and within 2 % after as many cycles as fifty turns
-//!   take.
+//! - *Received equals entitled*, within 2 %. This is impossible for a tenant with an entitlement of less than fifty
+//!   turns, because one turn is more than 2 % of that. Such a tenant is within one turn, and within 2 % after as many
+//!   cycles as fifty turns take.
 //! - *Jain's index* of received by entitled is at least 0.99, at that longer horizon where it is needed.
-//! - *No job waits* longer than `2 · n / churn` cycles, n being all jobs. No policy can hold that for a tenant that is not entitled to as many
-//!   turns: with `e` slots for its `n_T` jobs a round takes `n_T / e` cycles at least, since a turn lasts a cycle. Its bound is that
-//!   round, with half a turn that must be due before it begins, in whole cycles.
-//! - *No slot is free* while a job waits, and *nobody starves*: who is entitled to a turn has had one.
+//! - *No job waits* longer than `2 · n / churn` cycles, where n is the number of all jobs. No policy can achieve that
+//!   for a tenant that is not entitled to as many turns. With `e` slots for its `n_T` jobs, a round takes at least
+//!   `n_T / e` cycles, because a turn lasts a cycle. Its bound is that round, plus the half turn that must be due
+//!   before it begins, in whole cycles.
+//! - *No slot is free* while a job waits, and *no tenant starves*: a tenant that is entitled to a turn has had one.
 //!
-//! The RFC's own figure is printed beside each, and so are both schemes' in `docs/design/0016-fair-share.md`.
+//! Each test prints the RFC's figures as well. Those of both schemes are in `docs/design/0016-fair-share.md`.
 
 use turnwise_simulate::{OneOf, Outcome, Policy, Scenario, TenantOutcome, run};
 
-/// The horizon of the demands.
+/// The number of cycles in which the requirements must hold.
 const CYCLES: u64 = 200;
-/// How near received is to entitled.
+/// How close received is to entitled.
 const NEAR: f64 = 0.02;
 
 fn read(name: &str) -> Scenario {
@@ -44,14 +45,14 @@ fn by(policy: Policy, scenario: &Scenario, cycles: u64) -> Outcome {
     run(&for_cycles(scenario, cycles), policy).unwrap()
 }
 
-/// Cycles after which the one with the least has been due fifty turns, but no fewer than demanded.
+/// The cycles after which the tenant with the least has been due fifty turns, but no fewer than required.
 fn horizon(outcome: &Outcome) -> u64 {
     let least = outcome.backlogged().map(|tenant| tenant.entitled).fold(f64::INFINITY, f64::min);
     let turns = 1.0 / NEAR;
     if least >= turns { outcome.cycles } else { (outcome.cycles as f64 * turns / least).ceil() as u64 }
 }
 
-fn tell(what: &str, outcome: &Outcome) {
+fn print(what: &str, outcome: &Outcome) {
     let of = |tenant: &TenantOutcome| format!("{:.3}", tenant.ratio());
     let mut ratios: Vec<String> = outcome.tenants.iter().take(6).map(of).collect();
     if outcome.tenants.len() > 6 {
@@ -99,11 +100,11 @@ fn assert_whole(what: &str, outcome: &Outcome) {
     }
 }
 
-/// Whatever virtual time promises, of one population; and what the RFC makes of it.
+/// Asserts all promises of virtual time for one population, and prints the RFC's figures.
 fn assert_fair(what: &str, scenario: &Scenario) -> Outcome {
     let first = by(Policy::VirtualTime, scenario, CYCLES);
-    tell(what, &first);
-    tell(what, &by(Policy::Rfc, scenario, CYCLES));
+    print(what, &first);
+    print(what, &by(Policy::Rfc, scenario, CYCLES));
     assert_near(what, &first);
     assert_waits(what, &first);
     assert_whole(what, &first);
@@ -113,8 +114,8 @@ fn assert_fair(what: &str, scenario: &Scenario) -> Outcome {
         return first;
     }
     let later = by(Policy::VirtualTime, scenario, horizon);
-    tell(what, &later);
-    tell(what, &by(Policy::Rfc, scenario, horizon));
+    print(what, &later);
+    print(what, &by(Policy::Rfc, scenario, horizon));
     assert!(later.jain() >= 0.99 && later.largest_deviation() <= NEAR, "{what}");
     assert_waits(what, &later);
     assert_whole(what, &later);
@@ -139,7 +140,7 @@ fn equal_shares_are_equal_service_whatever_the_number_of_jobs() {
 fn one_job_beside_ten_thousand_always_runs() {
     let outcome = assert_fair("1 job against 10,000", &read("one-against-10000"));
     let small = &outcome.tenants[1];
-    // It comes later, and waits for the next cycle, not a moment longer.
+    // It comes later, and waits only for the next cycle.
     assert!(small.longest_wait_cycles <= 1.0, "{small:?}");
     assert_eq!(small.starts, 1);
 }
@@ -158,11 +159,11 @@ fn churn_may_be_small_or_large() {
     for churn in [1, 2, 5, 20, 75] {
         let scenario = population("", 75, churn, &[(100, 100), (700, 100), (200, 100)]);
         let what = format!("shares 100:700:200, churn {churn}");
-        tell(&what, &by(Policy::Rfc, &scenario, CYCLES));
-        // So long that with the smallest churn everybody had a turn.
+        print(&what, &by(Policy::Rfc, &scenario, CYCLES));
+        // Long enough for every job to have a turn, even with the smallest churn.
         for cycles in [CYCLES, if churn == 1 { 1_000 } else { 400 }] {
             let outcome = by(Policy::VirtualTime, &scenario, cycles);
-            tell(&what, &outcome);
+            print(&what, &outcome);
             assert!(outcome.jain() >= 0.99 && outcome.largest_deviation() <= NEAR, "{what}");
             assert_waits(&what, &outcome);
             assert_whole(&what, &outcome);
@@ -174,17 +175,17 @@ fn churn_may_be_small_or_large() {
 fn one_share_beside_a_thousand_gets_its_share_and_no_more() {
     assert_fair("shares 1000:100:1", &population("", 75, 10, &[(1000, 100), (100, 100), (1, 100)]));
     assert_fair("shares 1000:100:1, CouchDB's jobs", &read("shares-1000-100-1"));
-    // Long enough for a round of the one share's jobs: 1,468 cycles.
+    // Long enough for a round of the jobs with one share: 1,468 cycles.
     let scenario = population("", 75, 10, &[(1000, 100), (100, 100), (1, 100)]);
     let outcome = by(Policy::VirtualTime, &scenario, 5_000);
-    tell("shares 1000:100:1", &outcome);
-    tell("shares 1000:100:1", &by(Policy::Rfc, &scenario, 5_000));
+    print("shares 1000:100:1", &outcome);
+    print("shares 1000:100:1", &by(Policy::Rfc, &scenario, 5_000));
     assert_waits("shares 1000:100:1", &outcome);
     assert!(outcome.tenants[2].starts >= 300, "each of its jobs had more than two turns");
 }
 
 #[test]
-fn fifty_tenants_of_random_shares_get_what_their_shares_say() {
+fn fifty_tenants_of_random_shares_get_slots_in_proportion() {
     let mut scenario = read("fifty-random");
     for seed in [7, 8, 9] {
         scenario.seed = seed.try_into().unwrap();
@@ -192,15 +193,15 @@ fn fifty_tenants_of_random_shares_get_what_their_shares_say() {
     }
 }
 
-/// More tenants than churn can pass slots among: a job of a tenant that is owed nothing has its turn, too.
+/// With more tenants than churn can pass slots among, a job of a tenant without a deficit has its turn, too.
 #[test]
-fn no_job_is_forgotten_when_churn_is_scarce() {
+fn no_job_starves_when_churn_is_scarce() {
     let what = "500 random";
     let text = "name = 'x'\nslots = 500\nchurn = 20\ncycles = 1500\nseed = 1\n\
                 [[tenants]]\nname = 't'\ncount = 500\nshares = { from = 1, to = 1000 }\njobs = 20\n";
     let scenario = Scenario::parse(text).unwrap();
     let outcome = by(Policy::VirtualTime, &scenario, 1_500);
-    tell(what, &outcome);
+    print(what, &outcome);
     assert!(outcome.jain() >= 0.99);
     assert_near(what, &outcome);
     assert_waits(what, &outcome);
@@ -214,12 +215,12 @@ fn tenants_that_delete_and_add_again_gain_nothing() {
         scenario.tenants[1].readds_every = Some(every.try_into().unwrap());
         let what = format!("deletes and adds again every {every}");
         let outcome = by(Policy::VirtualTime, &scenario, CYCLES);
-        tell(&what, &outcome);
-        tell(&what, &by(Policy::Rfc, &scenario, CYCLES));
+        print(&what, &outcome);
+        print(&what, &by(Policy::Rfc, &scenario, CYCLES));
         assert_near(&what, &outcome);
         assert_whole(&what, &outcome);
         assert!(outcome.jain() >= 0.99);
-        // What waits of the patient one's.
+        // The bound for the tenant that does not delete its jobs.
         assert!(outcome.tenants[0].longest_wait_cycles <= 2.0 * 200.0 / 10.0, "{what}");
     }
 }
@@ -233,8 +234,8 @@ fn tenants_that_come_and_go_get_what_they_are_entitled_to() {
         visitor.jobs = OneOf::One(jobs.try_into().unwrap());
         visitor.leaves_at = Some((visitor.comes_at.get() + visit).try_into().unwrap());
         let outcome = by(Policy::VirtualTime, &scenario, scenario.cycles.get());
-        tell(&what, &outcome);
-        tell(&what, &by(Policy::Rfc, &scenario, scenario.cycles.get()));
+        print(&what, &outcome);
+        print(&what, &by(Policy::Rfc, &scenario, scenario.cycles.get()));
         assert!(outcome.jain() >= 0.99 && outcome.largest_deviation() <= NEAR, "{what}");
         assert_whole(&what, &outcome);
     }
@@ -244,8 +245,8 @@ fn tenants_that_come_and_go_get_what_they_are_entitled_to() {
 fn shares_that_change_are_followed() {
     let scenario = read("new-shares");
     let outcome = by(Policy::VirtualTime, &scenario, scenario.cycles.get());
-    tell("shares that change", &outcome);
-    tell("shares that change", &by(Policy::Rfc, &scenario, scenario.cycles.get()));
+    print("shares that change", &outcome);
+    print("shares that change", &by(Policy::Rfc, &scenario, scenario.cycles.get()));
     assert!(outcome.jain() >= 0.99 && outcome.largest_deviation() <= NEAR);
     assert_whole("shares that change", &outcome);
 }

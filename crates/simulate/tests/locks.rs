@@ -1,7 +1,7 @@
-//! What the predictive queue makes of the clusters that are shipped, beside first in, first out with slots that wait.
+//! The predictive queue on the shipped clusters, compared with first in, first out, whose jobs wait in their slots.
 //!
-//! That nobody holds what excludes somebody else, that every job ends, and that no lock outlives its job, is asserted by the simulated
-//! world itself after each step, for each scheme.
+//! The simulated world itself asserts after each step, for each scheme, that no two jobs hold locks that exclude each
+//! other. It also asserts that every job ends, and that no lock outlives its job.
 
 use std::fs;
 use std::path::Path;
@@ -20,24 +20,20 @@ fn of(compared: &Compared, scheme: Scheme) -> &Outcome {
     compared.outcomes.iter().find(|outcome| outcome.scheme == scheme).unwrap()
 }
 
-fn tell(name: &str, seed: u64, compared: &Compared) {
+fn print(name: &str, seed: u64, compared: &Compared) {
     println!("{name}, seed {seed}:");
     report::rows(compared).iter().for_each(|row| println!("  {}", row.join("  ")));
 }
 
-/// What is promised of a shipped cluster: how long all of it takes, in hundredths of what nobody can beat. All are simulated times: no
-/// clock has a part in them.
+/// Asserts the promises for a shipped cluster. `of_bound` is the longest makespan, in percent of the bound. All times
+/// are simulated: they do not depend on a clock.
 fn assert_promised(name: &str, seed: u64, of_bound: f64) {
     let mut scenario = read(name);
     scenario.seed = seed.try_into().unwrap();
     assert_eq!((scenario.jobs(), scenario.slots.get()), (2_000, 20));
-    assert_eq!(
-        scenario.queue.window.usize(),
-        window::DEFAULT,
-        "{name}: as a server has it that nobody has configured"
-    );
+    assert_eq!(scenario.queue.window.usize(), window::DEFAULT, "{name}: the default of a server");
     let compared = run(&scenario, &[Scheme::Fifo, Scheme::Predictive]).unwrap();
-    tell(name, seed, &compared);
+    print(name, seed, &compared);
     let (fifo, predictive) = (of(&compared, Scheme::Fifo), of(&compared, Scheme::Predictive));
     assert!(predictive.mean_wait_s <= 0.75 * fifo.mean_wait_s, "{name}, seed {seed}: at least 25% less");
     assert!(predictive.makespan_s < fifo.makespan_s, "{name}, seed {seed}: it ends later");
@@ -50,7 +46,7 @@ fn assert_promised(name: &str, seed: u64, of_bound: f64) {
     let aging_s = (scenario.queue.aging_ticks.get() * scenario.queue.tick_ms.get()) as f64 / 1e3;
     assert!(
         predictive.longest_wait_s <= fifo.longest_wait_s + aging_s,
-        "{name}, seed {seed}: somebody waits too long"
+        "{name}, seed {seed}: a job waits too long"
     );
     assert_eq!(predictive.wasted_slot_s, 0.0, "{name}, seed {seed}: a slot is lent, or not taken");
     for outcome in &compared.outcomes {
@@ -78,17 +74,17 @@ fn bursts_wait_for_less() {
 }
 
 #[test]
-fn a_hot_node_keeps_nobody_else() {
+fn a_hot_node_delays_no_other_job() {
     [1, 2].into_iter().for_each(|seed| assert_promised("cluster-hot-node", seed, 115.0));
 }
 
 #[test]
-fn what_is_found_out_later_is_waited_for_without_a_slot() {
-    // Nor can anybody foresee it, so that it takes longer.
+fn locks_found_out_later_are_waited_for_without_a_slot() {
+    // No scheme can foresee these locks, so it takes longer.
     assert_promised("cluster-unknown", 1, 150.0);
 }
 
-/// A shipped cluster with fewer jobs, for what needs not be large.
+/// A shipped cluster with fewer jobs, for tests that do not need many.
 fn small(name: &str) -> Scenario {
     let mut scenario = read(name);
     for arrivals in &mut scenario.arrivals {
@@ -98,7 +94,7 @@ fn small(name: &str) -> Scenario {
 }
 
 #[test]
-fn every_scheme_brings_every_job_to_its_end_and_beats_no_bound() {
+fn every_scheme_ends_every_job_and_beats_no_bound() {
     for name in SHIPPED {
         for seed in 1..=5_u64 {
             let mut scenario = small(name);
@@ -126,19 +122,20 @@ fn every_scheme_brings_every_job_to_its_end_and_beats_no_bound() {
 #[test]
 fn a_scenario_repeats_itself() {
     let scenario = small("cluster-unknown");
-    let told = |scenario: &Scenario| {
+    let outcomes = |scenario: &Scenario| {
         let compared = run(scenario, &Scheme::ALL).unwrap();
         format!("{:?}", compared.outcomes)
     };
-    assert_eq!(told(&scenario), told(&scenario));
+    assert_eq!(outcomes(&scenario), outcomes(&scenario));
     let mut other = scenario.clone();
     other.seed = 7.try_into().unwrap();
-    assert_ne!(told(&scenario), told(&other));
+    assert_ne!(outcomes(&scenario), outcomes(&other));
 }
 
 #[test]
-fn first_in_first_out_wastes_the_slots_of_those_who_wait() {
-    // Half of the jobs need one network alone, the others nothing: on two slots two of the first kind keep everybody.
+fn first_in_first_out_wastes_the_slots_of_waiting_jobs() {
+    // Half of the jobs need one network exclusively, the others nothing. On two slots, two jobs of the first kind
+    // block all others.
     let text = "name = 'x'\nslots = 2\narrivals = [{ count = 20 }]\n[cluster]\ngroups = 1\nnodes = 2\ninstances = 1000\nhot_percent = 0\n\
                 [[operations]]\nname = 'one'\nweight = 1\nrun_ms = 1000\nlocks = { network = { exclusive = ['n'] } }\n\
                 [[operations]]\nname = 'other'\nweight = 1\nrun_ms = 1000\n";

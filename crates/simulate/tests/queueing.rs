@@ -1,4 +1,4 @@
-//! Jobs that run once and are gone: fairness is made where a slot becomes free, since nothing that runs is stopped.
+//! Jobs that run to their end. Only the choice for each free slot can be fair, because no running job is stopped.
 
 use turnwise_simulate::{Outcome, Policy, Scenario, TenantOutcome, run};
 
@@ -30,18 +30,18 @@ fn assert_fair(outcome: &Outcome) {
 }
 
 #[test]
-fn one_job_waits_for_no_more_than_a_running_one_of_a_million() {
+fn one_job_waits_for_one_running_job_of_a_million_at_most() {
     let scenario = read("million-against-one");
     let outcome = by(Policy::VirtualTime, &scenario);
-    // The longest that a running one can take yet is 1.5 s; a cycle is one second here.
+    // A running job lasts at most another 1.5 s; a cycle is one second here.
     assert_eq!(outcome.tenants[1].completed, 1);
     assert!(outcome.tenants[1].longest_wait_cycles <= 1.5, "{:?}", outcome.tenants[1]);
-    // It starts before all others, wherever in the minute it comes: fifty slots end some job every 20 ms.
+    // It starts before all others, whenever it comes: with fifty slots, some job ends every 20 ms.
     assert!(outcome.tenants[1].longest_wait_cycles <= 0.2, "{:?}", outcome.tenants[1]);
 }
 
 #[test]
-fn first_in_first_out_lets_the_one_wait_for_the_million() {
+fn with_first_in_first_out_one_job_waits_for_a_million() {
     let mut scenario = read("million-against-one");
     scenario.cycles = 70.try_into().unwrap();
     let outcome = by(Policy::Fifo, &scenario);
@@ -54,16 +54,16 @@ fn a_stream_of_short_jobs_is_shared_by_shares() {
 }
 
 #[test]
-fn run_times_that_nobody_expects_change_nobodys_share() {
+fn unexpected_run_times_change_no_share() {
     let scenario = read("wrong-expectations");
     assert_fair(&by(Policy::VirtualTime, &scenario));
-    // In the order of their arrival, who was first has all of it.
+    // In the order of arrival, the first tenant gets all slots.
     let first = by(Policy::Fifo, &scenario);
     assert!(first.jain() < 0.6, "{}", first.jain());
 }
 
 #[test]
-fn a_quiet_tenant_hardly_notices_anothers_bursts() {
+fn bursts_of_one_tenant_hardly_delay_a_quiet_one() {
     for seed in [3, 4, 5] {
         let mut scenario = read("bursts");
         scenario.seed = seed.try_into().unwrap();
@@ -78,6 +78,6 @@ fn a_quiet_tenant_hardly_notices_anothers_bursts() {
 }
 
 #[test]
-fn jobs_that_rotate_pay_for_those_that_do_not_and_the_other_way_round() {
+fn a_tenant_of_one_shot_jobs_and_one_of_continuous_jobs_have_the_same() {
     assert_fair(&by(Policy::VirtualTime, &read("one-shots-and-continuous")));
 }

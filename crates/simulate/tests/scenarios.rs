@@ -1,11 +1,11 @@
-//! Every scenario that is shipped is read and runs to its end, and its comment is worth reading.
+//! Every shipped scenario is read and runs to its end, and has a comment that says what it shows.
 
 use std::fs;
 use std::path::Path;
 
 use turnwise_simulate::{Described, Policy, Scenario, plot, report, run};
 
-/// Scenarios with more jobs are run by their own policy only: by all of them it would take too long without optimisation.
+/// Scenarios with more jobs run only with their own policy: all policies would take too long without optimisation.
 const JOBS_FOR_ALL: u64 = 9_000;
 
 fn shipped() -> Vec<(String, String)> {
@@ -26,7 +26,7 @@ fn every_shipped_scenario_runs_to_its_end() {
     assert!(shipped.len() >= 15, "{shipped:?}");
     for (name, text) in shipped {
         assert!(name.ends_with(".toml") && text.starts_with("# "), "{name}: a comment says what it shows");
-        // Those about locks have tests of their own.
+        // Scenarios about locks have tests of their own.
         let Described::Tenants(scenario) =
             Described::parse(&text).unwrap_or_else(|error| panic!("{name}: {error}"))
         else {

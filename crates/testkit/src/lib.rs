@@ -1,4 +1,4 @@
-//! Peers, data sets and fault proxies for the tests and benchmarks.
+//! Peers, data sets and fault proxies for the tests and the laboratory.
 //!
 //! A test of replication needs four things, and each has modules here:
 //!
@@ -33,8 +33,8 @@
 //!
 //! Everything here panics, with the reason, when a peer misbehaves, because a test without its peer proves nothing.
 
+mod binary;
 pub mod canary;
-pub mod chaos;
 mod compare;
 mod couchdb;
 mod database;
@@ -48,9 +48,9 @@ mod ports;
 pub mod process;
 mod proxy;
 mod random;
-pub mod soak;
 
-pub use compare::{Difference, Summary, compare, compare_some};
+pub use binary::turnwise_binary;
+pub use compare::{Difference, Leaves, Revision, Summary, compare, compare_some, leaves, revisions};
 pub use couchdb::CouchDb;
 pub use database::{Database, client, encode_segment};
 pub use dataset::Dataset;

@@ -31,8 +31,10 @@
 //! the transaction that ends a job.
 
 mod accounts;
+mod claimer;
 mod deadlines;
 mod dependencies;
+mod event;
 mod events;
 mod external;
 mod fair_share;
@@ -49,7 +51,6 @@ mod nodes;
 mod pass;
 mod record;
 mod retention;
-mod rotate;
 mod run;
 mod service;
 mod timekeeper;

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use bytes::Bytes;
-use serde::de::IgnoredAny;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use turnwise_policy::eligibility::rate_limits::Bucket;
 use turnwise_queue::check::{
-    Finding, IndexRow, Invariant, JobKey, PIECE_BYTES, Row, WorkerRow, check_boost, check_clock,
-    check_learnt, check_stamp, check_usage, has_other_fields, key_text, read_record,
+    Finding, IndexRow, Invariant, JobKey, PIECE_BYTES, Row, check_single, has_other_fields, key_text,
+    read_record,
 };
 use turnwise_queue::locks::{Held, HolderRow, QueueRow};
 use turnwise_queue::rate_limits::{LimitedRow, RateRow};
@@ -73,21 +73,14 @@ pub(super) fn hash(subject: &impl Hash) -> u64 {
 /// The subjects that a row is about.
 pub(super) fn subjects(row: &Row, value: &Bytes) -> Vec<Subject> {
     let document = |db: &String, id: &String| Subject::Document((db.clone(), id.clone()));
-    match row {
-        Row::Job(job) if job.0 == JOB_TYPE => {
-            vec![Subject::Job(job.clone()), Subject::DocumentsJob(job.1.clone())]
+    if let Some(job) = row.of_job() {
+        let mut subjects = vec![Subject::Job(job.clone())];
+        if matches!(row, Row::Job(_)) && job.0 == JOB_TYPE {
+            subjects.push(Subject::DocumentsJob(job.1.clone()));
         }
-        Row::Job(job)
-        | Row::Options(job, _)
-        | Row::Index(job, _)
-        | Row::Parked(job, _)
-        | Row::Unwatched(job, _)
-        | Row::Lock(job, ..)
-        | Row::LockQueue(job, ..)
-        | Row::Rate(job, _)
-        | Row::Deadline(job, _)
-        | Row::After(job, _)
-        | Row::Dependent(job, _, _) => vec![Subject::Job(job.clone())],
+        return subjects;
+    }
+    match row {
         Row::Document(db, id)
         | Row::Body(db, id, _)
         | Row::Unresolved(_, db, id)
@@ -165,12 +158,13 @@ impl<'a> Books<'a> {
             self.enter_unknown(key);
             return Ok(());
         };
-        *self.family(family(&row)) += 1;
+        *self.family(&self.keys.family(key).unwrap_or_default()) += 1;
         if let Some(problem) = unreadable(&row, value) {
             self.enter_unreadable(key, problem);
             self.flag_all(&row, value);
             return Ok(());
         }
+        self.findings.extend(check_single(key, &row, value));
         match &row {
             Row::Job(job) => self.enter_job(job, key, value)?,
             Row::Options(job, n) => {
@@ -179,8 +173,8 @@ impl<'a> Books<'a> {
             }
             Row::Index(job, place) => {
                 let fact = match place {
-                    IndexRow::Active(worker) => match serde_json::from_slice::<Active>(value) {
-                        Ok(active) => {
+                    IndexRow::Active(worker) => match self.read::<Active>(key, value) {
+                        Some(active) => {
                             self.holders.insert((job.0.clone(), worker.clone()));
                             if let Some(deadline) = active.deadline {
                                 let claim = Claim { worker: worker.clone(), number: active.claim };
@@ -189,17 +183,12 @@ impl<'a> Books<'a> {
                             }
                             hash(&(place, active.claim, active.cancel_requested))
                         }
-                        Err(error) => {
-                            self.enter_unreadable(key, error.to_string());
-                            0
-                        }
+                        None => 0,
                     },
                     _ => hash(&(place, 0_u64, false)),
                 };
                 if let IndexRow::Limited(place) = place {
-                    if let Err(error) = serde_json::from_slice::<LimitedRow>(value) {
-                        self.enter_unreadable(key, error.to_string());
-                    }
+                    self.read::<LimitedRow>(key, value);
                     self.enter_bucket(&place.limit.bucket);
                 }
                 if let IndexRow::Pending(place) = place {
@@ -222,46 +211,27 @@ impl<'a> Books<'a> {
                 if !self.levels.contains(&spot.level) {
                     self.levels.insert(spot.level.clone());
                 }
-                let fact = match serde_json::from_slice::<HolderRow>(value) {
-                    Ok(holder) => hash(&("lock", spot, mode, holder.claim)),
-                    Err(error) => {
-                        self.enter_unreadable(key, error.to_string());
-                        0
-                    }
-                };
+                let holder: Option<HolderRow> = self.read(key, value);
+                let fact = holder.map_or(0, |holder| hash(&("lock", spot, mode, holder.claim)));
                 self.find(hash(&Subject::Job(job.clone())), fact)?;
             }
             Row::LockQueue(job, spot, ticket) => {
-                if let Err(error) = serde_json::from_slice::<QueueRow>(value) {
-                    self.enter_unreadable(key, error.to_string());
-                }
+                self.read::<QueueRow>(key, value);
                 self.find(hash(&Subject::Job(job.clone())), hash(&("lock_queue", spot, ticket)))?;
             }
             Row::Rate(job, bucket) => {
                 self.enter_bucket(bucket);
-                let fact = match serde_json::from_slice::<RateRow>(value) {
-                    Ok(row) => hash(&("rate", bucket, row.claim)),
-                    Err(error) => {
-                        self.enter_unreadable(key, error.to_string());
-                        0
-                    }
-                };
+                let row: Option<RateRow> = self.read(key, value);
+                let fact = row.map_or(0, |row| hash(&("rate", bucket, row.claim)));
                 self.find(hash(&Subject::Job(job.clone())), fact)?;
             }
             Row::Deadline(job, at_us) => {
-                let fact = match serde_json::from_slice::<Claim>(value) {
-                    Ok(claim) => hash(&("deadline", *at_us, claim)),
-                    Err(error) => {
-                        self.enter_unreadable(key, error.to_string());
-                        0
-                    }
-                };
+                let claim: Option<Claim> = self.read(key, value);
+                let fact = claim.map_or(0, |claim| hash(&("deadline", *at_us, claim)));
                 self.find(hash(&Subject::Job(job.clone())), fact)?;
             }
-            Row::Roomy(..) => self.findings.extend(check_stamp(key, Some(value))),
             // These rows are few compared with jobs.
             Row::After(job, _) | Row::Dependent(job, _, _) => self.flag(hash(&Subject::Job(job.clone()))),
-            Row::UnsettledWake | Row::FilterStamp => self.findings.extend(check_stamp(key, Some(value))),
             // These rows are few, and soon cleared.
             Row::Unwatched(job, _) => self.flag(hash(&Subject::Job(job.clone()))),
             Row::Worker(worker, _) => {
@@ -273,12 +243,7 @@ impl<'a> Books<'a> {
             }
             Row::Waiting(job_type, tenant) => {
                 self.waiting.insert((job_type.clone(), tenant.clone()));
-                self.findings.extend(check_stamp(key, Some(value)));
             }
-            Row::Learnt(slot) => self.findings.extend(check_learnt(key, *slot, value)),
-            Row::Usage(..) => self.findings.extend(check_usage(key, value)),
-            Row::Boost(_) => self.findings.extend(check_boost(key, value)),
-            Row::Clock => self.findings.extend(check_clock(key, value)),
             Row::Database(db) => self.database(db).0 = serde_json::from_slice(value).ok(),
             Row::Sequence(db) => self.database(db).1 = serde_json::from_slice(value).ok(),
             Row::Local(db, _) | Row::Mirror(db) => drop(self.database(db)),
@@ -290,11 +255,14 @@ impl<'a> Books<'a> {
             | Row::FilterCheck(..) => {
                 self.enter_document(&row, value)?;
             }
-            Row::UnresolvedWake | Row::UnwatchedWake(_) | Row::LockWake | Row::ConfigStamp => {
-                self.findings.extend(check_stamp(key, Some(value)))
-            }
-            Row::Format | Row::ServerUuid | Row::Config(..) | Row::Unsettled(..) | Row::Filter(_) => {}
-            Row::RateGuard(_) | Row::AfterGuard | Row::Unmarked(_) => {}
+            Row::Learnt(_) | Row::Usage(..) | Row::Boost(_) | Row::Clock | Row::Roomy(..) => {}
+            Row::LockWake | Row::UnsettledWake | Row::UnwatchedWake(_) | Row::UnresolvedWake => {}
+            Row::Format | Row::ServerUuid | Row::Config(..) | Row::ConfigStamp | Row::Filter(_) => {}
+            Row::FilterStamp
+            | Row::Unsettled(..)
+            | Row::RateGuard(_)
+            | Row::AfterGuard
+            | Row::Unmarked(_) => {}
         }
         Ok(())
     }
@@ -492,68 +460,15 @@ impl<'a> Books<'a> {
         }
     }
 
+    /// A row's value; `None` if it cannot be read, which is reported.
+    fn read<T: DeserializeOwned>(&mut self, key: &Bytes, value: &Bytes) -> Option<T> {
+        let read = serde_json::from_slice(value);
+        read.map_err(|error| self.enter_unreadable(key, error.to_string())).ok()
+    }
+
     fn enter_unreadable(&mut self, key: &Bytes, problem: String) {
         if self.findings.len() < UNREADABLE {
             self.findings.push(Finding::new(Invariant::Readable, key, problem));
         }
-    }
-}
-
-/// The first element of a row's key.
-fn family(row: &Row) -> &'static str {
-    match row {
-        Row::Format => "format",
-        Row::ServerUuid => "server",
-        Row::Clock => "clock",
-        Row::Job(_) => "jobs",
-        Row::Options(..) => "options",
-        Row::Index(_, IndexRow::Pending(_)) => "pending",
-        Row::Index(_, IndexRow::Delayed(_)) => "delayed",
-        Row::Index(_, IndexRow::Blocked) => "blocked",
-        Row::Index(_, IndexRow::Paused(_)) => "paused",
-        Row::Index(_, IndexRow::Limited(_)) => "limited",
-        Row::Index(_, IndexRow::Ended(_)) => "ended",
-        Row::Index(_, IndexRow::Active(_)) => "active",
-        Row::Lock(..) => "locks",
-        Row::LockQueue(..) => "lock_queue",
-        Row::LockWake => "lock_wake",
-        Row::Learnt(_) => "learnt",
-        Row::Rate(..) => "rates",
-        Row::Deadline(..) => "deadlines",
-        Row::RateGuard(_) => "rate_guard",
-        Row::AfterGuard => "after_guard",
-        Row::Unmarked(_) => "unmarked",
-        Row::Roomy(..) => "roomy",
-        Row::Parked(..) => "parked",
-        Row::Unwatched(..) => "unwatched",
-        Row::UnwatchedWake(_) => "unwatched_wake",
-        Row::After(..) => "after",
-        Row::Dependent(..) => "dependents",
-        Row::Unsettled(..) => "unsettled",
-        Row::UnsettledWake => "unsettled_wake",
-        Row::Filter(_) => "filters",
-        Row::FilterStamp => "filters_vs",
-        Row::Waiting(..) => "waiting",
-        Row::Usage(..) => "usage",
-        Row::Boost(_) => "boost",
-        Row::Wake(_) => "wake",
-        Row::Worker(_, WorkerRow::Member) => "workers",
-        Row::Worker(_, WorkerRow::Health) => "health",
-        Row::Worker(_, WorkerRow::Signal) => "signal",
-        Row::Worker(_, WorkerRow::Claims) => "claims",
-        Row::Membership(_) => "workers_vs",
-        Row::Database(_) => "databases",
-        Row::Sequence(_) => "sequence",
-        Row::Document(..) => "documents",
-        Row::Body(..) => "bodies",
-        Row::Local(..) => "local",
-        Row::Change(..) => "changes",
-        Row::Replication(..) => "replications",
-        Row::Mirror(_) => "mirror",
-        Row::Unresolved(..) => "unresolved",
-        Row::FilterCheck(..) => "filter_checks",
-        Row::UnresolvedWake => "unresolved_wake",
-        Row::Config(..) => "config",
-        Row::ConfigStamp => "config_vs",
     }
 }

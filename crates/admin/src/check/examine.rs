@@ -121,16 +121,7 @@ impl Examiner {
             .collect();
         let locks: Vec<Bytes> = locks.chain(buckets).chain(deadlines).collect();
         for index in seen.iter().chain(&named).chain(&parked).chain(&locks) {
-            if let Some(
-                row @ (Row::Index(..)
-                | Row::Parked(..)
-                | Row::Unwatched(..)
-                | Row::Lock(..)
-                | Row::LockQueue(..)
-                | Row::Rate(..)
-                | Row::Deadline(..)
-                | Row::Dependent(..)),
-            ) = Row::parse(keys, index)
+            if let Some(row) = Row::parse(keys, index)
                 && let Some(value) = get(tx, index).await?
             {
                 let _ = rows.add(row, &value);

@@ -4,7 +4,7 @@
 //! big_lock = true                                  # or { when = …, unless = … }
 //! instance.exclusive = ["{instance}"]              # names
 //! network.shared = "all"                           # or "unknown"
-//! node = [                                         # several requests: all that hold count
+//! node = [                                         # several requests: all whose conditions hold count
 //!   { exclusive = ["{primary}", "{secondary?}"], unless = { allocator = "present" } },
 //!   { exclusive = "unknown", when = { allocator = "present" } },
 //! ]
@@ -53,7 +53,7 @@ impl Reading<'_> {
                 DeValue::Array(list) => {
                     for (node, value) in node.elements(list) {
                         let rule = self.rule(name, &node, value)?;
-                        rules.iter().try_for_each(|other| go_together(&node, other, &rule))?;
+                        rules.iter().try_for_each(|other| refuse_contradiction(&node, other, &rule))?;
                         rules.push(rule);
                     }
                 }
@@ -183,7 +183,7 @@ fn both_modes(node: &Node<'_>, shared: &Option<Which>, exclusive: &Option<Which>
 }
 
 /// Refuses two requests with the same conditions that contradict each other.
-fn go_together(node: &Node<'_>, one: &Rule, other: &Rule) -> Result<()> {
+fn refuse_contradiction(node: &Node<'_>, one: &Rule, other: &Rule) -> Result<()> {
     if one.conditions != other.conditions {
         return Ok(());
     }

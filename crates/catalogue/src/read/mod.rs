@@ -1,18 +1,18 @@
 //! Reads a catalogue's file.
 //!
 //! ```toml
-//! [[levels]]                          # all of them, in the order in which they are locked; without, the built-in ones
+//! [[levels]]                          # all levels, in the order in which they are locked; without it, the built-in ones
 //! name = "disk"
 //! capacity = 4                        # units of each resource
-//! capacities = { big = 8 }            # of some
+//! capacities = { big = 8 }            # units of some resources
 //!
 //! [jobs.TYPE]
 //! operation = "do"                    # the option whose value is the operation
-//! steps = "steps"                     # the option that lists the steps of a job of several
-//! learn = ["instance"]                # options that tell what a job will lock, after some runs
+//! steps = "steps"                     # the option that lists the steps of a job with several steps
+//! learn = ["instance"]                # options from whose values the queue learns what a job will lock
 //! locks = { … }                       # what each job of the type locks
-//! operations.NAME = { … }             # what a job of this operation locks beside that; `aliases` are other names of it
-//! otherwise = { … }                   # what one locks whose operation is none of these
+//! operations.NAME = { … }             # what a job of this operation also locks; `aliases` are its other names
+//! otherwise = { … }                   # what a job of any other operation locks
 //! ```
 //!
 //! The locks are, for each level, one request or a list of them (`entry`), and `big_lock`. Unknown members are refused, with

@@ -29,16 +29,17 @@ Examples:
   turnwise jobs add mail --after report/july --after report/august
   turnwise jobs add mail --many jobs.jsonl
 
-Prints the ids of the jobs, one per line. A job that is there under its id already stays as it is: the same command can be \
-run again without adding anything twice.
+The command prints the ids of the jobs, one per line. If a job with the id exists, it is unchanged, so you can repeat a command \
+with ids.
 
 Each line of a file for --many is an object with any of id, options, summary, tenant, user, delay_ms, not_before_us, \
-max_attempts, timeout_ms, heartbeat_timeout_ms, after, locks, reason, priority and if_exists. Up to 1,000 lines are added together, all or none.")]
+max_attempts, timeout_ms, heartbeat_timeout_ms, after, locks, reason, priority and if_exists. Each request adds up to 1,000 \
+lines, all or none.")]
 pub(crate) struct Args {
     /// The type of the job, which decides the workers that run it
     #[arg(value_name = "TYPE")]
     job_type: String,
-    /// The job's id, unique within its type; generated if it is left out
+    /// The job's id, unique within its type. By default, the server generates one
     #[arg(long)]
     id: Option<String>,
     /// The tenant that the job is charged to
@@ -47,44 +48,44 @@ pub(crate) struct Args {
     /// The user on whose behalf the job runs
     #[arg(long)]
     user: Option<String>,
-    /// The input of the job's worker: JSON, or @FILE, or - for stdin. Only that worker receives it
+    /// The input of the job: JSON, or @FILE, or - for stdin. Only the worker that runs the job receives it
     #[arg(long, value_name = "JSON|@FILE|-")]
     options: Option<String>,
-    /// Public information about the job: a JSON object
+    /// A description of the job for lists, without secrets: a JSON object
     #[arg(long, value_name = "JSON|@FILE|-")]
     summary: Option<String>,
-    /// Start the job not before this time has passed: 500ms, 90s, 15m, 2h, 3d
+    /// Delay before the job may start: 500ms, 90s, 15m, 2h, 3d
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     delay: Option<Duration>,
-    /// Fail the job permanently when this many attempts have crashed; by default, it is retried forever
+    /// The number of the last attempt: if it crashes, the job has failed. By default, a job is retried without limit
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_attempts: Option<u32>,
-    /// Maximum duration of a run; a longer run crashes: 500ms, 90s, 15m, 2h. The default is the server's setting
+    /// Maximum duration of a run: 500ms, 90s, 15m, 2h. A run that exceeds it crashes. The default is the server's setting
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     timeout: Option<Duration>,
-    /// Maximum time between two reports of a run; a run that exceeds it crashes
+    /// Maximum time between two reports of a run. A run that exceeds it crashes. The default is the server's setting
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     heartbeat_timeout: Option<Duration>,
-    /// Start the job when this job has ended; may be given several times
+    /// A dependency: the job starts only after this job has ended; may be given several times
     #[arg(long, value_name = "TYPE/ID")]
     after: Vec<String>,
-    /// Final states of those jobs that are accepted
+    /// Final states of the dependencies that allow the job to start
     #[arg(long, value_name = "END", value_delimiter = ',', default_value = "completed", requires = "after")]
     accept: Vec<Accept>,
-    /// What happens if one of those jobs ends in another state
+    /// What happens to the job if a dependency ends in another state
     #[arg(long, value_name = "WHAT", default_value = "cancel", requires = "after")]
     otherwise: Else,
     /// What the job locks while it runs: JSON, for example {"node": {"exclusive": ["n1"]}}. By default, the server's catalogue decides
     #[arg(long, value_name = "JSON|@FILE|-")]
     locks: Option<String>,
-    /// Why the job is added, for conditions of filters; may be given several times. `rate-limit:7:NAME` lets it start while fewer than 7 jobs
-    /// with this name run
+    /// Why the job is added, for conditions of filters; may be given several times. `rate-limit:7:NAME` is a rate limit: the job starts while
+    /// fewer than 7 jobs with this NAME run
     #[arg(long, value_name = "TEXT")]
     reason: Vec<String>,
-    /// The job's priority class, -20 to 19: a tenant's jobs of lower classes start first; 0 if it is left out
+    /// The job's priority class, -20 to 19, by default 0. A tenant's jobs of lower classes start first
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
     priority: Option<i32>,
-    /// If the job exists, run it again, with these options
+    /// If the job exists, run it again with the values that are given here
     #[arg(long)]
     again: bool,
     /// Add a job for each line of this file (- for stdin)
@@ -107,7 +108,7 @@ enum Accept {
 enum Else {
     /// The job is cancelled
     Cancel,
-    /// The job no longer waits for that one
+    /// The job no longer waits for this dependency
     Free,
 }
 
@@ -178,13 +179,13 @@ fn tell(added: &AddedJob) {
     match added.added {
         Added::Queued | Added::Delayed | Added::Blocked => {}
         Added::Cancelled => {
-            tell!("{} is cancelled: a job that it was to wait for has ended otherwise", added.id)
+            tell!("{} is cancelled: a dependency has ended in a state that is not accepted", added.id)
         }
         Added::Exists => {
-            tell!("{} was there already and stays as it is; --again runs it again", added.id)
+            tell!("{} exists already and is unchanged; --again runs it again", added.id)
         }
-        Added::RunsAgain => tell!("{} runs now, and runs once more after that", added.id),
-        Added::AlreadyWaiting => tell!("{} waited already; it has the new options now", added.id),
+        Added::RunsAgain => tell!("{} is running, and runs once more after this run", added.id),
+        Added::AlreadyWaiting => tell!("{} was waiting already; it has the new options now", added.id),
     }
 }
 
@@ -205,7 +206,7 @@ fn json(argument: &str, text: &str) -> anyhow::Result<Box<RawValue>> {
     };
     let text = text.trim();
     if text.is_empty() {
-        bail!("{argument}: it is empty; expected JSON, for example '{{\"to\":\"jan\"}}'");
+        bail!("{argument}: the value is empty; expected JSON, for example '{{\"to\":\"jan\"}}'");
     }
     RawValue::from_string(text.to_owned()).map_err(|error| {
         anyhow!(
@@ -251,8 +252,8 @@ async fn add_many(args: &Args, file: &std::path::Path) -> Result<(), Failure> {
     added += batch.send(&client).await.map_err(|failure| after(failure, added))?;
     if batch.known > 0 {
         let what =
-            if args.again { "have the new options now" } else { "stay as they are; --again runs them again" };
-        tell!("{} of {added} jobs were there already and {what}", batch.known);
+            if args.again { "have the new options now" } else { "are unchanged; --again runs them again" };
+        tell!("{} of {added} jobs existed already and {what}", batch.known);
     }
     Ok(())
 }
@@ -334,7 +335,7 @@ fn job(args: &Args, line: &str) -> anyhow::Result<NewJob> {
     >(line)
     .map_err(|error| match error.classify() {
         serde_json::error::Category::Data => {
-            anyhow!("column {}: not a job; its members are those in `jobs add --help`", error.column())
+            anyhow!("column {}: not a job; `turnwise jobs add --help` lists the members", error.column())
         }
         _ => anyhow!("column {}: not JSON", error.column()),
     })?;
@@ -383,7 +384,8 @@ fn stopped(error: anyhow::Error, added: usize) -> Failure {
 fn after(failure: Failure, added: usize) -> Failure {
     match failure {
         Failure::Failed(error) if added > 0 => Failure::Failed(
-            error.context(format!("{added} jobs were added before; run it again for the others")),
+            error
+                .context(format!("{added} jobs were added before; run the command again for the other jobs")),
         ),
         failure => failure,
     }

@@ -13,8 +13,8 @@ const PAGE: usize = 1_000;
 /// `turnwise jobs list`
 #[derive(clap::Args)]
 #[command(after_help = "\
-SINCE is how long ago the state changed, or when the job may start. CRASHES are those since it was added, of how many it \
-is allowed.
+SINCE is the time since the last change of the state, or until the job may start. ATTEMPTS is the number of attempts since the \
+job was added, and the maximum number if there is one.
 
 Examples:
   turnwise jobs list --type mail --state failed
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// Only jobs of this tenant
     #[arg(long)]
     tenant: Option<String>,
-    /// Show at most this many; 0 for all
+    /// Show at most this many jobs; 0 for all
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
     /// Print the jobs as a JSON array, with all their fields
@@ -55,11 +55,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         &jobs,
         args.json,
         "jobs",
-        ["TYPE", "ID", "STATE", "SINCE", "CRASHES", "TENANT", "PRIORITY", "ABOUT"],
+        ["TYPE", "ID", "STATE", "SINCE", "ATTEMPTS", "TENANT", "PRIORITY", "ABOUT"],
         row,
     )?;
     if more && !args.json {
-        tell!("There may be more: see --limit, or narrow it down with --type, --state and --tenant.");
+        tell!("There may be more jobs: raise --limit, or select with --type, --state and --tenant.");
     }
     Ok(())
 }
@@ -73,7 +73,7 @@ fn row(job: &Job) -> [String; 8] {
         Some(not_before_us) => ago(not_before_us),
         None => ago(job.changed_us),
     };
-    let crashes = match job.max_attempts {
+    let attempts = match job.max_attempts {
         Some(max) => format!("{}/{max}", job.attempts),
         None => job.attempts.to_string(),
     };
@@ -85,7 +85,7 @@ fn row(job: &Job) -> [String; 8] {
         (None, None, summary) => summary.to_owned(),
     };
     let (job_type, id, tenant) = (job.job_type.clone(), job.id.clone(), job.tenant.clone());
-    [job_type, id, state.to_owned(), since, crashes, tenant, job.priority.to_string(), about]
+    [job_type, id, state.to_owned(), since, attempts, tenant, job.priority.to_string(), about]
 }
 
 /// What keeps a job out of the queue, other than its time: the filter or the rate limit by name, or the number of jobs that it waits for.

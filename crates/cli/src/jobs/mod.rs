@@ -23,20 +23,22 @@ pub(crate) enum Command {
     Show(JobArgs),
     /// Cancel a job
     ///
-    /// A waiting job ends immediately; a running job ends when its worker has stopped it. To stop the replication of a document, delete the
-    /// document instead.
+    /// A waiting job ends immediately, and a running job ends when its worker has stopped it. To stop the replication of a document, delete the
+    /// document.
     Cancel(JobArgs),
-    /// Retry a job now, or many: jobs that are crashing, wait, have failed or were cancelled become pending
+    /// Retry one job or many now, so that they become pending
     ///
-    /// A job that is crashing, delayed or blocked waits no longer. A job that has failed or was cancelled runs again with its original options,
-    /// tenant, priority, locks and limits. Exit code 1 if the job cannot be retried. Without an id, this retries all crashing jobs of a type or
-    /// a tenant, and for replications also documents in state `error`; with --state, all jobs in that state.
+    /// With an id, this retries one job. A job that is crashing, delayed or blocked becomes pending now. A job that has failed or was cancelled runs
+    /// again with its options, tenant, priority, locks and limits. If the job cannot be retried, the exit code is 1.
+    ///
+    /// Without an id, this retries all crashing jobs of a type or a tenant, and for replications also documents in state `error`. With --state, it
+    /// retries all jobs in that state.
     #[command(after_help = "\
 Examples:
   turnwise jobs retry replication                           # after a server has come back
   turnwise jobs retry replication --tenant high/_replicator
   turnwise jobs retry mail mail-17
-  turnwise jobs retry mail --state failed                   # run all that have failed again
+  turnwise jobs retry mail --state failed                   # run all failed jobs again
   turnwise jobs retry --tenant acme --state cancelled")]
     Retry(RetryArgs),
     /// Change a job's priority class: -20 (first of its tenant's jobs) to 19 (last)
@@ -50,7 +52,7 @@ Examples:
     Wait(wait::Args),
     /// Remove a job and its record
     ///
-    /// A running job is stopped first.
+    /// A running job is removed when its worker has stopped it.
     Remove(JobArgs),
 }
 
@@ -128,8 +130,8 @@ async fn show(JobArgs { job_type, id, server }: JobArgs) -> Result<(), Failure> 
 async fn cancel(JobArgs { job_type, id, server }: JobArgs) -> Result<(), Failure> {
     match server.client()?.cancel(&job_type, &id).await? {
         State::Cancelled => say!("cancelled"),
-        ended if ended.is_final() => say!("it had ended already: {}", list::state_name(ended)),
-        _ => say!("its worker was told to stop it"),
+        ended if ended.is_final() => say!("the job had ended already: {}", list::state_name(ended)),
+        _ => say!("cancelling: the worker was asked to stop the job"),
     }
     Ok(())
 }
@@ -145,12 +147,14 @@ async fn retry(RetryArgs { job_type, id, tenant, state, server }: RetryArgs) -> 
         }
         let hint = match retried.state {
             State::Completed => "; `turnwise jobs add --again` runs it once more",
-            State::Paused => "; it goes on when the filter is removed (`turnwise why` names it)",
-            State::Limited => "; it goes on when fewer jobs of its rate limit run (`turnwise why` tells)",
+            State::Paused => "; it can start when the filter is removed (`turnwise why` names the filter)",
+            State::Limited => {
+                "; it can start when fewer jobs of its bucket run (`turnwise why` names the bucket)"
+            }
             _ => "",
         };
         return Err(Failure::Failed(anyhow!(
-            "it cannot be retried: it is {}{hint}",
+            "the job cannot be retried: it is {}{hint}",
             list::state_name(retried.state)
         )));
     }
@@ -161,7 +165,7 @@ async fn retry(RetryArgs { job_type, id, tenant, state, server }: RetryArgs) -> 
     };
     match client.retry_all(job_type.as_deref(), tenant.as_deref(), state).await? {
         (jobs, 0) => say!("{jobs} jobs are pending"),
-        (jobs, documents) => say!("{jobs} jobs are pending, {documents} documents are tried again"),
+        (jobs, documents) => say!("{jobs} jobs are pending, {documents} documents are retried"),
     }
     Ok(())
 }
@@ -170,9 +174,9 @@ async fn priority(PriorityArgs { job_type, id, priority, server }: PriorityArgs)
     let set = server.client()?.set_priority(&job_type, &id, priority).await?;
     let state = list::state_name(set.state);
     match (set.changed, set.state) {
-        (false, _) => say!("it has ended: {state}"),
+        (false, _) => say!("the job has ended, and is unchanged: {state}"),
         (true, State::Pending) => say!("priority {priority}"),
-        (true, _) => say!("priority {priority}, from when it is pending again; it is {state}"),
+        (true, _) => say!("priority {priority} when the job is pending again; it is {state} now"),
     }
     Ok(())
 }
@@ -180,7 +184,7 @@ async fn priority(PriorityArgs { job_type, id, priority, server }: PriorityArgs)
 async fn remove(JobArgs { job_type, id, server }: JobArgs) -> Result<(), Failure> {
     match server.client()?.remove(&job_type, &id).await? {
         true => say!("removed"),
-        false => say!("its worker was told to stop it; it is removed then"),
+        false => say!("removing: the worker was asked to stop the job; the job is removed then"),
     }
     Ok(())
 }

@@ -24,7 +24,8 @@ const ANSWER: Duration = Duration::from_secs(2);
 /// `turnwise jobs wait`
 #[derive(clap::Args)]
 #[command(after_help = "\
-The result is printed to stdout, as JSON; why a job failed, to stderr. A server that is away is waited for, for a minute.
+The command prints the result to stdout as JSON, and the reason of a failure to stderr. If the server does not answer, the command \
+retries for a minute.
 
 Exit codes: 0 completed, 1 failed, cancelled or removed, 2 wrong usage, 3 not ended in time.")]
 pub(crate) struct Args {
@@ -36,7 +37,7 @@ pub(crate) struct Args {
     /// Wait for at most this long: 500ms, 90s, 15m, 2h, 3d
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     timeout: Option<Duration>,
-    /// Report the job's events on stderr meanwhile
+    /// Print the job's events to stderr meanwhile
     #[arg(long)]
     follow: bool,
     #[command(flatten)]
@@ -58,7 +59,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 Ok(())
             }
             Err(error @ (Error::NoAnswer { .. } | Error::Unavailable(_))) => {
-                tell!("turnwise: waits for the server, for a minute at most: {error}");
+                tell!("turnwise: retrying for up to a minute: {error}");
                 Ok(())
             }
             Err(error) => Err(Failure::from(error)),
@@ -104,8 +105,9 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 
 fn too_late(state: Option<State>) -> Failure {
     let state = state.map_or(String::new(), |state| format!(" and is {}", super::list::state_name(state)));
-    let error =
-        anyhow!("the job has not ended in time{state}; wait longer with --timeout, or look at `jobs show`");
+    let error = anyhow!(
+        "the job has not ended in time{state}; wait longer with --timeout, or see `turnwise jobs show`"
+    );
     Failure::Code(TIMEOUT_EXIT_CODE, error)
 }
 

@@ -17,17 +17,18 @@ const LINE_INTERVAL: Duration = Duration::from_secs(5);
 /// `turnwise store check`
 #[derive(clap::Args)]
 #[command(after_help = "\
-Reads every row, and repairs nothing. A store on etcd or FoundationDB may be in use meanwhile: what looks wrong is read \
-once more, with all rows that belong to it, in one transaction, so that a job that moved while it was looked at is no finding. \
-Such a check sees each job at one moment, not the whole store at the same. An embedded store that a server uses is \
-refused: stop the server first. Of an embedded store every page and every record of the log is compared with its checksum, \
-and nothing is written, so that its disk may be read-only.
+The check reads every row, and repairs nothing. A store on etcd or FoundationDB may be in use. The check then reads rows that seem \
+wrong again, with all related rows, in one transaction, so that a job that moves meanwhile is no finding. It sees each job in one \
+snapshot, but not the whole store in one snapshot.
+
+For an embedded store, stop the server first. The check compares every page and every record of the log with its checksum. It \
+writes nothing, so the disk may be read-only.
 
 Examples:
   turnwise store check embedded:/var/lib/turnwise
   turnwise store check etcd://10.0.0.1,10.0.0.2,10.0.0.3/turnwise --json
 
-Exit codes: 0 all invariants hold, 1 there are findings, or it could not be checked, 2 wrong usage.")]
+Exit codes: 0 all invariants hold, 1 there are findings or the check failed, 2 wrong usage.")]
 pub(crate) struct Args {
     /// The store: embedded:DIR, etcd://host:port,…/prefix or fdb:CLUSTER_FILE[/prefix]
     #[arg(env = "TURNWISE_STORE", hide_env_values = true)]
@@ -54,7 +55,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     }
     match (report.found, report.undecided.len()) {
         (0, 0) => Ok(()),
-        (0, _) => Err(anyhow!("not everything could be checked").into()),
+        (0, _) => Err(anyhow!("some rows could not be checked").into()),
         (found, _) => Err(anyhow!("{} findings", HumanCount(found)).into()),
     }
 }
@@ -77,7 +78,7 @@ fn print(report: &Report, elapsed: Duration) {
     let families: Vec<String> =
         report.families.iter().map(|(family, rows)| format!("{family} {}", HumanCount(*rows))).collect();
     say!(
-        "{} rows in {:.1} s ({}); {} jobs, workers, types and documents looked at closely.",
+        "{} rows in {:.1} s ({}); {} jobs, workers, types and documents examined.",
         HumanCount(report.rows()),
         elapsed.as_secs_f64(),
         families.join(", "),
@@ -118,7 +119,7 @@ async fn show(progress: &Progress) -> std::convert::Infallible {
     loop {
         tokio::time::sleep(if bar.is_some() { Duration::from_millis(100) } else { LINE_INTERVAL }).await;
         let line = format!(
-            "{} rows read, {} subjects looked at closely",
+            "{} rows read, {} jobs, workers, types and documents examined",
             HumanCount(progress.rows.load(Ordering::Relaxed)),
             HumanCount(progress.examined.load(Ordering::Relaxed))
         );

@@ -19,15 +19,16 @@ const LINE_INTERVAL: Duration = Duration::from_secs(5);
 /// `turnwise store copy`
 #[derive(clap::Args)]
 #[command(after_help = "\
-Stop every server and worker that uses either store first. The copy is refused if the source is in use: a process that uses an \
-embedded store holds its lock; on a shared store, the copy watches the health counters of the workers for one \
-timeout. Afterwards both stores are read once more and compared row by row, and the number of rows and their SHA-256 are printed: \
+Stop all servers and workers that use either store first. The command refuses to copy a source that is in use. To detect this, it \
+takes the lock of an embedded store, or watches the health counters of a shared store's workers for one health timeout.
+
+After the copy, the command reads both stores again and compares them row by row. It prints the number of rows and their SHA-256: \
 equal stores have equal checksums.
 
-A copy that was interrupted or killed continues when it is run again: equal rows are not written again. \
-No server starts on the target until the copy is complete.
+To resume an interrupted copy, run the command again: it does not write equal rows again. No server starts on the target until the \
+copy is complete.
 
-A URL with a password is better given in TURNWISE_FROM and TURNWISE_TO than on the command line.
+Put URLs with a password into TURNWISE_FROM and TURNWISE_TO, not on the command line.
 
 Examples:
   turnwise store copy embedded:/var/lib/turnwise etcd://10.0.0.1,10.0.0.2,10.0.0.3/turnwise
@@ -62,13 +63,13 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let (begun, mut signals) = (Instant::now(), crate::StopSignals::listen());
     let done = tokio::select! {
         done = copy.run() => done.map_err(|error| anyhow!("not copied: {error}")),
-        () = signals.next() => Err(anyhow!("interrupted; run the same command again to go on")),
+        () = signals.next() => Err(anyhow!("interrupted; run the same command again to resume")),
         never = show(&progress) => match never {},
     };
     let report = done?;
     let seconds = begun.elapsed().as_secs_f64();
     say!(
-        "Copied {} rows ({}) in {seconds:.1} s, {:.0}/s{}. Compared: all are equal.",
+        "Copied {} rows ({}) in {seconds:.1} s, {:.0}/s{}. All rows are equal in both stores.",
         HumanCount(report.rows),
         human_bytes(report.bytes),
         report.rows as f64 / seconds.max(0.001),
@@ -132,7 +133,7 @@ fn line(progress: &Progress, elapsed: Duration) -> String {
         return format!("{} of {} rows compared", HumanCount(compared), HumanCount(copied));
     }
     if copied == 0 && watched > 0 {
-        return "looking whether anybody works on the source".to_owned();
+        return "checking whether the source is in use".to_owned();
     }
     let per_second = copied as f64 / elapsed.as_secs_f64().max(0.001);
     format!(

@@ -12,21 +12,20 @@ use crate::Failure;
 /// `turnwise store dump`
 #[derive(clap::Args)]
 #[command(after_help = "\
-Each line is a row: its key as a JSON array, a tab, its value as JSON. An empty value is null; a versionstamp is \
-{\"$versionstamp\": hex}; a piece of a value that is stored in pieces, and what is no JSON, is {\"$text\": …} or \
-{\"$bytes\": hex}. Rows come in the order of the store. Nothing is written, so that the disk of an embedded store may be \
-read-only; one that a server uses is refused.
+Each line is a row: its key as a JSON array, a tab, and its value as JSON. An empty value is null, and a versionstamp is \
+{\"$versionstamp\": hex}. A part of a value that is stored in several rows, or a value that is not JSON, is {\"$text\": …} or \
+{\"$bytes\": hex}. Rows are printed in the order of their keys. The command writes nothing, so the disk of an embedded store may be \
+read-only. Stop a server that uses an embedded store first.
 
-Job options and replication documents may hold passwords. Without --secrets, options are *****, passwords in \
-documents are hidden as in every answer of a server, and what cannot be looked into is {\"$hidden\": bytes}. With \
---secrets values are printed as they are stored: the output can log in wherever the jobs can.
+Job options and replication documents may hold passwords. Without --secrets, options and passwords in documents are *****, and a \
+value that cannot be parsed is {\"$hidden\": bytes}. With --secrets, values are printed as they are stored, with all passwords.
 
 Examples:
   turnwise store dump embedded:/var/lib/turnwise --prefix jobs --limit 10
   turnwise store dump etcd://10.0.0.1/turnwise --prefix '[\"active\",\"replication\"]'
   turnwise store dump etcd://10.0.0.1/turnwise --from '[\"jobs\",\"mail\",\"4711\"]' --limit 1
 
-Exit codes: 0 done, 1 failed, 2 wrong usage.")]
+Exit codes: 0 success, 1 failure, 2 wrong usage.")]
 pub(crate) struct Args {
     /// The store: embedded:DIR, etcd://host:port,…/prefix or fdb:CLUSTER_FILE[/prefix]
     #[arg(env = "TURNWISE_STORE", hide_env_values = true)]

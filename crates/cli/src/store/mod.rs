@@ -12,9 +12,9 @@ use crate::Failure;
 /// `turnwise store`
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Copy a store into an empty one, while no server or worker uses either
+    /// Copy a store into an empty one, while no server or worker uses either store
     Copy(copy::Args),
-    /// Check every invariant over all rows of a store; explains violations, and repairs nothing
+    /// Check every invariant of a store and explain violations, without repairing them
     Check(check::Args),
     /// Print rows as text: a key and a value per line
     Dump(dump::Args),

@@ -28,11 +28,11 @@ const ROWS: usize = 50;
 /// `turnwise top`
 #[derive(clap::Args)]
 #[command(after_help = "\
-OWED is the run time by which the tenant is below its share; negative if it is above. USED is its recent run time. OLDEST is how \
-long the first of its jobs that could run has waited. Replications are shown by their documents. `turnwise why TYPE ID`, or \
-`turnwise why --document TENANT/JOB`, shows more about a job.
+DEFICIT is the run time by which the tenant is below its share; a negative value is a surplus. USED is the tenant's recent run time, \
+and SERVED its total run time. OLDEST is how long its oldest pending job has waited. A replication has the name of its document. \
+`turnwise why TYPE ID`, or `turnwise why --document TENANT/JOB`, shows more about a job.
 
-Keys: s sorts by owed, used, served, running, name in turn; q quits.")]
+Keys: s sorts by deficit, used, served, running, name in turn; q quits.")]
 pub(crate) struct Args {
     /// Only jobs of this type
     #[arg(long = "type", value_name = "TYPE")]
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// How often to query the server: 500ms, 2s, 1m
     #[arg(long, value_parser = parse_duration, value_name = "TIME", default_value = "2s")]
     interval: Duration,
-    /// Print the current state once and exit; this is the default if stdout is no terminal
+    /// Print the current state once and exit; this is the default if stdout is not a terminal
     #[arg(long)]
     once: bool,
     #[command(flatten)]
@@ -205,7 +205,7 @@ async fn answered(asking: &mut Option<JoinHandle<Result<Snapshot, Error>>>) -> R
     match asking {
         Some(asking) => match asking.await {
             Ok(answer) => answer,
-            Err(error) => Err(Error::Invalid(format!("asking failed: {error}"))),
+            Err(error) => Err(Error::Invalid(format!("the request failed: {error}"))),
         },
         None => std::future::pending().await,
     }

@@ -61,7 +61,7 @@ impl View<'_> {
     pub fn lines(&self, size: Size) -> Vec<Line> {
         let mut bottom: Vec<Line> = self.trouble().into_iter().map(|text| line(Style::Bold, text)).collect();
         if self.live {
-            let keys = format!("q quits, s sorts (now by {}), `turnwise why TYPE ID` tells more", self.by());
+            let keys = format!("q quits, s sorts (now by {}), `turnwise why TYPE ID` shows more", self.by());
             bottom.push(line(Style::Dim, keys));
         }
         // Each table has an empty line and its head before its rows; the title has one line.
@@ -81,7 +81,7 @@ impl View<'_> {
         // Without room for rows, the table is left out: an empty table would mean that there are none.
         if for_tenants > 0 || tenants.is_empty() {
             lines.extend(table(
-                "no tenants: nothing waits, runs, or has run recently",
+                "no tenants: no job waits, runs, or has run recently",
                 tenant_rows(&tenants[..for_tenants], one_type),
                 size.width,
             ));
@@ -139,7 +139,7 @@ impl View<'_> {
     fn by(&self) -> &'static str {
         match self.order {
             TenantOrder::Name => "name",
-            TenantOrder::Owed => "owed",
+            TenantOrder::Owed => "deficit",
             TenantOrder::Usage => "used",
             TenantOrder::Running => "running",
             TenantOrder::Service => "served",
@@ -186,7 +186,7 @@ fn type_line(summary: &TypeSummary) -> String {
     };
     let fairness = match fairness {
         Fairness::VirtualTime => "",
-        Fairness::Rfc => ", by the RFC's priorities",
+        Fairness::Rfc => ", fairness rfc",
     };
     let tenants = plural(*tenants, "tenant", "tenants");
     let more = plus(*delayed_more);
@@ -360,10 +360,10 @@ mod tests {
         let lines = View { live: false, ..view(&one) }.lines(Size { width: usize::MAX, height: usize::MAX });
         let expected = [
             "turnwise at http://s: 4/4 slots, 10000 tenants, 9999 waiting",
-            "  mail: 4/4 slots of 1 worker, 10000 tenants (9999 waiting), 10000+ delayed, by the RFC's priorities",
+            "  mail: 4/4 slots of 1 worker, 10000 tenants (9999 waiting), 10000+ delayed, fairness rfc",
             "",
-            "TENANT  SHARES   OWED  USED  SERVED  RUNNING  WAITING",
-            "acme       100  -2.0s  1.5s     61s        1        2",
+            "TENANT  SHARES  DEFICIT  USED  SERVED  RUNNING  WAITING",
+            "acme       100    -2.0s  1.5s     61s        1        2",
             "",
             "JOB  TENANT  STATE",
             "one  acme    running",

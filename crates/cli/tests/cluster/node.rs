@@ -37,8 +37,8 @@ impl Node {
         self.server.kill_now().await;
     }
 
-    /// Restarts the node at its address. Like a supervisor, retries if the node exits because the store does not answer: the store may be
-    /// about to get a new leader.
+    /// Restarts the node at its address. Like a supervisor, retries if the node exits because the store does not
+    /// answer: the store may be about to get a new leader.
     pub async fn restart(&mut self) {
         for _ in 0..STARTS {
             if let Some(server) = self.home.try_serve_on(&self.address).await {
@@ -63,9 +63,9 @@ impl Node {
     }
 
     /// Waits until no worker of a type is registered.
-    pub async fn until_nobody_works(&self, job_type: &str) {
-        let nobody = |page: &Value| page["workers"].as_array().unwrap().is_empty();
-        self.server.until(&format!("/v1/workers?type={job_type}"), nobody).await;
+    pub async fn until_no_worker(&self, job_type: &str) {
+        let none = |page: &Value| page["workers"].as_array().unwrap().is_empty();
+        self.server.until(&format!("/v1/workers?type={job_type}"), none).await;
     }
 
     /// The ids of this node's own workers of a type.

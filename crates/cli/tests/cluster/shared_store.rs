@@ -58,8 +58,8 @@ impl SharedStore {
         }
     }
 
-    /// Cuts the links of the node that uses them. Returns `false` if that is not possible: a client of FoundationDB connects to the
-    /// addresses that the servers report.
+    /// Cuts the links of the node that uses them. Returns `false` if that is not possible: a client of FoundationDB
+    /// connects to the addresses that the servers report.
     pub fn cut(&self) -> bool {
         match self {
             SharedStore::Etcd { links, .. } => {

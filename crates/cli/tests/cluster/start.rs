@@ -26,14 +26,14 @@ fn says(text: &str, words: &[&str]) {
 }
 
 #[tokio::test]
-async fn a_cluster_that_is_not_there_is_named() {
+async fn a_missing_cluster_is_named() {
     let address = format!("127.0.0.1:{}", free_ports(1)[0]);
     let text = refused(&format!("etcd://user:hunter2@{address}/p")).await;
     says(&text, &[&format!("etcd://{address}/p")]);
 }
 
 #[tokio::test]
-async fn a_cluster_that_does_not_answer_is_not_waited_for_for_ever() {
+async fn a_start_gives_up_on_a_cluster_that_does_not_answer() {
     let link = Link::before("127.0.0.1:1").await;
     link.cut();
     let text = refused(&format!("etcd://user:hunter2@{}/p", link.address())).await;
@@ -41,7 +41,7 @@ async fn a_cluster_that_does_not_answer_is_not_waited_for_for_ever() {
 }
 
 #[tokio::test]
-async fn who_may_not_use_the_cluster_is_told() {
+async fn a_rejected_user_is_named_with_the_reason() {
     let options = EtcdCluster::options().members(1).user("root", "hunter2right");
     let Some(cluster) = options.start().await else { return };
     cluster.add_user("alice", "hunter2", "hers/").await;
@@ -59,7 +59,7 @@ async fn who_may_not_use_the_cluster_is_told() {
 }
 
 #[tokio::test]
-async fn a_cluster_with_certificates_is_used_with_those() {
+async fn a_cluster_with_tls_is_used_with_its_certificates() {
     let Some(cluster) = EtcdCluster::options().members(1).tls().start().await else { return };
     let server = Home::on(&cluster.url("p"), "").serve().await;
     server.post("/v1/jobs/mail", &serde_json::json!({ "id": "one" })).await;
@@ -74,7 +74,7 @@ async fn a_cluster_with_certificates_is_used_with_those() {
 }
 
 #[tokio::test]
-async fn what_another_program_keeps_there_is_left_alone() {
+async fn rows_of_another_program_are_left_alone() {
     let Some(cluster) = EtcdCluster::shared().await else { return };
     cluster.put("foreign/registry/pods", "1").await;
     says(&refused(&cluster.url("foreign")).await, &["/foreign", "registry/pods", "prefix"]);
@@ -88,7 +88,7 @@ async fn what_another_program_keeps_there_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_format_of_another_release_is_left_to_that_release() {
+async fn a_store_in_another_releases_format_is_refused() {
     // A cluster of its own, because the test compares the cluster's revision, which every write moves.
     let Some(cluster) = EtcdCluster::options().members(1).start().await else { return };
     let url = cluster.url("format");

@@ -196,7 +196,7 @@ async fn nothing_is_lost_on(store: SharedStore) {
         fault(round, &store, &mut nodes).await;
     }
     after("all faults");
-    // While jobs still run, which also checks that no claim is live twice at this moment.
+    // The check runs while jobs run. It thus also proves that no claim is live twice at this moment.
     check_store(&store).await;
     after("the store was checked in use");
     adding.0.await.unwrap();
@@ -224,13 +224,13 @@ async fn nothing_is_lost_on(store: SharedStore) {
                 let id = job["id"].as_str().unwrap();
                 let kind = Kind::of(id.parse().unwrap());
                 restarted += usize::from(check(job, kind.end(), &mut wrong) > 1 && kind != Kind::Crashing);
-                if kind.end() == "completed" && !workers.has_told(id, &job["result"]) {
+                if kind.end() == "completed" && !workers.has_reported(id, &job["result"]) {
                     wrong.push(job.clone());
                 }
             })
             .await;
         // A worker that could not unregister while the store failed is removed after its health timeout.
-        nodes[0].until_nobody_works(job_type).await;
+        nodes[0].until_no_worker(job_type).await;
     }
     let mut commands = 0;
     nodes[2]

@@ -160,7 +160,7 @@ async fn a_lost_quorum_is_reported_and_nothing_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_without_its_store_says_so_while_the_others_go_on() {
+async fn a_node_without_its_store_reports_it_while_other_nodes_continue() {
     let Some(cluster) = EtcdCluster::shared().await else { return };
     let mut links = Vec::new();
     for endpoint in cluster.endpoints() {
@@ -171,7 +171,7 @@ async fn a_node_without_its_store_says_so_while_the_others_go_on() {
         (Home::on(&cluster.url_at(&addresses, "cut"), CONFIG), Home::on(&cluster.url("cut"), CONFIG));
     let (cut, server) = (far.serve().await, near.serve().await);
     add(&cut, 0..20).await;
-    // The node's own workers are registered before, and removed when the node was away for longer than their health timeout.
+    // First each node's worker is registered. The worker of a node without its store is removed after the health timeout.
     let commands = |count: usize| move |answer: &Value| answer["workers"].as_array().unwrap().len() == count;
     server.until("/v1/workers?type=command", commands(2)).await;
     links.iter().for_each(Link::cut);

@@ -94,7 +94,8 @@ impl Workers {
         self.working.push_back((job_type, working));
     }
 
-    /// Aborts the oldest worker, as `kill -9` of its process would, and starts another one that prefers the server with this index.
+    /// Aborts the oldest worker, as `kill -9` of its process would, and starts another one that prefers the server with
+    /// this index.
     pub async fn replace_oldest(&mut self, first: usize) {
         let (job_type, oldest) = self.working.pop_front().unwrap();
         oldest.abort();
@@ -120,7 +121,7 @@ impl Workers {
     }
 
     /// Whether a run of this job reported this result.
-    pub fn has_told(&self, id: &str, result: &Value) -> bool {
+    pub fn has_reported(&self, id: &str, result: &Value) -> bool {
         let runs = self.runs.of.lock().unwrap();
         runs.get(id).is_some_and(|runs| runs.iter().any(|run| result["run"] == run.as_str()))
     }
@@ -137,7 +138,7 @@ impl Runs {
                 return Outcome::Stopped;
             }
         }
-        let told = self.told(id);
+        let told = self.record(id);
         match kind {
             Kind::Nothing | Kind::Sleeping => Outcome::completed(&json!({ "run": told })),
             Kind::Failing => Outcome::Failed("as it should".to_owned()),
@@ -146,7 +147,7 @@ impl Runs {
     }
 
     /// Records a run, and returns its unique name.
-    fn told(&self, id: String) -> String {
+    fn record(&self, id: String) -> String {
         let mut of = self.of.lock().unwrap();
         let runs = of.entry(id.clone()).or_default();
         let name = format!("{id}/{}", runs.len());

@@ -58,7 +58,7 @@ async fn only_the_documents_that_were_asked_for_are_copied() {
 }
 
 #[tokio::test]
-async fn exit_codes_tell_a_failure_from_wrong_usage() {
+async fn exit_codes_distinguish_failures_from_wrong_usage() {
     let wrong: [&[&str]; 7] = [
         &["replicate"],
         &["replicate", "not-a-url", "http://127.0.0.1:1/b"],
@@ -89,7 +89,7 @@ async fn exit_codes_tell_a_failure_from_wrong_usage() {
 }
 
 #[tokio::test]
-async fn the_peers_own_words_reach_the_user() {
+async fn the_peers_error_message_reaches_the_user() {
     let peer = Peer::start().await;
     let target = peer.create("target").await;
     let output = run(&["replicate", peer.db("missing").url(), target.url()]).await;
@@ -98,7 +98,7 @@ async fn the_peers_own_words_reach_the_user() {
 }
 
 #[tokio::test]
-async fn an_interrupted_replication_goes_on_where_it_stopped() {
+async fn an_interrupted_replication_resumes_where_it_stopped() {
     let (a, b) = Peer::pair().await;
     let (source, target) = (a.create("source").await, b.create("target").await);
     Dataset::plain(2_000).load(&source).await;

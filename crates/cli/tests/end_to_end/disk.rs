@@ -77,7 +77,7 @@ async fn ids(data_dir: &Path) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_told_in_plain_words_and_the_server_goes_on_once_there_is_room() {
+async fn a_full_disk_is_reported_and_the_server_recovers_once_there_is_room() {
     let Some(disk) = Disk::mounted("24m") else { return };
     let home = Home::in_folder(&disk.data_dir());
     let server = home.serve().await;
@@ -173,7 +173,7 @@ async fn connections_leave_descriptors_for_the_store() {
 }
 
 #[tokio::test]
-async fn damage_is_told_by_the_check_and_by_the_server() {
+async fn damage_is_reported_by_the_check_and_by_the_server() {
     let home = Home::new("");
     let server = home.serve().await;
     for n in 0..3 {

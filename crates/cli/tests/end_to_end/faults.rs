@@ -44,8 +44,8 @@ async fn every_fault_of_a_source_gives_its_reason_and_passes() {
     futures::future::join_all(all).await;
 }
 
-/// Waits until a replication crashes with this text in its reason. Its first crash may have another reason, because on a busy machine
-/// any request may time out.
+/// Waits until a replication crashes with this text in its reason. Its first crash may have another reason, because on
+/// a busy machine any request may time out.
 async fn until_it_says(server: &Server, name: &str, says: &str) -> serde_json::Value {
     let path = format!("/_scheduler/docs/_replicator/{name}");
     let is_so = |doc: &serde_json::Value| {

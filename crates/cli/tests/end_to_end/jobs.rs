@@ -57,7 +57,7 @@ async fn a_job_is_added_once_and_shown_without_its_options() {
     assert_eq!((stdout(&output), stderr(&output)), ("a/b c", ""), "{output:?}");
     let output = jobs(&server, &[&args[..], &more].concat()).await;
     assert!(output.status.success() && stdout(&output) == "a/b c", "{output:?}");
-    assert!(stderr(&output).contains("was there already"), "{output:?}");
+    assert!(stderr(&output).contains("exists already"), "{output:?}");
 
     let output = jobs(&server, &["show", "mail", "a/b c"]).await;
     let job: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -123,7 +123,7 @@ async fn a_file_of_jobs_is_added_line_by_line_and_can_be_added_again() {
     assert_eq!(stdout(&output).lines().count(), 2_500);
     let output = jobs(&server, &many).await;
     assert!(output.status.success(), "{output:?}");
-    assert!(stderr(&output).starts_with("2500 of 2500 jobs were there already"), "{output:?}");
+    assert!(stderr(&output).starts_with("2500 of 2500 jobs existed already"), "{output:?}");
     let output = jobs(&server, &["list", "--limit", "0", "--json", "--tenant", "acme"]).await;
     assert_eq!(serde_json::from_slice::<Value>(&output.stdout).unwrap().as_array().unwrap().len(), 2_500);
     let output = jobs(&server, &["list", "--limit", "10"]).await;
@@ -156,12 +156,12 @@ async fn waiting_without_a_server_says_so_and_ends_in_time() {
         let output = crate::server::clean(turnwise().args(args).args(more).output().await.unwrap());
         assert_eq!(output.status.code(), Some(3), "{output:?}");
         let told = stderr(&output);
-        assert!(told.contains("waits for the server") && told.contains(url), "{told}");
+        assert!(told.contains("retrying for up to a minute") && told.contains(url), "{told}");
     }
 }
 
 #[tokio::test]
-async fn waiting_tells_by_its_exit_code_how_a_job_ended() {
+async fn the_exit_code_of_wait_states_how_a_job_ended() {
     let server = Home::new(PATIENT).serve().await;
     for id in ["completes", "fails", "runs"] {
         assert!(jobs(&server, &["add", "mail", "--id", id]).await.status.success());
@@ -203,12 +203,12 @@ async fn waiting_tells_by_its_exit_code_how_a_job_ended() {
 
     // A running job is stopped by its worker; a waiting job ends immediately.
     let output = jobs(&server, &["cancel", "mail", "runs"]).await;
-    assert_eq!(stdout(&output), "its worker was told to stop it");
+    assert_eq!(stdout(&output), "cancelling: the worker was asked to stop the job");
     server.post(&format!("{path}/jobs/runs/release"), &json!({ "claim": claim("runs") })).await;
     let output = jobs(&server, &["wait", "mail", "runs"]).await;
     assert_eq!((output.status.code(), stderr(&output)), (Some(1), "turnwise: cancelled\n"));
     let output = jobs(&server, &["cancel", "mail", "completes"]).await;
-    assert_eq!(stdout(&output), "it had ended already: completed");
+    assert_eq!(stdout(&output), "the job had ended already: completed");
     let output = jobs(&server, &["remove", "mail", "completes"]).await;
     assert_eq!(stdout(&output), "removed");
     for args in
@@ -224,7 +224,7 @@ async fn waiting_tells_by_its_exit_code_how_a_job_ended() {
 }
 
 #[tokio::test]
-async fn retrying_ends_a_wait_and_says_what_there_was_none_of() {
+async fn a_retried_job_is_pending_and_a_job_that_cannot_be_retried_is_an_error() {
     let server = Home::new(PATIENT).serve().await;
     for id in ["crashes", "crashes-too"] {
         assert!(jobs(&server, &["add", "mail", "--id", id, "--tenant", id]).await.status.success());
@@ -277,7 +277,7 @@ async fn retrying_ends_a_wait_and_says_what_there_was_none_of() {
     let id = job["id"].as_str().unwrap();
     let runs = jobs(&server, &["retry", "mail", id]).await;
     assert_eq!(runs.status.code(), Some(1), "{runs:?}");
-    assert!(stderr(&runs).contains("it cannot be retried: it is running"), "{runs:?}");
+    assert!(stderr(&runs).contains("the job cannot be retried: it is running"), "{runs:?}");
     let failed = json!({ "claim": job["claim"], "reason": "no such mailbox", "retry": false });
     server.post(&format!("{path}/jobs/{id}/fail"), &failed).await;
     assert_eq!(stdout(&jobs(&server, &["retry", "mail", id]).await), "pending");
@@ -286,7 +286,7 @@ async fn retrying_ends_a_wait_and_says_what_there_was_none_of() {
 }
 
 #[tokio::test]
-async fn what_keeps_a_job_out_of_the_queue_is_shown_in_lists_and_in_top() {
+async fn the_reason_that_keeps_a_job_out_of_the_queue_is_shown_in_lists_and_in_top() {
     let server = Home::new(PATIENT).serve().await;
     let run = async |args: &[&str]| {
         let output = turnwise().args(args).env("TURNWISE_SERVER", server.url()).output().await.unwrap();
@@ -317,7 +317,7 @@ async fn accept_none(server: &Server) {
 }
 
 #[tokio::test]
-async fn wrong_usage_is_told_and_nothing_is_done() {
+async fn wrong_usage_is_reported_and_changes_nothing() {
     let server = Home::new("").serve().await;
     let cases: [(&[&str], &str); 11] = [
         (&["add"], "<TYPE>"),
@@ -398,7 +398,7 @@ async fn a_job_says_what_it_locks_and_one_that_waits_for_it_says_so() {
 }
 
 #[tokio::test]
-async fn limited_jobs_start_as_others_of_them_end() {
+async fn limited_jobs_start_as_running_ones_end() {
     let server = Home::new(PATIENT).serve().await;
     let added = filters(&server, &["add", "few", "rate-limit", "1", "--when", "id ~ '^f'"]).await;
     assert!(added.status.success(), "{added:?}");

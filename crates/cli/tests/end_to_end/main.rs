@@ -13,6 +13,7 @@ mod reload;
 mod secrets;
 mod see;
 mod server;
+mod simulate;
 mod start;
 mod stop;
 mod store;

@@ -31,7 +31,8 @@ fn body(begin: &str, part: impl Fn(usize) -> String, end: &str) -> Bytes {
     body.into()
 }
 
-/// Status, and whether the answer has `Retry-After`. `None` if the server closed the connection after it refused the body and dropped some of it.
+/// Status, and whether the answer has `Retry-After`. `None` if the server closed the connection after it refused the
+/// body and dropped some of it.
 async fn post(server: &Server, path: &str, body: Bytes) -> Option<(u16, bool)> {
     let request = turnwise_testkit::client().post(format!("{}{path}", server.url())).timeout(PATIENCE);
     // The test needs only the head of the answer, so it does not read the body.

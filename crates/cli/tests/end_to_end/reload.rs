@@ -14,7 +14,7 @@ async fn reload(home: &Home, server: &Server, expected: &str) {
 }
 
 #[tokio::test]
-async fn sighup_takes_over_what_can_change_and_tells_what_needs_a_restart() {
+async fn sighup_applies_live_settings_and_logs_those_that_need_a_restart() {
     let home = Home::new("max_jobs = 7\n[workers]\nhealth_interval = 2\n");
     let server = home.serve().await;
     home.configure(
@@ -29,11 +29,11 @@ async fn sighup_takes_over_what_can_change_and_tells_what_needs_a_restart() {
 
     // A wrong file changes nothing, and a setting in the store overrides the file.
     home.configure("max_jobs = many\n");
-    reload(&home, &server, "the settings stay as they are: ").await;
+    reload(&home, &server, "the settings are unchanged: ").await;
     assert_eq!(value(&server, "replicator/max_jobs").await, "8");
     server.put("/_node/_local/_config/replicator/max_jobs", &"9".into()).await;
     home.configure("max_jobs = 10\nmax_churn = 11\n");
-    reload(&home, &server, "turnwise.ini is read again").await;
+    reload(&home, &server, "turnwise.ini was reloaded").await;
     server.until("/_node/_local/_config/replicator/max_churn", |value| value == "11").await;
     assert_eq!(value(&server, "replicator/max_jobs").await, "9");
     assert!(server.terminate().await.success());

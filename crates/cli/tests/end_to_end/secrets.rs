@@ -106,7 +106,7 @@ async fn passwords_appear_in_no_answer_and_no_log() {
 }
 
 #[tokio::test]
-async fn the_command_tells_no_password() {
+async fn the_command_prints_no_password() {
     for (source, code) in [
         (format!("http://admin:{PASSWORD}@127.0.0.1:1/db"), 1),
         (format!("ftp://admin:{PASSWORD}@127.0.0.1:1/db"), 2),

@@ -27,9 +27,10 @@ async fn a_job_says_why_it_waits() {
     }
     let told = run(&server, &["why", "mail", "b"]).await;
     let lines: Vec<&str> = stdout(&told).lines().collect();
-    assert_eq!(lines[0], "No worker of type `mail` is registered: it starts once one is.");
+    assert_eq!(lines[0], "No worker of type `mail` is registered: the job starts once one is.");
     assert!(
-        lines.contains(&"before it  1 of its tenant, 1 of all") && lines.contains(&"expected   unknown"),
+        lines.contains(&"position   2nd in its tenant's queue, 2nd in its type's queue")
+            && lines.contains(&"expected   unknown"),
         "{lines:?}"
     );
     let told = run(&server, &["why", "mail", "b", "--json"]).await;
@@ -50,7 +51,7 @@ async fn a_job_says_why_it_waits() {
 
 /// A job's reason comes from a worker, which may send any text.
 #[tokio::test]
-async fn what_others_say_does_not_steer_the_terminal() {
+async fn text_from_workers_does_not_control_the_terminal() {
     let server = Home::new("").serve().await;
     let evil = "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}31m\u{202e}gone\r";
     server
@@ -81,7 +82,7 @@ async fn what_others_say_does_not_steer_the_terminal() {
 }
 
 #[tokio::test]
-async fn where_nothing_is_locked_there_are_no_locks() {
+async fn the_list_of_locks_is_empty_where_nothing_is_locked() {
     let server = Home::new("").serve().await;
     assert_eq!(stdout(&run(&server, &["locks"]).await), "No locks.");
     assert_eq!(stdout(&run(&server, &["locks", "--json"]).await), "[]");
@@ -97,12 +98,12 @@ async fn tenants_and_top_are_printed_where_there_is_no_terminal() {
         let job = json!({ "id": format!("job-{n}"), "tenant": if n < 10 { "acme" } else { "beta" } });
         server.post("/v1/jobs/mail", &job).await;
     }
-    let listed = run(&server, &["tenants", "--sort", "owed"]).await;
+    let listed = run(&server, &["tenants", "--sort", "deficit"]).await;
     let rows: Vec<Vec<&str>> =
         stdout(&listed).lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(
         rows[0],
-        ["TYPE", "TENANT", "SHARES", "OWED", "USED", "SERVED", "RUNNING", "WAITING", "OLDEST"]
+        ["TYPE", "TENANT", "SHARES", "DEFICIT", "USED", "SERVED", "RUNNING", "WAITING", "OLDEST"]
     );
     assert_eq!(rows[1][..8], ["mail", "acme", "100", "-", "0s", "0s", "0", "10"]);
     let listed = run(&server, &["tenants", "--json", "--limit", "1"]).await;
@@ -152,7 +153,7 @@ async fn on_a_terminal(server: &Server, keys: &str) -> (Option<i32>, String) {
 }
 
 #[tokio::test]
-async fn a_terminal_is_drawn_on_and_given_back() {
+async fn top_draws_on_a_terminal_and_restores_it() {
     let server = Home::new("").serve().await;
     server.post("/v1/jobs/mail", &json!({ "id": "one", "tenant": "acme" })).await;
     for keys in ["q", "sQ", "\u{3}", "\u{1b}"] {

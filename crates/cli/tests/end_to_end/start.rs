@@ -28,7 +28,7 @@ async fn a_wrong_url_is_wrong_usage_and_its_password_is_not_repeated() {
 }
 
 #[tokio::test]
-async fn what_stands_in_the_way_is_told_in_one_line() {
+async fn the_reason_that_prevents_a_start_is_one_line() {
     let home = Home::new("");
     let server = home.serve().await;
     let store = format!("embedded:{}", home.data_dir().display());
@@ -53,12 +53,12 @@ async fn what_stands_in_the_way_is_told_in_one_line() {
 }
 
 #[tokio::test]
-async fn a_log_that_is_no_level_is_wrong_usage() {
+async fn an_invalid_log_level_is_wrong_usage() {
     for wrong in ["dbug", "turnwise=dbug"] {
         let (code, text) = refused(&["--log", wrong, "--store", "embedded:/dev/null/x"], None).await;
         assert_eq!(code, 2, "{text}");
         assert!(
-            text.contains("`dbug` is no level: expected a level (off, error, warn, info, debug, trace)"),
+            text.contains("`dbug` is not a level: expected a level (off, error, warn, info, debug, trace)"),
             "{text}"
         );
     }

@@ -58,7 +58,7 @@ fn size(folder: &Path) -> u64 {
 }
 
 #[tokio::test]
-async fn a_copy_that_is_killed_goes_on_and_no_server_starts_on_it_before() {
+async fn a_killed_copy_resumes_and_no_server_starts_on_it_before_its_end() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let keys = &Keyspace::default();
     let store = open(a.path()).await;
@@ -167,7 +167,7 @@ async fn a_store_is_checked_and_printed() {
 }
 
 #[tokio::test]
-async fn a_reader_of_rows_may_go_away() {
+async fn a_dump_ends_well_when_its_reader_closes_the_pipe() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path()).await;
     let keys = &Keyspace::default();
@@ -191,7 +191,7 @@ async fn a_reader_of_rows_may_go_away() {
 }
 
 #[tokio::test]
-async fn wrong_usage_and_a_store_that_is_not_there_have_their_exit_codes() {
+async fn wrong_usage_and_a_missing_store_have_different_exit_codes() {
     let folder = tempfile::tempdir().unwrap();
     let (here, there) = (url(folder.path()), url(&folder.path().join("there")));
     for args in

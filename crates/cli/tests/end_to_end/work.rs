@@ -50,8 +50,8 @@ impl Worker {
     }
 }
 
-/// Two named pipes between the test and the commands. The commands write to one of them, and hold it open while they live. They read
-/// from the other one to wait for a word.
+/// Two named pipes between the test and the commands. The commands write to one of them, and hold it open while they
+/// live. They read from the other one to wait for a word.
 struct Line {
     folder: TempDir,
     said: pipe::Receiver,
@@ -96,7 +96,7 @@ impl Line {
         drop(self.held.take());
         let mut rest = Vec::new();
         let read = self.said.read_to_end(&mut rest);
-        tokio::time::timeout(PATIENCE, read).await.expect("somebody is left").unwrap();
+        tokio::time::timeout(PATIENCE, read).await.expect("a process of the command is left").unwrap();
         self.held = Some(pipe::OpenOptions::new().open_sender(self.folder.path().join("said")).unwrap());
     }
 }
@@ -119,7 +119,7 @@ fn starts(job: &Value) -> usize {
 }
 
 #[tokio::test]
-async fn exit_codes_and_output_decide_what_becomes_of_a_job() {
+async fn exit_codes_and_output_decide_how_a_job_ends() {
     let home = Home::new(QUICK);
     let server = home.serve().await;
     for id in ["json", "text", "fails", "crashes", "large"] {
@@ -159,7 +159,7 @@ async fn exit_codes_and_output_decide_what_becomes_of_a_job() {
 }
 
 #[tokio::test]
-async fn a_cancelled_job_is_ended_with_all_that_it_started() {
+async fn all_processes_of_a_cancelled_job_end() {
     let server = Home::new(QUICK).serve().await;
     let mut line = Line::new();
     add(&server, "a").await;
@@ -193,7 +193,7 @@ async fn a_terminated_worker_gives_its_jobs_back_and_leaves() {
 }
 
 #[tokio::test]
-async fn a_run_goes_on_while_the_server_is_away_and_its_end_is_told_later() {
+async fn a_run_continues_while_the_server_is_down_and_its_end_is_reported_later() {
     let home = Home::new(QUICK);
     let server = home.serve().await;
     let address = server.address().to_owned();
@@ -263,7 +263,7 @@ async fn a_bad_network_neither_loses_nor_repeats_a_job() {
 }
 
 #[tokio::test]
-async fn the_commands_of_a_killed_worker_end_and_others_do_its_jobs() {
+async fn the_commands_of_a_killed_worker_end_and_other_workers_run_its_jobs() {
     let server = Home::new(MORTAL).serve().await;
     let mut line = Line::new();
     add(&server, "a").await;
@@ -280,7 +280,7 @@ async fn the_commands_of_a_killed_worker_end_and_others_do_its_jobs() {
 }
 
 #[tokio::test]
-async fn a_worker_that_was_taken_for_dead_stops_its_commands_and_starts_over() {
+async fn a_worker_that_was_removed_stops_its_commands_and_registers_again() {
     let server = Home::new(MORTAL).serve().await;
     let mut line = Line::new();
     add(&server, "a").await;

@@ -98,8 +98,9 @@ async fn a_tenant_with_one_job_is_served_at_once_beside_one_with_thousands() {
     assert_eq!(until("many").await, 0);
     for tenant in (0..10).map(|n| format!("one-{n}")) {
         add(&server, &tenant, 1).await;
-        // One job may be running, and one on its way to the worker. The expected cost of this tenant's job is estimated from other tenants' runs. So
-        // after a long run among these, a few more short jobs may come first, but not five thousand.
+        // One job may be running, and one on its way to the worker. The expected cost of this tenant's job is estimated
+        // from other tenants' runs. So after a long run among these, a few more short jobs may come first, but not five
+        // thousand.
         let before = until(&tenant).await;
         println!("{tenant}: {before} jobs came before it");
         assert!(before <= 20, "{before} jobs came before the one of {tenant}");
@@ -145,7 +146,7 @@ async fn has_its_part(tenant: &str, expected: f64, worker: &mut OneByOne, runs: 
 }
 
 #[tokio::test]
-async fn backlogs_are_worked_off_in_the_proportion_of_shares_and_change_with_them() {
+async fn backlogs_shrink_in_proportion_to_shares_and_follow_their_changes() {
     let home = Home::new("[shares]\nlow = 50\n");
     let server = home.serve().await;
     add(&server, "low", 1_000).await;

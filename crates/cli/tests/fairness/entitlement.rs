@@ -29,7 +29,7 @@ pub fn entitled(slots: f64, tenants: &[Tenant]) -> Vec<f64> {
 }
 
 #[test]
-fn what_one_tenant_leaves_is_divided_among_the_others() {
+fn slots_that_one_tenant_leaves_are_divided_among_the_others() {
     let tenants = |of: &[(u32, u32)]| -> Vec<Tenant> {
         of.iter().map(|(jobs, shares)| Tenant { jobs: *jobs, shares: *shares }).collect()
     };

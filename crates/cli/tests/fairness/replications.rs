@@ -24,11 +24,11 @@ use crate::server::{Home, Server};
 
 const SLOTS: u32 = 20;
 const TENANTS: [(&str, u32); 3] = [("a/_replicator", 2), ("b/_replicator", 200), ("c/_replicator", 2_000)];
-/// Each replication uses another pair of databases. There are fewer databases than replications, because a server with thousands of
-/// them would dominate the measurement.
+/// Each replication uses another pair of databases. There are fewer databases than replications, because a server with
+/// thousands of them would dominate the measurement.
 const SOURCES: u32 = 50;
-/// The replications that are preempted at each cycle. Enough that every slot changes hands every few cycles, and few enough that their
-/// starts do not keep two cores busy.
+/// The replications that are preempted at each cycle. Enough that every slot changes hands every few cycles, and few
+/// enough that their starts do not keep two cores busy.
 const MAX_CHURN: u32 = 6;
 const SAMPLE: Duration = Duration::from_millis(100);
 const WRITE: Duration = Duration::from_millis(200);
@@ -46,9 +46,9 @@ impl Plan {
         let fairness = std::env::var("TURNWISE_FAIRNESS").unwrap_or_else(|_| "virtual_time".to_owned());
         let (interval_s, measured_s, tolerance) = match std::env::var("TURNWISE_FAIRNESS_SECONDS") {
             Ok(seconds) => (2, seconds.parse().unwrap(), 0.05),
-            // A tenant that is entitled to 4.5 slots has 4 or 5. At both the beginning and the end of the measurement, it may have one turn
-            // of an interval more or less: 2 of 30 · 4.5 are 1.5%. The rest is for machines on which a cycle may come a second
-            // late.
+            // A tenant that is entitled to 4.5 slots has 4 or 5. At both the beginning and the end of the measurement,
+            // it may have one turn of an interval more or less: 2 of 30 · 4.5 are 1.5%. The rest is for machines on
+            // which a cycle may come a second late.
             Err(_) => (1, 30, 0.1),
         };
         let (interval, measured) = (Duration::from_secs(interval_s), Duration::from_secs(measured_s));
@@ -139,9 +139,9 @@ async fn measure(server: &Server, length: Duration) -> Measured {
     measured
 }
 
-/// Checks that each tenant had its part of the slots that were in use. A slot that changes hands is idle until the next replication
-/// has started, longer on a busy machine. A tenant with fewer replications than slots never gives up a slot, and is entitled to
-/// its slots in full.
+/// Checks that each tenant had its part of the slots that were in use. A slot that changes hands is idle until the next
+/// replication has started, longer on a busy machine. A tenant with fewer replications than slots never gives up a
+/// slot, and is entitled to its slots in full.
 fn check(what: &str, measured: &Measured, shares: [u32; 3], plan: &Plan) {
     let tolerance = plan.tolerance;
     let tenants: Vec<Tenant> =

@@ -1,5 +1,5 @@
-//! Jobs of two types that lock, on two external workers and the server's own worker, while one of them is killed. Each command logs when it
-//! enters and leaves its locks, so the log shows which commands held locks at the same time.
+//! Jobs of two types that lock, on two external workers and the server's own worker, while one of them is killed. Each
+//! command logs when it enters and leaves its locks, so the log shows which commands held locks at the same time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -31,7 +31,8 @@ const INSIDE: &str = r#"RUN="$TURNWISE_JOB_TYPE/$TURNWISE_JOB_ID $TURNWISE_ATTEM
     sleep 0.02
     echo "leave $RUN" >>"$LOG""#;
 
-/// The beginning of the external type's commands: sets the variables of `INSIDE` from the options. On the killed worker, `victim` never leaves.
+/// The beginning of the external type's commands: sets the variables of `INSIDE` from the options. On the killed
+/// worker, `victim` never leaves.
 const EXTERNAL: &str = r#"options=$(cat); LOCKS=$(expr "$options" : '.*"said": *"\([^"]*\)"'); LOG=$0; SAID=$1; WHO=$2
     if [ "$TURNWISE_JOB_ID/$WHO" = victim/dies ]; then
         echo "enter ext/victim $TURNWISE_ATTEMPT $WHO $$ $LOCKS" >>"$LOG"
@@ -40,7 +41,8 @@ const EXTERNAL: &str = r#"options=$(cat); LOCKS=$(expr "$options" : '.*"said": *
     fi
 "#;
 
-/// What a job locks, and its text in the log: one instance exclusively; of every five jobs, one also locks the node exclusively, and one shares it.
+/// What a job locks, and its text in the log. Each job locks one instance exclusively. Of every five jobs, one also
+/// locks the node exclusively, and one shares it.
 fn locks(n: usize) -> (Value, String) {
     let name = format!("web{}", n % INSTANCES);
     let instance = json!({ "exclusive": [name] });
@@ -103,8 +105,8 @@ fn never_left(log: &str) -> BTreeSet<&str> {
     log.lines().filter_map(|line| line.strip_prefix("enter ")).filter(|run| !left.contains(run)).collect()
 }
 
-/// Checks the log. No run holds locks at the same time as a run with conflicting locks, or another run of its job. Only runs of the killed
-/// worker never leave, and they end when it is killed. Returns how often each job ran.
+/// Checks the log. No run holds locks at the same time as a run with conflicting locks, or another run of its job. Only
+/// runs of the killed worker never leave, and they end when it is killed. Returns how often each job ran.
 fn check(log: &str) -> BTreeMap<String, usize> {
     let (mut inside, mut runs) = (BTreeMap::<&str, Run<'_>>::new(), BTreeMap::new());
     let never_left = never_left(log);
@@ -160,7 +162,7 @@ async fn locks_exclude_across_types_and_workers_and_are_freed_when_one_dies() {
     server.post("/v1/jobs/ext", &victim).await;
     let mut dies = worker(&server, &log, &said, DIES);
     let mut word = vec![0; "inside\n".len()];
-    tokio::time::timeout(PATIENCE, hears.read_exact(&mut word)).await.expect("nobody enters").unwrap();
+    tokio::time::timeout(PATIENCE, hears.read_exact(&mut word)).await.expect("no command enters").unwrap();
     let held = "/v1/locks?level=instance&name=web0";
     let first = server.get(held).await["locks"][0].clone();
     assert_eq!((&first["id"], &first["how"]), (&json!("victim"), &json!("holds")));
@@ -209,8 +211,8 @@ async fn locks_exclude_across_types_and_workers_and_are_freed_when_one_dies() {
                 .all(|row| (&row["id"], &row["since_us"]) != (&first["id"], &first["since_us"]))
         })
         .await;
-    // The promise is two health timeouts, which a test with simulated time checks (`services.rs` of the worker). Here each poll is late, by as much
-    // as a busy machine delays it.
+    // The promise is two health timeouts, which a test with simulated time checks (`services.rs` of the worker). Here
+    // each poll is late, by as much as a busy machine delays it.
     let freed = died.elapsed();
     assert!(freed <= 10 * HEALTH_TIMEOUT, "{freed:?}");
     // Its commands have ended before other jobs get the locks.

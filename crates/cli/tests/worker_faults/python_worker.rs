@@ -1,5 +1,5 @@
-//! The plain Python worker, through a network that loses answers, and with a server that stops and restarts: no job is
-//! lost, and no ended job runs again.
+//! The plain Python worker, on a network that loses answers, and with a server that stops and restarts. No job is lost,
+//! and no ended job runs again.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use reqwest::Method;
 use turnwise_protocol::{AskLocks, AskedLocks, LockState, Unlocked, WantedLock, codes};
 
-use super::{Outcome, Run, is_no_verdict, persist};
+use super::{Outcome, Run, is_retryable, persist};
 use crate::Error;
 use crate::client::Request;
 
@@ -27,8 +27,8 @@ pub enum LockError {
 impl fmt::Display for LockError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LockError::Stopped => f.write_str("the job shall stop"),
-            LockError::Lost => f.write_str("the job is no longer this worker's"),
+            LockError::Stopped => f.write_str("the job must stop"),
+            LockError::Lost => f.write_str("the worker has lost its claim on the job"),
             LockError::Refused(error) => error.fmt(f),
         }
     }
@@ -51,9 +51,9 @@ impl From<LockError> for Outcome {
 }
 
 impl Run {
-    /// Acquires locks that the job's declaration covers, one after the other in the order of levels and names. Returns when the run holds
-    /// all of them, however long that takes. Requests for a lock are served in their order of arrival. [`Run::unlock`] or the end of the
-    /// run releases the locks.
+    /// Acquires locks that the job's declaration covers, one after the other in the order of levels and names. Returns
+    /// when the run holds all of them, however long that takes. Requests for a lock are served in their order of
+    /// arrival. [`Run::unlock`] or the end of the run releases the locks.
     ///
     /// If the caller drops this future, the run stays in the lock's queue until [`Run::unlock`], or until the run ends.
     ///
@@ -73,8 +73,8 @@ impl Run {
         }
     }
 
-    /// Releases a lock before the end of the run, or withdraws the request for it; without a name, for all resources of the level. Locks that the run
-    /// does not hold are ignored.
+    /// Releases a lock before the end of the run, or withdraws the request for it; without a name, for all resources of
+    /// the level. Locks that the run does not hold are ignored.
     ///
     /// # Errors
     /// [`LockError`].
@@ -92,7 +92,7 @@ impl Run {
 
     /// Repeats a request until there is an answer. Requesting and releasing are idempotent.
     async fn persist<T: serde::de::DeserializeOwned>(&self, request: &Request) -> Result<T, LockError> {
-        let asked = persist::<T>(&self.shared.client, request, &self.shared.expired, is_no_verdict);
+        let asked = persist::<T>(&self.shared.client, request, &self.shared.expired, is_retryable);
         let answer = tokio::select! {
             biased;
             () = self.stop.cancelled() => return Err(LockError::Stopped),

@@ -1,14 +1,15 @@
 //! An external worker: it runs jobs of one type with a function, and speaks HTTP to a server.
 //!
 //! ```text
-//! register ─▶ ping (a task) ┐                        ┌─▶ told to stop: every run stops, `leave`
+//! register ─▶ ping (a task) ┐                        ┌─▶ asked to stop: every run stops, `leave`
 //!             accept (loop) ┼─ a task per run ───────┤
 //!                           ┘  its end, repeated     └─▶ expired: every run is aborted, nothing more is written, register
 //!                              until acknowledged
 //! ```
 //!
-//! While no server answers, runs continue, and the worker reports their ends later. Reporting an end is idempotent, because it names the claim.
-//! With several servers, the worker fails over to the next one and keeps its id, because the servers share the store.
+//! While no server answers, runs continue, and the worker reports their ends later. Reporting an end is idempotent,
+//! because it names the claim. With several servers, the worker fails over to the next one and keeps its id, because
+//! the servers share the store.
 
 mod lock;
 mod run;
@@ -100,12 +101,12 @@ where
     options.check()?;
     let handler = Arc::new(handler);
     let options = Arc::new(options);
-    // Once it was registered, the URL is known to be turnwise's, so foreign answers are retried, too.
-    let mut no_verdict: fn(&Error) -> bool = is_fault;
+    // After the first registration, the URL is known to be turnwise's, so foreign answers are retried, too.
+    let mut may_retry: fn(&Error) -> bool = is_fault;
     loop {
-        let registered = register(client, &options, &stop, no_verdict).await?;
+        let registered = register(client, &options, &stop, may_retry).await?;
         let Some(registered) = registered else { return Ok(()) };
-        no_verdict = is_no_verdict;
+        may_retry = is_retryable;
         let Registered { worker, ping_interval_ms, .. } = registered;
         tracing::info!(job_type = options.job_type, worker, "registered");
         let member = Member {
@@ -123,7 +124,7 @@ where
         if member.work(&handler).await? == End::Stopped {
             return Ok(());
         }
-        tracing::warn!("taken for dead by the server: starts over as a new worker");
+        tracing::warn!("the server has removed this worker: registering again as a new one");
     }
 }
 
@@ -147,7 +148,7 @@ fn is_fault(error: &Error) -> bool {
 }
 
 /// Whether a registered worker retries after this error: a fault, or an answer from a proxy in front of the server.
-fn is_no_verdict(error: &Error) -> bool {
+fn is_retryable(error: &Error) -> bool {
     is_fault(error) || matches!(error, Error::Foreign { .. })
 }
 
@@ -164,7 +165,7 @@ async fn persist<T: serde::de::DeserializeOwned>(
             match client.once(request).await {
                 Err(error) if again(&error) => {
                     if backoff.attempts() == 0 {
-                        tracing::warn!("asking again until there is an answer: {error}");
+                        tracing::warn!("retrying until the server answers: {error}");
                     }
                     tokio::time::sleep(backoff.next()).await;
                 }
@@ -239,13 +240,18 @@ impl Member {
         let leaving = self.shared.client.once::<Left>(&request);
         match tokio::time::timeout(LEAVE_TIMEOUT, leaving).await {
             Ok(Ok(_)) => tracing::info!("left"),
-            Ok(Err(error)) => tracing::warn!("could not leave, the server will notice: {error}"),
-            Err(_) => tracing::warn!("could not leave in time, the server will notice"),
+            Ok(Err(error)) => tracing::warn!(
+                "could not unregister; the server removes this worker after its health timeout: {error}"
+            ),
+            Err(_) => tracing::warn!(
+                "could not unregister in time; the server removes this worker after its health timeout"
+            ),
         }
         accepted.map(|()| End::Stopped)
     }
 
-    /// Stops all runs and waits for their ends, up to a limit. It drops runs that still have not ended; `leave` gives their jobs back.
+    /// Stops all runs and waits for their ends, up to a limit. It drops runs that still have not ended; `leave` gives
+    /// their jobs back.
     async fn stop_runs(&self, tasks: &mut JoinSet<()>) {
         for stop in self.shared.runs().values() {
             stop.cancel();
@@ -257,7 +263,7 @@ impl Member {
             () = self.shared.expired.cancelled() => {}
             ended = tokio::time::timeout(patience, ended) => {
                 if ended.is_err() {
-                    tracing::warn!("the ends of some runs could not be told in time: they go back to the queue");
+                    tracing::warn!("could not report the ends of some runs in time: their jobs return to the queue");
                     tasks.shutdown().await;
                 }
             }
@@ -290,7 +296,8 @@ impl Member {
             let answered = tokio::select! {
                 biased;
                 answered = shared.client.once::<Accepted>(&request) => answered,
-                // A ping has failed, and the client has moved to another server. Jobs in the lost answer come again from that server.
+                // A ping has failed, and the client has moved to another server. Jobs in the lost answer come again
+                // from that server.
                 () = shared.client.servers.left(server) => continue,
             };
             let jobs = match answered {
@@ -299,9 +306,9 @@ impl Member {
                     shared.expired.cancel();
                     return std::future::pending().await;
                 }
-                Err(error) if is_no_verdict(&error) => {
+                Err(error) if is_retryable(&error) => {
                     if backoff.attempts() == 0 {
-                        tracing::warn!("asking for jobs again until there is an answer: {error}");
+                        tracing::warn!("requesting jobs again until the server answers: {error}");
                     }
                     tokio::time::sleep(backoff.next()).await;
                     continue;
@@ -313,7 +320,8 @@ impl Member {
                 tokio::time::sleep_until(asked + SHORTEST_WAIT.min(wait)).await;
             }
             for job in jobs {
-                // `received` acknowledges the claims that have arrived. Even if the server sends a claim again, the worker runs it once.
+                // `received` acknowledges the claims that have arrived. Even if the server sends a claim again, the
+                // worker runs it once.
                 if job.claim > received {
                     received = job.claim;
                     self.start(job, handler, tasks);

@@ -15,7 +15,7 @@ use turnwise_protocol::{
     AcceptedJob, Answer, Ended, Fail, Finish, MAX_INFO_BYTES, MAX_REASON_BYTES, Release, Update, Updated,
 };
 
-use super::{Shared, is_no_verdict, persist};
+use super::{Shared, is_retryable, persist};
 use crate::client::Request;
 use crate::{Error, Result};
 
@@ -25,8 +25,8 @@ pub struct Run {
     pub job: AcceptedJob,
     /// Its type.
     pub job_type: String,
-    /// Cancelled when the run must end early: a client cancelled the job, a timeout has passed, or the worker stops. The handler should then
-    /// return [`Outcome::Stopped`] soon. If it does not, the worker aborts it.
+    /// Cancelled when the run must end early: a client cancelled the job, a timeout has passed, or the worker stops.
+    /// The handler should then return [`Outcome::Stopped`] soon. If it does not, the worker aborts it.
     pub stop: CancellationToken,
     pub(super) shared: Arc<Shared>,
     reports: watch::Sender<Option<Box<RawValue>>>,
@@ -69,8 +69,8 @@ impl fmt::Debug for Run {
 }
 
 impl Run {
-    /// Reports the progress of the run. This is cheap: the worker sends the latest report at intervals, and with the end of the run. At most
-    /// 12 kB; a larger report is dropped, with a warning in the log.
+    /// Reports the progress of the run. This is cheap: the worker sends the latest report at intervals, and with the
+    /// end of the run. At most 12 kB; a larger report is dropped, with a warning in the log.
     pub fn report<T: Serialize>(&self, info: &T) {
         match serde_json::value::to_raw_value(info) {
             Ok(info) if info.get().len() <= MAX_INFO_BYTES => {
@@ -115,7 +115,8 @@ pub(super) struct Supervisor {
     stop: CancellationToken,
     reports: watch::Receiver<Option<Box<RawValue>>>,
     asks: Arc<Asks>,
-    /// The limits on the run's duration, and on the time between two reports. The server enforces them, too; here they free the slot.
+    /// The limits on the run's duration, and on the time between two reports. The server enforces them, too; here they
+    /// free the slot.
     timeout: Option<Duration>,
     heartbeat_timeout: Option<Duration>,
 }
@@ -160,7 +161,10 @@ impl Supervisor {
             }
         };
         if ended.is_err() {
-            tracing::warn!(job = self.id, "the claim is lost: stopped, and nothing more is told of it");
+            tracing::warn!(
+                job = self.id,
+                "the claim is lost: the run is stopped, and the worker reports nothing more for it"
+            );
         }
     }
 
@@ -247,7 +251,7 @@ impl Supervisor {
             Ok(Updated { answer: Answer::Halt }) => Err(Halt),
             Err(error) => self.halted(&error).map_or_else(
                 || {
-                    tracing::debug!(job = self.id, "a report was not taken: {error}");
+                    tracing::debug!(job = self.id, "the server did not accept a report: {error}");
                     Ok(())
                 },
                 Err,
@@ -269,7 +273,7 @@ impl Supervisor {
         let mut replaced = false;
         loop {
             let Shared { client, expired, .. } = &*self.shared;
-            let error = match persist::<Ended>(client, &request, expired, is_no_verdict).await {
+            let error = match persist::<Ended>(client, &request, expired, is_retryable).await {
                 Some(Ok(Ended { state })) => {
                     tracing::debug!(job = self.id, ?state, "ended");
                     return Ok(());
@@ -280,13 +284,13 @@ impl Supervisor {
             if let Some(halt) = self.halted(&error) {
                 return Err(halt);
             }
-            tracing::error!(job = self.id, "the end of a run is refused: {error}");
+            tracing::error!(job = self.id, "the server refuses the end of a run: {error}");
             if std::mem::replace(&mut replaced, true) {
                 // The server contradicts the protocol. The claim ends when the worker leaves or expires.
                 return Err(Halt);
             }
             // The server will never accept this end, but may accept a failure.
-            request = self.fail(format!("its end was refused by the server: {error}"), false, None);
+            request = self.fail(format!("the server refused the end of this run: {error}"), false, None);
         }
     }
 

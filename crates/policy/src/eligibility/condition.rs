@@ -1,13 +1,14 @@
-//! What a job filter asks of a job: a condition, as people write it.
+//! The condition of a job filter, as people write it.
 //!
 //! ```text
 //! type = mail and (tenant ~ "^test-" or options.to.domain = "example.org") and not id = mail-17
 //! ```
 //!
-//! *Fields*: `id`, `type`, `tenant`, `user`, `reason` (any of the job's), and `options.` with the way to a member, names between dots.
-//! *Operators*: `=`, `!=`, `<`, `<=`, `>`, `>=`, `~` (a regular expression is found in it), `!~`. Numbers are compared with numbers and text with
-//! text; what is not there, or is of another kind, equals nothing and is neither below nor above. *Values*: numbers, `true`, `false`, `null`,
-//! text between quotes, or a word.
+//! *Fields*: `id`, `type`, `tenant`, `user`, `reason` (any of the job's reasons), and `options.` with the path of a
+//! member, names between dots. *Operators*: `=`, `!=`, `<`, `<=`, `>`, `>=`, `~` (the text contains a match of a
+//! regular expression), `!~`. Numbers are compared with numbers, and text with text. Text that looks like a number
+//! can also be compared with a number. A missing value, or one of another kind, equals nothing and is neither below
+//! nor above. *Values*: numbers, `true`, `false`, `null`, text between quotes, or a word.
 
 use std::fmt;
 use std::iter::Peekable;
@@ -15,15 +16,16 @@ use std::str::CharIndices;
 
 use regex_lite::Regex;
 
-/// Longest condition, in bytes.
+/// The longest condition, in bytes.
 pub const MAX_CONDITION_BYTES: usize = 4_000;
 /// How deep parentheses and `not` may be nested.
 const MAX_DEPTH: usize = 20;
-/// Comparisons in a condition, at most.
+/// The most comparisons in one condition.
 const MAX_COMPARISONS: usize = 100;
-/// A longer text is compared as it is, but no pattern is searched in it, in bytes.
+/// The longest text in which a pattern is searched, in bytes. No pattern matches a longer one; it can still be
+/// compared.
 const MAX_SEARCHED_BYTES: usize = 16 << 10;
-/// A pattern takes at most this much memory, in bytes.
+/// The most memory that a compiled pattern takes, in bytes.
 const MAX_PATTERN_BYTES: usize = 1 << 20;
 
 /// What is wrong with a condition, and where.
@@ -43,7 +45,7 @@ impl fmt::Display for Mistake {
 
 impl std::error::Error for Mistake {}
 
-/// A member of a job's options, as far as conditions look at it.
+/// A member of a job's options, as conditions see it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// Text.
@@ -56,25 +58,25 @@ pub enum Value {
     Null,
 }
 
-/// A job, as conditions look at it.
+/// A job, as conditions see it.
 pub struct Subject<'a> {
     /// Its id.
     pub id: &'a str,
     /// Its type.
     pub job_type: &'a str,
-    /// Who it is charged to.
+    /// The tenant that it is charged to.
     pub tenant: &'a str,
-    /// On whose behalf it runs.
+    /// The user on whose behalf it runs.
     pub user: Option<&'a str>,
-    /// Why it was added, as whoever added it says.
+    /// Why it was added, as its client states.
     pub reasons: &'a [String],
     /// When it was added, in µs.
     pub added_us: i64,
-    /// A member of its options: `None` if it is not there, or is an object or an array.
+    /// Looks up a member of its options: `None` if it is missing, or is an object or an array.
     pub option: &'a dyn Fn(&[String]) -> Option<Value>,
 }
 
-/// A condition that was read.
+/// A parsed condition.
 #[derive(Debug, Clone)]
 pub struct Condition(Option<Node>);
 
@@ -109,7 +111,7 @@ enum Operator {
 }
 
 impl Condition {
-    /// Reads a condition. An empty one holds for every job.
+    /// Parses a condition. An empty one holds for every job.
     ///
     /// # Errors
     /// What is wrong with it, and where.
@@ -138,7 +140,7 @@ impl Condition {
         self.0.is_none()
     }
 
-    /// Whether it asks for a member of the options.
+    /// Whether it needs a member of the options.
     pub fn asks_for_options(&self) -> bool {
         fn asks(node: &Node) -> bool {
             match node {
@@ -183,7 +185,7 @@ fn compare(found: &Value, operator: Operator, value: &Value, pattern: Option<&Re
     let order = || match (found, value) {
         (Value::Text(found), Value::Text(value)) => Some(found.cmp(value)),
         (Value::Number(found), Value::Number(value)) => found.partial_cmp(value),
-        // Ids and names are text, also where they look like numbers.
+        // Ids and names are text, even if they look like numbers.
         (Value::Text(found), Value::Number(value)) => found.parse::<f64>().ok()?.partial_cmp(value),
         _ => None,
     };
@@ -228,7 +230,7 @@ impl Parser<'_> {
         while self.chars.next_if(|(_, c)| c.is_whitespace()).is_some() {}
     }
 
-    /// Takes a word if it is the next thing.
+    /// Consumes `word` and the space after it, if it comes next.
     fn keyword(&mut self, word: &str) -> bool {
         let at = self.position();
         let rest = &self.text[at..];
@@ -373,7 +375,8 @@ impl Parser<'_> {
                             return Err(self.mistake_at(at, "the text that begins here has no closing quote"));
                         }
                         Some((_, c)) if c == quote => break,
-                        // A quote, or itself; anything else is the pattern's.
+                        // Before a quote, it escapes the quote. Before anything else, it is part of the text, for
+                        // patterns.
                         Some((_, '\\')) => match self.chars.peek() {
                             Some((_, c)) if *c == quote => {
                                 text.push(quote);
@@ -474,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_their_place() {
+    fn mistakes_are_reported_with_their_column() {
         for (text, column, problem) in [
             ("typ = mail", 1, "expected id, type"),
             ("type mail", 6, "expected one of ="),

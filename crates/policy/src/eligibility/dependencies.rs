@@ -1,29 +1,31 @@
-//! Jobs that wait for the end of others.
+//! Dependencies: jobs that wait for the end of other jobs.
 //!
-//! *Model.* A job names others, and for each of them the ends that it accepts. It is pending when all of them have ended so. One that
-//! ends otherwise settles the matter at once: the job is cancelled, or this one counts as if it had ended well ([`Otherwise`]).
+//! *Model.* A job names other jobs, and for each of them the outcomes that it accepts. It is pending once all of them
+//! have ended with an accepted outcome. If one ends with another outcome, the job is cancelled at once, or stops
+//! waiting for this one ([`Otherwise`]).
 //!
-//! *Forces.* A job that is removed will never end: to those that wait it has ended in a way that nobody accepts. A job whose run ends and
-//! that runs again has not ended.
+//! *Forces.* A removed job will never end, so its removal is an outcome that no job can accept. A job whose run ends,
+//! and that runs again, has not ended.
 
 use serde::{Deserialize, Serialize};
 
-/// How a job came to its end, as those that wait for it see it.
+/// How a job ended, as the jobs that wait for it see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// Well.
+    /// It completed.
     Completed,
-    /// With an error that will not pass.
+    /// It failed for good.
     Failed,
-    /// By its user, or because it was refused.
+    /// A client or a filter cancelled it, or one of its own dependencies ended with an outcome that it does not
+    /// accept.
     Cancelled,
-    /// It was removed before it had ended. Nobody can accept that.
+    /// It was removed before it ended. No job can accept that.
     Removed,
 }
 
 impl Outcome {
-    /// What became of the job, after its name.
+    /// The outcome as a phrase that follows the job's name.
     pub fn told(self) -> &'static str {
         match self {
             Outcome::Completed => "has completed",
@@ -34,27 +36,27 @@ impl Outcome {
     }
 }
 
-/// What happens to a job when one that it waits for ends in a way that it does not accept.
+/// What happens to a job when a dependency ends with an outcome that it does not accept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Otherwise {
-    /// It is cancelled.
+    /// The job is cancelled.
     #[default]
     Cancel,
-    /// It does not wait for that one any more.
+    /// The job no longer waits for this dependency.
     Free,
 }
 
-/// What an end means for a job that waits for it.
+/// What the end of a dependency means for a job that waits for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It does not wait for this one any more.
+    /// The job no longer waits for this dependency.
     Freed,
-    /// It is to be cancelled.
+    /// The job must be cancelled.
     Cancelled,
 }
 
-/// What the end `outcome` means for a job that accepts `accepted`.
+/// What a dependency's `outcome` means for a job that accepts the outcomes in `accepted`.
 pub fn judge(outcome: Outcome, accepted: &[Outcome], otherwise: Otherwise) -> Verdict {
     match otherwise {
         _ if outcome != Outcome::Removed && accepted.contains(&outcome) => Verdict::Freed,

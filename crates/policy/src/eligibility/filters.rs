@@ -1,66 +1,67 @@
-//! Job filters: what an operator says about jobs that wait, before anybody asks whose turn it is.
+//! Job filters: an operator's rules for jobs that wait. They decide whether a job may start, never in which order.
 //!
-//! *Model.* A filter has a condition and an action. Filters are asked in the order of their priority, then of their watermark, then of
-//! their names; the first whose condition holds for a job decides, and one that says [`Action::Continue`] leaves that to the others. A job that no filter
-//! decides about is accepted.
+//! *Model.* A filter has a condition and an action. Filters are asked in the order of their priority, then of their
+//! watermark, then of their names. The first filter whose condition holds for a job decides. One with
+//! [`Action::Continue`] leaves the decision to later filters. A job that no filter decides about is accepted.
 //!
-//! *Watermark.* A filter with one is about jobs that were added at that time or later; without (0), about all.
+//! *Watermark.* A filter with a watermark applies only to jobs that were added at that time or later. Without one
+//! (0), it applies to all jobs.
 
 use serde::{Deserialize, Serialize};
 
 use super::condition::{Condition, Mistake, Subject};
 use super::rate_limits::{Bucket, Limit};
 
-/// What a filter does with jobs that its condition holds for.
+/// What a filter does with a job for which its condition holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// They may run, whatever later filters say.
+    /// The job may run, whatever later filters say.
     Accept,
-    /// They do not start as long as the filter is there. What runs goes on.
+    /// The job does not start while the filter exists. Running jobs are not affected.
     Pause,
-    /// They are cancelled.
+    /// The job is cancelled.
     Reject,
     /// The next filters are asked.
     Continue,
-    /// They start as long as fewer of them run than the filter's limit ([`rate_limits`](super::rate_limits)).
+    /// The job starts only while fewer jobs of the filter run than its limit ([`rate_limits`](super::rate_limits)).
     RateLimit,
 }
 
 /// A filter as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
-    /// Its name; in the key, not in the value.
+    /// Its name. It is in the key, not in the value.
     #[serde(skip)]
     pub id: String,
-    /// Lower ones are asked first.
+    /// Filters with lower numbers are asked first.
     pub priority: i32,
-    /// Only about jobs that were added at this time or later, in µs; 0: about all.
+    /// The filter applies only to jobs that were added at this time or later, in µs. With 0, it applies to all jobs.
     #[serde(default)]
     pub watermark_us: i64,
-    /// Its condition, as it was written ([`Condition::parse`]).
+    /// Its condition, as the operator wrote it ([`Condition::parse`]).
     #[serde(default)]
     pub when: String,
     /// What it does.
     pub action: Action,
-    /// RATE_LIMIT: how many of them run at the same time, at most.
+    /// RATE_LIMIT: the most jobs of this filter that run at the same time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// Why it is there, for people.
+    /// Why the filter exists, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// Filters that are ready to be asked.
+/// Filters in their order, with parsed conditions.
 #[derive(Debug, Clone, Default)]
 pub struct Filters(Vec<(Rule, Condition)>);
 
-/// What filters say about a job.
+/// What filters decide about a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict<'a> {
     /// It may run.
     Accept,
-    /// It may run, as soon as fewer than this filter's limit do.
+    /// It may run once fewer jobs of this filter run than its limit.
     RateLimit(&'a Rule),
     /// It waits, because of this filter.
     Pause(&'a Rule),
@@ -69,7 +70,8 @@ pub enum Verdict<'a> {
 }
 
 impl Rule {
-    /// What a filter that limits demands; `None` of another one. Without a number, which no release writes, none may run beside another.
+    /// The limit that a filter with [`Action::RateLimit`] sets; `None` for another action. A missing number, which no
+    /// release writes, counts as 1.
     pub fn rate_limit(&self) -> Option<Limit> {
         let bucket = Bucket::Filter(self.id.clone());
         (self.action == Action::RateLimit).then(|| Limit { bucket, most: self.limit.unwrap_or(1) })
@@ -77,10 +79,10 @@ impl Rule {
 }
 
 impl Filters {
-    /// Puts filters in their order.
+    /// Parses the conditions, and puts the filters in their order.
     ///
     /// # Errors
-    /// The name of one whose condition cannot be read, and what is wrong with it.
+    /// The name of a filter whose condition cannot be parsed, and what is wrong with it.
     pub fn new(rules: Vec<Rule>) -> Result<Filters, (String, Mistake)> {
         let mut filters = Vec::with_capacity(rules.len());
         for rule in rules {
@@ -95,22 +97,22 @@ impl Filters {
         Ok(Filters(filters))
     }
 
-    /// Whether there are none: then every job is accepted.
+    /// Whether there are no filters. Every job is then accepted.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether any asks for a member of the options.
+    /// Whether any condition needs a member of the options.
     pub fn ask_for_options(&self) -> bool {
         self.0.iter().any(|(_, condition)| condition.asks_for_options())
     }
 
-    /// In the order in which they are asked.
+    /// The filters, in the order in which they are asked.
     pub fn rules(&self) -> impl Iterator<Item = &Rule> {
         self.0.iter().map(|(rule, _)| rule)
     }
 
-    /// What they say about a job.
+    /// What the filters decide about a job.
     pub fn judge(&self, job: &Subject<'_>) -> Verdict<'_> {
         let about =
             self.0.iter().filter(|(rule, _)| rule.watermark_us == 0 || job.added_us >= rule.watermark_us);
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_whose_condition_holds_decides() {
+    fn the_first_filter_whose_condition_holds_decides() {
         let filters = Filters::new(vec![
             rule("z", 5, 0, "", Action::Pause),
             rule("b", 1, 100, "type = mail", Action::Reject),

@@ -1,8 +1,8 @@
-//! Which pending jobs may run at all, before anybody asks whose turn it is.
+//! Which pending jobs may run at all, whatever their order is.
 //!
-//! - [`dependencies`]: jobs that wait for the end of others.
-//! - [`filters`]: what an operator says about jobs that wait, by [`condition`]s.
-//! - [`rate_limits`]: how many of them run at the same time.
+//! - [`dependencies`]: jobs that wait for the end of other jobs.
+//! - [`filters`]: an operator's rules for jobs that wait, with [`condition`]s.
+//! - [`rate_limits`]: how many jobs of a bucket run at the same time.
 
 pub mod condition;
 pub mod dependencies;

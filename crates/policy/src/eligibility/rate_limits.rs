@@ -1,34 +1,35 @@
 //! Rate limits: how many jobs of a bucket run at the same time.
 //!
-//! *Model.* A bucket has a name, and jobs that are in it. A job starts only if fewer of its bucket run than it may be beside: its limit. Of a filter
-//! that limits ([`Action::RateLimit`](super::filters::Action::RateLimit)) the bucket is the filter, and the jobs are those that it decides about.
-//! Anybody who adds jobs has buckets of his own: a reason `rate-limit:7:pink bunny` puts a job into the bucket `pink bunny`, and says that no
-//! more than 7 of it run once this one does.
+//! *Model.* A bucket has a name, and contains jobs. A job starts only while fewer jobs of its bucket run than its
+//! limit allows. A filter with [`Action::RateLimit`](super::filters::Action::RateLimit) is a bucket of the jobs that
+//! it decides about. Clients that add jobs define buckets of their own. The reason `rate-limit:7:pink bunny` puts a
+//! job into the bucket `pink bunny`. It limits the running jobs of that bucket to 7, this job included.
 //!
-//! *Forces.* Two who write the same name mean the same thing, also with other numbers: all of a bucket's jobs count, and each obeys its own
-//! limit. A job that is in several buckets needs room in all of them.
+//! *Forces.* Two clients that use one name mean the same bucket, even with different numbers: all jobs of the bucket
+//! count, and each job obeys its own limit. A job in several buckets needs room in all of them.
 //!
-//! Source: Ganeti's design document of filters for its job queue (2014). There a name with another number is another bucket.
+//! Source: Ganeti's design document of filters for its job queue (2014). There, a name with another number is another
+//! bucket.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Highest limit. Who looks whether there is room counts so many rows at most.
+/// The highest limit. A check for room counts at most this many rows.
 pub const MAX_LIMIT: u32 = 1_000;
-/// Longest name of a bucket, in bytes.
+/// The longest name of a bucket, in bytes.
 pub const MAX_BUCKET_BYTES: usize = 128;
 
-/// How a reason begins that puts a job into a bucket.
+/// The beginning of a reason that puts a job into a bucket.
 const PREFIX: &str = "rate-limit:";
 
-/// Which jobs are counted together.
+/// A set of jobs that are counted together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bucket {
-    /// Those that this filter decides about.
+    /// The jobs that this filter decides about.
     Filter(String),
-    /// Those that name it in a reason.
+    /// The jobs that name this bucket in a reason.
     Reason(String),
 }
 
@@ -51,23 +52,23 @@ impl fmt::Display for Bucket {
     }
 }
 
-/// How many of a bucket may run, for one job of it.
+/// How many jobs of a bucket may run, for one of these jobs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Limit {
-    /// Whose jobs are counted.
+    /// The bucket whose jobs are counted.
     pub bucket: Bucket,
-    /// So many, this job included: 1 to [`MAX_LIMIT`].
+    /// The most jobs that run at the same time, this job included: 1 to [`MAX_LIMIT`].
     pub most: u32,
 }
 
 impl Limit {
-    /// Whether a job with this limit may start beside so many of its bucket.
+    /// Whether a job with this limit may start while `running` other jobs of its bucket run.
     pub fn admits(&self, running: usize) -> bool {
         running < self.most as usize
     }
 }
 
-/// Whether a number can be a limit.
+/// Checks that a number can be a limit.
 ///
 /// # Errors
 /// What is wrong, and what would be right.
@@ -79,10 +80,10 @@ pub fn check_limit(most: u32) -> Result<(), String> {
     }
 }
 
-/// The limit that a reason states; `None` if it begins in another way.
+/// The limit that a reason states; `None` if the reason begins in another way.
 ///
 /// # Errors
-/// What is wrong with one that begins like a limit, and what would be right.
+/// What is wrong with a reason that begins like a limit, and what would be right.
 pub fn of_reason(reason: &str) -> Result<Option<Limit>, String> {
     let Some(rest) = reason.strip_prefix(PREFIX) else { return Ok(None) };
     let wrong = |problem: String| {
@@ -105,9 +106,10 @@ pub fn of_reason(reason: &str) -> Result<Option<Limit>, String> {
     }
 }
 
-/// All limits that a job obeys: of the filter that decides about it, and of its reasons. Each bucket once, with the lowest of its limits.
+/// All limits that a job obeys: that of the filter that decides about it, and those of its reasons. Each bucket
+/// occurs once, with the lowest of its limits.
 pub fn of_job(filter: Option<Limit>, reasons: &[String]) -> Vec<Limit> {
-    // What is no limit was refused, or was added by a release that knew none.
+    // A malformed limit was rejected when the job was added, or was stored by a release without rate limits.
     let stated = reasons.iter().filter_map(|reason| of_reason(reason).ok().flatten());
     let mut limits: Vec<Limit> = filter.into_iter().chain(stated).collect();
     limits.sort_unstable();
@@ -132,7 +134,7 @@ mod tests {
             assert_eq!(of_reason(other).unwrap(), None, "{other}");
         }
         let long = format!("rate-limit:1:{}", "x".repeat(MAX_BUCKET_BYTES + 1));
-        for (wrong, told) in [
+        for (wrong, expected) in [
             ("rate-limit:", "the name of the bucket is missing"),
             ("rate-limit:7", "the name of the bucket is missing"),
             ("rate-limit:7:", "the name of the bucket is empty"),
@@ -146,7 +148,7 @@ mod tests {
             (long.as_str(), "has 129 bytes, more than 128"),
         ] {
             let problem = of_reason(wrong).unwrap_err();
-            assert!(problem.contains(told), "{wrong}: {problem}");
+            assert!(problem.contains(expected), "{wrong}: {problem}");
             assert!(problem.ends_with("write `rate-limit:7:name` for at most 7 at a time"), "{problem}");
         }
     }

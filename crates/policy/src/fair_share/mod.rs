@@ -1,10 +1,12 @@
-//! Who is served next, where many tenants want the same slots: each by the time that its jobs really ran.
+//! Which tenant is served next, where several tenants want the same slots. Tenants are charged for the real run time
+//! of their jobs.
 //!
 //! Two schemes, behind one setting:
 //!
-//! - [`virtual_time`] (the default): service received divided by shares, kept per tenant. One mechanism for jobs that
-//!   rotate and for jobs that run to their end.
-//! - [`rfc`]: the decayed usage and the priorities of the CouchDB replicator's fair-share proposal, after Kay and Lauder.
+//! - [`virtual_time`] (the default): run time divided by shares, kept per tenant. One mechanism for jobs that rotate
+//!   and for jobs that run to their end.
+//! - [`rfc`]: decayed usage per tenant and a priority per job, as in CouchDB's RFC 017 ("Fair Share Job Scheduling
+//!   for CouchDB 3.x Replicator"), after Kay and Lauder.
 //!
 //! Model, bounds and the evidence for the default: `docs/design/0016-fair-share.md`.
 
@@ -20,7 +22,7 @@ pub use shares::{BadShares, Shares};
 /// A fairness scheme.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Fairness {
-    /// Service divided by shares, per tenant.
+    /// Run time divided by shares, per tenant.
     #[default]
     VirtualTime,
     /// Decayed usage, and a priority per job.

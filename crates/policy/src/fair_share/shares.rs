@@ -1,7 +1,7 @@
-//! How much a tenant is entitled to, beside the others.
+//! How much a tenant is entitled to, relative to other tenants.
 //!
-//! A tenant with 200 shares gets twice what one with 100 gets, while both have jobs that wait. Tenants are not
-//! named in advance: whoever is not named has [`Shares::DEFAULT`].
+//! A tenant with 200 shares gets twice as much as a tenant with 100, while both have waiting jobs. Tenants need no
+//! configuration: a tenant without configured shares has [`Shares::DEFAULT`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,20 +25,20 @@ impl fmt::Display for BadShares {
 impl std::error::Error for BadShares {}
 
 impl Shares {
-    /// What a tenant has that nobody has named.
+    /// The shares of a tenant without configured shares.
     pub const DEFAULT: u32 = 100;
-    /// What a tenant can have. None at all would be a job that never runs: for that, jobs are cancelled.
+    /// The allowed shares. With 0, a tenant's jobs would never run; cancel them instead.
     pub const RANGE: RangeInclusive<u32> = 1..=1000;
 
-    /// What a tenant has.
+    /// A tenant's shares.
     pub fn of(&self, tenant: &str) -> u32 {
         self.0.get(tenant).copied().unwrap_or(Self::DEFAULT)
     }
 
-    /// Gives a tenant shares.
+    /// Sets a tenant's shares.
     ///
     /// # Errors
-    /// They are not in [`Shares::RANGE`]; nothing has changed.
+    /// The shares are outside [`Shares::RANGE`]; nothing has changed.
     pub fn set(&mut self, tenant: impl Into<String>, shares: u32) -> Result<(), BadShares> {
         if !Self::RANGE.contains(&shares) {
             return Err(BadShares(shares));
@@ -47,19 +47,19 @@ impl Shares {
         Ok(())
     }
 
-    /// Takes a tenant's name away: it has the default again. The shares that it was named with, if any.
+    /// Removes a tenant's configured shares, and returns them if there were any. The tenant has the default again.
     pub fn remove(&mut self, tenant: &str) -> Option<u32> {
         self.0.remove(tenant)
     }
 
-    /// The named tenants with their shares, by name.
+    /// The tenants with configured shares, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, u32)> {
         self.0.iter().map(|(tenant, shares)| (tenant.as_str(), *shares))
     }
 }
 
-/// Of a tenant named twice the last one counts. Shares outside of [`Shares::RANGE`] become the nearest ones inside: who
-/// must tell a user about them uses [`Shares::set`].
+/// If a tenant occurs twice, its last entry counts. Shares outside [`Shares::RANGE`] become the nearest ones inside.
+/// Use [`Shares::set`] where a user must learn about such shares.
 impl FromIterator<(String, u32)> for Shares {
     fn from_iter<I: IntoIterator<Item = (String, u32)>>(named: I) -> Self {
         let into_range = |shares: u32| shares.clamp(*Self::RANGE.start(), *Self::RANGE.end());
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_not_named_has_the_default() {
+    fn a_tenant_without_configured_shares_has_the_default() {
         let mut shares: Shares = [("high".to_owned(), 200), ("low".to_owned(), 50)].into_iter().collect();
         assert_eq!((shares.of("high"), shares.of("low"), shares.of("other")), (200, 50, 100));
         assert_eq!(shares.remove("low"), Some(50));

@@ -1,25 +1,25 @@
 //! What a job weighs after it has waited: `weight · max(0, 1 − age/K)`.
 //!
-//! The age is counted in ticks of one clock that all jobs share, from the tick in which a job became pending to the current one. So all jobs
-//! age at the same moments, and in between no order changes; of two jobs of the same weight the one of the earlier tick
-//! is before the other for ever. From `K` ticks on a job weighs nothing, is *aged out*, and may reserve its locks ([`order`](super::order)):
-//! a stream of lighter jobs could otherwise overtake it for ever, since what it needs might never be free at a moment when
-//! somebody looks.
+//! The age counts the ticks of one clock that all jobs share, from the tick in which a job became pending. So all
+//! jobs age at the same moments, and no order changes in between. Of two jobs of the same weight, the one of the
+//! earlier tick always comes first. From `K` ticks on, a job weighs zero: it is *aged out*, and may reserve its locks
+//! ([`order`](super::order)). Otherwise a stream of lighter jobs could overtake it for ever, because its locks might
+//! never all be free at the moment of a pass.
 //!
-//! 30 s and K = 30, as in the document, are 15 minutes.
+//! 30 s and K = 30, as in Ganeti's design document, are 15 minutes.
 
 use super::contention::{DEFAULT_BASE, Weight};
 
-/// After so many times K ticks a job is *overdue*. Until then others may be before it that came later; ten times 15 minutes are two and a half hours,
-/// in which the shipped backlogs of 2,000 jobs are through.
+/// After this many times K ticks, a job is *overdue*. Until then, jobs that came later may start before it. Ten times
+/// 15 minutes are two and a half hours, in which the shipped backlogs of 2,000 jobs end.
 const OVERDUE: u64 = 10;
 
 /// How fast jobs age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Aging {
-    /// How long a tick is, in µs. Nothing, and less, is taken for 1.
+    /// The length of a tick, in µs. Zero and less count as 1.
     pub tick_us: i64,
-    /// K: ticks after which a job weighs nothing. With 0, jobs never weigh anything: first come, first served.
+    /// K: the ticks after which a job weighs zero. With 0, all jobs weigh zero: first come, first served.
     pub ticks: u32,
 }
 
@@ -30,12 +30,12 @@ impl Default for Aging {
 }
 
 impl Aging {
-    /// The tick that a moment is in.
+    /// The tick in which a moment is.
     pub fn tick(&self, at_us: i64) -> i64 {
         at_us.div_euclid(self.tick_us.max(1))
     }
 
-    /// Ticks from one moment to a later one. A clock that was set back makes nobody younger than 0.
+    /// The ticks from one moment to a later one. If a clock was set back, the age is 0.
     pub fn age(&self, since_us: i64, now_us: i64) -> u64 {
         self.between(self.tick(since_us), self.tick(now_us))
     }
@@ -44,47 +44,49 @@ impl Aging {
         u64::try_from(now.saturating_sub(since)).unwrap_or(0)
     }
 
-    /// Whether a job of this age weighs nothing any more.
+    /// Whether a job of this age weighs zero.
     pub fn is_over(&self, age: u64) -> bool {
         age >= u64::from(self.ticks)
     }
 
-    /// Whether a job of this age has waited for so long that nothing else counts.
+    /// Whether a job of this age is overdue: it comes before all jobs of its class that are not.
     pub fn is_overdue(&self, age: u64) -> bool {
         age >= u64::from(self.ticks) * OVERDUE
     }
 
-    /// When a job that waits since a moment is aged out, in µs.
+    /// When a job that waits since `since_us` is aged out, in µs.
     pub fn over_us(&self, since_us: i64) -> i64 {
         let tick = self.tick(since_us).saturating_add(i64::from(self.ticks));
         tick.saturating_mul(self.tick_us.max(1))
     }
 
-    /// What a weight becomes at this age.
+    /// A weight at this age.
     pub fn aged(&self, weight: Weight, age: u64) -> Aged {
         let left = u64::from(self.ticks).saturating_sub(age);
         Aged { scaled: u64::from(weight.in_thousandths()) * left }
     }
 }
 
-/// An aged weight: the thousandths times the ticks that are left of K, a whole number. Those of one [`Aging`] can be compared.
+/// An aged weight: the weight in thousandths times the remaining ticks of K, an integer. Only values of one [`Aging`]
+/// can be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Aged {
     scaled: u64,
 }
 
 impl Aged {
-    /// As a number, to be shown.
+    /// As a number, for display.
     #[allow(clippy::cast_precision_loss, reason = "it is shown with a few digits")]
     pub fn to_f64(self, aging: Aging) -> f64 {
         self.scaled as f64 / 1_000.0 / f64::from(aging.ticks.max(1))
     }
 }
 
-/// The numbers of the predictive queue.
+/// The parameters of the predictive queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
-    /// What each job weighs before anything is compared. At least a thousandth: a job that weighs nothing does not age, either.
+    /// The weight of every job before any comparison. It is at least a thousandth, because a weight of zero does not
+    /// age.
     pub base: Weight,
     /// How jobs age.
     pub aging: Aging,
@@ -97,7 +99,7 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// What a job weighs at least: no weight is nothing before it is aged out.
+    /// The base weight, at least a thousandth: so only an aged-out job weighs zero.
     pub fn least_base(&self) -> Weight {
         self.base.max(Weight::thousandths(1))
     }
@@ -125,7 +127,7 @@ mod tests {
         assert_eq!(aging.age(0, 29 * S), 0);
         assert_eq!(aging.age(29 * S, 30 * S), 1);
         assert_eq!(aging.age(0, 60 * S), 2);
-        // Before 1970, and on a clock that was set back.
+        // Moments before 1970, and a clock that was set back.
         assert_eq!(aging.age(-S, S), 1);
         assert_eq!(aging.age(90 * S, 0), 0);
         assert!(aging.is_over(aging.age(i64::MIN, i64::MAX)));

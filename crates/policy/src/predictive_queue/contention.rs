@@ -1,7 +1,7 @@
 //! How likely a job is to wait for locks if it starts now: its *weight*.
 //!
-//! At each level what the pending job wants is compared with what each running job locks there ([`compare`]: seven kinds of
-//! request by seven). Of all running jobs the worst counts, and the levels are added up:
+//! At each level, what the pending job wants is compared with what each running job locks there ([`compare`]: seven
+//! kinds of request by seven). The highest cell over all running jobs counts, and the levels are added up:
 //!
 //! ```text
 //! weight = base + Σ over levels ( max over running jobs ( compare(wanted, locked) ) )
@@ -10,20 +10,21 @@
 //!
 //! Forces, and what follows from them:
 //!
-//! - *An idle system tells jobs apart, too.* A running job that locks nothing at a level is the column `None`, which says what a job
-//!   does to those that come after it. That column counts always, as if one more job ran that locks nothing. Without it all
-//!   jobs would weigh the same where nothing runs; and if it counted only there, a weight could fall when a job is added.
-//!   (It hides the three zeros in the row `Shared`: they would count only where every running job shares something at
-//!   that level and none locks any of it exclusively.)
-//! - *Both modes at once.* A job may want shared and exclusive locks at one level, and hold both: the worst of the pairs counts.
-//! - *Who holds the big lock* locks everything: it counts as `AllExclusive` at every level.
-//! - *Units.* Two shared requests of one resource weigh nothing extra, unless it is counted and what is held and what is wanted are
-//!   together more than it has: then the job is stuck, as it would be behind an exclusive lock.
-//! - *Unknown columns stay.* A running job that will find out what it locks counts as what it declared, until it holds a lock
-//!   of that level and mode; then as what it holds ([`Running`]).
+//! - *Weights differ on an idle system, too.* A running job that locks nothing at a level is the column `None`, which
+//!   says how a job affects jobs that come after it. This column always counts, as if one more job ran that locks
+//!   nothing. Without it, all jobs would weigh the same while nothing runs. If it counted only then, a weight could
+//!   fall when a job is added. (It hides the three zeros in the row `Shared`. They would count only where every
+//!   running job shares something at that level and none locks any of it exclusively.)
+//! - *Both modes at once.* A job may want shared and exclusive locks at one level, and hold both: the highest of the
+//!   pairs counts.
+//! - *The holder of the big lock* locks everything: it counts as `AllExclusive` at every level.
+//! - *Units.* Two shared requests for one resource add no weight, unless the resource has a capacity, and the held
+//!   and the wanted units exceed it together. Then the job is stuck, as it would be behind an exclusive lock.
+//! - *Unknown columns stay.* A running job that has yet to find out its locks counts as what it declared, until it
+//!   holds a lock of that level and mode. Then it counts as what it holds ([`Running`]).
 //!
-//! After the design document of Ganeti's predictive queue, cell by cell. Numbers are thousandths, so that sums are exact,
-//! and the same wherever they are computed.
+//! Source: the design document of Ganeti's predictive queue, cell by cell. Numbers are thousandths, so that sums are
+//! exact, and the same on every node.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,24 +33,24 @@ use std::iter::once;
 use super::locks::{Levels, Request, Requests};
 use super::summary::Running;
 
-/// How likely a job is to wait, in thousandths.
+/// How likely a job is to wait for locks, in thousandths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Weight(u32);
 
 impl Weight {
-    /// So many thousandths.
+    /// A weight of this many thousandths.
     pub const fn thousandths(thousandths: u32) -> Weight {
         Weight(thousandths)
     }
 
-    /// A configured number: 0.001 to 1,000, rounded to thousandths.
+    /// A configured weight: 0.001 to 1,000, rounded to thousandths. `None` outside this range.
     pub fn new(weight: f64) -> Option<Weight> {
         let thousandths = (weight * 1_000.0).round();
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between the two")]
         (1.0..=1_000_000.0).contains(&thousandths).then_some(Weight(thousandths as u32))
     }
 
-    /// As a number, to be shown.
+    /// As a number, for display.
     pub fn to_f64(self) -> f64 {
         f64::from(self.0) / 1_000.0
     }
@@ -59,7 +60,7 @@ impl Weight {
         self.0
     }
 
-    /// The two together.
+    /// The sum of both.
     #[must_use]
     pub const fn plus(self, other: Weight) -> Weight {
         Weight(self.0.saturating_add(other.0))
@@ -72,20 +73,20 @@ impl fmt::Display for Weight {
     }
 }
 
-/// No contention, and none is added.
+/// No contention now, and no more of it for later jobs.
 pub const NO_CONTENTION: Weight = Weight(0);
-/// No contention now; it becomes likelier for others.
+/// No contention now, but more of it for later jobs.
 pub const LIKELIER_LATER: Weight = Weight(300);
-/// No contention now; it becomes much likelier for others.
+/// No contention now, but much more of it for later jobs.
 pub const MUCH_LIKELIER_LATER: Weight = Weight(500);
-/// There may be contention; nobody can tell.
+/// There may be contention: it depends on unknown locks.
 pub const PERHAPS_STUCK: Weight = Weight(1_500);
-/// The job will wait. (The document says "very likely": the running job may end, or not take what it declared.)
+/// The job will wait. (Ganeti's document says "very likely": the running job may end, or not take what it declared.)
 pub const STUCK: Weight = Weight(3_000);
-/// What a job weighs before anything is compared, unless configured otherwise.
+/// The default weight of a job before any comparison.
 pub const DEFAULT_BASE: Weight = Weight(1_000);
 
-/// The weight of the big lock above the base: the worst at every level. 15 with five levels.
+/// The weight of the big lock above the base: the highest cell at every level. 15 with five levels.
 pub fn big_lock(levels: &Levels) -> Weight {
     (0..levels.len()).fold(Weight(0), |sum, _| sum.plus(STUCK))
 }
@@ -95,21 +96,21 @@ pub fn big_lock(levels: &Levels) -> Weight {
 pub enum Kind {
     /// No lock.
     None,
-    /// Named ones, shared.
+    /// Named resources, shared.
     Shared,
-    /// Some, shared.
+    /// Some resources, shared.
     UnknownShared,
-    /// All, shared.
+    /// All resources, shared.
     AllShared,
-    /// Named ones, exclusive.
+    /// Named resources, exclusive.
     Exclusive,
-    /// Some, exclusive.
+    /// Some resources, exclusive.
     UnknownExclusive,
-    /// All, exclusive.
+    /// All resources, exclusive.
     AllExclusive,
 }
 
-/// All of them, in the order of the table.
+/// All kinds, in the order of the table.
 pub const KINDS: [Kind; 7] = [
     Kind::None,
     Kind::Shared,
@@ -177,12 +178,13 @@ pub fn apart(wanted: Kind, locked: Kind) -> Weight {
     TABLE[wanted as usize][locked as usize].apart
 }
 
-/// A cell of the table, if a resource is named by both. Where not both have names, as [`apart`].
+/// A cell of the table, if a resource is named by both. Unless both kinds have names, the same as [`apart`].
 pub fn same(wanted: Kind, locked: Kind) -> Weight {
     TABLE[wanted as usize][locked as usize].same
 }
 
-/// What a pending job wants at a level against what one running job locks there. Of units it knows nothing.
+/// The weight of what a pending job wants at a level against what one running job locks there. Units are not
+/// compared.
 pub fn compare(wanted: &Request, locked: &Request) -> Weight {
     let shares_a_name = match (wanted, locked) {
         (Request::Shared(i), Request::Shared(j)) => i.keys().any(|name| j.contains_key(name)),
@@ -195,14 +197,14 @@ pub fn compare(wanted: &Request, locked: &Request) -> Weight {
     cell(wanted.into(), locked.into())
 }
 
-/// What a job weighs.
+/// The weight of a job, before it ages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Predicted {
-    /// The base value.
+    /// The base weight.
     pub base: Weight,
-    /// Of each level, in their order.
+    /// The weight of each level, in their order.
     pub levels: Vec<Weight>,
-    /// All of it.
+    /// The sum of all.
     pub total: Weight,
 }
 
@@ -213,8 +215,8 @@ impl Predicted {
     }
 }
 
-/// A job's weight by comparing it with every running job: the definition. A [`Summary`](super::summary::Summary) says the same for the
-/// cost of the job's own resources.
+/// A job's weight by comparison with every running job: the definition. A [`Summary`](super::summary::Summary)
+/// computes the same at the cost of the job's own resources.
 pub fn weigh_by_comparing(
     wanted: &Requests,
     running: &[Running],
@@ -267,7 +269,7 @@ mod tests {
         }
     }
 
-    /// The document's own table, copied out of it (without the frame); `3|0.3` is "if j=i then 3 else 0.3".
+    /// The table of Ganeti's document, copied out of it (without the frame); `3|0.3` is "if j=i then 3 else 0.3".
     const DOCUMENT: &str = "
         .                None Shared UnknownShared AllShared Exclusive UnknownExclusive AllExclusive
         None             0    0      0             0         0         0                0
@@ -279,7 +281,7 @@ mod tests {
         AllExclusive     0.5  3      3             3         3         3                3";
 
     #[test]
-    fn all_49_cells_are_the_documents_and_those_that_depend_on_names_both_ways() {
+    fn all_49_cells_equal_the_document_and_three_depend_on_names() {
         let mut lines = DOCUMENT.lines().filter(|line| !line.trim().is_empty()).map(str::split_whitespace);
         let columns: Vec<&str> = lines.next().unwrap().skip(1).collect();
         let (mut cells, mut of_two) = (0, 0);
@@ -287,8 +289,8 @@ mod tests {
             let row = line.next().unwrap();
             for (column, cell) in columns.iter().zip(line) {
                 let (same, apart) = cell.split_once('|').unwrap_or((cell, cell));
-                // Names that are equal, that overlap, that do not, and that only look alike.
-                for (i, j, said) in [
+                // Equal names, overlapping names, different names, and names of which one begins with the other.
+                for (i, j, expected) in [
                     ("a", "a", same),
                     ("a b", "b c", same),
                     ("b", "a b c", same),
@@ -298,7 +300,7 @@ mod tests {
                     ("a", "aa", apart),
                 ] {
                     let weight = compare(&request(row, i), &request(column, j));
-                    assert_eq!(weight.to_string(), said, "{row}({i}) against {column}({j})");
+                    assert_eq!(weight.to_string(), expected, "{row}({i}) against {column}({j})");
                 }
                 cells += 1;
                 of_two += usize::from(cell.contains('|'));

@@ -1,24 +1,30 @@
-//! What past runs locked, where nobody could tell before.
+//! What past runs locked, where jobs declare unknown locks.
 //!
-//! For a value of an option (`instance = web1`) there is one [`Experience`]: for each level and mode that was unknown to jobs with that value,
-//! which sets their latest sixteen runs really locked. The likely set is the one that was locked most often. Its *confidence* is the
-//! lower end of Wilson's interval for the share of runs that locked exactly this set:
+//! Each value of an option (`instance = web1`) has one [`Experience`]. For each level and mode that was unknown to
+//! jobs with that value, it holds the sets that their latest sixteen runs locked. The likely set is the one that was
+//! locked most often. Its *confidence* is the lower end of Wilson's interval for the share of runs that locked exactly
+//! this set:
 //!
 //! ```text
 //! share = runs that locked it / runs     n = runs     z = 1.645 (19 of 20 such intervals are right)
 //! confidence = (share + z²/2n − z·√(share·(1−share)/n + z²/4n²)) / (1 + z²/n)
 //! ```
 //!
-//! so that a single run proves little (0.27), three alike are enough for a guess (0.53), and sixteen are nearly sure (0.86). A likely
-//! set needs a confidence of one half: of sixteen runs twelve. Without one, what is unknown stays so.
+//! So a single run proves little (0.27), three equal runs suffice for a guess (0.53), and sixteen are nearly sure
+//! (0.86). A likely set needs a confidence of one half: twelve of sixteen runs. Without one, an unknown request stays
+//! unknown.
 //!
 //! Forces:
 //!
-//! - *The world changes.* Only sixteen runs count: after five others an old habit is no longer relied upon, after twelve
-//!   alike there is a new one. Counting them, not weighing them, is what a person can be told: "in 15 of its last 16 runs".
-//! - *Whole sets are counted, not names*: nodes that are locked together or not at all would otherwise be mixed into a set that no run had.
-//! - *It is for weights alone.* What is locked never depends on it, so that a wrong guess costs a little time and nothing else.
-//! - *It is small*: so many levels and modes, sets, names, and bytes. A run that locked more is counted, and its set is not kept.
+//! - *The world changes.* Only sixteen runs count. After five different runs, an old set is no longer likely; after
+//!   twelve equal ones, the new set is. Runs are counted, not weighted, because a count is easy to report: "in 15 of
+//!   its last 16 runs".
+//! - *Whole sets are counted, not names.* Otherwise, nodes that are locked together or not at all would be mixed into
+//!   a set that no run had.
+//! - *Only weights use it.* The locks that a job takes never depend on it, so a wrong guess costs a little time and
+//!   nothing else.
+//! - *It is small*: levels and modes, sets, names and bytes have limits. A run that locked more counts, but its set
+//!   is not kept.
 
 use std::collections::BTreeMap;
 
@@ -26,84 +32,86 @@ use serde::{Deserialize, Serialize};
 
 use super::locks::{AtLevel, Mode, Request, Requests};
 
-/// Runs that count, of one level and mode: the latest ones.
+/// The runs that count for one level and mode: the latest ones.
 pub const MAX_RUNS: usize = 16;
-/// Levels and modes of one value.
+/// The most levels and modes of one value.
 pub const MAX_PLACES: usize = 8;
-/// Sets of one level and mode. More than two cannot be likely.
+/// The most sets of one level and mode. At most one of them can be likely.
 pub const MAX_SETS: usize = 4;
-/// Names in a set.
+/// The most names in a set.
 pub const MAX_NAMES: usize = 64;
-/// Names of all sets and levels together, in bytes.
+/// The most bytes of names, in all sets and levels together.
 pub const MAX_BYTES: usize = 4 << 10;
-/// Least confidence of a likely set.
+/// The least confidence of a likely set.
 pub const THRESHOLD: f64 = 0.5;
-/// Of Wilson's interval: one-sided, 95%.
+/// `z` of Wilson's interval: one-sided, 95%.
 const Z: f64 = 1.645;
-/// What a name takes beside its letters, as JSON.
+/// The bytes of a name beside its letters, as JSON.
 const NAME_BYTES: usize = 3;
 
-/// What a job has in common with others, whose experience counts for it.
+/// What a job has in common with other jobs, whose experience counts for it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Traits {
-    /// Its type, and its operations: `cluster instance-migrate`.
+    /// Its type and its operations: `cluster instance-migrate`.
     pub kind: String,
     /// Options and their values, in the order of the catalogue.
     pub values: Vec<(String, String)>,
 }
 
 impl Traits {
-    /// It has nothing in common with others.
+    /// Whether it has nothing in common with other jobs.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 }
 
-/// What runs locked that had one value of an option. Plain data: the same for the same runs.
+/// What runs with one value of an option locked. Plain data: equal runs give equal data.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Experience {
-    /// By mode and level: `exclusive node`.
+    /// By mode and level, such as `exclusive node`.
     places: BTreeMap<String, Sets>,
 }
 
-/// What was locked at one level, where one mode was unknown.
+/// The sets that runs locked at one level, where one mode was unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Sets {
     sets: Vec<AtLevel>,
-    /// The latest runs, the last one last: which of the sets each locked; `None` for another one.
+    /// The latest runs, the last one last: the index of the set that each locked, or `None` if it is not kept.
     runs: Vec<Option<usize>>,
 }
 
-/// What a job will probably lock at a level where it does not know it.
+/// What a job will probably lock at a level where its locks are unknown.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Likely {
     /// The level.
     pub level: String,
     /// The mode that is unknown.
     pub mode: Mode,
-    /// What: names or all of the level, or nothing. Who does not know what he locks exclusively may lock something shared, too.
+    /// The likely locks: names, all of the level, or nothing. A job with unknown exclusive locks may also take shared
+    /// ones.
     pub set: AtLevel,
-    /// How sure that is, from [`THRESHOLD`] to 1: see the module.
+    /// Its confidence, from [`THRESHOLD`] to 1: see the module.
     pub confidence: f64,
-    /// So many runs locked exactly this.
+    /// The number of runs that locked exactly this.
     pub alike: usize,
-    /// So many were looked at: at most [`MAX_RUNS`].
+    /// The number of runs that count, at most [`MAX_RUNS`].
     pub runs: usize,
-    /// The option, and its value, that told.
+    /// The option, and its value, whose runs these are.
     pub option: (String, String),
 }
 
 impl Experience {
-    /// Nothing is known.
+    /// Whether no run was recorded.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// A run has ended well that had declared this, and has locked that; what of it was declared as unknown is remembered.
+    /// Records a run that ended well: what it declared, and what it locked. Only what it declared as unknown is
+    /// remembered.
     pub fn record(&mut self, declared: &Requests, locked: &Requests) {
         for (level, mode) in unknown(declared) {
-            let set = really(level, mode, declared, locked);
+            let set = locked_unknown(level, mode, declared, locked);
             let place = place(level, mode);
             if self.places.contains_key(&place) || self.places.len() < MAX_PLACES {
                 self.places.entry(place).or_default().add(set);
@@ -112,7 +120,8 @@ impl Experience {
         while self.bytes() > MAX_BYTES && self.forget_rarest() {}
     }
 
-    /// What was locked most often there, if that is sure enough: the set, its confidence, how many runs locked it, and how many there are.
+    /// The set that most runs locked there, if its confidence suffices. Returns the set, its confidence, the number
+    /// of runs that locked it, and the number of all runs.
     fn likely(&self, level: &str, mode: Mode) -> Option<(&AtLevel, f64, usize, usize)> {
         let sets = self.places.get(&place(level, mode))?;
         let runs = sets.runs.len();
@@ -127,7 +136,7 @@ impl Experience {
         self.places.iter().map(|(place, sets)| place.len() + NAME_BYTES + of_sets(sets)).sum()
     }
 
-    /// Forgets a set that fewest runs have locked; whether there was one.
+    /// Forgets a set that the fewest runs have locked. Returns whether there was one.
     fn forget_rarest(&mut self) -> bool {
         let sets = self.places.values().enumerate().flat_map(|(place, sets)| {
             (0..sets.sets.len()).map(move |set| (sets.count(set), std::cmp::Reverse(place), set))
@@ -149,7 +158,7 @@ impl Sets {
         if self.runs.len() >= MAX_RUNS {
             self.runs.drain(..=self.runs.len() - MAX_RUNS);
         }
-        // What no run of these has locked any more.
+        // Sets that none of the remaining runs has locked.
         while let Some(set) = (0..self.sets.len()).find(|set| self.count(*set) == 0) {
             self.forget(set);
         }
@@ -159,7 +168,7 @@ impl Sets {
                 return None;
             }
             if self.sets.len() >= MAX_SETS {
-                // Of several the one that came first.
+                // Of several, the oldest one.
                 let rarest = (0..self.sets.len()).min_by_key(|set| self.count(*set))?;
                 self.forget(rarest);
             }
@@ -169,7 +178,7 @@ impl Sets {
         self.runs.push(run);
     }
 
-    /// Its runs have locked something that is not known any more.
+    /// Removes a set. The runs that locked it then point to no set.
     fn forget(&mut self, gone: usize) {
         self.sets.remove(gone);
         for run in &mut self.runs {
@@ -182,8 +191,8 @@ impl Sets {
     }
 }
 
-/// What a job's weight is computed from: what it declared, with a likely set for each unknown that has one; and these. Of several
-/// values the one counts that is surest.
+/// The requests from which a job's weight is computed: its declaration, with the likely set for each unknown request
+/// that has one. Also returns these likely sets. If several values have one, that of the highest confidence counts.
 pub fn guess<'a>(
     declared: &Requests,
     traits: &Traits,
@@ -191,10 +200,10 @@ pub fn guess<'a>(
 ) -> (Requests, Vec<Likely>) {
     let mut guessed = declared.clone();
     let mut all = Vec::new();
-    let told: Vec<(&(String, String), &Experience)> =
-        traits.values.iter().filter_map(|told| Some((told, known(&told.0, &told.1)?))).collect();
+    let experiences: Vec<(&(String, String), &Experience)> =
+        traits.values.iter().filter_map(|option| Some((option, known(&option.0, &option.1)?))).collect();
     for (level, mode) in unknown(declared) {
-        let found = told.iter().filter_map(|(option, experience)| {
+        let found = experiences.iter().filter_map(|(option, experience)| {
             let (set, confidence, alike, runs) = experience.likely(level, mode)?;
             let (level, set, option) = (level.to_owned(), set.clone(), (*option).clone());
             Some(Likely { level, mode, set, confidence, alike, runs, option })
@@ -205,7 +214,7 @@ pub fn guess<'a>(
         let Some(at) = guessed.levels.remove(level) else { continue };
         let [shared, exclusive] = at.requests();
         let known = if mode == Mode::Shared { exclusive } else { shared };
-        // A single request that was one of two is as good as it was.
+        // One of the two requests of a valid declaration is valid alone.
         let known = AtLevel::new([known.clone()]).unwrap_or_default();
         guessed.levels.insert(level.to_owned(), known.merge(likely.set.clone()));
         all.push(likely);
@@ -226,7 +235,7 @@ fn wilson(alike: usize, runs: usize) -> f64 {
     (share + z2 / (2.0 * n) - spread) / (1.0 + z2 / n)
 }
 
-/// Where something is unknown.
+/// The levels and modes that are unknown.
 pub fn unknown(declared: &Requests) -> impl Iterator<Item = (&str, Mode)> {
     declared.levels.iter().flat_map(|(level, at)| {
         at.requests().into_iter().filter_map(move |request| match request {
@@ -262,9 +271,9 @@ fn bytes(at: &AtLevel) -> usize {
     at.requests().into_iter().map(of).sum()
 }
 
-/// What a run locked at a level because it did not know it before, in this mode. Whoever may lock exclusively what he finds out may lock it
-/// shared, too; unless that was declared, or is unknown as well and counted there.
-fn really(level: &str, mode: Mode, declared: &Requests, locked: &Requests) -> AtLevel {
+/// What a run locked at a level because this mode was unknown. A job with unknown exclusive locks may take shared
+/// ones as well. These count here, unless shared locks were declared, or are unknown and counted there.
+fn locked_unknown(level: &str, mode: Mode, declared: &Requests, locked: &Requests) -> AtLevel {
     let declared_shared = declared.levels.get(level).map(|at| at.requests()[0]);
     let Some(locked) = locked.levels.get(level) else { return AtLevel::default() };
     let [shared, exclusive] = locked.requests().map(Clone::clone);
@@ -277,7 +286,7 @@ fn really(level: &str, mode: Mode, declared: &Requests, locked: &Requests) -> At
         }
         (Mode::Exclusive, ..) => [Request::None, exclusive],
     };
-    // A part of what was locked contradicts itself no more than the whole.
+    // A part of a valid set of locks is valid.
     AtLevel::new(set).unwrap_or_default()
 }
 

@@ -1,18 +1,21 @@
-//! How many wait in line for what a job wants.
+//! The line of a job: how many other jobs of the window name a resource that it wants exclusively.
 //!
-//! A queue is empty when the resource that the most work waits for is through with it. So that resource should never stand idle, and
-//! never be left to the end, when few can work beside each other. Who wants it alone, though, is whom the table of contention puts last: others share it.
+//! A queue ends only when its busiest resource has done all its work. So that resource should never be idle, and its
+//! jobs should not remain until the end, when few jobs can run at the same time. But the table of contention puts a
+//! job that wants it exclusively last, because other jobs share it.
 //!
-//! The *line* of a job is, added up over the resources that it names to have for itself, how many others of the window name them, too, in whichever mode. In
-//! [`order`](super::order) each of them makes it older by a tick, and of jobs that weigh nothing any more the one with the longest line is first. Names
-//! are all that counts: who wants all of a level is in everybody's way whenever he goes, so nothing is won by letting him go early.
-//! Run times would be known of past runs only, and make no difference (design note 0032).
+//! The *line* of a job is a sum over the resources that it wants exclusively by name. For each of them, it counts the
+//! other jobs of the window that name it, in either mode. In [`order`](super::order), each of these jobs makes the
+//! job older by a tick. Among jobs that weigh zero, the one with the longest line comes first. Only names count. A
+//! job that wants all of a level excludes every other job of that level whenever it starts, so an early start gains
+//! nothing. Run times do not count: only those of past runs would be known, and they make no difference (design note
+//! 0032).
 
 use std::collections::HashMap;
 
 use super::locks::{Request, Requests};
 
-/// The line of a job beside others of its window.
+/// The line of a job among the other jobs of its window.
 pub fn line<'a>(job: &'a Requests, others: impl Iterator<Item = &'a Requests> + Clone) -> u64 {
     lines(std::iter::once(job).chain(others)).first().copied().unwrap_or_default()
 }
@@ -30,11 +33,11 @@ pub(crate) fn lines<'a>(window: impl Iterator<Item = &'a Requests> + Clone) -> V
     }
     let others = |level: &str, name: &String| named.get(&(level, name.as_str())).map_or(0, |all| all - 1);
     let line = |job: &'a Requests| {
-        let alone = by_level(job).filter_map(|(level, request)| match request {
+        let exclusive = by_level(job).filter_map(|(level, request)| match request {
             Request::Exclusive(names) => Some(names.iter().map(|name| others(level, name)).sum::<u64>()),
             _ => None,
         });
-        alone.sum()
+        exclusive.sum()
     };
     window.map(line).collect()
 }
@@ -48,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_who_else_names_what_one_wants_alone() {
+    fn a_line_counts_the_other_jobs_that_name_a_resource_wanted_exclusively() {
         let window = [
             r#"{"node": {"exclusive": ["a", "b"]}}"#,
             r#"{"node": {"exclusive": ["b"]}, "disk": {"exclusive": ["a"]}}"#,
@@ -59,7 +62,8 @@ mod tests {
             "{}",
         ];
         let window = window.map(|json| serde_json::from_str::<Requests>(json).unwrap());
-        // a: the third; b: the second. b: the first, and nobody at the other level. Sharers are in nobody's line.
+        // First job: the third one names `a`, and the second one `b`. Second job: the first one names `b`; no other
+        // job names `a` at its level. Jobs that share have no line.
         assert_eq!(lines(window.iter()), [2, 1, 0, 1, 0, 0, 0]);
     }
 }

@@ -1,15 +1,17 @@
-//! What a job says that it will lock, and what it holds.
+//! The locks that a job declares, and those that it holds.
 //!
-//! Locks stand at *levels*, which have an order; at a level each resource has a name. A job says of each level which locks it
-//! wants there, as far as it can tell before it runs: one of the seven kinds of [`Request`], for shared and for exclusive
-//! locks apart. What is known when it starts is held from its start on; what is not is locked while it runs. A resource may have a
-//! *capacity*: so many units can be held at once, by shared locks of so many units each; an exclusive lock takes all of them.
+//! Locks have *levels*, which have an order; at a level, each resource has a name. A job declares for each level
+//! which locks it wants there, as far as it knows before it runs. The declaration is one of the seven kinds of
+//! [`Request`], separately for shared and for exclusive locks. A job takes the known locks at its start, and the
+//! unknown ones while it runs. A resource may have a *capacity*, a number of units. Each shared lock takes some
+//! units, and an exclusive lock takes all of them.
 //!
-//! Nothing can wait in a circle: what is known is taken at once or not at all, and whoever holds locks takes further ones only
-//! *upwards*, in the order of the levels, at one level all of it before any name, and names as they sort ([`Lock`] is ordered so).
-//! The one *big lock* stands before all levels: whoever holds any lock holds it shared.
+//! Deadlocks are impossible. A job takes its known locks all at once or not at all. A job that holds locks takes
+//! further ones only *upwards*: in the order of the levels, at one level all of it before any name, and names as they
+//! sort. [`Lock`] has this order. The one *big lock* comes before all levels: each job that holds any lock holds it
+//! shared.
 //!
-//! After the design document of Ganeti's predictive queue, which has the seven kinds and asks for the order.
+//! Source: the design document of Ganeti's predictive queue, which has the seven kinds and asks for the order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,55 +20,55 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Levels that there may be.
+/// The most levels.
 pub const MAX_LEVELS: usize = 16;
-/// Resources that one job may name, at all levels together: each is a row that its claim writes.
+/// The most resources that one job may name, at all levels together. The claim of the job writes a row for each.
 pub const MAX_RESOURCES: usize = 1_000;
-/// Longest name of a level or a resource, in bytes.
+/// The longest name of a level or a resource, in bytes.
 pub const MAX_NAME_BYTES: usize = 128;
-/// Units that a resource may have.
+/// The most units of a resource.
 pub const MAX_CAPACITY: u32 = 1_000_000;
-/// What the big lock is called where levels are.
+/// The name of the big lock, where levels have names.
 pub const BIG_LOCK: &str = "big_lock";
-/// The levels that there are unless the catalogue says otherwise, in their order.
+/// The default levels, in their order, if the catalogue has none.
 pub const DEFAULT_LEVELS: [&str; 5] = ["node_group", "instance", "node", "node_resource", "network"];
 
-/// Shared locks: who is named, and how many units of it.
+/// Shared locks: the names, and the units of each.
 pub type Units = BTreeMap<String, u32>;
 
-/// What is wanted at one level, in one mode.
+/// What a job wants at one level, in one mode.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Request {
     /// No lock.
     #[default]
     None,
-    /// These, shared.
+    /// The named resources, shared.
     Shared(Units),
-    /// At least one, shared; nobody knows which before the job runs.
+    /// At least one resource, shared. Which ones is unknown before the job runs.
     UnknownShared,
-    /// All that there are, shared.
+    /// All resources of the level, shared.
     AllShared,
-    /// These, exclusive.
+    /// The named resources, exclusive.
     Exclusive(BTreeSet<String>),
-    /// At least one, exclusive; nobody knows which before the job runs.
+    /// At least one resource, exclusive. Which ones is unknown before the job runs.
     UnknownExclusive,
-    /// All that there are, exclusive.
+    /// All resources of the level, exclusive.
     AllExclusive,
 }
 
-/// What is wanted at one level.
+/// What a job wants at one level.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(try_from = "Said", into = "Said")]
+#[serde(try_from = "Raw", into = "Raw")]
 pub struct AtLevel {
     shared: Request,
     exclusive: Request,
 }
 
 impl AtLevel {
-    /// At most one request of each mode, in whichever order.
+    /// At most one request of each mode, in any order.
     ///
     /// # Errors
-    /// An empty set, no units or too many, an empty or too long name, a name in both modes, and two requests of one mode.
+    /// An empty set, no units or too many, an invalid name, a name in both modes, or two requests of one mode.
     pub fn new(requests: impl IntoIterator<Item = Request>) -> Result<AtLevel, String> {
         let mut at = AtLevel::default();
         for request in requests {
@@ -97,13 +99,13 @@ impl AtLevel {
         [&self.shared, &self.exclusive]
     }
 
-    /// Nothing is wanted.
+    /// Whether nothing is wanted.
     pub fn is_none(&self) -> bool {
         self.shared == Request::None && self.exclusive == Request::None
     }
 
-    /// What a job wants that does both: more of it, never less. Of the same name the larger number of units counts, and exclusive
-    /// before shared.
+    /// The requests of a job that does both: never less than either. Of the same name, the larger number of units
+    /// counts, and exclusive before shared.
     #[must_use]
     pub fn merge(self, other: AtLevel) -> AtLevel {
         use Request::{AllExclusive, AllShared, Exclusive, None, Shared, UnknownExclusive, UnknownShared};
@@ -160,7 +162,7 @@ fn check(request: &Request) -> Result<(), String> {
     }
 }
 
-/// Whether a level or a resource may be called so.
+/// Checks the name of a level or a resource.
 ///
 /// # Errors
 /// The name is empty, too long, or has control characters.
@@ -175,10 +177,10 @@ pub fn check_name(name: &str) -> Result<(), String> {
     }
 }
 
-/// [`AtLevel`], as JSON and TOML have it: `{"shared": ["a", "b"], "exclusive": "unknown"}`, `{"shared": {"disk": 2}}`.
+/// [`AtLevel`] in JSON and TOML: `{"shared": ["a", "b"], "exclusive": "unknown"}`, `{"shared": {"disk": 2}}`.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Said {
+struct Raw {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     shared: Option<Which>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -193,8 +195,8 @@ enum Which {
     Units(BTreeMap<String, i64>),
 }
 
-/// By hand, as that of [`Requests`]: a pass reads hundreds of declarations, and what is derived for "one or the other" keeps a copy of each value to
-/// try them one by one.
+/// Written by hand, like that of [`Requests`], because a pass reads hundreds of declarations. The derived code of an
+/// untagged enum would copy each value, to try the variants one by one.
 impl<'de> Deserialize<'de> for Which {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Which, D::Error> {
         struct Any;
@@ -234,11 +236,11 @@ enum Word {
     Unknown,
 }
 
-impl TryFrom<Said> for AtLevel {
+impl TryFrom<Raw> for AtLevel {
     type Error = String;
 
-    fn try_from(said: Said) -> Result<Self, String> {
-        let shared = match said.shared {
+    fn try_from(raw: Raw) -> Result<Self, String> {
+        let shared = match raw.shared {
             None => Request::None,
             Some(Which::Word(Word::All)) => Request::AllShared,
             Some(Which::Word(Word::Unknown)) => Request::UnknownShared,
@@ -251,7 +253,7 @@ impl TryFrom<Said> for AtLevel {
                 Request::Shared(units.collect::<Result<_, String>>()?)
             }
         };
-        let exclusive = match said.exclusive {
+        let exclusive = match raw.exclusive {
             None => Request::None,
             Some(Which::Word(Word::All)) => Request::AllExclusive,
             Some(Which::Word(Word::Unknown)) => Request::UnknownExclusive,
@@ -264,8 +266,8 @@ impl TryFrom<Said> for AtLevel {
     }
 }
 
-impl From<AtLevel> for Said {
-    fn from(at: AtLevel) -> Said {
+impl From<AtLevel> for Raw {
+    fn from(at: AtLevel) -> Raw {
         let which = |request: Request| match request {
             Request::None => None,
             Request::Shared(units) if units.values().all(|units| *units == 1) => {
@@ -278,7 +280,7 @@ impl From<AtLevel> for Said {
             Request::UnknownShared | Request::UnknownExclusive => Some(Which::Word(Word::Unknown)),
             Request::AllShared | Request::AllExclusive => Some(Which::Word(Word::All)),
         };
-        Said { shared: which(at.shared), exclusive: which(at.exclusive) }
+        Raw { shared: which(at.shared), exclusive: which(at.exclusive) }
     }
 }
 
@@ -286,10 +288,10 @@ impl From<AtLevel> for Said {
 /// `{"big_lock": true}`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Requests {
-    /// The one lock that goes with no other.
+    /// Whether it wants the big lock exclusively, which excludes all other locks.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub big_lock: bool,
-    /// What is wanted, by the name of the level. A level that is not there wants nothing.
+    /// What it wants, by the name of the level. It wants nothing of a missing level.
     #[serde(flatten)]
     pub levels: BTreeMap<String, AtLevel>,
 }
@@ -321,12 +323,12 @@ impl<'de> Deserialize<'de> for Requests {
 }
 
 impl Requests {
-    /// Nothing is wanted.
+    /// Whether nothing is wanted.
     pub fn is_none(&self) -> bool {
         !self.big_lock && self.levels.values().all(AtLevel::is_none)
     }
 
-    /// What a job wants that does both, one step after the other.
+    /// The requests of a job that does both, one step after the other.
     #[must_use]
     pub fn merge(mut self, other: Requests) -> Requests {
         self.big_lock |= other.big_lock;
@@ -337,14 +339,15 @@ impl Requests {
         self
     }
 
-    /// Something will only be known when the job runs.
+    /// Whether some locks become known only when the job runs.
     pub fn has_unknown(&self) -> bool {
         let mut requests = self.levels.values().flat_map(AtLevel::requests);
         requests.any(|request| matches!(request, Request::UnknownShared | Request::UnknownExclusive))
     }
 
-    /// What is known before the job runs: it is locked at once or not at all. In the order of `levels`; a level that is not
-    /// among them is left out ([`Levels::check`] has refused it). Whoever locks anything, or will, shares the big lock.
+    /// The locks that are known before the job runs: it takes them all at once, or does not start. They are in the
+    /// order of `levels`. A level that is not among these is left out ([`Levels::check`] has rejected it). A job that
+    /// locks anything, now or later, shares the big lock.
     pub fn known(&self, levels: &Levels) -> Vec<Lock> {
         if self.is_none() {
             return Vec::new();
@@ -379,26 +382,26 @@ impl Requests {
     }
 }
 
-/// How a lock goes with others.
+/// Which other locks of the same place a lock permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// With others that are shared, as far as the capacity reaches.
+    /// Shared ones, as far as the capacity permits.
     Shared,
-    /// With none.
+    /// None.
     Exclusive,
 }
 
-/// What is locked. The order is the one in which whoever holds locks may take further ones.
+/// What is locked. A job that holds locks may take further ones only in this order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// The one before all levels.
+    /// The big lock, before all levels.
     BigLock,
-    /// All of a level, whatever there is and will be; the number is the level's place among [`Levels`].
+    /// All of a level, with resources that appear later. The number is the level's index in [`Levels`].
     WholeLevel(usize),
     /// One resource.
     Resource {
-        /// The level's place among [`Levels`].
+        /// The level's index in [`Levels`].
         level: usize,
         /// Its name.
         name: String,
@@ -406,7 +409,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// Of which level, if of one.
+    /// The index of its level; `None` for the big lock.
     pub fn level(&self) -> Option<usize> {
         match self {
             Place::BigLock => None,
@@ -435,14 +438,14 @@ impl PartialOrd for Place {
     }
 }
 
-/// A lock that is held or asked for.
+/// A lock that is held or wanted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lock {
-    /// What.
+    /// What is locked.
     pub place: Place,
-    /// How.
+    /// How it is locked.
     pub mode: Mode,
-    /// Shared: so many units of it. Exclusive: without meaning.
+    /// Of a shared lock: the units that it takes. Of an exclusive lock: no meaning.
     pub units: u32,
 }
 
@@ -450,12 +453,12 @@ pub struct Lock {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Level {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// Units that each of its resources has; without, shared locks are not counted.
+    /// The units of each of its resources. Without it, units are not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u32>,
-    /// Units of some resources, where they differ.
+    /// The units of resources that differ from `capacity`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub capacities: BTreeMap<String, u32>,
 }
@@ -512,7 +515,7 @@ impl From<Levels> for Vec<Level> {
 }
 
 impl Levels {
-    /// How many there are.
+    /// The number of levels.
     #[allow(clippy::len_without_is_empty, reason = "there is at least one")]
     pub fn len(&self) -> usize {
         self.0.len()
@@ -523,24 +526,24 @@ impl Levels {
         self.0.iter().map(|level| level.name.as_str())
     }
 
-    /// Where the level of this name stands.
+    /// The index of the level with this name.
     pub fn position(&self, name: &str) -> Option<usize> {
         self.names().position(|level| level == name)
     }
 
-    /// Units of a resource; `None` if they are not counted.
+    /// The units of a resource; `None` if they are not counted.
     pub fn capacity(&self, level: usize, resource: &str) -> Option<u32> {
         let level = self.0.get(level)?;
         level.capacities.get(resource).copied().or(level.capacity)
     }
 
-    /// Units that the largest resource of a level has; `None` if none of them are counted.
+    /// The units of the largest resource of a level; `None` if no resource has counted units.
     pub fn most_units(&self, level: usize) -> Option<u32> {
         let level = self.0.get(level)?;
         level.capacities.values().copied().chain(level.capacity).max()
     }
 
-    /// Whether a job may want this.
+    /// Checks that a job may want this.
     ///
     /// # Errors
     /// The place in the declaration, what is wrong there, and what would be right.
@@ -579,10 +582,10 @@ impl Levels {
     }
 }
 
-/// A declaration that cannot be.
+/// A declaration that is rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// The level that it is about.
+    /// The level with the problem.
     pub level: String,
     /// What is wrong, and what would be right.
     pub problem: String,
@@ -618,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_declaration_is_refused_with_the_fix() {
+    fn a_wrong_declaration_is_rejected_with_the_fix() {
         for (json, said) in [
             (r#"{"node":{"shared":[]}}"#, "names nothing to lock shared"),
             (r#"{"node":{"exclusive":[]}}"#, "names nothing to lock exclusive"),
@@ -642,7 +645,7 @@ mod tests {
     }
 
     #[test]
-    fn capacities_are_kept() {
+    fn requests_stay_within_capacities() {
         let levels: Levels =
             serde_json::from_str(r#"[{"name":"disk","capacity":4,"capacities":{"big":8}}]"#).unwrap();
         let check = |json| levels.check(&requests(json).unwrap()).map_err(|refused| refused.problem);
@@ -693,7 +696,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_comes_in_the_order_in_which_it_may_be_taken() {
+    fn known_locks_come_in_the_order_in_which_they_may_be_taken() {
         let wanted = r#"{"network":{"shared":["b","a"]},"instance":{"exclusive":["i"],"shared":"all"},"node":{"shared":"unknown"}}"#;
         let levels = Levels::default();
         let locks = requests(wanted).unwrap().known(&levels);
@@ -704,7 +707,7 @@ mod tests {
             [&Place::BigLock, &Place::WholeLevel(1), &resource(1, "i"), &resource(4, "a"), &resource(4, "b")]
         );
         assert!(locks.is_sorted());
-        // All of a later level comes after any name of an earlier one.
+        // All of a level comes after any name of an earlier level, and before the names of its own.
         assert!(resource(0, "z") < Place::WholeLevel(1) && Place::WholeLevel(1) < resource(1, ""));
         assert_eq!(requests(r#"{"big_lock":true}"#).unwrap().known(&levels)[0].mode, Mode::Exclusive);
         assert_eq!(Requests::default().known(&levels), []);

@@ -1,13 +1,13 @@
-//! Which of the jobs that wait will not have to wait for locks once they run.
+//! Which waiting jobs are likely to get their locks without waiting.
 //!
-//! - [`locks`]: what a job says that it will lock, and what it holds.
-//! - [`contention`]: how likely it is to wait for that: the table, and the weight.
+//! - [`locks`]: the locks that a job declares, and those that it holds.
+//! - [`contention`]: how likely a job is to wait for them: the table, and the weight.
 //! - [`summary`]: what all running jobs lock, so that one weight costs no more than the job's own resources.
-//! - [`aging`]: weights shrink with time, to nothing.
-//! - [`experience`]: what past runs locked where nobody could tell, so that it need not be unknown to the weight.
-//! - [`mod@line`]: how many wait in line for what a job wants.
-//! - [`order`]: which jobs of the queue's front start, which reserve, and why the others do not start.
-//! - [`window`]: how much of the queue's front a pass compares.
+//! - [`aging`]: weights shrink to zero with time.
+//! - [`experience`]: what past runs locked where jobs declare unknown locks, for their weights.
+//! - [`mod@line`]: how many other jobs of the window name a resource that a job wants exclusively.
+//! - [`order`]: which jobs of the window start, which one reserves, and why the others do not start.
+//! - [`window`]: how many jobs at the head of the queue a pass compares.
 
 pub mod aging;
 pub mod contention;

@@ -1,22 +1,26 @@
-//! Which jobs of the window start in a pass, which reserve, and why the others do not start.
+//! Which jobs of the window start in a pass, which one reserves, and why the others do not start.
 //!
-//! 1. The window is ordered by class, then by aged weight, then by line, then as it came. Each in its [`line`](super::line) makes a job older by
-//!    a tick: what the most work waits for is not left to the end, when few can work beside each other. Whoever is overdue is before all
-//!    lines, as he came. If no job of the window wants locks it stays as it came: fair share has ordered it.
-//! 2. The first job is looked at. What it knows that it wants must be free, or it is held: it would only block a slot. It must not
-//!    take, either, what somebody has reserved before it.
-//! 3. One that is aged out and not free *reserves*, as soon as somebody is in the window who came K ticks later: from then on nobody starts who might
-//!    take what it waits for, so that it becomes free. Those of its own age come to an end by themselves, and keeping slots idle against them would only
-//!    make the backlog longer; once it is overdue it reserves all the same, and so it does if it is alone in its window. Reservations are
-//!    served first come, first served; they bind jobs that would start, never those that run. Of a window one job at a time has one, the first that is
-//!    looked at: all others get theirs in turn, those that are overdue before all others, and meanwhile whatever is free is used. If all that are aged
-//!    out reserved, a backlog of more than K ticks would be first in, first out, with idle slots (design note 0032).
-//! 4. One that is free starts, and counts as running for those after it: they are weighed anew, and the next is looked at.
-//! 5. Without room nobody else is looked at, and nobody reserves: a job that is aged out is then behind others that start.
+//! 1. The window is sorted by class, then by aged weight, then by line, then by its original order. Each job in a
+//!    job's [`line`](super::line) makes it older by a tick. So jobs of the busiest resource do not remain until the
+//!    end, when few jobs can run at the same time. An overdue job comes before all lines, in the original order. If
+//!    no job of the window wants locks, the window keeps the order of fair share.
+//! 2. The first job is examined. All locks that it knows must be free; otherwise it is held, because it would only
+//!    block a slot. It also must not take a lock that another job has reserved before it.
+//! 3. An aged-out job whose locks are not free *reserves* them, as soon as a job in the window came K ticks later.
+//!    From then on, no job starts that might take these locks, so they become free. Jobs of its own age end by
+//!    themselves, and idle slots against them would only make the backlog longer. An overdue job reserves in any
+//!    case, and so does the only job of a window. Reservations are served in their order. They bind jobs that would
+//!    start, never running jobs. Only one job of a window has a reservation at a time: the first aged-out job that is
+//!    examined. The other jobs get theirs in turn, overdue jobs before all others, and meanwhile every free lock is
+//!    used. If all aged-out jobs reserved, a backlog of more than K ticks would be first in, first out, with idle
+//!    slots (design note 0032).
+//! 4. A job whose locks are free starts, and counts as running for the jobs after it. Their weights are computed
+//!    again, and the next job is examined.
+//! 5. Without room, no further job is examined, and none reserves: an aged-out job is then behind jobs that start.
 //!
-//! Weights never fall when a job is added, so that a weight that was computed earlier in the pass is a lower bound: only the
-//! first job's needs to be computed again, and if it is still the least, the job is the first. With `n` jobs in the window
-//! and `r` that start a pass costs about `n + r` weights, not `n · r`.
+//! A weight never falls when a job is added, so a weight from earlier in the pass is a lower bound. Only the first
+//! job's weight must be computed again; if it is still the lowest, that job is the first. With `n` jobs in the
+//! window, of which `r` start, a pass computes about `n + r` weights, not `n · r`.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -30,66 +34,67 @@ use super::summary::{Obstacle, Running, Summary, obstacle, weigh};
 /// A job of the window.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate<'a> {
-    /// Its priority class: lower ones first, whatever they weigh.
+    /// Its priority class: jobs of lower classes come first, whatever they weigh.
     pub class: i8,
     /// Since when it waits, in µs.
     pub since_us: i64,
-    /// What it wants.
+    /// The locks that it wants.
     pub requests: &'a Requests,
-    /// The same with what it will probably lock in place of what it does not know, if something is likely. It weighs by that; what must be
-    /// free when it starts is another matter.
+    /// The same with likely locks in place of unknown ones, if past runs suggest some. Weights use this. The locks
+    /// that must be free at the start come from `requests`.
     pub likely: Option<&'a Requests>,
-    /// Its place among the reservations, if it has one.
+    /// Its index among the reservations, if it has one.
     pub reservation: Option<usize>,
 }
 
-/// What there is beside the window.
+/// The state of the system around the window.
 #[derive(Debug, Clone, Copy)]
 pub struct System<'a> {
-    /// What running jobs lock, of all types.
+    /// The locks of running jobs, of all types.
     pub running: &'a Summary,
-    /// The same with what they will probably lock: what weights are compared with. It may be `running`.
+    /// The same with the locks that they will probably take: weights are computed against it. It may be `running`.
     pub foreseen: &'a Summary,
-    /// What is reserved, of all types: what those jobs wait for, first come first.
+    /// The reserved locks, of all types, in the order of the reservations.
     pub reservations: &'a [Running],
-    /// Jobs that can start.
+    /// The number of jobs that can start.
     pub room: usize,
-    /// One of the window may reserve, if none of them has: not where one has that is in the same front but in another's window.
+    /// Whether a job of the window may reserve, if none has a reservation. It is false where a job has one that is at
+    /// the same head of the queue, but not in this window.
     pub may_reserve: bool,
     /// The time, in µs.
     pub now_us: i64,
 }
 
-/// What a job weighed when it was looked at, or last before that.
+/// A job's weight when it was examined, or when it was last computed before that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Weighed {
-    /// Level by level.
+    /// The weight, level by level.
     pub predicted: Predicted,
-    /// In ticks.
+    /// Its age, in ticks.
     pub age: u64,
-    /// How many others of the window name what it wants for itself ([`line`](super::line)).
+    /// Its [`line`](super::line).
     pub line: u64,
-    /// It has waited for K ticks.
+    /// Whether it has waited for K ticks.
     pub aged_out: bool,
-    /// The weight at that age, and a tick more for each in line.
+    /// The weight at that age and one tick more for each job in the line.
     pub aged: Aged,
 }
 
-/// A job of the window, by its place there, and what it weighs.
+/// A job that starts, and its weight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Start {
-    /// Its place in the window.
+    /// Its index in the window.
     pub job: usize,
-    /// What it weighs.
+    /// Its weight.
     pub weighed: Weighed,
 }
 
 /// A job that does not start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hold {
-    /// Its place in the window.
+    /// Its index in the window.
     pub job: usize,
-    /// What it weighs.
+    /// Its weight.
     pub weighed: Weighed,
     /// Why it does not start.
     pub reason: Reason,
@@ -100,20 +105,20 @@ pub struct Hold {
 pub enum Reason {
     /// A lock is not free.
     Locked(Obstacle),
-    /// A lock is reserved by a job that is before it.
+    /// A lock is reserved by a job before it.
     Reserved(Obstacle),
-    /// It was not looked at: jobs before it took all the room.
+    /// It was not examined: jobs before it took all the room.
     NoRoom,
 }
 
-/// What shall happen.
+/// What the caller must do.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Decision {
     /// Start these, in this order.
     pub start: Vec<Start>,
-    /// This one reserves what it knows that it wants: its place in the window. It is held, too. At most one.
+    /// The index of the job that reserves the locks that it knows: at most one. That job is held, too.
     pub reserve: Vec<usize>,
-    /// Leave these where they are, in the order in which they were looked at.
+    /// These do not start, in the order in which they were examined.
     pub hold: Vec<Hold>,
 }
 
@@ -193,8 +198,8 @@ pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Dec
     decision
 }
 
-/// Whether a job that is not free keeps others out of what it wants. Those of its own age come to an end by themselves, however many they are, and while
-/// it waits for them slots are in use. Those who come K ticks later need not.
+/// Whether a job whose locks are not free must keep other jobs from taking them. Jobs of its own age end by
+/// themselves, however many there are, and use the slots while it waits. Jobs that come K ticks later may never end.
 fn needs_reservation(window: &[Candidate<'_>], place: usize, age: u64, aging: &Aging) -> bool {
     let since_us = window.get(place).map_or(0, |job| job.since_us);
     let mut others =
@@ -204,12 +209,12 @@ fn needs_reservation(window: &[Candidate<'_>], place: usize, age: u64, aging: &A
         && (aging.is_overdue(age) || last.is_none_or(|last| aging.is_over(aging.age(since_us, last))))
 }
 
-/// What is reserved, as if it were held.
+/// The reserved locks, which count as if they were held.
 struct Reservations<'a> {
     system: System<'a>,
-    /// By all.
+    /// Those of all jobs.
     all: Summary,
-    /// For those in the window that have a reservation: what is in their way that was reserved before.
+    /// For each job of the window with a reservation: what blocks it that was reserved earlier.
     earlier: Vec<(usize, Option<Obstacle>)>,
 }
 
@@ -259,7 +264,7 @@ impl<'a> Reservations<'a> {
     }
 }
 
-/// What a job might lock, if it started: of what is unknown, all.
+/// The locks that a job might take if it started: of an unknown request, all of the level.
 fn claims(requests: &Requests, levels: &Levels) -> Vec<Lock> {
     let mut locks = requests.known(levels);
     for (level, name) in levels.names().enumerate() {

@@ -1,16 +1,17 @@
-//! What all running jobs lock, added up per level: what a job weighs, and what is in its way, for the cost of its own resources.
+//! The locks of all running jobs, added up per level. A job's weight, and the lock that blocks it, then cost only as
+//! much as the job's own resources.
 //!
-//! Of a level it is enough to know how many locks of each of the seven kinds there are, and of each resource how many share it, with how
-//! many units, and how many hold it exclusively: the worst of a row of the table over all running jobs is the worst over the
-//! columns that occur, and a name in common is found by looking up one's own names. Jobs are added when they start, and
-//! taken out when they end, for the same cost.
+//! Of a level, the summary counts the locks of each of the seven kinds. Of a resource, it counts the jobs that share
+//! it, their units, and the jobs that hold it exclusively. This is enough: the highest cell of a row of the table
+//! over all running jobs is the highest one over the columns that occur. A name in common is found by looking up the
+//! job's own names. Jobs are added when they start, and removed when they end, at the same cost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::contention::{KINDS, Kind, NO_CONTENTION, Predicted, STUCK, Weight, apart, same};
 use super::locks::{Levels, Lock, Mode, Place, Request, Requests};
 
-/// What one running job locks: what it holds, and what it has yet to find out.
+/// What one running job locks: the locks that it holds, and those that it has yet to find out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Running {
     locks: Vec<Lock>,
@@ -18,8 +19,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// A job that holds these locks (or stands in line for them) and has declared these requests. What it declared as unknown counts
-    /// until it holds a lock of that level and mode. Locks of levels that are not there are left out.
+    /// A job that holds these locks (or waits in their queues) and has declared these requests. What it declared as
+    /// unknown counts until it holds a lock of that level and mode. Locks of levels that do not exist are left out.
     pub fn new(locks: impl IntoIterator<Item = Lock>, requests: &Requests, levels: &Levels) -> Running {
         let is_there = |lock: &Lock| lock.place.level().is_none_or(|level| level < levels.len());
         let locks: Vec<Lock> = locks.into_iter().filter(is_there).collect();
@@ -39,23 +40,23 @@ impl Running {
         Running { locks, unknown }
     }
 
-    /// A job that starts now: it holds all that it knows.
+    /// A job that starts now: it holds all locks that it knows.
     pub fn starting(requests: &Requests, levels: &Levels) -> Running {
         Running::new(requests.known(levels), requests, levels)
     }
 
-    /// The same job, if it will probably lock what is `guessed` where it has `declared` that it does not know: that counts in place of the
-    /// unknown, until it holds a lock of that level and mode.
+    /// The same job with likely locks: `guessed` is what it has `declared`, with likely locks in place of unknown
+    /// ones. These count in place of the unknown, until the job holds a lock of that level and mode.
     #[must_use]
     pub fn expecting(mut self, declared: &Requests, guessed: &Requests, levels: &Levels) -> Running {
-        // What a guess leaves unknown stays so.
+        // Requests that are still unknown in the guess stay unknown.
         let left = Running::new([], guessed, levels).unknown;
         let (left, resolved): (Vec<_>, Vec<_>) =
             self.unknown.into_iter().partition(|place| left.contains(place));
         self.unknown = left.into_iter().collect();
         let known = declared.known(levels);
         for lock in guessed.known(levels) {
-            // Who does not know what it locks exclusively may share something.
+            // A job with unknown exclusive locks may also share something.
             let is_there = |(level, mode): &(usize, Mode)| {
                 lock.place.level() == Some(*level) && (lock.mode == *mode || *mode == Mode::Exclusive)
             };
@@ -66,7 +67,7 @@ impl Running {
         self
     }
 
-    /// What it holds.
+    /// The locks that count for it.
     pub fn locks(&self) -> &[Lock] {
         &self.locks
     }
@@ -107,19 +108,20 @@ impl Running {
     }
 }
 
-/// Who holds one resource.
+/// The holders of one resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Held {
-    /// How many share it.
+    /// The number of jobs that share it.
     pub shared: u32,
-    /// How many units of it they have.
+    /// The number of units that they hold.
     pub units: u64,
-    /// How many hold it exclusively: at most one, unless somebody else counts, too (reservations).
+    /// The number of jobs that hold it exclusively: at most one, unless reservations count as well.
     pub exclusive: u32,
 }
 
 impl Held {
-    /// Whether who wants it as well is stuck. Who wants more units than there are (the capacity was lowered) gets all of them.
+    /// Whether another request for it is stuck. A request for more units than there are, because the capacity was
+    /// lowered, needs all of them.
     pub fn is_stuck(&self, mode: Mode, units: u32, capacity: Option<u32>) -> bool {
         let here = |kind: Kind, count: u32| {
             count > 0
@@ -131,24 +133,24 @@ impl Held {
     }
 }
 
-/// One level: how many locks there are of each kind, and who holds what.
+/// One level: the number of locks of each kind, and the holders of each resource.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct AtLevel {
     kinds: [u32; 7],
     resources: BTreeMap<String, Held>,
 }
 
-/// What all running jobs lock.
+/// The locks of all running jobs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
     levels: Levels,
     at: Vec<AtLevel>,
-    /// Who shares the big lock, and who has it alone.
+    /// The number of jobs that share the big lock, and of those that hold it exclusively.
     big_lock: [u32; 2],
 }
 
 impl Summary {
-    /// Nothing is locked.
+    /// A summary without jobs.
     pub fn new(levels: &Levels) -> Summary {
         Summary { levels: levels.clone(), at: vec![AtLevel::default(); levels.len()], big_lock: [0; 2] }
     }
@@ -158,7 +160,7 @@ impl Summary {
         &self.levels
     }
 
-    /// One more job runs. A running job that takes a further lock is removed as it was, and added as it is.
+    /// Adds a running job. To add a further lock of it, remove the job as it was, and add it as it is.
     pub fn add(&mut self, job: &Running) {
         self.count(job, |count| *count = count.saturating_add(1));
         for lock in &job.locks {
@@ -175,7 +177,7 @@ impl Summary {
         }
     }
 
-    /// A job runs no more. It must be what was added: what was not cannot be taken out, and is left alone.
+    /// Removes a job that has ended. It must equal a job that was added; a count of 0 stays 0.
     pub fn remove(&mut self, job: &Running) {
         self.count(job, |count| {
             debug_assert!(*count > 0, "a job is removed that was not added");
@@ -221,29 +223,30 @@ impl Summary {
         }
     }
 
-    /// What a kind of request weighs at a level, if no name is in common: the worst of the columns that occur. `None` always does.
+    /// The weight of a kind of request at a level, if no name is in common: the highest of the columns that occur.
+    /// The column `None` always occurs.
     pub(crate) fn apart(&self, level: usize, kind: Kind) -> Weight {
         let Some(at) = self.at.get(level) else { return NO_CONTENTION };
         let occurs = |column: &Kind| *column == Kind::None || at.kinds[*column as usize] > 0;
         KINDS.into_iter().filter(occurs).map(|column| apart(kind, column)).max().unwrap_or_default()
     }
 
-    /// Who holds a resource.
+    /// The holders of a resource.
     pub(crate) fn held(&self, level: usize, name: &str) -> Held {
         self.at.get(level).and_then(|at| at.resources.get(name)).copied().unwrap_or_default()
     }
 
-    /// What a job weighs that wants this, before it ages.
+    /// The weight of a job with these requests, before it ages.
     pub fn weigh(&self, wanted: &Requests, base: Weight) -> Predicted {
         weigh(&[self], wanted, base)
     }
 
-    /// What is in the way of one of these locks: the first one in their order that is not free, if there is one.
+    /// The first of these locks, in their order, that is not free, and what blocks it; `None` if all are free.
     pub fn obstacle(&self, wanted: &[Lock]) -> Option<Obstacle> {
         obstacle(&[self], &[self], wanted)
     }
 
-    fn shares(&self, mode: Mode) -> u32 {
+    fn big_lock_holders(&self, mode: Mode) -> u32 {
         self.big_lock[usize::from(mode == Mode::Exclusive)]
     }
 }
@@ -288,7 +291,7 @@ pub(crate) fn weigh(all: &[&Summary], wanted: &Requests, base: Weight) -> Predic
 pub struct Obstacle {
     /// The lock that is wanted.
     pub wanted: Lock,
-    /// Where one is held that does not go with it: there, at all of its level, or at one of the resources of the level.
+    /// The place of a conflicting lock: the wanted place, all of its level, or one of the resources of the level.
     pub place: Place,
     /// How it is held.
     pub held: Hold,
@@ -297,18 +300,19 @@ pub struct Obstacle {
 /// How a place is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Hold {
-    /// By one or several who share it.
+    /// By one or several jobs that share it.
     Shared,
-    /// By one alone.
+    /// By one job exclusively.
     Exclusive,
-    /// By several who share it, so that too few units are left.
+    /// By several jobs that share it, so that too few units are left.
     Units {
-        /// So many are left.
+        /// The units that are left.
         free: u64,
     },
 }
 
-/// The first lock that does not go with what `binding` ones hold; units are counted in all of `counted`, where `binding` ones have some.
+/// The first wanted lock that conflicts with a lock of a `binding` summary. Units are added up over all `counted`
+/// summaries, if a binding one has some of them.
 pub(crate) fn obstacle(binding: &[&Summary], counted: &[&Summary], wanted: &[Lock]) -> Option<Obstacle> {
     wanted.iter().find_map(|lock| {
         let (place, held) = binding.iter().find_map(|summary| in_the_way(summary, counted, lock))?;
@@ -330,8 +334,10 @@ fn in_the_way(summary: &Summary, counted: &[&Summary], lock: &Lock) -> Option<(P
         by(shared, kinds[Kind::AllExclusive as usize] > 0).map(|held| (Place::WholeLevel(level), held))
     };
     match &lock.place {
-        Place::BigLock => by(summary.shares(Mode::Shared) > 0, summary.shares(Mode::Exclusive) > 0)
-            .map(|held| (Place::BigLock, held)),
+        Place::BigLock => {
+            by(summary.big_lock_holders(Mode::Shared) > 0, summary.big_lock_holders(Mode::Exclusive) > 0)
+                .map(|held| (Place::BigLock, held))
+        }
         Place::WholeLevel(level) => whole(*level).or_else(|| {
             let at = summary.at.get(*level)?;
             if at.kinds[Kind::Exclusive as usize] == 0 && !alone {

@@ -1,4 +1,4 @@
-//! What must hold of weights, summaries and passes, whatever jobs want and hold.
+//! Properties of weights, summaries and passes, whatever jobs want and hold.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use super::summary::{Hold, Running, Summary};
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-/// Three levels; resources of the last one have three units each, one of them five.
+/// Three levels. Resources of the last one have three units each, but `b` has five.
 pub(crate) fn levels() -> Levels {
     let level = |name: &str, capacity: Option<u32>| Level {
         name: name.to_owned(),
@@ -47,7 +47,7 @@ fn at_level() -> impl Strategy<Value = AtLevel> {
         1 => Just(Request::AllExclusive),
     ];
     (shared, exclusive).prop_map(|(shared, exclusive)| {
-        // What must not be said together is what a merge makes one of.
+        // A merge resolves requests that contradict each other.
         let at = |request| AtLevel::new([request]).unwrap();
         at(shared).merge(at(exclusive))
     })
@@ -60,7 +60,7 @@ pub(crate) fn requests() -> impl Strategy<Value = Requests> {
     (big, wanted).prop_map(|(big_lock, levels)| Requests { big_lock, levels })
 }
 
-/// A job that runs: it holds what it knew, and some of what it found out.
+/// A running job: it holds the locks that it knew, and some that it found out.
 pub(crate) fn running() -> impl Strategy<Value = Running> {
     let more = prop::collection::vec((0..3_usize, any::<Index>(), any::<bool>(), 1..4_u32), 0..3);
     (requests(), more).prop_map(|(requests, more)| {
@@ -88,8 +88,8 @@ fn summary_of(jobs: &[Running]) -> Summary {
     summary
 }
 
-/// Whether two locks go together, by their definition alone; units are left out.
-fn together(one: &Lock, other: &Lock) -> bool {
+/// Whether two locks are compatible by definition. Units are left out.
+fn are_compatible(one: &Lock, other: &Lock) -> bool {
     let touch = match (&one.place, &other.place) {
         (Place::BigLock, Place::BigLock) => true,
         (Place::WholeLevel(a), Place::Resource { level: b, .. } | Place::WholeLevel(b))
@@ -99,7 +99,7 @@ fn together(one: &Lock, other: &Lock) -> bool {
     !touch || one.mode == Mode::Shared && other.mode == Mode::Shared
 }
 
-/// Whether a lock is free, by asking every job.
+/// Whether a lock is free, compared with the locks of every job.
 fn is_free(lock: &Lock, jobs: &[Running], levels: &Levels) -> bool {
     let held = || jobs.iter().flat_map(Running::locks);
     let units = held().filter(|held| held.place == lock.place).map(|held| held.units).sum::<u32>();
@@ -109,14 +109,14 @@ fn is_free(lock: &Lock, jobs: &[Running], levels: &Levels) -> bool {
         }
         _ => true,
     };
-    fits && held().all(|held| together(lock, held))
+    fits && held().all(|held| are_compatible(lock, held))
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
-    fn prop_a_summary_says_what_comparing_with_every_running_job_says(
+    fn prop_a_summary_equals_a_comparison_with_every_running_job(
         jobs in prop::collection::vec(running(), 0..8),
         leave in prop::collection::vec(any::<bool>(), 8),
         wanted in requests(),
@@ -159,7 +159,7 @@ proptest! {
     }
 
     #[test]
-    fn prop_a_lock_is_in_the_way_exactly_if_somebody_holds_what_does_not_go_with_it(
+    fn prop_a_lock_is_blocked_exactly_if_a_running_job_holds_an_incompatible_one(
         jobs in prop::collection::vec(running(), 0..5), wanted in requests(),
     ) {
         let (levels, known) = (levels(), wanted.known(&levels()));
@@ -169,7 +169,7 @@ proptest! {
     }
 
     #[test]
-    fn prop_what_is_stuck_weighs_that(
+    fn prop_a_blocked_level_has_the_weight_of_a_stuck_job(
         jobs in prop::collection::vec(running(), 1..5), wanted in requests(),
     ) {
         let summary = summary_of(&jobs);
@@ -184,8 +184,8 @@ proptest! {
     fn prop_a_job_of_several_steps_weighs_no_less_than_each_of_them(
         mut steps in prop::collection::vec(requests(), 1..4), jobs in prop::collection::vec(running(), 0..5),
     ) {
-        // Known and unknown locks of one mode and level are together unknown, which may weigh less, and who has all of a level
-        // shared needs no units.
+        // Known and unknown locks of one mode and level merge into unknown ones, which may weigh less. And a job that
+        // shares all of a level needs no units.
         let less = |level: &str, at: &AtLevel| {
             let [shared, exclusive] = at.requests();
             let no_units = *shared == Request::AllShared && level == "disk";
@@ -199,7 +199,7 @@ proptest! {
     }
 }
 
-/// A window, and what it needs.
+/// A window, and the state around it.
 #[derive(Debug, Clone)]
 struct Scene {
     running: Vec<Running>,
@@ -219,7 +219,7 @@ fn scene() -> impl Strategy<Value = Scene> {
         .prop_map(|(running, window, reserve, room)| Scene { running, window, reserve, room })
 }
 
-/// What a reservation has of a job's requests: only what is known.
+/// The part of a job's requests that a reservation holds: the known locks.
 fn known_of(requests: &Requests) -> Requests {
     let known = |at: &AtLevel| {
         let known = at.requests().into_iter().cloned();
@@ -275,7 +275,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn prop_a_pass_looks_at_every_job_once_and_starts_only_what_goes_together(scene in scene()) {
+    fn prop_a_pass_examines_every_job_once_and_starts_only_compatible_jobs(scene in scene()) {
         let decision = decide(&scene);
         let mut seen: Vec<usize> = decision.start.iter().map(|start| start.job).collect();
         prop_assert!(seen.len() <= scene.room);
@@ -306,19 +306,19 @@ proptest! {
     }
 
     #[test]
-    fn prop_each_job_that_is_looked_at_is_the_lightest_that_is_left(mut scene in scene()) {
+    fn prop_each_examined_job_is_the_lightest_that_is_left(mut scene in scene()) {
         scene.reserve.clear();
         let decision = decide(&scene);
         prop_assume!(scene.window.iter().any(|(_, _, requests)| !requests.is_none()));
         let rules = Rules::default();
         let lines = lines(scene.window.iter().map(|(_, _, requests)| requests));
-        // The same again, weighing every job by comparing it with every other after each step.
+        // The same pass again. After each step, every job is weighed by comparison with every other one.
         let mut jobs = scene.running.clone();
         let mut left: Vec<usize> = (0..scene.window.len()).collect();
-        let mut looked = decision.start.iter().map(|start| start.job).collect::<Vec<_>>();
+        let mut examined = decision.start.iter().map(|start| start.job).collect::<Vec<_>>();
         let held = decision.hold.iter().map(|hold| hold.job).collect::<BTreeSet<_>>();
         let mut order = Vec::new();
-        let started: BTreeSet<usize> = looked.drain(..).collect();
+        let started: BTreeSet<usize> = examined.drain(..).collect();
         let mut count = 0;
         while count < decision.start.len() {
             let first = left.iter().copied().min_by_key(|place| {
@@ -337,8 +337,8 @@ proptest! {
                 order.push(first);
             }
         }
-        let looked: Vec<usize> = decision.hold.iter().map(|hold| hold.job).take(order.len()).collect();
-        prop_assert_eq!(looked, order);
+        let examined: Vec<usize> = decision.hold.iter().map(|hold| hold.job).take(order.len()).collect();
+        prop_assert_eq!(examined, order);
     }
 
     #[test]
@@ -357,7 +357,7 @@ fn wants(json: &str) -> Requests {
 }
 
 #[test]
-fn with_nothing_running_the_shy_ones_still_go_first() {
+fn on_an_idle_system_jobs_that_lock_less_start_first() {
     let scene = Scene {
         running: Vec::new(),
         window: [
@@ -375,13 +375,13 @@ fn with_nothing_running_the_shy_ones_still_go_first() {
     assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [3, 2, 1]);
     let weights: Vec<f64> =
         decision.start.iter().map(|start| start.weighed.predicted.total.to_f64()).collect();
-    // The last one is weighed when one runs that shares another node.
+    // The last job is weighed while a job runs that shares another node.
     assert_eq!(weights, [1.0, 1.3, 1.5]);
     assert!(matches!(&decision.hold[0].reason, Reason::Locked(obstacle) if obstacle.place == Place::BigLock));
 }
 
 #[test]
-fn jobs_of_one_pass_do_not_get_into_each_others_way() {
+fn jobs_that_start_in_one_pass_are_compatible() {
     let exclusive = |name: &str| (0, 40, wants(&format!(r#"{{"node":{{"exclusive":["{name}"]}}}}"#)));
     let scene = Scene {
         running: Vec::new(),
@@ -396,7 +396,7 @@ fn jobs_of_one_pass_do_not_get_into_each_others_way() {
 }
 
 #[test]
-fn the_last_units_go_to_who_fits() {
+fn the_last_units_go_to_a_job_that_fits() {
     let disk = |units: u32| (0, 40, wants(&format!(r#"{{"disk":{{"shared":{{"a":{units}}}}}}}"#)));
     let running = vec![Running::starting(&disk(2).2, &levels())];
     let scene = Scene { running, window: vec![disk(2), disk(1), disk(1)], reserve: Vec::new(), room: 3 };
@@ -406,12 +406,13 @@ fn the_last_units_go_to_who_fits() {
 }
 
 #[test]
-fn who_has_a_line_is_older_by_it() {
+fn each_job_in_the_line_makes_a_job_older() {
     let node = |names: &str| wants(&format!(r#"{{"node":{{"exclusive":[{names}]}}}}"#));
-    // Somebody who shares is lighter than who wants a node alone, unless so many name that node that it is aged out by them.
-    let (shy, alone, other) = (wants(r#"{"node":{"shared":["c"]}}"#), node(r#""a""#), node(r#""b""#));
+    // A job that shares is lighter than one that wants a node exclusively, unless so many jobs name that node that
+    // they age it out.
+    let (sharing, alone, other) = (wants(r#"{"node":{"shared":["c"]}}"#), node(r#""a""#), node(r#""b""#));
     let first = |line: usize, ages: [i64; 2]| {
-        let mut window = vec![(0, 40 - ages[0], shy.clone()), (0, 40 - ages[1], other.clone())];
+        let mut window = vec![(0, 40 - ages[0], sharing.clone()), (0, 40 - ages[1], other.clone())];
         window.extend((0..line).map(|_| (0, 40, alone.clone())));
         let decision = decide(&Scene { running: Vec::new(), window, reserve: Vec::new(), room: 1 });
         decision.start[0].job
@@ -420,12 +421,12 @@ fn who_has_a_line_is_older_by_it() {
 }
 
 #[test]
-fn who_is_overdue_is_before_all_lines() {
-    let (alone, shy) = (wants(r#"{"node":{"exclusive":["a"]}}"#), wants(r#"{"node":{"shared":["c"]}}"#));
+fn an_overdue_job_comes_before_all_lines() {
+    let (alone, sharing) = (wants(r#"{"node":{"exclusive":["a"]}}"#), wants(r#"{"node":{"shared":["c"]}}"#));
     let rules = Rules::default();
     let first = |age: i64| {
         let now_us = 1_000 * TICK;
-        let mut jobs = vec![(now_us - age * TICK, &shy)];
+        let mut jobs = vec![(now_us - age * TICK, &sharing)];
         jobs.extend((0..40).map(|_| (now_us - 31 * TICK, &alone)));
         let window = jobs.iter().map(|(since_us, requests)| Candidate {
             class: 0,
@@ -450,11 +451,11 @@ fn who_is_overdue_is_before_all_lines() {
 }
 
 #[test]
-fn only_those_who_come_later_are_kept_out() {
+fn a_job_reserves_only_against_jobs_that_come_much_later() {
     let (big, small) = (wants(r#"{"node":{"exclusive":["a","b"]}}"#), wants(r#"{"node":{"shared":["a"]}}"#));
     let held = summary_of(&[Running::starting(&small, &levels())]);
     let rules = Rules::default();
-    // The big one came at 0; others came so many ticks later, and now it is so late.
+    // The big job came at 0, and the others at these ticks. The pass is at tick `now`.
     let reserves = |others: &[i64], now: i64| {
         let big = Candidate { class: 0, since_us: 0, requests: &big, likely: None, reservation: None };
         let mut window = vec![big];
@@ -466,12 +467,12 @@ fn only_those_who_come_later_are_kept_out() {
     };
     assert!(!reserves(&[], 29) && reserves(&[], 30));
     assert!(!reserves(&[0, 29], 100) && reserves(&[0, 30], 30));
-    // Whatever the others' age, it does not wait for ever.
+    // Whatever the age of the others is, it reserves once it is overdue.
     assert!(!reserves(&[0, 29], 299) && reserves(&[0, 29], 300));
 }
 
 #[test]
-fn who_may_not_reserve_is_in_nobodys_way() {
+fn a_job_that_may_not_reserve_blocks_no_other() {
     let (big, small) = (wants(r#"{"node":{"exclusive":["a","b"]}}"#), wants(r#"{"node":{"shared":["b"]}}"#));
     let held = summary_of(&[Running::starting(&wants(r#"{"node":{"shared":["a"]}}"#), &levels())]);
     let big = Candidate { class: 0, since_us: 0, requests: &big, likely: None, reservation: None };
@@ -488,7 +489,8 @@ fn who_may_not_reserve_is_in_nobodys_way() {
     assert_eq!(decide(false), (vec![], vec![1]));
 }
 
-/// Small jobs arrive faster than they end, and each holds one of two nodes; one job wants both of them.
+/// The step at which a job starts that wants both of two nodes. Small jobs, each of which shares one of the nodes,
+/// arrive faster than they end.
 fn overtaken(aging: Aging) -> Option<i64> {
     let rules = Rules { aging, ..Rules::default() };
     let (big, levels) = (wants(r#"{"node":{"exclusive":["a","b"]}}"#), levels());
@@ -537,10 +539,10 @@ fn overtaken(aging: Aging) -> Option<i64> {
 
 #[test]
 fn a_stream_of_small_jobs_does_not_overtake_an_aged_out_one_for_ever() {
-    // It is aged out after 300 steps, reserves, and starts when those that run then have ended.
+    // It is aged out after 300 steps, reserves, and starts once the jobs that ran then have ended.
     let start = overtaken(Aging::default()).unwrap();
     assert!((300..=303).contains(&start), "{start}");
-    // Without that it never starts: there is no moment at which both are free.
+    // Without aging it never starts: there is no moment at which both nodes are free.
     assert_eq!(overtaken(Aging { ticks: u32::MAX, ..Aging::default() }), None);
 }
 
@@ -559,7 +561,7 @@ fn a_job_that_knows_no_lock_yet_reserves_the_big_lock_against_a_job_that_wants_i
         likely: None,
         reservation,
     };
-    // The class has the job without a reservation looked at first.
+    // Because of the classes, the job without a reservation is examined first.
     let window = [job(&big, 0, None), job(&unknown, 1, Some(0))];
     let running = Summary::new(&levels());
     // A row of the lock queue names the lock alone.
@@ -585,8 +587,8 @@ fn reservations_are_served_in_their_order() {
     let holder = Running::starting(&one("a"), &levels());
     let mut scene = Scene {
         running: vec![holder],
-        // Aged out: the first wants what runs, the second what the first reserves, the third is unknown. The last one has nothing to do with
-        // it, and came later.
+        // The first three are aged out: the first wants a held node, the second wants what the first reserves, and
+        // the locks of the third are unknown. The last one wants none of these, and came later.
         window: [
             all,
             one("b"),
@@ -601,19 +603,19 @@ fn reservations_are_served_in_their_order() {
     scene.window[3].1 = 31;
     let decision = decide(&scene);
     assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [3]);
-    // One at a time.
+    // One reservation at a time.
     assert_eq!(decision.reserve, [0]);
     let reasons: Vec<bool> =
         decision.hold.iter().map(|hold| matches!(hold.reason, Reason::Reserved(_))).collect();
     assert_eq!(reasons, [false, true, true]);
-    // Once the node is free the first one starts, and no other.
+    // Once the node is free, the first job starts, and none of the jobs that it blocks.
     let decision = decide(&Scene { running: Vec::new(), ..scene });
     assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [0, 3]);
 }
 
 #[test]
-fn who_reserved_first_starts_first_whatever_the_window_says() {
-    // All are overdue, so that nobody's line counts.
+fn the_first_reservation_is_served_first_whatever_the_window_says() {
+    // All are overdue, so no line counts.
     let (levels, now_us) = (levels(), 300 * TICK);
     let both = wants(r#"{"node":{"exclusive":["a","b"]},"group":{"shared":"unknown"}}"#);
     let (a, b) = (wants(r#"{"node":{"exclusive":["a"]}}"#), wants(r#"{"node":{"exclusive":["b"]}}"#));
@@ -631,13 +633,13 @@ fn who_reserved_first_starts_first_whatever_the_window_says() {
     };
     let decision = order(&window, system, &Rules::default());
     assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [2]);
-    // Who has a reservation keeps it; the other one gets its own when there is none.
+    // Jobs with a reservation keep it. The other job gets one when no job of the window has one.
     assert_eq!(decision.reserve, [0; 0]);
     assert!(decision.hold.iter().all(|hold| matches!(hold.reason, Reason::Reserved(_))));
 }
 
 #[test]
-fn reserved_units_are_counted_with_those_that_are_held() {
+fn reserved_units_count_with_held_ones() {
     let disk = |units: u32| wants(&format!(r#"{{"disk":{{"shared":{{"a":{units}}}}}}}"#));
     let (three, one) = (disk(3), disk(1));
     let mut running = Summary::new(&levels());
@@ -686,7 +688,7 @@ fn a_reservation_ends_when_its_job_starts() {
         may_reserve: true,
         now_us: NOW,
     };
-    // Its unit counts once: as held, and no more as reserved. So the three that there are suffice.
+    // Its unit counts once: as held, no longer as reserved. So the three units are enough.
     let decision = order(&window, system, &Rules::default());
     assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [0, 1]);
 }

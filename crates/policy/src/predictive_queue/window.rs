@@ -1,16 +1,16 @@
-//! How much of the queue's front a pass compares.
+//! How many jobs at the head of the queue a pass compares.
 
-/// Jobs that are compared unless it is said otherwise.
+/// The default window.
 pub const DEFAULT: usize = 500;
-/// Jobs that are compared at most. Behind so many that cannot start others wait, though they could.
+/// The largest window. If none of so many jobs can start, jobs behind them wait although they could start.
 pub const MAX: usize = 1_000;
 
-/// How many jobs are compared first by a pass that has room for so many: as many as it is said, and no fewer than four times the room.
-pub fn first(said: usize, room: usize) -> usize {
-    said.max(room.saturating_mul(4)).clamp(1, MAX)
+/// The first window of a pass: the configured one, and at least four times the room.
+pub fn first(configured: usize, room: usize) -> usize {
+    configured.max(room.saturating_mul(4)).clamp(1, MAX)
 }
 
-/// How many are compared next, if none of so many can start.
+/// The next window, if no job of this one can start.
 pub fn wider(window: usize) -> Option<usize> {
     (window < MAX).then(|| window.saturating_mul(4).min(MAX))
 }

@@ -1,24 +1,25 @@
-//! How running jobs are balanced among workers: who gives some back, and how many.
+//! How running jobs are balanced among workers: which worker gives jobs back, and how many.
 //!
-//! *Problem.* A worker that joins takes what waits. Where all jobs are continuous nothing waits, and it would stay empty beside full ones.
+//! *Problem.* A worker that joins claims waiting jobs. If all jobs are continuous, none waits, and the new worker would stay empty
+//! beside full ones.
 //!
-//! *Rule.* One job after the other moves from the worker that is still the fullest after it, to the one that is the emptiest with it, in
-//! proportion to their slots, as long as the first is then no emptier than the second. So a move is never taken back: the move in the other direction
-//! would need the second to have been the fuller one. In the end the loads of any two workers differ by less than two jobs.
+//! *Rule.* One job after the other moves from the fullest worker to the emptiest one, in proportion to their slots, as long as the
+//! first is at least as full after the move as the second. So no move is ever undone. In the end the loads of any two
+//! workers differ by less than two jobs.
 //!
-//! All workers that see the same loads come to the same moves. Each makes its own.
+//! All workers that see the same loads compute the same moves. Each makes its own.
 
 /// A worker's slots and jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
-    /// Jobs that it runs at most.
+    /// The maximum number of jobs that it runs.
     pub slots: usize,
-    /// Jobs that it runs.
+    /// The number of jobs that it runs.
     pub running: usize,
 }
 
 impl Load {
-    /// Whether it is, with one job less, at least as full as another one with one job more.
+    /// Whether this worker, with one job less, is at least as full as the other one with one job more.
     fn can_give_to(&self, other: &Load) -> bool {
         self.running > 0
             && other.running < other.slots
@@ -27,7 +28,7 @@ impl Load {
     }
 }
 
-/// Jobs that the worker at this place gives back, for workers with free slots to take. `O(workers · jobs that move)`.
+/// The number of jobs that the worker with the index `own` gives back, for workers with free slots. `O(workers · jobs that move)`.
 pub fn surplus(own: usize, loads: &[Load]) -> usize {
     let mut loads = loads.to_vec();
     let mut surplus = 0;
@@ -42,7 +43,7 @@ pub fn surplus(own: usize, loads: &[Load]) -> usize {
             after(one, other).cmp(&after(other, one))
         };
         let with_slots = || loads.iter().enumerate().filter(|(_, load)| load.slots > 0);
-        // Of equals the first gives, and the first takes.
+        // Of equal workers, the first one gives, and the first one takes.
         let giver = with_slots().rev().max_by(|(_, one), (_, other)| fuller(one, other));
         let taker = with_slots()
             .filter(|(_, load)| load.running < load.slots)

@@ -1,19 +1,20 @@
-//! Rotation by priority values: the highest running ones are preempted for the lowest waiting ones.
+//! Rotation by keys, as in CouchDB's fair-share scheduling (RFC 017): running jobs with the highest keys are preempted for waiting
+//! jobs with the lowest.
 //!
-//! Priority classes order a tenant's own jobs, here as everywhere. Keys say which places a tenant has among all; classes say which of its jobs
-//! stand in them. So a class moves nothing between tenants.
+//! Priority classes order only the jobs of one tenant. Keys decide which places a tenant has among all jobs; classes decide which of
+//! its jobs have them. So a class moves no slot between tenants.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
 
 use super::{Float, Rules, Running, Stop, Waiting, Why, in_classes};
 
-/// Who is stopped first: the highest, then the longest running.
+/// The order in which jobs are preempted: the highest key first, then the longest running.
 fn first_stopped(a: &&Running, b: &&Running) -> Ordering {
     (Reverse(Float(a.key)), a.started_us).cmp(&(Reverse(Float(b.key)), b.started_us))
 }
 
-/// Who is started first: the lowest, then the longest not started.
+/// The order in which jobs are started: the lowest key first, then the longest not started.
 fn first_started(a: &&Waiting, b: &&Waiting) -> Ordering {
     (Float(a.key), a.not_started_since_us).cmp(&(Float(b.key), b.not_started_since_us))
 }
@@ -28,10 +29,10 @@ fn first<T: Copy>(mut all: Vec<T>, count: usize, order: impl Fn(&T, &T) -> Order
     all
 }
 
-/// A job, and the key of the place that it stands in. Of a tenant's places, its jobs of the class that comes first have the first.
+/// A job, and the key of its place. The tenant's jobs of the first class have the first of its places.
 type Placed<'a, T> = (f64, &'a T);
 
-/// The first `count` in that order, by places.
+/// The first `count` jobs in that order, each with the key of its place.
 fn places<'a, T>(
     all: impl Iterator<Item = &'a T>,
     count: usize,
@@ -49,19 +50,19 @@ fn places<'a, T>(
     keys.into_iter().zip(jobs).take(count).collect()
 }
 
-/// Which job is preempted first: the highest place; of a tenant the last class.
+/// The jobs in the order in which they are preempted: the highest place first, and of a tenant the last class.
 fn stopped_first<'a>(jobs: impl Iterator<Item = &'a Running>, count: usize) -> Vec<Placed<'a, Running>> {
     places(jobs, count, first_stopped, |job| job.key, |job| (job.tenant, -i16::from(job.class)))
 }
 
-/// Those of `waiting` for whom no slot is free, the lowest place first; of a tenant the first class.
+/// The waiting jobs without a free slot: the lowest place first, and of a tenant the first class.
 fn beyond_free(waiting: &[Waiting], free: usize, most: usize) -> Vec<Placed<'_, Waiting>> {
     let class = |job: &Waiting| (job.tenant, i16::from(job.class));
     let mut first = places(waiting.iter(), free.saturating_add(most), first_started, |job| job.key, class);
     first.split_off(free.min(first.len()))
 }
 
-/// A tenant's job is preempted for none of its own of a later class.
+/// A job is not preempted for one of the same tenant with a later class.
 fn may_go_for(running: &Running, waiting: &Waiting) -> bool {
     running.tenant != waiting.tenant || running.class >= waiting.class
 }
@@ -81,7 +82,7 @@ pub(super) fn rotate(running: &[Running], waiting: &[Waiting], rules: &Rules) ->
     let mut started: Vec<&Waiting> = Vec::new();
     for ((running_key, running), (waiting_key, waiting)) in pairs {
         let why = match Float(*running_key).cmp(&Float(waiting_key)) {
-            Ordering::Greater => Why::OwedLess,
+            Ordering::Greater => Why::LargerDeficit,
             Ordering::Equal => Why::LongestRunning,
             Ordering::Less => break,
         };
@@ -94,8 +95,8 @@ pub(super) fn rotate(running: &[Running], waiting: &[Waiting], rules: &Rules) ->
     stops
 }
 
-/// A tenant's jobs are preempted for its own of classes before theirs, whatever their keys. The slot stays the tenant's: the one that is stopped
-/// waits at its place, and the one of the first class starts there.
+/// Preempts jobs for jobs of the same tenant with an earlier class, whatever their keys. The slot stays with the tenant: the
+/// preempted job takes the other one's place in the queue.
 fn stop_later_classes(
     rotating: &[&Running],
     waiting: &[Waiting],
@@ -134,7 +135,7 @@ pub(super) fn yield_idle(idle: &[Running], waiting: &[Waiting], free: usize, rul
     let mut idle = stopped_first(idle.iter(), idle.len());
     let mut stops = Vec::new();
     for (key, waiting) in beyond_free(waiting, free, rules.max_churn) {
-        // The highest one if that is not lower, else one of the same tenant's.
+        // The highest running job if its key is not lower, else a job of the same tenant.
         let highest = idle.first().is_some_and(|(place, job)| *place >= key && may_go_for(job, waiting));
         let own = |(_, job): &Placed<'_, Running>| job.tenant == waiting.tenant && may_go_for(job, waiting);
         let place = if highest { Some(0) } else { idle.iter().position(own) };

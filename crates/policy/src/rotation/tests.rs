@@ -1,13 +1,45 @@
-//! What the cycles do: in examples, and with anything at all.
+//! The decisions of cycles and of idle jobs, in examples and for random views.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::schedule::{self, schedule};
 
 const MINUTE_US: i64 = 60_000_000;
 const NOW_US: i64 = 1_000 * MINUTE_US;
+
+/// What stops in a view.
+fn stop(view: View<'_>, rules: &Rules, now_us: i64) -> Vec<Stop> {
+    let rules = schedule::Rules { rotation: *rules, ..schedule::Rules::default() };
+    schedule(&schedule::View::preempting(view), &rules, now_us).stop
+}
+
+/// What stops at a cycle of the only worker.
+fn rotate(
+    scheme: Scheme,
+    tenants: &[Tenant],
+    running: &[Running],
+    waiting: &[Waiting],
+    rules: &Rules,
+    now_us: i64,
+) -> Vec<Stop> {
+    stop(View::cycle(scheme, tenants, running, waiting), rules, now_us)
+}
+
+/// What stops between two cycles.
+fn yield_idle(
+    scheme: Scheme,
+    tenants: &[Tenant],
+    running: &[Running],
+    waiting: &[Waiting],
+    rules: &Rules,
+    now_us: i64,
+) -> Vec<Stop> {
+    let view = View { moment: Moment::Idle, ..View::cycle(scheme, tenants, running, waiting) };
+    stop(view, rules, now_us)
+}
 
 fn rules(max_jobs: usize, max_churn: usize) -> Rules {
     Rules { max_jobs, max_churn, interval_us: MINUTE_US, idle_turn_us: 10_000_000 }
@@ -17,7 +49,7 @@ fn known(per_cycle: f64, max_churn: usize) -> Scheme {
     Scheme::VirtualTime(Pace { per_cycle, max_churn })
 }
 
-/// By virtual time, without any braking.
+/// By virtual time, without a limit of its pace.
 fn plain() -> Scheme {
     known(f64::INFINITY, 0)
 }
@@ -27,10 +59,10 @@ fn tenant(tag: f64, running: usize) -> Tenant {
     Tenant { tag, in_flight_us: running as f64 * expected_us, shares: 100, expected_us }
 }
 
-/// A job that rotates, started so many minutes ago.
+/// A continuous job, started this many minutes ago.
 fn running(job: usize, tenant: usize, minutes: i64) -> Running {
     let started_us = NOW_US - minutes * MINUTE_US;
-    Running { job, tenant, key: 0.0, started_us, class: 0, continuous: true, idle: false }
+    Running { job, tenant, key: 0.0, started_us, class: 0, continuous: true, idle: false, locks: false }
 }
 
 fn waiting(tenant: usize, minutes: i64) -> Waiting {
@@ -49,10 +81,10 @@ fn jobs_are_preempted_for_those_of_a_tenant_with_a_larger_deficit() {
     let three = [waiting(1, 3), waiting(1, 2), waiting(1, 1)];
     let decided = rotate(plain(), &tenants, &four, &three, &rules(4, 10), NOW_US);
     // Two each: no third one, and the longest running stop.
-    assert_eq!(stops(&decided), [(1, Why::OwedLess), (3, Why::OwedLess)]);
+    assert_eq!(stops(&decided), [(1, Why::LargerDeficit), (3, Why::LargerDeficit)]);
     // As many as churn allows.
     let decided = rotate(plain(), &tenants, &four, &three, &rules(4, 1), NOW_US);
-    assert_eq!(stops(&decided), [(1, Why::OwedLess)]);
+    assert_eq!(stops(&decided), [(1, Why::LargerDeficit)]);
 }
 
 #[test]
@@ -94,16 +126,16 @@ fn half_of_churn_is_for_turns_within_tenants() {
         decided.iter().filter(|stop| stop.why == why).count()
     };
     let counts =
-        |churn, cycle| (count(churn, cycle, Why::OwedLess), count(churn, cycle, Why::LongestRunning));
+        |churn, cycle| (count(churn, cycle, Why::LargerDeficit), count(churn, cycle, Why::LongestRunning));
     for (churn, halves) in [(4, (2, 2)), (10, (4, 5)), (7, (4, 3)), (1, (1, 0))] {
         assert_eq!(counts(churn, 0), halves);
     }
-    // The odd one by turns.
+    // The odd job goes to one half, then to the other.
     assert_eq!((counts(7, 1), counts(1, 1)), ((3, 4), (0, 1)));
-    // What one half leaves is the other's.
-    let nobody_else: Vec<Waiting> = (0..4).map(|_| waiting(1, 50)).collect();
-    let decided = rotate(plain(), &tenants, &twelve, &nobody_else, &rules(12, 4), NOW_US);
-    assert!(decided.iter().all(|stop| stop.why == Why::OwedLess) && decided.len() == 4);
+    // One half uses what the other half leaves.
+    let one_tenant: Vec<Waiting> = (0..4).map(|_| waiting(1, 50)).collect();
+    let decided = rotate(plain(), &tenants, &twelve, &one_tenant, &rules(12, 4), NOW_US);
+    assert!(decided.iter().all(|stop| stop.why == Why::LargerDeficit) && decided.len() == 4);
 }
 
 #[test]
@@ -113,11 +145,11 @@ fn free_slots_come_first() {
     let decided = rotate(plain(), &tenants, &three, &[waiting(1, 3)], &rules(4, 10), NOW_US);
     assert_eq!(stops(&decided), []);
     let decided = rotate(plain(), &tenants, &three, &[waiting(1, 3), waiting(1, 3)], &rules(4, 10), NOW_US);
-    assert_eq!(stops(&decided), [(0, Why::OwedLess)]);
+    assert_eq!(stops(&decided), [(0, Why::LargerDeficit)]);
 }
 
 #[test]
-fn what_runs_to_its_end_is_stopped_only_if_there_are_too_many_of_those_alone() {
+fn one_shot_jobs_are_stopped_only_if_more_of_them_run_than_max_jobs() {
     let ending = |job, tenant, minutes| Running { continuous: false, ..running(job, tenant, minutes) };
     let tenants = [tenant(0.0, 3), tenant(0.0, 1), tenant(0.0, 0)];
     let four = [ending(0, 0, 90), ending(1, 0, 80), running(2, 0, 1), running(3, 1, 2)];
@@ -152,7 +184,7 @@ fn of_a_tenant_the_last_class_is_preempted_first_and_none_for_a_later_class() {
     let two = [tenant(0.0, 3), tenant(0.0, 0)];
     let other = [Waiting { class: 19, ..waiting(1, 1) }];
     let decided = rotate(plain(), &two, &three, &other, &rules(3, 10), NOW_US);
-    assert_eq!(stops(&decided), [(2, Why::OwedLess)]);
+    assert_eq!(stops(&decided), [(2, Why::LargerDeficit)]);
 }
 
 #[test]
@@ -166,11 +198,11 @@ fn by_keys_the_highest_are_preempted_for_the_lowest() {
     ];
     let wait = |key, minutes| Waiting { key, ..waiting(0, minutes) };
     let rotated = |waits: &[Waiting]| stops(&rotate(Scheme::Rfc, &[], &four, waits, &rules(4, 3), NOW_US));
-    let all = [(1, Why::OwedLess), (3, Why::OwedLess), (2, Why::OwedLess)];
+    let all = [(1, Why::LargerDeficit), (3, Why::LargerDeficit), (2, Why::LargerDeficit)];
     assert_eq!(rotated(&[wait(1.0, 1), wait(2.0, 1), wait(3.0, 1), wait(4.0, 1)]), all);
     assert_eq!(rotated(&[wait(1.0, 1)]), all[..1]);
     // Of equals, the longest running; for a higher one, nobody.
-    assert_eq!(rotated(&[wait(8.0, 1), wait(7.0, 1)]), [(1, Why::OwedLess)]);
+    assert_eq!(rotated(&[wait(8.0, 1), wait(7.0, 1)]), [(1, Why::LargerDeficit)]);
     assert_eq!(rotated(&[wait(9.0, 1)]), [(1, Why::LongestRunning)]);
     assert_eq!(rotated(&[wait(9.1, 1)]), []);
 }
@@ -182,7 +214,7 @@ fn by_keys_classes_order_a_tenants_own_jobs_and_nothing_else() {
     let three = [of(-5, 9.0, running(0, 0, 9)), of(3, 5.0, running(1, 0, 9)), of(0, 7.0, running(2, 1, 9))];
     let rotated = |waits: &[Waiting]| stops(&rotate(Scheme::Rfc, &[], &three, waits, &rules(3, 3), NOW_US));
     // The highest place is the first tenant's, and its job of the last class goes.
-    assert_eq!(rotated(&[wait(2, 19, 1.0)]), [(1, Why::OwedLess)]);
+    assert_eq!(rotated(&[wait(2, 19, 1.0)]), [(1, Why::LargerDeficit)]);
     // Of jobs of one tenant none goes for a later class, and one goes for an earlier class whatever the keys.
     assert_eq!(rotated(&[wait(0, 4, 1.0)]), []);
     assert_eq!(rotated(&[wait(0, -5, 99.0)]), [(1, Why::LongestRunning)]);
@@ -190,14 +222,53 @@ fn by_keys_classes_order_a_tenants_own_jobs_and_nothing_else() {
         rotated(&[wait(0, -20, 99.0), wait(0, -20, 99.0)]),
         [(1, Why::LongestRunning), (0, Why::LongestRunning)]
     );
-    // Between tenants a class moves nothing.
+    // A class moves no slot between tenants.
     assert_eq!(rotated(&[wait(2, -20, 99.0)]), []);
-    // So it is with jobs that have nothing to do.
+    // The same holds for idle jobs.
     let idle = three.map(|job| Running { idle: true, ..job });
     let yielded =
         |waits: &[Waiting]| stops(&yield_idle(Scheme::Rfc, &[], &idle, waits, &rules(3, 3), NOW_US));
     assert_eq!(yielded(&[wait(0, 4, 99.0)]), []);
     assert_eq!(yielded(&[wait(0, 0, 99.0)]), [(1, Why::Idle)]);
+}
+
+#[test]
+fn workers_that_decide_together_divide_the_stops_for_deficits() {
+    let tenants = [tenant(0.0, 4), tenant(0.0, 0)];
+    let jobs: Vec<Running> = (0..4).map(|job| running(job, 0, 9 - i64::try_from(job).unwrap())).collect();
+    let waits: Vec<Waiting> = (0..3).map(|_| waiting(1, 3)).collect();
+    let view = View::cycle(plain(), &tenants, &jobs, &waits);
+    let of = |max_jobs, simultaneous| stop(View { simultaneous, ..view }, &rules(max_jobs, 10), NOW_US);
+    assert_eq!(stops(&of(4, 1)), [(0, Why::LargerDeficit), (1, Why::LargerDeficit)]);
+    assert_eq!(stops(&of(4, 2)), [(0, Why::LargerDeficit)]);
+    assert_eq!(stops(&of(4, 9)), [(0, Why::LargerDeficit)]);
+    // What is over its own limit, each worker stops by itself.
+    assert_eq!(of(1, 9).iter().filter(|stop| stop.why == Why::Excess).count(), 3);
+}
+
+#[test]
+fn jobs_are_given_back_to_emptier_workers_with_what_is_left_of_churn() {
+    use balance::Load;
+    let tenants = [tenant(0.0, 4), tenant(0.0, 0)];
+    let mut jobs = [running(0, 0, 9), running(1, 0, 8), running(2, 0, 7), running(3, 0, 6)];
+    jobs[0].locks = true;
+    jobs[1].continuous = false;
+    let loads = [Load { slots: 4, running: 4 }, Load { slots: 4, running: 0 }];
+    let view = View { loads: Some((0, &loads)), ..View::cycle(plain(), &tenants, &jobs, &[]) };
+    // Two of four: jobs without locks first, then the longest running. One-shot jobs stay.
+    let emptier = |job| (job, Why::EmptierWorker);
+    assert_eq!(stops(&stop(view, &rules(4, 10), NOW_US)), [emptier(2), emptier(3)]);
+    assert_eq!(stops(&stop(view, &rules(4, 1), NOW_US)), [emptier(2)]);
+    let waits = [waiting(1, 3)];
+    let with_deficit = View { waiting: &waits, ..view };
+    assert_eq!(stops(&stop(with_deficit, &rules(4, 10), NOW_US)), [(0, Why::LargerDeficit), emptier(2)]);
+    assert_eq!(stops(&stop(with_deficit, &rules(4, 1), NOW_US)), [(0, Why::LargerDeficit)]);
+    // The jobs that stop are gone: with three of seven, nothing is to be given back.
+    let full = [Load { slots: 4, running: 4 }, Load { slots: 4, running: 3 }];
+    assert_eq!(
+        stops(&stop(View { loads: Some((0, &full)), ..with_deficit }, &rules(4, 10), NOW_US)).len(),
+        1
+    );
 }
 
 #[test]
@@ -209,7 +280,7 @@ fn places_are_given_by_class_within_each_tenant() {
 }
 
 #[test]
-fn who_has_nothing_to_do_gives_its_slot_back_early_if_others_are_owed_more() {
+fn an_idle_job_is_preempted_early_for_a_tenant_with_a_larger_deficit() {
     let idle = |job, tenant, seconds: i64| Running {
         idle: true,
         started_us: NOW_US - seconds * 1_000_000,
@@ -222,20 +293,20 @@ fn who_has_nothing_to_do_gives_its_slot_back_early_if_others_are_owed_more() {
     let jobs = [idle(0, 0, 12), running(1, 0, 99)];
     for scheme in [plain(), Scheme::Rfc] {
         assert_eq!(yielded(scheme, &even, &jobs, &[waiting(1, 1)], 2), [(0, Why::Idle)]);
-        // Its own tenant's next job, too.
+        // The same for the next job of the same tenant.
         assert_eq!(yielded(scheme, &even, &jobs, &[waiting(0, 1)], 2), [(0, Why::Idle)]);
-        // Not before it has had its turn, nor one that is busy, nor while a slot is free or nobody waits.
+        // Not before its turn is over, not if it is busy, and not while a slot is free or no job waits.
         assert_eq!(yielded(scheme, &even, &[idle(0, 0, 9), jobs[1]], &[waiting(1, 1)], 2), []);
         assert_eq!(yielded(scheme, &even, &[running(0, 0, 12), jobs[1]], &[waiting(1, 1)], 2), []);
         assert_eq!(yielded(scheme, &even, &jobs, &[waiting(1, 1)], 3), []);
         assert_eq!(yielded(scheme, &even, &jobs, &[], 2), []);
     }
-    // A tenant that is owed most keeps its slots.
-    let owed = [tenant(0.0, 2), tenant(1e9, 0)];
-    assert_eq!(yielded(plain(), &owed, &jobs, &[waiting(1, 1)], 2), []);
+    // The tenant with the largest deficit keeps its slots.
+    let unequal = [tenant(0.0, 2), tenant(1e9, 0)];
+    assert_eq!(yielded(plain(), &unequal, &jobs, &[waiting(1, 1)], 2), []);
     let low = jobs.map(|job| Running { key: 1.0, ..job });
     let high = Waiting { key: 2.0, ..waiting(1, 1) };
-    assert_eq!(yielded(Scheme::Rfc, &owed, &low, &[high], 2), []);
+    assert_eq!(yielded(Scheme::Rfc, &unequal, &low, &[high], 2), []);
 }
 
 #[derive(Debug, Clone)]
@@ -263,7 +334,16 @@ fn anything() -> impl Strategy<Value = Any> {
                 .enumerate()
                 .map(|(job, (index, key, seconds, continuous, idle))| {
                     let started_us = NOW_US - seconds * 1_000_000;
-                    Running { job, tenant: index.index(count), key, started_us, class: 0, continuous, idle }
+                    Running {
+                        job,
+                        tenant: index.index(count),
+                        key,
+                        started_us,
+                        class: 0,
+                        continuous,
+                        idle,
+                        locks: idle,
+                    }
                 })
                 .collect();
             for job in &running {
@@ -283,7 +363,7 @@ fn anything() -> impl Strategy<Value = Any> {
     )
 }
 
-/// Where a tenant's next and last job stand with so many more jobs that run.
+/// The position of a tenant's next (`half` 0.5) or last (-0.5) job if `more` of its jobs ran.
 fn stands(any: &Any, pace: Pace, tenant: usize, more: i64, half: f64) -> f64 {
     let Tenant { tag, in_flight_us, shares, expected_us } = any.tenants[tenant];
     pace.position(tag, in_flight_us + (more as f64 + half) * expected_us, shares, expected_us)
@@ -295,7 +375,7 @@ proptest! {
         let Any { scheme, tenants, running, waiting, rules } = &any;
         let decided = rotate(*scheme, tenants, running, waiting, rules, NOW_US);
         let jobs: BTreeSet<usize> = decided.iter().map(|stop| stop.job).collect();
-        prop_assert_eq!(jobs.len(), decided.len(), "nobody is stopped twice");
+        prop_assert_eq!(jobs.len(), decided.len(), "no job is stopped twice");
         let of = |why: Why| decided.iter().filter(move |stop| stop.why == why);
         let excess = running.len().saturating_sub(rules.max_jobs);
         prop_assert_eq!(of(Why::Excess).count(), excess);
@@ -308,15 +388,16 @@ proptest! {
             if !job.continuous {
                 prop_assert_eq!(stop.why, Why::Excess);
                 let rest = running.iter().filter(|job| job.continuous && !jobs.contains(&job.job));
-                prop_assert_eq!(rest.count(), 0, "those that rotate are stopped first");
+                prop_assert_eq!(rest.count(), 0, "continuous jobs are stopped first");
             }
         }
     }
 
-    /// After a cycle by virtual time, and the starts that follow it, nobody who waits is owed more than anyone who could
-    /// are preempted, unless that half of churn is used up; and no job was preempted for a tenant with a smaller deficit.
+    /// After a cycle by virtual time and the starts that follow it, no waiting tenant has a larger deficit than a tenant with a
+    /// job that can be preempted, unless that half of the churn is used up. No job was preempted for a tenant with a smaller
+    /// deficit.
     #[test]
-    fn prop_a_cycle_leaves_nothing_owed(any in anything()) {
+    fn prop_a_cycle_leaves_no_larger_deficit(any in anything()) {
         let Any { scheme, tenants, running, waiting, rules } = &any;
         let Scheme::VirtualTime(pace) = *scheme else { return Ok(()) };
         let decided = rotate(*scheme, tenants, running, waiting, rules, NOW_US);
@@ -341,25 +422,25 @@ proptest! {
             if stop.why != Why::LongestRunning {
                 *more.entry(tenant).or_default() -= 1;
             }
-            if stop.why == Why::OwedLess {
+            if stop.why == Why::LargerDeficit {
                 prop_assert!(start(&mut more).is_some_and(|next| next < stood));
             }
         }
-        let owed = decided.iter().filter(|stop| stop.why == Why::OwedLess).count();
-        if running.len() <= rules.max_jobs && owed < rules.max_churn / 2 {
+        let preempted = decided.iter().filter(|stop| stop.why == Why::LargerDeficit).count();
+        if running.len() <= rules.max_jobs && preempted < rules.max_churn / 2 {
             let stopped: BTreeSet<usize> = decided.iter().map(|stop| stop.job).collect();
             for job in running.iter().filter(|job| job.continuous && !stopped.contains(&job.job)) {
                 let last = stands(&any, pace, job.tenant, more.get(&job.tenant).copied().unwrap_or(0), -0.5);
                 for tenant in (0..tenants.len()).filter(|tenant| waits[*tenant] > 0) {
                     let next = stands(&any, pace, tenant, more.get(&tenant).copied().unwrap_or(0), 0.5);
-                    prop_assert!(next >= last, "tenant {tenant} is owed more than job {}", job.job);
+                    prop_assert!(next >= last, "tenant {tenant} has a larger deficit than that of job {}", job.job);
                 }
             }
         }
     }
 
     #[test]
-    fn prop_only_who_is_idle_yields(any in anything()) {
+    fn prop_only_idle_jobs_yield(any in anything()) {
         let Any { scheme, tenants, running, waiting, rules } = &any;
         let decided = yield_idle(*scheme, tenants, running, waiting, rules, NOW_US);
         let jobs: BTreeSet<usize> = decided.iter().map(|stop| stop.job).collect();

@@ -1,8 +1,8 @@
-//! Rotation by virtual time: a slot goes from the tenant whose last job stands highest to the one whose next job stands
-//! lowest, as long as the one is above the other.
+//! Rotation by virtual time: a slot moves from the tenant whose last job has the highest position to the one whose next job
+//! has the lowest, as long as the first position is above the second.
 //!
-//! A swap makes the one's `next` what its `last` was, and the other way round: so no swap is ever taken back, and after
-//! the last one no tenant is owed more than any other by a whole job.
+//! A move exchanges the `next` of one tenant and the `last` of the other. So no move is ever undone, and after the last one no two
+//! tenants' deficits differ by a whole job.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,15 +10,15 @@ use std::collections::BinaryHeap;
 use super::{Float, Rules, Running, Stop, Tenant, Waiting, Why};
 use crate::fair_share::virtual_time::Pace;
 
-/// Jobs by tenant, those of each in their order.
+/// Jobs by tenant, in their order.
 struct Queues<'a, T> {
     jobs: Vec<&'a T>,
-    /// Of each tenant: the first of `jobs` that is left, and where they end.
+    /// For each tenant: the range of its remaining jobs in `jobs`.
     places: Vec<(usize, usize)>,
 }
 
 impl<'a, T> Queues<'a, T> {
-    /// A stable sort: jobs that come tenant by tenant, as they mostly do, take linear time.
+    /// A stable sort: takes linear time if the jobs come tenant by tenant, as they mostly do.
     fn new(tenants: usize, jobs: impl Iterator<Item = &'a T>, tenant: impl Fn(&T) -> usize) -> Self {
         let mut jobs: Vec<&T> = jobs.collect();
         jobs.sort_by_key(|job| tenant(job));
@@ -49,17 +49,17 @@ impl<'a, T> Queues<'a, T> {
     }
 }
 
-/// The tenants, as slots go from one to another.
+/// The tenants, while slots move between them.
 struct Balance<'a> {
     tenants: Vec<Tenant>,
     pace: Pace,
-    /// Who of each tenant can be stopped: those of the highest class first, of these the longest running.
+    /// The jobs of each tenant that can be stopped: the highest class first, then the longest running.
     running: Queues<'a, Running>,
-    /// Who of each tenant waits.
+    /// The waiting jobs of each tenant.
     waiting: Queues<'a, Waiting>,
-    /// Tenants with a job that waits, the lowest `next` first. Numbers that have changed since are left out when they come up.
+    /// Tenants with a waiting job, the lowest `next` first. Entries whose number has changed since are skipped.
     lowest: BinaryHeap<Reverse<(Float, usize)>>,
-    /// Tenants with a job that can be stopped, the highest `last` first; likewise.
+    /// Tenants with a job that can be stopped, the highest `last` first, likewise.
     highest: BinaryHeap<(Float, Reverse<usize>)>,
 }
 
@@ -85,7 +85,7 @@ impl<'a> Balance<'a> {
         balance
     }
 
-    /// From here on, these can be stopped.
+    /// Replaces the jobs that can be stopped.
     fn replace_running(&mut self, running: impl Iterator<Item = &'a Running>) {
         let mut running: Vec<&Running> = running.collect();
         running.sort_by_key(|job| (Reverse(job.class), job.started_us));
@@ -122,7 +122,7 @@ impl<'a> Balance<'a> {
         self.enter_running(tenant);
     }
 
-    /// The tenant whose next job stands lowest, and where.
+    /// The tenant whose next job has the lowest position, with that position.
     fn lowest(&mut self) -> Option<(f64, usize)> {
         while let Some(Reverse((Float(next), tenant))) = self.lowest.peek().copied() {
             if !self.waiting.is_empty(tenant) && next.total_cmp(&self.next(tenant)).is_eq() {
@@ -133,7 +133,7 @@ impl<'a> Balance<'a> {
         None
     }
 
-    /// The tenant whose last job stands highest, and where.
+    /// The tenant whose last job has the highest position, with that position.
     fn highest(&mut self) -> Option<(f64, usize)> {
         while let Some((Float(last), Reverse(tenant))) = self.highest.peek().copied() {
             if !self.running.is_empty(tenant) && last.total_cmp(&self.last(tenant)).is_eq() {
@@ -157,7 +157,7 @@ impl<'a> Balance<'a> {
         Some(job.job)
     }
 
-    /// The highest one of those that can be stopped.
+    /// Stops a job of the tenant with the highest position.
     fn stop_highest(&mut self) -> Option<usize> {
         let (_, tenant) = self.highest()?;
         self.stops(tenant)
@@ -170,7 +170,7 @@ impl<'a> Balance<'a> {
         }
     }
 
-    /// The next slot that goes from one tenant to another one: whose job stops.
+    /// Moves one slot from one tenant to another, if their positions demand it. Returns the job that stops.
     fn swap(&mut self) -> Option<usize> {
         let ((next, starting), (last, stopping)) = (self.lowest()?, self.highest()?);
         if next >= last {
@@ -181,7 +181,7 @@ impl<'a> Balance<'a> {
         Some(job)
     }
 
-    /// Slots that stay with their tenants: at most so many, those first whose next job has waited for the longest time.
+    /// Rotates up to `most` slots within their tenants. Tenants whose next job was started longest ago come first.
     fn rotate_within(&mut self, most: usize, may_stop: impl Fn(&Running) -> bool) -> Vec<usize> {
         let mut stops = Vec::new();
         let since = |waiting: &Queues<'_, Waiting>, tenant| {
@@ -192,7 +192,7 @@ impl<'a> Balance<'a> {
         while stops.len() < most
             && let Some(Reverse((_, tenant))) = longest.pop()
         {
-            // One of a lower class does not wait for its turn in a slot that one of a higher class has.
+            // A job takes no turn in the slot of a job with a lower class.
             let class = self.waiting.first(tenant).map_or(i8::MAX, |job| job.class);
             if self.running.first(tenant).is_some_and(|job| job.class >= class && may_stop(job))
                 && let Some(running) = self.running.pop_first(tenant)
@@ -236,16 +236,16 @@ pub(super) fn rotate(
     }
 
     balance.fill(rules.max_jobs.saturating_sub(running.len()));
-    // One that was started in the second half of the last cycle has its turn still before it.
+    // The turn of a job that was started in the second half of the last cycle is not over.
     let has_had_its_turn = |job: &Running| now_us.saturating_sub(job.started_us) >= rules.interval_us / 2;
-    // First half of the churn for whoever is owed more, then the other half for those whose tenants are owed nothing; then the
-    // same again with what one of them has left. The odd one is theirs by turns.
+    // One half of the churn is for tenants with deficits, the other one for turns within tenants. Then both again, with what is
+    // left of either half. An odd job counts to one half in even cycles, and to the other half in odd ones.
     let cycle = now_us.div_euclid(rules.interval_us.max(1));
     let mut left = rules.max_churn;
     for most in [if cycle % 2 == 0 { left.div_ceil(2) } else { left / 2 }, left] {
         for _ in 0..most.min(left) {
             let Some(job) = balance.swap() else { break };
-            stop(job, Why::OwedLess);
+            stop(job, Why::LargerDeficit);
             left -= 1;
         }
         for job in balance.rotate_within(left, has_had_its_turn) {

@@ -109,6 +109,7 @@ impl Scene {
             eager: self.eager,
             random: self.random,
             locks: self.locks.then_some(locks),
+            preemption: None,
         };
         schedule(&view, &Rules::default(), self.now_us)
     }

@@ -76,7 +76,7 @@ pub(super) fn check_locks(keys: &Keyspace, key: &JobKey, rows: &JobRows) -> Vec<
 }
 
 /// Checks what past runs with one value of an option locked.
-pub fn check_learnt(key: &[u8], slot: u64, value: &[u8]) -> Option<Finding> {
+pub(super) fn check_learnt(key: &[u8], slot: u64, value: &[u8]) -> Option<Finding> {
     match serde_json::from_slice::<Learnt>(value) {
         Err(error) => Some(Finding::new(Invariant::Readable, key, error.to_string())),
         // No lookup finds it there; a value that gets this slot overwrites it.

@@ -12,16 +12,18 @@ mod job;
 mod lock;
 mod rate;
 mod row;
+mod single;
 mod tenant;
 mod whole;
 mod worker;
 
 pub use finding::{Finding, Invariant};
 pub use job::{JobRows, check_awaited, check_job, has_other_fields, read_record, whole};
-pub use lock::{LockTally, check_learnt};
+pub use lock::LockTally;
 pub use rate::RateTally;
 pub use row::{Row, WorkerRow, key_text};
-pub use tenant::{check_boost, check_clock, check_usage, check_waiting};
+pub use single::check_single;
+pub use tenant::{check_boost, check_usage, check_waiting};
 pub use whole::check_rows;
 pub use worker::{check_claims, check_stamp, check_worker};
 

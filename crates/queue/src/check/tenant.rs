@@ -24,7 +24,7 @@ pub fn check_usage(key: &[u8], value: &[u8]) -> Option<Finding> {
 }
 
 /// Checks the latest time that any node has used.
-pub fn check_clock(key: &[u8], value: &[u8]) -> Option<Finding> {
+pub(super) fn check_clock(key: &[u8], value: &[u8]) -> Option<Finding> {
     let read: Result<i64, _> = serde_json::from_slice(value);
     read.err().map(|error| Finding::new(Invariant::Readable, key, error.to_string()))
 }

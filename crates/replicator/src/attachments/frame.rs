@@ -1,8 +1,9 @@
 //! The `multipart/related` body of a write: the document, with a delimiter and headers around each attachment.
 //!
-//! CouchDB expects the document first, and discards an upload that breaks off. PouchDB Server crashes on an upload that breaks off, so a failing
-//! source must not cause that. It accepts the document at any position, and rejects a body without one, harmlessly. For PouchDB Server the document
-//! therefore comes last. If the attachments could not be read to their end, the body is closed without it.
+//! CouchDB expects the document first, and discards an upload that breaks off. PouchDB Server crashes on an upload that
+//! breaks off, so a failing source must not cause that. It accepts the document at any position, and rejects a body
+//! without one, harmlessly. For PouchDB Server the document therefore comes last. If the attachments could not be read
+//! to their end, the body is closed without it.
 
 use bytes::Bytes;
 use rand::Rng;

@@ -1,9 +1,10 @@
 //! Revisions with attachments: each is copied separately, as a stream from the source into the target.
 //!
-//! There are two ways. A source that answers `open_revs` with `multipart/mixed` (CouchDB) returns a whole revision as one `multipart/related` part.
-//! Its parts go into the request to the target as they arrive ([`whole`]). Otherwise each attachment is read separately ([`pieces`]): with PouchDB
-//! Server as the source, or as the target of text that CouchDB has gzipped. Neither way holds more of an attachment than a few pieces. Small
-//! attachments travel inside their documents: see [`crate::copy`].
+//! There are two ways. A source that answers `open_revs` with `multipart/mixed` (CouchDB) returns a whole revision as
+//! one `multipart/related` part. Its parts go into the request to the target as they arrive ([`whole`]). Otherwise each
+//! attachment is read separately ([`pieces`]): with PouchDB Server as the source, or as the target of text that CouchDB
+//! has gzipped. Neither way holds more of an attachment than a few pieces. Small attachments travel inside their
+//! documents: see [`crate::copy`].
 
 mod frame;
 mod inside;
@@ -35,8 +36,8 @@ pub(crate) use inside::Insides;
 pub(crate) use stubs::{Head, Summary, summary};
 pub(crate) use whole::absent;
 
-/// Pieces of a body between the source's response and the target's request. Including the connections' buffers, a revision in flight holds less than
-/// half a megabyte.
+/// Pieces of a body between the source's response and the target's request. Including the connections' buffers, a
+/// revision in flight holds less than half a megabyte.
 const PIECES: usize = 2;
 
 /// The most bytes of the response to a write.
@@ -130,7 +131,7 @@ impl Copier {
                 Ok(Outcome::Encoded) => revision.encoded = true,
                 Ok(Outcome::Absent(error)) if was_absent => return Err(error),
                 Ok(Outcome::Absent(error)) => {
-                    tracing::info!(doc_id = revision.id, "asked for once more: {error}");
+                    tracing::info!(doc_id = revision.id, "requesting a revision once more: {error}");
                     was_absent = true;
                     (revision.stubs, revision.ancestors) = (None, Arc::default());
                     tokio::time::sleep(self.missing_doc_retry).await;
@@ -160,7 +161,7 @@ impl Copier {
         let fill = async {
             let filler = Filler { pieces };
             if let Err(error) = fill(filler.clone()).await {
-                *failure.lock().expect("nobody panics with it") = Some(error);
+                *failure.lock().expect("no thread panics while it holds this lock") = Some(error);
                 let end = body.when_failed.ok_or_else(|| "the source broke off".into());
                 let _ = filler.pieces.send(end).await;
             }
@@ -182,7 +183,7 @@ impl Copier {
             () = &mut fill => written.await,
         };
         tally.bytes_written.add(progress.bytes());
-        match failure.lock().expect("nobody panics with it").take() {
+        match failure.lock().expect("no thread panics while it holds this lock").take() {
             Some(error) => Err(error),
             None => outcome,
         }

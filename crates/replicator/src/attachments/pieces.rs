@@ -52,7 +52,8 @@ impl Copier {
             let mut query = Query::default();
             query.add("rev", &revision.rev);
             let path = format!("{}/{}", doc_path(&revision.id), encode(&stub.name));
-            // This connection is not counted. It is part of the request to the target, which is counted, and must not wait for another one.
+            // This connection is not counted. It is part of the request to the target, which is counted, and must not
+            // wait for another one.
             let request = Request::get(query.on(&path)).accept("*/*").uncounted();
             let mut answer = self.source.send(&request).await?;
             filler.send(before).await;

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_travels_as_it_is_stored_and_stubs_do_not_travel() {
+    fn following_attachments_are_sent_as_stored_and_stubs_are_not_sent() {
         let doc = br#"{"_rev":"1-a","_attachments":{"b.txt":{"content_type":"text/plain","length":5,"encoding":"gzip","encoded_length":25,"follows":true},"old":{"length":9,"stub":true},"a":{"length":3,"follows":true}}}"#;
         let following = following(doc.to_vec()).unwrap();
         assert_eq!(following.doc, doc);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beyond_all_measure_is_refused() {
+    fn an_absurd_length_is_refused() {
         let doc = |length: u64| {
             let text =
                 format!(r#"{{"_rev":"1-a","_attachments":{{"a":{{"follows":true,"length":{length}}}}}}}"#);

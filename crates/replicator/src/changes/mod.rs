@@ -1,14 +1,15 @@
 //! The changes reader: reads the source's `_changes` as batches of leaf revisions.
 //!
-//! One request streams everything (`feed=normal` for one-shot runs, `feed=continuous` otherwise), and is parsed as it arrives. When it breaks, or
-//! when even heartbeats are missing, the reader reopens it after the last row; rows already read are kept. A batch is sent when it is full. It is
-//! sent earlier when the receiver is free and no row has come for a moment. Batches are therefore small when the source is quiet, and large when
-//! there is much to do.
+//! One request streams everything (`feed=normal` for one-shot runs, `feed=continuous` otherwise), and is parsed as it
+//! arrives. When it breaks, or when even heartbeats are missing, the reader reopens it after the last row; rows already
+//! read are kept. A batch is sent when it is full. It is sent earlier when the receiver is free and no row has come for
+//! a moment. Batches are therefore small when the source is quiet, and large when there is much to do.
 //!
-//! A feed may also work without being useful. If it omits changes that the source has, the reader reopens it ([`patience`] defines when). A feed with
-//! a filter reports nothing about changes that the filter skips: only its end shows how far it has come. A continuous run with a filter therefore
-//! begins with a normal feed, which ends. It reads another one whenever the source has further changes and its continuous feed has been quiet for a
-//! while. The end of each is a batch without changes.
+//! A feed may also work without being useful. If it omits changes that the source has, the reader reopens it
+//! ([`patience`] defines when). A feed with a filter reports nothing about changes that the filter skips: only its end
+//! shows how far it has come. A continuous run with a filter therefore begins with a normal feed, which ends. It reads
+//! another one whenever the source has further changes and its continuous feed has been quiet for a while. The end of
+//! each is a batch without changes.
 //!
 //! Documents come with the rows while [`Demand`] asks for them; when that changes, the reader reopens the feed.
 
@@ -79,13 +80,17 @@ impl Batch {
         let bytes = id_bytes(id);
         if bytes > longest_id {
             let beginning = beginning(id.get().as_bytes());
-            tracing::warn!(bytes, longest_id, "a document is left out, whose id {beginning} is too long");
+            tracing::warn!(
+                bytes,
+                longest_id,
+                "a document is skipped, because its id {beginning} is too long"
+            );
             self.left_out += 1;
             return;
         }
         if bytes == 0 {
             // Early versions of CouchDB accepted such documents, which no request can read.
-            tracing::warn!("a document without an id is left out");
+            tracing::warn!("a document without an id is skipped");
             return;
         }
         if let (Some(doc), [leaf]) = (row.doc, &row.changes[..]) {
@@ -243,7 +248,7 @@ impl Reader {
                 // Only a feed that ends shows how far a filter has come.
                 Ok(End::GivenUp) if self.filtered => feed = Feed::Normal,
                 Ok(End::GivenUp) => {
-                    tracing::warn!(since = %self.since, "the feed says nothing of changes that its source has");
+                    tracing::warn!(since = %self.since, "the feed omits changes that its source has; opening it again");
                 }
                 Err(error) => {
                     if self.since != before {
@@ -309,8 +314,8 @@ impl Reader {
                 self.patience.progress(Instant::now());
             }
             answer.rest(splitter.is_at_rest());
-            // First, even if a later row of this piece was invalid: `since` is after these rows, so they will not be read again, and no batch may
-            // overtake them.
+            // First, even if a later row of this piece was invalid: `since` is after these rows, so they will not be
+            // read again, and no batch may overtake them.
             let some_are_full = !full.is_empty();
             for batch in full {
                 self.pass_on(batch).await;
@@ -349,22 +354,22 @@ impl Reader {
         error
     }
 
-    /// The next piece of the feed. Meanwhile, sends rows that have waited long enough once the receiver is free. Also checks a continuous feed that
-    /// has been quiet for long.
+    /// The next piece of the feed. Meanwhile, sends rows that have waited long enough once the receiver is free. Also
+    /// checks a continuous feed that has been quiet for long.
     async fn next_piece(&mut self, answer: &mut Answer, feed: Feed) -> Result<Next, Error> {
         let silent_at = Instant::now() + self.patience.silence();
         let mut look_at = self.patience.look_at();
         loop {
             let linger = if self.continuous { LINGER_CONTINUOUS } else { LINGER_ONE_SHOT };
             let waiting = self.batch.has_something();
-            let somebody_is_free = async {
+            let receiver_is_free = async {
                 tokio::time::sleep(linger).await;
                 self.out.reserve().await
             };
             tokio::select! {
                 biased;
                 piece = answer.chunk() => return Ok(piece?.map_or(Next::End, Next::Piece)),
-                permit = somebody_is_free, if waiting => {
+                permit = receiver_is_free, if waiting => {
                     if let Ok(permit) = permit {
                         permit.send(end_batch(&mut self.batch, &self.since));
                         self.passed_on = self.since.clone();
@@ -391,7 +396,7 @@ impl Reader {
             Err(error) if error.status() == Some(404) => return Err(error),
             // An error of this check is no error of the feed.
             Err(error) => {
-                tracing::info!(%error, "the source does not say whether it has more than its feed");
+                tracing::info!(%error, "the source does not report whether it has more changes than its feed");
                 false
             }
         };

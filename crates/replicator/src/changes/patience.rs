@@ -1,10 +1,11 @@
 //! How long a feed may be silent, and how long it may be quiet.
 //!
-//! The model: a feed is *silent* when even heartbeats are missing, and *quiet* when it sends heartbeats but no rows. Silence means a broken
-//! connection, or a server that searches and sends nothing meanwhile (older ones do while a filter finds nothing). Quiet means that there are no
-//! changes, or that the server's reader of changes has died behind the heartbeats. The reader cannot distinguish these causes, so it retries in both
-//! cases. Each retry without effect doubles the time until the next one, so that a server that is only slow is not restarted without end. Each
-//! success halves it again.
+//! The model: a feed is *silent* when even heartbeats are missing, and *quiet* when it sends heartbeats but no rows.
+//! Silence means a broken connection, or a server that searches and sends nothing meanwhile (older ones do while a
+//! filter finds nothing). Quiet means that there are no changes, or that the server's reader of changes has died behind
+//! the heartbeats. The reader cannot distinguish these causes, so it retries in both cases. Each retry without effect
+//! doubles the time until the next one, so that a server that is only slow is not restarted without end. Each success
+//! halves it again.
 
 use std::time::Duration;
 
@@ -18,7 +19,8 @@ const LONGEST_QUIET: Duration = Duration::from_secs(60 * 60);
 const QUIET_TIMEOUTS: u32 = 2;
 /// After a slow search by a filter, at most one part in this many of the source's time goes into searching.
 const QUIET_SEARCHES: u32 = 10;
-/// Before a feed is given up, the source is asked again after this part of the timeout: the changes that it reported may have been on their way.
+/// Before the reader gives a feed up, it asks the source again after this part of the timeout. The reported changes may
+/// have been on their way.
 const CONFIRMATION: u32 = 3;
 
 /// The time limits of one reader's feeds.
@@ -141,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_long_is_searched_seldom() {
+    fn slow_searches_are_repeated_less_often() {
         let start = Instant::now();
         let mut patience = Patience::new(30 * SECOND, start);
         for (took, pause) in [(1, 60), (60, 600), (3_600, 3_600)] {

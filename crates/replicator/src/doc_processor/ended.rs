@@ -12,8 +12,9 @@ use crate::documents::{databases, read, rows, write::Slot};
 const CANCELLED: &str =
     "cancelled by a request; take `_replication_state` out of the document to run it again";
 
-/// Writes the end of a job into its document, within the transaction that ended it, and removes the job's record. Writes nothing for jobs that their
-/// documents have released. Does nothing for jobs without a document, and before a job's end.
+/// Writes the end of a job into its document, within the transaction that ended it, and removes the job's record.
+/// Writes nothing for jobs that their documents have released. Does nothing for jobs without a document, and before a
+/// job's end.
 pub async fn job_ended(
     tx: &Transaction,
     keys: &Keyspace,

@@ -1,17 +1,20 @@
 //! Repeated checks of filter functions.
 //!
-//! A replication id covers the code of its filter function. When that code changes on the source, the filter passes other documents, so it is another
-//! replication, which starts from the beginning. Every document with such a job therefore has an entry in the index of filter checks. When the entry
-//! is due, the code is fetched. If the id has changed, the job is replaced immediately, even while it runs.
+//! A replication id covers the code of its filter function. When that code changes on the source, the filter passes
+//! other documents, so it is another replication, which starts from the beginning. Every document with such a job
+//! therefore has an entry in the index of filter checks. When the entry is due, the code is fetched. If the id has
+//! changed, the job is replaced immediately, even while it runs.
 //!
-//! **How often.** With n such documents, the mean time between two checks of one of them is 60 s + n/10 s, as in CouchDB. The random part is at most
-//! a day. Up to 432,000 documents, sources therefore get at most ten requests a second in total.
+//! **How often.** With n such documents, the mean time between two checks of one of them is 60 s + n/10 s, as in
+//! CouchDB. The random part is at most a day. Up to 432,000 documents, sources therefore get at most ten requests a
+//! second in total.
 //!
-//! **Claims.** Every node runs this task. A node that claims a due entry first moves it to the time of its next check. Of several nodes, therefore,
-//! one checks. A failed check needs no bookkeeping, and a check that is lost with its node is repeated by the next one.
+//! **Claims.** Every node runs this task. A node that claims a due entry first moves it to the time of its next check.
+//! Of several nodes, therefore, one checks. A failed check needs no bookkeeping, and a check that is lost with its node
+//! is repeated by the next one.
 //!
-//! **A source that does not respond** changes nothing. The job itself reports problems with the source, and the code is checked again after the next
-//! period. (CouchDB shows the document as `error` then, while its job continues.)
+//! **A source that does not respond** changes nothing. The job itself reports problems with the source, and the code is
+//! checked again after the next period. (CouchDB shows the document as `error` then, while its job continues.)
 //!
 //! Checks have their own index and slots, so that sources that hang never delay new documents.
 
@@ -36,8 +39,8 @@ const MIN_PERIOD_US: u64 = 60_000_000;
 const PERIOD_PER_DOCUMENT_US: u64 = 200_000;
 /// The largest sum of these increases, in µs: a day.
 const MAX_GROWTH_US: u64 = 86_400_000_000;
-/// The longest sleep, after which entries that are due earlier than expected are found. No new entry is due before [`MIN_PERIOD_US`], except for
-/// documents that were written again.
+/// The longest sleep, after which entries that are due earlier than expected are found. No new entry is due before
+/// [`MIN_PERIOD_US`], except for documents that were written again.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 /// The time between two counts of all entries, which read them page by page.
 const COUNT_INTERVAL_US: i64 = 60_000_000;
@@ -204,7 +207,7 @@ impl DocProcessor {
         let code = match code {
             Ok(code) => code,
             Err(reason) => {
-                return tracing::debug!(reason, db, doc, "cannot look at a filter function again");
+                return tracing::debug!(reason, db, doc, "cannot check a filter function again");
             }
         };
         let settings = self.settings.get();
@@ -237,7 +240,8 @@ impl DocProcessor {
     }
 }
 
-/// Moves an entry to its next check. Returns the check, or `None` if another node has moved the entry, or its document has no job any more.
+/// Moves an entry to its next check. Returns the check, or `None` if another node has moved the entry, or its document
+/// has no job any more.
 async fn claim(
     tx: &Transaction,
     keys: &Keyspace,
@@ -269,7 +273,8 @@ async fn claim(
     Ok(Some(Check { entry, rev, job, replication }))
 }
 
-/// Replaces the job of the document by the job `id`, unless the document, its job or its claim has changed since the filter was requested.
+/// Replaces the job of the document by the job `id`, unless the document, its job or its claim has changed since the
+/// filter was requested.
 async fn replace(
     tx: &Transaction,
     keys: &Keyspace,

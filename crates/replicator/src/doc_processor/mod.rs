@@ -64,8 +64,8 @@ pub struct Settings {
 /// Writes a document for a client, and updates the document's job.
 ///
 /// # Errors
-/// Those of [`Slot::open`]. `Invalid` with the field's name, if the document is not a valid replication. `Deleted` or `Missing`, if a deletion finds
-/// no document.
+/// Those of [`Slot::open`]. `Invalid` with the field's name, if the document is not a valid replication. `Deleted` or
+/// `Missing`, if a deletion finds no document.
 pub async fn write(
     tx: &Transaction,
     keys: &Keyspace,
@@ -247,8 +247,8 @@ pub async fn delete(
     slot.write(tx, keys, true, &Map::new())
 }
 
-/// Deletes a database with all documents and jobs. The first transaction hides it from all clients, and further ones delete it. [`DocProcessor::run`]
-/// completes a deletion after a crash, or when its caller is gone.
+/// Deletes a database with all documents and jobs. The first transaction hides it from all clients, and further ones
+/// delete it. [`DocProcessor::run`] completes a deletion after a crash, or when its caller is gone.
 ///
 /// # Errors
 /// Those of [`databases::check`].

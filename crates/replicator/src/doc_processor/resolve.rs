@@ -1,11 +1,13 @@
 //! Computes the replication ids of documents with a filter function.
 //!
-//! The id covers the function's code, which is on the source. Such a document therefore has an entry in the index of unresolved documents until this
-//! task has fetched the code. A source that does not respond is retried after a backoff, and does not delay other documents.
+//! The id covers the function's code, which is on the source. Such a document therefore has an entry in the index of
+//! unresolved documents until this task has fetched the code. A source that does not respond is retried after a
+//! backoff, and does not delay other documents.
 //!
-//! Every node runs this task, and the nodes divide the entries by claims. A claim moves an entry to the time at which its source must have responded
-//! or failed, and thus to the end of the index. No other node reads it before that time, and the claim of a crashed node expires then. The claimer
-//! also writes its result under the new time. If two nodes ask (because clocks differ, or a store hangs), only one of them writes.
+//! Every node runs this task, and the nodes divide the entries by claims. A claim moves an entry to the time at which
+//! its source must have responded or failed, and thus to the end of the index. No other node reads it before that time,
+//! and the claim of a crashed node expires then. The claimer also writes its result under the new time. If two nodes
+//! ask (because clocks differ, or a store hangs), only one of them writes.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -123,7 +125,7 @@ impl DocProcessor {
             let pause = match sweep::remove_finished_requests(&self.store, &self.keys).await {
                 Ok(_) => SWEEP_INTERVAL,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot remove finished requests: tries again soon");
+                    tracing::warn!(%error, "cannot remove finished requests; retrying later");
                     DELETIONS_INTERVAL
                 }
             };
@@ -179,7 +181,7 @@ impl DocProcessor {
                     Ok(entry) => { in_flight.remove(&entry); }
                     // Which one is unknown, so all entries are read again. Finished ones have no entry any more.
                     Err(error) => {
-                        tracing::error!(%error, "finding a replication id failed badly");
+                        tracing::error!(%error, "the task that computes a replication id panicked");
                         in_flight.clear();
                         tasks = JoinSet::new();
                     }
@@ -333,14 +335,14 @@ async fn waiting(
 ) -> Result<Option<(Revision, Result<Replication, String>)>> {
     let row = read_row(tx, keys, &entry.db, &entry.id).await?;
     let current = row.filter(|row| row.due_us == Some(entry.due_us));
-    let nobody_waits = || Ok(tx.clear(keys.unresolved_entry(entry.due_us, &entry.db, &entry.id))?);
+    let clear_entry = || Ok(tx.clear(keys.unresolved_entry(entry.due_us, &entry.db, &entry.id))?);
     let Some(Row { state: RowState::Initializing | RowState::Error, rev, .. }) = current else {
-        return nobody_waits().map(|()| None);
+        return clear_entry().map(|()| None);
     };
     let body = match read::get(tx, keys, &entry.db, &entry.id, Some(&rev)).await {
         Ok(document) => document.body,
         // The database is being deleted. The entry would be due, and read again, as long as that takes.
-        Err(Error::NoDatabase | Error::Missing) => return nobody_waits().map(|()| None),
+        Err(Error::NoDatabase | Error::Missing) => return clear_entry().map(|()| None),
         Err(error) => return Err(error),
     };
     // It was valid when it was written; the configuration may have changed since.

@@ -10,8 +10,8 @@ use turnwise_queue::Result;
 /// Documents that one transaction reads.
 const BATCH: usize = 100;
 
-/// Ends the backoff of documents in state `error`, in one `_replicator` database or in all. Reads at most `limit` entries, rounded up to whole
-/// batches. Returns how many documents it has retried.
+/// Ends the backoff of documents in state `error`, in one `_replicator` database or in all. Reads at most `limit`
+/// entries, rounded up to whole batches. Returns how many documents it has retried.
 ///
 /// # Errors
 /// Errors of the store. The documents that were retried before the error stay so.

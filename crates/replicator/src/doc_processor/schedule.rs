@@ -55,8 +55,8 @@ pub struct Row {
     /// The time of the next attempt, in µs; also in its entry in the index of unresolved documents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_us: Option<i64>,
-    /// When the code of its filter function is checked again, in µs, if its job depends on one. Its entry in the index of filter checks has the same
-    /// time.
+    /// When the code of its filter function is checked again, in µs, if its job depends on one. Its entry in the index
+    /// of filter checks has the same time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check_us: Option<i64>,
 }
@@ -168,8 +168,8 @@ pub(crate) async fn read_row(
     rows::read(tx, &keys.replication(db, id), "replication row").await
 }
 
-/// Writes a document's row, and its entries in the indexes of unresolved documents and filter checks. The caller must clear the entries of the
-/// previous row ([`leave`]).
+/// Writes a document's row, and its entries in the indexes of unresolved documents and filter checks. The caller must
+/// clear the entries of the previous row ([`leave`]).
 pub(super) fn write_row(
     tx: &Transaction,
     keys: &Keyspace,
@@ -220,8 +220,8 @@ async fn leave(
     }
 }
 
-/// Records that the document needs its filter's code before it can have a job. A document that could not have a job even then is rejected now, while
-/// the client can receive the error.
+/// Records that the document needs its filter's code before it can have a job. A document that could not have a job
+/// even then is rejected now, while the client can receive the error.
 ///
 /// # Errors
 /// `Invalid` as in [`new_job`].
@@ -239,8 +239,9 @@ pub(super) async fn wait_for_filter(
     Ok(write_row(tx, keys, document.db, document.id, &row)?)
 }
 
-/// Leaves a document's job unchanged if the relevant members of the document have not changed: the filter's code is not fetched, and a run continues.
-/// Returns whether there is such a job. The code is checked soon, in case it is the reason for the write.
+/// Leaves a document's job unchanged if the relevant members of the document have not changed: the filter's code is not
+/// fetched, and a run continues. Returns whether there is such a job. The code is checked soon, in case it is the
+/// reason for the write.
 pub(super) async fn keep(tx: &Transaction, keys: &Keyspace, document: &Doc<'_>, now_us: i64) -> Result<bool> {
     let (db, doc_id) = (document.db, document.id);
     let Some(old) = read_row(tx, keys, db, doc_id).await? else { return Ok(false) };
@@ -333,7 +334,8 @@ pub(super) async fn start(
                  `{other_id}` from db `{other_db}`"
             );
             if both_mirrored {
-                // The upstream decides which of the two has failed, even while it runs nothing. If both were reported, each might name the other one.
+                // The upstream decides which of the two has failed, even while it runs nothing. If both were reported,
+                // each might name the other one.
                 let row = errored(&row, old.as_ref(), &reason, now_us);
                 return Ok(write_row(tx, keys, db, doc_id, &row)?);
             }

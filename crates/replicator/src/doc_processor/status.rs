@@ -68,7 +68,8 @@ pub async fn status(
     }
 }
 
-/// A page of states at `now_us`, in µs, by document id. Reads at most `limit` rows, from `next` on, and returns where the next page begins.
+/// A page of states at `now_us`, in µs, by document id. Reads at most `limit` rows, from `next` on, and returns where
+/// the next page begins.
 ///
 /// # Errors
 /// Those of [`databases::check`].

@@ -143,7 +143,8 @@ pub fn new_job(
         reasons: Vec::new(),
         // The document has the options, and so has the client that sent the request.
         forgets_options: true,
-        // The client of a one-shot request receives the first end, and can send the request again. No client would remain to stop later attempts.
+        // The client of a one-shot request receives the first end, and can send the request again. No client would
+        // remain to stop later attempts.
         max_attempts: match origin {
             Origin::Request if !replication.continuous => Some(1),
             _ => None,

@@ -1,8 +1,9 @@
 //! `_replicator` databases: JSON documents with revisions, in the store.
 //!
-//! Intentionally far less than a CouchDB database. A replication document has one writer, so only its latest revision is stored. There are no
-//! branches (a write without the current revision is a conflict), no attachments, and no views. What clients do with replicator databases works as in
-//! CouchDB: documents with `_id`, `_rev` and tombstones ([`mod@write`]), `_all_docs` ([`mod@read`]), `_changes` ([`changes`]).
+//! Intentionally far less than a CouchDB database. A replication document has one writer, so only its latest revision
+//! is stored. There are no branches (a write without the current revision is a conflict), no attachments, and no views.
+//! What clients do with replicator databases works as in CouchDB: documents with `_id`, `_rev` and tombstones
+//! ([`mod@write`]), `_all_docs` ([`mod@read`]), `_changes` ([`changes`]).
 //!
 //! ```text
 //!  ("databases", db)             Database       whether it is there
@@ -13,8 +14,9 @@
 //!  ("local", db, id)             Local          notes of replicators ([`local`])
 //! ```
 //!
-//! Bodies are stored as received, including secrets. Code that displays a body must pass it through [`redaction`]. Every function takes the
-//! transaction first. The [doc processor](crate::doc_processor) handles the meaning of a document, its job.
+//! Bodies are stored as received, including secrets. Code that displays a body must pass it through [`redaction`].
+//! Every function takes the transaction first. The [doc processor](crate::doc_processor) handles the meaning of a
+//! document, its job.
 
 pub mod changes;
 pub mod databases;

@@ -1,9 +1,11 @@
-//! Redaction: requests to peers carry the passwords of replication documents, but readers of the documents see [`HIDDEN`] instead.
+//! Redaction: requests to peers carry the passwords of replication documents, but readers of the documents see
+//! [`HIDDEN`] instead.
 //!
-//! The forces: a response must never contain a password. A client that reads a document, changes a field and writes it back must not destroy the
-//! password. A user who may write a document must not be able to send an unknown password to a server of their choice. [`hide`] therefore replaces
-//! each secret by [`HIDDEN`], and [`restore`] puts the stored secret back where a write contains [`HIDDEN`]. This requires that the URL still names
-//! the same server and user. Other writes are rejected, because they would store a password of five stars that fails hours later.
+//! The forces: a response must never contain a password. A client that reads a document, changes a field and writes it
+//! back must not destroy the password. A user who may write a document must not be able to send an unknown password to
+//! a server of their choice. [`hide`] therefore replaces each secret by [`HIDDEN`], and [`restore`] puts the stored
+//! secret back where a write contains [`HIDDEN`]. This requires that the URL still names the same server and user.
+//! Other writes are rejected, because they would store a password of five stars that fails hours later.
 //!
 //! The secrets are: the password of a URL, every value under `headers`, and every string under `auth` except the user's name.
 
@@ -266,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_shown_can_be_written_back() {
+    fn a_hidden_document_can_be_written_back() {
         let stored = map(json!({"source": {"url": "http://u:1@h/db", "headers": {"Cookie": "c", "x": "5"},
             "auth": {"basic": {"username": "u", "password": "2"}}}, "target": "http://t:secret@t/db"}));
         let mut body = stored.clone();

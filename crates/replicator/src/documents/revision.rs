@@ -11,8 +11,8 @@ use super::Error;
 
 /// The longest hash that is accepted from a client. CouchDB's have 32 digits.
 const MAX_HASH_BYTES: usize = 64;
-/// The largest generation with which a client may begin a new document. It is far beyond the number of writes of any document. It is also far below
-/// an overflow, so that later generations can be counted, stored and read.
+/// The largest generation with which a client may begin a new document. It is far beyond the number of writes of any
+/// document. It is also far below an overflow, so that later generations can be counted, stored and read.
 pub(super) const MAX_FIRST_GENERATION: u64 = 1 << 52;
 
 /// A document's revision.
@@ -25,8 +25,8 @@ pub struct Revision {
 }
 
 impl Revision {
-    /// The revision that a write creates from `parent`: the MD5 of the parent's hash, of whether it deletes, and of the body. Two servers with the
-    /// same writes have the same revisions.
+    /// The revision that a write creates from `parent`: the MD5 of the parent's hash, of whether it deletes, and of the
+    /// body. Two servers with the same writes have the same revisions.
     pub fn next(parent: Option<&Revision>, deleted: bool, body: &[u8]) -> Self {
         let mut digest = Md5::new();
         digest.update(parent.map_or("", |parent| parent.hash.as_str()));

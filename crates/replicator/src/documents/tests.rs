@@ -143,7 +143,7 @@ async fn revisions_follow_from_the_history_alone() {
 }
 
 #[tokio::test]
-async fn only_who_knows_the_current_revision_may_write() {
+async fn a_write_needs_the_current_revision() {
     let world = World::new().await;
     let first = world.put("a", None, false, json!({"x": 1})).await.unwrap();
     let second = world.put("a", Some(&first), false, json!({"x": 2})).await.unwrap();

@@ -89,8 +89,8 @@ pub struct Written {
     pub rev: Revision,
 }
 
-/// The right to write one document once or more within a transaction. The document has not changed meanwhile, and the client knows the revision that
-/// it replaces.
+/// The right to write one document once or more within a transaction. The document has not changed meanwhile, and the
+/// client knows the revision that it replaces.
 #[derive(Debug)]
 pub struct Slot {
     db: String,
@@ -104,8 +104,8 @@ pub struct Slot {
 impl Slot {
     /// Opens a document for a client that knows the revision `rev`.
     ///
-    /// A document that never existed may be written with any `rev`, and its history continues from there, as in CouchDB. Documents thus move to
-    /// turnwise with the response of another server's `_all_docs?include_docs=true`.
+    /// A document that never existed may be written with any `rev`, and its history continues from there, as in
+    /// CouchDB. Documents thus move to turnwise with the response of another server's `_all_docs?include_docs=true`.
     ///
     /// # Errors
     /// `Conflict`; `Invalid` for a new document with an absurd `rev`; those of [`databases::check`].
@@ -126,7 +126,7 @@ impl Slot {
             (Some(head), None) if !head.deleted => Err(Error::Conflict),
             (None, Some(rev)) if rev.generation > MAX_FIRST_GENERATION => {
                 let problem =
-                    format!("a new document goes on from generation {MAX_FIRST_GENERATION} at most");
+                    format!("a new document may continue from generation {MAX_FIRST_GENERATION} at most");
                 Err(Error::Invalid(format!("_rev: {problem}")))
             }
             (None, Some(rev)) => Ok(Slot { parent: Some(rev.clone()), ..slot }),

@@ -1,9 +1,9 @@
 //! Request bodies are gzipped where the link is slow.
 //!
-//! JSON shrinks to a quarter or less, at some 10 ms of CPU per megabyte. On a fast link that is only a cost: at 100 MB/s, a body is sent sooner than
-//! it is compressed. The rate at which the connection takes large bodies is therefore measured, and bodies are compressed only after several
-//! consecutive slow ones. CouchDB supports them. A peer that does not (400, 415, 501) gets the same body uncompressed, and no other compressed one in
-//! this run.
+//! JSON shrinks to a quarter or less, at some 10 ms of CPU per megabyte. On a fast link that is only a cost: at 100
+//! MB/s, a body is sent sooner than it is compressed. The rate at which the connection takes large bodies is therefore
+//! measured, and bodies are compressed only after several consecutive slow ones. CouchDB supports them. A peer that
+//! does not (400, 415, 501) gets the same body uncompressed, and no other compressed one in this run.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -15,7 +15,8 @@ use flate2::write::GzEncoder;
 
 /// Slower than 8 Mbit/s: a megabyte then takes a second uncompressed, and a quarter of that compressed.
 const SLOW_BYTES_PER_SECOND: f64 = 1e6;
-/// Bytes that buffers take immediately, which show nothing about the link: some 400 kB in the HTTP client, the rest in the socket.
+/// Bytes that buffers take immediately, which show nothing about the link: some 400 kB in the HTTP client, the rest in
+/// the socket.
 const SWALLOWED_BYTES: u64 = 768 * 1024;
 /// Smaller bodies are therefore not measured.
 const TELLING_BYTES: u64 = 1024 * 1024;
@@ -50,7 +51,8 @@ impl Compression {
         let _ = self.slow_in_a_row.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |it| Some(next(it)));
     }
 
-    /// Whether a response with this status may mean that the peer does not support compressed bodies. If so, it gets no more of them.
+    /// Whether a response with this status may mean that the peer does not support compressed bodies. If so, it gets no
+    /// more of them.
     pub fn refused(&self, status: Option<u16>) -> bool {
         let refused = matches!(status, Some(400 | 415 | 501));
         if refused {

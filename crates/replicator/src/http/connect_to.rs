@@ -1,8 +1,8 @@
 //! `connect_to`: servers whose connections go elsewhere than their URL states.
 //!
-//! As with curl's `--connect-to`, only the connection changes. The request, the name in the check of the server's certificate, and the replication id
-//! stay those of the URL. It applies to every connection that replications open, to peers and to proxies. It does not change the connections that a
-//! proxy opens.
+//! As with curl's `--connect-to`, only the connection changes. The request, the name in the check of the server's
+//! certificate, and the replication id stay those of the URL. It applies to every connection that replications open, to
+//! peers and to proxies. It does not change the connections that a proxy opens.
 
 use std::fmt;
 use std::str::FromStr;
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_stays_and_the_first_rule_that_matches_counts() {
+    fn omitted_parts_stay_and_the_first_matching_rule_applies() {
         assert_eq!(to("a:80::81, a:80::82", "http://a/"), "http://a:81/");
         assert_eq!(to(":5984:b:", "http://a:5984/"), "http://b:5984/");
         assert_eq!(to("[::1]:80:[fe80::2]:81", "http://[::1]/"), "http://[fe80::2]:81/");
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_rule_is_refused() {
+    fn invalid_rules_are_refused() {
         for wrong in [
             "",
             "a",

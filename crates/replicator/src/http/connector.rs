@@ -31,12 +31,12 @@ use super::pool::Route;
 use super::proxy::{Kind, Proxy};
 use super::resolver::Resolver;
 
-/// The time limit of opening a connection, with all its steps. A job fails earlier, after its `connection_timeout`; this limit ends the attempt that
-/// continues without it.
+/// The time limit of opening a connection, with all its steps. A job fails earlier, after its `connection_timeout`;
+/// this limit ends the attempt that continues without it.
 const LONGEST: Duration = Duration::from_secs(120);
 
-/// The time limit of the wait for another connection to be closed, when the limit of connections is reached. It is longer than the default time for
-/// which idle connections are kept.
+/// The time limit of the wait for another connection to be closed, when the limit of connections is reached. It is
+/// longer than the default time for which idle connections are kept.
 const LONGEST_IN_LINE: Duration = Duration::from_secs(100);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;

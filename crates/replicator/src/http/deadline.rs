@@ -1,7 +1,7 @@
 //! `request_timeout`: the time limit of a complete response.
 //!
-//! Only silence shows that a peer is gone, so there is no limit by default: a large attachment may take hours. A response of `_changes` never has a
-//! limit, because it may be endless.
+//! Only silence shows that a peer is gone, so there is no limit by default: a large attachment may take hours. A
+//! response of `_changes` never has a limit, because it may be endless.
 
 use std::future::Future;
 use std::time::Duration;

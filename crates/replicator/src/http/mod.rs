@@ -1,8 +1,8 @@
 //! Requests to the two peers of a replication.
 //!
-//! A [`Client`] owns the connections. A [`Peer`] is one side of one replication on top of it: base URL, headers, time limits, and the context of
-//! errors. [`Peer::send`] makes one attempt. [`Retries`] decides when to repeat an operation, from its request to the last byte of its response,
-//! because responses may break off.
+//! A [`Client`] owns the connections. A [`Peer`] is one side of one replication on top of it: base URL, headers, time
+//! limits, and the context of errors. [`Peer::send`] makes one attempt. [`Retries`] decides when to repeat an
+//! operation, from its request to the last byte of its response, because responses may break off.
 
 mod answer;
 mod auth;
@@ -260,7 +260,7 @@ impl Peer {
             let upload = Upload::from_bytes(body, "application/json").encoded("gzip");
             match self.send_once(request, Some(upload), timeout).await {
                 Err(error) if compression.refused(error.status()) => {
-                    tracing::info!(%error, "bodies are sent plain from now on");
+                    tracing::info!(%error, "bodies are sent uncompressed from now on");
                 }
                 answer => return answer,
             }
@@ -309,8 +309,8 @@ impl Peer {
         }
     }
 
-    /// One of the job's own connections. The server's place follows later ([`dispatch`](Self::dispatch)). A request that waits for its connection or
-    /// for the limiter thus holds no place that another job could use.
+    /// One of the job's own connections. The server's place follows later ([`dispatch`](Self::dispatch)). A request
+    /// that waits for its connection or for the limiter thus holds no place that another job could use.
     async fn connection(&self) -> Permit {
         let Inner { side, http_connections, connections, pressure, .. } = &*self.0;
         let weight = pressure.weight(*side, *http_connections);
@@ -367,7 +367,8 @@ impl Peer {
         }
     }
 
-    /// Sends one request and waits for the head of its response. It waits first for the limiter and, if it is `counted`, for a place at the server.
+    /// Sends one request and waits for the head of its response. It waits first for the limiter and, if it is
+    /// `counted`, for a place at the server.
     async fn dispatch(
         place: &Place,
         limited: &Arc<str>,
@@ -386,7 +387,7 @@ impl Peer {
         let described = upload.as_ref().map(|upload| (upload.content_type().to_owned(), upload.encoding()));
         let progress = upload.as_ref().map(Upload::progress);
         let wrong =
-            |cause: http::Error| place.fault(Fault::Unexpected(format!("it cannot be asked for: {cause}")));
+            |cause: http::Error| place.fault(Fault::Unexpected(format!("the request is invalid: {cause}")));
         let mut request = builder.body(Outgoing(upload)).map_err(wrong)?;
         if let Some((content_type, encoding)) = described {
             // Replaces the replication's own headers, because only this function knows what it sends.
@@ -483,8 +484,8 @@ const LOGIN_BYTES: usize = 64 * 1024;
 /// The error of a request that is not sent, because it would not reach the database.
 const DOT_SEGMENT: &str = "a document or an attachment called `.` or `..` cannot be named in a URL";
 
-/// Whether a path would leave its database. URLs resolve the segments `.` and `..` in every encoding, and any user who may write to the source
-/// chooses ids.
+/// Whether a path would leave its database. URLs resolve the segments `.` and `..` in every encoding, and any user who
+/// may write to the source chooses ids.
 fn has_dot_segment(path: &str) -> bool {
     let path = path.split('?').next().unwrap_or_default();
     path.split('/').any(|segment| matches!(segment, "." | ".."))

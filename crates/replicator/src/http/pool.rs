@@ -1,11 +1,12 @@
 //! The connections that all replications of a process share.
 //!
-//! A connection that one job no longer uses serves the next job with a request to the same server, within `connection_close_interval`. This requires
-//! that both jobs would open it in the same way: through the same proxy and with the same socket options. Such a way is a [`Transport`], and each has
-//! its own pool.
+//! A connection that one job no longer uses serves the next job with a request to the same server, within
+//! `connection_close_interval`. This requires that both jobs would open it in the same way: through the same proxy and
+//! with the same socket options. Such a way is a [`Transport`], and each has its own pool.
 //!
-//! The pools are those of `hyper-util`. It opens each connection in the future of the request that needs it, so no request waits for another
-//! request's server. A dropped request closes its connection in the middle of an exchange, and otherwise returns it to the pool.
+//! The pools are those of `hyper-util`. It opens each connection in the future of the request that needs it, so no
+//! request waits for another request's server. A dropped request closes its connection in the middle of an exchange,
+//! and otherwise returns it to the pool.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -128,7 +129,8 @@ impl Client {
     /// A client with an empty pool.
     ///
     /// # Errors
-    /// [`Error::Local`] if a certificate or key cannot be used. The message names the setting and the file, and never contains the password.
+    /// [`Error::Local`] if a certificate or key cannot be used. The message names the setting and the file, and never
+    /// contains the password.
     pub fn with(connections: &Connections) -> Result<Self, Error> {
         let tls = connections.tls.config().map_err(Error::Local)?;
         let table = Table { close_interval: connections.close_interval, transports: HashMap::new() };
@@ -316,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_way_of_connecting_that_nobody_uses_is_forgotten_after_the_interval() {
+    async fn an_unused_transport_is_dropped_after_the_interval() {
         let client = Client::new().unwrap();
         let at = |seconds| Instant::now() + Duration::from_secs(seconds);
         let held = client.transport(&route(1));
@@ -329,7 +331,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ways_of_connecting_are_bounded_and_there_is_always_one_more() {
+    async fn shared_transports_are_bounded_and_a_further_route_has_its_own() {
         let client = Client::new().unwrap();
         for n in 0..2 * MAX_TRANSPORTS {
             drop(client.transport(&route(n)));

@@ -1,9 +1,10 @@
 //! How much of its limits a job uses while its servers are throttled.
 //!
-//! **Model.** A server that returns 429 or 503 is overloaded. The rate limiter delays requests. The job also makes fewer concurrent requests, and
-//! smaller ones: each such response halves its connections, its batches in flight and their size, down to 1/32 (and never below one). Each second
-//! with a success doubles them again. Rejections at the same time count once. Each side has its own level, so that the successes of one do not affect
-//! the other. Batches follow the higher level, because a source need not be read faster than its target is written.
+//! **Model.** A server that returns 429 or 503 is overloaded. The rate limiter delays requests. The job also makes
+//! fewer concurrent requests, and smaller ones. Each such response halves its connections, its batches in flight and
+//! their size, down to 1/32 (and never below one). Each second with a success doubles them again. Rejections at the
+//! same time count once. Each side has its own level, so that the successes of one do not affect the other. Batches
+//! follow the higher level, because a source need not be read faster than its target is written.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -35,7 +36,7 @@ struct Gauge {
 
 impl Gauge {
     fn refused(&self, now: Instant) {
-        let mut changed = self.changed.lock().expect("nobody panics with it");
+        let mut changed = self.changed.lock().expect("no thread panics while it holds this lock");
         if changed.is_none_or(|changed| now >= changed + VOLLEY) {
             let level = self.level.load(Ordering::Relaxed);
             self.level.store((level + 1).min(MAX_LEVEL), Ordering::Relaxed);
@@ -47,7 +48,7 @@ impl Gauge {
         if self.level.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let mut changed = self.changed.lock().expect("nobody panics with it");
+        let mut changed = self.changed.lock().expect("no thread panics while it holds this lock");
         if changed.is_none_or(|changed| now >= changed + RELIEF) {
             let level = self.level.load(Ordering::Relaxed);
             self.level.store(level.saturating_sub(1), Ordering::Relaxed);

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_proxy_is_refused_without_its_password() {
+    fn invalid_proxies_are_refused_without_their_password() {
         for wrong in
             ["", "proxy:80", "ftp://u:hunter2@p", "http://", "socks5://u:hunter2@/", "http://u:hunter2/bad"]
         {

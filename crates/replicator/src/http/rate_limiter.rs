@@ -1,16 +1,19 @@
 //! The request rate to a throttled peer: additive increase, multiplicative decrease.
 //!
-//! **Model.** For every method and URL (of a database) that has returned 429, the limiter estimates the interval that the server requires between two
-//! requests. A 429 multiplies the interval by 1.2, and a success subtracts 20 ms. The replications of a process know neither each other nor the
-//! server's capacity, but their requests thus oscillate around this capacity. Each request waits for the interval before it is sent.
+//! **Model.** For every method and URL (of a database) that has returned 429, the limiter estimates the interval that
+//! the server requires between two requests. A 429 multiplies the interval by 1.2, and a success subtracts 20 ms. The
+//! replications of a process know neither each other nor the server's capacity, but their requests thus oscillate
+//! around this capacity. Each request waits for the interval before it is sent.
 //!
-//! **Forces.** Responses come in bursts. Those to concurrent requests carry the same information, which counts once per 80 ms. An estimate without
-//! updates becomes stale: each second without a response halves it. It stays below 25 s, because a request that waits longer holds a place without
-//! use. A system without throttling must not pay for this: an interval of zero is removed, and a limiter without entries takes no lock.
+//! **Forces.** Responses come in bursts. Those to concurrent requests carry the same information, which counts once per
+//! 80 ms. An estimate without updates becomes stale: each second without a response halves it. It stays below 25 s,
+//! because a request that waits longer holds a place without use. A system without throttling must not pay for this: an
+//! interval of zero is removed, and a limiter without entries takes no lock.
 //!
-//! **Formula.** After a 429: `i' = max(i, 20) · 1.2`, at most 25,000. After a success that comes `s` whole seconds after the last update:
-//! `i' = i / 2^s − 20`, and the entry is removed at 0. The decay applies only after more than one second. CouchDB's replicator has the same numbers.
-//! It decays by 2 ms per ms, and subtracts larger steps from large intervals, which the halving replaces here.
+//! **Formula.** After a 429: `i' = max(i, 20) · 1.2`, at most 25,000. After a success that comes `s` whole seconds
+//! after the last update: `i' = i / 2^s − 20`, and the entry is removed at 0. The decay applies only after more than
+//! one second. CouchDB's replicator has the same numbers. It decays by 2 ms per ms, and subtracts larger steps from
+//! large intervals, which the halving replaces here.
 //!
 //! `Retry-After` takes precedence: until then nothing is sent, whatever the estimate is.
 
@@ -39,7 +42,8 @@ const DEAF_MS: u64 = 80;
 pub(super) const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(30);
 /// The requests that wait for the end of a `Retry-After` are spread over this time.
 const SPREAD_MS: u64 = 500;
-/// An estimate is removed after this long without use: twice the longest interval, so that a request that waits for its interval still finds it.
+/// An estimate is removed after this long without use: twice the longest interval, so that a request that waits for its
+/// interval still finds it.
 const FORGOTTEN_AFTER_MS: u64 = 2 * LONGEST_INTERVAL_MS;
 /// Parts of the table, each with its own lock.
 const SHARDS: usize = 16;
@@ -76,8 +80,8 @@ impl Estimate {
     }
 }
 
-/// The estimate after a 429 at `now_ms`. It does not decay first: a request that has waited for its interval and is rejected shows that the interval
-/// was too short, not that it was stale.
+/// The estimate after a 429 at `now_ms`. It does not decay first. A request that waited for its interval and is
+/// rejected shows that the interval was too short, not that it was stale.
 fn after_failure(known: Option<Estimate>, now_ms: u64, retry_after_ms: u64) -> Estimate {
     let not_before_ms = if retry_after_ms == 0 { 0 } else { now_ms + retry_after_ms };
     match known.filter(|known| !known.is_forgotten(now_ms)) {
@@ -218,7 +222,7 @@ impl RateLimiter {
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
         let shard = hasher.finish() as usize % SHARDS;
-        self.shards[shard].lock().expect("nobody panics with it")
+        self.shards[shard].lock().expect("no thread panics while it holds this lock")
     }
 
     /// Removes entries without recent use, such as the databases of jobs that were removed.
@@ -230,7 +234,7 @@ impl RateLimiter {
             return;
         }
         for shard in &self.shards {
-            let mut shard = shard.lock().expect("nobody panics with it");
+            let mut shard = shard.lock().expect("no thread panics while it holds this lock");
             let before = shard.len();
             shard.retain(|_, known| !known.is_forgotten(now_ms));
             self.entries.fetch_sub(before - shard.len(), Ordering::Relaxed);

@@ -86,7 +86,7 @@ fn an_answer_like_404_is_a_success_too() {
 }
 
 #[test]
-fn what_comes_within_80_ms_is_not_heard() {
+fn responses_within_80_ms_are_ignored() {
     let asked = Asked::new();
     assert_eq!(asked.answered(THROTTLED, 1_000), 24);
     assert_eq!(asked.answered(THROTTLED, 1_080), 24);
@@ -119,7 +119,7 @@ fn each_method_and_url_has_an_interval_of_its_own() {
 }
 
 #[test]
-fn retry_after_is_the_servers_own_word() {
+fn retry_after_takes_precedence() {
     let asked = Asked::new();
     let said = |status, seconds, now_ms| {
         let after = Some(Duration::from_secs(seconds));
@@ -139,7 +139,7 @@ fn retry_after_is_the_servers_own_word() {
 }
 
 #[test]
-fn what_nobody_touches_is_forgotten() {
+fn an_unused_estimate_is_removed() {
     let limiter = RateLimiter::default();
     for nth in 0..1_000 {
         limiter.answered_at(&Method::GET, &url(&format!("http://h/{nth}/")), THROTTLED, None, 1_000);
@@ -166,8 +166,8 @@ async fn a_request_waits_its_interval() {
     assert!(before.elapsed() >= Duration::from_millis(24));
 }
 
-/// A server that accepts one request per `capacity_ms`, and one client that waits as the limiter requires. Returns how many requests were rejected,
-/// and how long it took until `wanted` of them succeeded.
+/// A server that accepts one request per `capacity_ms`, and one client that waits as the limiter requires. Returns how
+/// many requests were rejected, and how long it took until `wanted` of them succeeded.
 fn with_capacity(capacity_ms: u64, wanted: u64) -> (u64, u64) {
     let asked = Asked::new();
     let (mut now_ms, mut free_ms, mut served, mut refused) = (1_000, 0, 0, 0);
@@ -223,8 +223,8 @@ proptest! {
         let (refused, took_ms) = with_capacity(capacity_ms, 200);
         // The server is not left idle for long.
         prop_assert!(took_ms < 200 * capacity_ms * 2, "{took_ms}");
-        // Usually, fewer requests are rejected than succeed. A client may be in step with its server (near 90, 120 and 360 ms). Most updates then
-        // come within the 80 ms, and up to 20 are rejected per success.
+        // Usually, fewer requests are rejected than succeed. A client may be in step with its server (near 90, 120 and
+        // 360 ms). Most updates then come within the 80 ms, and up to 20 are rejected per success.
         prop_assert!(refused < 200 * 25, "{refused}");
     }
 }

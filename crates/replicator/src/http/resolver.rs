@@ -1,8 +1,8 @@
 //! Resolves the names of servers.
 //!
-//! The system's resolver blocks a thread while the name servers are silent, and a process has few threads. Concurrent requests for a name therefore
-//! share one lookup: a thousand jobs that start together mostly use the same few servers. Lookups also leave most threads to other work. Results are
-//! not cached, because the system does that.
+//! The system's resolver blocks a thread while the name servers are silent, and a process has few threads. Concurrent
+//! requests for a name therefore share one lookup: a thousand jobs that start together mostly use the same few servers.
+//! Lookups also leave most threads to other work. Results are not cached, because the system does that.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_name_is_looked_up_once_for_all_who_ask_at_the_same_time() {
+    async fn concurrent_requests_for_a_name_share_one_lookup() {
         let mut resolver = Resolver::default();
         let asked: Vec<_> = (0..100).map(|_| resolver.call("localhost".parse().unwrap())).collect();
         assert_eq!(resolver.lookups.lock().unwrap().len(), 1);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_is_none_is_an_error() {
+    async fn an_unknown_name_is_an_error() {
         assert!(Resolver::default().call("no such name".parse().unwrap()).await.is_err());
     }
 }

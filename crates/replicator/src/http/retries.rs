@@ -12,9 +12,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// The longest pause, even if `Retry-After` asks for more. Beyond it, the job's backoff is the better place to wait.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// A 429 is no attempt: the limiter delays the next request according to the server's capacity. But if a server rejects everything for this long, the
-/// job crashes and backs off. The time is below `health_threshold` (120 s): longer runs count as healthy, so that consecutive crashes would not add
-/// up.
+/// A 429 is no attempt: the limiter delays the next request according to the server's capacity. But if a server rejects
+/// everything for this long, the job crashes and backs off. The time is below `health_threshold` (120 s): longer runs
+/// count as healthy, so that consecutive crashes would not add up.
 const THROTTLED_FOR: Duration = Duration::from_secs(100);
 /// The limit of 429s per attempt of the operation. The limiter needs 40 of them to reach its longest interval.
 const THROTTLED_PER_ATTEMPT: u32 = 20;

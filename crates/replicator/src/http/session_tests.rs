@@ -129,7 +129,7 @@ async fn an_upload_that_cannot_be_sent_again_survives_the_end_of_its_cookie() {
 }
 
 #[tokio::test]
-async fn what_is_forbidden_stays_so_after_one_new_login() {
+async fn a_forbidden_request_fails_after_one_new_login() {
     let world = World::new().await;
     let replication = world.replication(json!({}));
     replicate(&replication, &world.context).await.unwrap();

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_can_be_read() {
+    fn shown_options_can_be_parsed() {
         let text =
             "[{keepalive, false}, {nodelay, true}, {priority, 6}, {recbuf, 1}, {sndbuf, 2}, {buffer, 3}]";
         let options = SocketOptions::default().with(text).unwrap();
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_of_options_is_refused() {
+    fn invalid_lists_of_options_are_refused() {
         for wrong in [
             "",
             "{nodelay, true}",

@@ -1,7 +1,8 @@
 //! TLS with the peers: which servers are trusted, and this server's own certificate.
 //!
-//! CouchDB trusts every certificate unless it is configured to verify. Here certificates are verified unless that is switched off. The files are read
-//! once, when a server starts, so that the administrator learns of a file that cannot be used at that time.
+//! CouchDB trusts every certificate unless it is configured to verify. Here certificates are verified unless that is
+//! switched off. The files are read once, when a server starts, so that the administrator learns of a file that cannot
+//! be used at that time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -89,7 +90,7 @@ impl Tls {
     fn trust(&self, provider: &Arc<CryptoProvider>) -> Result<Trust, String> {
         if !self.verify {
             tracing::warn!(
-                "[replicator] verify_ssl_certificates = false: whoever answers for an https peer is believed"
+                "[replicator] verify_ssl_certificates = false: the certificates of https peers are not verified"
             );
             return Ok(Trust::Everyone);
         }
@@ -107,8 +108,8 @@ impl Tls {
         }
         if roots.is_empty() {
             tracing::warn!(
-                "https peers cannot be trusted: the system has no certificates; [replicator] \
-                 ssl_trusted_certificates_file names a file of them"
+                "no https peer is trusted: the system has no certificates; set [replicator] \
+                 ssl_trusted_certificates_file to a file with some"
             );
             return Ok(Trust::Nobody);
         }
@@ -134,7 +135,7 @@ impl Tls {
             let encrypted = EncryptedPrivateKeyInfo::try_from(encrypted.as_bytes())
                 .map_err(|_| wrong("the encrypted key cannot be read"))?;
             let key = encrypted.decrypt(password.reveal()).map_err(|_| {
-                wrong("the key cannot be decrypted: [replicator] password is wrong, or the cipher is another one than AES")
+                wrong("the key cannot be decrypted: [replicator] password is wrong, or the cipher is not AES")
             })?;
             return Ok(PrivatePkcs8KeyDer::from(key.as_bytes().to_vec()).into());
         }

@@ -1,14 +1,15 @@
 //! `minimum_progress`: the bytes that a response must bring in every `progress_interval` of waiting.
 //!
-//! `connection_timeout` ends silence. A peer that sends a byte now and then is never silent, and could hold a job's slot forever. The time spent
-//! waiting for a response and the bytes that arrive meanwhile are therefore summed up. Not counted are:
+//! `connection_timeout` ends silence. A peer that sends a byte now and then is never silent, and could hold a job's
+//! slot forever. The time spent waiting for a response and the bytes that arrive meanwhile are therefore summed up. Not
+//! counted are:
 //!
 //! - white space: heartbeats consist of nothing else;
 //! - waiting while nothing is due: a feed between two rows, where a filter may search for hours;
 //! - the time in which this side does not read, because the other peer is slow.
 //!
-//! The interval is at least three times the allowed silence. A peer that is as slow as `connection_timeout` allows, and sends a small document each
-//! time, thus stays above the minimum.
+//! The interval is at least three times the allowed silence. A peer that is as slow as `connection_timeout` allows, and
+//! sends a small document each time, thus stays above the minimum.
 
 use std::time::Duration;
 
@@ -102,12 +103,12 @@ mod tests {
     }
 
     #[test]
-    fn whoever_may_be_silent_for_long_has_more_time() {
+    fn a_longer_allowed_silence_lengthens_the_interval() {
         assert_eq!(given_up(&mut Trickle::new(LEAST, 600 * SECOND, false), b"x", 50 * SECOND, 100), Some(36));
     }
 
     #[test]
-    fn time_in_which_nothing_is_due_or_nobody_reads_does_not_count() {
+    fn idle_time_and_unread_time_do_not_count() {
         let mut trickle = Trickle::new(LEAST, 30 * SECOND, true);
         assert_eq!(given_up(&mut trickle, b"x", SECOND, 1_000), None);
         trickle.rest(false);

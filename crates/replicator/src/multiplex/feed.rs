@@ -1,11 +1,13 @@
 //! One group, while this node owns it: its server's feed, the jobs that it wakes, and the comparisons.
 //!
-//! Three loops share one task. *Reading* records which of the watched databases have changed. *Waking* makes their jobs pending. *Comparing* checks
-//! jobs that have parked since, and all jobs of the group when the feed is new, has broken, or an hour has passed. The order is essential: the
-//! position of the feed is known first, then a database is watched, then its jobs' tokens are compared.
+//! Three loops share one task. *Reading* records which of the watched databases have changed. *Waking* makes their jobs
+//! pending. *Comparing* checks jobs that have parked since, and all jobs of the group when the feed is new, has broken,
+//! or an hour has passed. The order is essential: the position of the feed is known first, then a database is watched,
+//! then its jobs' tokens are compared.
 //!
-//! CouchDB writes its feed half a second late, and from memory, so events shortly before a crash are lost. A feed that breaks is therefore reopened
-//! at its position, and everything is compared as well. A feed that ends properly only continues.
+//! CouchDB writes its feed half a second late, and from memory, so events shortly before a crash are lost. A feed that
+//! breaks is therefore reopened at its position, and everything is compared as well. A feed that ends properly only
+//! continues.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -97,8 +99,9 @@ pub(super) struct Feed {
 struct State {
     /// The position of the feed.
     since: Mutex<Option<Seq>>,
-    /// The watched databases: those with jobs that are parked, or were parked within the hour. They stay watched after their jobs are woken.
-    /// Otherwise a job that parks again during its comparison would lose its mark, and its database would not be watched.
+    /// The watched databases: those with jobs that are parked, or were parked within the hour. They stay watched after
+    /// their jobs are woken. Otherwise a job that parks again during its comparison would lose its mark, and its
+    /// database would not be watched.
     watched: Mutex<HashSet<Box<str>>>,
     news: Mutex<News>,
     has_news: Notify,
@@ -179,7 +182,8 @@ impl Feed {
         }
     }
 
-    /// Schedules a comparison of all jobs. A comparison that is in progress finishes first, so that frequent breaks do not prevent its end.
+    /// Schedules a comparison of all jobs. A comparison that is in progress finishes first, so that frequent breaks do
+    /// not prevent its end.
     fn compare_again(&self) {
         let mut comparing = lock(&self.state.comparing);
         let comparing = comparing.get_or_insert_default();
@@ -208,14 +212,16 @@ impl Feed {
         }
     }
 
-    /// The server, with the login of one of the group's jobs, and the position from which to follow its feed. `None` if the group has no jobs.
+    /// The server, with the login of one of the group's jobs, and the position from which to follow its feed. `None` if
+    /// the group has no jobs.
     async fn open(&self) -> Result<Option<(Server, Seq)>, Error> {
         let mut after = None;
         let mut refusal = None;
         for _ in 0..LOGINS {
             let Some((job, replication)) = self.job(after.as_ref()).await else { break };
             let server = Server::of(&replication, &self.multiplex.0.client);
-            // A feed that was followed before continues at its position. The request is sent anyway, because the login may have changed.
+            // A feed that was followed before continues at its position. The request is sent anyway, because the login
+            // may have changed.
             match server.now().await {
                 Ok(now) => {
                     let mut since = lock(&self.state.since);
@@ -419,7 +425,8 @@ impl Feed {
                 }
             }
             *lock(&self.state.comparing) = Some(Comparing::default());
-            // As with a new feed: databases without parked jobs are dropped, and the others are watched again before they are compared.
+            // As with a new feed: databases without parked jobs are dropped, and the others are watched again before
+            // they are compared.
             lock(&self.state.watched).clear();
         }
     }
@@ -488,7 +495,7 @@ impl Feed {
                     let asked = (job.at.key.clone(), job.token.clone());
                     differ.entry(asked).or_default().push(job.clone());
                 }
-                Some(Found::Untold) | None => changed.push(job.clone()),
+                Some(Found::NotReported) | None => changed.push(job.clone()),
             }
         }
         let ask = |((name, token), jobs): ((String, String), Vec<ParkedJob>)| {

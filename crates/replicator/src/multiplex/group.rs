@@ -4,11 +4,12 @@ use md5::{Digest, Md5};
 
 use crate::Replication;
 
-/// The name of a replication's group: a digest of everything that determines the responses of its source's server. Passwords are not included,
-/// because an attacker could guess them from the digest. If two jobs differ only in their passwords, one job's login watches for both.
+/// The name of a replication's group: a digest of everything that determines the responses of its source's server.
+/// Passwords are not included, because an attacker could guess them from the digest. If two jobs differ only in their
+/// passwords, one job's login watches for both.
 ///
-/// `None` if the source has headers of its own. They may select another user or another server behind the same URL, and their values are as secret as
-/// passwords.
+/// `None` if the source has headers of its own. They may select another user or another server behind the same URL, and
+/// their values are as secret as passwords.
 pub(super) fn of(replication: &Replication) -> Option<String> {
     let source = &replication.source;
     if !source.headers().is_empty() {

@@ -1,18 +1,22 @@
 //! Multiplexing: idle jobs park, and one feed per server reports when their sources change.
 //!
-//! *Model.* A continuous replication that is caught up has nothing to do until its source changes. It checks whether its source's server reports
-//! changes of all its databases ([`Prospect`]). If so, its run ends as *parked* ([`turnwise_queue::parking`]): the job consists of rows, without a
-//! task, slot or connection. Parked jobs form *groups*: the databases of one server, for one user. One of the nodes on a store owns a group
-//! ([`crate::ownership`]). It follows the server's `_db_updates` and wakes the jobs whose database has changed ([`feed`]).
+//! *Model.* A continuous replication that is caught up has nothing to do until its source changes. It checks whether
+//! its source's server reports changes of all its databases ([`Prospect`]). If so, its run ends as *parked*
+//! ([`turnwise_queue::parking`]): the job consists of rows, without a task, slot or connection. Parked jobs form
+//! *groups*: the databases of one server, for one user. One of the nodes on a store owns a group
+//! ([`crate::ownership`]). It follows the server's `_db_updates` and wakes the jobs whose database has changed
+//! ([`feed`]).
 //!
-//! *Forces.* An open `_changes` per database makes 10,000 idle replications expensive, here and at the source: with CouchDB's replicator, 500 of them
-//! cost the servers a third of a core. The price of parking is latency: CouchDB collects events for half a second, and a run begins with half a dozen
-//! requests. A job therefore parks only after it has been quiet for a while.
+//! *Forces.* An open `_changes` per database makes 10,000 idle replications expensive, here and at the source. With
+//! CouchDB's replicator, 500 of them cost the servers a third of a core. The price of parking is latency: CouchDB
+//! collects events for half a second, and a run begins with half a dozen requests. A job therefore parks only after it
+//! has been quiet for a while.
 //!
-//! *No change is lost*, by one rule: a parked job counts as watched only if its database was watched first, and its token compared with the source
-//! *after* that. A job that has just parked is unwatched. All jobs of a group are unwatched when its feed breaks, or begins on another node. The
-//! token is compared with the source's `update_seq`, for a hundred databases in one request. Where they differ, the source is asked for its changes
-//! since the token, because the shard copies of a cluster number their changes differently.
+//! *No change is lost*, by one rule. A parked job counts as watched only if its database was watched first, and its
+//! token was compared with the source *after* that. A job that has just parked is unwatched. All jobs of a group are
+//! unwatched when its feed breaks, or begins on another node. The token is compared with the source's `update_seq`, for
+//! a hundred databases in one request. Where they differ, the source is asked for its changes since the token, because
+//! the shard copies of a cluster number their changes differently.
 //!
 //! If a server offers no `_db_updates` to this user, jobs keep their own feeds, and the check is repeated after some minutes.
 
@@ -47,8 +51,8 @@ const MAX_GROUPS: usize = 256;
 /// The most groups whose state is kept.
 const MAX_KNOWN: usize = 4 * MAX_GROUPS;
 
-/// A job may copy nothing and park immediately in this many consecutive runs. Its next runs stay for [`FIRST_QUIET`] first, and then twice as long
-/// each time, up to [`LONGEST_QUIET`].
+/// A job may copy nothing and park immediately in this many consecutive runs. Its next runs stay for [`FIRST_QUIET`]
+/// first, and then twice as long each time, up to [`LONGEST_QUIET`].
 const FREE_IN_VAIN: u32 = 3;
 /// See [`FREE_IN_VAIN`].
 const FIRST_QUIET: Duration = Duration::from_secs(10);
@@ -246,7 +250,7 @@ impl Prospect {
                 (false, CLOSED_FOR)
             }
             Err(error) => {
-                tracing::debug!(%error, "cannot ask whether the server tells about its databases");
+                tracing::debug!(%error, "cannot find out whether the server offers `_db_updates`");
                 (false, UNKNOWN_FOR)
             }
         };
@@ -260,8 +264,8 @@ impl Prospect {
         answer
     }
 
-    /// How long a run that has copied nothing stays. Usually it parks immediately. A job that is woken needlessly several times keeps its own feed
-    /// for a while: its group cannot be watched, or its filter passes nothing.
+    /// How long a run that has copied nothing stays. Usually it parks immediately. A job that is woken needlessly
+    /// several times keeps its own feed for a while: its group cannot be watched, or its filter passes nothing.
     pub(crate) fn quiet_in_vain(&self) -> Duration {
         let in_vain = lock(&self.multiplex.0.in_vain).get(&self.id).copied();
         match in_vain {
@@ -304,7 +308,7 @@ mod tests {
     use crate::Defaults;
 
     #[tokio::test]
-    async fn who_is_woken_in_vain_again_and_again_stays_longer_each_time() {
+    async fn a_job_that_is_woken_in_vain_stays_longer_each_time() {
         let multiplex = Multiplex::new(Client::new().unwrap(), Mode::Auto.into());
         let body = json!({ "source": "http://s/x", "target": "http://t/x", "continuous": true });
         let replication = Replication::parse(body.as_object().unwrap(), &Defaults::default()).unwrap();

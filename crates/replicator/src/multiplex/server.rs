@@ -26,7 +26,7 @@ pub(super) enum Found {
     /// The current sequence.
     At(Seq),
     /// Not reported: the database does not exist, denies access, or is broken. Its job's own run finds out.
-    Untold,
+    NotReported,
 }
 
 /// Whether a server has responded that it does not offer this feed, or not to this user.
@@ -82,7 +82,7 @@ impl Server {
         };
         let lines: Vec<Line> = answer.json(INFO_BYTES).await?;
         let found =
-            |line: Line| (line.key, line.info.map_or(Found::Untold, |info| Found::At(info.update_seq)));
+            |line: Line| (line.key, line.info.map_or(Found::NotReported, |info| Found::At(info.update_seq)));
         Ok(lines.into_iter().map(found).collect())
     }
 
@@ -101,7 +101,7 @@ impl Server {
                         Err(error) => return (name, Err(error)),
                     },
                     // This response concerns one database only; the others are still asked.
-                    Err(error) if error.status().is_some() => Found::Untold,
+                    Err(error) if error.status().is_some() => Found::NotReported,
                     Err(error) => return (name, Err(error)),
                 };
                 (name, Ok(found))
@@ -120,12 +120,12 @@ impl Server {
         if found.is_empty() && silent.len() > 1 {
             return silent.pop().map_or(Ok(found), |(_, error)| Err(error));
         }
-        found.extend(silent.into_iter().map(|(name, _)| (name, Found::Untold)));
+        found.extend(silent.into_iter().map(|(name, _)| (name, Found::NotReported)));
         Ok(found)
     }
 
-    /// Whether a database has changed since then. Errors count as a change: no error of one database may end the comparison of all others, and the
-    /// job's run reports the error.
+    /// Whether a database has changed since then. Errors count as a change: no error of one database may end the
+    /// comparison of all others, and the job's run reports the error.
     pub async fn has_changed(&self, name: &str, since: &Seq) -> bool {
         #[derive(Deserialize)]
         struct Changes {

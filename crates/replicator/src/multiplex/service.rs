@@ -93,14 +93,14 @@ impl Service {
             match self.multiplex.mode() {
                 Mode::Off => {
                     feeds = Feeds::default();
-                    self.wake_everyone().await;
+                    self.wake_all().await;
                 }
                 Mode::Auto => self.look(&mut feeds, look).await,
             }
             let watch = match self.store.watch(self.keys.unwatched_wake(JOB_TYPE), wake).await {
                 Ok(watch) => watch,
                 Err(error) => {
-                    tracing::error!(%error, "cannot watch for parked jobs: looks again soon");
+                    tracing::error!(%error, "cannot watch for parked jobs; retrying");
                     self.sleep(ERROR_PAUSE)
                 }
             };
@@ -111,7 +111,7 @@ impl Service {
                 ended = feeds.ended() => match ended {
                     (group, Ended::Feed(left)) => {
                         if left == Left::Closed {
-                            tracing::info!(group, "a server does not tell about its databases any more: its idle replications run");
+                            tracing::info!(group, "a server no longer offers `_db_updates`: its idle replications run again");
                             self.multiplex.close(&group);
                         }
                         Look::AtAll
@@ -190,7 +190,7 @@ impl Service {
     }
 
     /// Makes every parked job pending.
-    async fn wake_everyone(&self) {
+    async fn wake_all(&self) {
         let keys = &self.keys;
         let mut last: Option<String> = None;
         loop {
@@ -250,7 +250,7 @@ impl Feeds {
                 // It was aborted, or a bug ended it. In the second case another one is started.
                 Some(Err(error)) if error.is_cancelled() => {}
                 Some(Err(error)) => {
-                    tracing::error!(%error, "a feed of a server's databases ended badly: it is opened again");
+                    tracing::error!(%error, "the task of a `_db_updates` feed panicked; the feed is opened again");
                     let ended = self.known.iter().find(|(_, (_, task))| task.is_finished());
                     if let Some(group) = ended.map(|(group, _)| group.clone()) {
                         self.known.remove(&group);
@@ -273,7 +273,7 @@ where
     loop {
         match store.transact(&transaction).await {
             Ok(done) => return done,
-            Err(error) => tracing::error!(%error, "cannot read or write which jobs are parked: tries again"),
+            Err(error) => tracing::error!(%error, "cannot read or write which jobs are parked; retrying"),
         }
         store.runtime().sleep(ERROR_PAUSE).await;
     }

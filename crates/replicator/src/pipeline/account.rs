@@ -17,7 +17,7 @@ pub(super) struct Account<'a> {
     /// The numbers of earlier runs: sessions in checkpoints hold sums, as in CouchDB.
     base: Stats,
     /// Whether snapshots and the report hold sums as well.
-    tells_sums: bool,
+    reports_sums: bool,
     /// The checkpoints of earlier runs.
     start: Start,
     /// Where this run begins.
@@ -53,7 +53,7 @@ impl<'a> Account<'a> {
         Self {
             tally,
             base,
-            tells_sums: false,
+            reports_sums: false,
             start_seq: start_seq(replication, &start),
             checkpointed: start.seq.clone(),
             start,
@@ -70,12 +70,13 @@ impl<'a> Account<'a> {
     pub fn after(mut self, before: Option<&Stats>) -> Self {
         if let Some(before) = before {
             self.base = before.clone().larger(&self.base);
-            self.tells_sums = true;
+            self.reports_sums = true;
         }
         self
     }
 
-    /// Notes that the source is being asked for the number of changes after the last one that is done. Returns the sequence of that one.
+    /// Notes that the source is being asked for the number of changes after the last one that is done. Returns the
+    /// sequence of that one.
     pub fn ask_pending(&mut self) -> Seq {
         self.done_when_asked = self.progress.changes();
         self.through()
@@ -132,7 +133,7 @@ impl<'a> Account<'a> {
             checkpointed_source_seq: Some(self.checkpointed.clone().unwrap_or_else(Seq::none)),
             source_seq: Some(self.source_seq.clone()),
             through_seq: Some(self.through()),
-            ..if self.tells_sums { tally.after(&self.base) } else { tally }
+            ..if self.reports_sums { tally.after(&self.base) } else { tally }
         }
     }
 
@@ -185,8 +186,8 @@ fn new_session_id() -> String {
 
 /// The sequence at which a run starts: its checkpoint, `since_seq`, or the beginning.
 ///
-/// `since_seq` overrides the checkpoint of runs that did not start there, because the user has asked to start there. A checkpoint of runs that
-/// started there is further on the same way.
+/// `since_seq` overrides the checkpoint of runs that did not start there, because the user has asked to start there. A
+/// checkpoint of runs that started there is further on the same way.
 fn start_seq(replication: &Replication, start: &Start) -> Seq {
     let found = start.seq.clone().filter(|_| match &replication.since_seq {
         None => true,

@@ -1,8 +1,8 @@
 //! One run of a replication, from its checkpoint to its end.
 //!
-//! One task runs the changes reader, the batches in flight, the checkpoint writer and the clock as futures, which one loop polls ([`run`]). Dropping
-//! a run therefore leaves nothing behind, and an idle run costs one future. [`account`] tracks the progress, for checkpoints, snapshots and the
-//! report.
+//! One task runs the changes reader, the batches in flight, the checkpoint writer and the clock as futures, which one
+//! loop polls ([`run`]). Dropping a run therefore leaves nothing behind, and an idle run costs one future. [`account`]
+//! tracks the progress, for checkpoints, snapshots and the report.
 
 mod account;
 mod park;
@@ -25,8 +25,8 @@ use crate::stats::Tally;
 use account::Account;
 use run::Run;
 
-/// When a run is stopped or has failed, batches in flight have this long to end. A job that is preempted repeatedly can thus still copy a large
-/// attachment, and peers see no needless broken uploads.
+/// When a run is stopped or has failed, batches in flight have this long to end. A job that is preempted repeatedly can
+/// thus still copy a large attachment, and peers see no needless broken uploads.
 const GRACE: Duration = Duration::from_secs(3);
 /// A run is idle once no change has come for this long, so that changes that were written together have all arrived.
 const QUIET: Duration = Duration::from_secs(1);
@@ -34,7 +34,8 @@ const QUIET: Duration = Duration::from_secs(1);
 const IDLE_INTERVALS: u32 = 10;
 /// How often a run starts over because a database was replaced. Beyond that, the job's backoff is the better place to wait.
 const STARTS_OVER: usize = 3;
-/// Time limit of the last checkpoint of a stopped or failed run. With [`GRACE`] it stays well within the ten seconds of a shutdown.
+/// Time limit of the last checkpoint of a stopped or failed run. With [`GRACE`] it stays well within the ten seconds of
+/// a shutdown.
 const LAST_CHECKPOINT: Duration = Duration::from_secs(3);
 
 /// Runs `replication` until it is done (one-shot), stopped, or fails.
@@ -42,8 +43,8 @@ const LAST_CHECKPOINT: Duration = Duration::from_secs(3);
 /// The future is the whole run: dropping it ends the run immediately, without a checkpoint.
 ///
 /// # Errors
-/// [`Error`] states whether a retry may help, and holds the message for the user. If the peers still accept a checkpoint, it records what was copied
-/// until then.
+/// [`Error`] states whether a retry may help, and holds the message for the user. If the peers still accept a
+/// checkpoint, it records what was copied until then.
 pub async fn replicate(replication: &Replication, context: &Context) -> Result<Report, Error> {
     let mut tally = Tally::default();
     for starts_over in 0.. {

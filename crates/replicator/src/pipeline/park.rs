@@ -1,8 +1,9 @@
 //! Parking: when a run that is caught up ends, to resume when its source changes.
 //!
-//! The run has copied everything, has recorded that in a checkpoint, and has been quiet for a while. It then asks the source for its sequence, and
-//! whether there are changes after the copied ones. If there are none, everything up to this sequence is copied, and watchers compare later sequences
-//! with it. A change that arrives meanwhile cancels the requests.
+//! The run has copied everything, has recorded that in a checkpoint, and has been quiet for a while. It then asks the
+//! source for its sequence, and whether there are changes after the copied ones. If there are none, everything up to
+//! this sequence is copied, and watchers compare later sequences with it. A change that arrives meanwhile cancels the
+//! requests.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -15,8 +16,8 @@ use crate::http::Peer;
 use crate::multiplex::Prospect;
 use crate::seq::Seq;
 
-/// A run that has copied something stays for this long after its last change. Where documents are written now and then, the next one is copied
-/// immediately.
+/// A run that has copied something stays for this long after its last change. Where documents are written now and then,
+/// the next one is copied immediately.
 const QUIET_AFTER_WORK: Duration = Duration::from_secs(10);
 /// The pause before the next attempt to park, if the run cannot park.
 const ASK_AGAIN: Duration = Duration::from_secs(60);

@@ -22,8 +22,8 @@ use crate::report::{Report, Session};
 use crate::seq::Seq;
 use crate::spec::{Filter, Replication};
 
-/// A one-shot run that ends sooner needs no progress bar, and so does not ask for the number of pending changes. This saves one request, which
-/// matters for small databases.
+/// A one-shot run that ends sooner needs no progress bar, and so does not ask for the number of pending changes. This
+/// saves one request, which matters for small databases.
 const PROGRESS_BAR: Duration = Duration::from_secs(1);
 
 /// Writes a checkpoint to both sides, or only verifies the databases. Returns the documents' revisions.
@@ -113,8 +113,8 @@ impl<'a> Run<'a> {
         let interval = self.replication.checkpoint_interval;
         let mut clock = tokio::time::interval_at(Instant::now() + interval, interval);
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // `last_seq`: the feed's last sequence once it has ended. `drained`: whether its last batch has been received. `ending`: how the run ends,
-        // once nothing is in flight, or at the given time.
+        // `last_seq`: the feed's last sequence once it has ended. `drained`: whether its last batch has been received.
+        // `ending`: how the run ends, once nothing is in flight, or at the given time.
         let (mut last_seq, mut drained) = (None, false);
         let mut ending: Option<(Ending, Instant)> = None;
         // The number of intervals without a checkpoint.
@@ -248,8 +248,9 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Whether a continuous run has copied all that its source has, as far as the source reports it. Otherwise a silent feed counts as the end. This
-    /// does not hold for a filter, which may search a large database for a long time before it finds something.
+    /// Whether a continuous run has copied all that its source has, as far as the source reports it. Otherwise a silent
+    /// feed counts as the end. This does not hold for a filter, which may search a large database for a long time
+    /// before it finds something.
     fn is_caught_up(&self, asking: bool) -> bool {
         self.replication.continuous
             && match self.account.changes_pending() {

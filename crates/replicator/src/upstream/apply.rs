@@ -76,8 +76,8 @@ pub(super) async fn apply(into: Into<'_>, mut changes: &[Change]) -> Result<(), 
     Ok(())
 }
 
-/// Writes the first changes in one transaction, at least one of them. A document that cannot be stored is left out, and the others are written again
-/// without it, so that a document is never written partially.
+/// Writes the first changes in one transaction, at least one of them. A document that cannot be stored is left out, and
+/// the others are written again without it, so that a document is never written partially.
 async fn apply_some(into: Into<'_>, changes: &[Change]) -> Result<usize, Stopped> {
     let mut refused: Vec<Option<String>> = vec![None; changes.len()];
     let mut most = changes.len();
@@ -144,13 +144,14 @@ async fn write_one(
     }
     if let Err(error) = names::check_id(id) {
         // No row can have this id.
-        tracing::error!(db, %error, "a document of the upstream cannot be run: its id is none here");
+        tracing::error!(db, %error, "a document of the upstream cannot be run, because its id is invalid here");
         return Ok(());
     }
     if read_seen(tx, keys, db, id).await?.as_deref() == Some(&change.rev) {
         return Ok(());
     }
-    // A state that is owed belongs to an older revision. This comes first, because the following code may record a state for the new one.
+    // An owed state belongs to an older revision. This comes first, because the following code may record a state for
+    // the new one.
     tx.clear(keys.mirror_owed(db, id))?;
     let Some(doc) = &change.doc else {
         tx.clear(keys.mirror_seen(db, id))?;
@@ -162,7 +163,7 @@ async fn write_one(
         tracing::warn!(db, id, reason, "a document of the upstream cannot be run");
         refuse_mirrored(tx, keys, db, id, doc, reason, now_us).await?;
         if is_final(doc) {
-            // The document states how it ended, and that counts.
+            // The document's own state decides.
             tx.clear(keys.mirror_owed(db, id))?;
         }
         return Ok(());

@@ -147,15 +147,15 @@ impl Follower {
         if !is_of {
             tracing::warn!(
                 db = self.db,
-                "the upstream's database is another one than before: its replications start over"
+                "the upstream's database was replaced by another one: its replications start over"
             );
             self.delete_mirror().await?;
         }
         store.transact(|tx| async move { self.take(&tx, keys, incarnation).await }).await
     }
 
-    /// Verifies that the database was really deleted. A proxy may return 404 for a server that is starting, and all jobs of the database depend on
-    /// this. The list must not contain it, and it must be missing again a while later.
+    /// Verifies that the database was really deleted. A proxy may return 404 for a server that is starting, and all
+    /// jobs of the database depend on this. The list must not contain it, and it must be missing again a while later.
     async fn is_gone(&self) -> Result<bool, End> {
         if server::replicator_databases(&self.server).await?.contains(&self.name) {
             tokio::time::sleep(ASKED_AGAIN).await;
@@ -296,8 +296,8 @@ enum Next {
     End,
 }
 
-async fn next_piece(answer: &mut Answer, somebody_waits: bool) -> Result<Next, Error> {
-    let piece = if somebody_waits {
+async fn next_piece(answer: &mut Answer, rows_wait: bool) -> Result<Next, Error> {
+    let piece = if rows_wait {
         tokio::select! {
             biased;
             piece = answer.chunk() => piece,
@@ -330,7 +330,7 @@ fn parse(text: &[u8]) -> Result<Option<Change>, String> {
     }
     // The row's text and serde's message are left out, because they may hold a password of the document.
     let row: Row<'_> = serde_json::from_slice(text)
-        .map_err(|error| format!("a change that is none, at byte {}", error.column()))?;
+        .map_err(|error| format!("an invalid change, at byte {}", error.column()))?;
     if let Some(error) = row.error {
         return Err(format!("{error}: {}", row.reason.unwrap_or_default()));
     }
@@ -339,7 +339,7 @@ fn parse(text: &[u8]) -> Result<Option<Change>, String> {
     let of_doc = doc.as_ref().and_then(|doc| doc.get("_rev")?.as_str().map(str::to_owned));
     let rev = of_doc.or(row.changes.into_iter().next().map(|leaf| leaf.rev)).ok_or("no revision")?;
     if doc.is_none() && !row.deleted {
-        return Err("no document, though it was asked for".to_owned());
+        return Err("a change without its document, although documents were requested".to_owned());
     }
     Ok(Some(Change { id, rev, doc, seq: Seq::from_raw(seq) }))
 }

@@ -80,9 +80,10 @@ pub(super) async fn replicator_databases(server: &Peer) -> Result<Vec<String>, E
     Ok(found)
 }
 
-/// Distinguishes a database from another one of its name by the time of its creation, in seconds. CouchDB 3.3 and later report it equally on every
-/// node of a cluster. `None`: the database does not exist. [`UNKNOWN`]: the server does not report it. Older servers return 0, or when they last
-/// opened the database, in another unit, and each node of a cluster may have another uuid.
+/// Distinguishes a database from another one of its name by the time of its creation, in seconds. CouchDB 3.3 and later
+/// report it equally on every node of a cluster. `None`: the database does not exist. [`UNKNOWN`]: the server does not
+/// report it. Older servers return 0, or when they last opened the database, in another unit, and each node of a
+/// cluster may have another uuid.
 pub(super) async fn incarnation(server: &Peer, name: &str) -> Result<Option<String>, Error> {
     let info: Info = match get(server, &encode(name), INFO_BYTES).await {
         Err(error) if error.status() == Some(404) => return Ok(None),
@@ -99,7 +100,8 @@ pub(super) fn may_be_same(one: &str, other: &str) -> bool {
     one == other || !one.starts_with("at ") || !other.starts_with("at ")
 }
 
-/// The current documents with these ids, without deleted ones. Reads as many of the first ones as memory allows, and returns how many it has read.
+/// The current documents with these ids, without deleted ones. Reads as many of the first ones as memory allows, and
+/// returns how many it has read.
 pub(super) async fn documents(
     server: &Peer,
     name: &str,
@@ -119,7 +121,7 @@ pub(super) async fn documents(
             rows += 1;
             bytes += text.len();
             // The message of serde is left out, because the document may hold a password.
-            let row: Row = serde_json::from_slice(text).map_err(|_| "a row that is none".to_owned())?;
+            let row: Row = serde_json::from_slice(text).map_err(|_| "an invalid row".to_owned())?;
             documents.extend(row.doc.filter(|doc| doc.get("_deleted") != Some(&Value::Bool(true))));
             Ok(())
         });

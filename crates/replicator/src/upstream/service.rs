@@ -173,7 +173,7 @@ impl Upstream {
             {
                 self.events.tell(Event::UpstreamAnswers(false));
             }
-            tracing::warn!(upstream = %self.address, error = %lost, "the upstream is not followed: tries again in {pause:?}");
+            tracing::warn!(upstream = %self.address, error = %lost, "cannot follow the upstream; retrying in {pause:?}");
             self.sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
@@ -195,18 +195,18 @@ impl Upstream {
         let welcome = server::welcome(&server).await?;
         let version = welcome.version.unwrap_or_default();
         let uuid = welcome.uuid.unwrap_or_default();
-        tracing::info!(upstream = %self.address, version, uuid, "follows the replicator databases of the upstream");
+        tracing::info!(upstream = %self.address, version, uuid, "following the replicator databases of the upstream");
         if uuid != settings.server_uuid {
             tracing::warn!(
                 uuid,
-                "the upstream has another uuid: checkpoints that its own replicator left are not found; a new store takes the \
-                 uuid over, another one with `[couchdb] uuid`"
+                "the upstream has another uuid: checkpoints that its own replicator left are not found; a new store adopts the \
+                 uuid, and any other store if `[couchdb] uuid` is set to it"
             );
         }
         if server::is_admin(&server).await.is_ok_and(|is_admin| !is_admin) {
             tracing::warn!(
-                "the login of `[upstream] url` is no server administrator's: the upstream may not show it the passwords in \
-                 replication documents, and replications fail that need them"
+                "the login of `[upstream] url` is not a server administrator: the upstream may hide the passwords in \
+                 replication documents from it, and replications that need them fail"
             );
         }
         if self.condition.set(Condition::Answers) {
@@ -237,7 +237,7 @@ impl Upstream {
                     let error = server::told(&error);
                     tracing::info!(
                         error,
-                        "the upstream's databases are looked at now and then: `_db_updates` is not to be had"
+                        "`_db_updates` is not available: the upstream's list of databases is polled"
                     );
                     self.sleep(UPDATES_PAUSE).await;
                 }
@@ -324,7 +324,7 @@ impl Upstream {
                         let entry = followed.extract_if(.., |_, entry| entry.task.id() == id).next();
                         let Some((name, entry)) = entry else { continue };
                         let Some((_, end)) = ended else {
-                            tracing::error!(name, "following a database ended badly: begins again soon");
+                            tracing::error!(name, "the task that follows a database panicked; it restarts soon");
                             break;
                         };
                         let failures = if entry.began.elapsed() > LONGEST_PAUSE { 0 } else { entry.failures };
@@ -401,7 +401,7 @@ impl Upstream {
             End::Gone => {
                 tracing::info!(
                     db = local_name(name),
-                    "the upstream's database is gone: so are its replications"
+                    "the upstream's database was deleted, and so were its replications"
                 );
                 Ok(false)
             }
@@ -421,12 +421,12 @@ impl Upstream {
                 tracing::info!(
                     db = local_name(name),
                     error = server::told(&error),
-                    "follows the upstream's database again"
+                    "following the upstream's database again after an error"
                 );
                 Ok(true)
             }
             End::Store(error) => {
-                tracing::error!(db = local_name(name), %error, "cannot write what the upstream says: tries again");
+                tracing::error!(db = local_name(name), %error, "cannot store the upstream's changes; retrying");
                 Ok(true)
             }
         }

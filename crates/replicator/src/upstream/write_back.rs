@@ -1,8 +1,9 @@
 //! Writes the mirror's states to the upstream's documents.
 //!
-//! The transaction that ends a replication records the owed state in a row. States are written back in batches: the follower reads the current
-//! documents, and writes the states of those that have not changed since, in one request. Meanwhile the next batch collects. If the server rejects a
-//! document, the follower retries it after growing pauses, and other documents do not wait for it.
+//! The transaction that ends a replication records the owed state in a row. States are written back in batches: the
+//! follower reads the current documents, and writes the states of those that have not changed since, in one request.
+//! Meanwhile the next batch collects. If the server rejects a document, the follower retries it after growing pauses,
+//! and other documents do not wait for it.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -38,7 +39,7 @@ struct Due {
 }
 
 /// The result for one state.
-enum Paid {
+enum WriteResult {
     /// It was written, as this revision.
     Written(String),
     /// The document was changed after its run began; the change will come with the feed.
@@ -54,7 +55,7 @@ impl Follower {
         loop {
             let (due, next_us, wake) = self.look().await?;
             if !due.is_empty() {
-                self.pay(due).await?;
+                self.write_states(due).await?;
                 continue;
             }
             let later = async {
@@ -107,11 +108,11 @@ impl Follower {
         Ok((due, next_us, wake))
     }
 
-    async fn pay(&self, due: HashMap<String, Due>) -> Result<(), End> {
+    async fn write_states(&self, due: HashMap<String, Due>) -> Result<(), End> {
         let ids: Vec<String> = due.keys().cloned().collect();
         let (looked_at, documents) = server::documents(&self.server, &self.name, &ids).await?;
-        let mut paid: HashMap<&str, Paid> =
-            ids.iter().take(looked_at).map(|id| (id.as_str(), Paid::Changed)).collect();
+        let mut results: HashMap<&str, WriteResult> =
+            ids.iter().take(looked_at).map(|id| (id.as_str(), WriteResult::Changed)).collect();
         let mut drafts = Vec::new();
         for mut document in documents {
             let text = |name: &str| document.get(name).and_then(Value::as_str);
@@ -123,25 +124,27 @@ impl Follower {
                 document.shift_remove(name);
             }
             document.extend(due.state.clone());
-            paid.remove(id.as_str());
+            results.remove(id.as_str());
             drafts.push(document);
         }
         for outcome in self.write(&drafts).await? {
             let Some((id, _)) = due.get_key_value(&outcome.id) else { continue };
             let became = match outcome {
-                Outcome { rev: Some(rev), error: None, .. } => Paid::Written(rev),
-                Outcome { error: Some(error), .. } if error == "conflict" => Paid::Changed,
+                Outcome { rev: Some(rev), error: None, .. } => WriteResult::Written(rev),
+                Outcome { error: Some(error), .. } if error == "conflict" => WriteResult::Changed,
                 Outcome { error, reason, .. } => {
                     let reason = match reason {
                         Some(Value::String(reason)) => reason,
                         _ => String::new(),
                     };
-                    Paid::Refused(self.server.clean(&format!("{}: {reason}", error.unwrap_or_default())))
+                    WriteResult::Refused(
+                        self.server.clean(&format!("{}: {reason}", error.unwrap_or_default())),
+                    )
                 }
             };
-            paid.insert(id, became);
+            results.insert(id, became);
         }
-        self.settle(&due, &paid).await
+        self.settle(&due, &results).await
     }
 
     /// Writes documents together, or one by one if the server rejects all of them because of one.
@@ -175,23 +178,27 @@ impl Follower {
     }
 
     /// Records the results of owed states.
-    async fn settle(&self, due: &HashMap<String, Due>, paid: &HashMap<&str, Paid>) -> Result<(), End> {
+    async fn settle(
+        &self,
+        due: &HashMap<String, Due>,
+        results: &HashMap<&str, WriteResult>,
+    ) -> Result<(), End> {
         let Upstream { store, keys, events, .. } = &self.upstream;
         let (db, now_us) = (&self.db, store.runtime().now_us());
         store
             .transact(|tx| async move {
-                for (id, became) in paid {
+                for (id, became) in results {
                     let Some(Due { owed, rev, .. }) = due.get(*id) else { continue };
                     if read_seen(&tx, keys, db, id).await?.as_deref() != Some(rev) {
-                        // The mirror has its next revision, and has dropped what was owed to this one.
+                        // The mirror has the document's next revision, and has dropped the owed state of this one.
                         continue;
                     }
                     match became {
-                        Paid::Written(now) => {
+                        WriteResult::Written(now) => {
                             write_seen(&tx, keys, db, id, now)?;
                             tx.clear(keys.mirror_owed(db, id))?;
                         }
-                        Paid::Changed | Paid::Refused(_) => {
+                        WriteResult::Changed | WriteResult::Refused(_) => {
                             let attempts = owed.attempts.saturating_add(1);
                             let pause =
                                 FIRST_PAUSE.saturating_mul(1 << (attempts - 1).min(20)).min(LONGEST_PAUSE);
@@ -204,20 +211,20 @@ impl Follower {
                 Ok::<_, turnwise_queue::Error>(())
             })
             .await?;
-        for (id, became) in paid {
+        for (id, became) in results {
             match became {
-                Paid::Written(_) => {
+                WriteResult::Written(_) => {
                     events.tell(Event::WrittenBack { db: db.as_str().into(), doc: (*id).into() });
                 }
-                Paid::Changed => {
-                    tracing::debug!(db, id, "the upstream's document has changed: its newer revision counts")
+                WriteResult::Changed => {
+                    tracing::debug!(db, id, "the upstream's document has a newer revision, which decides")
                 }
-                Paid::Refused(reason) => {
+                WriteResult::Refused(reason) => {
                     tracing::warn!(
                         db,
                         id,
                         reason,
-                        "the upstream refuses a replication's state: tries again later"
+                        "the upstream refuses a replication's state; retrying later"
                     );
                 }
             }

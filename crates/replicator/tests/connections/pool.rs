@@ -1,5 +1,5 @@
-//! The rules of the pool: connections are kept for the close interval, reused across jobs, and returned when a job is dropped. Connecting never
-//! blocks other jobs.
+//! The rules of the pool: connections are kept for the close interval, reused across jobs, and returned when a job is
+//! dropped. Connecting never blocks other jobs.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ async fn connections_that_are_made_in_another_way_are_not_shared() {
 }
 
 #[tokio::test]
-async fn a_connection_that_nobody_uses_is_closed_after_the_interval() {
+async fn an_unused_connection_is_closed_after_the_interval() {
     let server = Server::start().await;
     let client = client(Connections { close_interval: Duration::from_millis(300), ..Connections::default() });
     run(&client, &server.url("http"), json!({})).await.unwrap();
@@ -51,7 +51,7 @@ async fn a_connection_that_nobody_uses_is_closed_after_the_interval() {
 }
 
 #[tokio::test]
-async fn a_connection_that_nobody_uses_makes_room_for_one_to_another_server() {
+async fn an_unused_connection_makes_room_for_one_to_another_server() {
     let client = client(Connections { most: 1, ..Connections::default() });
     for _ in 0..3 {
         // Each server gets the one allowed connection, which is kept for the close interval of 90 s.

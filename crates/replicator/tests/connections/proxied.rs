@@ -83,7 +83,7 @@ async fn an_http_peer_is_reached_through_an_https_proxy() {
 }
 
 #[tokio::test]
-async fn a_wrong_login_is_told_without_it() {
+async fn a_wrong_login_is_reported_without_its_password() {
     let server = Server::start().await;
     let client = Client::new().unwrap();
     for (speaks, scheme) in [(Speaks::Http, "http"), (Speaks::Socks5, "socks5")] {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use turnwise_policy::fair_share::Shares;
 use turnwise_protocol::names;
 
-use super::value::{Right, Value, seconds};
-use super::{Changes, Config, SETTINGS, Setting};
+use super::value::{Right, Value};
+use super::{Changes, Config, SETTINGS, Setting, text};
 
 /// Maximum number of tenants in a section, in a file and in the store.
 pub(super) const MAX_TENANTS: usize = 10_000;
@@ -111,7 +111,7 @@ impl<'a> Entry<'a> {
         });
         let types = TYPE_TIMEOUTS.iter().flat_map(|timeouts| {
             let types = (timeouts.read)(config).iter();
-            types.filter_map(|(job_type, time)| Some((Entry::Type(timeouts, job_type), seconds(*time)?)))
+            types.filter_map(|(job_type, time)| Some((Entry::Type(timeouts, job_type), text::seconds(time)?)))
         });
         settings.chain(tenants).chain(types)
     }
@@ -151,7 +151,7 @@ impl<'a> Entry<'a> {
                 let mut named = (shares.read)(config).iter();
                 named.find(|(name, _)| *name == tenant).map(|(_, number)| number.to_string())
             }
-            Entry::Type(timeouts, job_type) => seconds(*(timeouts.read)(config).get(job_type)?),
+            Entry::Type(timeouts, job_type) => text::seconds((timeouts.read)(config).get(job_type)?),
         }
     }
 

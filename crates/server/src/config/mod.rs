@@ -1,16 +1,18 @@
 //! The configuration: CouchDB's INI, so that an existing `[replicator]` section works as it is.
 //!
-//! Keys that turnwise does not know cause a warning and are ignored: the file may be CouchDB's own. The server rejects an invalid value, with its
-//! place and a valid form, because running on a guess is worse than not running. If a key occurs twice, the last value applies, as in CouchDB.
+//! Keys that turnwise does not know cause a warning and are ignored: the file may be CouchDB's own. The server rejects
+//! an invalid value, with its place and a valid form, because running on a guess is worse than not running. If a key
+//! occurs twice, the last value applies, as in CouchDB.
 //!
-//! [`shared`] holds the settings that servers on one store share, and their changes at run time. `docs/configuration.md` describes every key, and
-//! [`settings`] defines its valid values.
+//! [`shared`] holds the settings that servers on one store share, and their changes at run time.
+//! `docs/configuration.md` describes every key, and [`settings`] defines its valid values.
 
 mod effect;
 mod entry;
 mod parse;
 mod settings;
 mod shared;
+mod text;
 mod value;
 
 use std::collections::BTreeMap;
@@ -75,7 +77,8 @@ pub struct Config {
     pub command: Command,
     /// `[upstream] url`: a CouchDB whose replications run here, with the login for it.
     pub upstream: Option<Address>,
-    /// `[replicator] cluster_start_period`, `cluster_quiet_period`: how long the set of nodes must be unchanged before the nodes divide the work.
+    /// `[replicator] cluster_start_period`, `cluster_quiet_period`: how long the set of nodes must be unchanged before
+    /// the nodes divide the work.
     pub periods: Periods,
 }
 
@@ -309,7 +312,8 @@ impl fmt::Display for Problem {
 impl std::error::Error for Problem {}
 
 impl Config {
-    /// The running configuration after the file was read again: settings that can change at run time come from the file, the others stay.
+    /// The running configuration after the file was read again: settings that can change at run time come from the
+    /// file, the others stay.
     pub(crate) fn reloaded(&self, file: Config) -> Config {
         let running = self.clone();
         Config {

@@ -2,14 +2,13 @@
 //! the test of `docs/configuration.md` use this table. No other code contains a setting's name.
 
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
 
-use super::value::{INFINITY, Right, Value, seconds};
-use super::{Config, MAX_OUTPUT_BYTES};
+use super::value::{Right, Value};
+use super::{Config, MAX_OUTPUT_BYTES, text};
 use turnwise_policy::fair_share::rfc;
 use turnwise_policy::predictive_queue::window;
 use turnwise_protocol::MAX_WAIT_MS;
-use turnwise_replicator::{MAX_CERTIFICATE_DEPTH, Secret};
+use turnwise_replicator::MAX_CERTIFICATE_DEPTH;
 
 /// Upper bound of `minimum_progress`, in bytes.
 const MAX_MINIMUM_PROGRESS: u64 = 1 << 30;
@@ -74,543 +73,123 @@ const ABOUT_CONNECTIONS: &str = "Where connections go, and whom they trust, is s
 const ABOUT_A_MACHINE_REACHED: &str = "How a machine is reached is said on that machine alone";
 const ABOUT_A_MACHINE: &str = "What may run on a machine is said on that machine alone";
 
+/// Makes a [`Setting`] of each row: the key, whether the setting can change, its field in [`Config`], and the kind of its value with the valid values.
+/// [`Value::ms`] parses values of the kind `ms`, and [`text::ms`] formats them. If a field is `None`, the value after `or` applies.
+macro_rules! settings {
+    ($([$section:ident] $(
+        $key:ident: $changes:expr, $($field:ident).+ = $kind:ident($($valid:expr)?) $(or $default:expr)?;
+    )+)+) => {
+        &[$($(Setting {
+            section: stringify!($section),
+            key: stringify!($key),
+            changes: $changes,
+            read: |config| {
+                let text = text::$kind(&config.$($field).+);
+                $(let text = text.or_else(|| {
+                    let default: fn(&Config) -> _ = $default;
+                    text::$kind(&Some(default(config)))
+                });)?
+                text
+            },
+            write: |config, value| {
+                config.$($field).+ = value.$kind($($valid)?)?;
+                Ok(())
+            },
+        }),+),+]
+    };
+}
+
 /// All settings, by section.
-pub const SETTINGS: &[Setting] = &[
-    Setting {
-        section: "couchdb",
-        key: "uuid",
-        changes: InFile("It is a part of every replication's id"),
-        read: |config| config.uuid.clone(),
-        write: |config, value| set(&mut config.uuid, value.uuid().map(Some)),
-    },
-    Setting {
-        section: "replicator",
-        key: "max_jobs",
-        changes: Live,
-        read: |config| text(config.max_jobs),
-        write: |config, value| set(&mut config.max_jobs, value.number(1..=100_000)),
-    },
-    Setting {
-        section: "replicator",
-        key: "interval",
-        changes: Live,
-        read: |config| text(config.fair_share.rotation.interval.as_millis()),
-        write: |config, value| set(&mut config.fair_share.rotation.interval, value.ms(INTERVAL_MS)),
-    },
-    Setting {
-        section: "replicator",
-        key: "max_churn",
-        changes: Live,
-        read: |config| text(config.fair_share.rotation.max_churn),
-        write: |config, value| set(&mut config.fair_share.rotation.max_churn, value.number(0..=MAX_CHURN)),
-    },
-    Setting {
-        section: "replicator",
-        key: "startup_jitter",
-        changes: Live,
-        read: |config| text(config.fair_share.rotation.startup_jitter.as_millis()),
-        write: |config, value| {
-            set(&mut config.fair_share.rotation.startup_jitter, value.ms(0..=MAX_JITTER_MS))
-        },
-    },
-    Setting {
-        section: "replicator",
-        key: "idle_turn",
-        changes: Live,
-        read: |config| text(config.fair_share.rotation.idle_turn.as_millis()),
-        write: |config, value| set(&mut config.fair_share.rotation.idle_turn, value.ms(100..=MAX_MS)),
-    },
-    Setting {
-        section: "replicator",
-        key: "multiplex",
-        changes: Live,
-        read: |config| text(config.multiplex),
-        write: |config, value| set(&mut config.multiplex, value.multiplex()),
-    },
-    Setting {
-        section: "replicator",
-        key: "fairness",
-        changes: Live,
-        read: |config| text(config.fair_share.fairness),
-        write: |config, value| set(&mut config.fair_share.fairness, value.fairness()),
-    },
-    Setting {
-        section: "replicator",
-        key: "usage_coeff",
-        changes: Live,
-        read: |config| text(config.fair_share.rfc.usage_coeff),
-        write: |config, value| {
-            set(&mut config.fair_share.rfc.usage_coeff, value.decimal(rfc::Rules::USAGE_COEFF))
-        },
-    },
-    Setting {
-        section: "replicator",
-        key: "priority_coeff",
-        changes: Live,
-        read: |config| text(config.fair_share.rfc.priority_coeff),
-        write: |config, value| {
-            set(&mut config.fair_share.rfc.priority_coeff, value.decimal(rfc::Rules::PRIORITY_COEFF))
-        },
-    },
-    Setting {
-        section: "replicator",
-        key: "usage_interval",
-        changes: Live,
-        read: |config| text(config.fair_share.rfc().usage_interval_us / 1_000),
-        write: |config, value| {
-            set(&mut config.fair_share.rfc.usage_interval_us, value.ms_us(RFC_INTERVAL_MS).map(Some))
-        },
-    },
-    Setting {
-        section: "replicator",
-        key: "priority_interval",
-        changes: Live,
-        read: |config| text(config.fair_share.rfc().priority_interval_us / 1_000),
-        write: |config, value| {
-            set(&mut config.fair_share.rfc.priority_interval_us, value.ms_us(RFC_INTERVAL_MS).map(Some))
-        },
-    },
-    Setting {
-        section: "replicator",
-        key: "charge_interval",
-        changes: Live,
-        read: |config| text(config.fair_share.rfc().charge_interval_us / 1_000),
-        write: |config, value| {
-            set(&mut config.fair_share.rfc.charge_interval_us, value.ms_us(RFC_INTERVAL_MS).map(Some))
-        },
-    },
-    Setting {
-        section: "replicator",
-        key: "max_history",
-        changes: Live,
-        read: |config| text(config.max_history),
-        write: |config, value| set(&mut config.max_history, value.number(1..=1_000)),
-    },
-    Setting {
-        section: "replicator",
-        key: "health_threshold",
-        changes: Live,
-        read: |config| text(config.backoff.health_threshold_us / 1_000_000),
-        write: |config, value| set(&mut config.backoff.health_threshold_us, value.seconds_us()),
-    },
-    Setting {
-        section: "replicator",
-        key: "backoff_base_ms",
-        changes: Live,
-        read: |config| text(config.backoff.base_us / 1_000),
-        write: |config, value| set(&mut config.backoff.base_us, value.ms_us(1..=MAX_BACKOFF_BASE_MS)),
-    },
-    Setting {
-        section: "replicator",
-        key: "backoff_max_exponent",
-        changes: Live,
-        read: |config| text(config.backoff.max_exponent),
-        write: |config, value| set(&mut config.backoff.max_exponent, value.number(0..=30)),
-    },
-    Setting {
-        section: "replicator",
-        key: "on_lost",
-        changes: Live,
-        read: |config| text(config.on_lost.name()),
-        write: |config, value| set(&mut config.on_lost, value.on_lost()),
-    },
-    Setting {
-        section: "replicator",
-        key: "worker_processes",
-        changes: Live,
-        read: |config| text(config.replication.worker_processes),
-        write: |config, value| set(&mut config.replication.worker_processes, value.number(1..=100)),
-    },
-    Setting {
-        section: "replicator",
-        key: "worker_batch_size",
-        changes: Live,
-        read: |config| config.replication.worker_batch_size.and_then(text),
-        write: |config, value| {
-            set(&mut config.replication.worker_batch_size, value.number(1..=100_000).map(Some))
-        },
-    },
-    Setting {
-        section: "replicator",
-        key: "http_connections",
-        changes: Live,
-        read: |config| text(config.replication.http_connections),
-        write: |config, value| set(&mut config.replication.http_connections, value.number(1..=10_000)),
-    },
-    Setting {
-        section: "replicator",
-        key: "connection_timeout",
-        changes: Live,
-        read: |config| text(config.replication.connection_timeout.as_millis()),
-        write: |config, value| set(&mut config.replication.connection_timeout, value.ms(1..=MAX_MS)),
-    },
-    Setting {
-        section: "replicator",
-        key: "retries_per_request",
-        changes: Live,
-        read: |config| text(config.replication.retries_per_request),
-        write: |config, value| set(&mut config.replication.retries_per_request, value.number(0..=100)),
-    },
-    Setting {
-        section: "replicator",
-        key: "use_checkpoints",
-        changes: Live,
-        read: |config| text(config.replication.use_checkpoints),
-        write: |config, value| set(&mut config.replication.use_checkpoints, value.boolean()),
-    },
-    Setting {
-        section: "replicator",
-        key: "checkpoint_interval",
-        changes: Live,
-        read: |config| text(config.replication.checkpoint_interval.as_millis()),
-        write: |config, value| set(&mut config.replication.checkpoint_interval, value.ms(1..=MAX_MS)),
-    },
-    Setting {
-        section: "replicator",
-        key: "use_bulk_get",
-        changes: Live,
-        read: |config| text(config.replication.use_bulk_get),
-        write: |config, value| set(&mut config.replication.use_bulk_get, value.boolean()),
-    },
-    Setting {
-        section: "replicator",
-        key: "auth_plugins",
-        changes: Live,
-        read: |config| {
-            let names: Vec<String> =
-                config.replication.auth_plugins.iter().map(ToString::to_string).collect();
-            text(names.join(","))
-        },
-        write: |config, value| set(&mut config.replication.auth_plugins, value.auth_plugins()),
-    },
-    Setting {
-        section: "replicator",
-        key: "session_refresh_interval_sec",
-        changes: Live,
-        read: |config| seconds(config.replication.session_refresh_interval),
-        write: |config, value| {
-            set(&mut config.replication.session_refresh_interval, value.seconds(10_000..=MAX_HEALTH_MS))
-        },
-    },
-    Setting {
-        section: "replicator",
-        key: "max_document_id_length",
-        changes: Live,
-        read: |config| match config.replication.max_document_id_length {
-            None => Some(INFINITY.to_owned()),
-            Some(bytes) => text(bytes),
-        },
-        write: |config, value| {
-            set(
-                &mut config.replication.max_document_id_length,
-                value.number_or_infinity(1..=MAX_DOCUMENT_ID_LENGTH),
-            )
-        },
-    },
-    Setting {
-        section: "replicator",
-        key: "missing_doc_retry_msec",
-        changes: Live,
-        read: |config| text(config.replication.missing_doc_retry.as_millis()),
-        write: |config, value| set(&mut config.replication.missing_doc_retry, value.ms(0..=MAX_MISSING_MS)),
-    },
-    Setting {
-        section: "replicator",
-        key: "valid_endpoint_protocols",
-        changes: Live,
-        read: |config| text(config.replication.endpoint_schemes.join(",")),
-        write: |config, value| {
-            set(&mut config.replication.endpoint_schemes, value.choices(&["http", "https"]))
-        },
-    },
-    Setting {
-        section: "replicator",
-        key: "valid_proxy_protocols",
-        changes: Live,
-        read: |config| text(config.replication.proxy_schemes.join(",")),
-        write: |config, value| {
-            set(&mut config.replication.proxy_schemes, value.choices(&["http", "https", "socks5"]))
-        },
-    },
-    Setting {
-        section: "replicator",
-        key: "request_timeout",
-        changes: Live,
-        read: |config| {
-            let timeout = config.replication.request_timeout;
-            text(timeout.map_or(INFINITY.to_owned(), |timeout| timeout.as_millis().to_string()))
-        },
-        write: |config, value| set(&mut config.replication.request_timeout, value.ms_or_infinity(1..=MAX_MS)),
-    },
-    Setting {
-        section: "replicator",
-        key: "minimum_progress",
-        changes: Live,
-        read: |config| text(config.replication.minimum_progress.bytes),
-        write: |config, value| {
-            set(&mut config.replication.minimum_progress.bytes, value.number(0..=MAX_MINIMUM_PROGRESS))
-        },
-    },
-    Setting {
-        section: "replicator",
-        key: "progress_interval",
-        changes: Live,
-        read: |config| text(config.replication.minimum_progress.interval.as_millis()),
-        write: |config, value| {
-            set(&mut config.replication.minimum_progress.interval, value.ms(1_000..=MAX_MS))
-        },
-    },
-    Setting {
-        section: "replicator",
-        key: "socket_options",
-        changes: Live,
-        read: |config| text(config.replication.socket_options),
-        write: |config, value| set(&mut config.replication.socket_options, value.socket_options()),
-    },
-    Setting {
-        section: "replicator",
-        key: "connection_close_interval",
-        changes: Live,
-        read: |config| text(config.connections.close_interval.as_millis()),
-        write: |config, value| set(&mut config.connections.close_interval, value.ms(CLOSE_INTERVAL_MS)),
-    },
-    Setting {
-        section: "replicator",
-        key: "connect_to",
-        changes: InFile(ABOUT_CONNECTIONS),
-        read: |config| Some(config.connections.connect_to.to_string()).filter(|rules| !rules.is_empty()),
-        write: |config, value| set(&mut config.connections.connect_to, value.0.parse()),
-    },
-    Setting {
-        section: "replicator",
-        key: "verify_ssl_certificates",
-        changes: InFile(ABOUT_CONNECTIONS),
-        read: |config| text(config.connections.tls.verify),
-        write: |config, value| set(&mut config.connections.tls.verify, value.boolean()),
-    },
-    Setting {
-        section: "replicator",
-        key: "ssl_trusted_certificates_file",
-        changes: InFile(ABOUT_CONNECTIONS),
-        read: |config| path(config.connections.tls.trusted_certificates_file.as_ref()),
-        write: |config, value| {
-            set(&mut config.connections.tls.trusted_certificates_file, value.file().map(Some))
-        },
-    },
-    Setting {
-        section: "replicator",
-        key: "ssl_certificate_max_depth",
-        changes: InFile(ABOUT_CONNECTIONS),
-        read: |config| text(config.connections.tls.max_depth),
-        write: |config, value| {
-            set(&mut config.connections.tls.max_depth, value.number(0..=MAX_CERTIFICATE_DEPTH))
-        },
-    },
-    Setting {
-        section: "replicator",
-        key: "cert_file",
-        changes: InFile(ABOUT_CONNECTIONS),
-        read: |config| path(config.connections.tls.cert_file.as_ref()),
-        write: |config, value| set(&mut config.connections.tls.cert_file, value.file().map(Some)),
-    },
-    Setting {
-        section: "replicator",
-        key: "key_file",
-        changes: InFile(ABOUT_CONNECTIONS),
-        read: |config| path(config.connections.tls.key_file.as_ref()),
-        write: |config, value| set(&mut config.connections.tls.key_file, value.file().map(Some)),
-    },
-    Setting {
-        section: "replicator",
-        key: "password",
-        changes: InFile(ABOUT_CONNECTIONS),
-        // Readers may see that a password is set, but not the password.
-        read: |config| config.connections.tls.password.as_ref().and_then(text),
-        write: |config, value| set(&mut config.connections.tls.password, Ok(Some(Secret::new(value.0)))),
-    },
-    Setting {
-        section: "replicator",
-        key: "cluster_start_period",
-        changes: InFile(AT_START),
-        read: |config| seconds(config.periods.start),
-        write: |config, value| set(&mut config.periods.start, value.seconds(0..=MAX_PERIOD_MS)),
-    },
-    Setting {
-        section: "replicator",
-        key: "cluster_quiet_period",
-        changes: InFile(AT_START),
-        read: |config| seconds(config.periods.quiet),
-        write: |config, value| set(&mut config.periods.quiet, value.seconds(0..=MAX_PERIOD_MS)),
-    },
-    Setting {
-        section: "upstream",
-        key: "url",
-        changes: InFile(AT_START),
-        // The text omits the password.
-        read: |config| config.upstream.as_ref().and_then(text),
-        write: |config, value| set(&mut config.upstream, value.server().map(Some)),
-    },
-    Setting {
-        section: "jobs",
-        key: "retention",
-        changes: Live,
-        read: |config| seconds(config.jobs.retention),
-        write: |config, value| set(&mut config.jobs.retention, value.seconds(0..=MAX_MS)),
-    },
-    Setting {
-        section: "jobs",
-        key: "max_history",
-        changes: Live,
-        read: |config| text(config.jobs.max_history),
-        write: |config, value| set(&mut config.jobs.max_history, value.number(1..=1_000)),
-    },
-    Setting {
-        section: "jobs",
-        key: "max_wait",
-        changes: Live,
-        read: |config| seconds(config.jobs.max_wait),
-        write: |config, value| set(&mut config.jobs.max_wait, value.seconds(0..=MAX_WAIT_MS)),
-    },
-    Setting {
-        section: "jobs",
-        key: "health_threshold",
-        changes: Live,
-        read: |config| text(config.jobs.backoff.health_threshold_us / 1_000_000),
-        write: |config, value| set(&mut config.jobs.backoff.health_threshold_us, value.seconds_us()),
-    },
-    Setting {
-        section: "jobs",
-        key: "backoff_base_ms",
-        changes: Live,
-        read: |config| text(config.jobs.backoff.base_us / 1_000),
-        write: |config, value| set(&mut config.jobs.backoff.base_us, value.ms_us(1..=MAX_BACKOFF_BASE_MS)),
-    },
-    Setting {
-        section: "jobs",
-        key: "backoff_max_exponent",
-        changes: Live,
-        read: |config| text(config.jobs.backoff.max_exponent),
-        write: |config, value| set(&mut config.jobs.backoff.max_exponent, value.number(0..=30)),
-    },
-    Setting {
-        section: "jobs",
-        key: "on_lost",
-        changes: Live,
-        read: |config| text(config.jobs.on_lost.name()),
-        write: |config, value| set(&mut config.jobs.on_lost, value.on_lost()),
-    },
-    Setting {
-        section: "queue",
-        key: "window",
-        changes: Live,
-        read: |config| text(config.queue.window),
-        write: |config, value| set(&mut config.queue.window, value.number(1..=window::MAX)),
-    },
-    Setting {
-        section: "queue",
-        key: "tick",
-        changes: Live,
-        read: |config| seconds(config.queue.tick),
-        write: |config, value| set(&mut config.queue.tick, value.seconds(TICK_MS)),
-    },
-    Setting {
-        section: "queue",
-        key: "aging_ticks",
-        changes: Live,
-        read: |config| text(config.queue.aging_ticks),
-        write: |config, value| set(&mut config.queue.aging_ticks, value.number(0..=MAX_AGING_TICKS)),
-    },
-    Setting {
-        section: "queue",
-        key: "base_weight",
-        changes: Live,
-        read: |config| text(config.queue.base_weight),
-        write: |config, value| set(&mut config.queue.base_weight, value.weight()),
-    },
-    Setting {
-        section: "queue",
-        key: "waiting_uses_slot",
-        changes: Live,
-        read: |config| text(config.queue.waiting_uses_slot),
-        write: |config, value| set(&mut config.queue.waiting_uses_slot, value.boolean()),
-    },
-    Setting {
-        section: "queue",
-        key: "catalogue",
-        changes: InFile(AT_START),
-        read: |config| path(config.queue.catalogue.as_ref()),
-        write: |config, value| set(&mut config.queue.catalogue, value.file().map(Some)),
-    },
-    Setting {
-        section: "workers",
-        key: "health_interval",
-        changes: InFile(AT_START),
-        read: |config| seconds(config.workers.health_interval),
-        write: |config, value| set(&mut config.workers.health_interval, value.seconds(10..=MAX_HEALTH_MS)),
-    },
-    Setting {
-        section: "workers",
-        key: "health_timeout",
-        changes: InFile(AT_START),
-        read: |config| seconds(config.workers.health_timeout),
-        write: |config, value| set(&mut config.workers.health_timeout, value.seconds(20..=MAX_HEALTH_MS)),
-    },
-    Setting {
-        section: "listener",
-        key: "names",
-        changes: InFile(ABOUT_A_MACHINE_REACHED),
-        read: |config| Some(config.listener_names.join(",")).filter(|names| !names.is_empty()),
-        write: |config, value| set(&mut config.listener_names, value.host_names()),
-    },
-    Setting {
-        section: "command",
-        key: "enabled",
-        changes: InFile(ABOUT_A_MACHINE),
-        read: |config| text(config.command.enabled),
-        write: |config, value| set(&mut config.command.enabled, value.boolean()),
-    },
-    Setting {
-        section: "command",
-        key: "max_jobs",
-        changes: Live,
-        read: |config| text(config.command.max_jobs),
-        write: |config, value| set(&mut config.command.max_jobs, value.number(1..=MAX_COMMANDS)),
-    },
-    Setting {
-        section: "command",
-        key: "max_output_bytes",
-        changes: InFile(AT_START),
-        read: |config| text(config.command.max_output_bytes),
-        write: |config, value| set(&mut config.command.max_output_bytes, value.number(0..=MAX_OUTPUT_BYTES)),
-    },
-    Setting {
-        section: "command",
-        key: "programs",
-        changes: InFile(ABOUT_A_MACHINE),
-        read: |config| config.command.programs.as_ref().map(|programs| programs.join(",")),
-        write: |config, value| set(&mut config.command.programs, value.programs().map(Some)),
-    },
-    Setting {
-        section: "command",
-        key: "env",
-        changes: InFile(ABOUT_A_MACHINE),
-        read: |config| config.command.env.as_ref().map(|names| names.join(",")),
-        write: |config, value| set(&mut config.command.env, value.variables().map(Some)),
-    },
-];
+pub const SETTINGS: &[Setting] = settings! {
+    [couchdb]
+    uuid: InFile("It is a part of every replication's id"), uuid = uuid();
 
-fn set<T>(place: &mut T, value: Result<T, Right>) -> Result<(), Right> {
-    *place = value?;
-    Ok(())
-}
+    [replicator]
+    max_jobs: Live, max_jobs = number(1..=100_000);
+    interval: Live, fair_share.rotation.interval = ms(INTERVAL_MS);
+    max_churn: Live, fair_share.rotation.max_churn = number(0..=MAX_CHURN);
+    startup_jitter: Live, fair_share.rotation.startup_jitter = ms(0..=MAX_JITTER_MS);
+    idle_turn: Live, fair_share.rotation.idle_turn = ms(100..=MAX_MS);
+    multiplex: Live, multiplex = multiplex();
+    fairness: Live, fair_share.fairness = fairness();
+    usage_coeff: Live, fair_share.rfc.usage_coeff = decimal(rfc::Rules::USAGE_COEFF);
+    priority_coeff: Live, fair_share.rfc.priority_coeff = decimal(rfc::Rules::PRIORITY_COEFF);
+    usage_interval: Live, fair_share.rfc.usage_interval_us = optional_ms_us(RFC_INTERVAL_MS)
+        or |config| config.fair_share.rfc().usage_interval_us;
+    priority_interval: Live, fair_share.rfc.priority_interval_us = optional_ms_us(RFC_INTERVAL_MS)
+        or |config| config.fair_share.rfc().priority_interval_us;
+    charge_interval: Live, fair_share.rfc.charge_interval_us = optional_ms_us(RFC_INTERVAL_MS)
+        or |config| config.fair_share.rfc().charge_interval_us;
+    max_history: Live, max_history = number(1..=1_000);
+    health_threshold: Live, backoff.health_threshold_us = seconds_us();
+    backoff_base_ms: Live, backoff.base_us = ms_us(1..=MAX_BACKOFF_BASE_MS);
+    backoff_max_exponent: Live, backoff.max_exponent = number(0..=30);
+    on_lost: Live, on_lost = on_lost();
+    worker_processes: Live, replication.worker_processes = number(1..=100);
+    worker_batch_size: Live, replication.worker_batch_size = optional_number(1..=100_000);
+    http_connections: Live, replication.http_connections = number(1..=10_000);
+    connection_timeout: Live, replication.connection_timeout = ms(1..=MAX_MS);
+    retries_per_request: Live, replication.retries_per_request = number(0..=100);
+    use_checkpoints: Live, replication.use_checkpoints = boolean();
+    checkpoint_interval: Live, replication.checkpoint_interval = ms(1..=MAX_MS);
+    use_bulk_get: Live, replication.use_bulk_get = boolean();
+    auth_plugins: Live, replication.auth_plugins = auth_plugins();
+    session_refresh_interval_sec: Live, replication.session_refresh_interval = seconds(10_000..=MAX_HEALTH_MS);
+    max_document_id_length: Live, replication.max_document_id_length = number_or_infinity(1..=MAX_DOCUMENT_ID_LENGTH);
+    missing_doc_retry_msec: Live, replication.missing_doc_retry = ms(0..=MAX_MISSING_MS);
+    valid_endpoint_protocols: Live, replication.endpoint_schemes = choices(&["http", "https"]);
+    valid_proxy_protocols: Live, replication.proxy_schemes = choices(&["http", "https", "socks5"]);
+    request_timeout: Live, replication.request_timeout = ms_or_infinity(1..=MAX_MS);
+    minimum_progress: Live, replication.minimum_progress.bytes = number(0..=MAX_MINIMUM_PROGRESS);
+    progress_interval: Live, replication.minimum_progress.interval = ms(1_000..=MAX_MS);
+    socket_options: Live, replication.socket_options = socket_options();
+    connection_close_interval: Live, connections.close_interval = ms(CLOSE_INTERVAL_MS);
+    connect_to: InFile(ABOUT_CONNECTIONS), connections.connect_to = connect_to();
+    verify_ssl_certificates: InFile(ABOUT_CONNECTIONS), connections.tls.verify = boolean();
+    ssl_trusted_certificates_file: InFile(ABOUT_CONNECTIONS), connections.tls.trusted_certificates_file = file();
+    ssl_certificate_max_depth: InFile(ABOUT_CONNECTIONS), connections.tls.max_depth = number(0..=MAX_CERTIFICATE_DEPTH);
+    cert_file: InFile(ABOUT_CONNECTIONS), connections.tls.cert_file = file();
+    key_file: InFile(ABOUT_CONNECTIONS), connections.tls.key_file = file();
+    // Readers may see that a password is set, but not the password.
+    password: InFile(ABOUT_CONNECTIONS), connections.tls.password = secret();
+    cluster_start_period: InFile(AT_START), periods.start = seconds(0..=MAX_PERIOD_MS);
+    cluster_quiet_period: InFile(AT_START), periods.quiet = seconds(0..=MAX_PERIOD_MS);
 
-fn path(file: Option<&PathBuf>) -> Option<String> {
-    file.map(|file| file.display().to_string())
-}
+    [upstream]
+    // The text omits the password.
+    url: InFile(AT_START), upstream = server();
 
-fn text(value: impl ToString) -> Option<String> {
-    Some(value.to_string())
-}
+    [jobs]
+    retention: Live, jobs.retention = seconds(0..=MAX_MS);
+    max_history: Live, jobs.max_history = number(1..=1_000);
+    max_wait: Live, jobs.max_wait = seconds(0..=MAX_WAIT_MS);
+    health_threshold: Live, jobs.backoff.health_threshold_us = seconds_us();
+    backoff_base_ms: Live, jobs.backoff.base_us = ms_us(1..=MAX_BACKOFF_BASE_MS);
+    backoff_max_exponent: Live, jobs.backoff.max_exponent = number(0..=30);
+    on_lost: Live, jobs.on_lost = on_lost();
+
+    [queue]
+    window: Live, queue.window = number(1..=window::MAX);
+    tick: Live, queue.tick = seconds(TICK_MS);
+    aging_ticks: Live, queue.aging_ticks = number(0..=MAX_AGING_TICKS);
+    base_weight: Live, queue.base_weight = weight();
+    waiting_uses_slot: Live, queue.waiting_uses_slot = boolean();
+    catalogue: InFile(AT_START), queue.catalogue = file();
+
+    [workers]
+    health_interval: InFile(AT_START), workers.health_interval = seconds(10..=MAX_HEALTH_MS);
+    health_timeout: InFile(AT_START), workers.health_timeout = seconds(20..=MAX_HEALTH_MS);
+
+    [listener]
+    names: InFile(ABOUT_A_MACHINE_REACHED), listener_names = host_names();
+
+    [command]
+    enabled: InFile(ABOUT_A_MACHINE), command.enabled = boolean();
+    max_jobs: Live, command.max_jobs = number(1..=MAX_COMMANDS);
+    max_output_bytes: InFile(AT_START), command.max_output_bytes = number(0..=MAX_OUTPUT_BYTES);
+    programs: InFile(ABOUT_A_MACHINE), command.programs = programs();
+    env: InFile(ABOUT_A_MACHINE), command.env = variables();
+};
 
 impl Setting {
     /// The setting of this name.

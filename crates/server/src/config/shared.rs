@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   PUT /_node/…/_config ──▶ ("config", section, key) ──▶ every server: its file, and the rows over it
-//!                            ("config_vs") ─── watched ──▶ what changed is in force at once
+//!                            ("config_vs") ─── watched ──▶ a change applies immediately
 //! ```
 //!
-//! A row holds a setting's text as in the file, and overrides the file. A server checks a value before it writes it. A server of another release may
-//! still be unable to use a row: it logs the problem and ignores the row.
+//! A row holds a setting's text as in the file, and overrides the file. A server checks a value before it writes it. A
+//! server of another release may still be unable to use a row: it logs the problem and ignores the row.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use turnwise_store::{Isolation, MaybeStoreError, RangeRead, Store, Transaction};
 use super::entry::{Entry, MAX_TENANTS, MAX_TYPES};
 use super::{Changes, Config, SETTINGS, TENANT_SHARES, TYPE_TIMEOUTS, effect};
 
-/// Maximum number of rows that are read: every setting, and twice the maximum of tenants and types. Two requests that add the last ones at the same
-/// time do not conflict.
+/// Maximum number of rows that are read: every setting, and twice the maximum of tenants and types. Two requests that
+/// add the last ones at the same time do not conflict.
 const MAX_ROWS: usize =
     SETTINGS.len() + 2 * (MAX_TENANTS * TENANT_SHARES.len() + MAX_TYPES * TYPE_TIMEOUTS.len());
 /// Longest value, in bytes.
@@ -83,7 +83,8 @@ impl Shared {
         Shared { store, ..self.clone() }
     }
 
-    /// Applies those settings of a new file that can change at run time. Returns the settings that need a restart, as section and key.
+    /// Applies those settings of a new file that can change at run time. Returns the settings that need a restart, as
+    /// section and key.
     pub fn reload(&self, file: Config) -> Vec<(&'static str, String)> {
         let new = self.file.borrow().reloaded(file.clone());
         let values = |config| {
@@ -175,7 +176,7 @@ impl Shared {
                         seen
                     }
                     Err(error) => {
-                        tracing::error!(%error, "cannot read the shared settings: tries again");
+                        tracing::error!(%error, "cannot read the shared settings; retrying");
                         self.store.runtime().sleep(ERROR_PAUSE).await;
                         continue;
                     }
@@ -183,7 +184,7 @@ impl Shared {
                 let changed = match self.store.watch(self.keys.config_versionstamp(), seen).await {
                     Ok(changed) => changed,
                     Err(error) => {
-                        tracing::error!(%error, "cannot watch the shared settings: looks again soon");
+                        tracing::error!(%error, "cannot watch the shared settings; retrying");
                         self.store.runtime().sleep(ERROR_PAUSE).await;
                         continue;
                     }
@@ -216,9 +217,13 @@ impl Shared {
             match written {
                 Ok(Ok(())) => {}
                 Ok(Err(right)) => {
-                    tell(format!("the shared setting [{section}] {key} = {value} is left: expected {right}"));
+                    tell(format!(
+                        "the shared setting [{section}] {key} = {value} is ignored: expected {right}"
+                    ));
                 }
-                Err(_) => tell(format!("the shared setting [{section}] {key} is none of this release's")),
+                Err(_) => tell(format!(
+                    "the shared setting [{section}] {key} is unknown to this release, and is ignored"
+                )),
             }
         }
         let names = rows.keys().filter_map(|(section, key)| effect::missing(&config, section, key));
@@ -249,7 +254,7 @@ fn check_room(rows: &Rows, entry: Entry<'_>) -> Result<(), Refused> {
     if named < most {
         return Ok(());
     }
-    Err(Refused::Wrong(format!("at most {most} {what}: leave the others to the default")))
+    Err(Refused::Wrong(format!("at most {most} {what}: remove one to add another")))
 }
 
 async fn read(tx: &Transaction, keys: &Keyspace) -> Result<Rows, Error> {

@@ -165,7 +165,7 @@ fn the_upstreams_password_is_shown_nowhere() {
 }
 
 #[test]
-fn what_is_not_used_is_told_with_its_place_and_without_its_value() {
+fn ignored_entries_are_reported_with_their_place_and_without_their_value() {
     let (config, ignored) = parse(
         "[admins]\nadmin = secret\n\n[replicator]\nibrowse_options = 5\npasswort = secret\n\
          [log]\nlevel = info\n",
@@ -186,7 +186,7 @@ fn the_last_of_two_settings_counts() {
 }
 
 #[test]
-fn a_bad_value_is_refused_with_file_line_and_what_would_be_right() {
+fn an_invalid_value_is_refused_with_file_line_and_valid_values() {
     let cases = [
         ("max_jobs = many", "a whole number from 1 to 100000"),
         ("max_jobs = 0", "a whole number from 1 to 100000"),
@@ -327,7 +327,7 @@ fn tenants_are_named_as_they_are_written_and_up_to_a_bound() {
 }
 
 #[test]
-fn the_rfc_goes_by_the_cycle_unless_it_is_told_otherwise() {
+fn the_intervals_of_rfc_default_to_the_cycle() {
     let rfc = |text: &str| parse(&format!("[replicator]\n{text}")).0.fair_share.rfc();
     assert_eq!(rfc(""), rfc::Rules::default());
     let expected = rfc::Rules {
@@ -396,9 +396,9 @@ fn every_setting_is_read_as_it_is_written() {
 
 /// `docs/configuration.md` has a row for each setting, which states whether it can change while servers run.
 #[test]
-fn the_documentation_tells_every_setting() {
+fn the_documentation_has_every_setting() {
     let text = include_str!("../../../../docs/configuration.md");
-    let (_, used) = text.split_once("## Used").unwrap();
+    let (_, used) = text.split_once("## Settings").unwrap();
     let (used, _) = used.split_once("\n## ").unwrap();
     let mut section = String::new();
     let mut told = Vec::new();
@@ -463,7 +463,7 @@ fn a_setting_without_an_effect_is_warned_about() {
 }
 
 #[test]
-fn a_file_that_is_read_again_changes_what_can_change_and_nothing_else() {
+fn a_reloaded_file_changes_only_live_settings() {
     let (file, _) = parse(
         "[couchdb]\nuuid = b0000000000000000000000000000025\n[replicator]\nmax_jobs = 7\nfairness = rfc\nidle_turn = 1005\n\
          connection_close_interval = 130\nconnect_to = a:1:b:2\nverify_ssl_certificates = false\ncluster_quiet_period = 28\n\

@@ -1,4 +1,4 @@
-//! Parses the text of settings, and formats their values.
+//! Parses the text of settings.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use turnwise_policy::fair_share::Fairness;
 use turnwise_policy::predictive_queue::contention::Weight;
 use turnwise_replicator::multiplex::Mode;
 use turnwise_replicator::upstream::Address;
-use turnwise_replicator::{AuthPlugin, SocketOptions};
+use turnwise_replicator::{AuthPlugin, ConnectTo, Secret, SocketOptions};
 
 use crate::http::Authority;
 
@@ -33,6 +33,10 @@ impl Value<'_> {
     {
         let number = self.0.parse().ok().filter(|number| allowed.contains(number));
         number.ok_or_else(|| format!("a whole number from {} to {}", allowed.start(), allowed.end()))
+    }
+
+    pub fn optional_number(self, allowed: RangeInclusive<usize>) -> Result<Option<usize>, Right> {
+        self.number(allowed).map(Some)
     }
 
     /// A whole number, or [`INFINITY`].
@@ -80,8 +84,16 @@ impl Value<'_> {
     }
 
     /// A file of this machine. A relative path would depend on the working directory.
-    pub fn file(self) -> Result<PathBuf, Right> {
-        if self.0.starts_with('/') { Ok(self.0.into()) } else { Err("an absolute path".to_owned()) }
+    pub fn file(self) -> Result<Option<PathBuf>, Right> {
+        if self.0.starts_with('/') { Ok(Some(self.0.into())) } else { Err("an absolute path".to_owned()) }
+    }
+
+    pub fn connect_to(self) -> Result<ConnectTo, Right> {
+        self.0.parse()
+    }
+
+    pub fn secret(self) -> Result<Option<Secret>, Right> {
+        Ok(Some(Secret::new(self.0)))
     }
 
     pub fn socket_options(self) -> Result<SocketOptions, Right> {
@@ -96,6 +108,11 @@ impl Value<'_> {
     /// Milliseconds, as µs.
     pub fn ms_us(self, allowed: RangeInclusive<i64>) -> Result<i64, Right> {
         Ok(self.number(allowed)? * 1_000)
+    }
+
+    /// Milliseconds, as µs.
+    pub fn optional_ms_us(self, allowed: RangeInclusive<i64>) -> Result<Option<i64>, Right> {
+        self.ms_us(allowed).map(Some)
     }
 
     /// A duration in seconds, with up to three decimals. Its bounds are in ms.
@@ -163,37 +180,32 @@ impl Value<'_> {
     }
 
     /// Programs: names or absolute paths. A relative path would depend on the working directory.
-    pub fn programs(self) -> Result<Vec<String>, Right> {
+    pub fn programs(self) -> Result<Option<Vec<String>>, Right> {
         let list = self.list()?;
         let right = list.iter().all(|text| text.starts_with('/') || !text.contains('/'));
-        if right { Ok(list) } else { Err("names, or absolute paths, separated by commas".to_owned()) }
+        if right { Ok(Some(list)) } else { Err("names, or absolute paths, separated by commas".to_owned()) }
     }
 
     /// Names of environment variables, or prefixes that end with `*`.
-    pub fn variables(self) -> Result<Vec<String>, Right> {
+    pub fn variables(self) -> Result<Option<Vec<String>>, Right> {
         let list = self.list()?;
         let name = |text: &str| {
             let name = text.strip_suffix('*').unwrap_or(text);
             !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
         };
         let right = "names of letters, digits and _, or their beginnings and *, separated by commas";
-        if list.iter().all(|text| name(text)) { Ok(list) } else { Err(right.to_owned()) }
+        if list.iter().all(|text| name(text)) { Ok(Some(list)) } else { Err(right.to_owned()) }
     }
 
     /// A server's URL, with a login.
-    pub fn server(self) -> Result<Address, Right> {
-        Address::parse(self.0).map_err(|error| {
+    pub fn server(self) -> Result<Option<Address>, Right> {
+        Address::parse(self.0).map(Some).map_err(|error| {
             format!("a server's URL like http://user:password@host:5984/: this one {}", error.problem)
         })
     }
 
-    pub fn uuid(self) -> Result<String, Right> {
+    pub fn uuid(self) -> Result<Option<String>, Right> {
         let is_hex = self.0.len() == 32 && self.0.bytes().all(|byte| byte.is_ascii_hexdigit());
-        if is_hex { Ok(self.0.to_owned()) } else { Err("32 hexadecimal digits".to_owned()) }
+        if is_hex { Ok(Some(self.0.to_owned())) } else { Err("32 hexadecimal digits".to_owned()) }
     }
-}
-
-/// A duration in the form that [`Value::seconds`] reads.
-pub(super) fn seconds(length: Duration) -> Option<String> {
-    Some(length.as_secs_f64().to_string())
 }

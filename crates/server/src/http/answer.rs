@@ -19,8 +19,8 @@ const PIECES_AHEAD: usize = 4;
 const READER_TIMEOUT: Duration = Duration::from_secs(300);
 /// Approximate size of a piece, in bytes. Rows are collected into pieces.
 const PIECE_BYTES: usize = 32 << 10;
-/// Approximate total size of the rows in memory that are not written yet, in bytes. It exceeds the pieces ahead, so that a slow reader costs few
-/// transactions.
+/// Approximate total size of the rows in memory that are not written yet, in bytes. It exceeds the pieces ahead, so
+/// that a slow reader costs few transactions.
 const BATCH_BYTES: usize = 256 << 10;
 
 /// A JSON response that ends with a newline, as CouchDB's do.
@@ -52,8 +52,8 @@ pub(crate) fn with_header(mut response: Response, name: HeaderName, value: &str)
     response
 }
 
-/// The writer of a streamed response. The response ends when the writer is dropped. If the writer was not [finished](Pieces::finish), the reader sees
-/// a truncated response.
+/// The writer of a streamed response. The response ends when the writer is dropped. If the writer was not
+/// [finished](Pieces::finish), the reader sees a truncated response.
 pub(crate) struct Pieces {
     to: mpsc::Sender<Result<Bytes, Broken>>,
     buffer: Vec<u8>,
@@ -63,7 +63,7 @@ pub(crate) struct Pieces {
 
 /// The response could not be completed, or its reader is gone.
 #[derive(Debug, thiserror::Error)]
-#[error("the answer broke off")]
+#[error("the response ended early")]
 pub(crate) struct Broken;
 
 impl Pieces {
@@ -124,7 +124,7 @@ impl Pieces {
         let end = match written {
             Ok(()) => self.flush().await,
             Err(error) => {
-                tracing::warn!(reason = error.reason, "a long answer broke off");
+                tracing::warn!(reason = error.reason, "a streamed response ended early");
                 self.to.send(Err(Broken)).await.map_err(|_| Broken)
             }
         };
@@ -133,8 +133,8 @@ impl Pieces {
     }
 }
 
-/// Rows that one transaction reads, and that are written after its end. A transaction lives for seconds, and a slow reader may take much longer, so
-/// no transaction is open while a writer waits for its reader.
+/// Rows that one transaction reads, and that are written after its end. A transaction lives for seconds, and a slow
+/// reader may take much longer, so no transaction is open while a writer waits for its reader.
 #[derive(Default)]
 pub(crate) struct Batch {
     rows: Vec<Box<RawValue>>,
@@ -150,7 +150,8 @@ impl Batch {
         Ok(())
     }
 
-    /// Whether the batch should be written now. The row that fills a batch is its last one, so its size is at most the limit plus one row.
+    /// Whether the batch should be written now. The row that fills a batch is its last one, so its size is at most the
+    /// limit plus one row.
     pub fn is_full(&self) -> bool {
         self.bytes >= BATCH_BYTES
     }
@@ -161,7 +162,8 @@ impl Batch {
     }
 }
 
-/// A response that `write` produces while the client reads it, so that it is never complete in memory. `write` returns the pieces and its result.
+/// A response that `write` produces while the client reads it, so that it is never complete in memory. `write` returns
+/// the pieces and its result.
 pub(crate) fn in_pieces<F, Fut>(write: F) -> Response
 where
     F: FnOnce(Pieces) -> Fut,

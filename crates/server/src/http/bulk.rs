@@ -25,7 +25,8 @@ const WRITE_BYTES: usize = 2 * MAX_BODY_BYTES;
 /// Number of documents that one transaction reads.
 const READ_BATCH: usize = 100;
 
-/// Writes documents independently, as in CouchDB: some may conflict while others are written. But if one document is invalid, none is written.
+/// Writes documents independently, as in CouchDB: some may conflict while others are written. But if one document is
+/// invalid, none is written.
 pub(super) async fn bulk_docs(app: &App, call: &Call, body: Body, db: &str) -> Result<Response, ApiError> {
     let (body, _room) =
         request::json_rows(app, body, &call.headers, ("docs", REQUEST_BYTES), Cost::DOCUMENTS).await?;
@@ -113,8 +114,9 @@ impl MaybeStoreError for BatchError {
     }
 }
 
-/// Writes a batch in one transaction: at least its first document, and as many as the store allows. If a document fails, the transaction is repeated
-/// without it, so that no document is written partially. Returns the result of each document, in order.
+/// Writes a batch in one transaction: at least its first document, and as many as the store allows. If a document
+/// fails, the transaction is repeated without it, so that no document is written partially. Returns the result of each
+/// document, in order.
 async fn write_batch(app: &App, db: &str, batch: &[Draft]) -> Result<Vec<Value>, ApiError> {
     let (keys, settings) = (&app.keys, &app.settings.get());
     let mut failed: Vec<Option<Error>> = vec![None; batch.len()];

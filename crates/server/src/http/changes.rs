@@ -172,7 +172,8 @@ pub(super) async fn changes(app: &App, call: &Call, body: Body, db: &str) -> Res
 struct Writer {
     app: App,
     query: Query,
-    /// The creation time of this database. If another database takes its name, that one's sequence numbers are meaningless for this feed.
+    /// The creation time of this database. If another database takes its name, that one's sequence numbers are
+    /// meaningless for this feed.
     created_us: i64,
     /// The sequence number that the feed has reached.
     at: i64,

@@ -1,5 +1,5 @@
-//! `/_node/{name}/_config`: reads and changes settings with CouchDB's names, values and errors. In contrast to CouchDB, a change applies to all
-//! nodes, regardless of the node in the path.
+//! `/_node/{name}/_config`: reads and changes settings with CouchDB's names, values and errors. In contrast to CouchDB,
+//! a change applies to all nodes, regardless of the node in the path.
 
 use std::collections::BTreeMap;
 

@@ -1,13 +1,15 @@
 //! Rejects requests that a page of another site can make a browser send, before a handler reads them.
 //!
-//! **Model.** Every client that reaches turnwise's port is an administrator. The browser of a person who can reach the port also runs pages of other
-//! sites. Such a page can send requests without permission in three ways: under its own name, whose DNS record it points at this server (rebinding,
-//! which also lets it read the responses); as a form (`POST` with one of three content types, or with none); and as a script, with the page's origin
-//! in the header `Origin`.
+//! **Model.** Every client that reaches turnwise's port is an administrator. The browser of a person who can reach the
+//! port also runs pages of other sites. Such a page can send requests without permission in three ways. It can use its
+//! own name, whose DNS record it points at this server (rebinding, which also lets it read the responses). It can send
+//! a form (`POST` with one of three content types, or with none). And its script can send requests, with the page's
+//! origin in the header `Origin`.
 //!
-//! **Rules.** `Host` must be a name of this listener. A `POST` must have the content type JSON, which no form can send. A method that changes data
-//! must not come from another origin. Programs other than browsers do not send what these rules reject, with one exception: they may use a name that
-//! the server does not know. `[listener] names` adds such names.
+//! **Rules.** `Host` must be a name of this listener. A `POST` must have the content type JSON, which no form can send.
+//! A method that changes data must not come from another origin. Programs other than browsers do not send what these
+//! rules reject, with one exception: they may use a name that the server does not know. `[listener] names` adds such
+//! names.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -94,8 +96,8 @@ impl Names {
 
     /// Whether a request may name this host.
     ///
-    /// An address instead of a name cannot be rebound, because no DNS record is involved. So a server that other machines reach accepts every
-    /// address: behind address translation it does not know its own.
+    /// An address instead of a name cannot be rebound, because no DNS record is involved. So a server that other
+    /// machines reach accepts every address: behind address translation it does not know its own.
     fn admit(&self, host: &Authority) -> bool {
         match host.address() {
             _ if self.any => true,
@@ -189,7 +191,7 @@ impl Names {
                 status: StatusCode::FORBIDDEN,
                 code: codes::FORBIDDEN,
                 reason: "the header Origin names another site",
-                hint: "a page of another site may not change anything here; programs leave the header out",
+                hint: "a page of another site must not change anything here; programs must omit the header",
             });
         }
         Ok(())
@@ -233,7 +235,7 @@ impl Names {
             false => Err(Refusal {
                 status: StatusCode::FORBIDDEN,
                 code: codes::FORBIDDEN,
-                reason: "the header Host is no name of this server",
+                reason: "the header Host is not a name of this server",
                 hint: "reach it by its address, by localhost or by the name of --advertise, or add the name to [listener] names",
             }),
         }
@@ -261,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_read_as_urls_have_them() {
+    fn hosts_are_parsed_as_in_urls() {
         let read = |text: &str| Authority::parse(text).map(|read| (read.name, read.port));
         for (text, name, port) in [
             ("localhost", "localhost", None),

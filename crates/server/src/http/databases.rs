@@ -43,7 +43,7 @@ fn find<T>(found: Result<T, Error>) -> Result<T, ApiError> {
 
 pub(super) async fn create(app: &App, call: &Call, db: &str) -> Result<Response, ApiError> {
     if names::is_mirror(db) {
-        let reason = "names below `upstream/` are those of mirrors, which turnwise makes itself where `[upstream] url` is set: \
+        let reason = "names that begin with `upstream/` are reserved for mirrors, which turnwise creates if `[upstream] url` is set: \
                       create the database on that server, or choose another name";
         return Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", reason));
     }

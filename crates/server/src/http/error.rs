@@ -104,7 +104,7 @@ impl From<StoreError> for ApiError {
             }
             StoreError::UnknownOutcome(_) => {
                 tracing::debug!(%error, "a request has an unknown outcome");
-                let reason = "it is unknown whether the request took effect; look before trying again";
+                let reason = "it is unknown whether the request took effect; check before you try again";
                 ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "unknown_outcome", reason)
             }
             StoreError::TooLarge { .. } | StoreError::TooMany { .. } => ApiError::new(
@@ -128,7 +128,7 @@ pub(crate) fn retry_later(response: Response) -> Response {
 /// An error that only a bug or a broken disk can cause.
 pub(crate) fn internal(error: &dyn std::error::Error) -> ApiError {
     tracing::error!(%error, "a request failed");
-    let reason = "the server could not do this; its log tells why";
+    let reason = "the server failed to handle this request; its log has the reason";
     ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", reason)
 }
 

@@ -1,8 +1,9 @@
 //! Unread request bodies are drained for a while.
 //!
-//! The server often rejects a request by its head: its path, its method, its declared length. Most clients send the whole body before they read the
-//! response. If the server closed the connection with unread bytes, it would reset the connection, and the client would see a connection error
-//! instead of the reason. So the server reads and drops the rest of a body, within limits.
+//! The server often rejects a request by its head: its path, its method, its declared length. Most clients send the
+//! whole body before they read the response. If the server closed the connection with unread bytes, it would reset the
+//! connection. The client would then see a connection error instead of the reason. So the server reads and drops the
+//! rest of a body, within limits.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

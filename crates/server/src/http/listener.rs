@@ -22,8 +22,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long active responses may take once the server stops.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// Serves until `stop` is cancelled, then completes active responses and returns. While `most` connections are open, further ones wait to be
-/// accepted.
+/// Serves until `stop` is cancelled, then completes active responses and returns. While `most` connections are open,
+/// further ones wait to be accepted.
 pub(crate) async fn serve(listener: TcpListener, most: usize, router: Router, stop: CancellationToken) {
     let room = Arc::new(Semaphore::new(most));
     let mut connections = JoinSet::new();
@@ -39,7 +39,7 @@ pub(crate) async fn serve(listener: TcpListener, most: usize, router: Router, st
     let drained =
         tokio::time::timeout(DRAIN, async { while connections.join_next().await.is_some() {} }).await;
     if drained.is_err() {
-        tracing::warn!(connections = connections.len(), "some connections did not end: closed");
+        tracing::warn!(connections = connections.len(), "closed the connections that did not end in time");
         connections.shutdown().await;
     }
 }
@@ -50,12 +50,12 @@ async fn accept(
     stop: &CancellationToken,
 ) -> Option<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
     let accepted = async {
-        let permit = room.clone().acquire_owned().await.expect("nobody closes it");
+        let permit = room.clone().acquire_owned().await.expect("the semaphore is never closed");
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => return (stream, permit),
                 Err(error) => {
-                    tracing::warn!(%error, "cannot take a connection");
+                    tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }

@@ -116,9 +116,9 @@ impl App {
             .with_state(self)
     }
 
-    /// Waits for a turn to write documents of a database. All writes of a database take the next sequence number, so only one of several concurrent
-    /// writes can commit. Serial writes avoid conflicts and their pauses. Correctness does not depend on it: other processes and ending jobs write
-    /// without a turn.
+    /// Waits for a turn to write documents of a database. All writes of a database take the next sequence number, so
+    /// only one of several concurrent writes can commit. Serial writes avoid conflicts and their pauses. Correctness
+    /// does not depend on it: other processes and ending jobs write without a turn.
     pub async fn turn(&self, db: &str) -> tokio::sync::MutexGuard<'_, ()> {
         let mut hasher = std::hash::DefaultHasher::new();
         db.hash(&mut hasher);

@@ -1,7 +1,8 @@
 //! `POST /_replicate`: a replication without a document.
 //!
-//! The replication is an ordinary job. It survives the server's end, and a continuous one is retried after a crash, whereas CouchDB forgets it. A
-//! one-shot job has one attempt, as in CouchDB: its first crash is the response, and the client may repeat the request.
+//! The replication is an ordinary job. It survives the server's end, and a continuous one is retried after a crash,
+//! whereas CouchDB forgets it. A one-shot job has one attempt, as in CouchDB: its first crash is the response, and the
+//! client may repeat the request.
 
 use axum::body::Body;
 use axum::http::StatusCode;
@@ -72,7 +73,8 @@ fn named_id(body: &Map<String, Value>) -> Result<Option<String>, ApiError> {
     }
 }
 
-/// The replication id, which may need the code of a filter function from the source. Every error on the way is a 404, as in CouchDB.
+/// The replication id, which may need the code of a filter function from the source. Every error on the way is a 404,
+/// as in CouchDB.
 async fn replication_id(app: &App, replication: &Replication) -> Result<String, ApiError> {
     let uuid = &app.settings.get().server_uuid;
     let late = app.store.runtime().sleep(FETCH_TIMEOUT);
@@ -80,7 +82,7 @@ async fn replication_id(app: &App, replication: &Replication) -> Result<String, 
         id = turnwise_replicator::replication_id(replication, &app.client, uuid) => id,
         () = late => {
             let reason =
-                format!("the source did not tell its filter's code within {} s", FETCH_TIMEOUT.as_secs());
+                format!("the source did not send its filter's code within {} s", FETCH_TIMEOUT.as_secs());
             return Err(ApiError::not_found(reason));
         }
     };
@@ -138,8 +140,9 @@ fn is_gone(job: &Job) -> bool {
     job.state().is_final() || job.then() == Then::Remove || job.cancel_requested() && job.then() == Then::Keep
 }
 
-/// Ensures that a job for the request exists, and joins a job that does the same. Returns the job's latest event at that time: an earlier end is not
-/// the end of this request. Times cannot decide this, because the clock of another node may have written them.
+/// Ensures that a job for the request exists, and joins a job that does the same. Returns the job's latest event at
+/// that time: an earlier end is not the end of this request. Times cannot decide this, because the clock of another
+/// node may have written them.
 async fn start(
     app: &App,
     replication: &Replication,
@@ -274,7 +277,7 @@ fn report(replication: &Replication, result: &RawValue) -> Response {
 
 /// A completed job without a result.
 #[derive(Debug, thiserror::Error)]
-#[error("a completed replication has left no result")]
+#[error("a completed replication has no result")]
 struct NoResult;
 
 /// The response of a replication that failed: 500 as in CouchDB, whatever the cause, except for missing permissions.

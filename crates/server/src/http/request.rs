@@ -19,8 +19,8 @@ use super::rows::Listed;
 pub(crate) const DOCUMENT_BYTES: usize = MAX_BODY_BYTES + (64 << 10);
 /// Largest body of any other request, in bytes.
 pub(crate) const REQUEST_BYTES: usize = 16 << 20;
-/// Maximum number of values in a tree of JSON: elements of arrays, and members of objects. Each takes up to about 150 bytes, however short its text
-/// is.
+/// Maximum number of values in a tree of JSON: elements of arrays, and members of objects. Each takes up to about 150
+/// bytes, however short its text is.
 pub(crate) const MAX_VALUES: usize = 200_000;
 /// How long a client may take to send its body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -60,7 +60,7 @@ impl Params {
     /// A parameter that is a whole number from 0 on.
     pub fn number(&self, name: &str) -> Result<Option<usize>, ApiError> {
         let Some(text) = self.get(name) else { return Ok(None) };
-        let wrong = || ApiError::query(format!("{name} must be an integer from 0 on"));
+        let wrong = || ApiError::query(format!("{name} must be a whole number, 0 or more"));
         text.parse().map(Some).map_err(|_| wrong())
     }
 
@@ -72,7 +72,7 @@ impl Params {
         let value = serde_json::from_str(text);
         value
             .map(Some)
-            .map_err(|_| ApiError::bad_request(format!("`{name}` must be JSON: a string needs its quotes")))
+            .map_err(|_| ApiError::bad_request(format!("`{name}` must be JSON: a string needs quotes")))
     }
 
     /// A parameter that is a JSON string.
@@ -113,7 +113,7 @@ pub(crate) async fn bytes(
         let mut pieces = body.into_data_stream();
         while let Some(piece) = pieces.next().await {
             // The body is truncated: the client is gone, and does not read this response.
-            let piece = piece.map_err(|_| ApiError::bad_request("the request's body broke off"))?;
+            let piece = piece.map_err(|_| ApiError::bad_request("the request's body ended early"))?;
             if text.len() + piece.len() > limit {
                 return Err(too_large(limit));
             }
@@ -129,7 +129,7 @@ pub(crate) async fn bytes(
         Err(_) => Err(ApiError::new(
             StatusCode::REQUEST_TIMEOUT,
             "timeout",
-            "the request's body did not come in time",
+            "the request's body did not arrive in time",
         )),
     }
 }
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_told_apart_from_what_is_no_json() {
+    fn a_value_that_is_no_object_and_invalid_json_have_different_errors() {
         for (text, reason) in
             [("[]", "otherwise"), ("1", "otherwise"), ("{", "ends too early"), ("{x}", "a mistake at line 1")]
         {

@@ -1,8 +1,8 @@
 //! Memory for request bodies: one budget for all requests of the process.
 //!
-//! A request reserves memory before its body is read, in proportion to what processing the body may need, and frees it when it is complete. If the
-//! budget is used up, further requests wait unread for a while, and then receive the advice to retry. Small requests need no reservation, so they are
-//! always served.
+//! A request reserves memory before its body is read, in proportion to what processing the body may need, and frees it
+//! when it is complete. If the budget is used up, further requests wait unread for a while, and then receive the advice
+//! to retry. Small requests need no reservation, so they are always served.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -97,7 +97,7 @@ impl Room {
         let kb = cost.bytes(body).div_ceil(1 << 10).min(self.kb);
         let taking = self.free.clone().acquire_many_owned(u32::try_from(kb).unwrap_or(u32::MAX));
         match tokio::time::timeout(self.patience, taking).await {
-            Ok(permit) => Ok(Held(Some(permit.expect("nobody closes it")))),
+            Ok(permit) => Ok(Held(Some(permit.expect("the semaphore is never closed")))),
             Err(_) => Err(Full),
         }
     }
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_finds_no_room_in_time_is_told_so_and_small_bodies_need_none() {
+    async fn a_body_without_room_in_time_is_refused_and_small_bodies_need_none() {
         let room = Room { patience: Duration::ZERO, ..Room::of_kb(64 << 10) };
         let held = room.take(16 << 20, Cost::ROWS).await.unwrap();
         assert!(held.is_some());

@@ -1,7 +1,7 @@
 //! Routing: a pure function from a path to a target.
 //!
-//! Database names contain slashes. Clients write them in two ways: as one segment, `prefix%2F_replicator` (CouchDB's way), or unencoded. So the
-//! segments up to the one that ends in `_replicator` are joined.
+//! Database names contain slashes. Clients write them in two ways: as one segment, `prefix%2F_replicator` (CouchDB's
+//! way), or unencoded. So the segments up to the one that ends in `_replicator` are joined.
 
 use percent_encoding::percent_decode_str;
 use turnwise_replicator::documents::names;

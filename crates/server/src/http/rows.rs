@@ -111,7 +111,7 @@ impl<'de> Visitor<'de> for Outer<'_> {
             }
             let value = map.next_value::<&RawValue>()?.get();
             if value.len() > MAX_MEMBER_BYTES || listed.members.len() >= MAX_MEMBERS {
-                return Err(A::Error::custom("too much beside the rows"));
+                return Err(A::Error::custom("too many or too large members beside the rows"));
             }
             listed.members.insert(name.into_owned(), serde_json::from_str(value).map_err(A::Error::custom)?);
         }
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_found_where_they_stand() {
+    fn rows_are_found_at_their_positions() {
         let found = listed(r#" {"new_edits": false, "docs" : [ {"a": "]"} ,2, "\"x", [] ], "x": {"y": 1}} "#)
             .unwrap();
         assert_eq!(Value::Object(found.members), serde_json::json!({"new_edits": false, "x": {"y": 1}}));
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_rows_two_by_two() {
+    fn members_are_pairs_of_rows() {
         let rows = Rows::of_object(Bytes::from_static(br#"{"a\"": ["1-x"], "b": 2}"#)).unwrap();
         let shown: Vec<_> = rows.iter().map(|row| std::str::from_utf8(row).unwrap()).collect();
         assert_eq!(shown, [r#""a\"""#, r#"["1-x"]"#, r#""b""#, "2"]);

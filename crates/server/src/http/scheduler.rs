@@ -39,8 +39,8 @@ pub(super) async fn jobs(app: &App, call: &Call) -> Result<Response, ApiError> {
     }))
 }
 
-/// Jobs that have ended, or are stopping because they were cancelled, no longer belong to the scheduler. Their records are kept for clients that wait
-/// for their end.
+/// Jobs that have ended, or are stopping because they were cancelled, no longer belong to the scheduler. Their records
+/// are kept for clients that wait for their end.
 fn is_scheduled(job: &Job) -> bool {
     !job.state().is_final() && !job.cancel_requested()
 }

@@ -139,7 +139,7 @@ impl Reader {
     }
 }
 
-fn told(answer: &Value, rows: &str) -> Vec<String> {
+fn sent(answer: &Value, rows: &str) -> Vec<String> {
     answer[rows].as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect()
 }
 
@@ -154,7 +154,7 @@ async fn a_slow_reader_gets_all_documents() {
         let answer = reader.rest().await;
         expected.drain(..2);
         expected.truncate(140);
-        assert_eq!(told(&answer, "rows"), expected);
+        assert_eq!(sent(&answer, "rows"), expected);
         assert_eq!(answer["rows"][139]["doc"]["_id"], expected[139]);
     }
 }
@@ -166,12 +166,12 @@ async fn a_slow_reader_gets_the_documents_that_it_names() {
     let answer = world.call("POST", Part::AllDocs, "include_docs=true", keys).await;
     let reader = Reader::new(answer).await;
     world.clock.advance(LONG);
-    assert_eq!(told(&reader.rest().await, "rows"), ids("a"));
+    assert_eq!(sent(&reader.rest().await, "rows"), ids("a"));
     let wanted: Vec<Value> = ids("a").into_iter().map(|id| json!({ "id": id })).collect();
     let reader = Reader::new(world.call("POST", Part::BulkGet, "", json!({ "docs": wanted })).await).await;
     world.clock.advance(LONG);
     let answer = reader.rest().await;
-    assert_eq!(told(&answer, "results"), ids("a"));
+    assert_eq!(sent(&answer, "results"), ids("a"));
     let results = answer["results"].as_array().unwrap();
     assert!(results.iter().all(|row| row["docs"][0]["ok"]["_id"] == row["id"]), "a document got lost");
 }
@@ -182,13 +182,13 @@ async fn a_slow_reader_gets_all_changes() {
     let reader = Reader::new(world.call("GET", Part::Changes, "include_docs=true", Value::Null).await).await;
     world.clock.advance(LONG);
     let answer = reader.rest().await;
-    assert_eq!(told(&answer, "results"), ids("a"));
+    assert_eq!(sent(&answer, "results"), ids("a"));
     assert_eq!((&answer["last_seq"], &answer["pending"]), (&json!("150"), &json!(0)));
     let query = "include_docs=true&descending=true&limit=149";
     let reader = Reader::new(world.call("GET", Part::Changes, query, Value::Null).await).await;
     world.clock.advance(LONG);
     let expected: Vec<String> = ids("a").into_iter().rev().take(149).collect();
-    assert_eq!(told(&reader.rest().await, "results"), expected);
+    assert_eq!(sent(&reader.rest().await, "results"), expected);
 }
 
 #[tokio::test]
@@ -205,7 +205,7 @@ async fn a_slow_reader_gets_all_jobs() {
     world.clock.advance(LONG);
     let answer = reader.rest().await;
     assert_eq!((&answer["total_rows"], &answer["offset"]), (&json!(600), &json!(5)));
-    let told = told(&answer, "jobs");
+    let told = sent(&answer, "jobs");
     assert!(told.is_sorted_by(|one, next| one < next), "a job is told twice");
     assert_eq!(told.len(), 590);
 }
@@ -219,7 +219,7 @@ async fn a_feed_ends_where_its_database_was_created_anew() {
     world.call("PUT", Part::Itself, "", Value::Null).await;
     world.fill("b").await;
     let answer = reader.rest().await;
-    let told = told(&answer, "results");
+    let told = sent(&answer, "results");
     assert!(!told.is_empty() && told.len() < DOCS, "{}", told.len());
     assert_eq!(told, ids("a")[..told.len()], "changes of another database, or none of the first");
     assert_eq!((&answer["last_seq"], &answer["pending"]), (&json!(told.len().to_string()), &json!(0)));

@@ -47,7 +47,7 @@ async fn problem(app: &App) -> Option<String> {
     match read {
         Ok(Ok(Some(format))) if Format::read(&format) == Format::Version(keyspace::FORMAT_VERSION) => None,
         Ok(Ok(_)) => {
-            Some("the store holds something else than when this node started: restart it".to_owned())
+            Some("the store does not hold the data that this node started with: restart the node".to_owned())
         }
         Ok(Err(error)) => Some(error.to_string()),
         Err(_) => Some(format!("the store does not answer within {} s", PATIENCE.as_secs())),

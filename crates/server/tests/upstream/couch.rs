@@ -1,5 +1,5 @@
-//! The parts of CouchDB that turnwise needs of an upstream, in memory: its own replicator is off, another server can replace it, and its user can
-//! write first.
+//! The parts of CouchDB that turnwise needs of an upstream, in memory. Its own replicator is off, another server can
+//! replace it, and its user can write first.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -98,7 +98,7 @@ async fn an_upstreams_document_runs_here_and_is_written_back_there() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_run_fails_with_its_reason_and_what_has_ended_is_left_alone() {
+async fn invalid_documents_fail_with_their_reason_and_ended_ones_are_left_alone() {
     let couch = Couch::start().await;
     let completed = json!({"source": "old", "target": "older", "_replication_state": "completed"});
     couch.put("_replicator", "done", completed);
@@ -175,7 +175,7 @@ async fn documents_that_change_or_go_change_their_jobs() {
 }
 
 #[tokio::test]
-async fn which_of_two_that_are_the_same_has_failed_is_the_upstreams_to_say() {
+async fn the_upstream_decides_which_of_two_equal_documents_has_failed() {
     let couch = Couch::start().await;
     couch.put("_replicator", "a", endless(1));
     couch.put("_replicator", "b", endless(1));
@@ -215,7 +215,7 @@ async fn databases_come_and_go() {
 }
 
 #[tokio::test]
-async fn mirrors_are_for_reading_and_can_be_made_anew() {
+async fn mirrors_are_read_only_and_can_be_rebuilt() {
     let couch = Couch::start().await;
     let mut with_password = endless(1);
     with_password["source"] = "http://u:xCanary7Qz-docs@127.0.0.1:1/s".into();
@@ -246,7 +246,7 @@ async fn mirrors_are_for_reading_and_can_be_made_anew() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_is_away_is_told_and_gets_its_states_later() {
+async fn an_unreachable_upstream_is_reported_and_gets_its_states_later() {
     let couch = Couch::start().await;
     let proxy = FaultProxy::before(&couch.url()).await;
     let (source, target) = Peer::pair().await;
@@ -273,7 +273,7 @@ async fn an_upstream_that_is_away_is_told_and_gets_its_states_later() {
 }
 
 #[tokio::test]
-async fn a_404_from_something_in_between_costs_no_jobs() {
+async fn a_404_from_a_proxy_removes_no_jobs() {
     let couch = Couch::start().await;
     let proxy = FaultProxy::before(&couch.url()).await;
     couch.put("_replicator", "a", endless(1));
@@ -292,7 +292,7 @@ async fn a_404_from_something_in_between_costs_no_jobs() {
 }
 
 #[tokio::test]
-async fn a_state_that_is_owed_outlives_the_process_and_is_written_once() {
+async fn a_state_to_write_back_survives_the_process_and_is_written_once() {
     let couch = Couch::start().await;
     let proxy = FaultProxy::before(&couch.url()).await;
     let is_write = |request: &turnwise_testkit::Request| request.path.ends_with("/_bulk_docs");
@@ -331,7 +331,7 @@ async fn a_state_that_was_refused_is_written_later() {
 }
 
 #[tokio::test]
-async fn the_upstreams_newer_version_counts() {
+async fn the_upstreams_newer_revision_wins() {
     let couch = Couch::start().await;
     // The upstream's user corrects the document at the same moment.
     couch.be_quicker("a", endless(1));
@@ -351,7 +351,7 @@ async fn the_upstreams_newer_version_counts() {
 }
 
 #[tokio::test]
-async fn another_server_in_the_upstreams_place_starts_over() {
+async fn mirrors_of_a_replaced_upstream_start_over() {
     let couch = Couch::start().await;
     couch.put("_replicator", "a", endless(1));
     couch.put("_replicator", "b", wrong("mydb"));
@@ -367,7 +367,7 @@ async fn another_server_in_the_upstreams_place_starts_over() {
 }
 
 #[tokio::test]
-async fn without_updates_of_databases_their_list_does() {
+async fn without_db_updates_the_list_of_databases_is_polled() {
     let couch = Couch::start().await;
     couch.without_updates();
     couch.create("team/_replicator");
@@ -382,7 +382,8 @@ async fn without_updates_of_databases_their_list_does() {
 #[tokio::test]
 async fn nodes_share_the_databases_and_take_over_from_each_other() {
     let couch = Couch::start().await;
-    // Nodes are named by their ports, so each run divides the databases differently. With this many databases, each node gets some.
+    // Nodes are named by their ports, so each run divides the databases differently. With this many databases, each
+    // node gets some.
     let names: BTreeSet<String> = (0..30).map(|n| format!("team{n}/_replicator")).collect();
     for name in &names {
         couch.create(name);

@@ -1,38 +1,45 @@
-//! What no scheme can beat, whatever it knows.
+//! Bounds that no scheme can beat, whatever it knows.
 //!
-//! **Makespan.** Take the jobs that come at `t` or later; nothing of them is done before `t`. What follows holds for any schedule in which a job
-//! works without a break, with its locks, on one of `m` slots; so `t +` each of it is a bound, for any `t`, and the highest is told. Waiting with locks
-//! or in slots only adds to it.
+//! **Makespan.** Take the jobs that come at `t` or later: none of their work is done before `t`. The times below hold
+//! for any schedule in which a job works without a break, with its locks, on one of `m` slots. So `t` plus each of
+//! these times is a bound, for any `t`, and the highest one is reported. Waiting with locks or in slots only adds
+//! time.
 //!
-//! - A job takes its run time after it has come.
-//! - *Together*: some jobs that have something for some time each take the longest of these times, and `Σ / m`, since at most `m` work at once. And of
-//!   any resource that they have as well: `Σ` for those who have it exclusively, and beside it `Σ units / capacity` where it is counted.
-//! - *A resource*: whoever has it exclusively has it alone, so these take `Σ hold`, one after the other. While one has it nobody shares it; those who do
-//!   take what they take together. The two times do not overlap: they add up. Who shares all of the level shares the resource.
-//! - *Two of three resources* of a level, as if they were a resource: any two such pairs have a resource in common. So whoever has two of the three
-//!   exclusively has them while nobody else has two of them, in whichever mode. (Who needs pairs of four nodes alone can have a perfect matching
-//!   beside him at best; the three matchings exclude each other, and of each the longer one counts: that is a star, which is a resource,
-//!   or a triangle.)
-//! - *A level*: whoever has all of it exclusively has it while nobody has anything of it. So these take `Σ hold`, beside the time in which others
-//!   have something of it: any of the above.
-//! - *The big lock* in the same way: `Σ run` of those who have it, beside the time of all who have any lock: `Σ run / m`, or what any level takes.
+//! - A job takes its run time after its arrival.
+//! - *Together*: jobs that each occupy something for some time take the longest of these times. They also take
+//!   `Σ / m`, since at most `m` work at once. And they take the time of any resource that they lock as well: `Σ` of the
+//!   exclusive times, plus `Σ time · units / capacity` of the shared ones where units are counted.
+//! - *A resource*: only one job at a time locks it exclusively, so these jobs take `Σ hold`, one after the other.
+//!   Meanwhile no job shares it. The jobs that share it take the time that *together* gives. The two times do not
+//!   overlap, so they add up. A job that shares all of the level shares the resource.
+//! - *Two of three resources* of a level, as if they were one resource: any two pairs of the three have a resource in
+//!   common. So while a job has two of the three exclusively, no other job has two of them, in either mode. (Four
+//!   resources give no better bound. Their six pairs are three perfect matchings, and only the two pairs of one
+//!   matching can be locked at the same time. So the longer times of the three matchings add up. One pair of each
+//!   matching makes a star, which is a resource, or a triangle, which is two of three.)
+//! - *A level*: a job that has all of it exclusively has it while no other job has anything of it. So these jobs take
+//!   `Σ hold`, besides the time in which other jobs have something of the level: any of the above.
+//! - *The big lock* in the same way: `Σ run` of the jobs that have it, plus the time of all jobs with any lock. That
+//!   is `Σ run / m`, or what any level takes.
 //!
-//! What a job asks for while it runs it need not hold before that, so that its `hold` is the rest of its run. Of two things that a job has, it has both
-//! for the shorter of the two times, since it has them to its end.
+//! A job need not hold a lock before it requests it. So a lock that it requests while it runs has only the rest of the
+//! run as its `hold`. A job has two locks at the same time for the shorter of their times, because it holds both to its
+//! end.
 //!
-//! **Mean wait.** On one machine that is `m` times as fast, that can be shared out and handed over at any moment, the shortest remaining
-//! time first ends jobs at the least sum of moments (Schrage 1968); whatever `m` slots can do it can do, and no job
-//! later: so no schedule has a smaller sum. In the same way the jobs that have a resource exclusively, on one machine; those sums add up over
-//! disjoint sets of jobs, of which each stands at the busiest resource that it has exclusively. Both are bounds of the sum of `end − come − run`.
+//! **Mean wait.** Take one machine that is `m` times as fast, that several jobs can share, and that can change jobs
+//! at any moment. On it, shortest remaining time first has the least sum of end times (Schrage 1968). It can do
+//! whatever `m` slots can do, and end no job later, so no schedule has a smaller sum. The same holds for the jobs
+//! that lock one resource exclusively, on one machine. These sums add up over disjoint sets of jobs: each job belongs
+//! to the busiest resource that it locks exclusively. Both are bounds of the sum of `end − come − run`.
 //!
-//! Neither bound need be reachable: the best schedules that were found stand beside them.
+//! No schedule need reach these bounds. The best schedules that were found are reported beside them.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
 use super::population::{BIG, Job, PlaceId, Population, Want};
 
-/// Moments `t` that are tried.
+/// The number of moments `t` that are tried.
 const MOMENTS: usize = 64;
 
 /// A bound, and what it comes from.
@@ -50,10 +57,10 @@ impl Bound {
     }
 }
 
-/// Resources of a level of which threes are tried: the busiest ones.
+/// The number of resources of a level of which all threes are tried: the busiest ones.
 const BUSIEST: usize = 24;
 
-/// A job, as far as its locks bound it: how long it works, and what it locks for how long at least.
+/// A job, as far as its locks bound it: how long it works, and its locks, with the least time that it holds each.
 struct Task {
     run: f64,
     locks: Vec<(Want, f64)>,
@@ -65,17 +72,17 @@ impl Task {
     }
 }
 
-/// Jobs that have something, and for how long each of them does at least.
+/// Jobs that occupy something, and the least time of each.
 type Times<'a> = Vec<(&'a Task, f64)>;
 
-/// Who has a resource: one after the other, and together.
+/// The use of a resource: by exclusive holders, one after the other, and by sharers, together.
 #[derive(Default)]
 struct Use<'a> {
     alone: f64,
     shared: Times<'a>,
 }
 
-/// A job's locks among the busiest resources of a level, bit by bit, and how long it has all of them.
+/// A job's locks among the busiest resources of a level, as bits, and the time for which it has all of them.
 struct Bits<'a> {
     task: &'a Task,
     exclusive: u32,
@@ -83,7 +90,7 @@ struct Bits<'a> {
     hold: f64,
 }
 
-/// What a job really locks, and for how long it holds that at least.
+/// The real locks of a job, and the least time for which it holds each.
 fn holds(job: &Job) -> impl Iterator<Item = (Want, f64)> {
     job.real.iter().map(|want| {
         let asked_for = job.asks.contains(want);
@@ -91,7 +98,7 @@ fn holds(job: &Job) -> impl Iterator<Item = (Want, f64)> {
     })
 }
 
-/// What the last end cannot be before, in µs since the start.
+/// The earliest possible end of the last job, in µs since the start.
 pub(crate) fn makespan(population: &Population, slots: usize) -> Bound {
     let jobs = &population.jobs;
     let task = |job: &Job| Task { run: job.run_us as f64, locks: holds(job).collect() };
@@ -101,7 +108,7 @@ pub(crate) fn makespan(population: &Population, slots: usize) -> Bound {
     for job in jobs {
         bound.raise((job.comes_us + job.run_us) as f64, || "the job that comes last".to_owned());
     }
-    // Jobs are in the order in which they come.
+    // Jobs are in the order of their arrival.
     for from in (0..jobs.len()).step_by(jobs.len().div_ceil(MOMENTS).max(1)) {
         let at_us = jobs[from].comes_us as f64;
         let Bound { us, by } = places.all(&tasks[from..]);
@@ -110,7 +117,7 @@ pub(crate) fn makespan(population: &Population, slots: usize) -> Bound {
     bound
 }
 
-/// What there is to have.
+/// The places that jobs lock, and the slots.
 struct Places<'p> {
     population: &'p Population,
     slots: f64,
@@ -132,7 +139,7 @@ impl Places<'_> {
         bound
     }
 
-    /// What those take who have something of a level.
+    /// The least time of the jobs that lock something at a level.
     fn at_level(&self, level: u8, name: &str, tasks: &Times<'_>) -> Bound {
         let place = |want: &Want| &self.population.places[want.place as usize];
         let mut whole_alone = 0.0;
@@ -175,7 +182,7 @@ impl Places<'_> {
         bound
     }
 
-    /// What those take who have two of three resources.
+    /// Raises the bound to the least time of the jobs that lock two of three resources.
     fn two_of_three(
         &self,
         uses: &BTreeMap<PlaceId, Use<'_>>,
@@ -200,7 +207,7 @@ impl Places<'_> {
             }
         });
         let named: Vec<Bits<'_>> = bits.filter(|bits| bits.any.count_ones() >= 2).collect();
-        // Many jobs have the same ones.
+        // Many jobs lock the same resources.
         let mut alone: BTreeMap<u32, f64> = BTreeMap::new();
         for bits in named.iter().filter(|bits| bits.exclusive.count_ones() >= 2) {
             *alone.entry(bits.exclusive).or_default() += bits.hold;
@@ -222,13 +229,13 @@ impl Places<'_> {
         }
     }
 
-    /// What these take at least, as only so many work at once.
+    /// The least time of these jobs, as only so many work at once.
     fn by_slots(&self, times: &Times<'_>) -> f64 {
         let longest = times.iter().map(|(_, time)| *time).fold(0.0, f64::max);
         longest.max(times.iter().map(|(_, time)| time).sum::<f64>() / self.slots)
     }
 
-    /// What these take at least, as they also have other things.
+    /// The least time of these jobs, as they also lock other places.
     fn together(&self, times: &Times<'_>) -> f64 {
         let mut at: HashMap<PlaceId, f64> = HashMap::new();
         for (task, time) in times {
@@ -245,7 +252,7 @@ impl Places<'_> {
     }
 }
 
-/// What the mean wait cannot be below, in µs.
+/// The least possible mean wait, in µs.
 pub(crate) fn mean_wait(population: &Population, slots: usize) -> Bound {
     let jobs = &population.jobs;
     let mut bound = Bound { us: 0.0, by: "nothing".to_owned() };
@@ -271,11 +278,12 @@ pub(crate) fn mean_wait(population: &Population, slots: usize) -> Bound {
     bound
 }
 
-/// The least sum of `end − come − run` on one machine that is so many times as fast, the shortest remaining time first: (come, run) in µs.
+/// The least sum of `end − come − run` on one machine that is `speed` times as fast, by shortest remaining time
+/// first. Jobs are (come, run), in µs.
 fn least_waits(mut jobs: Vec<(i64, i64)>, speed: usize) -> f64 {
     jobs.sort_unstable();
     let given: i128 = jobs.iter().map(|(comes, run)| i128::from(*comes) + i128::from(*run)).sum();
-    // Time in units of a µs by the speed: the machine does one µs of work in each.
+    // In units of a µs divided by the speed: in each, the machine does one µs of work.
     let speed = i128::try_from(speed.max(1)).expect("slots are fewer than 2^127");
     let mut coming = jobs.into_iter().peekable();
     let mut left: BinaryHeap<Reverse<i128>> = BinaryHeap::new();
@@ -316,7 +324,7 @@ mod tests {
         Population::new(&Scenario::parse(&text).unwrap()).unwrap()
     }
 
-    /// Ten jobs of a second with these locks, at once.
+    /// Ten jobs of a second with these locks, all at once.
     fn ten(locks: &str) -> Population {
         population(
             4,
@@ -366,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn two_of_three_are_had_by_one_at_a_time() {
+    fn only_one_job_at_a_time_has_two_of_three() {
         let operation = |names: &str| {
             format!(
                 "{{ name = \"{names}\", weight = 1, run_ms = 1000, locks = {{ a = {{ exclusive = [{names}] }} }} }}"
@@ -380,16 +388,16 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_one_thing_and_has_another_alone_takes_his_time() {
-        // Whoever has the node alone, and all who are about one instance of it.
+    fn sharers_of_one_resource_that_lock_another_exclusively_take_turns() {
+        // Some jobs lock `n` exclusively. The others share it, and lock `i` exclusively.
         let operations = "arrivals = [{ count = 40 }]\noperations = [\
             { name = 'one', weight = 1, run_ms = 1000, locks = { a = { exclusive = ['n'] } } },\
             { name = 'other', weight = 1, run_ms = 1000, locks = { a = { shared = ['n'] }, n = { exclusive = ['i'] } } }]";
         assert_eq!(makespan(&population(4, operations), 4), Bound { us: 40e6, by: "n".to_owned() });
     }
 
-    /// Whether two jobs can work at the same time, but for units.
-    fn go_together(one: &Job, other: &Job, population: &Population) -> bool {
+    /// Whether two jobs can work at the same time. Units are left out.
+    fn are_compatible(one: &Job, other: &Job, population: &Population) -> bool {
         let place = |want: &Want| &population.places[want.place as usize];
         one.real.iter().all(|a| {
             other.real.iter().all(|b| {
@@ -400,7 +408,8 @@ mod tests {
         })
     }
 
-    /// The earliest last end of all schedules: jobs in every order, each as early as it goes beside those before it.
+    /// The earliest end of the last job over all schedules: jobs in every order, each as early as possible beside
+    /// those before it.
     fn shortest(population: &Population, slots: usize, placed: &mut Vec<(usize, i64)>) -> i64 {
         let jobs = &population.jobs;
         let end = |(job, start): &(usize, i64)| start + jobs[*job].run_us;
@@ -416,7 +425,7 @@ mod tests {
             let overlapping =
                 placed.iter().filter(|other| other.1 < start + jobs[job].run_us && start < end(other));
             let moments = overlapping.clone().map(|other| other.1.max(start)).chain([start]);
-            overlapping.clone().all(|(other, _)| go_together(&jobs[job], &jobs[*other], population))
+            overlapping.clone().all(|(other, _)| are_compatible(&jobs[job], &jobs[*other], population))
                 && moments.clone().all(|at| beside(at).count() < slots)
                 && jobs[job].real.iter().filter(|want| !want.exclusive).all(|want| {
                     let capacity = population.places[want.place as usize].capacity;
@@ -472,14 +481,15 @@ mod tests {
 
     #[test]
     fn least_waits_are_those_of_the_shortest_remaining_time_first() {
-        // One after the other: 0, 1 and 3 s. A short one breaks in on a long one, which ends later by it.
+        // One after the other: 0, 1 and 3 s. A short job interrupts a long one, which then ends later by as much.
         assert_eq!(least_waits(vec![(0, 2), (0, 1), (0, 5)], 1), 4.0);
         assert_eq!(least_waits(vec![(0, 10), (4, 1)], 1), 1.0);
         assert_eq!(
             mean_wait(&ten("a = { exclusive = ['i'] }"), 4),
             Bound { us: 4.5e6, by: "locks that are exclusive".to_owned() }
         );
-        // Two are at work at once, on a machine that is twice as fast: (½ + 1 + 1½ + 2 − 4) / 4, never more than the truth, which is (0 + 0 + 1 + 1) / 4.
+        // Two jobs work at once, on a machine that is twice as fast: (½ + 1 + 1½ + 2 − 4) / 4 of a run. That is never
+        // more than the truth, which is (0 + 0 + 1 + 1) / 4.
         assert!((least_waits(vec![(0, 10), (0, 10), (0, 10), (0, 10)], 2) - 10.0).abs() < 1e-9);
     }
 }

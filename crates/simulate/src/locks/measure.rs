@@ -1,27 +1,27 @@
-//! What is measured of a run, while it goes on.
+//! The measurements of a run.
 
 use super::population::{Job, PlaceId, Population, Want};
 
-/// What was measured.
+/// The measurements of a run.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Measure {
-    /// Of each job, as they ended: its operation, and how long it was there without working.
+    /// For each job, in the order of the ends: its operation, and how long it existed without working.
     pub waits: Vec<(usize, i64)>,
-    /// When the last one ended.
+    /// When the last job ended.
     pub makespan_us: i64,
     /// Slot time in which jobs worked.
     pub worked_us: i64,
-    /// Time that jobs waited after they had started.
+    /// The time that jobs waited after their start, summed up.
     pub waited_inside_us: i64,
-    /// Of that, what took a slot.
+    /// The part of it in which the waiting jobs kept their slots.
     pub wasted_us: i64,
-    /// Lock time: how long locks were held, one by one.
+    /// How long locks were held, summed over all locks.
     pub held_us: i64,
-    /// Of that, by jobs that waited meanwhile.
+    /// The part of it in which the holders waited.
     pub held_idle_us: i64,
-    /// From each of these moments on: jobs that work, and slots that jobs wait in.
+    /// From each of these moments on: the number of working jobs, and of slots in which jobs wait.
     pub steps: Vec<(i64, usize, usize)>,
-    /// Of each place, how long it was held exclusively.
+    /// For each place, how long it was held exclusively.
     exclusive_us: Vec<i64>,
 }
 
@@ -30,7 +30,7 @@ impl Measure {
         Measure { exclusive_us: vec![0; population.places.len()], ..Measure::default() }
     }
 
-    /// A job has ended, which held these since then.
+    /// A job has ended that held each of these locks since the moment beside it.
     pub(crate) fn ended<'w>(
         &mut self,
         job: &Job,
@@ -48,7 +48,7 @@ impl Measure {
         }
     }
 
-    /// A job has waited inside, with so many locks that it held meanwhile.
+    /// A job has waited inside, and held this number of locks meanwhile.
     pub(crate) fn waited_inside(&mut self, us: i64, with_slot: bool, locks: usize) {
         self.waited_inside_us += us;
         if with_slot {
@@ -57,12 +57,12 @@ impl Measure {
         self.held_idle_us += us * i64::try_from(locks).expect("jobs hold fewer locks than 2^63");
     }
 
-    /// What is so from now on.
+    /// The numbers from this moment on.
     pub(crate) fn step(&mut self, at_us: i64, working: usize, waiting: usize) {
         self.steps.push((at_us, working, waiting));
     }
 
-    /// The place that was held exclusively for longest, the first of several.
+    /// The place that was held exclusively for the longest time; of several, the first.
     pub(crate) fn busiest(&self) -> Option<(PlaceId, i64)> {
         let mut busiest = None;
         for (place, us) in (0..).zip(&self.exclusive_us) {

@@ -1,9 +1,11 @@
-//! Jobs that lock: what different ways to choose among them make of the same jobs.
+//! Simulates jobs that lock, and compares schemes that choose among the same jobs.
 //!
-//! A [`Scenario`] describes a cluster, operations with their locks and run times, and when jobs come. [`run`] lets each [`Scheme`] decide, and measures
-//! how long jobs waited, beside bounds that nobody can beat. `predictive` is the policy of the product, called as the workers call it.
+//! A [`Scenario`] describes a cluster, operations with their locks and run times, and the arrivals of jobs. [`run`]
+//! lets each [`Scheme`] decide. It measures how long jobs waited, and computes bounds that no schedule can beat.
+//! `predictive` is the policy of the product, called as the workers call it.
 //!
-//! What is left out: several workers, jobs that crash, tenants, priority classes and filters, and the moments that a start takes.
+//! The simulation leaves out: several workers, crashes, tenants, priority classes, filters, and the time that a start
+//! takes.
 //!
 //! ```
 //! use turnwise_simulate::locks::{Scenario, Scheme, run};
@@ -46,24 +48,24 @@ use population::Population;
 use scheme::{Chooser, Fifo, List, PlainAging, Predictive};
 use world::{Start, World};
 
-/// Who decides.
+/// The scheme that decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scheme {
     /// First in, first out, as in Ganeti: a job starts whatever it locks, and waits for its locks in its slot.
     Fifo,
-    /// First in, first out, but for those whose locks are not free; those that have aged out reserve theirs.
+    /// First in, first out, without jobs whose locks are not free. Aged-out jobs reserve their locks.
     Aging,
     /// The predictive queue.
     Predictive,
-    /// Of several schedules by somebody who knows all run times and locks, the one with the shortest mean wait.
+    /// The schedule with the shortest mean wait, of several that know all run times and locks.
     BestWait,
     /// Of those schedules, the one that ends first.
     BestMakespan,
 }
 
 impl Scheme {
-    /// All of them.
+    /// All schemes.
     pub const ALL: [Scheme; 5] =
         [Scheme::Fifo, Scheme::Aging, Scheme::Predictive, Scheme::BestWait, Scheme::BestMakespan];
 
@@ -96,10 +98,10 @@ impl FromStr for Scheme {
     }
 }
 
-/// Simulates a scenario to the end of its last job, by each of the schemes.
+/// Simulates a scenario with each of the schemes, to the end of its last job.
 ///
 /// # Errors
-/// A job would want more units of a resource than it has, or too many resources.
+/// A job would want more units of a resource than the resource has, or too many resources.
 pub fn run(scenario: &Scenario, schemes: &[Scheme]) -> Result<Compared, crate::scenario::Error> {
     let population = Population::new(scenario)?;
     let go =
@@ -133,10 +135,10 @@ pub fn run(scenario: &Scenario, schemes: &[Scheme]) -> Result<Compared, crate::s
     })
 }
 
-/// Lists by which somebody could go who knows everything.
+/// Orders of jobs for schemes that know all run times and locks.
 fn clairvoyant(population: &Population) -> Vec<List> {
     let job = |id: u32| &population.jobs[id as usize];
-    // Work that stands at each place, from those who have it exclusively.
+    // The work for each place, of the jobs that lock it exclusively.
     let mut load = vec![0.0; population.places.len()];
     for job in &population.jobs {
         let alone = job.real.iter().filter(|want| want.exclusive);

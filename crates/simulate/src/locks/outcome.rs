@@ -1,4 +1,4 @@
-//! What came out: how long jobs waited, and what became of slots and locks meanwhile.
+//! The outcome of a simulation: how long jobs waited, and how slots and locks were used.
 
 use serde::Serialize;
 
@@ -8,29 +8,29 @@ use super::measure::Measure;
 use super::population::Population;
 use super::scenario::Scenario;
 
-/// What several schemes made of the same jobs.
+/// The outcomes of several schemes, for the same jobs.
 #[derive(Debug, Clone, Serialize)]
 pub struct Compared {
-    /// Jobs.
+    /// The number of jobs.
     pub jobs: usize,
-    /// Jobs that worked at once, at most.
+    /// The most jobs that worked at once.
     pub slots: usize,
-    /// What nobody can beat.
+    /// The bounds that no schedule can beat.
     pub bound: Bounds,
-    /// What each scheme made of them.
+    /// The outcome of each scheme.
     pub outcomes: Vec<Outcome>,
 }
 
-/// What no schedule can beat; that one can reach it is not said.
+/// Bounds that no schedule can beat. It is unknown whether a schedule can reach them.
 #[derive(Debug, Clone, Serialize)]
 pub struct Bounds {
-    /// The last end, in s since the start.
+    /// The end of the last job, in s since the start.
     pub makespan_s: f64,
-    /// What forbids an earlier one.
+    /// What prevents an earlier end.
     pub makespan_by: String,
     /// The mean wait, in s.
     pub mean_wait_s: f64,
-    /// What forbids a shorter one.
+    /// What prevents a shorter wait.
     pub mean_wait_by: String,
 }
 
@@ -47,39 +47,39 @@ impl Bounds {
     }
 }
 
-/// What one scheme made of the jobs. A job's wait is all the time that it was there and did not work.
+/// The outcome of one scheme. A job's wait is all the time in which it existed and did not work.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
-    /// Who decided.
+    /// The scheme that decided.
     pub scheme: Scheme,
-    /// The last end, in s since the start.
+    /// The end of the last job, in s since the start.
     pub makespan_s: f64,
     /// The mean wait, in s.
     pub mean_wait_s: f64,
     /// Half of the jobs waited no longer, in s.
     pub median_wait_s: f64,
-    /// 99 of a hundred jobs waited no longer, in s.
+    /// 99 of 100 jobs waited no longer, in s.
     pub p99_wait_s: f64,
     /// The longest wait, in s.
     pub longest_wait_s: f64,
-    /// Time that jobs waited for locks after they had started, added up, in s.
+    /// The time that jobs waited for locks after their start, summed up, in s.
     pub waited_inside_s: f64,
-    /// Of that, the time that slots were taken for it, in slot·s: nobody else could work in them.
+    /// The part of it in which the waiting jobs kept their slots, in slot·s: no other job could work in them.
     pub wasted_slot_s: f64,
-    /// The slots' use until the last end: 1 if a job worked in each all the time.
+    /// The utilisation of the slots until the last end: 1 if a job worked in each all the time.
     pub slots_working: f64,
-    /// The part of the time that locks were held in which their holders worked, and did not wait for others.
+    /// The part of the time that locks were held in which their holders worked, and did not wait.
     pub locks_used: f64,
-    /// The resource that was held exclusively for longest.
+    /// The resource that was held exclusively for the longest time.
     pub busiest_lock: Option<String>,
-    /// The part of the whole time in which it was.
+    /// The part of the makespan in which it was held exclusively.
     pub busiest_lock_held: f64,
-    /// The waits of each operation, in the scenario's order; without those of which there is no job.
+    /// The waits of each operation that has jobs, in the scenario's order.
     pub operations: Vec<OfOperation>,
     /// All waits, in s, the shortest first.
     #[serde(skip)]
     pub waits_s: Vec<f64>,
-    /// From each of these moments on, in s: jobs that worked, and slots that jobs waited in.
+    /// From each of these moments on, in s: the number of working jobs, and of slots in which jobs waited.
     #[serde(skip)]
     pub steps: Vec<(f64, usize, usize)>,
 }
@@ -89,7 +89,7 @@ pub struct Outcome {
 pub struct OfOperation {
     /// Its name.
     pub name: String,
-    /// How many there are.
+    /// The number of its jobs.
     pub jobs: usize,
     /// Their mean wait, in s.
     pub mean_wait_s: f64,
@@ -140,7 +140,7 @@ impl Outcome {
     }
 }
 
-/// The smallest of some sorted values that this part of them do not exceed.
+/// The smallest of some sorted values that at least this part of them does not exceed.
 fn quantile(sorted: &[f64], part: f64) -> f64 {
     let place = (sorted.len() as f64 * part).ceil() as usize;
     sorted.get(place.saturating_sub(1)).copied().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! How long jobs waited, and how many worked, as a picture (SVG): a line per scheme.
+//! Draws how long jobs waited, and how many worked, as a picture (SVG) with a line per scheme.
 
 use std::error::Error;
 
@@ -7,17 +7,18 @@ use plotters::prelude::*;
 use super::{Compared, Outcome};
 use crate::plot::{Area, COLOURS, HEAD, INK, LEGEND, OTHERS, WIDTH, cut, font};
 
-/// Points of a line at most.
+/// The most points of a line.
 const POINTS: usize = 160;
 const PANEL: u32 = 300;
 
-/// A line: its points, and the highest of them.
+/// The points of a line.
 type Points = Vec<(f64, f64)>;
 
-/// Draws what the schemes made of one scenario: above, how many jobs waited no longer than so long; below, how many worked at each moment.
+/// Draws the outcomes of one scenario. The upper panel shows how many jobs waited no longer than each time, and the
+/// lower one how many worked at each moment.
 ///
 /// # Errors
-/// The drawing library's; there are none that a caller could do anything about.
+/// Errors of the drawing library; a caller can correct none of them.
 pub fn svg(title: &str, compared: &Compared) -> Result<String, Box<dyn Error>> {
     let mut text = String::new();
     {
@@ -45,7 +46,7 @@ pub fn svg(title: &str, compared: &Compared) -> Result<String, Box<dyn Error>> {
     Ok(text)
 }
 
-/// Which part of the jobs, in percent, waited no longer than so many minutes.
+/// The part of the jobs, in percent, that waited no longer than so many minutes.
 fn waits(outcome: &Outcome) -> Points {
     let waits = &outcome.waits_s;
     let every = waits.len().div_ceil(POINTS).max(1);
@@ -54,13 +55,13 @@ fn waits(outcome: &Outcome) -> Points {
     [(0.0, 0.0)].into_iter().chain(shown.map(point)).collect()
 }
 
-/// How many worked on average, in each of so many stretches of the whole time.
+/// The average number of working jobs, in each of [`POINTS`] equal parts of the makespan.
 fn working(outcome: &Outcome) -> Points {
     let stretch = (outcome.makespan_s / POINTS as f64).max(f64::MIN_POSITIVE);
     let mut sums = vec![0.0; POINTS];
     for pair in outcome.steps.windows(2) {
         let ((mut from, working, _), (to, ..)) = (pair[0], pair[1]);
-        // Each turn ends a stretch, or the step.
+        // Each iteration ends a part, or the step.
         for (n, sum) in sums.iter_mut().enumerate().skip((from / stretch) as usize) {
             let until = to.min((n + 1) as f64 * stretch);
             *sum += working as f64 * (until - from).max(0.0);

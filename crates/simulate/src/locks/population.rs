@@ -1,5 +1,5 @@
-//! The jobs of a scenario: who comes when, works for how long, and locks what. All of it follows from the seed, so every scheme meets the same
-//! jobs.
+//! The jobs of a scenario: when each one comes, how long it works, and what it locks. All of it follows from the
+//! seed, so every scheme gets the same jobs.
 
 use std::collections::HashMap;
 
@@ -10,9 +10,9 @@ use super::template;
 use crate::rng::SeededRng;
 use crate::scenario::Error;
 
-/// A job's number: jobs are numbered as they come.
+/// A job's number, in the order of arrival.
 pub(crate) type JobId = u32;
-/// A place's number: the big lock is 0, then all of each level, then the resources.
+/// A place's number: the big lock is 0, then come the levels as a whole, then the resources.
 pub(crate) type PlaceId = u32;
 
 /// The place of the big lock.
@@ -23,20 +23,20 @@ pub(crate) fn whole(level: u8) -> PlaceId {
     PlaceId::from(level) + 1
 }
 
-/// A place, as locks are counted there.
+/// A place that jobs can lock.
 #[derive(Debug, Clone)]
 pub(crate) struct PlaceOf {
     /// The level; the big lock has none.
     pub level: Option<u8>,
-    /// It stands for all of its level.
+    /// Whether it stands for all of its level.
     pub whole: bool,
-    /// Units that it has, if they are counted.
+    /// Its units, if they are counted.
     pub capacity: Option<u32>,
-    /// What it is called.
+    /// Its name.
     pub name: String,
 }
 
-/// A lock of a job. Those of one job are in the order in which they may be taken.
+/// A lock that a job wants. The locks of one job are in the order in which they may be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Want {
     pub place: PlaceId,
@@ -44,7 +44,7 @@ pub(crate) struct Want {
     pub units: u32,
 }
 
-/// What a job said, in one mode at one level, as far as it is not a list of names.
+/// A declaration in one mode at one level, if it is more than a list of names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Wide {
     /// Nothing, or names only.
@@ -54,33 +54,33 @@ pub(crate) enum Wide {
     All,
 }
 
-/// What a job said of one level. Its names are among what it takes at its start.
+/// A declaration at one level. Its names are among the locks that the job knows.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct SaidAt {
+pub(crate) struct DeclaredAt {
     pub level: u8,
     pub shared: Wide,
     pub exclusive: Wide,
 }
 
-/// A job, as far as nothing has happened to it yet.
+/// A job, before anything has happened to it.
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
-    /// Which of the scenario's operations.
+    /// The index of its operation in the scenario.
     pub operation: usize,
     pub comes_us: i64,
     /// How long it works.
     pub run_us: i64,
-    /// It asks for what it has not said when it has worked for so long.
+    /// It requests undeclared locks after it has worked for this long.
     pub asks_at_us: i64,
-    /// What it said, for the policy.
-    pub said: Requests,
-    /// What it said, where that is more than names.
-    pub wide: Vec<SaidAt>,
-    /// What is known of it before it starts.
+    /// Its declaration, for the policy.
+    pub declared: Requests,
+    /// Its declarations that are more than names.
+    pub wide: Vec<DeclaredAt>,
+    /// The locks that it knows before it starts.
     pub known: Vec<Want>,
-    /// The rest.
+    /// The other locks, which it requests while it runs.
     pub asks: Vec<Want>,
-    /// What it really needs: less than both together, if it said more.
+    /// The locks that it really needs: fewer than `known` and `asks` together, if it declares too much.
     pub real: Vec<Want>,
 }
 
@@ -102,8 +102,9 @@ impl Population {
             let plan = &scenario.operations[operation];
             let about = cluster.about(&mut rng, scenario.cluster.hot_percent.get());
             let meaning = |word: &str| cluster.mean(&about, word);
-            let (said, real) = (template::fill(plan.said(), &meaning), template::fill(&plan.locks, &meaning));
-            for requests in [&said, &real] {
+            let (declared, real) =
+                (template::fill(plan.declared(), &meaning), template::fill(&plan.locks, &meaning));
+            for requests in [&declared, &real] {
                 scenario
                     .levels
                     .check(requests)
@@ -116,18 +117,18 @@ impl Population {
                 comes_us,
                 run_us,
                 asks_at_us: run_us * plan.asks_at_percent.i64() / 100,
-                known: wants(said.known(&scenario.levels)),
-                asks: wants(template::asked_for(&said, &real, &scenario.levels)),
+                known: wants(declared.known(&scenario.levels)),
+                asks: wants(template::asked_for(&declared, &real, &scenario.levels)),
                 real: wants(real.known(&scenario.levels)),
-                wide: wide(&said, &scenario.levels),
-                said,
+                wide: wide(&declared, &scenario.levels),
+                declared,
             });
         }
         Ok(Population { levels: scenario.levels.clone(), places: names.places, jobs })
     }
 }
 
-/// When jobs come, in µs, in order.
+/// The arrival times of all jobs, in µs, in order.
 fn arrivals(scenario: &Scenario) -> Vec<i64> {
     let mut moments = Vec::new();
     for (part, arrivals) in scenario.arrivals.iter().enumerate() {
@@ -146,7 +147,7 @@ fn arrivals(scenario: &Scenario) -> Vec<i64> {
     moments
 }
 
-/// The operation at this place of all weights in a row.
+/// The operation at this position, if the weights of all operations are laid out in a row.
 fn draw(scenario: &Scenario, mut at: f64) -> usize {
     for (n, operation) in scenario.operations.iter().enumerate() {
         at -= operation.weight.get();
@@ -157,7 +158,7 @@ fn draw(scenario: &Scenario, mut at: f64) -> usize {
     scenario.operations.len() - 1
 }
 
-/// What a job is about.
+/// The objects of a job.
 struct About {
     instance: usize,
     primary: usize,
@@ -166,16 +167,16 @@ struct About {
     network: u64,
 }
 
-/// Which instance is where.
+/// The cluster: which instance is on which nodes.
 struct Map {
     groups: usize,
     networks: u64,
     nodes: usize,
-    /// Primary and secondary node of each instance.
+    /// The primary and the secondary node of each instance.
     placed: Vec<(usize, usize)>,
     /// Instances of each node.
     on: Vec<Vec<usize>>,
-    /// Those that have the first node as their primary.
+    /// The instances whose primary is the first node.
     hot: Vec<usize>,
 }
 
@@ -208,7 +209,7 @@ impl Map {
         (group..self.nodes).step_by(self.groups)
     }
 
-    /// A node of the same group that is none of these.
+    /// A random node of the same group that is not among `not`.
     fn another(&self, rng: &mut SeededRng, not: &[usize]) -> Option<usize> {
         let others: Vec<usize> =
             self.group_nodes(not[0] % self.groups).filter(|node| !not.contains(node)).collect();
@@ -255,7 +256,7 @@ impl Map {
     }
 }
 
-/// Places by their names.
+/// Numbers of places by their names.
 struct Names<'a> {
     levels: &'a Levels,
     places: Vec<PlaceOf>,
@@ -297,15 +298,15 @@ fn small(level: usize) -> u8 {
     u8::try_from(level).expect("there are 16 levels at most")
 }
 
-fn wide(said: &Requests, levels: &Levels) -> Vec<SaidAt> {
+fn wide(declared: &Requests, levels: &Levels) -> Vec<DeclaredAt> {
     let of = |request: &Request| match request {
         Request::UnknownShared | Request::UnknownExclusive => Wide::Unknown,
         Request::AllShared | Request::AllExclusive => Wide::All,
         _ => Wide::No,
     };
-    let at = said.levels.iter().filter_map(|(name, at)| {
+    let at = declared.levels.iter().filter_map(|(name, at)| {
         let [shared, exclusive] = at.requests().map(of);
-        Some(SaidAt { level: small(levels.position(name)?), shared, exclusive })
+        Some(DeclaredAt { level: small(levels.position(name)?), shared, exclusive })
     });
     at.filter(|at| at.shared != Wide::No || at.exclusive != Wide::No).collect()
 }
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_are_about_what_belongs_together() {
+    fn jobs_lock_objects_that_belong_together() {
         let population = population(TEXT);
         let name = |want: &Want| population.places[want.place as usize].name.as_str();
         let number = |name: &str| -> usize { name.trim_start_matches(char::is_alphabetic).parse().unwrap() };
@@ -352,9 +353,9 @@ mod tests {
 
     #[test]
     fn a_seed_gives_the_same_jobs_again() {
-        let told = |text: &str| format!("{:?}", population(text).jobs);
-        assert_eq!(told(TEXT), told(TEXT));
-        assert_ne!(told(TEXT), told(&TEXT.replace("seed = 1", "seed = 2")));
+        let jobs = |text: &str| format!("{:?}", population(text).jobs);
+        assert_eq!(jobs(TEXT), jobs(TEXT));
+        assert_ne!(jobs(TEXT), jobs(&TEXT.replace("seed = 1", "seed = 2")));
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! What came out, for people.
+//! The outcome of a simulation, for people.
 
 use super::{Compared, Outcome, Scenario};
 use crate::report::percent;
 
-/// What is simulated, on a line.
+/// One line that describes the simulation.
 pub fn headline(scenario: &Scenario, compared: &Compared) -> String {
     let many =
         |count: u64, what: &str| if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") };
@@ -56,11 +56,11 @@ pub fn rows(compared: &Compared) -> Vec<[String; 9]> {
     compared.outcomes.iter().map(row).chain([last]).collect()
 }
 
-/// What the table has no room for.
+/// The figures that the table omits.
 pub fn figures(compared: &Compared) -> String {
     let bound = &compared.bound;
     let mut text = format!(
-        "Times are in s. Nobody ends before the bound of {} or waits for less than the bound of {}.",
+        "Times are in s. No schedule ends before the bound of {}, or has a mean wait below the bound of {}.",
         bound.makespan_by, bound.mean_wait_by
     );
     for outcome in &compared.outcomes {
@@ -76,7 +76,8 @@ pub fn figures(compared: &Compared) -> String {
     text
 }
 
-/// The head and the lines of a table of mean waits by operation, in seconds, if all schemes were asked: a column for each.
+/// A table of mean waits by operation, in seconds, with a column for each scheme: its head and its lines. `None`
+/// unless all schemes were simulated.
 pub fn by_operation(compared: &Compared) -> Option<([&'static str; 7], Vec<[String; 7]>)> {
     let outcomes = <&[Outcome; 5]>::try_from(compared.outcomes.as_slice()).ok()?;
     let [a, b, c, d, e] = outcomes.each_ref().map(|outcome| outcome.scheme.name());

@@ -1,4 +1,4 @@
-//! A cluster and the jobs that lock its parts, in words: what a scenario's file with a `[cluster]` may say.
+//! The file of a scenario with a `[cluster]`: a cluster, and the jobs that lock its parts.
 //!
 //! ```toml
 //! name = "reboots and disks"
@@ -20,13 +20,13 @@
 //! name = "replace disks"
 //! weight = 1
 //! run_ms = { uniform = [60000, 300000] }
-//! # What it locks is told by the job; where it says less, it asks for the rest while it runs.
+//! # The locks that a job really takes. Where it `says` less, it requests the rest while it runs.
 //! locks = { instance = { exclusive = ["{instance}"] }, node = { exclusive = ["{secondary}", "{target}"] } }
 //! says = { instance = { exclusive = ["{instance}"] }, node = { exclusive = "unknown" } }
 //! ```
 //!
-//! Whatever the file does not know is refused with the line that it stands in, a number outside its range with the range, locks that cannot
-//! be with the operation and the level.
+//! An unknown key is rejected with its line, a number outside its range with the range, and impossible locks with the
+//! operation and the level.
 
 use std::collections::BTreeSet;
 
@@ -38,38 +38,38 @@ use super::template;
 use crate::number::{Int, Real};
 use crate::scenario::{Error, MAX_FILE_BYTES, RandomTime, RunTime};
 
-/// Jobs of one scenario, all together. A simulation keeps about a kilobyte of each.
+/// The most jobs of one scenario, all together. A simulation keeps about a kilobyte of each.
 pub const MAX_JOBS: u64 = 100_000;
-/// Operations, and entries of `arrivals`, of one scenario.
+/// The most operations, and the most entries of `arrivals`, of one scenario.
 pub const MAX_ENTRIES: usize = 200;
-/// Last moment at which jobs may arrive: 30 days.
+/// The last moment at which jobs may arrive: 30 days.
 pub const MAX_AT_MS: u64 = 2_592_000_000;
 
-/// A scenario of jobs with locks, as its file has it.
+/// A scenario of jobs with locks, as in its file.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// What it shows.
     #[serde(default)]
     pub about: String,
-    /// Jobs that run at once, at most.
+    /// The most jobs that run at once.
     pub slots: Int<1, 10_000>,
-    /// What all randomness follows from.
+    /// The seed of all random numbers.
     #[serde(default)]
     pub seed: Int<0, { i64::MAX as u64 }>,
-    /// What there is to lock.
+    /// The cluster whose parts jobs lock.
     pub cluster: Cluster,
     /// The levels, in their order.
     #[serde(default)]
     pub levels: Levels,
-    /// How turnwise's queue is set.
+    /// The settings of turnwise's queue.
     #[serde(default)]
     pub queue: Queue,
-    /// When jobs come.
+    /// The arrivals of jobs.
     pub arrivals: Vec<Arrivals>,
-    /// What they are.
+    /// The operations of jobs.
     pub operations: Vec<Operation>,
 }
 
@@ -79,14 +79,14 @@ pub struct Scenario {
 pub struct Cluster {
     /// Groups of nodes.
     pub groups: Int<1, 1_000>,
-    /// Nodes, dealt to the groups in turn; a group has two at least.
+    /// Nodes, dealt to the groups in turn. A group has at least two.
     pub nodes: Int<2, 10_000>,
-    /// Instances, dealt to the nodes in turn; each has another node of the group as its secondary.
+    /// Instances, dealt to the nodes in turn. Each has another node of the group as its secondary.
     pub instances: Int<1, 100_000>,
     /// Networks.
     #[serde(default)]
     pub networks: Int<1, 1_000>,
-    /// So many of a hundred jobs are about the first node, or an instance whose primary it is; the others are about any.
+    /// The percentage of jobs about instances whose primary is the first node. The other jobs are about any instance.
     #[serde(default)]
     pub hot_percent: Int<0, 100>,
 }
@@ -95,15 +95,15 @@ pub struct Cluster {
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Queue {
-    /// Jobs of the queue's front that are looked at, at least.
+    /// The jobs at the head of the queue that a pass compares, at least.
     pub window: Int<1, { window::MAX as u64 }>,
     /// The unit of age.
     pub tick_ms: Int<1, 86_400_000>,
-    /// After so many ticks a job weighs nothing, and reserves its locks.
+    /// K: after this many ticks, a job weighs zero and may reserve its locks.
     pub aging_ticks: Int<1, 1_000_000>,
-    /// What a job weighs that meets nobody.
+    /// The weight of a job without contention.
     pub base_weight: Real<0, 1_000>,
-    /// A job that waits for locks while it runs keeps its slot.
+    /// Whether a job that waits for locks while it runs keeps its slot.
     pub waiting_uses_slot: bool,
 }
 
@@ -123,44 +123,44 @@ impl Default for Queue {
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Arrivals {
-    /// How many.
+    /// The number of jobs, each time.
     pub count: Int<1, MAX_JOBS>,
-    /// The first of them, after the start.
+    /// The time of the first job, after the start.
     #[serde(default)]
     pub at_ms: Int<0, MAX_AT_MS>,
-    /// At random, so many per second on average (a Poisson process); without it they come together.
+    /// The jobs come at random, so many per second on average (a Poisson process). Without it, they come together.
     pub per_second: Option<Real<0, 100_000>>,
-    /// Again, so long after the time before.
+    /// The time from one repetition to the next.
     #[serde(default = "day")]
     pub every_ms: Int<1, MAX_AT_MS>,
-    /// How often.
+    /// The number of repetitions.
     #[serde(default)]
     pub times: Int<1, MAX_JOBS>,
 }
 
-/// What some jobs do.
+/// One kind of jobs.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Operation {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// How many of the jobs, beside the other operations' weights.
+    /// Its part of all jobs, relative to the weights of the other operations.
     pub weight: Real<0, 1_000_000>,
-    /// How long it works, locks once it has them.
+    /// How long a job works once it has its locks.
     pub run_ms: RunTime,
-    /// What it really locks. Names in braces stand for the job's own: see [`template::WORDS`].
+    /// The locks that a job really takes. Words in braces stand for the job's objects: see [`template::WORDS`].
     #[serde(default)]
     pub locks: Requests,
-    /// What it says that it will lock, if that is less, or more.
+    /// What a job declares, if that is less or more.
     pub says: Option<Requests>,
-    /// What it has not said it asks for when so much of its work is done.
+    /// A job requests undeclared locks when this percentage of its work is done.
     #[serde(default)]
     pub asks_at_percent: Int<0, 99>,
 }
 
 impl Operation {
-    /// What it says that it will lock.
-    pub fn said(&self) -> &Requests {
+    /// What a job declares.
+    pub fn declared(&self) -> &Requests {
         self.says.as_ref().unwrap_or(&self.locks)
     }
 }
@@ -173,7 +173,7 @@ impl Scenario {
     /// Reads a scenario's file.
     ///
     /// # Errors
-    /// When it is not one; the text names the line, or the operation, and what is possible there.
+    /// The text is no scenario. The error names the line, or the operation, and what is possible there.
     pub fn parse(text: &str) -> Result<Scenario, Error> {
         if text.len() > MAX_FILE_BYTES {
             return Err(Error::Wrong(format!("the file is larger than {MAX_FILE_BYTES} bytes")));
@@ -183,12 +183,12 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// How many jobs come.
+    /// The number of jobs that come.
     pub fn jobs(&self) -> u64 {
         self.arrivals.iter().map(|arrivals| arrivals.count.get() * arrivals.times.get()).sum()
     }
 
-    /// Nodes of the group that has the fewest.
+    /// The number of nodes in the smallest group.
     fn smallest_group(&self) -> u64 {
         self.cluster.nodes.get() / self.cluster.groups.get()
     }
@@ -202,7 +202,9 @@ impl Scenario {
             ));
         }
         if self.queue.base_weight.get() <= 0.0 {
-            return Err("queue: a base_weight of 0 would hide who has waited longer: give more".to_owned());
+            return Err(
+                "queue: with a base_weight of 0, the age of jobs would not count: give more".to_owned()
+            );
         }
         for (what, entries) in [("arrivals", self.arrivals.len()), ("operations", self.operations.len())] {
             if !(1..=MAX_ENTRIES).contains(&entries) {
@@ -211,7 +213,7 @@ impl Scenario {
         }
         for arrivals in &self.arrivals {
             if arrivals.per_second.is_some_and(|rate| rate.get() <= 0.0) {
-                return Err("arrivals: nobody comes at 0 per second: give more, or leave it out".to_owned());
+                return Err("arrivals: no job comes at 0 per second: give more, or leave it out".to_owned());
             }
             let last = arrivals.every_ms.get().saturating_mul(arrivals.times.get() - 1);
             if last.saturating_add(arrivals.at_ms.get()) > MAX_AT_MS {
@@ -245,15 +247,15 @@ impl Scenario {
         if operation.locks.has_unknown() {
             return Err("locks: what it really locks cannot be unknown; `says` can".to_owned());
         }
-        for (key, requests) in [("locks", &operation.locks), ("says", operation.said())] {
+        for (key, requests) in [("locks", &operation.locks), ("says", operation.declared())] {
             let problem = |problem: String| format!("{key}.{problem}");
-            self.levels.check(requests).map_err(|refused| {
-                let levels = refused.to_string();
+            self.levels.check(requests).map_err(|rejected| {
+                let levels = rejected.to_string();
                 problem(levels.trim_start_matches("locks.").to_owned())
             })?;
             template::check(requests, self.smallest_group()).map_err(problem)?;
         }
-        template::covers(operation.said(), &operation.locks, &self.levels)
+        template::covers(operation.declared(), &operation.locks, &self.levels)
             .map_err(|problem| format!("says.{problem}"))
     }
 }
@@ -265,21 +267,21 @@ mod tests {
     const GOOD: &str = "name = 'x'\nslots = 4\narrivals = [{ count = 9 }]\n[cluster]\ngroups = 2\nnodes = 4\ninstances = 8\n\
                         [[operations]]\nname = 'a'\nweight = 1\nrun_ms = 1000\nlocks = { instance = { exclusive = ['{instance}'] } }\n";
 
-    fn refused(from: &str, to: &str) -> String {
+    fn rejected(from: &str, to: &str) -> String {
         assert!(GOOD.contains(from), "{from}");
-        Scenario::parse(&GOOD.replace(from, to)).expect_err("it must be refused").to_string()
+        Scenario::parse(&GOOD.replace(from, to)).expect_err("it must be rejected").to_string()
     }
 
     #[test]
-    fn what_is_left_out_has_a_default() {
+    fn a_missing_key_has_a_default() {
         let scenario = Scenario::parse(GOOD).unwrap();
         assert_eq!((scenario.jobs(), scenario.queue.tick_ms.get()), (9, 30_000));
         assert_eq!(scenario.levels, Levels::default());
-        assert_eq!(scenario.operations[0].said(), &scenario.operations[0].locks);
+        assert_eq!(scenario.operations[0].declared(), &scenario.operations[0].locks);
     }
 
     #[test]
-    fn what_the_file_gets_wrong_is_told_with_its_line() {
+    fn errors_in_the_file_name_their_line() {
         for (from, to, words) in [
             ("slots = 4", "slots = 0", ["line 2", "1 to 10000"]),
             ("count = 9", "count = 0", ["line 3", "1 to 100000"]),
@@ -294,18 +296,18 @@ mod tests {
             ("[cluster]", "[queue]\ntick_ms = 0\n[cluster]", ["line 5", "1 to 86400000"]),
             ("[cluster]", "levels = [{ name = 'a', capacity = 0 }]\n[cluster]", ["line 4", "capacity of 0"]),
         ] {
-            let error = refused(from, to);
+            let error = rejected(from, to);
             assert!(words.iter().all(|word| error.contains(word)), "{to}: {error}");
         }
     }
 
     #[test]
-    fn parts_that_do_not_go_together_are_refused_with_their_place() {
+    fn contradictions_are_rejected_with_their_place() {
         let locks = "locks = { instance = { exclusive = ['{instance}'] } }";
         let other = format!("{locks}\n[[operations]]\nname = 'a'\nweight = 1\nrun_ms = 1");
         for (from, to, words) in [
             ("nodes = 4", "nodes = 3", "cluster: 3 nodes are too few for 2 groups"),
-            ("count = 9", "count = 9, per_second = 0", "arrivals: nobody comes"),
+            ("count = 9", "count = 9, per_second = 0", "arrivals: no job comes"),
             ("count = 9", "count = 90000, times = 2", "180000 jobs in all; 100000 are possible"),
             ("count = 9", "count = 9, times = 900", "arrivals: the last come after"),
             ("arrivals = [{ count = 9 }]", "arrivals = []", "0 arrivals; 1 to 200"),
@@ -327,10 +329,10 @@ mod tests {
             (
                 locks,
                 &format!("{locks}\nsays = {{ node = {{ shared = 'all' }} }}"),
-                "operation `a`: says.instance: exclusive {instance} is locked but not said",
+                "operation `a`: says.instance: exclusive {instance} is locked but not declared",
             ),
         ] {
-            let error = refused(from, to);
+            let error = rejected(from, to);
             assert!(error.contains(words), "{to}: {error}");
         }
     }

@@ -1,4 +1,4 @@
-//! Who decides which jobs start.
+//! The schemes, which decide which jobs start.
 
 use std::collections::BTreeSet;
 
@@ -13,13 +13,13 @@ use super::population::{Job, JobId, Population, Want};
 use super::tickets::{NONE, Ticket, Tickets};
 use super::world::{Choice, View};
 
-/// What decides: asked whenever a slot is free and a job is pending.
+/// A scheme. The world calls it while a slot is free and a job is pending.
 pub(crate) trait Chooser {
-    /// Who starts, at most as many as there is room for, and who reserves.
+    /// The jobs that start, at most as many as there is room for, and those that reserve.
     fn choose(&mut self, view: &View<'_>) -> Choice;
 }
 
-/// In the order in which they came, whatever they lock.
+/// Jobs in the order of their arrival, whatever they lock.
 pub(crate) struct Fifo;
 
 impl Chooser for Fifo {
@@ -28,7 +28,7 @@ impl Chooser for Fifo {
     }
 }
 
-/// In the order in which they came, but for those whose locks are not free; those that have aged out reserve.
+/// Jobs in the order of their arrival, without those whose locks are not free. An aged-out job reserves its locks.
 pub(crate) struct PlainAging;
 
 impl Chooser for PlainAging {
@@ -42,7 +42,7 @@ impl Chooser for PlainAging {
         waiting.for_each(|(ticket, wants)| wants.iter().for_each(|want| tickets.add(*want, ticket)));
         let rules = rules(view).queue;
         let is_over = |job: &Job| rules.aging.is_over(rules.aging.age(job.comes_us, view.now_us));
-        // As in the predictive queue: one at a time.
+        // As in the predictive queue, one job at a time.
         let may_reserve = view.reserved.is_empty();
         let mut table = view.table.clone();
         let mut choice = Choice::default();
@@ -56,7 +56,7 @@ impl Chooser for PlainAging {
                 choice.start.push(id);
                 job.known.iter().for_each(|want| table.take(id, *want));
             } else if may_reserve && choice.reserve.is_empty() && is_over(job) {
-                // Later than all that there are, and earlier than none.
+                // A ticket after all existing ones, and before those of jobs without a reservation.
                 choice.reserve.push(id);
                 job.known.iter().for_each(|want| tickets.add(*want, NONE - 1));
             }
@@ -65,7 +65,7 @@ impl Chooser for PlainAging {
     }
 }
 
-/// The predictive queue: what the workers ask.
+/// The predictive queue, called as the workers call it.
 pub(crate) struct Predictive;
 
 impl Chooser for Predictive {
@@ -76,25 +76,25 @@ impl Chooser for Predictive {
             let waits_for = inside.waits_for().map_or(&[][..], |(_, wants)| wants);
             let locks = view.table.held(*job).iter().chain(waits_for);
             let locks = locks.map(|want| lock(*want, view.population));
-            running.add(&Running::new(locks, &view.job(*job).said, levels));
+            running.add(&Running::new(locks, &view.job(*job).declared, levels));
         }
         let mut reserved: Vec<(Ticket, JobId)> =
             view.reserved.iter().map(|(job, ticket)| (*ticket, *job)).collect();
         reserved.sort_unstable();
-        let reservation = |(_, job): &(Ticket, JobId)| Running::starting(&view.job(*job).said, levels);
+        let reservation = |(_, job): &(Ticket, JobId)| Running::starting(&view.job(*job).declared, levels);
         let reservations: Vec<Running> = reserved.iter().map(reservation).collect();
         let locks = Locks { running: &running, foreseen: &running, reservations: &reservations };
         let mut compared = window::first(view.queue.window.usize(), view.room);
         loop {
             let mut ids: Vec<JobId> = view.pending.iter().copied().take(compared).collect();
-            // Those that have reserved are looked at, wherever they stand.
+            // Jobs with a reservation are candidates wherever they are in the queue.
             let seen = ids.last().copied();
             ids.extend(reserved.iter().map(|(_, job)| *job).filter(|job| Some(*job) > seen));
             let candidate = |id: &JobId| {
                 let job = view.job(*id);
                 let ticket = view.reserved.get(id);
                 let reservation = ticket.and_then(|ticket| reserved.binary_search(&(*ticket, *id)).ok());
-                Candidate { since_us: job.comes_us, reservation, ..Candidate::new("", &job.said) }
+                Candidate { since_us: job.comes_us, reservation, ..Candidate::new("", &job.declared) }
             };
             let candidates: Vec<Candidate<'_>> = ids.iter().map(candidate).collect();
             let queue = schedule::View {
@@ -118,18 +118,18 @@ impl Chooser for Predictive {
     }
 }
 
-/// By a list that is made by whoever knows how long jobs run and what they lock: each time the first ones of it that fit.
+/// A list that knows how long jobs run and what they lock. The first jobs of the list whose locks are free start.
 pub(crate) struct List {
-    /// Where each job stands.
+    /// The position of each job.
     places: Vec<u32>,
-    /// Pending jobs as they stand.
+    /// Pending jobs, by their position.
     waiting: BTreeSet<(u32, JobId)>,
-    /// Jobs that have been put there.
+    /// The number of jobs that have arrived so far.
     seen: JobId,
 }
 
 impl List {
-    /// With the lowest first.
+    /// The list with the lowest keys first.
     pub(crate) fn by<K: PartialOrd>(population: &Population, key: impl Fn(JobId) -> K) -> List {
         let mut order: Vec<JobId> = (0..).zip(&population.jobs).map(|(id, _)| id).collect();
         order.sort_by(|a, b| {
@@ -143,7 +143,7 @@ impl List {
 
 impl Chooser for List {
     fn choose(&mut self, view: &View<'_>) -> Choice {
-        // Jobs are numbered as they come.
+        // Jobs are numbered in the order of their arrival.
         while view.pending.contains(&self.seen) {
             self.waiting.insert((self.places[self.seen as usize], self.seen));
             self.seen += 1;
@@ -170,7 +170,7 @@ impl Chooser for List {
 fn rules(view: &View<'_>) -> schedule::Rules {
     let aging = Aging { tick_us: view.queue.tick_ms.i64() * 1_000, ticks: view.queue.aging_ticks.u32() };
     let base = Weight::new(view.queue.base_weight.get()).unwrap_or_default();
-    schedule::Rules { queue: Rules { base, aging } }
+    schedule::Rules { queue: Rules { base, aging }, ..schedule::Rules::default() }
 }
 
 fn lock(want: Want, population: &Population) -> Lock {

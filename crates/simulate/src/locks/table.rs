@@ -1,18 +1,19 @@
-//! Who holds what.
+//! The locks that jobs hold.
 //!
-//! What may be taken is told by counters, per place and per level, so that a look costs as much as the job's own locks. That nobody holds
-//! what excludes somebody else is looked at apart from them ([`Table::assert_exclusion`]), after each step of the world.
+//! Counters per place and per level decide which locks are free, so a check costs as much as the job's own locks.
+//! [`Table::assert_exclusion`] is independent of the counters. After each step of the world, it checks that no two
+//! jobs hold locks that exclude each other.
 
 use std::collections::HashMap;
 
 use super::population::{BIG, JobId, PlaceId, PlaceOf, Want, whole};
 
-/// Locks that are held at a place, or by their names at a level.
+/// The number of held locks: at a place, or of all names of a level.
 #[derive(Debug, Clone, Copy, Default)]
 struct Count {
     shared: u32,
     exclusive: u32,
-    /// Of the shared ones.
+    /// The units of the shared ones.
     units: u64,
 }
 
@@ -41,7 +42,7 @@ impl Count {
 pub(crate) struct Table<'a> {
     places: &'a [PlaceOf],
     at: Vec<Count>,
-    /// Of each level, the locks that are held of its resources.
+    /// For each level: the held locks of its resources.
     named: Vec<Count>,
     held: HashMap<JobId, Vec<Want>>,
 }
@@ -60,17 +61,17 @@ impl<'a> Table<'a> {
         &self.places[place as usize]
     }
 
-    /// What a job holds, in the order in which it took it.
+    /// The locks of a job, in the order in which it took them.
     pub(crate) fn held(&self, job: JobId) -> &[Want] {
         self.held.get(&job).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether a job holds something at a level.
+    /// Whether a job holds a lock at a level.
     pub(crate) fn holds_at(&self, job: JobId, level: Option<u8>) -> bool {
         self.held(job).iter().any(|want| self.place(want.place).level == level)
     }
 
-    /// Whether a job could take this now, besides what it holds.
+    /// Whether a job could take this lock now, besides those that it holds.
     pub(crate) fn is_free(&self, job: JobId, want: Want) -> bool {
         let own = |counts: &dyn Fn(&PlaceOf, PlaceId) -> bool| {
             let mut count = Count::default();
@@ -98,19 +99,19 @@ impl<'a> Table<'a> {
         free_here && around.exclusive == 0 && (!want.exclusive || around.shared == 0)
     }
 
-    /// Whether a job could take all of this now.
+    /// Whether a job could take all of these locks now.
     pub(crate) fn all_free(&self, job: JobId, wants: &[Want]) -> bool {
         wants.iter().all(|want| self.is_free(job, *want))
     }
 
-    /// It takes this, which must be free.
+    /// A job takes this lock, which must be free.
     pub(crate) fn take(&mut self, job: JobId, want: Want) {
         debug_assert!(self.is_free(job, want), "{want:?}");
         self.count(want, true);
         self.held.entry(job).or_default().push(want);
     }
 
-    /// It releases all that it holds, once.
+    /// A job releases all its locks, and returns them. A second call returns none.
     pub(crate) fn release(&mut self, job: JobId) -> Vec<Want> {
         let held = self.held.remove(&job).unwrap_or_default();
         held.iter().for_each(|want| self.count(*want, false));
@@ -125,17 +126,17 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Nobody holds anything.
+    /// Whether no job holds a lock.
     pub(crate) fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
 
-    /// Looks at all that is held, whatever the counters say.
+    /// Checks all held locks, independently of the counters.
     ///
     /// # Panics
-    /// Two jobs hold what excludes each other, or shared ones more units than there are.
+    /// Two jobs hold locks that exclude each other, or share more units than there are.
     pub(crate) fn assert_exclusion(&self) {
-        // Per place: its holders, one that is exclusive, and units.
+        // For each place: its holders, one that is exclusive, and the units.
         let mut at: HashMap<PlaceId, (Vec<JobId>, Option<JobId>, u64)> = HashMap::new();
         for (job, wants) in &self.held {
             for want in wants {
@@ -194,10 +195,10 @@ mod tests {
     }
 
     #[test]
-    fn who_excludes_whom() {
+    fn which_locks_exclude_each_other() {
         let places = places();
         let all = [shared(1), exclusive(1), shared(2), exclusive(2), shared(3), exclusive(3)];
-        // Beside each of them, as the other job's: which of them could be taken.
+        // For each lock of one job: which of the six locks another job could take.
         for (held, free) in [
             (shared(1), [true, false, true, false, true, false]),
             (exclusive(1), [false; 6]),
@@ -209,7 +210,7 @@ mod tests {
             let mut table = Table::new(&places, 1);
             table.take(7, held);
             assert_eq!(all.map(|want| table.is_free(8, want)), free, "beside {held:?}");
-            // Nothing is in a job's own way.
+            // A job's own locks never block it.
             assert!(all.iter().all(|want| table.is_free(7, *want)), "{held:?}");
             table.assert_exclusion();
             assert_eq!(table.release(7), [held]);
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn exclusion_is_looked_at_apart_from_the_counters() {
+    fn exclusion_is_checked_independently_of_the_counters() {
         let places = places();
         for (one, other) in [
             (exclusive(2), shared(2)),

@@ -1,10 +1,10 @@
-//! Locks with words in braces, which stand for what a job is about.
+//! Locks with words in braces, which stand for a job's objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use turnwise_policy::predictive_queue::locks::{AtLevel, Levels, Lock, Mode, Place, Request, Requests};
 
-/// What may stand in braces, alone in a name. Those in the plural become as many names.
+/// The words that may be in braces. A word is alone in its name. Words in the plural become several names.
 pub const WORDS: [&str; 10] = [
     "instance",        // the instance that the job is about
     "primary",         // its primary node
@@ -18,7 +18,7 @@ pub const WORDS: [&str; 10] = [
     "group_instances", // all instances of the group
 ];
 
-/// The word that a name consists of, if it does.
+/// The word of a name that consists of one.
 fn word(name: &str) -> Option<&str> {
     name.strip_prefix('{')?.strip_suffix('}')
 }
@@ -31,7 +31,7 @@ fn names(request: &Request) -> Vec<&String> {
     }
 }
 
-/// Whether all words are known, and there are nodes enough for them.
+/// Checks that all words are known, and that the smallest group has enough nodes for them.
 pub(crate) fn check(requests: &Requests, smallest_group: u64) -> Result<(), String> {
     for (level, at) in &requests.levels {
         for name in at.requests().into_iter().flat_map(names) {
@@ -54,46 +54,50 @@ pub(crate) fn check(requests: &Requests, smallest_group: u64) -> Result<(), Stri
     Ok(())
 }
 
-/// Whether a job that said the one may lock the other: all of it is said, or covered by what was said to be unknown, and what is asked for
-/// while it runs stands after all that it holds from its start.
-pub(crate) fn covers(said: &Requests, real: &Requests, levels: &Levels) -> Result<(), String> {
-    if real.big_lock && !said.big_lock {
-        return Err("big_lock: it is locked but not said".to_owned());
+/// Checks that a job with this declaration may take these locks. The declaration names each lock, or covers it by
+/// `unknown` or `all`. Locks that the job requests while it runs come after all that it holds from its start.
+pub(crate) fn covers(declared: &Requests, real: &Requests, levels: &Levels) -> Result<(), String> {
+    if real.big_lock && !declared.big_lock {
+        return Err("big_lock: it is locked but not declared".to_owned());
     }
     let none = AtLevel::default();
     for (level, at) in &real.levels {
-        let [said_shared, said_exclusive] = said.levels.get(level).unwrap_or(&none).requests();
+        let [declared_shared, declared_exclusive] = declared.levels.get(level).unwrap_or(&none).requests();
         let missing = |mode: &str, what: &str| {
-            Err(format!("{level}: {mode} {what} is locked but not said: say so, or \"unknown\""))
+            Err(format!(
+                "{level}: {mode} {what} is locked but not declared: add it to `says`, or say \"unknown\""
+            ))
         };
         let [shared, exclusive] = at.requests();
         for name in names(shared) {
-            let units = matches!((shared, said_shared), (Request::Shared(real), Request::Shared(said)) if said.get(name) >= real.get(name));
-            let named = units || matches!(said_exclusive, Request::Exclusive(said) if said.contains(name));
-            let wide = matches!(said_shared, Request::UnknownShared | Request::AllShared)
-                || matches!(said_exclusive, Request::AllExclusive);
+            let units = matches!((shared, declared_shared), (Request::Shared(real), Request::Shared(declared)) if declared.get(name) >= real.get(name));
+            let named = units
+                || matches!(declared_exclusive, Request::Exclusive(declared) if declared.contains(name));
+            let wide = matches!(declared_shared, Request::UnknownShared | Request::AllShared)
+                || matches!(declared_exclusive, Request::AllExclusive);
             if !named && !wide {
                 return missing("shared", name);
             }
         }
         for name in names(exclusive) {
-            let named = matches!(said_exclusive, Request::Exclusive(said) if said.contains(name));
-            if !named && !matches!(said_exclusive, Request::UnknownExclusive | Request::AllExclusive) {
+            let named = matches!(declared_exclusive, Request::Exclusive(declared) if declared.contains(name));
+            if !named && !matches!(declared_exclusive, Request::UnknownExclusive | Request::AllExclusive) {
                 return missing("exclusive", name);
             }
         }
-        let whole_shared = matches!(said_shared, Request::UnknownShared | Request::AllShared);
-        if *shared == Request::AllShared && !whole_shared && *said_exclusive != Request::AllExclusive {
+        let whole_shared = matches!(declared_shared, Request::UnknownShared | Request::AllShared);
+        if *shared == Request::AllShared && !whole_shared && *declared_exclusive != Request::AllExclusive {
             return missing("shared", "all");
         }
-        let whole_exclusive = matches!(said_exclusive, Request::UnknownExclusive | Request::AllExclusive);
+        let whole_exclusive = matches!(declared_exclusive, Request::UnknownExclusive | Request::AllExclusive);
         if *exclusive == Request::AllExclusive && !whole_exclusive {
             return missing("exclusive", "all");
         }
     }
-    // Words sort as the names that they become do not, so a level that is asked for later must not be held in part.
-    let held = said.known(levels);
-    let later = asked_for(said, real, levels);
+    // Words sort differently from the names that they become. So a job must not request a lock at a level where it
+    // already holds one.
+    let held = declared.known(levels);
+    let later = asked_for(declared, real, levels);
     let last_held = held.iter().filter_map(|lock| lock.place.level()).max();
     if let Some(first) = later.iter().filter_map(|lock| lock.place.level()).min()
         && last_held.is_some_and(|last| first <= last)
@@ -106,15 +110,15 @@ pub(crate) fn covers(said: &Requests, real: &Requests, levels: &Levels) -> Resul
     Ok(())
 }
 
-/// What a job that holds what it said still has to ask for, in order.
-pub(crate) fn asked_for(said: &Requests, real: &Requests, levels: &Levels) -> Vec<Lock> {
-    let held = said.known(levels);
+/// The locks that a job must still request if it holds what it declared, in order.
+pub(crate) fn asked_for(declared: &Requests, real: &Requests, levels: &Levels) -> Vec<Lock> {
+    let held = declared.known(levels);
     let mut wanted = real.known(levels);
     wanted.retain(|lock| !held.iter().any(|has| suffices(has, lock)));
     wanted
 }
 
-/// Whether whoever has the one needs not ask for the other.
+/// Whether a job that has the one lock need not request the other.
 fn suffices(has: &Lock, lock: &Lock) -> bool {
     let mode = has.mode == Mode::Exclusive || lock.mode == Mode::Shared;
     let place = has.place == lock.place
@@ -123,11 +127,11 @@ fn suffices(has: &Lock, lock: &Lock) -> bool {
     mode && place && units
 }
 
-/// What the words stand for, of one job.
+/// The names that each word stands for, for one job.
 pub(crate) type Meaning<'a> = &'a dyn Fn(&str) -> Vec<String>;
 
-/// The locks of one job: each word becomes what it stands for. Where a name becomes nothing the request is left out; where it becomes a name
-/// twice, or one that is locked exclusively as well, the stronger one stays.
+/// The locks of one job: each word becomes its names. A request without names is left out. Of a name that occurs
+/// twice, or in both modes, the stronger request stays.
 pub(crate) fn fill(requests: &Requests, meaning: Meaning<'_>) -> Requests {
     let fill_one = |request: &Request| match request {
         Request::Shared(units) => {
@@ -191,28 +195,31 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_must_be_unknown_and_come_after_what_is() {
+    fn undeclared_locks_must_be_unknown_and_come_after_declared_ones() {
         let levels = Levels::default();
-        let check = |said, real| covers(&requests(said), &requests(real), &levels);
+        let check = |declared, real| covers(&requests(declared), &requests(real), &levels);
         let real = "instance = { exclusive = ['{instance}'] }\nnode = { shared = ['{primary}'] }";
-        for said in [
+        for declared in [
             real,
             "instance = { exclusive = ['{instance}'] }\nnode = { shared = 'unknown' }",
             "instance = { exclusive = 'unknown' }\nnode = { shared = 'unknown' }",
             "instance = { exclusive = 'all' }\nnode = { exclusive = 'all' }",
         ] {
-            assert_eq!(check(said, real), Ok(()), "{said}");
+            assert_eq!(check(declared, real), Ok(()), "{declared}");
         }
-        for (said, word) in [
-            ("instance = { exclusive = ['{instance}'] }", "node: shared {primary} is locked but not said"),
+        for (declared, word) in [
+            (
+                "instance = { exclusive = ['{instance}'] }",
+                "node: shared {primary} is locked but not declared",
+            ),
             ("instance = { shared = 'all' }\nnode = { shared = 'all' }", "instance: exclusive {instance}"),
             (
                 "instance = { exclusive = 'unknown' }\nnode = { shared = ['{primary}'] }",
                 "instance: it is asked for while locks at that level, or a later one, are held",
             ),
         ] {
-            let error = check(said, real).unwrap_err();
-            assert!(error.contains(word), "{said}: {error}");
+            let error = check(declared, real).unwrap_err();
+            assert!(error.contains(word), "{declared}: {error}");
         }
         assert!(check("", "big_lock = true").unwrap_err().contains("big_lock"));
         assert!(check("node = { shared = ['a'] }", "node = { shared = 'all' }").is_err());
@@ -220,9 +227,9 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_a_level_asks_for_none_of_its_names() {
+    fn a_job_that_holds_a_level_requests_none_of_its_names() {
         let levels = Levels::default();
-        let asked = |said, real| asked_for(&requests(said), &requests(real), &levels).len();
+        let asked = |declared, real| asked_for(&requests(declared), &requests(real), &levels).len();
         assert_eq!(asked("node = { shared = 'all' }", "node = { shared = ['a', 'b'] }"), 0);
         assert_eq!(asked("node = { exclusive = 'all' }", "node = { shared = ['a'], exclusive = ['b'] }"), 0);
         assert_eq!(asked("node = { shared = 'unknown' }", "node = { shared = ['a', 'b'] }"), 2);

@@ -1,26 +1,27 @@
-//! Whose turn comes before whose: jobs that have reserved, and jobs that wait for a lock while they run.
+//! The order of jobs that have reserved locks, and of jobs that wait for a lock while they run.
 //!
-//! Each has a *ticket*, later ones higher. A claim is bound by every earlier ticket that it conflicts with by what it *said* (which covers what it
-//! will ask for), though the locks may be free. Who holds locks already is not bound by reservations, and goes on: so nobody waits in
-//! a circle.
+//! Each of them has a *ticket*; later tickets are higher. A job that starts is bound by every earlier ticket that
+//! conflicts with what it *declared*, even if the locks are free. A declaration covers what the job will request
+//! later. Reservations do not bind a job that already holds locks, so it continues: no jobs wait for each other in a
+//! circle.
 
 use std::collections::HashMap;
 
 use super::population::{Job, PlaceId, PlaceOf, Want, Wide, whole};
 
-/// When somebody's turn came up; [`NONE`] is after all others.
+/// A position in the order. [`NONE`] is after all others.
 pub(crate) type Ticket = u64;
-/// Without a ticket.
+/// No ticket.
 pub(crate) const NONE: Ticket = Ticket::MAX;
 
-/// The earliest tickets, in each mode.
+/// The earliest ticket in each mode.
 #[derive(Debug, Clone, Copy)]
 struct First {
     shared: Ticket,
     exclusive: Ticket,
 }
 
-const NOBODY: First = First { shared: NONE, exclusive: NONE };
+const NO_TICKETS: First = First { shared: NONE, exclusive: NONE };
 
 impl First {
     fn add(&mut self, exclusive: bool, ticket: Ticket) {
@@ -28,18 +29,18 @@ impl First {
         *first = ticket.min(*first);
     }
 
-    /// The earliest that goes not with this mode.
+    /// The earliest ticket that conflicts with this mode.
     fn against(self, exclusive: bool) -> Ticket {
         if exclusive { self.shared.min(self.exclusive) } else { self.exclusive }
     }
 }
 
-/// The tickets that bind claims, as they are now.
+/// The tickets that bind starting jobs, at this moment.
 pub(crate) struct Tickets<'a> {
     places: &'a [PlaceOf],
     at: Vec<First>,
     named: Vec<First>,
-    /// Where units are counted: all of them.
+    /// For each place with counted units: all tickets, with their units.
     counted: HashMap<PlaceId, Vec<(Ticket, u32)>>,
 }
 
@@ -47,13 +48,13 @@ impl<'a> Tickets<'a> {
     pub(crate) fn new(places: &'a [PlaceOf], levels: usize) -> Self {
         Tickets {
             places,
-            at: vec![NOBODY; places.len()],
-            named: vec![NOBODY; levels],
+            at: vec![NO_TICKETS; places.len()],
+            named: vec![NO_TICKETS; levels],
             counted: HashMap::new(),
         }
     }
 
-    /// Somebody stands there with this ticket.
+    /// Adds a ticket for a lock.
     pub(crate) fn add(&mut self, want: Want, ticket: Ticket) {
         self.at[want.place as usize].add(want.exclusive, ticket);
         let place = &self.places[want.place as usize];
@@ -65,12 +66,12 @@ impl<'a> Tickets<'a> {
         }
     }
 
-    /// Whether somebody goes before this job, which has this ticket.
+    /// Whether an earlier ticket than this one binds the job.
     pub(crate) fn bind(&self, job: &Job, ticket: Ticket) -> bool {
         self.before(job) < ticket || job.known.iter().any(|want| self.no_units(*want, ticket))
     }
 
-    /// The earliest ticket that conflicts with what the job said.
+    /// The earliest ticket that conflicts with what the job declared.
     fn before(&self, job: &Job) -> Ticket {
         let known = job.known.iter().map(|want| {
             let here = self.at[want.place as usize].against(want.exclusive);
@@ -78,7 +79,7 @@ impl<'a> Tickets<'a> {
             let around = match place.level {
                 Some(level) if place.whole => self.named[usize::from(level)],
                 Some(level) => self.at[whole(level) as usize],
-                None => NOBODY,
+                None => NO_TICKETS,
             };
             here.min(around.against(want.exclusive))
         });
@@ -95,7 +96,7 @@ impl<'a> Tickets<'a> {
         known.chain(unknown).min().unwrap_or(NONE)
     }
 
-    /// Those who go before leave too few units.
+    /// Whether earlier tickets leave too few units.
     fn no_units(&self, want: Want, ticket: Ticket) -> bool {
         let (Some(capacity), false) = (self.places[want.place as usize].capacity, want.exclusive) else {
             return false;
@@ -112,7 +113,7 @@ mod tests {
     use super::super::scenario::Scenario;
     use super::*;
 
-    /// Whether the first job's ticket, 5, binds the second one, with this ticket.
+    /// Whether the first job, with ticket 5, binds the second one, with ticket `ticket`.
     fn binds(one: &str, other: &str, ticket: Ticket) -> bool {
         let operation = |name: &str, locks: &str| {
             let real = locks.replace("\"unknown\"", "['z']");
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_ticket_binds_whoever_said_what_conflicts() {
+    fn an_earlier_ticket_binds_jobs_that_declared_a_conflict() {
         let (shared, exclusive) = ("a = { shared = ['i'] }", "a = { exclusive = ['i'] }");
         let (all, all_exclusive) = ("a = { shared = 'all' }", "a = { exclusive = 'all' }");
         let (some, some_exclusive) = ("a = { shared = \"unknown\" }", "a = { exclusive = \"unknown\" }");
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn units_are_kept_for_those_who_go_before() {
+    fn units_are_kept_for_earlier_tickets() {
         let units = |units: u32| format!("n = {{ shared = {{ i = {units} }} }}");
         assert!(!binds(&units(1), &units(2), NONE));
         assert!(binds(&units(2), &units(2), NONE));

@@ -1,11 +1,14 @@
-//! The world that a scheme decides about: jobs come, start, take locks or wait for them, work, and end.
+//! The simulated world of jobs with locks: jobs come, start, take locks or wait for them, work, and end. A job is
+//! *inside* from its start to its end.
 //!
-//! Events are taken in the order of their time. Whatever happened at one moment is followed by: those who wait for locks inside are looked at,
-//! first come first served; those who have theirs go on, if their slot is free; the scheme fills the free slots; and so on until
-//! nothing changes. After each step it is looked at that nobody holds what excludes somebody else.
+//! Events happen in the order of their time. After the events of one moment, jobs that wait inside take the locks
+//! that are free, first come, first served. Then jobs that have all their locks resume, if they have a slot, and the
+//! scheme fills the free slots. This repeats until nothing changes. After each step, the world checks that no two
+//! jobs hold locks that exclude each other.
 //!
 //! ```text
-//! pending ──start──▶ (locks that it has not got: waiting) ──▶ working ──▶ (asks for what it had not said: waiting) ──▶ working ──▶ ended
+//! pending ──start──▶ (its locks are not free: waiting) ──▶ working
+//!         ──▶ (requests undeclared locks: waiting) ──▶ working ──▶ ended
 //! ```
 
 use std::cmp::Reverse;
@@ -19,28 +22,28 @@ use super::scheme::Chooser;
 use super::table::Table;
 use super::tickets::Ticket;
 
-/// How a job gets the locks that it knows when it starts.
+/// How a job gets the locks that it knows before it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// It starts whatever is free, and takes them inside, all of a level at once, level by level. Whoever can have what he wants takes it,
-    /// whoever has waited for longer.
+    /// It starts whatever is free, and takes the locks inside: all of a level at once, level by level. A job that can
+    /// have its locks takes them, even if another job has waited for longer.
     Inside,
-    /// All at once, or it does not start. What it has not said it asks for while it runs, one after the other, first come first served at
-    /// each place.
+    /// It takes all at once, or does not start. It requests undeclared locks while it runs, one after the other.
+    /// These are served first come, first served, at each place.
     AtOnce,
-    /// All at once, those that it would ask for as well.
+    /// It takes all at once, including those that it would request later.
     Clairvoyant,
 }
 
-/// What a job does that has started.
+/// What a job inside does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Does {
-    /// It waits for the first of what it wants, with this ticket, since then.
+    /// It waits for the first entry of its `wants`, with this ticket, since then.
     Waits {
         ticket: Ticket,
         since_us: i64,
     },
-    /// It has all that it wants, and no slot, with this ticket, since then.
+    /// It has all its locks and no slot, with this ticket, since then.
     Ready {
         ticket: Ticket,
         since_us: i64,
@@ -48,18 +51,18 @@ enum Does {
     Works,
 }
 
-/// A job that has started.
+/// A job between its start and its end.
 pub(crate) struct Inside {
     does: Does,
-    /// What it has yet to take: what stands together is taken at once.
+    /// The locks that it has yet to take. Those of one entry are taken at once.
     wants: VecDeque<Vec<Want>>,
     asked: bool,
-    /// When it took what it holds, lock by lock.
+    /// When it took its locks, one by one.
     since_us: Vec<i64>,
 }
 
 impl Inside {
-    /// What it waits for, and how long its turn has been.
+    /// Its ticket, and the locks for which it waits.
     pub(crate) fn waits_for(&self) -> Option<(Ticket, &[Want])> {
         match (self.does, self.wants.front()) {
             (Does::Waits { ticket, .. }, Some(wants)) => Some((ticket, wants)),
@@ -68,14 +71,14 @@ impl Inside {
     }
 }
 
-/// The world, as far as schemes may look.
+/// The world, as schemes see it.
 pub(crate) struct View<'a> {
     pub population: &'a Population,
     pub queue: Queue,
     pub now_us: i64,
-    /// Jobs that may start.
+    /// The number of jobs that may start.
     pub room: usize,
-    /// In the order in which they came.
+    /// In the order of their arrival.
     pub pending: &'a BTreeSet<JobId>,
     pub inside: &'a BTreeMap<JobId, Inside>,
     pub table: &'a Table<'a>,
@@ -88,13 +91,13 @@ impl View<'_> {
         &self.population.jobs[job as usize]
     }
 
-    /// The front of the queue, as far as it is looked at where that does not change.
+    /// The window at the head of the queue, for schemes that do not widen it.
     pub(crate) fn window(&self) -> impl Iterator<Item = JobId> {
         self.pending.iter().copied().take(self.queue.window.usize())
     }
 }
 
-/// What a scheme wants to happen.
+/// The decision of a scheme.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Choice {
     /// These start, in this order.
@@ -110,7 +113,7 @@ pub(crate) struct World<'a> {
     how: Start,
     chooser: Box<dyn Chooser + 'a>,
     now_us: i64,
-    /// Jobs that come, or have done a piece of work.
+    /// The moments at which jobs come, or have done a piece of their work.
     events: BinaryHeap<Reverse<(i64, JobId)>>,
     pending: BTreeSet<JobId>,
     inside: BTreeMap<JobId, Inside>,
@@ -144,10 +147,10 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Runs to the end of all jobs.
+    /// Runs until all jobs have ended.
     ///
     /// # Panics
-    /// Somebody holds what excludes somebody else, or somebody waits for ever.
+    /// Two jobs hold locks that exclude each other, or a job waits for ever.
     pub(crate) fn run(mut self, scheme: Scheme) -> Measure {
         while let Some(Reverse((at_us, _))) = self.events.peek().copied() {
             self.now_us = at_us;
@@ -162,7 +165,7 @@ impl<'a> World<'a> {
             assert!(working <= self.slots, "{scheme}: {working} jobs work on {} slots", self.slots);
             self.measure.step(self.now_us, working, self.slots_used() - working);
         }
-        assert_eq!(self.measure.waits.len(), self.population.jobs.len(), "{scheme}: somebody waits for ever");
+        assert_eq!(self.measure.waits.len(), self.population.jobs.len(), "{scheme}: a job waits for ever");
         assert!(self.table.is_empty(), "{scheme}: a lock outlives its job");
         self.measure
     }
@@ -196,7 +199,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A job that has started goes to wait for what it wants next, or for its slot.
+    /// A job inside waits from now on for its next locks, or for a slot.
     fn wants_more(&mut self, job: JobId) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -208,7 +211,7 @@ impl<'a> World<'a> {
         };
     }
 
-    /// Slots that are taken: a job that waits inside keeps its own, unless it is lent.
+    /// The slots that are in use. A job that waits inside keeps its slot, unless it lends it.
     fn slots_used(&self) -> usize {
         let lent = self.how == Start::AtOnce && !self.queue.waiting_uses_slot;
         self.inside.values().filter(|inside| inside.does == Does::Works || !lent).count()
@@ -216,16 +219,16 @@ impl<'a> World<'a> {
 
     fn settle(&mut self) {
         loop {
-            // Each round serves or resumes a job, or is the last; a job wants something no more often than it has locks.
+            // Each round serves or resumes a job, or is the last. A job waits no more often than it has locks.
             while self.serve_waiting() || self.resume() {}
-            // Starts release nothing, but the window sees further after them. Each round starts somebody, or is the last.
+            // A start releases nothing, but the window then reaches further. Each round starts a job, or is the last.
             if !self.fill() {
                 break;
             }
         }
     }
 
-    /// Those who wait inside take what they can have.
+    /// Jobs that wait inside take the locks that are free. Returns whether any job did.
     fn serve_waiting(&mut self) -> bool {
         let mut waiting: Vec<(Ticket, JobId)> = Vec::new();
         for (job, inside) in &self.inside {
@@ -237,7 +240,7 @@ impl<'a> World<'a> {
             let (_, job) = waiting[at];
             let Some((_, wants)) = self.inside.get(&job).and_then(Inside::waits_for) else { continue };
             let before = &waiting[..at];
-            if !self.table.all_free(job, wants) || self.must_let_go_first(job, wants, before) {
+            if !self.table.all_free(job, wants) || self.must_wait_for_earlier(job, wants, before) {
                 continue;
             }
             if let Some(wants) = self.inside.get_mut(&job).and_then(|inside| inside.wants.pop_front()) {
@@ -250,8 +253,9 @@ impl<'a> World<'a> {
         served
     }
 
-    /// First come, first served at each place; who waits for all of a level goes before those who hold nothing there yet.
-    fn must_let_go_first(&self, job: JobId, wants: &[Want], before: &[(Ticket, JobId)]) -> bool {
+    /// Whether a job must wait for an earlier one: first come, first served, at each place. An earlier job that waits
+    /// for all of a level also precedes jobs that hold nothing at that level yet.
+    fn must_wait_for_earlier(&self, job: JobId, wants: &[Want], before: &[(Ticket, JobId)]) -> bool {
         if self.how != Start::AtOnce {
             return false;
         }
@@ -278,7 +282,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A wait inside is over.
+    /// The wait of a job inside is over.
     fn leave_wait(&mut self, job: JobId) {
         let Some(inside) = self.inside.get(&job) else { return };
         if let Does::Waits { since_us, .. } | Does::Ready { since_us, .. } = inside.does {
@@ -288,7 +292,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Those who have all that they want go on, first come first served.
+    /// Jobs that have all their locks resume, first come, first served. Returns whether any job did.
     fn resume(&mut self) -> bool {
         let mut ready: Vec<(Ticket, JobId)> = Vec::new();
         for (job, inside) in &self.inside {
@@ -313,7 +317,7 @@ impl<'a> World<'a> {
         room.min(ready.len()) > 0
     }
 
-    /// The scheme fills the free slots, as far as it looks; returns whether anybody has started.
+    /// Lets the scheme fill the free slots. Returns whether a job has started.
     fn fill(&mut self) -> bool {
         let room = self.slots.saturating_sub(self.slots_used());
         if room == 0 || self.pending.is_empty() {
@@ -359,7 +363,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// What is taken together: all of one level.
+/// The sets of locks that are taken at once: one for each level.
 fn by_level(wants: &[Want], population: &Population) -> VecDeque<Vec<Want>> {
     let level = |want: &Want| population.places[want.place as usize].level;
     wants.chunk_by(|one, next| level(one) == level(next)).map(<[Want]>::to_vec).collect()

@@ -1,5 +1,5 @@
-//! The RFC as CouchDB has it: priorities and usage are whole numbers, truncated at every step, and each cycle rotates as many jobs as it
-//! may, whether or not those that come in are owed more than those that go out.
+//! The RFC as CouchDB implements it. Priorities and usages are integers, truncated at every step. Each cycle rotates
+//! as many jobs as it may, even if the starting jobs' tenants have no larger deficit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,18 +7,18 @@ use super::{Scheme, View};
 use crate::JobId;
 use crate::scenario::{Rfc, Scenario};
 
-/// The RFC with whole-number truncation.
+/// The RFC, with truncation to integers.
 pub(crate) struct Whole {
     rules: Rfc,
     cycles: u64,
-    /// Per tenant, in µs.
+    /// Per tenant: the usage, in µs.
     usage: Vec<u64>,
-    /// Per tenant: what was charged since the last cycle, in µs.
+    /// Per tenant: the charges since the last cycle, in µs.
     charged: Vec<u64>,
-    /// Per job: its priority, and after how many cycles it had that one.
+    /// Per job: a priority, and the number of cycles after which it was computed.
     priority: Vec<(u64, u64)>,
-    /// Waiting jobs by their priority now. Truncation joins neighbours and never changes an order, so a cycle costs as much as there
-    /// are different priorities, not jobs.
+    /// Waiting jobs by their current priority. Truncation may make priorities equal, and never changes an order. So a
+    /// cycle costs as much as there are different priorities, not jobs.
     waiting: BTreeMap<u64, BTreeSet<(i64, JobId)>>,
 }
 
@@ -48,7 +48,7 @@ impl Whole {
         priority
     }
 
-    /// What a run of one cycle adds to a job's priority.
+    /// The growth of a job's priority for a run of one cycle.
     fn increment(&self, view: View<'_>, job: JobId) -> u64 {
         let tenant = view.tenant_of(job);
         let shares = f64::from(tenant.shares);
@@ -63,7 +63,7 @@ fn decay(value: u64, coefficient: f64) -> u64 {
 
 impl Scheme for Whole {
     fn added(&mut self, view: View<'_>, job: JobId) {
-        // As if it had run one cycle.
+        // The job starts as if it had run one cycle.
         let priority = (self.increment(view, job), self.cycles);
         match self.priority.get_mut(job as usize) {
             Some(known) => *known = priority,
@@ -108,7 +108,7 @@ impl Scheme for Whole {
         for (usage, charged) in self.usage.iter_mut().zip(&mut self.charged) {
             *usage = decay(*usage, self.rules.usage_coeff.get()) + std::mem::take(charged);
         }
-        // Before the time counts on: what was the case until now.
+        // The priorities before this cycle.
         let before: Vec<u64> = view.running.iter().map(|job| self.priority(*job)).collect();
         self.cycles += 1;
         let coefficient = self.rules.priority_coeff.get();
@@ -146,10 +146,10 @@ mod tests {
     use crate::scheme::{Job, Tenant};
 
     proptest! {
-        /// Kept by priority and decayed when looked at, it is what the policy's own has, which reproduces the runs recorded
-        /// of CouchDB.
+        /// Priorities that are stored and decayed when they are read equal those of the policy's own implementation,
+        /// which reproduces recorded runs of CouchDB.
         #[test]
-        fn prop_priorities_are_those_of_the_recorded_scheme(
+        fn prop_priorities_equal_those_of_the_recorded_scheme(
             shares in proptest::collection::vec(1_u32..=1000, 3),
             events in proptest::collection::vec((0_u8..4, 0_usize..3, 0_usize..50), 1..80),
         ) {

@@ -1,23 +1,28 @@
-//! The product's own two schemes: what a worker keeps in memory about its tenants, and what it asks the policy, in the same order.
+//! The product's own two schemes. They keep what a worker keeps in memory about its tenants, and call the policy in
+//! the same order.
 //!
-//! A pass takes as many tenants in the order of their places as slots are free, divides the slots among them, and reads that many rows of
-//! their queues. A cycle charges what runs, and asks which jobs are preempted. Other than in a worker, no row is read and no claim can fail.
+//! A pass takes the first tenants of the order, as many as slots are free. It divides the slots among them, and reads
+//! that many rows of their queues. A cycle charges running jobs, and asks which jobs are preempted. Unlike in a
+//! worker, no row is read, and no claim can fail.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use turnwise_policy::fair_share::Fairness;
 use turnwise_policy::fair_share::rfc::{self, Boost, Key, Usage};
 use turnwise_policy::fair_share::virtual_time::{
     Candidate, Expectation, LEAST_COST_US, Ledger, apportion, order,
 };
-use turnwise_policy::rotation::{self, Running, Waiting, rotate};
+use turnwise_policy::predictive_queue::locks::Requests;
+use turnwise_policy::rotation::{self, Running, Waiting};
+use turnwise_policy::schedule::{self, schedule};
 
 use super::{Scheme, View};
 use crate::scenario::{Scenario, Work};
 use crate::{JobId, Policy};
 
-/// A number that has a place among others.
+/// A number with a total order.
 #[derive(Debug, Clone, Copy)]
 struct Place(f64);
 
@@ -41,46 +46,50 @@ impl PartialEq for Place {
 
 impl Eq for Place {}
 
-/// A waiting job's row: its key (only the RFC's scheme has keys), since when it has not been started, which one.
+/// The row of a waiting job: its key (only the RFC's scheme has keys), the time since which it has not started, its
+/// id.
 type Row = (Place, i64, JobId);
 
-/// Between two charges of running jobs where nothing rotates: as the worker does.
+/// The time between two charges of running jobs where nothing rotates, as in the worker.
 const CHARGE_INTERVAL_US: i64 = 60_000_000;
-/// Tenants whose own jobs may take turns in one cycle, for each job that it may stop: as the worker does.
+/// A cycle looks at this many tenants whose own jobs may take turns, for each job that it may stop, as in the worker.
 const WITHIN: usize = 2;
 
-/// A job's run, as it is charged.
+/// Jobs of these scenarios declare no locks.
+static NO_LOCKS: LazyLock<Requests> = LazyLock::new(Requests::default);
+
+/// The charges of one run.
 #[derive(Debug, Clone, Copy, Default)]
 struct Turn {
-    /// What it is expected to cost yet, in µs.
+    /// Its remaining expected cost, in µs.
     left_us: f64,
-    /// What it has been charged for, in µs.
+    /// The run time that was charged, in µs.
     ran_us: f64,
-    /// What it has run since, in µs.
+    /// The run time since then, in µs.
     uncharged_us: f64,
 }
 
-/// Virtual time, or the RFC.
+/// Fair share by virtual time, or as in the RFC.
 pub(crate) struct Fair {
     fairness: Fairness,
-    /// There are continuous jobs, so jobs of this type rotate.
+    /// Whether there are continuous jobs, so that jobs rotate.
     rotates: bool,
     rules: rfc::Rules,
     ledger: Ledger,
     expectation: Expectation,
     boost: Boost,
     usage: Vec<Usage>,
-    /// Per job: its priority value's key.
+    /// Per job: the key of its priority value.
     keys: Vec<Key>,
-    /// Per job.
+    /// Per job: its current run.
     turns: Vec<Turn>,
-    /// When jobs were charged last that do not rotate.
+    /// The last time when jobs that do not rotate were charged.
     charged_us: i64,
-    /// Per tenant: when a cycle looked last whether its own jobs may take turns.
+    /// Per tenant: when a cycle last read its queue for turns among its own jobs.
     looked_us: Vec<i64>,
-    /// Per tenant.
+    /// Per tenant: its waiting jobs.
     queues: Vec<BTreeSet<Row>>,
-    /// Per tenant with jobs that wait: its place, and who comes first at the same one.
+    /// Per tenant with waiting jobs: its position in `order`, and the time that breaks ties.
     places: Vec<Option<(Place, i64)>>,
     order: BTreeSet<(Place, i64, usize)>,
 }
@@ -124,7 +133,7 @@ impl Fair {
         (Place(key), view.job(job).order_us, job)
     }
 
-    /// What a tenant's next job is expected to cost: where jobs rotate and nothing else is known, a turn.
+    /// The expected cost of a tenant's next job. Where jobs rotate and nothing else is known, it is one turn.
     fn expected_us(&self, view: View<'_>, tenant: usize) -> f64 {
         let name = &view.tenants[tenant].name;
         match self.rotates {
@@ -133,7 +142,7 @@ impl Fair {
         }
     }
 
-    /// A job starts, as far as the ledger is concerned.
+    /// Records the start of a job in the ledger.
     fn start(&mut self, view: View<'_>, job: JobId) {
         let of = view.tenant_of(job);
         let mut cost_us = self.expected_us(view, view.job(job).tenant);
@@ -145,7 +154,7 @@ impl Fair {
         self.turns[job as usize].left_us = cost_us;
     }
 
-    /// Charges what a job has run since it was charged last.
+    /// Charges the run time of a job since its last charge.
     fn book(&mut self, view: View<'_>, job: JobId) {
         let (of, turn) = (view.tenant_of(job), &mut self.turns[job as usize]);
         let ran_us = std::mem::take(&mut turn.uncharged_us);
@@ -161,7 +170,7 @@ impl Fair {
         self.put(view, view.job(job).tenant);
     }
 
-    /// Finds a tenant's place anew, after anything that may have moved it.
+    /// Computes a tenant's position in `order` again, after an event that may have changed it.
     fn put(&mut self, view: View<'_>, tenant: usize) {
         let place = self.queues[tenant].first().map(|(key, since, _)| match self.fairness {
             Fairness::VirtualTime => {
@@ -189,39 +198,33 @@ impl Fair {
         }
     }
 
-    /// Whom to start next by virtual time: up to `free`, fewer if a tenant has fewer jobs than fall to it.
-    fn by_virtual_time(&mut self, view: View<'_>, free: usize) -> Vec<JobId> {
+    /// The waiting jobs at the head of the queue, in the order of the tenants' turns by virtual time: up to `free`, fewer if a
+    /// tenant has fewer jobs than its turns. Each with its tenant.
+    fn head_by_virtual_time(&self, view: View<'_>, free: usize) -> Vec<(usize, JobId)> {
         let tenants: Vec<usize> = self.order.iter().take(free).map(|(_, _, tenant)| *tenant).collect();
         let candidates = self.candidates(view, &tenants);
         let picks = apportion(&candidates, free);
         let rows: Vec<usize> =
             tenants.iter().zip(picks).map(|(tenant, picks)| picks.min(self.queues[*tenant].len())).collect();
-        let merged = order(&candidates, &rows);
-        let mut start = Vec::with_capacity(merged.len());
-        for index in merged {
-            let tenant = tenants[index];
-            let (_, _, job) = self.queues[tenant].pop_first().expect("no more rows than it has");
-            self.start(view, job);
-            start.push(job);
-        }
-        for tenant in tenants {
-            if self.queues[tenant].is_empty() {
-                self.ledger.emptied(&view.tenants[tenant].name);
-            }
-            self.put(view, tenant);
-        }
-        start
+        let mut queues: Vec<_> = tenants.iter().map(|tenant| self.queues[*tenant].iter()).collect();
+        let next = |index: usize| {
+            let (_, _, job) = queues[index].next().expect("no more rows than it has");
+            (tenants[index], *job)
+        };
+        order(&candidates, &rows).into_iter().map(next).collect()
     }
 
-    /// Whom to start next by the RFC: the lowest key, then the longest not started.
-    fn by_key(&mut self, view: View<'_>) -> Option<JobId> {
-        let (_, _, tenant) = *self.order.first()?;
-        let (_, _, job) = self.queues[tenant].pop_first()?;
-        self.put(view, tenant);
-        Some(job)
+    /// The first waiting job by keys: the lowest key, then the longest not started.
+    fn head_by_key(&self) -> Vec<(usize, JobId)> {
+        let first = self.order.first().and_then(|(_, _, tenant)| {
+            let (_, _, job) = self.queues[*tenant].first()?;
+            Some((*tenant, *job))
+        });
+        first.into_iter().collect()
     }
 
-    /// How many rows of whose queues a cycle looks at: those that come first, and some of each tenant whose own jobs may take turns.
+    /// How many rows of which queues a cycle reads: those of the first tenants, and some of each tenant whose own
+    /// jobs may take turns.
     fn heads(&mut self, view: View<'_>) -> BTreeMap<usize, usize> {
         let depth = view.churn + view.free();
         let mut within: BTreeMap<usize, (i64, usize)> = BTreeMap::new();
@@ -279,7 +282,7 @@ impl Scheme for Fair {
     fn added(&mut self, view: View<'_>, job: JobId) {
         let tenant = view.tenant_of(job);
         let usage = self.usage[view.job(job).tenant].at(view.now_us, &self.rules);
-        // As if it had run one cycle.
+        // The job starts as if it had run one cycle.
         let first = rfc::increment(usage, tenant.jobs as u64, tenant.shares);
         let key = Key::of(first, self.boost.at(view.now_us));
         match self.keys.get_mut(job as usize) {
@@ -297,7 +300,7 @@ impl Scheme for Fair {
         let row = self.row(view, job);
         let before = self.queues[tenant].first().copied();
         self.queues[tenant].insert(row);
-        // Behind others it changes nothing.
+        // Behind another job of its tenant, it changes nothing.
         if before.is_none_or(|before| row < before) {
             let of = &view.tenants[tenant];
             self.ledger.arrive(&of.name, of.shares);
@@ -331,7 +334,7 @@ impl Scheme for Fair {
         self.book(view, job);
         let (of, turn) = (view.tenant_of(job), std::mem::take(&mut self.turns[job as usize]));
         if self.order.is_empty() {
-            // Nobody was owed what it ran.
+            // No job waited, so no tenant had a deficit meanwhile.
             self.ledger.advance_to(self.ledger.tag(&of.name, of.shares));
         }
         self.ledger.end(&of.name, turn.left_us);
@@ -352,20 +355,41 @@ impl Scheme for Fair {
     }
 
     fn fill(&mut self, view: View<'_>, free: usize) -> Vec<JobId> {
-        let mut start = Vec::new();
-        while start.len() < free && !self.order.is_empty() {
-            match self.fairness {
-                Fairness::VirtualTime => start.extend(self.by_virtual_time(view, free - start.len())),
-                Fairness::Rfc => start.extend(self.by_key(view)),
+        let mut started = Vec::new();
+        while started.len() < free && !self.order.is_empty() {
+            let room = free - started.len();
+            let head = match self.fairness {
+                Fairness::VirtualTime => self.head_by_virtual_time(view, room),
+                Fairness::Rfc => self.head_by_key(),
+            };
+            let candidates = vec![schedule::Candidate::new("", &NO_LOCKS); head.len()];
+            let queue = schedule::View::new(&candidates, room);
+            let decision = schedule(&queue, &schedule::Rules::default(), view.now_us);
+            let mut tenants = BTreeSet::new();
+            for candidate in decision.start {
+                let (tenant, job) = head[candidate];
+                let row = self.row(view, job);
+                self.queues[tenant].remove(&row);
+                if self.fairness == Fairness::VirtualTime {
+                    self.start(view, job);
+                }
+                tenants.insert(tenant);
+                started.push(job);
+            }
+            for tenant in tenants {
+                if self.fairness == Fairness::VirtualTime && self.queues[tenant].is_empty() {
+                    self.ledger.emptied(&view.tenants[tenant].name);
+                }
+                self.put(view, tenant);
             }
         }
-        start
+        started
     }
 
     fn cycle_begins(&mut self, view: View<'_>) {
         if self.rotates && self.fairness == Fairness::VirtualTime {
             self.ledger.cycle(view.churn);
-            // Places count on how fast virtual time goes.
+            // Positions depend on how fast virtual time advances.
             self.reorder(view);
         }
     }
@@ -413,6 +437,7 @@ impl Scheme for Fair {
                 class: 0,
                 continuous: job.continuous,
                 idle: false,
+                locks: false,
             }
         };
         let running: Vec<Running> = view.running.iter().enumerate().map(running).collect();
@@ -435,7 +460,9 @@ impl Scheme for Fair {
             Fairness::VirtualTime => rotation::Scheme::VirtualTime(self.ledger.pace()),
             Fairness::Rfc => rotation::Scheme::Rfc,
         };
-        let stops = rotate(scheme, &tenants, &running, &waiting, &rules, view.now_us);
-        stops.into_iter().map(|stop| view.running[stop.job]).collect()
+        let cycle = rotation::View::cycle(scheme, &tenants, &running, &waiting);
+        let rules = schedule::Rules { rotation: rules, ..schedule::Rules::default() };
+        let decision = schedule(&schedule::View::preempting(cycle), &rules, view.now_us);
+        decision.stop.into_iter().map(|stop| view.running[stop.job]).collect()
     }
 }

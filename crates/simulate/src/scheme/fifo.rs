@@ -1,4 +1,4 @@
-//! The two that know nothing of tenants: first in, first out, and CouchDB's older rotation.
+//! Two schemes that ignore tenants: first in, first out, and CouchDB's older rotation.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ pub(crate) struct Fifo {
     waiting: BTreeSet<(i64, JobId)>,
 }
 
-/// Longest running out, longest waiting in.
+/// The longest running jobs stop for the longest waiting ones.
 #[derive(Default)]
 pub(crate) struct RoundRobin {
     waiting: BTreeSet<(i64, JobId)>,

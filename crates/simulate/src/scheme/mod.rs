@@ -1,5 +1,5 @@
-//! Who decides. Each scheme is told what happens to jobs and is asked whom to start and whom to stop; what then happens, and how
-//! it is measured, is the same for all.
+//! The schemes, which decide. The world reports to a scheme what happens to jobs, and asks which jobs start and stop.
+//! What then happens, and how it is measured, is the same for all schemes.
 
 mod couchdb;
 mod fair;
@@ -8,33 +8,33 @@ mod fifo;
 use crate::scenario::Scenario;
 use crate::{JobId, Policy};
 
-/// A job, as far as schemes may look: nobody knows how long it will run.
+/// A job, as schemes see it. They do not know how long it will run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Job {
-    /// Whose it is.
+    /// The tenant that it belongs to.
     pub tenant: usize,
-    /// It runs until it is stopped.
+    /// Whether it runs until it is stopped.
     pub continuous: bool,
-    /// When it was started last; before its first start, when it was added.
+    /// When it last started; before its first start, when it was added.
     pub order_us: i64,
     /// When it was added.
     pub added_us: i64,
-    /// It runs.
+    /// Whether it runs.
     pub running: bool,
 }
 
-/// A tenant, as far as schemes may look.
+/// A tenant, as schemes see it.
 #[derive(Debug, Clone)]
 pub(crate) struct Tenant {
     pub name: String,
     pub shares: u32,
-    /// Jobs that run or wait.
+    /// The number of jobs that run or wait.
     pub jobs: usize,
-    /// Jobs that wait.
+    /// The number of jobs that wait.
     pub waiting: usize,
 }
 
-/// The world, as far as schemes may look.
+/// The world, as schemes see it.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
     pub now_us: i64,
@@ -43,9 +43,9 @@ pub(crate) struct View<'a> {
     pub interval_us: i64,
     pub jobs: &'a [Job],
     pub tenants: &'a [Tenant],
-    /// Jobs that run, in no order that means anything.
+    /// The running jobs, in no particular order.
     pub running: &'a [JobId],
-    /// How many wait.
+    /// The number of waiting jobs.
     pub waiting: usize,
 }
 
@@ -54,7 +54,7 @@ impl View<'_> {
         &self.jobs[job as usize]
     }
 
-    /// Whom a job belongs to.
+    /// The tenant that a job belongs to.
     pub(crate) fn tenant_of(&self, job: JobId) -> &Tenant {
         &self.tenants[self.job(job).tenant]
     }
@@ -63,44 +63,45 @@ impl View<'_> {
         self.slots - self.running.len()
     }
 
-    /// How many CouchDB rotates: as many as wait for a slot that is not free, up to the churn.
+    /// The number of jobs that CouchDB rotates: those that wait for a slot that is not free, up to the churn.
     pub(crate) fn rotation(&self) -> usize {
         self.waiting.saturating_sub(self.free()).min(self.churn)
     }
 }
 
-/// What decides. The world calls it in this order: at the end of a run `charge`, `ended`, and `waits` if the job goes on waiting; at a cycle
-/// `cycle_begins`, `charge` for all that run, then `cycle`, the ends of those that it stops, then `fill`; after anything else `fill`.
+/// A scheme. At the end of a run, the world calls `charge`, then `ended`, and `waits` if the job waits again. At a
+/// cycle, it calls `cycle_begins`, then `charge` for all running jobs, then `cycle`. The ends of the stopped jobs
+/// follow, then `fill`. After any other event, it calls `fill`.
 pub(crate) trait Scheme {
-    /// A job is there that was not. It waits.
+    /// A new job exists, and waits.
     fn added(&mut self, view: View<'_>, job: JobId);
 
     /// A job was stopped and waits again.
     fn waits(&mut self, view: View<'_>, job: JobId);
 
-    /// A job is gone for good, after `ended` if it ran.
+    /// A job was removed, after `ended` if it ran.
     fn removed(&mut self, view: View<'_>, job: JobId, ran: bool);
 
-    /// A job has run for so long since it was charged last.
+    /// A job has run for `ran_us` since it was last charged.
     fn charge(&mut self, view: View<'_>, job: JobId, ran_us: i64);
 
-    /// A run is over: to its end, or it was stopped or deleted.
+    /// A run is over: the job has ended, or was stopped or deleted.
     fn ended(&mut self, _view: View<'_>, _job: JobId, _completed: bool) {}
 
-    /// A tenant has other shares.
+    /// The shares of a tenant have changed.
     fn new_shares(&mut self, _view: View<'_>, _tenant: usize) {}
 
-    /// A cycle is about to charge.
+    /// A cycle begins, before its charges.
     fn cycle_begins(&mut self, _view: View<'_>) {}
 
-    /// Whom to start, at most so many: they wait no more.
+    /// The jobs to start, at most `free`: they no longer wait.
     fn fill(&mut self, view: View<'_>, free: usize) -> Vec<JobId>;
 
-    /// Whom to stop at a cycle.
+    /// The jobs to stop at a cycle.
     fn cycle(&mut self, view: View<'_>) -> Vec<JobId>;
 }
 
-/// The one that the policy's name stands for.
+/// The scheme of a policy.
 pub(crate) fn of(policy: Policy, scenario: &Scenario, tenants: usize) -> Box<dyn Scheme> {
     match policy {
         Policy::VirtualTime | Policy::Rfc => Box::new(fair::Fair::new(policy, scenario, tenants)),

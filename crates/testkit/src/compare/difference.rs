@@ -99,7 +99,7 @@ pub struct Summary {
 
 impl Summary {
     /// Adds the counts of a part of the comparison. Documents are counted for the whole comparison.
-    pub(crate) fn add(&mut self, part: &Self) {
+    pub fn add(&mut self, part: &Self) {
         self.leaves += part.leaves;
         self.deleted_leaves += part.deleted_leaves;
         self.attachments += part.attachments;

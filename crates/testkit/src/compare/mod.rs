@@ -14,8 +14,8 @@ use serde_json::Value;
 
 use crate::Database;
 pub use difference::{Difference, Summary};
-use read::{Revision, attachment_hash, server_kind};
-pub(crate) use read::{leaves, revisions};
+pub use read::{Revision, leaves, revisions};
+use read::{attachment_hash, server_kind};
 
 /// The number of leaf revisions in one `_bulk_get`.
 const BATCH: usize = 250;
@@ -63,7 +63,7 @@ pub async fn compare_some(
 }
 
 /// The leaf revisions of each document of a database.
-pub(crate) type Leaves = BTreeMap<String, BTreeSet<String>>;
+pub type Leaves = BTreeMap<String, BTreeSet<String>>;
 
 /// Records leaves that are on only one side, and returns those on both.
 fn compare_leaves(

@@ -10,9 +10,10 @@ use super::Leaves;
 use crate::{Database, encode_segment};
 
 /// A leaf revision, split into its parts.
-pub(crate) struct Revision {
+pub struct Revision {
     /// `_revisions`: `{"start": generation, "ids": [hash, …]}`.
     pub history: Value,
+    /// Whether it is a deletion.
     pub deleted: bool,
     /// All fields except those of the protocol.
     pub body: Map<String, Value>,
@@ -21,7 +22,10 @@ pub(crate) struct Revision {
 }
 
 /// All leaf revisions of a database, including deleted ones. `None` if the database cannot be read.
-pub(crate) async fn leaves(database: &Database) -> Option<Leaves> {
+///
+/// # Panics
+/// If the response is no `_changes` feed.
+pub async fn leaves(database: &Database) -> Option<Leaves> {
     let answer =
         database.client().get(format!("{}/_changes?style=all_docs", database.url())).send().await.ok()?;
     let changes: Value = answer.error_for_status().ok()?.json().await.ok()?;
@@ -36,7 +40,10 @@ pub(crate) async fn leaves(database: &Database) -> Option<Leaves> {
 }
 
 /// The revisions of a batch that can be read, by id and rev.
-pub(crate) async fn revisions(
+///
+/// # Panics
+/// If the database cannot be read.
+pub async fn revisions(
     database: &Database,
     batch: &[(String, String)],
 ) -> HashMap<(String, String), Revision> {

@@ -1,20 +1,18 @@
 //! The jobs that a worker skips for their owners, and when it claims them itself.
 
 use std::collections::BTreeSet;
-use std::pin::Pin;
 
-/// A pause that can be stored.
-pub(crate) type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+use crate::event::Event;
 
 /// The jobs that are skipped for their owners, and until when.
 #[derive(Default)]
-pub(crate) struct Leftovers(Option<(BTreeSet<String>, Sleep)>);
+pub(crate) struct Leftovers(Option<(BTreeSet<String>, Event)>);
 
 impl Leftovers {
     /// Notes the jobs that a pass has skipped. The pause continues as long as one of the jobs from its beginning is
     /// still there. If all of them are gone, their owners are active, and the jobs skipped now begin a new pause. So no
     /// job is skipped for longer than two pauses, whatever comes and goes before it.
-    pub(crate) fn note(&mut self, left: BTreeSet<String>, pause: impl FnOnce() -> Sleep) {
+    pub(crate) fn note(&mut self, left: BTreeSet<String>, pause: impl FnOnce() -> Event) {
         let since_before = self.0.take().and_then(|(mut before, until)| {
             before.retain(|id| left.contains(id));
             (!before.is_empty()).then_some((before, until))
@@ -25,7 +23,7 @@ impl Leftovers {
     /// Returns the jobs that were skipped for long enough; never returns if there are none.
     pub(crate) async fn overdue(&mut self) -> BTreeSet<String> {
         match &mut self.0 {
-            Some((_, until)) => until.await,
+            Some((_, until)) => until.happens().await,
             None => std::future::pending().await,
         }
         self.0.take().map(|(left, _)| left).unwrap_or_default()
@@ -35,7 +33,10 @@ impl Leftovers {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
-    use std::future::{pending, ready};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use turnwise_store::{Runtime, runtime};
 
     use super::*;
 
@@ -45,10 +46,12 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_left_has_its_time_whatever_comes_before_it() {
+        let runtime: Arc<dyn Runtime> = Arc::new(runtime::System);
         let begun = Cell::new(0);
         let mut leftovers = Leftovers::default();
         let note = |leftovers: &mut Leftovers, ids: &[&str]| {
-            let over: Sleep = if begun.get() == 0 { Box::pin(pending()) } else { Box::pin(ready(())) };
+            let over =
+                if begun.get() == 0 { Event::default() } else { Event::after(&runtime, Duration::ZERO) };
             leftovers.note(jobs(ids), || {
                 begun.set(begun.get() + 1);
                 over

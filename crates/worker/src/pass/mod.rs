@@ -22,11 +22,12 @@ use turnwise_queue::{Job, Keyspace, Result, Terms, locks, rate_limits, tenants};
 use turnwise_store::{Isolation, Transaction};
 
 use crate::QueueRules;
+use crate::claimer::Claimer;
 use crate::fair_share::{FairShare, Front};
 use crate::locks::{LockHistory, Scanned};
 use claims::{Claims, Filled};
 pub use explain::{QueueHead, compared, explain};
-pub(crate) use leftovers::{Leftovers, Sleep};
+pub(crate) use leftovers::Leftovers;
 pub(crate) use reserved::{Hold, Reserved};
 pub(crate) use view::startable;
 use view::{Scope, Source, View};
@@ -51,8 +52,6 @@ pub(crate) struct Claimant<'a> {
     pub max_jobs: usize,
     /// How often this pass has failed.
     pub failed: u32,
-    /// How many consecutive passes before this one had jobs filtered and room left.
-    pub filtered: u32,
     pub numbers: Numbers<'a>,
     /// Decides which tenant is next.
     pub fair: &'a FairShare,
@@ -64,9 +63,9 @@ pub(crate) struct Claimant<'a> {
     pub hold: Option<&'a Hold>,
     /// This claimant's share of the jobs, if several claim from the same queue.
     pub shard: Shard,
-    /// Jobs of other shards that were skipped for long enough. If there are any, this pass may claim them and others of
-    /// those shards.
-    pub overdue: &'a BTreeSet<String>,
+    /// What the worker remembers of earlier passes. If jobs of other shards were skipped for long enough, this pass may
+    /// claim them and others of those shards.
+    pub claimer: &'a Claimer,
     /// Chooses among the jobs of other shards.
     pub random: u64,
     /// The terms of the runs.
@@ -79,7 +78,7 @@ impl Claimant<'_> {
     /// The number of jobs to read for a given room. Filtered and limited jobs take no room, so after a pass with such
     /// jobs the next passes read more and more. Jobs behind thousands of them are thus found soon, whatever the room.
     fn depth(&self, room: usize) -> usize {
-        room.saturating_mul(WIDER.saturating_pow(self.filtered)).min(CLAIM_BATCH)
+        room.saturating_mul(WIDER.saturating_pow(self.claimer.filtered())).min(CLAIM_BATCH)
     }
 }
 
@@ -151,7 +150,7 @@ struct Context<'a> {
 impl Context<'_> {
     /// Whether jobs of other shards may be claimed now.
     fn is_eager(&self) -> bool {
-        !self.claimant.overdue.is_empty()
+        !self.claimant.claimer.overdue().is_empty()
     }
 
     fn source(&self) -> Source<'_> {
@@ -162,11 +161,11 @@ impl Context<'_> {
 
     /// Decides about a view, with room for this many jobs.
     fn decide(&self, view: &View, room: usize) -> Decision {
-        let Claimant { shard, overdue, random, .. } = self.claimant;
+        let Claimant { shard, claimer, random, .. } = self.claimant;
         let worker = Scope { room, shard, eager: self.is_eager(), random };
         // Among jobs that lock, also all expired ones: most jobs of other shards cannot start, and a part of them may be exactly
         // these.
-        view.decide(&self.source(), worker, |id| view.locks.is_some() && overdue.contains(id))
+        view.decide(&self.source(), worker, |id| view.locks.is_some() && claimer.overdue().contains(id))
     }
 
     fn is_mine(&self, id: &str) -> bool {

@@ -194,8 +194,17 @@ fn decide<'a>(
         foreseen: locks.foreseen(),
         reservations: &locks.reservations,
     });
-    let view = schedule::View { candidates: &candidates, beyond, room, shard, eager, random, locks };
-    schedule(&view, &Rules { queue: queue.rules }, now_us)
+    let view = schedule::View {
+        candidates: &candidates,
+        beyond,
+        room,
+        shard,
+        eager,
+        random,
+        locks,
+        preemption: None,
+    };
+    schedule(&view, &Rules { queue: queue.rules, ..Rules::default() }, now_us)
 }
 
 /// Which of these jobs could start together if there were room for all: their indexes.

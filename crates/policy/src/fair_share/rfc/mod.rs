@@ -1,6 +1,6 @@
-//! Fair share as the CouchDB replicator's proposal describes it, after Kay and Lauder.
+//! Fair share as in CouchDB's RFC 017, "Fair Share Job Scheduling for CouchDB 3.x Replicator", after Kay and Lauder.
 //!
-//! Per tenant a usage, per job a priority value; the lowest runs first:
+//! Each tenant has a usage, and each job has a priority value. The job with the lowest value runs first:
 //!
 //! ```text
 //! every t1, per tenant:       usage    = usage · K1 + what its jobs ran since the last time, in µs
@@ -9,17 +9,18 @@
 //! a new job:                  priority =            usage(tenant) · jobs(tenant) / shares(tenant)²
 //! ```
 //!
-//! A new job starts as if it had run one cycle, so adding jobs all the time does not keep their tenant in front. But a job that has
-//! accumulated more than that does gain by being deleted and added again; virtual time has no such weakness.
+//! A new job starts as if it had run one cycle, so a tenant that adds jobs all the time does not stay first. But a
+//! job that has accumulated more than that gains if it is deleted and added again. Virtual time has no such weakness.
 //!
 //! Forces:
 //!
-//! - *No write to a job that waits.* All priorities shrink by the same factor at the same time, which changes no order.
-//!   What is stored is `key = ln(priority) + V(t)`, where V grows by −ln K2 every t2 ([`Boost`]): it stays the same while
-//!   its job waits. V goes on from where it is if K2 or t2 change, so that these change no order either.
+//! - *No write to a waiting job.* All priorities shrink by the same factor at the same time, which changes no order.
+//!   The stored value is `key = ln(priority) + V(t)`, where V grows by −ln K2 every t2 ([`Boost`]). The key stays the
+//!   same while its job waits. When K2 or t2 change, V continues from its current value, so the order does not change
+//!   either.
 //! - *A priority of 0 has no logarithm*, and stays 0 for ever: its key is [`Key::ZERO`], finite and below all others.
-//! - *Nobody ticks.* A [`Usage`] is rolled up when it is looked at, at the multiples of t1 that have passed since. These are
-//!   the same moments for everyone, so usages that several workers have charged can be added up.
+//! - *No timer.* A [`Usage`] is rolled up when it is read, at the multiples of t1 that have passed since the last
+//!   time. These moments are the same for all workers, so usages that several workers have charged can be added up.
 //!
 //! Source: "Fair Share Job Scheduling for CouchDB 3.x Replicator", and its reference, Kay and Lauder, "A Fair Share
 //! Scheduler" (1988). Numbers are exact here; [`whole`] truncates where CouchDB does.
@@ -30,10 +31,10 @@ pub mod whole;
 
 use std::ops::RangeInclusive;
 
-/// A usage below this is none, in µs: its tenant has been forgotten.
+/// A smaller usage counts as none, in µs: its tenant is forgotten.
 pub const LEAST_USAGE_US: f64 = 1_000.0;
 
-/// The numbers of the model. All of them may change at any time.
+/// The parameters of the model. All of them may change at any time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rules {
     /// K1: what is left of a usage after one `usage_interval_us`.
@@ -49,11 +50,12 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// What K1 can be. With 1 a usage would never be forgotten.
+    /// The allowed K1. With 1, a usage would never be forgotten.
     pub const USAGE_COEFF: RangeInclusive<f64> = 0.0..=0.999;
-    /// What K2 can be. With 0 there would be no order, with 1 a job that has run would wait for all that have not.
+    /// The allowed K2. With 0, there would be no order. With 1, a job that has run would wait for all jobs that have
+    /// not.
     pub const PRIORITY_COEFF: RangeInclusive<f64> = 0.001..=1.0;
-    /// What t1, t2 and t3 can be, in µs: a second to a day.
+    /// The allowed t1, t2 and t3, in µs: a second to a day.
     pub const INTERVAL_US: RangeInclusive<i64> = 1_000_000..=86_400_000_000;
 }
 
@@ -69,36 +71,36 @@ impl Default for Rules {
     }
 }
 
-/// What one running job's priority value grows by, every t3; and what a new job starts with.
+/// The growth of one running job's priority value at every t3, and the first value of a new job.
 pub fn increment(usage_us: f64, jobs: u64, shares: u32) -> f64 {
     let shares = f64::from(shares.max(1));
     usage_us.max(0.0) * jobs as f64 / (shares * shares)
 }
 
-/// Multiples of `interval_us` that are later than `after_us`, and not later than `until_us`.
+/// The number of multiples of `interval_us` that are later than `after_us`, and not later than `until_us`.
 fn multiples(after_us: i64, until_us: i64, interval_us: i64) -> i64 {
     let interval_us = interval_us.max(1);
     (until_us.div_euclid(interval_us) - after_us.div_euclid(interval_us)).max(0)
 }
 
-/// `base` to a whole power, of any size.
+/// `base` to the power of any integer.
 fn power(base: f64, exponent: i64) -> f64 {
     base.powi(i32::try_from(exponent).unwrap_or(i32::MAX))
 }
 
-/// How long a tenant's jobs have run, lately.
+/// The decayed run time of a tenant's jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Usage {
-    /// As of the last time it was rolled up, in µs.
+    /// The usage as of the last roll-up, in µs.
     pub usage_us: f64,
-    /// Charged since, in µs.
+    /// What was charged since then, in µs.
     pub accumulated_us: f64,
     /// The moment up to which it is rolled up, in µs.
     pub period: i64,
 }
 
 impl Usage {
-    /// Charges what a job ran up to now. At a multiple of t1 that still counts for the time before it.
+    /// Charges a run time that ends now. At a multiple of t1, it still counts for the interval before.
     pub fn charge(&mut self, ran_us: f64, now_us: i64, rules: &Rules) {
         self.roll_up(now_us.saturating_sub(1), rules);
         self.accumulated_us += ran_us.max(0.0);
@@ -111,8 +113,8 @@ impl Usage {
         usage.usage_us
     }
 
-    /// Counts what was charged before the last multiple of t1. To be called before t1 or K1 change: the time until now is
-    /// counted with those it is called with.
+    /// Counts what was charged before the last multiple of t1. Call it before t1 or K1 change: the time until now is
+    /// counted with the rules of this call.
     pub fn roll_up(&mut self, now_us: i64, rules: &Rules) {
         let times = multiples(self.period, now_us, rules.usage_interval_us);
         if times > 0 {
@@ -123,7 +125,7 @@ impl Usage {
         self.period = self.period.max(now_us);
     }
 
-    /// Whether nothing worth mentioning is left of it.
+    /// Whether so little is left of it that its tenant can be forgotten.
     pub fn is_forgotten(&self, now_us: i64, rules: &Rules) -> bool {
         let mut usage = *self;
         usage.roll_up(now_us, rules);
@@ -131,12 +133,12 @@ impl Usage {
     }
 }
 
-/// V(t): what the keys of jobs that wait are compared with, as time passes.
+/// V(t): the growing term of keys. It stands for the decay of priorities, so that the keys of waiting jobs stay.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Boost {
-    /// V at that moment.
+    /// V at the moment `at_us`.
     pub v: f64,
-    /// That moment, in µs.
+    /// The moment of `v`, in µs.
     pub at_us: i64,
     /// K2 since then.
     pub coeff: f64,
@@ -145,7 +147,7 @@ pub struct Boost {
 }
 
 impl Boost {
-    /// V, beginning with 0.
+    /// V starts at 0.
     pub fn new(now_us: i64, rules: &Rules) -> Boost {
         Boost { v: 0.0, at_us: now_us, coeff: rules.priority_coeff, interval_us: rules.priority_interval_us }
     }
@@ -157,13 +159,13 @@ impl Boost {
         self.v - self.coeff.clamp(least, 1.0).ln() * times as f64
     }
 
-    /// V that goes on from now with other rules.
+    /// V continues from its current value, with other rules.
     pub fn with_rules(&self, now_us: i64, rules: &Rules) -> Boost {
         Boost { v: self.at(now_us), ..Boost::new(now_us.max(self.at_us), rules) }
     }
 }
 
-/// What a job's place among the others depends on, and time does not change: `ln(priority) + V`.
+/// A job's position in the order: `ln(priority) + V`. Time does not change it.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub struct Key(f64);
 
@@ -177,12 +179,12 @@ impl Key {
         if key.is_finite() { Key(key) } else { Key::ZERO }
     }
 
-    /// A key as it is stored. One that is not a finite number is that of a priority of 0.
+    /// A key as it is stored. One that is not a finite number counts as a priority of 0.
     pub fn stored(key: f64) -> Key {
         if key.is_finite() { Key(key) } else { Key::ZERO }
     }
 
-    /// As it is stored: finite.
+    /// The number to store: it is finite.
     pub fn get(self) -> f64 {
         self.0
     }

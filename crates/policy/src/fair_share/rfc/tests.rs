@@ -1,4 +1,4 @@
-//! Keys and usages beside the plain formulas of the proposal, which tick.
+//! Keys and usages, compared with the plain formulas of the RFC, which change all values at each interval.
 
 use proptest::prelude::*;
 
@@ -17,12 +17,12 @@ fn rules(k1: f64, k2: f64, t1_s: i64, t2_s: i64) -> Rules {
 }
 
 /// All priorities, multiplied every t2.
-struct Ticking {
+struct Plain {
     now_s: i64,
     priorities: Vec<f64>,
 }
 
-impl Ticking {
+impl Plain {
     fn pass(&mut self, seconds: i64, rules: &Rules) {
         for _ in 0..seconds {
             self.now_s += 1;
@@ -53,42 +53,42 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 }
 
 proptest! {
-    /// Neither time nor another K2 or t2 changes an order, and keys are rewritten only for jobs that are charged.
+    /// Neither time nor another K2 or t2 changes an order. Keys are rewritten only for jobs that are charged.
     #[test]
     fn prop_keys_are_priorities_that_need_no_writes(events in events()) {
         let mut rules = rules(0.5, 0.98, 60, 60);
-        let mut ticking = Ticking { now_s: 0, priorities: Vec::new() };
+        let mut plain = Plain { now_s: 0, priorities: Vec::new() };
         let mut boost = Boost::new(0, &rules);
         let mut keys: Vec<Key> = Vec::new();
         for event in events {
-            let v = boost.at(ticking.now_s * S);
+            let v = boost.at(plain.now_s * S);
             match event {
                 Event::Add(priority) => {
-                    ticking.priorities.push(priority);
+                    plain.priorities.push(priority);
                     keys.push(Key::of(priority, v));
                 }
                 Event::Grow(job, more) if !keys.is_empty() => {
                     let job = job % keys.len();
-                    ticking.priorities[job] += more;
+                    plain.priorities[job] += more;
                     keys[job] = keys[job].add(more, v);
                 }
                 Event::Grow(..) => {}
-                Event::Pass(seconds) => ticking.pass(seconds, &rules),
+                Event::Pass(seconds) => plain.pass(seconds, &rules),
                 Event::Rules(k2, t2) => {
                     rules.priority_coeff = k2;
                     rules.priority_interval_us = t2 * S;
-                    boost = boost.with_rules(ticking.now_s * S, &rules);
+                    boost = boost.with_rules(plain.now_s * S, &rules);
                 }
             }
-            let v = boost.at(ticking.now_s * S);
-            for (key, priority) in keys.iter().zip(&ticking.priorities) {
+            let v = boost.at(plain.now_s * S);
+            for (key, priority) in keys.iter().zip(&plain.priorities) {
                 prop_assert!(key.get().is_finite());
                 let same = (key.priority(v) - priority).abs() <= priority * 1e-9 + 1e-300;
                 prop_assert!(same, "{} instead of {priority}", key.priority(v));
             }
-            for (a, left) in keys.iter().zip(&ticking.priorities) {
-                for (b, right) in keys.iter().zip(&ticking.priorities) {
-                    // What differs by more than floating point does has the same order.
+            for (a, left) in keys.iter().zip(&plain.priorities) {
+                for (b, right) in keys.iter().zip(&plain.priorities) {
+                    // Values that differ by more than rounding have the same order.
                     if left + left * 1e-9 < *right {
                         prop_assert!(a < b, "{left} and {right}");
                     }
@@ -97,10 +97,10 @@ proptest! {
         }
     }
 
-    /// A usage that is rolled up when it is looked at is one that is rolled up every t1; and several chargers' usages
-    /// add up to that of one.
+    /// A usage that is rolled up when it is read equals one that is rolled up at every t1. The usages of several
+    /// chargers add up to that of one.
     #[test]
-    fn prop_usages_are_those_that_tick(
+    fn prop_usages_equal_those_rolled_up_at_every_interval(
         charges in prop::collection::vec((0..400_i64, 0.0..1e9_f64, 0..3_usize), 1..40),
         k1 in 0.0..0.999_f64,
         t1_s in 1..100_i64,
@@ -115,7 +115,7 @@ proptest! {
         for (pause_s, ran_us, charger) in charges {
             for _ in 0..pause_s {
                 now_s += 1;
-                // What is charged at a boundary counts for the time before it: so the roll-up is a moment later.
+                // A charge at a boundary counts for the interval before it, so the roll-up is a moment later.
                 if (now_s - 1) % t1_s == 0 && now_s > 1 {
                     usage_us = usage_us * k1 + accumulated_us;
                     accumulated_us = 0.0;
@@ -133,7 +133,7 @@ proptest! {
 }
 
 #[test]
-fn a_priority_of_nothing_has_a_finite_key_below_all_others() {
+fn a_priority_of_zero_has_a_finite_key_below_all_others() {
     for v in [0.0, 1.0, 1e6] {
         assert_eq!(Key::of(0.0, v), Key::ZERO);
         assert_eq!(Key::ZERO.priority(v), 0.0);
@@ -158,7 +158,7 @@ fn priorities_decay_at_multiples_of_their_interval() {
         let found = key.priority(boost.at(at_s * S));
         assert!((found - priority).abs() < 1e-9, "{found} after {at_s} s");
     }
-    // Other rules from now on: what there is stays.
+    // With new rules, the decay until now stays.
     let slower = boost.with_rules(130 * S, &rules(0.5, 0.25, 60, 100));
     for (at_s, priority) in [(130, 2.0), (199, 2.0), (200, 0.5)] {
         let found = key.priority(slower.at(at_s * S));
@@ -173,7 +173,7 @@ fn charges_count_from_the_next_roll_up_on_and_decay_until_they_are_forgotten() {
     usage.charge(60e6, 30 * S, &rules);
     assert_eq!(usage.at(59 * S, &rules), 0.0);
     assert_eq!(usage.at(60 * S, &rules), 60e6);
-    // At the boundary itself: still for the time before it.
+    // A charge at the boundary itself counts for the interval before it.
     usage.charge(20e6, 60 * S, &rules);
     assert_eq!(usage.at(60 * S, &rules), 80e6);
     assert_eq!(usage.at(120 * S, &rules), 40e6);

@@ -1,7 +1,7 @@
-//! The same scheme in whole numbers, truncated where CouchDB truncates: to compare with recorded runs of it.
+//! The same scheme in integers, truncated where CouchDB truncates, to compare it with recorded runs of CouchDB.
 //!
-//! Usages and priorities are whole µs; each decay and each charge drops what is behind the point. A priority that
-//! reaches 0 that way is forgotten, and so is a usage.
+//! Usages and priorities are integers, in µs. Each decay and each charge drops the fraction. A priority or a usage
+//! that reaches 0 is forgotten.
 
 use std::collections::BTreeMap;
 
@@ -18,13 +18,13 @@ pub struct Whole {
 }
 
 impl Whole {
-    /// A new job of a tenant: charged as if it had run one cycle.
+    /// Adds a job of a tenant. Its priority starts as if it had run one cycle.
     pub fn added(&mut self, tenant: &str, id: &str, shares: &Shares) {
         *self.jobs.entry(tenant.to_owned()).or_default() += 1;
         self.grow(tenant, id, shares);
     }
 
-    /// A job is gone.
+    /// Removes a job.
     pub fn removed(&mut self, tenant: &str, id: &str) {
         if let Some(jobs) = self.jobs.get_mut(tenant) {
             *jobs = jobs.saturating_sub(1);
@@ -37,7 +37,7 @@ impl Whole {
         *self.accumulated.entry(tenant.to_owned()).or_default() += ran_us;
     }
 
-    /// One cycle: usages rolled up, priorities decayed, the running jobs (tenant and id) charged.
+    /// Runs one cycle: rolls up usages, decays priorities, and charges the running jobs (tenant and id).
     pub fn cycle<'a>(
         &mut self,
         running: impl IntoIterator<Item = (&'a str, &'a str)>,

@@ -1,20 +1,22 @@
-//! Free slots divided among tenants that wait: each to whoever's next job stands lowest.
+//! Divides free slots among tenants with waiting jobs. Each slot goes to the tenant whose next job is at the lowest
+//! position.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::rotation::Float;
 
-/// A tenant with jobs that wait.
+/// A tenant with waiting jobs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Candidate {
-    /// Where its next job stands: [`Ledger::next`](super::Ledger::next).
+    /// The position of its next job: [`Ledger::next`](super::Ledger::next).
     pub next: f64,
-    /// How much further each one after that: expected cost divided by shares.
+    /// The distance between the positions of two consecutive jobs: expected cost divided by shares.
     pub step: f64,
 }
 
-/// How many of `picks` slots each candidate gets, if all of them have jobs enough. Of equals the first one is first.
+/// How many of `picks` slots each candidate gets, if all have enough jobs. Of candidates at the same position, the
+/// first one comes first.
 pub fn apportion(candidates: &[Candidate], picks: usize) -> Vec<usize> {
     let mut taken = vec![0; candidates.len()];
     for index in sequence(candidates, |_| usize::MAX).take(picks) {
@@ -23,13 +25,13 @@ pub fn apportion(candidates: &[Candidate], picks: usize) -> Vec<usize> {
     taken
 }
 
-/// In which order the candidates' jobs come: each place is a candidate, which takes its own first job that is left.
-/// `jobs` says how many each of them has.
+/// The order of the candidates' jobs. Each entry is a candidate's index, and stands for the first job that this
+/// candidate has left. `jobs` is the number of jobs of each candidate.
 pub fn order(candidates: &[Candidate], jobs: &[usize]) -> Vec<usize> {
     sequence(candidates, |index| jobs.get(index).copied().unwrap_or(0)).collect()
 }
 
-/// The first `picks` places of [`order`]; `usize::MAX` jobs are more than anyone needs.
+/// The first `picks` entries of [`order`]. Use `usize::MAX` for a candidate that never runs out of jobs.
 pub fn first(candidates: &[Candidate], jobs: &[usize], picks: usize) -> Vec<usize> {
     sequence(candidates, |index| jobs.get(index).copied().unwrap_or(0)).take(picks).collect()
 }

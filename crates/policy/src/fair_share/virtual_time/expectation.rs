@@ -1,24 +1,25 @@
-//! What a tenant's next job is expected to cost: learnt from the last ones.
+//! The expected cost of a tenant's next job: an average of the last ones.
 
 use std::collections::BTreeMap;
 
-/// What a job costs at least, in µs: it is claimed, started and ended. Without this, jobs that end at once would be free,
-/// and whoever has enough of them would have the slots for itself.
+/// The least cost of a job, in µs: it is claimed, started and ended. Without it, jobs that end at once would be free,
+/// and a tenant with enough of them would take all slots.
 pub const LEAST_COST_US: f64 = 1_000.0;
-/// What a job of a type that nothing is known about is expected to cost, in µs.
+/// The expected cost of a job, in µs, if nothing is known about its type.
 pub const UNKNOWN_COST_US: f64 = 1_000_000.0;
-/// What the last job counts for, beside those before it; while there are fewer than that many, all count the same. With more, one would follow a
-/// change sooner, but what ends last of a burst are its longest jobs: with a quarter, the next burst was expected to cost up to three times what it
-/// did, and a quiet tenant beside it waited for up to 2.7 s instead of 0.6 (`examples/scenarios/bursts.toml`).
+/// The weight of the last job in the average. While fewer than `1 / WEIGHT` jobs have ended, all count the same. A
+/// larger weight follows changes sooner, but the last jobs of a burst to end are its longest. With 1/4, the next
+/// burst was expected to cost up to three times its real cost. A quiet tenant beside it then waited for up to 2.7 s,
+/// instead of 0.6 s (`examples/scenarios/bursts.toml`).
 const WEIGHT: f64 = 1.0 / 32.0;
-/// What was learnt elsewhere counts for as many jobs.
+/// An average that another worker has learnt counts as this many jobs.
 const LOADED_JOBS: f64 = 8.0;
 
-/// An average of run times that follows the last ones.
+/// A moving average of run times.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Average {
     us: f64,
-    /// How many went into it, up to `1 / WEIGHT`.
+    /// The number of jobs in the average, up to `1 / WEIGHT`.
     jobs: f64,
 }
 
@@ -29,7 +30,7 @@ impl Average {
     }
 }
 
-/// Averages of the run times of a type's jobs: per tenant, and of all.
+/// Averages of the run times of one type's jobs: per tenant, and over all tenants.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Expectation {
     of_type: Option<Average>,
@@ -37,7 +38,7 @@ pub struct Expectation {
 }
 
 impl Expectation {
-    /// A job has run to its end.
+    /// A job of a tenant has run to its end.
     pub fn learn(&mut self, tenant: &str, ran_us: f64) {
         let us = ran_us.max(LEAST_COST_US);
         self.of_type.get_or_insert(Average { us, jobs: 0.0 }).add(us);
@@ -47,7 +48,7 @@ impl Expectation {
         }
     }
 
-    /// What was learnt before, or elsewhere.
+    /// Sets a tenant's average to one that was learnt earlier, or by another worker.
     pub fn load(&mut self, tenant: &str, expected_us: f64) {
         let loaded = Average { us: expected_us.max(LEAST_COST_US), jobs: LOADED_JOBS };
         self.of_type.get_or_insert(loaded);
@@ -57,18 +58,18 @@ impl Expectation {
         }
     }
 
-    /// What a tenant's next job will cost, in µs: of an unknown tenant as much as the type's, of an unknown type
+    /// The expected cost of a tenant's next job, in µs: the tenant's average, else the type's, else
     /// [`UNKNOWN_COST_US`].
     pub fn of(&self, tenant: &str) -> f64 {
         self.known_us(tenant).or(self.of_type.map(|known| known.us)).unwrap_or(UNKNOWN_COST_US)
     }
 
-    /// Whether anything is known of the type.
+    /// Whether the type has an average.
     pub fn knows_type(&self) -> bool {
         self.of_type.is_some()
     }
 
-    /// What is known of this tenant.
+    /// The tenant's average in µs, if it has one.
     pub fn known_us(&self, tenant: &str) -> Option<f64> {
         self.tenants.get(tenant).map(|known| known.us)
     }

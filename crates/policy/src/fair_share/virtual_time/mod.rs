@@ -1,32 +1,34 @@
-//! Fair share by virtual time: the service that a tenant has received, divided by its shares.
+//! Fair share by virtual time: the run time that a tenant has received, divided by its shares.
 //!
 //! Start-time fair queueing over `D` slots (SFQ(D)), with one tag per tenant:
 //!
 //! ```text
-//! tag        += ran / shares                                what its jobs ran, charged as they run
-//! start tag   = tag + in flight / shares                    in flight: what its running jobs are expected to cost yet
-//! next        = start tag + ½ · expected / shares           who waits: the lowest starts
-//! last        = start tag − ½ · expected / shares           who runs: the highest gives way, if it is above a `next`
-//! now         = the highest start tag that was started      system virtual time, in the order of `next`
+//! tag        += ran / shares                        ran: what its jobs ran, charged as they run
+//! start tag   = tag + in flight / shares            in flight: the remaining expected cost of its running jobs
+//! next        = start tag + ½ · expected / shares   the waiting tenant with the lowest `next` starts a job
+//! last        = start tag − ½ · expected / shares   the running tenant with the highest `last` is preempted for a lower `next`
+//! now         = the highest start tag of a job that started in its turn: the virtual time of the job type
 //! ```
 //!
 //! Forces:
 //!
-//! - *A backlog costs nothing.* Tags are the tenants', not the jobs': a million jobs that wait hold no tag that would have
-//!   to be written when a cost turns out differently or shares change. A job's tag is fixed when it starts.
-//! - *Jobs are indivisible.* The midpoint (½) is how seats are apportioned (Webster, Sainte-Laguë): a tenant gets its n-th
-//!   slot once it is entitled to more than n − ½. So the tenant with 1 share beside one with 1000 gets a run when half of one
-//!   is due, and neither waits for ever nor gets more than its share.
-//! - *Nobody saves up.* A tenant is owed something only while it has jobs that wait. One that had none starts
-//!   at `now`, and one whose jobs all run is never further behind than `now`. Deleting jobs and adding
-//!   them again changes no tag.
-//!   The one exception is what a slow churn has kept from a tenant, for a while ([`Ledger::cycle`]).
-//! - *Nobody is ruined.* While rotation is limited by its churn, a tenant may be served against its will, so to say. What it
-//!   then runs is charged up to a bound only ([`DEBT_CYCLES`]); else it could wait for days for its next turn.
-//! - *Costs are guesses until they are known*: an [`Expectation`] is learnt, and what has really run is what is charged.
+//! - *A backlog costs nothing.* A tag belongs to a tenant, not to a job. So a million waiting jobs hold no tags that
+//!   would have to be written when a cost turns out differently or shares change. A job's tag is fixed when it
+//!   starts.
+//! - *Jobs are indivisible.* The midpoint (½) is how seats of a parliament are apportioned (Webster, Sainte-Laguë): a
+//!   tenant gets its n-th slot once it is entitled to more than n − ½. So a tenant with 1 share beside one with 1000
+//!   gets a run when half a run is due. It does not wait for ever, and does not get more than its share.
+//! - *No tenant saves up.* A tenant has a deficit only while it has waiting jobs. A tenant that had none starts at
+//!   `now`, and one whose jobs all run is never further behind than `now`. Deleting jobs and adding them again
+//!   changes no tag. The one exception is what slow churn has withheld from a tenant, for a limited time
+//!   ([`Ledger::cycle`]).
+//! - *Surplus is bounded.* While churn limits rotation, a tenant may keep slots that it is not entitled to. What it
+//!   then runs is charged only up to a bound ([`DEBT_CYCLES`]). Without the bound, it could wait for days for its
+//!   next turn.
+//! - *Costs are estimates until a job ends.* An [`Expectation`] is learnt, and the real run time is charged.
 //!
-//! Bound on unfairness, with proof: `docs/design/0016-fair-share.md`. Source: Goyal, Vin and Cheng, "Start-time Fair
-//! Queueing" (1996); Jin, Chase and Kaur, "Interposed proportional sharing" (SFQ(D), 2004).
+//! The bound on unfairness, with proof: `docs/design/0016-fair-share.md`. Source: Goyal, Vin and Cheng, "Start-time
+//! Fair Queueing" (1996); Jin, Chase and Kaur, "Interposed proportional sharing" (SFQ(D), 2004).
 
 mod apportion;
 mod expectation;
@@ -41,38 +43,39 @@ use crate::rotation;
 pub use apportion::{Candidate, apportion, first, order};
 pub use expectation::{Expectation, LEAST_COST_US, UNKNOWN_COST_US};
 
-/// What a tenant's rotating jobs are charged for is bounded such that it is not held back for more cycles than this. Longer than
-/// it takes to turn all slots over at the default churn (500 / 20 = 25 cycles), so that what a tenant with shares like the
-/// others' gets too much meanwhile is paid back whole.
+/// The most cycles for which charges of rotating jobs may hold their tenant back; they are bounded accordingly. It is
+/// longer than the 25 cycles that turn over all slots at the default churn (500 / 20). So a tenant with shares like
+/// the others' pays back in full what it got in excess meanwhile.
 pub const DEBT_CYCLES: f64 = 30.0;
-/// What a slow churn keeps from a tenant is still due to it when it has gone and comes back, up to what it is entitled to in so many cycles.
-/// With none, a visitor whose jobs are hardly more than its slots had 3 % too little; with five, one with more jobs 5 % too much; with two,
-/// everybody is within 1.6 %, for visits of 10 to 50 cycles (`examples/scenarios/come-and-go.toml`, and the visitor with 50, 100 and 200 jobs).
-const OWED_CYCLES: f64 = 2.0;
+/// What slow churn withholds from a tenant stays due to it after a break, up to its entitlement in this many cycles.
+/// With 0, a visiting tenant with hardly more jobs than slots got 3 % too little. With 5, one with more jobs got 5 %
+/// too much. With 2, all tenants are within 1.6 %, for visits of 10 to 50 cycles
+/// (`examples/scenarios/come-and-go.toml`, and its visitor with 50, 100 and 200 jobs).
+const WITHHELD_CYCLES: f64 = 2.0;
 
 /// One tenant's account.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct Account {
-    /// Virtual µs.
+    /// The tag, in virtual µs.
     tag: f64,
-    /// What its running jobs are expected to cost yet, in µs.
+    /// The remaining expected cost of its running jobs, in µs.
     in_flight_us: f64,
-    /// The same of other workers, as last heard.
+    /// The same for the jobs of other workers, as last reported.
     elsewhere_us: f64,
-    /// What it was entitled to in the last cycles, and a slow churn has kept from it, in µs.
-    owed_us: f64,
-    /// It has jobs that wait.
+    /// What it was entitled to in the last cycles, but slow churn has withheld, in µs.
+    withheld_us: f64,
+    /// It has waiting jobs.
     waits: bool,
-    /// As of its last change.
+    /// Its shares, as of the last change of this account.
     shares: u32,
 }
 
-/// The accounts of all tenants that share a queue, and their virtual time.
+/// The accounts of all tenants that share a queue, and the virtual time of the queue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ledger {
     now: f64,
     accounts: BTreeMap<String, Account>,
-    /// How fast virtual time goes.
+    /// How fast virtual time advances.
     pace: Pace,
 }
 
@@ -91,17 +94,17 @@ impl Account {
         self.tag + self.all_in_flight_us() / f64::from(shares.max(1))
     }
 
-    /// Not owed anything but what churn has kept from it: its next start is at `now` at the earliest.
+    /// Removes a deficit, except what churn has withheld: the next start is then at `now` at the earliest.
     fn lift(&mut self, shares: u32, now: f64) {
-        let earliest = now - self.owed_us / f64::from(shares.max(1));
+        let earliest = now - self.withheld_us / f64::from(shares.max(1));
         self.tag += (earliest - self.start_tag(shares)).max(0.0);
     }
 
-    /// What it is owed stays what it was, in µs, if it has more shares than before.
+    /// Sets the shares. If they grow, a deficit stays the same in µs.
     fn follow(&mut self, shares: u32, now: f64) {
-        let owed = now - self.tag;
-        if self.shares != 0 && shares > self.shares && owed > 0.0 {
-            self.tag = now - owed * f64::from(self.shares) / f64::from(shares);
+        let deficit = now - self.tag;
+        if self.shares != 0 && shares > self.shares && deficit > 0.0 {
+            self.tag = now - deficit * f64::from(self.shares) / f64::from(shares);
         }
         self.shares = shares;
     }
@@ -117,37 +120,38 @@ impl Ledger {
         account
     }
 
-    /// System virtual time.
+    /// The virtual time of the queue.
     pub fn now(&self) -> f64 {
         self.now
     }
 
-    /// Other workers have come as far as this.
+    /// Advances virtual time to that of other workers.
     pub fn advance_to(&mut self, now: f64) {
         self.now = self.now.max(now);
     }
 
-    /// A tenant's tag is at least this, others say. After [`Ledger::charge_elsewhere`], which it may include.
+    /// Raises a tenant's tag to the one that other workers have written. Call it after [`Ledger::charge_elsewhere`],
+    /// because the written tag may include those charges.
     pub fn load(&mut self, tenant: &str, tag: f64) {
         let account = self.accounts.entry(tenant.to_owned()).or_default();
         account.tag = account.tag.max(tag);
     }
 
-    /// A tenant has other shares. To be told at once: what is owed until now counts with the old ones.
+    /// Changes a tenant's shares. Call it at once: the deficit until now is computed with the old shares.
     pub fn new_shares(&mut self, tenant: &str, shares: u32) {
         if let Some(account) = self.accounts.get_mut(tenant) {
             account.follow(shares.max(1), self.now);
         }
     }
 
-    /// The same for all tenants.
+    /// Changes the shares of all tenants, as [`Ledger::new_shares`] does.
     pub fn all_new_shares(&mut self, shares: &Shares) {
         for (tenant, account) in &mut self.accounts {
             account.follow(shares.of(tenant), self.now);
         }
     }
 
-    /// A tenant that had no job that waits has one. Nothing changes if it had one already.
+    /// A tenant without waiting jobs gets one. Nothing changes if it already has one.
     pub fn arrive(&mut self, tenant: &str, shares: u32) {
         let now = self.now;
         let account = self.account(tenant, shares);
@@ -157,32 +161,33 @@ impl Ledger {
         }
     }
 
-    /// A tenant has jobs that wait, and may have had them before this worker looked for the first time. It keeps what a tenant
-    /// is owed at most that waits for its turn.
+    /// A tenant has waiting jobs, and may have had them before this worker first looked. It keeps its deficit up to
+    /// the expected cost of one job: the largest deficit of a tenant that waits for its turn.
     pub fn resume(&mut self, tenant: &str, shares: u32, expected_us: f64) {
-        let owed_at_most = self.now - expected_us / f64::from(shares.max(1));
+        let earliest = self.now - expected_us / f64::from(shares.max(1));
         let account = self.account(tenant, shares);
         if !account.waits {
             account.waits = true;
-            account.lift(shares, owed_at_most);
+            account.lift(shares, earliest);
         }
     }
 
-    /// A tenant has no job that waits.
+    /// A tenant has no waiting jobs.
     pub fn emptied(&mut self, tenant: &str) {
         if let Some(account) = self.accounts.get_mut(tenant) {
             account.waits = false;
         }
     }
 
-    /// A job of a tenant starts.
+    /// A job of a tenant starts in its turn.
     pub fn start(&mut self, tenant: &str, shares: u32, expected_us: f64) {
         self.start_up_to(tenant, shares, expected_us, f64::INFINITY);
     }
 
-    /// A job of a tenant starts although one of the tenant `first`, with so many shares, could start, too, and it is that one's turn: it was
-    /// left to another worker. Virtual time is where the tenant is whose turn it is. Otherwise a tenant that is far ahead would take it
-    /// along, and with it those that run and do not wait: these would wait for all of that once they do.
+    /// A job of a tenant starts out of turn: the tenant `first`, with its shares, is in turn, but its job is skipped
+    /// for another worker. Virtual time advances at most to the start tag of `first`. Otherwise a tenant far ahead
+    /// would advance it, and lift the tags of tenants whose jobs all run. These would wait for that long once they
+    /// have waiting jobs.
     pub fn start_out_of_turn(&mut self, tenant: &str, shares: u32, expected_us: f64, first: (&str, u32)) {
         let (first, of) = first;
         let bound = self.look(first, of).start_tag(of);
@@ -196,25 +201,26 @@ impl Ledger {
         self.now = self.now.max(start_tag.min(bound));
     }
 
-    /// A job that runs is expected to cost something else from now on: what is left of it.
+    /// The expected cost of a running job changes from `before_us` to what is left of it, `after_us`.
     pub fn expect(&mut self, tenant: &str, before_us: f64, after_us: f64) {
         if let Some(account) = self.accounts.get_mut(tenant) {
             account.in_flight_us = (account.in_flight_us - before_us + after_us).max(0.0);
         }
     }
 
-    /// A job has ended, or did not start after all: takes back what it was expected to cost. What it ran is charged beside this.
+    /// A job has ended, or did not start after all: its expected cost is subtracted. Its run time is charged
+    /// separately.
     pub fn end(&mut self, tenant: &str, expected_us: f64) {
         self.expect(tenant, expected_us, 0.0);
     }
 
-    /// A tenant's job has run for this long. The virtual µs charged.
+    /// Charges the run time of a tenant's job. Returns the charge in virtual µs.
     pub fn charge(&mut self, tenant: &str, shares: u32, ran_us: f64) -> f64 {
         self.charge_up_to(tenant, shares, ran_us, f64::INFINITY)
     }
 
-    /// The same for a job that rotates, by `expected_us` a turn: up to the bound of what holds a tenant back for
-    /// [`DEBT_CYCLES`]. A job that nothing could have stopped is charged with [`Ledger::charge`], whatever it ran.
+    /// Charges a job that rotates in turns of `expected_us`, up to a bound: the tag that holds its tenant back for
+    /// [`DEBT_CYCLES`]. Use [`Ledger::charge`] for a job that nothing could have stopped, whatever it ran.
     pub fn charge_rotating(&mut self, tenant: &str, shares: u32, ran_us: f64, expected_us: f64) -> f64 {
         let turn = expected_us.max(0.0) / f64::from(shares.max(1));
         let bound = self.now + turn + DEBT_CYCLES * self.pace.per_cycle;
@@ -233,30 +239,32 @@ impl Ledger {
         charged
     }
 
-    /// What other workers have charged a tenant since the last time, in virtual µs.
+    /// Adds what other workers have charged a tenant since the last call, in virtual µs.
     pub fn charge_elsewhere(&mut self, tenant: &str, virtual_us: f64) {
         self.accounts.entry(tenant.to_owned()).or_default().tag += virtual_us.max(0.0);
     }
 
-    /// What other workers' running jobs of a tenant are expected to cost.
+    /// Sets the remaining expected cost of a tenant's jobs that run at other workers, in µs.
     pub fn in_flight_elsewhere(&mut self, tenant: &str, us: f64) {
         self.accounts.entry(tenant.to_owned()).or_default().elsewhere_us = us.max(0.0);
     }
 
-    /// No tenant has a job that waits: nobody is owed anything. Virtual time follows the tenant in flight that has received
-    /// the most; the others follow it as they are charged.
+    /// No tenant has a waiting job, so no tenant has a deficit. Virtual time advances to the highest tag of a tenant
+    /// in flight. The other tags follow as their tenants are charged.
     pub fn nobody_waits(&mut self) {
         let in_flight = self.accounts.values().filter(|account| account.all_in_flight_us() > 0.0);
         self.now = in_flight.map(|account| account.tag).fold(self.now, f64::max);
-        self.accounts.values_mut().for_each(|account| account.owed_us = 0.0);
+        self.accounts.values_mut().for_each(|account| account.withheld_us = 0.0);
     }
 
-    /// A cycle begins: once for each, before its charges, where jobs rotate. Looks how fast virtual time goes: what is in
-    /// flight of those tenants that wait, in each cycle, divided by their shares; and what each of them lacks of what it is
-    /// entitled to, for churn has not given it yet. That is due to it even if it goes and comes back, up to a bound.
+    /// Begins a cycle. Call it once per cycle, before its charges, where jobs rotate. It computes how fast virtual
+    /// time advances: the cost in flight of the waiting tenants, per cycle, divided by their shares. It also computes
+    /// what each of them lacks of its entitlement because churn has not given it yet. That stays due if the tenant
+    /// goes and comes back, up to a bound.
     ///
-    /// Jobs that rotate begin another turn at each cycle: while someone waits, virtual time is no earlier than the first of these. Without
-    /// that it would stand still where nobody who runs ever waits, and whoever waits would do so for ever.
+    /// Rotating jobs begin another turn at each cycle. So while a tenant waits, virtual time advances to the lowest
+    /// tag in flight. Otherwise it would stand still where no running tenant ever waits, and a waiting tenant would
+    /// wait for ever.
     pub fn cycle(&mut self, max_churn: usize) {
         let (mut in_flight_us, mut shares) = (0.0, 0.0);
         for account in self.accounts.values().filter(|account| account.waits) {
@@ -272,25 +280,25 @@ impl Ledger {
         }
         for account in self.accounts.values_mut() {
             let (has_us, of) = (account.all_in_flight_us(), f64::from(account.shares));
-            account.owed_us = if account.waits {
+            account.withheld_us = if account.waits {
                 let entitled_us = of * in_flight_us / shares;
-                (account.owed_us + entitled_us - has_us).clamp(0.0, OWED_CYCLES * entitled_us)
+                (account.withheld_us + entitled_us - has_us).clamp(0.0, WITHHELD_CYCLES * entitled_us)
             } else {
-                // It has all it wants: more than it is entitled to, maybe.
+                // All its jobs run: it may have more than its entitlement.
                 let entitled_us = of * (in_flight_us + has_us) / (shares + of);
-                (account.owed_us - (has_us - entitled_us).max(0.0)).max(0.0)
+                (account.withheld_us - (has_us - entitled_us).max(0.0)).max(0.0)
             };
         }
     }
 
-    /// What those that wait have in flight, divided by their shares. With them count those that do not wait only because they have more
-    /// than that for each of their shares.
+    /// The cost in flight of the waiting tenants, divided by their shares. Tenants without waiting jobs count as
+    /// well, if they have more than that in flight per share: without that surplus, they would wait.
     fn per_cycle(&self, mut in_flight_us: f64, mut shares: f64) -> f64 {
-        let content = self.accounts.values().filter(|account| !account.waits && account.shares > 0);
-        let mut content: Vec<(f64, f64)> =
-            content.map(|account| (account.all_in_flight_us(), f64::from(account.shares))).collect();
-        content.sort_by(|(one_us, one), (other_us, other)| (other_us / other).total_cmp(&(one_us / one)));
-        for (has_us, of) in content {
+        let satisfied = self.accounts.values().filter(|account| !account.waits && account.shares > 0);
+        let mut satisfied: Vec<(f64, f64)> =
+            satisfied.map(|account| (account.all_in_flight_us(), f64::from(account.shares))).collect();
+        satisfied.sort_by(|(one_us, one), (other_us, other)| (other_us / other).total_cmp(&(one_us / one)));
+        for (has_us, of) in satisfied {
             if has_us / of <= in_flight_us / shares {
                 break;
             }
@@ -300,7 +308,7 @@ impl Ledger {
         in_flight_us / shares
     }
 
-    /// How fast virtual time goes, where jobs rotate.
+    /// How fast virtual time advances, where jobs rotate.
     pub fn pace(&self) -> Pace {
         self.pace
     }
@@ -312,45 +320,47 @@ impl Ledger {
         account
     }
 
-    /// Service received divided by shares, in virtual µs.
+    /// A tenant's tag: run time received, divided by shares, in virtual µs.
     pub fn tag(&self, tenant: &str, shares: u32) -> f64 {
         self.look(tenant, shares).tag
     }
 
-    /// A tenant as rotation looks at it; `expected_us` is what one of its jobs is expected to cost.
+    /// A tenant as rotation sees it. `expected_us` is the expected cost of one of its jobs.
     pub fn tenant(&self, tenant: &str, shares: u32, expected_us: f64) -> rotation::Tenant {
         let account = self.look(tenant, shares);
         rotation::Tenant { tag: account.tag, in_flight_us: account.all_in_flight_us(), shares, expected_us }
     }
 
-    /// What a tenant's running jobs are expected to cost yet, here and elsewhere, in µs.
+    /// The remaining expected cost of a tenant's running jobs, at this worker and at others, in µs.
     pub fn in_flight_us(&self, tenant: &str) -> f64 {
         self.accounts.get(tenant).map_or(0.0, |account| account.all_in_flight_us())
     }
 
-    /// The same, here only.
+    /// The same, at this worker only.
     pub fn in_flight_here_us(&self, tenant: &str) -> f64 {
         self.accounts.get(tenant).map_or(0.0, |account| account.in_flight_us)
     }
 
-    /// Of the tenants with jobs that wait, the one with the lowest is next.
+    /// The position of a tenant's next job. Of the tenants with waiting jobs, the one with the lowest is next.
     pub fn next(&self, tenant: &str, shares: u32, expected_us: f64) -> f64 {
         self.tenant(tenant, shares, expected_us).next(&self.pace)
     }
 
-    /// Of the tenants with jobs that rotate, the one with the highest gives way first.
+    /// The position of a tenant's last running job. Of the tenants with rotating jobs, the one with the highest is
+    /// preempted first.
     pub fn last(&self, tenant: &str, shares: u32, expected_us: f64) -> f64 {
         self.tenant(tenant, shares, expected_us).last(&self.pace)
     }
 
-    /// Whether forgetting a tenant changes nothing for it: it has nothing that runs or waits, and is not ahead of `now`.
+    /// Whether forgetting a tenant changes nothing for it: none of its jobs runs or waits, and its tag is not above
+    /// `now`.
     pub fn is_forgettable(&self, tenant: &str) -> bool {
         self.accounts.get(tenant).is_none_or(|account| {
             !account.waits && account.all_in_flight_us() <= 0.0 && account.tag <= self.now
         })
     }
 
-    /// Forgets a tenant, whatever it has.
+    /// Forgets a tenant, whatever its account holds.
     pub fn forget(&mut self, tenant: &str) {
         self.accounts.remove(tenant);
     }
@@ -361,12 +371,12 @@ impl Ledger {
     }
 }
 
-/// How fast virtual time goes where jobs rotate, and how fast slots can change hands.
+/// How fast virtual time advances where jobs rotate, and how fast slots move between tenants.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pace {
-    /// Virtual µs in each cycle. Unknown before the first one, and while nobody waits: infinite.
+    /// Virtual µs per cycle. Infinite while it is unknown: before the first cycle, and while no tenant waits.
     pub per_cycle: f64,
-    /// Jobs that are preempted in one cycle.
+    /// The most jobs that are preempted in one cycle.
     pub max_churn: usize,
 }
 
@@ -377,12 +387,13 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Where a job stands with so much in flight before and with half of it.
+    /// The position of a job, in virtual µs. `in_flight_us` is the cost in flight of the tenant's jobs before it, and
+    /// half of its own.
     ///
-    /// A tenant with more slots than it is entitled to keeps them until churn has taken them back, `c` in each cycle. With a
-    /// surplus of `s` jobs that makes `(s − c) + (s − 2c) + … = s · (s − c) / 2c` more runs that nothing
-    /// can prevent: they count as if they were in flight. Without that, a tenant that catches up would be far ahead before it
-    /// began to give way, then far behind, and so on for hundreds of cycles.
+    /// A tenant with more slots than it is entitled to keeps them until churn has taken them back, `c` in each cycle.
+    /// With a surplus of `s` jobs, nothing can prevent `(s − c) + (s − 2c) + … = s · (s − c) / 2c` more runs. They
+    /// count as if they were in flight. Otherwise, a tenant that catches up would be far ahead before its jobs were
+    /// preempted, then far behind, and so on for hundreds of cycles.
     pub fn position(&self, tag: f64, in_flight_us: f64, shares: u32, expected_us: f64) -> f64 {
         let shares = f64::from(shares.max(1));
         let expected_us = expected_us.max(LEAST_COST_US);

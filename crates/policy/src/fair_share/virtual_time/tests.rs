@@ -1,4 +1,4 @@
-//! What tenants gain by what they do, and lose by what is done to them.
+//! How the account of a tenant changes with its own events and with those of other tenants.
 
 use proptest::prelude::*;
 
@@ -24,7 +24,7 @@ fn the_tenant_that_has_received_least_for_its_shares_is_next() {
     }
     assert_eq!(started.iter().filter(|tenant| **tenant == "high").count(), 8);
     assert_eq!(started[..3], ["high", "high", "low"]);
-    // What a job has cost counts, not what was expected.
+    // The real cost of a job counts, not the expected one.
     for _ in 0..8 {
         ledger.end("high", S);
         ledger.charge("high", 200, S / 4.0);
@@ -38,7 +38,7 @@ fn the_tenant_that_has_received_least_for_its_shares_is_next() {
 }
 
 #[test]
-fn who_comes_back_is_owed_nothing_and_gains_nothing() {
+fn a_tenant_that_returns_has_no_deficit_and_gains_nothing() {
     let mut ledger = ledger();
     for tenant in ["a", "b"] {
         ledger.arrive(tenant, 100);
@@ -49,10 +49,10 @@ fn who_comes_back_is_owed_nothing_and_gains_nothing() {
         ledger.charge("a", 100, S);
         ledger.end("a", S);
     }
-    // It stands where `a` was started the last time.
+    // Its tag is where `a` started its last job.
     ledger.arrive("b", 100);
     assert_eq!(ledger.tag("b", 100), 49.0 * S / 100.0);
-    // Jobs that are deleted and added again change nothing, for who is ahead and for who is behind.
+    // Deleting jobs and adding them again changes nothing, neither for a tenant ahead nor for one behind.
     for tenant in ["a", "b"] {
         let before = ledger.tag(tenant, 100);
         ledger.emptied(tenant);
@@ -60,7 +60,7 @@ fn who_comes_back_is_owed_nothing_and_gains_nothing() {
         ledger.arrive(tenant, 100);
         assert_eq!(ledger.tag(tenant, 100), before);
     }
-    // What runs is charged, whether its job is deleted or not.
+    // Run time is charged whether or not its job is deleted.
     ledger.start("b", 100, S);
     ledger.charge("b", 100, S / 2.0);
     ledger.end("b", S);
@@ -68,7 +68,7 @@ fn who_comes_back_is_owed_nothing_and_gains_nothing() {
 }
 
 #[test]
-fn who_has_all_it_wants_is_never_behind() {
+fn a_tenant_whose_jobs_all_run_is_never_behind() {
     let mut ledger = ledger();
     ledger.start("modest", 100, S);
     ledger.arrive("greedy", 100);
@@ -81,10 +81,10 @@ fn who_has_all_it_wants_is_never_behind() {
             ledger.end("greedy", S);
         }
         ledger.charge("modest", 100, S);
-        // Its start tag is virtual time, or beyond.
+        // Its start tag is virtual time, or above.
         assert!(ledger.tag("modest", 100) + S / 100.0 >= ledger.now());
     }
-    // Nobody waits: all are even.
+    // While no job waits, all tenants are even.
     ledger.emptied("greedy");
     ledger.start("rich", 1, S);
     ledger.charge("rich", 1, 1_000.0 * S);
@@ -95,22 +95,23 @@ fn who_has_all_it_wants_is_never_behind() {
 }
 
 #[test]
-fn who_is_far_ahead_takes_virtual_time_along_only_in_its_turn() {
+fn a_tenant_far_ahead_advances_virtual_time_only_in_its_turn() {
     let far_ahead = || {
         let mut ledger = ledger();
-        // One with one share has a run that nothing can stop; one has all it wants, and one waits.
+        // A tenant with one share has a run that nothing can stop. All jobs of a second tenant run, and a third one
+        // waits.
         ledger.start("far ahead", 1, S);
         ledger.charge("far ahead", 1, 500.0 * S);
         ledger.arrive("far ahead", 1);
-        ledger.start("content", 100, S);
+        ledger.start("all running", 100, S);
         ledger.arrive("waits", 200);
         ledger
     };
     let mut ledger = far_ahead();
     ledger.start_out_of_turn("far ahead", 1, S, ("waits", 200));
-    ledger.charge("content", 100, S);
-    assert_eq!((ledger.now(), ledger.tag("content", 100)), (0.0, S / 100.0));
-    // Where that is virtual time already, or further, it moves by no less than it should.
+    ledger.charge("all running", 100, S);
+    assert_eq!((ledger.now(), ledger.tag("all running", 100)), (0.0, S / 100.0));
+    // Where the start tag of the tenant in turn is higher, virtual time advances to it, and no less than it should.
     ledger.load("waits", 3.0 * S);
     ledger.start_out_of_turn("far ahead", 1, S, ("waits", 200));
     assert_eq!(ledger.now(), 3.0 * S);
@@ -121,7 +122,7 @@ fn who_is_far_ahead_takes_virtual_time_along_only_in_its_turn() {
 }
 
 #[test]
-fn a_restart_forgets_what_was_saved_up_and_keeps_what_is_due() {
+fn a_restart_keeps_a_deficit_of_one_run_at_most() {
     let mut ledger = ledger();
     ledger.advance_to(1_000.0 * S);
     ledger.load("long ago", 1.0);
@@ -134,7 +135,7 @@ fn a_restart_forgets_what_was_saved_up_and_keeps_what_is_due() {
 }
 
 #[test]
-fn what_rotates_is_charged_up_to_a_bound_and_what_ends_by_itself_is_not() {
+fn rotating_jobs_are_charged_up_to_a_bound_and_other_jobs_in_full() {
     let mut ledger = ledger();
     ledger.arrive("one share", 1);
     for _ in 0..75 {
@@ -146,7 +147,7 @@ fn what_rotates_is_charged_up_to_a_bound_and_what_ends_by_itself_is_not() {
     ledger.arrive("thousand", 1_000);
     ledger.cycle(10);
     let now = ledger.now();
-    // The first cycle is what it was started for; another three are too much.
+    // The first cycle is the turn for which the jobs started. Charges for three more cycles exceed the bound.
     for _ in 0..4 * 75 {
         ledger.charge_rotating("one share", 1, 60.0 * S, 60.0 * S);
     }
@@ -158,7 +159,7 @@ fn what_rotates_is_charged_up_to_a_bound_and_what_ends_by_itself_is_not() {
 }
 
 #[test]
-fn what_churn_kept_from_a_tenant_outlasts_its_absence_but_not_a_time_in_which_nobody_waits() {
+fn what_churn_withheld_outlasts_an_absence_but_not_a_time_without_waiting_jobs() {
     let turn = 60.0 * S;
     let mut ledger = ledger();
     for tenant in ["holder", "visitor"] {
@@ -167,8 +168,8 @@ fn what_churn_kept_from_a_tenant_outlasts_its_absence_but_not_a_time_in_which_no
     for _ in 0..10 {
         ledger.start("holder", 100, turn);
     }
-    // Entitled to five slots, and none of them given back: at most two cycles of that.
-    let owed_after = |ledger: &mut Ledger, cycles| {
+    // It is entitled to five slots, and gets none of them: that stays due, for at most two cycles.
+    let due_after = |ledger: &mut Ledger, cycles| {
         (0..cycles).for_each(|_| ledger.cycle(1));
         ledger.emptied("visitor");
         ledger.advance_to(ledger.now() + 1_000.0 * S);
@@ -176,43 +177,43 @@ fn what_churn_kept_from_a_tenant_outlasts_its_absence_but_not_a_time_in_which_no
         ledger.arrive("visitor", 100);
         (now - ledger.tag("visitor", 100)) * 100.0 / turn
     };
-    assert!((owed_after(&mut ledger, 1) - 5.0).abs() < 1e-6);
-    assert!((owed_after(&mut ledger, 9) - 10.0).abs() < 1e-6);
-    // It has more than that for one cycle.
+    assert!((due_after(&mut ledger, 1) - 5.0).abs() < 1e-6);
+    assert!((due_after(&mut ledger, 9) - 10.0).abs() < 1e-6);
+    // It now has more than its entitlement, for one cycle.
     (0..20).for_each(|_| ledger.start("visitor", 100, turn));
     let in_flight = 20.0;
-    assert!((owed_after(&mut ledger, 1) - (5.0 + in_flight)).abs() < 1e-6);
+    assert!((due_after(&mut ledger, 1) - (5.0 + in_flight)).abs() < 1e-6);
     (0..20).for_each(|_| ledger.end("visitor", turn));
-    assert!((owed_after(&mut ledger, 0) - 5.0).abs() < 1e-6);
+    assert!((due_after(&mut ledger, 0) - 5.0).abs() < 1e-6);
     for tenant in ["holder", "visitor"] {
         ledger.emptied(tenant);
     }
     ledger.nobody_waits();
-    assert!(owed_after(&mut ledger, 0).abs() < 1e-6);
+    assert!(due_after(&mut ledger, 0).abs() < 1e-6);
 }
 
 #[test]
-fn more_shares_do_not_multiply_what_is_owed() {
+fn more_shares_do_not_multiply_a_deficit() {
     let mut ledger = ledger();
     ledger.arrive("a", 1);
     ledger.advance_to(30.0 * S);
-    // Half a minute is owed, with 1000 shares as with one.
+    // The deficit is half a minute, with 1000 shares as with one.
     assert_eq!(ledger.tag("a", 1), 0.0);
     assert_eq!(ledger.tag("a", 1_000), 30.0 * S - 30.0 * S / 1_000.0);
     ledger.start("a", 1_000, S);
     assert_eq!(ledger.tag("a", 1_000), 30.0 * S - 30.0 * S / 1_000.0);
-    // Fewer again: nothing comes back.
+    // With fewer shares again, the old deficit does not come back.
     assert_eq!(ledger.tag("a", 1), 30.0 * S - 30.0 * S / 1_000.0);
 }
 
 #[test]
 fn a_surplus_that_churn_cannot_take_back_counts() {
     let pace = Pace { per_cycle: 10.0 * S / 100.0, max_churn: 2 };
-    // Entitled to ten jobs of a second: up to twelve, nothing more than what is in flight.
+    // Entitled to ten jobs of a second: up to twelve, only the cost in flight counts.
     for jobs in [1.0, 10.0, 12.0] {
         assert_eq!(pace.position(7.0, jobs * S, 100, S), 7.0 + jobs * S / 100.0);
     }
-    // A surplus of six: four will run once more, then two.
+    // A surplus of six: four of these jobs run once more, then two.
     assert_eq!(pace.position(0.0, 16.0 * S, 100, S), (16.0 + 6.0) * S / 100.0);
     assert_eq!(Pace::default().position(0.0, 16.0 * S, 100, S), 16.0 * S / 100.0);
 }
@@ -238,7 +239,7 @@ fn a_tenant_is_forgotten_when_that_changes_nothing() {
 }
 
 #[test]
-fn what_others_say_is_counted_once() {
+fn charges_of_other_workers_are_counted_once() {
     let (mut here, mut there) = (ledger(), ledger());
     for ledger in [&mut here, &mut there] {
         ledger.arrive("a", 100);
@@ -258,13 +259,13 @@ fn what_others_say_is_counted_once() {
 }
 
 #[test]
-fn costs_are_learnt_per_tenant_and_of_a_stranger_as_much_as_of_the_type() {
+fn costs_are_learnt_per_tenant_and_an_unknown_tenant_has_the_cost_of_the_type() {
     let mut costs = Expectation::default();
     assert_eq!(costs.of("a"), UNKNOWN_COST_US);
     costs.learn("a", 10.0 * S);
     costs.learn("b", 2.0 * S);
-    assert_eq!((costs.of("a"), costs.of("b"), costs.of("stranger")), (10.0 * S, 2.0 * S, 6.0 * S));
-    // The first ones count the same; later ones for a part that stays.
+    assert_eq!((costs.of("a"), costs.of("b"), costs.of("unknown")), (10.0 * S, 2.0 * S, 6.0 * S));
+    // The first jobs count the same. Later, each job has a fixed weight.
     costs.learn("b", 4.0 * S);
     assert_eq!(costs.of("b"), 3.0 * S);
     for _ in 0..400 {
@@ -279,7 +280,7 @@ fn costs_are_learnt_per_tenant_and_of_a_stranger_as_much_as_of_the_type() {
 }
 
 proptest! {
-    /// Tags only grow, whatever happens: so the highest of several workers' is the newest.
+    /// Tags never shrink, whatever happens. So the highest of several workers' tags is the newest.
     #[test]
     fn prop_tags_never_shrink(events in prop::collection::vec((0..9_u8, 0..3_usize, 1..1_000_u32, 0.0..1e9_f64), 1..60)) {
         let names = ["a", "b", "c"];

@@ -1,4 +1,4 @@
-//! It learns, it forgets, and it never grows beyond its bounds.
+//! Experience learns, forgets, and never grows beyond its bounds.
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
@@ -30,7 +30,7 @@ fn record(experience: &mut Experience, names: &[&str]) {
     experience.record(&requests(UNKNOWN), &nodes(names));
 }
 
-/// What is likely of the node, as JSON, and its confidence.
+/// The likely locks at level `node`, as JSON, and their confidence.
 fn likely(experience: &Experience) -> Option<(String, f64)> {
     let web1 = traits(&[("instance", "web1")]);
     let (_, mut likely) = guess(&requests(UNKNOWN), &web1, |_, _| Some(experience));
@@ -39,7 +39,7 @@ fn likely(experience: &Experience) -> Option<(String, f64)> {
 }
 
 #[test]
-fn what_was_locked_again_and_again_is_likely() {
+fn a_set_that_every_run_locks_is_likely() {
     let mut experience = Experience::default();
     for runs in 1..=3 {
         assert_eq!(likely(&experience), None, "after {} runs", runs - 1);
@@ -55,7 +55,7 @@ fn what_was_locked_again_and_again_is_likely() {
 }
 
 #[test]
-fn a_new_habit_takes_the_place_of_an_old_one() {
+fn a_new_set_replaces_an_old_one() {
     let mut experience = Experience::default();
     (0..100).for_each(|_| record(&mut experience, &["old"]));
     let after: Vec<Option<String>> = (0..16)
@@ -66,7 +66,7 @@ fn a_new_habit_takes_the_place_of_an_old_one() {
         .collect();
     let old = Some(r#"{"exclusive":["old"]}"#.to_owned());
     let new = Some(r#"{"exclusive":["new"]}"#.to_owned());
-    // Sure of the old one for a while, then of neither, then of the new one.
+    // The old set is likely for a while, then none, then the new set.
     assert_eq!(after[..4], vec![old; 4]);
     assert_eq!(after[4..11], vec![None; 7]);
     assert_eq!(after[11..], vec![new; 5]);
@@ -82,12 +82,12 @@ fn runs_that_differ_make_no_guess() {
 }
 
 #[test]
-fn the_surest_option_counts_and_tells_its_runs() {
+fn the_option_with_the_highest_confidence_counts_and_reports_its_runs() {
     let mut known: BTreeMap<(String, String), Experience> = BTreeMap::new();
     for run in 0..20 {
         let node = format!("n{}", run % 2);
-        for told in [("os", "debian".to_owned()), ("instance", format!("web{}", run % 2))] {
-            record(known.entry((told.0.to_owned(), told.1)).or_default(), &[&node]);
+        for option in [("os", "debian".to_owned()), ("instance", format!("web{}", run % 2))] {
+            record(known.entry((option.0.to_owned(), option.1)).or_default(), &[&node]);
         }
     }
     let both = traits(&[("os", "debian"), ("instance", "web1"), ("other", "not seen")]);
@@ -99,7 +99,7 @@ fn the_surest_option_counts_and_tells_its_runs() {
 }
 
 #[test]
-fn a_guess_replaces_what_is_unknown_and_nothing_else() {
+fn a_guess_replaces_only_unknown_requests() {
     let mut experience = Experience::default();
     (0..5).for_each(|_| record(&mut experience, &["n1"]));
     let web1 = traits(&[("instance", "web1")]);
@@ -114,7 +114,7 @@ fn a_guess_replaces_what_is_unknown_and_nothing_else() {
 }
 
 #[test]
-fn nothing_and_everything_are_learnt_too() {
+fn runs_without_locks_and_with_all_locks_are_learnt() {
     let (mut none, mut all) = (Experience::default(), Experience::default());
     for _ in 0..5 {
         record(&mut none, &[]);
@@ -127,14 +127,14 @@ fn nothing_and_everything_are_learnt_too() {
 }
 
 #[test]
-fn what_was_declared_is_not_learnt_and_each_mode_is_learnt_apart() {
+fn declared_locks_are_not_learnt_and_each_mode_is_learnt_separately() {
     let learnt = |declared: &str, locked: &str| {
         let mut experience = Experience::default();
         (0..5).for_each(|_| experience.record(&requests(declared), &requests(locked)));
         let (guessed, likely) = guess(&requests(declared), &traits(&[("a", "b")]), |_, _| Some(&experience));
         (serde_json::to_string(&guessed).unwrap(), likely.len())
     };
-    // Who may lock exclusively may lock shared, and does.
+    // A job that may lock exclusively may lock shared, and does.
     assert_eq!(
         learnt(r#"{"node":{"exclusive":"unknown"}}"#, r#"{"node":{"shared":["s"]}}"#),
         (r#"{"node":{"shared":["s"]}}"#.to_owned(), 1)
@@ -157,7 +157,8 @@ fn what_was_declared_is_not_learnt_and_each_mode_is_learnt_apart() {
 }
 
 proptest! {
-    /// Whatever is recorded, nothing grows beyond its bound, and every confidence is one; and it comes back from its JSON.
+    /// Whatever is recorded, nothing grows beyond its bound, and every confidence is within its range. The value
+    /// survives its JSON.
     #[test]
     fn prop_bounds_hold(runs in prop::collection::vec((0..6u8, 0..100usize, 0..12u8, 1..120usize), 0..120)) {
         let mut experience = Experience::default();

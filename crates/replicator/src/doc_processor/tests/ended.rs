@@ -91,7 +91,7 @@ async fn a_document_that_has_ended_stays_so_until_its_state_is_taken_out() {
 }
 
 #[tokio::test]
-async fn a_document_that_says_it_has_failed_may_be_wrong() {
+async fn a_document_marked_as_failed_may_be_invalid() {
     let world = World::new().await;
     let wrong = json!({"source": "http://u:p/w@s/db", "target": 5, "_replication_state": "failed",
         "_replication_state_reason": "r", "_replication_state_time": "2020-01-01T00:00:00Z"});

@@ -141,7 +141,7 @@ async fn writing_a_document_again_does_not_disturb_its_job_and_looks_at_its_filt
 }
 
 #[tokio::test]
-async fn what_was_asked_about_a_document_that_has_changed_or_ended_counts_no_more() {
+async fn a_response_about_a_changed_or_ended_document_is_discarded() {
     let running = scheduled().await;
     let id = id_with("s", "old");
     running.sources.answers_no_more("d/f");
@@ -181,7 +181,7 @@ async fn of_several_nodes_one_makes_a_check() {
             running.world.settle().await;
         }
     };
-    tokio::time::timeout(PATIENCE, checked).await.expect("nobody looks");
+    tokio::time::timeout(PATIENCE, checked).await.expect("no check in time");
     running.world.settle().await;
     assert_eq!(times(), 2, "one of them looks");
     stop.cancel();

@@ -107,5 +107,5 @@ async fn check(world: &World) {
             assert_eq!(world.options(&job).await, Value::Object(options));
         }
     }
-    assert!(owners.is_empty(), "jobs of nobody: {owners:?}");
+    assert!(owners.is_empty(), "jobs without a document: {owners:?}");
 }

@@ -60,9 +60,9 @@ impl World {
         tx.range_with(read, Isolation::Snapshot).await.unwrap()
     }
 
-    /// Lets everything happen that does not wait for time. The store's committer is a separate thread, so yielding to other tasks does not wait for
-    /// it. But it commits in the order of arrival: after each of these commits, all earlier ones are complete, and the tasks that waited for them
-    /// have run.
+    /// Lets everything happen that does not wait for time. The store's committer is a separate thread, so yielding to
+    /// other tasks does not wait for it. But it commits in the order of arrival. After each of these commits, all
+    /// earlier ones are complete, and the tasks that waited for them have run.
     pub async fn settle(&self) {
         for _ in 0..8 {
             let tx = self.store().begin().await.unwrap();

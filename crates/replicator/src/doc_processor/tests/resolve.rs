@@ -134,7 +134,7 @@ async fn a_filter_is_fetched_before_the_job_is_added() {
 }
 
 #[tokio::test]
-async fn a_source_that_cannot_be_asked_is_asked_again_later() {
+async fn a_source_that_does_not_respond_is_retried_later() {
     let running = Running::new().await;
     running.sources.answer("d/f", Err("source is down"));
     running.world.put("a", filtered("d/f")).await.unwrap();
@@ -157,7 +157,7 @@ async fn a_source_that_cannot_be_asked_is_asked_again_later() {
 }
 
 #[tokio::test]
-async fn documents_in_error_are_tried_again_when_somebody_says_so() {
+async fn documents_in_error_are_retried_on_request() {
     let running = Running::new().await;
     running.sources.answer("d/f", Err("source is down"));
     for id in ["a", "b"] {
@@ -176,7 +176,7 @@ async fn documents_in_error_are_tried_again_when_somebody_says_so() {
 }
 
 #[tokio::test]
-async fn a_source_that_hangs_holds_up_nobody_and_times_out() {
+async fn a_source_that_hangs_times_out_and_delays_no_other_document() {
     let running = Running::new().await;
     for n in 0..5 {
         running.world.put(&format!("hangs{n}"), filtered(&format!("hangs/{n}"))).await.unwrap();
@@ -223,7 +223,7 @@ async fn a_document_that_changed_meanwhile_does_not_get_the_old_job() {
 }
 
 #[tokio::test]
-async fn an_answer_about_an_earlier_revision_is_thrown_away() {
+async fn an_answer_about_an_earlier_revision_is_discarded() {
     let running = Running::new().await;
     running.world.put("a", filtered("old/f")).await.unwrap();
     running.sources.asked("old/f", 1).await;
@@ -239,7 +239,7 @@ async fn an_answer_about_an_earlier_revision_is_thrown_away() {
 }
 
 #[tokio::test]
-async fn what_a_crash_has_left_is_taken_up() {
+async fn work_that_a_crash_interrupted_is_resumed() {
     let world = World::new().await;
     world.put("a", filtered("d/f")).await.unwrap();
     world.documents.create("x/_replicator").await.unwrap();
@@ -334,7 +334,7 @@ async fn a_waiting_document_that_can_have_no_job_any_more_fails_for_good() {
 }
 
 #[tokio::test]
-async fn an_entry_of_a_database_that_goes_is_looked_at_once() {
+async fn an_entry_of_a_database_being_deleted_is_read_once() {
     let world = World::new().await;
     world.put("a", filtered("d/f")).await.unwrap();
     let keys = world.keys();
@@ -377,7 +377,7 @@ async fn a_document_waits_for_the_end_of_a_request_with_its_id() {
 }
 
 #[tokio::test]
-async fn nodes_share_out_what_waits_and_ask_each_source_once() {
+async fn nodes_divide_the_waiting_documents_and_ask_each_source_once() {
     const DOCUMENTS: usize = 100;
     let world = World::new().await;
     for n in 0..DOCUMENTS {
@@ -418,7 +418,7 @@ async fn nodes_share_out_what_waits_and_ask_each_source_once() {
 }
 
 #[tokio::test]
-async fn what_a_dead_node_was_asking_is_asked_by_another_one() {
+async fn another_node_repeats_the_requests_of_a_dead_one() {
     let world = World::new().await;
     let dead = Arc::<Sources>::default();
     dead.answer("d/g", Ok("g"));

@@ -171,7 +171,7 @@ async fn a_document_written_while_its_deleted_namesake_stops_runs_afterwards() {
 }
 
 #[tokio::test]
-async fn what_was_shown_is_written_back_without_harm() {
+async fn a_document_as_shown_can_be_written_back() {
     let world = World::new().await;
     world.put("a", doc("s")).await.unwrap();
     let mut shown = world.get("a").await.body;

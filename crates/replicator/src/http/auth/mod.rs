@@ -1,8 +1,9 @@
 //! Authentication of requests: the authentication plugins.
 //!
-//! `[replicator] auth_plugins` lists them in the order in which they are tried. A session's cookie comes first ([`session`]), because a server checks
-//! it at a fraction of a password's cost. The password in every request comes second ([`basic`]). Without credentials, requests are anonymous. An
-//! [`Auth`] belongs to one peer: it adds what a request needs, and checks each response.
+//! `[replicator] auth_plugins` lists them in the order in which they are tried. A session's cookie comes first
+//! ([`session`]), because a server checks it at a fraction of a password's cost. The password in every request comes
+//! second ([`basic`]). Without credentials, requests are anonymous. An [`Auth`] belongs to one peer: it adds what a
+//! request needs, and checks each response.
 
 mod basic;
 mod session;

@@ -1,22 +1,25 @@
 //! Logins that last for many requests: `POST /_session` at the server's root, and its cookie from then on.
 //!
-//! **Model.** A [`Session`] is one login at one server. All requests of all jobs with the same login share it. It has a cookie, or must get one, or
-//! has learned that the server has no sessions. Each cookie has a number. A request keeps the number of its cookie, so that its response is checked
-//! against that cookie and not against a later one.
+//! **Model.** A [`Session`] is one login at one server. All requests of all jobs with the same login share it. It has a
+//! cookie, or must get one, or has learned that the server has no sessions. Each cookie has a number. A request keeps
+//! the number of its cookie, so that its response is checked against that cookie and not against a later one.
 //!
 //! **Rules** (as in CouchDB's replicator, unless stated otherwise):
-//! - A cookie is renewed before it expires: after nine tenths of its `Max-Age`, or without one after `session_refresh_interval_sec`. One request
-//!   renews it, and the others continue with the old cookie. After its end they wait, because they would be anonymous, which some databases permit.
+//! - A cookie is renewed before it expires: after nine tenths of its `Max-Age`, or without one after
+//!   `session_refresh_interval_sec`. One request renews it, and the others continue with the old cookie. After its end
+//!   they wait, because they would be anonymous, which some databases permit.
 //! - A cookie that comes with a response replaces the current one.
-//! - After a 401 or 403, the request is repeated once: immediately if its cookie has been renewed meanwhile, otherwise after a new login. A login
-//!   less than five seconds old is taken as valid, and the response as final.
+//! - After a 401 or 403, the request is repeated once: immediately if its cookie has been renewed meanwhile, otherwise
+//!   after a new login. A login less than five seconds old is taken as valid, and the response as final.
 //! - A login request that itself requires basic authentication (401 with `WWW-Authenticate`) gets it.
-//! - 404 means that the server has no sessions. Unlike in CouchDB, so does every other response that is neither a cookie, nor a rejection, nor a
-//!   temporary failure: a proxy's own page, 405, 501. This is remembered for ten minutes.
-//! - 401 and 403 reject the login: the password is wrong, or the account locked. A fallback would only try the same password again.
+//! - 404 means that the server has no sessions. Unlike in CouchDB, so does every other response that is neither a
+//!   cookie, nor a rejection, nor a temporary failure: a proxy's own page, 405, 501. This is remembered for ten
+//!   minutes.
+//! - 401 and 403 reject the login: the password is wrong, or the account locked. A fallback would only try the same
+//!   password again.
 //!
-//! All requests that wait for a login receive its failure. A rejected login is reported to all further requests for five seconds, so that a thousand
-//! jobs with a wrong password make one request.
+//! All requests that wait for a login receive its failure. A rejected login is reported to all further requests for
+//! five seconds, so that a thousand jobs with a wrong password make one request.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -87,7 +90,7 @@ impl Sessions {
         refresh_interval: Duration,
     ) -> Arc<Session> {
         let key = Key::new(endpoint, credentials);
-        let mut sessions = self.0.lock().expect("nobody panics with it");
+        let mut sessions = self.0.lock().expect("no thread panics while it holds this lock");
         if let Some(session) = sessions.get(&key) {
             session.state().refresh_interval = refresh_interval;
             return Arc::clone(session);
@@ -106,7 +109,7 @@ impl Sessions {
 
 impl fmt::Debug for Sessions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Sessions({})", self.0.lock().expect("nobody panics with it").len())
+        write!(f, "Sessions({})", self.0.lock().expect("no thread panics while it holds this lock").len())
     }
 }
 
@@ -317,7 +320,7 @@ impl Session {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics with it")
+        self.state.lock().expect("no thread panics while it holds this lock")
     }
 
     /// What the next request must carry. If necessary, logs in first by `send`.
@@ -408,8 +411,8 @@ impl Session {
         false
     }
 
-    /// A request with cookie `number` was cut off. A server that does not accept the cookie any more may do so, because it does not read a long body.
-    /// The next request renews the cookie.
+    /// A request with cookie `number` was cut off. A server that does not accept the cookie any more may do so, because
+    /// it does not read a long body. The next request renews the cookie.
     pub(super) fn broke_off(&self, number: u64) {
         let (mut state, now) = (self.state(), Instant::now());
         if state.number == number

@@ -151,7 +151,7 @@ async fn a_cookie_in_any_answer_is_the_new_one() {
 }
 
 #[tokio::test]
-async fn a_cookie_that_says_it_lasts_for_ever_is_a_cookie() {
+async fn a_cookie_with_the_longest_max_age_is_accepted() {
     for age in [u64::MAX, u64::MAX / 2, LONGEST_AGE_SECONDS + 1] {
         let session = session();
         let server = Server::new([(200, set_cookie(&format!("AuthSession=a; Max-Age={age}")))]);
@@ -247,7 +247,7 @@ async fn a_wrong_password_is_one_request_for_a_thousand_jobs() {
 }
 
 #[tokio::test]
-async fn a_passing_failure_is_told_to_those_who_waited_only() {
+async fn a_temporary_failure_is_reported_only_to_waiting_requests() {
     let answers = [(503, HeaderMap::new()), (200, set_cookie("AuthSession=a"))];
     let (session, server) = (session(), Server::new(answers));
     let passes = futures::future::join_all((0..10).map(|_| server.pass(&session))).await;
@@ -257,7 +257,7 @@ async fn a_passing_failure_is_told_to_those_who_waited_only() {
 }
 
 #[tokio::test]
-async fn a_login_that_is_dropped_leaves_nobody_waiting() {
+async fn a_dropped_login_leaves_no_request_waiting() {
     let (session, server) = (session(), Server::well());
     {
         let mut dropped = std::pin::pin!(session.pass(|_| std::future::pending()));
@@ -277,7 +277,7 @@ async fn cookies_are_not_shown() {
 }
 
 #[test]
-fn those_who_log_in_alike_share_a_session() {
+fn equal_logins_share_a_session() {
     let endpoint =
         |url: &str| Endpoint::parse("source", &serde_json::json!(url), &["http".to_owned()]).unwrap();
     let sessions = Sessions::default();

@@ -1,8 +1,9 @@
 //! Limits each worker to one request for jobs at a time.
 //!
-//! A worker whose connection broke repeats its request, perhaps before the server detects the loss. If both requests ran, each could claim jobs, and
-//! those of the lost one would stay idle until a third request. So a later request ends the wait of an earlier one, and begins when the earlier one
-//! has ended. By then the earlier one's claims are known, and the server returns these jobs again.
+//! A worker whose connection broke repeats its request, perhaps before the server detects the loss. If both requests
+//! ran, each could claim jobs, and those of the lost one would stay idle until a third request. So a later request ends
+//! the wait of an earlier one, and begins when the earlier one has ended. By then the earlier one's claims are known,
+//! and the server returns these jobs again.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_gives_up_waiting_leaves_nothing_behind() {
+    async fn a_request_that_stops_waiting_leaves_no_entry() {
         let accepting = Accepting::default();
         let turn = accepting.turn("a".into(), &CancellationToken::new()).await;
         let second = CancellationToken::new();

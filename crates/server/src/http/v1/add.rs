@@ -22,14 +22,14 @@ use crate::http::{App, answer};
 
 /// Add a job
 ///
-/// A request with an id can be repeated: the server never adds the job twice. `if_exists` states what happens to an existing job. Types that the
-/// server manages itself are rejected.
+/// A request with an id can be repeated: the server never adds the job twice. `if_exists` states what happens to an
+/// existing job. Types that the server manages itself are rejected.
 #[utoipa::path(
     post, path = "/jobs/{type}", tag = "jobs", operation_id = "add_job",
     params(TypePath), request_body = AddJob,
     responses(
-        (status = 201, body = AddedJob, description = "It waits for its turn or its time."),
-        (status = 200, body = AddedJob, description = "It was there; `added` tells what happened to it."),
+        (status = 201, body = AddedJob, description = "The job was added. `added` is its state, or `cancelled` because of a dependency."),
+        (status = 200, body = AddedJob, description = "The job existed. `added` states what happened to it."),
         (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: the type belongs to the server."),
         BadBody, Common,
     ),
@@ -50,14 +50,15 @@ pub(super) async fn add_job(
 
 /// Add many jobs
 ///
-/// Much faster than adding jobs one by one. If one job is invalid, none is added. The server writes all of them in one transaction if the store
-/// allows it: the embedded store always, FoundationDB up to 100 jobs of 1 MB in total and often more, etcd some dozens. Otherwise the server writes
-/// them in several transactions, in order. If the store then fails in between, the response is `unknown_outcome`, and the first jobs may have been
-/// added. Repeating the request is harmless if each job has an id.
+/// Much faster than adding jobs one by one. If one job is invalid, none is added. The server writes all of them in one
+/// transaction if the store allows it. The embedded store always does; FoundationDB allows up to 100 jobs of 1 MB in
+/// total and often more, and etcd some dozens. Otherwise the server writes them in several transactions, in order. If
+/// the store then fails in between, the response is `unknown_outcome`, and the first jobs may have been added.
+/// Repeating the request is harmless if each job has an id.
 #[utoipa::path(
     post, path = "/jobs", tag = "jobs", operation_id = "add_jobs", request_body = AddJobs,
     responses(
-        (status = 200, body = AddedJobs, description = "All were added, or were there."),
+        (status = 200, body = AddedJobs, description = "All jobs were added, or existed."),
         (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: a type belongs to the server."),
         BadBody, Common,
     ),
@@ -194,7 +195,7 @@ async fn with_kept(
     let mut new = new.clone();
     let Some(old) = jobs::get(tx, &app.keys, &new.job_type, &new.id).await? else {
         if new.job_type == turnwise_command::JOB_TYPE && !given.options {
-            let problem = "must be given: there is no such job that has some".to_owned();
+            let problem = "must be given, because the job does not exist yet".to_owned();
             return Err(turnwise_queue::Error::Invalid { field: "options", problem });
         }
         return Ok(new);
@@ -204,7 +205,7 @@ async fn with_kept(
     }
     new.continuous = old.continuous;
     if !given.locks {
-        // One that runs may have been added again already, with others.
+        // A running job may already have been added again, with other locks.
         let next = old.run().and_then(|run| run.next.locks.clone());
         new.locks = next.unwrap_or_else(|| old.locks.clone());
     }
@@ -239,7 +240,8 @@ async fn announce(app: &App, after: &[After], now_us: i64) -> turnwise_queue::Re
     Ok(())
 }
 
-/// Whether one transaction of the store takes fewer rows than a request may need. The jobs are then added in several transactions.
+/// Whether one transaction of the store takes fewer rows than a request may need. The jobs are then added in several
+/// transactions.
 fn is_small(store: &Store) -> bool {
     let limits = store.limits();
     limits.transaction_writes.min(limits.transaction_conflicts) < ROWS_PER_JOB * MAX_ADDED
@@ -336,7 +338,7 @@ fn prepare(
     let stated = stated.map_err(|problem| {
         V1Error::bad(
             format!("{place}{problem}"),
-            "correct the member; docs/locks.md tells what can be locked",
+            "correct the member; docs/locks.md describes what can be locked",
         )
     })?;
     let mut job = turnwise_queue::NewJob {
@@ -358,15 +360,18 @@ fn prepare(
     job.traits = catalogue::traits(&job, &app.catalogue);
     job.check().map_err(|error| bad(&error.to_string()))?;
     if !has_room(&job.locks, &app.store.limits()) {
-        return Err(bad("locks: name more than this server's store locks at once: ask for all of a level"));
+        return Err(bad("locks: too many for one transaction of this server's store: lock all of a level"));
     }
     let most = app.store.limits().transaction_bytes.saturating_sub(JOB_BYTES);
     if job.options.get().len() > most {
         let problem = format!(
-            "{place}options: have {} bytes; the store that this server runs on takes at most {most}",
+            "{place}options: have {} bytes; this server's store allows at most {most}",
             job.options.get().len()
         );
-        return Err(V1Error::too_large(problem, "keep large data elsewhere, and its address in the options"));
+        return Err(V1Error::too_large(
+            problem,
+            "store large data elsewhere, and put its address into the options",
+        ));
     }
     Ok(Ready { job, if_exists: new.if_exists, given, made })
 }

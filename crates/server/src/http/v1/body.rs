@@ -32,7 +32,7 @@ impl<T: DeserializeOwned, const MAX: usize> FromRequest<App> for Json<T, MAX> {
         match tokio::time::timeout(BODY_TIMEOUT, reader.read(request, MAX)).await {
             Ok(read) => read?,
             Err(_) => {
-                let reason = format!("the body did not come within {} s", BODY_TIMEOUT.as_secs());
+                let reason = format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs());
                 let hint = "send it faster, or in smaller requests";
                 return Err(V1Error::new(StatusCode::REQUEST_TIMEOUT, codes::TIMEOUT, reason, hint));
             }
@@ -85,8 +85,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     async fn read(&mut self, request: Request, limit: usize) -> Result<()> {
         let too_large = || {
-            let hint =
-                "put large data elsewhere and name its place in the options, or send fewer jobs at once";
+            let hint = "store large data elsewhere and put its address into the options, or send fewer jobs in one request";
             V1Error::too_large(format!("the body is too large: at most {limit} bytes are allowed"), hint)
         };
         let length = request.headers().get(header::CONTENT_LENGTH);
@@ -99,7 +98,7 @@ impl Reader<'_> {
         let mut pieces = request.into_body().into_data_stream();
         while let Some(piece) = pieces.next().await {
             // The body is truncated: the client is gone, and does not read this response.
-            let piece = piece.map_err(|_| V1Error::bad("the body broke off", "send all of it"))?;
+            let piece = piece.map_err(|_| V1Error::bad("the body ended early", "send the complete body"))?;
             let bytes = self.bytes.len() + piece.len();
             if bytes > limit {
                 return Err(too_large());
@@ -124,8 +123,8 @@ impl Reader<'_> {
 
 /// Parses a body.
 ///
-/// First as JSON of any shape: the server passes a job's values on as they were written, and every JSON library must be able to read them. So the
-/// nesting is limited, every number must be readable, and every text must be valid Unicode.
+/// First as JSON of any shape. The server passes a job's values on as they were written, and every JSON library must be
+/// able to read them. So the nesting is limited, every number must be readable, and every text must be valid Unicode.
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let readable = Readable { depth: 0 }.deserialize(&mut json).and_then(|()| json.end());
@@ -238,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_their_place() {
+    fn mistakes_are_reported_with_their_position() {
         let told = refused::<AddJobs>(r#"{"jobs": [{"type": "a"}, {"type": "b", "delay_ms": "1"}]}"#);
         assert!(told.contains("jobs[1].delay_ms: invalid type"), "{told}");
         assert!(refused::<AddJob>("[]").contains("expected an object"));
@@ -250,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn json_that_others_could_not_read_is_refused() {
+    fn json_that_other_libraries_cannot_read_is_refused() {
         for options in
             ["1e999", r#""\ud800""#, r#""\u12""#, "01", "NaN", "\"\u{1}\"", "[1,]", r#"{"a":1 "b":2}"#]
         {
@@ -295,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_job_carries_stays_as_it_was_written() {
+    fn a_jobs_values_keep_their_text() {
         let job = parse::<AddJob>(br#"{"options": {"b": 1.00, "a": 12345678901234567890123}}"#).unwrap();
         assert_eq!(job.options.unwrap().get(), r#"{"b": 1.00, "a": 12345678901234567890123}"#);
     }

@@ -1,4 +1,4 @@
-//! The next decision about the head of a type's queue: the one that a worker would make which has the free slots of all workers of the type.
+//! The next decision about the head of a type's queue, as one worker with all free slots of the type would make it.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub(super) struct Held {
 pub(super) struct Head {
     /// The jobs, in the order of the tenants' turns.
     pub next: Vec<Next>,
-    /// Why each of the jobs waits that a pass compares; `None` if it starts. Empty if no slot is free: no pass is made then.
+    /// Why each job that a pass compares waits; `None` if it starts. Empty if no slot is free, because workers then make no pass.
     reasons: Vec<Option<Reason>>,
     /// How many of them start.
     starting: usize,

@@ -56,7 +56,7 @@ impl V1Error {
     /// The claim is lost.
     pub fn halt() -> Self {
         let reason = "this worker does not hold the job under this claim";
-        let hint = "stop the job and write nothing more for it: another claim has it, or it has ended";
+        let hint = "stop the job and send nothing more for it: another claim has it, or it has ended";
         let answer = Some(Answer::Halt);
         V1Error { answer, ..Self::new(StatusCode::CONFLICT, codes::HALT, reason, hint) }
     }
@@ -66,8 +66,8 @@ impl V1Error {
         Self::new(
             StatusCode::GONE,
             codes::EXPIRED_WORKER,
-            "this worker is not registered (any more): it left, or was not heard of for too long",
-            "stop all of its jobs, write nothing more for them, and register again: the new id is a new worker",
+            "this worker is not registered (any more): it has left, or the server removed it after missed pings",
+            "stop all of its jobs, send nothing more for them, and register again under a new id",
         )
     }
 
@@ -88,13 +88,18 @@ impl V1Error {
     /// An error that only a bug can cause.
     pub fn internal(error: &dyn std::error::Error) -> Self {
         tracing::error!(%error, "a request failed");
-        let (reason, hint) =
-            ("the server could not do this", "its log tells why; this is not the request's fault");
+        let (reason, hint) = (
+            "the server failed to handle this request",
+            "the server's log has the reason; the request is not the cause",
+        );
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, codes::INTERNAL, reason, hint)
     }
 
     pub fn stopping() -> Self {
-        let (reason, hint) = ("the server is stopping", "ask again when it is back, in a second or so");
+        let (reason, hint) = (
+            "the server is stopping",
+            "repeat the request after a second or more, when the server has restarted",
+        );
         Self::new(StatusCode::SERVICE_UNAVAILABLE, codes::UNAVAILABLE, reason, hint)
     }
 }
@@ -130,13 +135,13 @@ impl From<StoreError> for V1Error {
                 StatusCode::SERVICE_UNAVAILABLE,
                 codes::UNAVAILABLE,
                 "the store cannot answer now; nothing was changed",
-                "try again, later each time",
+                "try again, after a longer pause each time",
             ),
             StoreError::NoRoom { what, .. } => Self::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 codes::UNAVAILABLE,
                 format!("the store has no room: {what}; nothing was changed"),
-                "try again once there is room: the server goes on by itself",
+                "try again once there is room; the server needs no restart",
             ),
             StoreError::UnknownOutcome(_) => Self::new(
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -151,8 +156,8 @@ impl From<StoreError> for V1Error {
             StoreError::Misuse(_) | StoreError::Corrupt(_) => Self::new(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 codes::INTERNAL,
-                "the server could not do this",
-                "its log tells why; this is not the request's fault",
+                "the server failed to handle this request",
+                "the server's log has the reason; the request is not the cause",
             ),
         };
         V1Error { cause: Some(error), ..plain }

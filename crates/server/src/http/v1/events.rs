@@ -1,8 +1,8 @@
 //! `GET /v1/jobs/{type}/{id}/events`: a job's life as server-sent events.
 //!
-//! A stream reads its events from the history in the job's record. Each entry has an id, and a client that reconnects with `Last-Event-ID` continues
-//! after that entry. The server keeps only the position of each stream, and reads nothing ahead of a slow client: later events are in the record when
-//! the client reads on.
+//! A stream reads its events from the history in the job's record. Each entry has an id, and a client that reconnects
+//! with `Last-Event-ID` continues after that entry. The server keeps only the position of each stream, and reads
+//! nothing ahead of a slow client. Later events are in the record when the client reads on.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -35,17 +35,17 @@ const LAST_EVENT_ID: &str = "last-event-id";
 
 /// Follow a job
 ///
-/// Server-sent events: `state` for each step in the job's life, oldest first; `progress` for its worker's reports; and `end` with the job when it has
-/// ended, after which the stream closes. If the job is removed, `removed` is the last event. A client that reconnects with the header `Last-Event-ID`
-/// receives the events that it missed.
+/// Server-sent events: `state` for each step in the job's life, oldest first; `progress` for its worker's reports; and
+/// `end` with the job when it has ended, after which the stream closes. If the job is removed, `removed` is the last
+/// event. A client that reconnects with the header `Last-Event-ID` receives the events that it missed.
 #[utoipa::path(
     get, path = "/jobs/{type}/{id}/events", tag = "jobs", operation_id = "follow_job",
     params(JobPath, ("Last-Event-ID" = Option<String>, Header, nullable = false,
-        description = "The id of the last event that was received. Another one is ignored.")),
+        description = "The id of the last event that the client received. The server ignores an id that it did not send.")),
     responses(
         (status = 200, content_type = "text/event-stream", body = ServerSentEvent,
-            description = "The events, as they come."),
-        (status = 204, description = "The last event received was `end`, and nothing has happened since: do not come back."),
+            description = "The events, as they occur."),
+        (status = 204, description = "The client has received the event `end`, and no event has followed it. Do not reconnect."),
         NoJob, Common,
     ),
 )]
@@ -163,7 +163,7 @@ impl Follower {
             }
             if let Err(error) = self.look_or_wait().await {
                 // The client reconnects, and receives the events that it missed.
-                tracing::warn!(?error, "a stream of events broke off");
+                tracing::warn!(?error, "a stream of events ended early");
                 return None;
             }
         }
@@ -262,7 +262,8 @@ impl Follower {
             writeln!(text, "id: {id}").expect("a string takes all that is written");
         }
         let data = serde_json::to_string(data).expect("answers are plain data with string keys");
-        // A job's values are as they were written, and may contain line breaks between tokens. A line break would end the event's line.
+        // A job's values are as they were written, and may contain line breaks between tokens. A line break would end
+        // the event's line.
         writeln!(text, "data: {}\n", data.replace(['\r', '\n'], " ")).expect("as above");
         self.ready.push_back(text.into());
     }
@@ -290,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_come_back_as_they_were() {
+    fn event_ids_round_trip() {
         for id in [(5, 0, false), (-1, 7, true), (i64::MIN, u32::MAX, true)] {
             let id = LastSeen { event: EventId { at_us: id.0, nth: id.1 }, end: id.2 };
             assert_eq!(LastSeen::parse(&id.to_string()), Some(id));
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn events_of_one_moment_have_ids_of_their_own() {
+    fn events_of_the_same_time_have_different_ids() {
         let event = |at_us| Event { at_us, kind: EventKind::Added };
         let history = [event(7), event(7), event(5)];
         let ids: Vec<_> = with_ids(&history).iter().map(|(id, _)| (id.at_us, id.nth)).collect();

@@ -15,7 +15,7 @@ use crate::http::App;
 
 /// Longest part of an invalid value that a response repeats, in bytes.
 const MAX_MISTAKE_BYTES: usize = 300;
-pub(super) const SEE_OPENAPI: &str = "GET /v1/openapi.json tells what this request may hold";
+pub(super) const SEE_OPENAPI: &str = "GET /v1/openapi.json describes what this request may contain";
 
 /// `/{type}`
 #[derive(Deserialize, IntoParams)]
@@ -109,8 +109,8 @@ fn check_worker(job_type: &str, id: &str) -> Result<()> {
         false => Err(V1Error::new(
             StatusCode::NOT_FOUND,
             codes::UNKNOWN_WORKER,
-            "the server gives no such ids to workers",
-            "register with POST /v1/workers/{type}, and use the `worker` of its answer",
+            "no worker can have this id",
+            "register with POST /v1/workers/{type}, and use the `worker` of the response",
         )),
     }
 }

@@ -43,7 +43,7 @@ fn no_filter(id: &str) -> V1Error {
         StatusCode::NOT_FOUND,
         codes::NOT_FOUND,
         format!("there is no filter `{id}`"),
-        "GET /v1/filters lists those that there are",
+        "GET /v1/filters lists all filters",
     )
 }
 
@@ -67,8 +67,8 @@ fn shown(rule: &Rule) -> Filter {
 
 /// List filters
 ///
-/// In the order in which the server evaluates them. The first filter whose condition holds for a job decides, unless its action is `continue`. A job
-/// that no filter decides about may run.
+/// In the order in which the server evaluates them. The first filter whose condition holds for a job decides, unless
+/// its action is `continue`. A job that no filter decides about may run.
 #[utoipa::path(
     get, path = "/filters", tag = "filters", operation_id = "list_filters",
     responses((status = 200, body = Filters, description = "All filters."), Common),
@@ -103,8 +103,9 @@ pub(super) async fn get_filter(State(app): State<App>, Named(path): Named<Filter
 
 /// Write a filter
 ///
-/// Creates a filter, or replaces the one with this name. It applies to every job that starts from now on. Jobs that other filters have paused or
-/// limited are checked again. Jobs that started before a limit existed do not count against it.
+/// Creates a filter, or replaces the one with this name. It applies to every job that starts from now on. Jobs that
+/// other filters have paused or limited are checked again. Jobs that started before a limit existed do not count
+/// against it.
 #[utoipa::path(
     put, path = "/filters/{filter}", tag = "filters", operation_id = "put_filter", params(FilterPath),
     request_body = PutFilter,
@@ -117,7 +118,7 @@ pub(super) async fn put_filter(
 ) -> Result<Response> {
     if !(0..=MAX_TIME_US).contains(&put.watermark_us) {
         let reason = format!("watermark_us: must be from 0 to {MAX_TIME_US} (the year 9999)");
-        return Err(V1Error::bad(reason, "0 is for all jobs"));
+        return Err(V1Error::bad(reason, "0 applies the filter to all jobs"));
     }
     let rule = Rule {
         id: path.filter,
@@ -145,7 +146,7 @@ pub(super) async fn put_filter(
 #[utoipa::path(
     delete, path = "/filters/{filter}", tag = "filters", operation_id = "remove_filter", params(FilterPath),
     responses(
-        (status = 200, body = RemovedFilter, description = "It is gone."),
+        (status = 200, body = RemovedFilter, description = "The filter is removed."),
         (status = 404, body = turnwise_protocol::Error, description = "`not_found`: there is no such filter."),
         Common,
     ),

@@ -55,7 +55,7 @@ fn default_wait() -> u64 {
 /// Responds when the job has ended, or with its current state when the time is over. `finished` states which of the two happened.
 #[utoipa::path(
     get, path = "/jobs/{type}/{id}/wait", tag = "jobs", operation_id = "wait_for_job", params(JobPath, WaitParams),
-    responses((status = 200, body = WaitAnswer, description = "The job has ended, or the time was over."), NoJob, Common),
+    responses((status = 200, body = WaitAnswer, description = "The job has ended, or the time is over."), NoJob, Common),
 )]
 pub(super) async fn wait_for_job(
     State(app): State<App>,
@@ -64,7 +64,7 @@ pub(super) async fn wait_for_job(
 ) -> Result<Response> {
     if timeout_ms > MAX_WAIT_MS {
         let reason = format!("timeout_ms: must be from 0 to {MAX_WAIT_MS}");
-        return Err(V1Error::bad(reason, "ask again for as long as the answer is not `finished`"));
+        return Err(V1Error::bad(reason, "repeat the request until `finished` is true"));
     }
     let key = app.keys.job(&path.job_type, &path.id);
     let timeout = Duration::from_millis(timeout_ms).min(app.max_wait());
@@ -94,12 +94,13 @@ pub(super) async fn wait_for_job(
 
 /// Cancel a job
 ///
-/// A waiting job ends immediately. For a running job, its worker receives the instruction to stop it. A job that has ended is unchanged.
+/// A waiting job ends immediately. For a running job, its worker receives the instruction to stop it. A job that has
+/// ended is unchanged.
 #[utoipa::path(
     post, path = "/jobs/{type}/{id}/cancel", tag = "jobs", operation_id = "cancel_job", params(JobPath),
     request_body = Nothing,
     responses(
-        (status = 200, body = Cancelled, description = "It is cancelled, is being stopped, or had ended."),
+        (status = 200, body = Cancelled, description = "The job is cancelled, is being stopped, or had already ended."),
         (status = 403, body = turnwise_protocol::Error,
             description = "`forbidden`: the replication belongs to a document."),
         NoJob, BadBody, Common,
@@ -134,16 +135,17 @@ async fn state_of(
 
 /// Retry a job
 ///
-/// A job that is crashing, delayed or blocked becomes pending immediately, and its count of consecutive crashes is reset. A job that has failed or
-/// was cancelled runs again with its options, tenant, priority, locks and reasons, and its attempts count from the start. A job in another state is
-/// unchanged: running, pending, completed, paused or limited. To run a replication again that has ended, use its document or `POST /_replicate`: the
-/// server keeps no credentials of it.
+/// A job that is crashing, delayed or blocked becomes pending immediately, and its count of consecutive crashes is
+/// reset. A job that has failed or was cancelled runs again with its options, tenant, priority, locks and reasons, and
+/// its attempts count from the start. A job in another state is unchanged: running, pending, completed, paused or
+/// limited. To run a replication again that has ended, use its document or `POST /_replicate`: the server keeps no
+/// credentials of it.
 #[utoipa::path(
     post, path = "/jobs/{type}/{id}/retry", tag = "jobs", operation_id = "retry_job", params(JobPath),
     request_body = Nothing,
     responses(
-        (status = 200, body = Retried, description = "Whether it is pending now, or what it is instead."),
-        (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: it is a replication that has ended."),
+        (status = 200, body = Retried, description = "Whether the job is pending now, and its state."),
+        (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: the job is a replication that has ended."),
         NoJob, BadBody, Common,
     ),
 )]
@@ -174,20 +176,19 @@ pub(super) async fn retry_job(
 
 /// Change a job's priority class
 ///
-/// A pending job moves to the place of its new class immediately. Any other job takes its new place when it becomes pending. A job that has ended is
-/// unchanged.
+/// A pending job moves to the place of its new class immediately. Any other job takes its new place when it becomes
+/// pending. A job that has ended is unchanged.
 #[utoipa::path(
     put, path = "/jobs/{type}/{id}/priority", tag = "jobs", operation_id = "set_priority", params(JobPath),
     request_body = SetPriority,
-    responses((status = 200, body = Prioritized, description = "Whether it has that class now."), NoJob, BadBody, Common),
+    responses((status = 200, body = Prioritized, description = "Whether the job has this class now."), NoJob, BadBody, Common),
 )]
 pub(super) async fn set_priority(
     State(app): State<App>,
     Named(path): Named<JobPath>,
     Json(SetPriority { priority }): Json<SetPriority>,
 ) -> Result<Response> {
-    let class = class_of(priority)
-        .map_err(|problem| V1Error::bad(problem, "0 is the class of jobs that name none"))?;
+    let class = class_of(priority).map_err(|problem| V1Error::bad(problem, "the default is 0"))?;
     let (app, path) = (&app, &path);
     let set = app.store.transact(|tx| async move {
         let JobPath { job_type, id } = path;
@@ -209,8 +210,8 @@ pub(super) async fn set_priority(
 #[utoipa::path(
     delete, path = "/jobs/{type}/{id}", tag = "jobs", operation_id = "remove_job", params(JobPath),
     responses(
-        (status = 200, body = Removed, description = "It is gone."),
-        (status = 202, body = Removed, description = "Its worker was told to stop it; then it goes."),
+        (status = 200, body = Removed, description = "The job is removed."),
+        (status = 202, body = Removed, description = "The job is running. It is removed when its worker has stopped it."),
         (status = 403, body = turnwise_protocol::Error,
             description = "`forbidden`: the replication belongs to a document."),
         NoJob, Common,

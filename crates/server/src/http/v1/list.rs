@@ -61,13 +61,13 @@ pub(super) fn check_limit(limit: usize) -> Result<()> {
         1..=MAX_LIMIT => Ok(()),
         _ => Err(V1Error::bad(
             format!("limit: must be from 1 to {MAX_LIMIT}"),
-            "ask for the next page with `after`",
+            "get further pages with `after`",
         )),
     }
 }
 
-/// A position after a row, where rows are sorted by type and id. Opaque to clients. An empty id, which no job has, is the position before the first
-/// row of a type.
+/// A position after a row, where rows are sorted by type and id. Opaque to clients. An empty id, which no job has, is
+/// the position before the first row of a type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     pub job_type: String,
@@ -76,8 +76,9 @@ pub(super) struct Place {
 
 impl Place {
     pub fn parse(text: &str) -> Result<Place> {
-        let wrong =
-            || V1Error::bad("after: is no `next` of a page", "leave it out to begin with the first page");
+        let wrong = || {
+            V1Error::bad("after: must be the `next` of a page", "leave it out to begin with the first page")
+        };
         let (job_type, id) = text.split_once('/').ok_or_else(wrong)?;
         let job_type = percent_decode_str(job_type).decode_utf8().map_err(|_| wrong())?.into_owned();
         // The name itself is not checked: workers in this process may use types that clients cannot.
@@ -95,8 +96,8 @@ impl Place {
 
 /// List jobs
 ///
-/// Sorted by type and id. A request reads a bounded number of jobs, so that a page may be short or empty although more jobs follow. Only the last
-/// page has no `next`.
+/// Sorted by type and id. A request reads a bounded number of jobs, so that a page may be short or empty although more
+/// jobs follow. Only the last page has no `next`.
 #[utoipa::path(
     get, path = "/jobs", tag = "jobs", operation_id = "list_jobs", params(ListParams),
     responses((status = 200, body = Jobs, description = "A page of jobs."), Common),
@@ -217,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_comes_back_as_it_was() {
+    fn positions_round_trip() {
         for (job_type, id) in [("mail", "a"), ("a.b-c", "x/y z%2F…"), ("t", "/"), ("a b", "")] {
             let place = Place { job_type: job_type.to_owned(), id: id.to_owned() };
             assert_eq!(Place::parse(&place.text()).unwrap(), place);

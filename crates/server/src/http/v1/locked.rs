@@ -19,7 +19,7 @@ use crate::http::App;
 /// Maximum number of blocking jobs in a response.
 const MAX_BY: usize = 10;
 /// Maximum number of blocking jobs in a sentence.
-const MAX_TOLD: usize = 2;
+const MAX_DESCRIBED: usize = 2;
 /// Maximum number of held locks in a response.
 const MAX_HELD: usize = 100;
 
@@ -62,28 +62,28 @@ impl Locked {
         let waits = job.waits().map(|waits| (&waits.lock, waits.since_us));
         let first = match (waits, &self.blocked) {
             (Some((lock, since_us)), _) => {
-                format!("{runs}, and waits for {lock} since {}", timestamp(since_us))
+                format!("{runs}, and has waited for {lock} since {}", timestamp(since_us))
             }
-            (None, Some(blocked)) => format!("Starts when it can have {}", blocked.lock),
+            (None, Some(blocked)) => format!("Starts when it can take {}", blocked.lock),
             (None, None) => return format!("{runs}."),
         };
         let by = self.blocked.iter().flat_map(|blocked| &blocked.by);
-        let told: Vec<String> = by.clone().take(MAX_TOLD).map(told).collect();
-        let more = match by.count().saturating_sub(told.len()) {
+        let blockers: Vec<String> = by.clone().take(MAX_DESCRIBED).map(described).collect();
+        let more = match by.count().saturating_sub(blockers.len()) {
             0 => String::new(),
-            1 => ", and one more is before it".to_owned(),
-            more => format!(", and {more} more are before it"),
+            1 => ", and one more job blocks it".to_owned(),
+            more => format!(", and {more} more jobs block it"),
         };
-        let because = if told.is_empty() { String::new() } else { format!(": {}", told.join(", ")) };
+        let because = if blockers.is_empty() { String::new() } else { format!(": {}", blockers.join(", ")) };
         let reserved = match job.reserved() {
-            Some(us) => format!(" It has reserved what it wants at {}.", timestamp(us)),
+            Some(us) => format!(" It reserved its locks at {}.", timestamp(us)),
             None => String::new(),
         };
         format!("{first}{because}{more}.{reserved}")
     }
 
-    /// The sentence about a lock that is free now, but not for this job: the next decision gives it to a job before it, or keeps it for one. `None` if
-    /// the job waits for another reason.
+    /// The sentence about a lock that is free now, but not for this job. The next decision gives the lock to an earlier
+    /// job, or reserves it for one. `None` if the job waits for another reason.
     pub fn before(&self, held: &schedule::Reason) -> Option<String> {
         let (obstacle, does) = match held {
             schedule::Reason::Locked(obstacle) => (obstacle, "takes it when it starts"),
@@ -91,7 +91,7 @@ impl Locked {
             _ => return None,
         };
         let lock = LockAt::of(&obstacle.wanted, &self.rules.levels)?;
-        Some(format!("Starts when it can have {lock}: a job before it {does}."))
+        Some(format!("Starts when it can take {lock}: a job before it {does}."))
     }
 
     /// All details, for programs.
@@ -168,7 +168,7 @@ impl Locked {
 }
 
 /// `migrate-17` of type `cluster` holds instance/web1 (exclusive) since …
-fn told(by: &Blocker) -> String {
+fn described(by: &Blocker) -> String {
     let Blocker { lock, how, job_type, id, since_us, .. } = by;
     let does = match how {
         How::Holds => "holds",

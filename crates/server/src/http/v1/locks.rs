@@ -27,8 +27,8 @@ const NOT_IN_PLACES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'=').remove(b'-');
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LocksParams {
-    /// Only locks of this level; `big_lock` for the big lock. Without a level, the list contains the big lock only where a job wants it exclusively,
-    /// because every job that locks anything shares it.
+    /// Only locks of this level; `big_lock` for the big lock. Without a level, the list contains the big lock only
+    /// where a job wants it exclusively, because every job that locks anything shares it.
     #[param(
         nullable = false,
         min_length = 1,
@@ -61,7 +61,7 @@ pub(super) struct LocksParams {
 /// The jobs that hold, await or have reserved locks, by level and name. All rows of a page are from one snapshot.
 #[utoipa::path(
     get, path = "/locks", tag = "locks", operation_id = "list_locks", params(LocksParams),
-    responses((status = 200, body = Lockers, description = "A page of who locks what."), Common),
+    responses((status = 200, body = Lockers, description = "A page of jobs with their locks."), Common),
 )]
 pub(super) async fn list_locks(
     State(app): State<App>,
@@ -128,8 +128,8 @@ fn shown_how(how: How) -> LockHow {
     }
 }
 
-/// A position between two rows: `level/name/kind/ticket/type/id`, with each part encoded. A level or a name that is present begins with `=`. Opaque
-/// to clients.
+/// A position between two rows: `level/name/kind/ticket/type/id`, with each part encoded. A level or a name that is
+/// present begins with `=`. Opaque to clients.
 fn text(behind: &Behind) -> String {
     let Behind { spot, kind, ticket, job_type, id } = behind;
     let named = |name: &Option<String>| name.as_ref().map_or_else(String::new, |name| format!("={name}"));
@@ -150,13 +150,15 @@ fn text(behind: &Behind) -> String {
 }
 
 fn parse(text: &str) -> Result<Behind> {
-    let wrong = || V1Error::bad("after: is no `next` of a page", "leave it out to begin with the first page");
+    let wrong =
+        || V1Error::bad("after: must be the `next` of a page", "leave it out to begin with the first page");
     parts(text).ok_or_else(wrong)
 }
 
 fn parts(text: &str) -> Option<Behind> {
     let text = Some(text).filter(|text| text.len() <= MAX_AFTER_BYTES)?;
-    // A text that the server has not encoded is a valid position, too: no row is equal to it, and the page begins after the place that it would have.
+    // A text that the server has not encoded is a valid position, too. No row is equal to it, and the page begins after
+    // the place that it would have.
     let decode = |part: &str| percent_decode_str(part).decode_utf8_lossy().into_owned();
     let parts: Vec<String> = text.split('/').map(decode).collect();
     let [level, name, kind, ticket, job_type, id] = <[String; 6]>::try_from(parts).ok()?;
@@ -185,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_comes_back_as_it_was() {
+    fn positions_round_trip() {
         for (spot, kind, ticket) in [
             (Spot::BIG_LOCK, Kind::Held(Mode::Exclusive), 0),
             (Spot::whole("node"), Kind::Held(Mode::Shared), 0),

@@ -1,7 +1,7 @@
 //! `/v1`: jobs for clients, and the protocol of workers in any language.
 //!
-//! `turnwise-protocol` defines types and limits. `utoipa` reads the routes and their description from the same attributes above the handlers.
-//! `docs/design/0007-http-protocol.md` explains the design.
+//! `turnwise-protocol` defines types and limits. `utoipa` reads the routes and their description from the same
+//! attributes above the handlers. `docs/design/0007-http-protocol.md` explains the design.
 
 mod accepting;
 mod add;
@@ -105,7 +105,8 @@ enum NoWorker {
 #[derive(IntoResponses)]
 #[allow(dead_code, reason = "read by the description alone")]
 enum Membership {
-    /// `expired_worker`: the worker is not registered any more. It stops all its jobs, sends nothing more for them, and registers again.
+    /// `expired_worker`: the worker is not registered any more. It stops all its jobs, sends nothing more for them, and
+    /// registers again.
     #[response(status = 410)]
     Expired(Error),
 }

@@ -34,8 +34,8 @@ pub(super) async fn list_nodes(State(app): State<App>) -> Result<Response> {
 
 /// Show the store
 ///
-/// The store as the responding node sees it. The counters cover only this node's own operations. The server responds to this request even while the
-/// store is failing.
+/// The store as the responding node sees it. The counters cover only this node's own operations. The server responds to
+/// this request even while the store is failing.
 #[utoipa::path(
     get, path = "/store", tag = "nodes", operation_id = "get_store",
     responses((status = 200, body = Store, description = "The store."), Common),

@@ -12,21 +12,21 @@ use crate::http::answer;
 #[openapi(
     info(
         title = "turnwise",
-        description = "The HTTP API of the turnwise job server: clients add jobs and follow them, workers in any language run \
-            them.\n\nRequests are JSON objects; members that are not described here are refused. Answers may get new members. \
-            Units are in the names: `_us` is microseconds since the Unix epoch, `_ms` a length in milliseconds. Names in paths \
-            are percent-encoded, and their bounds are in bytes of UTF-8. Every error has the same shape: a code that does not \
-            change, a reason, and what to do.\n\nNext to these paths the server has CouchDB's own for replications \
-            (`/_replicate`, `/_replicator`, `/_scheduler`, `/_active_tasks`).",
+        description = "The HTTP API of the turnwise job server: clients add jobs and follow them, and workers in any language \
+            run them. `docs/concepts.md` defines the terms.\n\nRequests are JSON objects; the server rejects members that are not \
+            described here. Responses may get new members. Units are in the names: `_us` is microseconds since the Unix epoch, \
+            `_ms` a duration in milliseconds. Names in paths are percent-encoded, and their limits are in bytes of UTF-8. Every \
+            error has the same shape: a stable code, a reason, and a hint.\n\nThe server also has CouchDB's paths for \
+            replications (`/_replicate`, `/_replicator`, `/_scheduler`, `/_active_tasks`).",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
     ),
     tags(
         (name = "jobs", description = "For clients: add, list, get, wait, follow, cancel, retry, remove."),
         (name = "workers", description = "For workers: register, ping, accept, update, lock, finish, fail, release, leave."),
-        (name = "tenants", description = "For everyone who asks why a job waits: who is entitled to what, has got what, and is next."),
-        (name = "locks", description = "For everyone who asks why a job waits for a lock: who holds what, and who is next."),
-        (name = "filters", description = "For operators: which of the jobs that wait may start."),
-        (name = "nodes", description = "For operators: which servers share the store, and how it does."),
+        (name = "tenants", description = "For users and operators: the shares and run time of each tenant, the queue, and why a job waits."),
+        (name = "locks", description = "For users and operators: the jobs that hold locks or wait for them."),
+        (name = "filters", description = "For operators: the rules that decide which waiting jobs may start."),
+        (name = "nodes", description = "For operators: the servers that share the store, and the state of the store."),
     ),
     components(schemas(
         turnwise_protocol::JobEvent, turnwise_protocol::Progress, turnwise_protocol::Removed, turnwise_protocol::Job,

@@ -40,7 +40,7 @@ pub(super) fn check_addable(
     let checked = match (job_type, commands) {
         (REPLICATION, _) => {
             return Err(V1Error::forbidden(
-                "replications are not added here",
+                "replications cannot be added here",
                 "use CouchDB's API: POST /_replicate, or a document in /_replicator",
             ));
         }
@@ -66,7 +66,7 @@ pub(super) fn check_addable(
 pub(super) fn check_workable(job_type: &str) -> Result<()> {
     match job_type {
         REPLICATION | COMMAND => Err(V1Error::forbidden(
-            format!("the server itself works on jobs of type `{job_type}`"),
+            format!("the server itself runs jobs of type `{job_type}`"),
             "choose another job type for your workers",
         )),
         _ => Ok(()),

@@ -1,4 +1,7 @@
 //! The place of a pending job, and the head of a type's queue, in the order in which the policy starts jobs if nothing changes.
+//!
+//! With the fairness `rfc`, each job has a key, its priority value, which decides the order. With virtual time, a place
+//! follows from the lengths of the tenants' queues.
 
 use turnwise_policy::fair_share::virtual_time::{Candidate, order};
 use turnwise_policy::fair_share::{Fairness, rfc};
@@ -18,12 +21,13 @@ const MAX_OTHERS: usize = 1_000;
 const CHUNK: usize = 32;
 /// Maximum number of other tenants in a response.
 const MAX_BEFORE: usize = 10;
-/// Maximum number of rows of all queues that one request counts where keys decide: there, a place depends on each job of each tenant.
+/// Maximum number of rows of all queues that one request counts with the fairness `rfc`: there, a place depends on each
+/// job of each tenant.
 const MAX_KEYED_ROWS: usize = 50_000;
 /// Each queue is counted at least up to this number, however many queues there are.
 const LEAST_KEYED_ROWS: usize = 50;
-/// Maximum number of one tenant's jobs that are read for the head of the queue where keys decide: all of its first jobs may precede those of other
-/// tenants.
+/// Maximum number of one tenant's jobs that are read for the head of the queue with the fairness `rfc`. All of its
+/// first jobs may precede those of other tenants.
 const MAX_KEYED_FRONT: usize = 50;
 
 /// A job's place.
@@ -33,8 +37,8 @@ pub(super) struct Found {
     pub before: Vec<Before>,
     /// The number of such tenants.
     pub others: usize,
-    /// If the tenant's jobs rotate: the number of jobs that have waited longer, of all tenants with rotating jobs, and whether there may be more.
-    /// Counted up to [`MAX_COUNTED`].
+    /// If the tenant's jobs rotate: the number of jobs that have waited longer, of all tenants with rotating jobs, and
+    /// whether there may be more. Counted up to [`MAX_COUNTED`].
     pub longer: Option<(usize, bool)>,
     /// The expected run time of the jobs before it, in µs. `None` if no run time of these jobs is known.
     pub cost_us: Option<f64>,
@@ -54,8 +58,8 @@ pub(super) struct Next {
 enum Ahead {
     /// This many, or fewer if the queue is shorter.
     UpTo(usize),
-    /// Jobs with a lower key, or with the same key and an earlier time. Jobs without a key count with the key `new`. At most `most` rows of the queue
-    /// are read.
+    /// Jobs with a lower key, or with the same key and an earlier time. Jobs without a key count with the key `new`. At
+    /// most `most` rows of the queue are read.
     Below { key: rfc::Key, order_us: i64, new: rfc::Key, most: usize },
 }
 
@@ -113,8 +117,8 @@ pub(super) async fn find(app: &App, tx: &Transaction, snapshot: &Snapshot, job: 
     Ok(Found { place, before, others: found, longer, cost_us })
 }
 
-/// Counts the jobs that have waited longer than a job, of tenants whose jobs rotate. Rotation within tenants prefers the longest wait, regardless of
-/// the tenant.
+/// Counts the jobs that have waited longer than a job, of tenants whose jobs rotate. Rotation within tenants prefers
+/// the longest wait, regardless of the tenant.
 async fn waited_longer(
     app: &App,
     tx: &Transaction,
@@ -147,7 +151,7 @@ async fn waited_longer(
     Ok((longer, longer == MAX_COUNTED || looked_at < others.len()))
 }
 
-/// Maximum number of rows that are read of each queue where keys decide, given the number of queues.
+/// Maximum number of rows that are read of each queue with the fairness `rfc`, given the number of queues.
 fn each_of(queues: usize) -> usize {
     (MAX_KEYED_ROWS / queues.max(1)).clamp(LEAST_KEYED_ROWS, MAX_COUNTED)
 }
@@ -161,7 +165,8 @@ fn cost(snapshot: &Snapshot, tenant: &str, jobs: usize) -> Option<f64> {
     learnt.or(snapshot.learnt_us).map(|each| each * many(jobs))
 }
 
-/// Tenants with jobs that precede a tenant's job by virtual time, if that job has `in_tenant` jobs before it. The lowest virtual time comes first.
+/// Tenants with jobs that precede a tenant's job by virtual time, if that job has `in_tenant` jobs before it. The
+/// lowest virtual time comes first.
 fn others_by_tag(snapshot: &Snapshot, tenant: &str, in_tenant: usize) -> Vec<(String, Ahead)> {
     let (next, step) = snapshot.next(tenant);
     let own = next + step * many(in_tenant);
@@ -193,7 +198,7 @@ fn steps_below(room: f64, step: f64, equal_counts: bool) -> usize {
     if exact && !equal_counts { whole } else { whole + 1 }
 }
 
-/// All other tenants where keys of jobs decide, each with its key for new jobs.
+/// All other tenants with the fairness `rfc`, each with its key for new jobs.
 async fn others_by_key(
     app: &App,
     tx: &Transaction,

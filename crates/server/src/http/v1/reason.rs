@@ -1,4 +1,5 @@
-//! The reason for a job's state, as a code and as a sentence, and its expected start. Pure functions of a snapshot of the type and the job's place.
+//! The reason for a job's state, as a code and as a sentence, and its expected start. Pure functions of a snapshot of
+//! the type and the job's place.
 
 use turnwise_protocol::{Awaited, Expected, Limited, LimitedBy, Place, Reason};
 use turnwise_queue::{Job, State, Then};
@@ -14,8 +15,8 @@ use super::standing::{Snapshot, many};
 /// Maximum number of jobs in a sentence.
 const MAX_NAMED: usize = 3;
 
-/// The reason of a pending job: what the next decision says of it (`None`: it starts), and if that leaves it no room, why not.
-/// `in_tenant` jobs of its tenant, and `overall` jobs of all tenants, precede it.
+/// The reason of a pending job. `held` is its reason in the next decision (`None`: it starts). If that is a lack of
+/// slots, the standing explains it. `in_tenant` jobs of its tenant, and `overall` jobs of all tenants, precede it.
 pub(super) fn of_pending(
     snapshot: &Snapshot,
     held: Option<&Held>,
@@ -97,13 +98,13 @@ pub(super) fn sentence(
     let crashes = count(job.crashes as usize, false, "crash", "crashes");
     match reason {
         Reason::NoWorker => {
-            format!("No worker of type `{}` is registered: it starts once one is.", job.job_type)
+            format!("No worker of type `{}` is registered: the job starts once one is.", job.job_type)
         }
         Reason::StartsNext => {
             let free = free(snapshot);
             format!("Starts next: {free} of {} are free.", slots(snapshot))
         }
-        Reason::AllSlotsTaken => format!("Is next: {}.", taken(snapshot)),
+        Reason::AllSlotsTaken => format!("Is next, but {}.", taken(snapshot)),
         Reason::BehindItsTenant => {
             let own = count(place.in_tenant, place.in_tenant_more, "job", "jobs");
             let others = match place.overall.saturating_sub(place.in_tenant) {
@@ -148,7 +149,9 @@ pub(super) fn sentence(
             let error = job.reason().map(|error| format!(" The latest: {error}")).unwrap_or_default();
             format!("Waits until {}, after {crashes} in a row.{error}", at(job.order_us()))
         }
-        Reason::NotBefore => format!("Is delayed until {}, as it was added.", at(job.order_us())),
+        Reason::NotBefore => {
+            format!("Is delayed until {}, as requested when it was added.", at(job.order_us()))
+        }
         Reason::Parked => {
             let at = at(job.order_us());
             format!(
@@ -157,7 +160,9 @@ pub(super) fn sentence(
         }
         Reason::Paused => {
             let filter = job.paused().unwrap_or_default();
-            format!("Is paused by the filter `{filter}`, until that is removed (`turnwise filters list`).")
+            format!(
+                "Is paused by the filter `{filter}` until that filter is changed or removed (`turnwise filters list`)."
+            )
         }
         Reason::AfterOthers => {
             let others = count(job.unmet() as usize, false, "other job", "other jobs");
@@ -252,8 +257,9 @@ pub(super) fn expected(
     }
 }
 
-/// The number of cycles that rotate in the jobs before the job, and the job itself. If its tenant's jobs rotate, these are the jobs that have waited
-/// longer, otherwise the jobs that start before it. One cycle starts no more jobs of the tenant than run.
+/// The expected start by rotation: after the cycles that start the jobs before the job, and the job itself. If its
+/// tenant's jobs rotate, the jobs before it are those that have waited longer. One cycle starts no more jobs of a
+/// tenant than the tenant has running jobs.
 fn by_rotation(
     snapshot: &Snapshot,
     tenant: &str,
@@ -280,7 +286,7 @@ fn by_rotation(
     about(every * 1e6 * many(cycles.max(own)), basis)
 }
 
-/// The time in which the jobs before it and one more end, on all slots, if they run as long as past runs.
+/// The expected start by run times. The jobs before it and one more must end first, on all slots, and run as long as past runs.
 fn by_run_times(
     snapshot: &Snapshot,
     tenant: &str,

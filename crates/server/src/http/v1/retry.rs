@@ -45,16 +45,17 @@ pub(super) struct RetryParams {
 
 /// Retry many jobs
 ///
-/// Retries all crashing jobs of a type, of a tenant, or of both: each becomes pending immediately, and its count of consecutive crashes is reset. Or
-/// retries those that have failed or were cancelled: each runs again with its stored options, and its attempts count from the start. Delayed jobs
-/// keep their time. The first request for crashing jobs also retries up to 2,000 replication documents in state `error`. To run replications again
-/// that have ended, use their documents or `POST /_replicate`.
+/// Retries all crashing jobs of a type, of a tenant, or of both: each becomes pending immediately, and its count of
+/// consecutive crashes is reset. Or retries those that have failed or were cancelled: each runs again with its stored
+/// options, and its attempts count from the start. Delayed jobs keep their time. The first request for crashing jobs
+/// also retries up to 2,000 replication documents in state `error`. To run replications again that have ended, use
+/// their documents or `POST /_replicate`.
 #[utoipa::path(
     post, path = "/retry", tag = "jobs", operation_id = "retry_jobs", params(RetryParams),
     request_body = Nothing,
     responses(
-        (status = 200, body = RetriedJobs, description = "How many, and whether there may be more."),
-        (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: they are replications that have ended."),
+        (status = 200, body = RetriedJobs, description = "How many jobs were retried, and whether there may be more."),
+        (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: the jobs are replications that have ended."),
         BadBody, Common,
     ),
 )]
@@ -72,7 +73,7 @@ pub(super) async fn retry_jobs(
     }
     if job_type.is_none() && tenant.is_none() {
         return Err(V1Error::bad(
-            "type, tenant: one of them is needed",
+            "type, tenant: at least one of them is required",
             "name the type, the tenant, or both",
         ));
     }

@@ -24,22 +24,24 @@ use crate::http::{App, answer};
 
 /// The hint for a worker that requests locks which its job cannot have.
 const DECLARE: &str =
-    "declare what the job may want when it is added: by name, or as \"unknown\" or \"all\" of the level";
+    "declare these locks when you add the job: by name, or as \"unknown\" or \"all\" of the level";
 
 /// Request locks while a job runs
 ///
-/// In addition to the locks that the job has held since its start. The job must have declared these locks, or `unknown` or `all` of their level. The
-/// server takes them one after the other, in the order of the levels and names. If one is not free, the job waits for it: the job is `waiting`, and
-/// keeps its place in that lock's queue until it has the lock, withdraws the request (DELETE), or ends. Repeat the request until the response is
-/// `held`. Locks that the job already holds are granted immediately.
+/// In addition to the locks that the job has held since its start. The job must have declared these locks, or `unknown`
+/// or `all` of their level. The server takes them one after the other, in the order of the levels and names. If one is
+/// not free, the job waits for it in the state `waiting`. It keeps its place in that lock's queue until it has the
+/// lock, withdraws the request (DELETE), or ends. Repeat the request until the response is `held`. Locks that the job
+/// already holds are granted immediately.
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/jobs/{id}/locks", tag = "workers", operation_id = "lock",
     params(RunPath), request_body = AskLocks,
     responses(
-        (status = 200, body = AskedLocks, description = "All of them are held, or the job waits for one."),
+        (status = 200, body = AskedLocks, description = "The job holds all locks, or waits for one."),
         (status = 409, body = turnwise_protocol::Error,
-            description = "`halt`: the claim is lost. `out_of_order`: one is not free, and the job holds what comes after it. `not_declared`: \
-                the job did not say that it may want one of them. `unknown_level`: there is no such level. `waits_already`: it waits for another one."),
+            description = "`halt`: the claim is lost. `out_of_order`: a lock is not free, and the job holds a lock that comes after it. \
+                `not_declared`: the job has not declared one of the locks. `unknown_level`: there is no such level. `waits_already`: the job waits \
+                for another lock."),
         NoWorker, Membership, BadBody, Common,
     ),
 )]
@@ -52,7 +54,7 @@ pub(super) async fn lock(
     check_range("wait_ms", wait_ms, 0, MAX_WAIT_MS)?;
     if !(1..=MAX_RESOURCES).contains(&locks.len()) {
         let problem = format!("locks: must be from 1 to {MAX_RESOURCES} of them");
-        return Err(V1Error::bad(problem, "ask for all of a level, by leaving `name` out"));
+        return Err(V1Error::bad(problem, "lock all of a level by leaving `name` out"));
     }
     let levels = app.external.options().get().queue.levels.clone();
     let wanted = locks.into_iter().map(|lock| wanted(&levels, lock)).collect::<Result<Vec<LockAt>>>()?;
@@ -71,7 +73,7 @@ pub(super) async fn lock(
         Ok(Asked::OutOfOrder { blocked, above }) => Err(V1Error::conflict(
             codes::OUT_OF_ORDER,
             format!("{} is not free, and the job holds {above}, which comes after it", blocked.lock),
-            "ask in the order of the levels and names, all of a level before its resources; or give back what comes after it, or declare it, \
+            "request locks in the order of the levels and names, all of a level before its resources; or release what comes after it, or declare it, \
              so that it is taken before the job starts",
         )),
         Err(error @ QueueError::Invalid { .. }) => Err(why_not(&app, &path, &wanted, error).await),
@@ -129,9 +131,9 @@ async fn why_not(app: &App, path: &RunPath, wanted: &[LockAt], error: QueueError
         Some(waits) if elsewhere(waits) => V1Error::conflict(
             codes::WAITS_ALREADY,
             problem,
-            "ask for that one again until it is held, or give it up with DELETE, and then for others",
+            "repeat the request for that lock until the job holds it, or withdraw it with DELETE; then request others",
         ),
-        _ => V1Error::bad(problem, "correct the member; docs/locks.md tells what can be locked"),
+        _ => V1Error::bad(problem, "correct the member; docs/locks.md describes what can be locked"),
     }
 }
 
@@ -158,15 +160,15 @@ pub(super) struct UnlockParams {
 
 /// Release a lock while a job runs
 ///
-/// Or withdraw the request for it. The end of the run releases all other locks. The request is idempotent: it also succeeds if the job does not hold
-/// the lock.
+/// Or withdraw the request for it. The end of the run releases all other locks. The request is idempotent: it also
+/// succeeds if the job does not hold the lock.
 #[utoipa::path(
     delete, path = "/workers/{type}/{worker}/jobs/{id}/locks", tag = "workers", operation_id = "unlock",
     params(RunPath, UnlockParams),
     responses(
-        (status = 200, body = Unlocked, description = "The job neither holds it nor waits for it."),
+        (status = 200, body = Unlocked, description = "The job neither holds the lock nor waits for it."),
         (status = 409, body = turnwise_protocol::Error,
-            description = "`halt`: the claim is lost. `waits_already`: it waits for another lock, and gives nothing back before it has that."),
+            description = "`halt`: the claim is lost. `waits_already`: the job waits for another lock, and can release no lock before it has that one."),
         NoWorker, Membership, Common),
 )]
 pub(super) async fn unlock(
@@ -198,7 +200,7 @@ pub(super) async fn unlock(
         Err(QueueError::Invalid { problem, .. }) if spot != Spot::BIG_LOCK => Err(V1Error::conflict(
             codes::WAITS_ALREADY,
             problem,
-            "ask for that one again until it is held, or give it up with DELETE; then give others back",
+            "repeat the request for that lock until the job holds it, or withdraw it with DELETE; then release others",
         )),
         Err(error) => Err(refused(&app, &path, error).await),
     }

@@ -1,7 +1,8 @@
 //! The standing of a job type's tenants: a snapshot, computed only from rows, so that every node computes the same.
 //!
-//! A worker's memory is slightly newer than its rows: it writes its charges at each cycle, and about a second after a job's end. A start is visible
-//! immediately, in the rows of running jobs. `docs/design/0019-why-and-when.md` has limits and formulas.
+//! A worker's memory is slightly newer than its rows: it writes its charges at each cycle, and about a second after a
+//! job's end. A start is visible immediately, in the rows of running jobs. `docs/design/0019-why-and-when.md` has
+//! limits and formulas.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,7 +65,7 @@ pub(super) struct Snapshot {
     rotating: BTreeSet<String>,
     /// The highest virtual time of these tenants' last running jobs.
     highest_last: f64,
-    /// The offset of keys, where keys decide.
+    /// The offset of the jobs' keys, with the fairness `rfc`.
     pub boost_v: f64,
     pub running: Vec<Running>,
     pub delayed: OffQueue,
@@ -75,7 +76,7 @@ pub(super) struct Snapshot {
     pub unknown_from: Option<String>,
 }
 
-/// Which tenants are read, if there are more than one request reads.
+/// The tenants to read, if there are more tenants than one request reads.
 #[derive(Clone, Copy)]
 pub(super) enum Of<'a> {
     /// The first ones by name.
@@ -122,7 +123,8 @@ fn rules(app: &App, job_type: &str) -> FairRules {
     }
 }
 
-/// The types to read: the given one, or the first types with jobs or workers, from `from` on. Also returns the next type, if there are more.
+/// The types to read: the given one, or the first types with jobs or workers, from `from` on. Also returns the next
+/// type, if there are more.
 pub(super) async fn types(
     app: &App,
     tx: &Transaction,
@@ -223,13 +225,13 @@ impl Snapshot {
             snapshot.tenants.entry(tenant.to_owned()).or_default().waits = row.is_some();
         }
         snapshot.settle();
-        snapshot.look_how_fast();
-        snapshot.look_who_can_preempt();
+        snapshot.compute_pace();
+        snapshot.find_rotating();
         Ok(snapshot)
     }
 
-    /// Adds up the charges of all workers to tenants after `from`. If there are too many rows, returns the first tenant whose charges were not read
-    /// completely.
+    /// Adds up the charges of all workers to tenants after `from`. If there are too many rows, returns the first tenant
+    /// whose charges were not read completely.
     async fn read_charges(
         &mut self,
         app: &App,
@@ -310,14 +312,15 @@ impl Snapshot {
     }
 
     /// Finds the tenants with jobs that may be preempted, and the highest virtual time of their last jobs.
-    fn look_who_can_preempt(&mut self) {
+    fn find_rotating(&mut self) {
         let rotating = self.running.iter().filter(|running| running.continuous && !running.cancel_requested);
         self.rotating = rotating.map(|running| running.tenant.clone()).collect();
         let lasts = self.rotating.iter().map(|tenant| self.last(tenant));
         self.highest_last = lasts.fold(f64::NEG_INFINITY, f64::max);
     }
 
-    /// Whether a rotating job may be preempted for a job of this tenant: a job of the same tenant, or of one with a higher virtual time.
+    /// Whether a rotating job may be preempted for a job of this tenant. It must belong to the same tenant, or to one
+    /// with a higher virtual time.
     pub fn can_preempt(&self, tenant: &str) -> bool {
         match self.rules.fairness {
             Fairness::Rfc => !self.rotating.is_empty(),
@@ -328,7 +331,7 @@ impl Snapshot {
     }
 
     /// Computes the rate of virtual time as a ledger does at each cycle, from the values of the rows.
-    fn look_how_fast(&mut self) {
+    fn compute_pace(&mut self) {
         let Some(rotation) = self.rules.rotation else { return };
         let mut ledger = Ledger::default();
         ledger.advance_to(self.virtual_now);
@@ -376,7 +379,8 @@ impl Snapshot {
         self.rules.fairness == Fairness::VirtualTime && self.rotating.contains(tenant)
     }
 
-    /// Number of jobs that all workers together preempt at each cycle: at most the slots that rotating jobs can have. Zero if no running job rotates.
+    /// Number of jobs that all workers together preempt at each cycle: at most the slots that rotating jobs can have.
+    /// Zero if no running job rotates.
     pub fn churn(&self) -> usize {
         if self.rotating.is_empty() {
             return 0;
@@ -429,8 +433,8 @@ impl Snapshot {
         })
     }
 
-    /// When the oldest of these jobs began to wait. A job that its worker gave back, at a shutdown or after its end, has the place of its last start,
-    /// but has waited only since it was given back.
+    /// When the oldest of these jobs began to wait. A job that its worker gave back, at a shutdown or after its end,
+    /// has the place of its last start. But it has waited only since it was given back.
     async fn oldest(
         &self,
         app: &App,

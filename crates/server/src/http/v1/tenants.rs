@@ -50,9 +50,10 @@ pub(super) struct TenantsParams {
 
 /// List tenants
 ///
-/// The shares, run time, deficit and queue of each tenant, per job type. The list contains tenants with waiting or running jobs, or with recent run
-/// time. Without a type, the server reads the first 100 types. It counts up to 10,000 jobs of each queue, and fewer if a page has many tenants.
-/// Orders other than by name sort at most 20,000 tenants of a type: `partial` states that there are more.
+/// The shares, run time, deficit and queue of each tenant, per job type. The list contains tenants with waiting or
+/// running jobs, or with recent run time. Without a type, the server reads the first 100 types. It counts up to 10,000
+/// jobs of each queue, and fewer if a page has many tenants. Orders other than by name sort at most 20,000 tenants of a
+/// type: `partial` states that there are more.
 #[utoipa::path(
     get, path = "/tenants", tag = "tenants", operation_id = "list_tenants", params(TenantsParams),
     responses((status = 200, body = Tenants, description = "A page of tenants."), Common),
@@ -68,7 +69,7 @@ pub(super) async fn list_tenants(
     let after = params.after.as_deref().map(Place::parse).transpose()?;
     let order = params.order.unwrap_or_default();
     let tx = app.store.begin().await?;
-    let mut pictures = Vec::new();
+    let mut snapshots = Vec::new();
     let after = after.filter(|_| order == TenantOrder::Name);
     let from = after.as_ref().map(|after| after.job_type.as_str());
     let (types, behind) = types(&app, &tx, params.job_type.as_deref(), from).await?;
@@ -87,16 +88,16 @@ pub(super) async fn list_tenants(
             let _ = snapshot.tenants.split_off(unknown_from);
         }
         let last = snapshot.tenants.keys().next_back().cloned();
-        pictures.push(snapshot);
+        snapshots.push(snapshot);
         if let Some(last) = unknown_from.and(last) {
             rest = Some(Place { job_type, id: last });
             break;
         }
     }
     // Types that have only ended jobs are left out, unless the request names the type.
-    pictures.retain(|snapshot| params.job_type.is_some() || !snapshot.is_empty());
+    snapshots.retain(|snapshot| params.job_type.is_some() || !snapshot.is_empty());
     // The names of tenants, with the index of their snapshot.
-    let mut all: Vec<(usize, &String)> = pictures
+    let mut all: Vec<(usize, &String)> = snapshots
         .iter()
         .enumerate()
         .flat_map(|(n, snapshot)| snapshot.tenants.keys().map(move |name| (n, name)))
@@ -107,14 +108,15 @@ pub(super) async fn list_tenants(
     }
     if let Some(after) = &after {
         let place = (after.job_type.as_str(), after.id.as_str());
-        all.retain(|(n, name)| (pictures[*n].job_type.as_str(), name.as_str()) > place);
+        all.retain(|(n, name)| (snapshots[*n].job_type.as_str(), name.as_str()) > place);
     }
-    let standing = |(n, name): &(usize, &String)| &pictures[*n].tenants[*name];
+    let standing = |(n, name): &(usize, &String)| &snapshots[*n].tenants[*name];
     match order {
         TenantOrder::Name => {}
         TenantOrder::Owed => all.sort_by_cached_key(|tenant| {
-            let owed = pictures[tenant.0].owed_us(standing(tenant));
-            // Tenants with a surplus come last, with the largest surplus at the end. Tenants without a record count as having no deficit.
+            let owed = snapshots[tenant.0].owed_us(standing(tenant));
+            // Tenants with a surplus come last, with the largest surplus at the end. Tenants without a record count as
+            // having no deficit.
             (Reverse(owed.unwrap_or(0)), Reverse(standing(tenant).waits))
         }),
         TenantOrder::Usage => {
@@ -127,14 +129,14 @@ pub(super) async fn list_tenants(
     all.truncate(params.limit);
     let next = match all.last() {
         Some((n, name)) if more && order == TenantOrder::Name => {
-            Some(Place { job_type: pictures[*n].job_type.clone(), id: (*name).clone() }.text())
+            Some(Place { job_type: snapshots[*n].job_type.clone(), id: (*name).clone() }.text())
         }
         _ => rest.filter(|_| order == TenantOrder::Name).map(|rest| rest.text()),
     };
     let most = (PAGE_COUNTED / all.len().max(1)).clamp(100, turnwise_protocol::MAX_COUNTED);
-    let tenants = all.iter().map(|(n, name)| pictures[*n].tenant(&app, &tx, name, most));
+    let tenants = all.iter().map(|(n, name)| snapshots[*n].tenant(&app, &tx, name, most));
     let tenants: Vec<Tenant> = all_of(tenants.collect()).await?;
-    let types = pictures.iter().map(Snapshot::summary).collect();
+    let types = snapshots.iter().map(Snapshot::summary).collect();
     let partial = partial && order != TenantOrder::Name;
     Ok(answer::ok(&Tenants { types, tenants, next, partial }))
 }
@@ -160,7 +162,7 @@ pub(super) struct QueueParams {
 /// Show the queue
 ///
 /// First the running jobs, longest run first. Then the pending jobs, in the order in which they will start if nothing changes. Then the jobs that
-/// wait outside of a queue: for their time, for dependencies, for a filter or for a rate limit. Each job has the reason for its state. Each of the
+/// wait outside of a queue: for a later time, for dependencies, for a filter or for a rate limit. Each job has the reason for its state. Each of the
 /// three groups gets a third of the limit, and what one group does not need goes to the others. Without a type, the server reads the first 100 types,
 /// and `next` states where to continue.
 #[utoipa::path(

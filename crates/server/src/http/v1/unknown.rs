@@ -40,12 +40,12 @@ pub(super) async fn look(
             mode: shown_mode(mode),
             because: match because {
                 Some(because) => because.reason.to_string(),
-                None => "what it locks was stated so when it was added".to_owned(),
+                None => "the job's declaration stated this when the job was added".to_owned(),
             },
             option: because.and_then(|because| option(&because.reason)),
             line: because.map(|because| because.line),
             step: because.and_then(|because| because.step),
-            likely: found.map(|found| told(likely.swap_remove(found))),
+            likely: found.map(|found| prediction(likely.swap_remove(found))),
         });
     }
     Ok(all)
@@ -67,7 +67,7 @@ fn option(reason: &Reason) -> Option<String> {
     }
 }
 
-fn told(likely: Likely) -> LikelyLocks {
+fn prediction(likely: Likely) -> LikelyLocks {
     let Likely { level, set, confidence, alike, runs, option: (option, value), mode: _ } = likely;
     let set = Requests { big_lock: false, levels: BTreeMap::from([(level, set)]) };
     let locks = Held::known(&set).map(|held| held.locks()).unwrap_or_default();

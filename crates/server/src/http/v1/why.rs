@@ -20,12 +20,12 @@ use crate::http::{App, answer};
 
 /// Explain why a job waits
 ///
-/// Or why it runs, or how it ended. The response has a reason for programs, a sentence for people, the job's place in the queue, its tenant's
-/// standing, and its expected start if that can be estimated. All values are from one snapshot of the store: the last seconds of a worker's charges
-/// may be missing.
+/// Or why it runs, or how it ended. The response has a reason for programs and a sentence for people. It also has the
+/// job's place in the queue, its tenant's standing, and its expected start if that can be estimated. All values are
+/// from one snapshot of the store: the last seconds of a worker's charges may be missing.
 #[utoipa::path(
     get, path = "/jobs/{type}/{id}/why", tag = "tenants", operation_id = "why_job", params(JobPath),
-    responses((status = 200, body = Why, description = "Why it stands where it does."), NoJob, Common),
+    responses((status = 200, body = Why, description = "The state of the job and the reason for it."), NoJob, Common),
 )]
 pub(super) async fn why_job(State(app): State<App>, Named(path): Named<JobPath>) -> Result<Response> {
     let tx = app.store.begin().await?;
@@ -142,13 +142,14 @@ impl Names for DocumentPath {
 
 /// Explain why a document's replication waits
 ///
-/// The same for the replication of a document. It may have no job: before the server has read its filter's code, and after its end.
+/// The same for the replication of a document. It may have no job: before the server has read its filter's code, and
+/// after its end.
 #[utoipa::path(
     get, path = "/documents/{db}/{id}/why", tag = "tenants", operation_id = "why_document", params(DocumentPath),
     responses(
-        (status = 200, body = DocumentWhy, description = "Why it stands where it does."),
+        (status = 200, body = DocumentWhy, description = "The state of the job and the reason for it."),
         (status = 404, body = turnwise_protocol::Error,
-            description = "`not_found`: there is no such document, or it is no replication."),
+            description = "`not_found`: the document does not exist, or is not a replication."),
         Common,
     ),
 )]
@@ -184,7 +185,7 @@ pub(super) async fn why_document(
             let errors = status.error_count;
             let why = error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
             let sentence = format!(
-                "Its filter's code could not be read from the source, which is tried again (errors: {errors}){why}"
+                "Its filter's code could not be read from the source, and the server retries this (errors: {errors}){why}"
             );
             (Reason::FilterFailed, sentence)
         }
@@ -207,6 +208,6 @@ fn no_document(db: &str, id: &str) -> V1Error {
         axum::http::StatusCode::NOT_FOUND,
         turnwise_protocol::codes::NOT_FOUND,
         format!("there is no replication document `{id}` in `{db}`"),
-        "it was never written, or was deleted; design documents are no replications",
+        "it was never written, or was deleted; design documents describe no replications",
     )
 }

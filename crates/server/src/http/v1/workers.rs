@@ -24,13 +24,14 @@ const MAX_ANSWER_BYTES: usize = 8 << 20;
 
 /// Register a worker
 ///
-/// Registers a worker for jobs of one type. From now on the worker pings at the interval of the response. The server removes a worker without a ping
-/// for the health timeout, and other workers get its jobs. A worker that was removed registers again, with a new id.
+/// Registers a worker for jobs of one type. From now on the worker pings at the interval of the response. The server
+/// removes a worker without a ping for the health timeout, and other workers get its jobs. A worker that was removed
+/// registers again, with a new id.
 #[utoipa::path(
     post, path = "/workers/{type}", tag = "workers", operation_id = "register_worker",
     params(TypePath), request_body = Register,
     responses(
-        (status = 201, body = Registered, description = "It is registered."),
+        (status = 201, body = Registered, description = "The worker is registered."),
         (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: the type belongs to the server."),
         BadBody, Common,
     ),
@@ -77,7 +78,7 @@ pub(super) fn check_range<T: PartialOrd + std::fmt::Display>(
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/ping", tag = "workers", operation_id = "ping", params(WorkerPath),
     request_body = Nothing,
-    responses((status = 200, body = Pinged, description = "It is a member."), NoWorker, Membership, BadBody, Common),
+    responses((status = 200, body = Pinged, description = "The worker is registered, and its heartbeat is recorded."), NoWorker, Membership, BadBody, Common),
 )]
 pub(super) async fn ping(
     State(app): State<App>,
@@ -93,15 +94,16 @@ pub(super) async fn ping(
 
 /// Request jobs
 ///
-/// First the response returns jobs that the worker already holds under claims above `received`, because an earlier response was lost: at most 10 jobs
-/// at a time. Otherwise the worker claims new jobs. If there are none, the request waits for up to `wait_ms`.
+/// If an earlier response was lost, this one first returns the jobs that the worker already holds under claims above
+/// `received`, at most 10 at a time. Otherwise the worker claims new jobs. If there are none, the request waits for up
+/// to `wait_ms`.
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/accept", tag = "workers", operation_id = "accept",
     params(WorkerPath), request_body = Accept,
     responses(
-        (status = 200, body = Accepted, description = "The jobs, by claim. None if none came in time."),
+        (status = 200, body = Accepted, description = "The jobs, by claim. Empty if no job was available in time."),
         (status = 409, body = turnwise_protocol::Error,
-            description = "`superseded`: a later request of the same worker took this one's place."),
+            description = "`superseded`: a later request of the same worker has replaced this one."),
         NoWorker, Membership, BadBody, Common,
     ),
 )]
@@ -136,8 +138,8 @@ pub(super) async fn accept(
         return Err(V1Error::new(
             StatusCode::CONFLICT,
             codes::SUPERSEDED,
-            "a later request of this worker took this one's place",
-            "have one request for jobs at a time; more slots run more jobs",
+            "a later request of this worker has replaced this one",
+            "send one request for jobs at a time; to run more jobs, register with more slots",
         ));
     }
     // Jobs that do not fit have claims above the highest one in this response, so the next request returns them.
@@ -166,7 +168,7 @@ pub(super) async fn accept(
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/jobs/{id}/update", tag = "workers", operation_id = "update",
     params(RunPath), request_body = Update,
-    responses((status = 200, body = Updated, description = "What the worker does next."), super::LostClaim, NoWorker,
+    responses((status = 200, body = Updated, description = "What the worker must do next."), super::LostClaim, NoWorker,
         Membership, BadBody, Common),
 )]
 pub(super) async fn update(
@@ -276,11 +278,12 @@ pub(super) async fn refused(app: &App, path: &RunPath, error: QueueError) -> V1E
 
 /// Leave
 ///
-/// A clean shutdown: the worker is no longer registered, and the jobs that it still holds become pending. The request is idempotent.
+/// A clean shutdown: the worker is no longer registered, and the jobs that it still holds become pending. The request
+/// is idempotent.
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/leave", tag = "workers", operation_id = "leave", params(WorkerPath),
     request_body = Nothing,
-    responses((status = 200, body = Left, description = "It has left."), NoWorker, BadBody, Common),
+    responses((status = 200, body = Left, description = "The worker has left."), NoWorker, BadBody, Common),
 )]
 pub(super) async fn leave(
     State(app): State<App>,

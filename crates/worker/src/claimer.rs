@@ -1,0 +1,104 @@
+//! What a worker remembers between its passes: how far the next one searches, which jobs it has skipped for their owners,
+//! and when it is useful. Workers of this process and external workers use the same.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use turnwise_queue::Keyspace;
+use turnwise_store::{Result, Store};
+
+use crate::event::Event;
+use crate::pass::{Leftovers, Pass};
+
+/// A worker's memory between passes over the queue of one job type.
+pub(crate) struct Claimer {
+    store: Store,
+    keys: Keyspace,
+    job_type: String,
+    /// The number of consecutive passes before the next one that had jobs filtered and room left.
+    filtered: u32,
+    /// Jobs of other shards that were skipped for long enough: the next pass may claim them.
+    overdue: BTreeSet<String>,
+    /// Jobs that are skipped for their owners; after a pause, this worker may claim them.
+    leftovers: Leftovers,
+    /// A job becomes pending.
+    wake: Event,
+    /// A lock is released, if the locks of some jobs are not free.
+    lock_wake: Event,
+    /// The next delayed job is due.
+    due: Event,
+}
+
+impl Claimer {
+    pub fn new(store: Store, keys: Keyspace, job_type: &str) -> Claimer {
+        Claimer {
+            store,
+            keys,
+            job_type: job_type.to_owned(),
+            filtered: 0,
+            overdue: BTreeSet::new(),
+            leftovers: Leftovers::default(),
+            wake: Event::default(),
+            lock_wake: Event::default(),
+            due: Event::default(),
+        }
+    }
+
+    /// How many consecutive passes before this one had jobs filtered and room left.
+    pub fn filtered(&self) -> u32 {
+        self.filtered
+    }
+
+    /// Jobs of other shards that this pass may claim.
+    pub fn overdue(&self) -> &BTreeSet<String> {
+        &self.overdue
+    }
+
+    /// The next pass follows at once, and searches further: filters have taken jobs from the last one.
+    pub fn searches_further(&mut self) {
+        self.filtered = self.filtered.saturating_add(1);
+    }
+
+    /// The next pass searches the head of the queue again. It may claim the `overdue` jobs, whatever their shard.
+    pub fn starts_over(&mut self, overdue: BTreeSet<String>) {
+        (self.filtered, self.overdue) = (0, overdue);
+    }
+
+    /// The last pass has tried the overdue jobs, or has failed.
+    pub fn has_tried_overdue(&mut self) {
+        self.overdue.clear();
+    }
+
+    /// Sets up what makes the next pass useful. Jobs that the pass has skipped may be claimed after `pause`.
+    ///
+    /// # Errors
+    /// If the store cannot be watched.
+    pub async fn wait_after(&mut self, pass: &Pass, pause: Duration) -> Result<()> {
+        let runtime = self.store.runtime();
+        self.leftovers.note(pass.left_to_contenders.clone(), || Event::after(runtime, pause));
+        self.due = pass.next_due_us.map_or_else(Event::default, |at_us| Event::at(runtime, at_us));
+        self.wake = self.store.watch(self.keys.wake(&self.job_type), pass.wake_seen.clone()).await?.into();
+        self.lock_wake = match &pass.lock_wake_seen {
+            Some(seen) => self.store.watch(self.keys.lock_wake(), seen.clone()).await?.into(),
+            None => Event::default(),
+        };
+        Ok(())
+    }
+
+    /// After a failure: the next pass follows after a pause, whatever happens.
+    pub fn retry_after(&mut self, pause: Duration) {
+        (self.wake, self.lock_wake) = (Event::default(), Event::default());
+        self.due = Event::after(self.store.runtime(), pause);
+    }
+
+    /// Returns when another pass is useful. Without room, only a due job is a reason: it becomes pending.
+    pub async fn woken(&mut self, has_room: bool) {
+        tokio::select! {
+            biased;
+            () = self.wake.happens(), if has_room => {}
+            () = self.lock_wake.happens(), if has_room => {}
+            () = self.due.happens() => {}
+            left = self.leftovers.overdue() => self.overdue = left,
+        }
+    }
+}

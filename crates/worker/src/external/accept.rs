@@ -1,0 +1,240 @@
+//! Gives jobs to external workers.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tokio_util::sync::CancellationToken;
+use turnwise_policy::contention::Shard;
+use turnwise_queue::{Error, Job, Keyspace, Result, Terms, claims, jobs, locks, workers};
+use turnwise_store::Transaction;
+
+use super::line::First;
+use super::{Accepted, External, ExternalOptions, MAX_ACCEPTED};
+use crate::claimer::Claimer;
+use crate::pass::{Claimant, Numbers, Pass, pass};
+
+/// The maximum number of jobs that one response delivers again: their options are read with them.
+const REDELIVER_BATCH: usize = 10;
+/// The maximum number of claims with locks that are read to count a worker's waiting jobs.
+const MAX_LOCKING: usize = 10_000;
+
+impl External {
+    /// Jobs for the worker. First the jobs that it holds under claims with numbers above `received`, the highest number
+    /// that it has ever received: a lost response is sent again. Otherwise up to `limit` new jobs, but never more than
+    /// it has free slots. Waits up to `wait` for jobs; the list may be empty.
+    ///
+    /// The waiting workers of a type form a line, and only the first of them watches the store: a job that arrives
+    /// wakes one worker.
+    ///
+    /// `leave` ends the wait, but no running transaction. Cancel it and await the result instead of dropping this
+    /// future. After that, a caller with a new request for the same worker knows that no claim is outstanding.
+    ///
+    /// # Errors
+    /// `Halt` if it is not a member (any more).
+    pub async fn accept(
+        &self,
+        job_type: &str,
+        worker: &str,
+        received: u64,
+        limit: usize,
+        wait: Duration,
+        leave: &CancellationToken,
+    ) -> Result<Vec<Accepted>> {
+        let runtime = self.store.runtime();
+        let mut deadline = pin!(runtime.sleep(wait));
+        let mut first: Option<First> = None;
+        let mut claimer = Claimer::new(self.store.clone(), self.keys.clone(), job_type);
+        // The time is over, and this pass is the last.
+        let mut last = false;
+        loop {
+            let released = self.reserved.released();
+            let shard = self.shard(job_type).await?;
+            let given = self.give(job_type, worker, (received, limit), shard, &claimer).await?;
+            let (pass, numbered) = match given {
+                Given::Jobs { jobs, .. } => return Ok(jobs),
+                Given::Nothing { pass, .. }
+                    if (pass.filtered || pass.more && pass.left_to_contenders.is_empty())
+                        && !leave.is_cancelled() =>
+                {
+                    if pass.filtered {
+                        claimer.searches_further();
+                    }
+                    continue;
+                }
+                _ if last => return Ok(Vec::new()),
+                Given::NoSlot { numbered } => (None, numbered),
+                Given::Nothing { pass, numbered } => (Some(pass), numbered),
+            };
+            // A claim of another request for the same worker, whose response may be lost.
+            let claimed_elsewhere =
+                self.store.watch(self.keys.claim_number(job_type, worker), numbered).await?;
+            let Some(pass) = pass else {
+                // A worker without a free slot must not block the line.
+                drop(first.take());
+                tokio::select! {
+                    biased;
+                    () = leave.cancelled() => return Ok(Vec::new()),
+                    () = claimed_elsewhere => continue,
+                    () = &mut deadline => return Ok(Vec::new()),
+                }
+            };
+            claimer.starts_over(BTreeSet::new());
+            if first.is_none() {
+                tokio::select! {
+                    biased;
+                    () = leave.cancelled() => return Ok(Vec::new()),
+                    head = self.lines.join(job_type) => first = Some(head),
+                    () = claimed_elsewhere => {}
+                    () = &mut deadline => return Ok(Vec::new()),
+                }
+                // While it was in the line, new jobs were for the workers before it. It now needs a new pass.
+                continue;
+            }
+            claimer.wait_after(&pass, shard.pause(runtime.random())).await?;
+            tokio::select! {
+                biased;
+                () = leave.cancelled() => return Ok(Vec::new()),
+                () = claimer.woken(true) => {}
+                () = claimed_elsewhere => {}
+                () = released, if pass.left_to_others => {}
+                // A request does not end empty while there are jobs: a caller that does not wait would only get its
+                // shard.
+                () = &mut deadline => match pass.left_to_contenders.is_empty() {
+                    false => {
+                        claimer.starts_over(pass.left_to_contenders);
+                        last = true;
+                    }
+                    true => return Ok(Vec::new()),
+                },
+            }
+        }
+    }
+
+    /// One attempt to find jobs.
+    async fn give(
+        &self,
+        job_type: &str,
+        worker: &str,
+        (received, limit): (u64, usize),
+        shard: Shard,
+        claimer: &Claimer,
+    ) -> Result<Given> {
+        let random = self.store.runtime().random();
+        let (store, keys, options) = (&self.store, &self.keys, self.options.get());
+        let ExternalOptions { max_history, backoff, on_lost, .. } = options;
+        let timeouts = options.timeouts.get(job_type).copied().unwrap_or_default();
+        let (queue, terms) = (&*options.queue, Terms { backoff, on_lost, timeouts });
+        // Held until the commit: after it, every pass sees that the jobs are no longer pending.
+        let hold = &self.reserved.hold();
+        let account = self.account(job_type);
+        account.tend(store, keys, job_type).await;
+        let fair = &account.fair;
+        let lock_history = &*self.lock_history;
+        let known = account.known(worker);
+        let failed = &AtomicU32::new(0);
+        let given = store
+            .transact(|tx| async move {
+                let failed = failed.fetch_add(1, Relaxed);
+                let row = workers::get(&tx, keys, job_type, worker).await?.ok_or(Error::Halt)?;
+                let latest = claims::latest_number(&tx, keys, job_type, worker).await?;
+                let again = match latest > received {
+                    true => {
+                        claims::claims_after(&tx, keys, job_type, worker, received, REDELIVER_BATCH).await?
+                    }
+                    false => Vec::new(),
+                };
+                // A claim still in flight changes this key when it is committed: one of an attempt with unknown
+                // outcome, or of a request to another server, whose response may be lost.
+                let numbered = tx.get(&keys.claim_number(job_type, worker)).await?;
+                if !again.is_empty() {
+                    let mut given = Vec::with_capacity(again.len());
+                    for job in again {
+                        let options = jobs::options(&tx, keys, &job).await?;
+                        given.push(accepted(job, options));
+                    }
+                    return Ok((Given::Jobs { jobs: given, pass: None }, None));
+                }
+                let held = claims::numbers(&tx, keys, job_type, worker, 2 * row.slots).await?;
+                let mut running = held.len();
+                if running >= row.slots && !queue.waiting_uses_slot {
+                    let waiting = waiting(&tx, keys, job_type, worker).await?;
+                    running = running.saturating_sub(queue.lent(row.slots, waiting));
+                }
+                let max_jobs = row.slots.min(running.saturating_add(limit.min(MAX_ACCEPTED)));
+                if max_jobs <= running {
+                    return Ok((Given::NoSlot { numbered }, Some(held)));
+                }
+                let (numbers, hold) = (Numbers::Stored, Some(hold));
+                let claimant = Claimant {
+                    job_type,
+                    worker,
+                    running,
+                    max_jobs,
+                    failed,
+                    numbers,
+                    fair,
+                    queue,
+                    lock_history,
+                    hold,
+                    shard,
+                    claimer,
+                    random,
+                    terms,
+                    max_history,
+                };
+                let mut pass = pass(&tx, keys, claimant, store.runtime().now_us()).await?;
+                if pass.claimed.is_empty() {
+                    return Ok((Given::Nothing { pass, numbered }, Some(held)));
+                }
+                let claimed = pass.claimed.drain(..);
+                let jobs = claimed.map(|(job, options)| accepted(job, options)).collect();
+                Ok::<_, Error>((Given::Jobs { jobs, pass: Some(pass) }, Some(held)))
+            })
+            .await;
+        let given = given.map(|(given, held)| {
+            if let Some(held) = held {
+                // Drops the runs whose ends another server has recorded.
+                account.compare(worker, &known, &held);
+            }
+            given
+        });
+        match &given {
+            Ok(Given::Jobs { jobs, pass }) => {
+                if let Some(pass) = pass {
+                    fair.drained(&pass.drained, pass.wake_seen.as_ref());
+                    jobs.iter().for_each(|accepted| self.beats.given(worker, &accepted.job));
+                }
+                let left = pass.as_ref().and_then(|pass| pass.first_left.as_deref());
+                for accepted in jobs {
+                    account.given(worker, &accepted.job, left);
+                }
+            }
+            Err(Error::Halt) => account.left(worker),
+            Ok(_) | Err(_) => {}
+        }
+        given
+    }
+}
+
+/// The result of one attempt to find jobs.
+enum Given {
+    Jobs { jobs: Vec<Accepted>, pass: Option<Pass> },
+    Nothing { pass: Pass, numbered: Option<Bytes> },
+    NoSlot { numbered: Option<Bytes> },
+}
+
+fn accepted(job: Job, options: Box<RawValue>) -> Accepted {
+    let claim = job.claim().expect("a claimed job has a claim").number;
+    Accepted { job, options, claim }
+}
+
+/// The number of a worker's jobs that wait for locks.
+async fn waiting(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<usize> {
+    let running = locks::running_of(tx, keys, job_type, MAX_LOCKING).await?;
+    let its = |job: &&locks::Running| job.claim.worker == worker;
+    Ok(running.iter().filter(its).filter(|job| job.all.waits.is_some()).count())
+}

@@ -1,0 +1,375 @@
+//! External workers, in any language: what a server does for them.
+//!
+//! They have no access to the store, so a server acts for them. All state that matters is in rows: the membership, the
+//! claims, even the number of a worker's next claim. So a server may restart, or another one may take over, and the
+//! worker continues. After a lost response, [`External::accept`] delivers the jobs again, and [`External::end`] is
+//! idempotent.
+
+mod accept;
+mod contenders;
+mod line;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+use turnwise_policy::backoff::{self, OnLost};
+use turnwise_policy::fair_share::Shares;
+use turnwise_queue::claims::{self, Answer, Ended, Ending};
+use turnwise_queue::deadlines::{self, Due, Over, Timeouts};
+use turnwise_queue::workers::{GivenBack, Removal};
+use turnwise_queue::{Claim, Context, DEFAULT_MAX_HISTORY, Error, Job, Keyspace, Result, jobs, workers};
+use turnwise_store::Store;
+
+use crate::accounts::{Account, Accounts, Known};
+use crate::deadlines::Beats;
+use crate::locks::{LockHistory, LockWake};
+use crate::membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, duration_us, new_id, remove};
+use crate::pass::Reserved;
+use crate::record::crashed;
+use crate::{Live, QueueRules};
+use contenders::Contenders;
+use line::Lines;
+
+/// The maximum number of jobs that an external worker runs.
+pub const MAX_EXTERNAL_SLOTS: usize = 1_000;
+/// The maximum number of jobs in one response.
+pub const MAX_ACCEPTED: usize = 50;
+/// Settings for external workers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExternalOptions {
+    /// The name of the node through which they reach the store, as the API shows it.
+    pub node: String,
+    /// How often a worker pings.
+    pub health_interval: Duration,
+    /// How long a worker may miss its heartbeats before it is removed.
+    pub health_timeout: Duration,
+    /// The number of history entries that a job keeps.
+    pub max_history: usize,
+    /// The backoff of crashed jobs.
+    pub backoff: backoff::Rules,
+    /// What happens to a job whose worker is lost.
+    pub on_lost: OnLost,
+    /// The timeouts of jobs that set none themselves, by job type.
+    pub timeouts: Arc<BTreeMap<String, Timeouts>>,
+    /// Each tenant's share.
+    pub shares: Arc<Shares>,
+    /// The order of jobs that lock.
+    pub queue: Arc<QueueRules>,
+}
+
+impl Default for ExternalOptions {
+    fn default() -> Self {
+        ExternalOptions {
+            node: "turnwise@127.0.0.1".to_owned(),
+            health_interval: DEFAULT_HEALTH_INTERVAL,
+            health_timeout: DEFAULT_HEALTH_TIMEOUT,
+            max_history: DEFAULT_MAX_HISTORY,
+            backoff: backoff::Rules::default(),
+            on_lost: OnLost::default(),
+            timeouts: Arc::default(),
+            shares: Arc::default(),
+            queue: Arc::default(),
+        }
+    }
+}
+
+/// Acts for external workers. Cheap to clone.
+#[derive(Clone)]
+pub struct External {
+    pub(crate) store: Store,
+    pub(crate) keys: Keyspace,
+    options: Live<ExternalOptions>,
+    lines: Arc<Lines>,
+    reserved: Arc<Reserved>,
+    contenders: Arc<Contenders>,
+    accounts: Arc<Accounts>,
+    /// What is known of runs that have a timeout.
+    pub(crate) beats: Arc<Beats>,
+    /// Wakes jobs that wait for locks.
+    pub(crate) lock_wake: Arc<LockWake>,
+    lock_history: Arc<LockHistory>,
+}
+
+/// A job that a worker has received.
+#[derive(Clone)]
+pub struct Accepted {
+    /// The job as it was claimed.
+    pub job: Job,
+    /// Its options.
+    pub options: Box<RawValue>,
+    /// The claim's number: every request about the job carries it.
+    pub claim: u64,
+}
+
+/// Without the options: they may hold secrets.
+impl fmt::Debug for Accepted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Accepted { job, claim, options: _ } = self;
+        f.debug_struct("Accepted").field("job", job).field("claim", claim).finish_non_exhaustive()
+    }
+}
+
+/// How an external worker ended a run.
+#[derive(Debug, Clone)]
+pub enum ExternalEnd {
+    /// It completed, with this result.
+    Completed(Box<RawValue>),
+    /// It failed with a permanent error: not retried.
+    Failed(String),
+    /// It failed with an error that may pass: retried after a backoff.
+    Crashed(String),
+    /// The worker gave the job back.
+    Released,
+}
+
+impl External {
+    /// Acts for external workers on `store`.
+    pub fn new(store: Store, keys: Keyspace, options: ExternalOptions) -> External {
+        let lock_wake = Arc::new(LockWake::new(store.clone(), keys.clone()));
+        External {
+            store,
+            keys,
+            options: options.into(),
+            lines: Arc::default(),
+            reserved: Arc::default(),
+            contenders: Arc::default(),
+            accounts: Arc::default(),
+            beats: Arc::default(),
+            lock_wake,
+            lock_history: Arc::default(),
+        }
+    }
+
+    /// The settings, which may be changed.
+    pub fn options(&self) -> &Live<ExternalOptions> {
+        &self.options
+    }
+
+    /// Registers a worker under an id that was never used before. From then on, the worker must ping.
+    ///
+    /// # Errors
+    /// `Invalid` if `slots` is not from 1 to [`MAX_EXTERNAL_SLOTS`], or a name or type is too long.
+    pub async fn register(
+        &self,
+        job_type: &str,
+        name: Option<&str>,
+        slots: usize,
+    ) -> Result<workers::Worker> {
+        if !(1..=MAX_EXTERNAL_SLOTS).contains(&slots) {
+            let problem = format!("must be from 1 to {MAX_EXTERNAL_SLOTS}, not {slots}");
+            return Err(Error::Invalid { field: "slots", problem });
+        }
+        let options = self.options.get();
+        let options = &options;
+        self.store
+            .transact(|tx| async move {
+                // Each attempt uses a new id: an earlier attempt with an unknown outcome may have registered a worker
+                // that has since been removed for missing its heartbeats.
+                let (id, started_us) = new_id(&self.store);
+                let worker = workers::Worker {
+                    name: name.map(str::to_owned),
+                    health_timeout_us: duration_us(options.health_timeout),
+                    external: true,
+                    ..workers::Worker::new(&id, &options.node, started_us, slots)
+                };
+                workers::register(&tx, &self.keys, job_type, &worker)?;
+                Ok(worker)
+            })
+            .await
+    }
+
+    /// Records a heartbeat. Returns the claim numbers of the worker's jobs that must stop.
+    ///
+    /// # Errors
+    /// `Halt` if it is not a member (any more): it stops all its jobs and registers again.
+    pub async fn ping(&self, job_type: &str, worker: &str) -> Result<Vec<u64>> {
+        let (keys, now_us) = (&self.keys, self.store.runtime().now_us());
+        let pinged = self
+            .store
+            .transact(|tx| async move {
+                workers::ping(&tx, keys, job_type, worker, now_us).await?;
+                let requests = jobs::cancel_requests(&tx, keys, job_type, worker).await?;
+                if requests.is_empty() {
+                    jobs::forget_signal(&tx, keys, job_type, worker).await?;
+                }
+                Ok(requests)
+            })
+            .await;
+        if let Err(Error::Halt) = pinged {
+            self.account(job_type).left(worker);
+        }
+        pinged
+    }
+
+    /// The account that a type's runs are charged to.
+    fn account(&self, job_type: &str) -> Arc<Account> {
+        let options = self.options.get();
+        let charger = workers::node_contender(&options.node);
+        let account = self.accounts.of(&self.store, &self.keys, job_type, &charger);
+        account.fair.follow_shares(&options.shares);
+        account
+    }
+
+    /// Replaces a job's `info`, and returns whether to continue.
+    ///
+    /// # Errors
+    /// `Halt` if this claim no longer holds the job: the worker stops the job and sends nothing more about it.
+    pub async fn update(
+        &self,
+        job_type: &str,
+        worker: &str,
+        id: &str,
+        claim: u64,
+        info: &RawValue,
+    ) -> Result<Answer> {
+        let (number, claim, now_us) = (claim, &claim_of(worker, claim), self.store.runtime().now_us());
+        let answer = self
+            .store
+            .transact(
+                |tx| async move { claims::update(&tx, &self.keys, job_type, id, claim, info, now_us).await },
+            )
+            .await?;
+        self.beats.reported(job_type, worker, number, now_us);
+        Ok(answer)
+    }
+
+    /// Ends a run. Returns the job as it is now, or `None` if it was removed. Idempotent.
+    ///
+    /// # Errors
+    /// `Halt` if another claim holds the job, or its worker is no longer a member: nothing was changed. `Invalid` for a
+    /// result or info that is too large.
+    pub async fn end(
+        &self,
+        job_type: &str,
+        worker: &str,
+        id: &str,
+        claim: u64,
+        end: ExternalEnd,
+        info: Option<&RawValue>,
+    ) -> Result<Option<Job>> {
+        let (keys, options, now_us) = (&self.keys, &self.options.get(), self.store.runtime().now_us());
+        let account = self.account(job_type);
+        let by_itself = !matches!(end, ExternalEnd::Released);
+        let known = account.ends(worker, claim, by_itself, now_us);
+        let attempts = &AtomicUsize::new(0);
+        let (number, claim, end) = (claim, &claim_of(worker, claim), &end);
+        let ended = self
+            .store
+            .transact(|tx| async move {
+                attempts.fetch_add(1, Relaxed);
+                // If another server gave the job, or this one before a restart, only the record holds what the charge
+                // needs.
+                let unknown = match known {
+                    Known::Runs | Known::Tried => None,
+                    Known::Not => jobs::get(&tx, keys, job_type, id).await?,
+                };
+                let ending = match end.clone() {
+                    ExternalEnd::Completed(result) => Ending::Completed(result),
+                    ExternalEnd::Failed(reason) => Ending::Failed(reason),
+                    ExternalEnd::Released => Ending::Stopped,
+                    ExternalEnd::Crashed(reason) => {
+                        let job = jobs::get(&tx, keys, job_type, id).await?.ok_or(Error::Halt)?;
+                        crashed(&options.backoff, (job.started_us, job.crashes), reason, now_us)
+                    }
+                };
+                let context = Context::new(&tx, keys, job_type, now_us, options.max_history);
+                Ok((claims::end(context, id, claim, &ending, info, None).await?, unknown))
+            })
+            .await;
+        let (ended, unknown) = match ended {
+            Ok(ended) => ended,
+            Err(error) => {
+                match error {
+                    // Its record is gone, and this server has recorded the end.
+                    Error::Halt if known == Known::Tried => drop(account.ended(worker, number, by_itself)),
+                    Error::Halt => account.ended_elsewhere(worker, number),
+                    Error::Invalid { .. } if known == Known::Runs => account.ends_not(worker, number),
+                    // It is unknown whether the end was recorded.
+                    Error::Store(_) | Error::Invalid { .. } | Error::NotFound => {}
+                }
+                return Err(error);
+            }
+        };
+        self.beats.ended(job_type, worker, number);
+        Ok(match ended {
+            Ended::Recorded(job) => {
+                if !account.ended(worker, number, by_itself)
+                    && let Some(Job { tenant, started_us: Some(started_us), .. }) = &unknown
+                {
+                    account.fair.end_unknown(tenant, *started_us, by_itself);
+                    account.tend(&self.store, keys, job_type).await;
+                }
+                job.map(|job| *job)
+            }
+            Ended::AlreadyRecorded(job) => {
+                // Recorded by an earlier attempt with unknown outcome, or else by another server, which charges it.
+                match known == Known::Tried || attempts.load(Relaxed) > 1 {
+                    true => drop(account.ended(worker, number, by_itself)),
+                    false => account.ended_elsewhere(worker, number),
+                }
+                Some(*job)
+            }
+        })
+    }
+
+    /// Takes a job back from its worker because its run exceeds a timeout, unless it has reported since.
+    pub(crate) async fn expire(&self, due: &Due, over: Over) -> Result<()> {
+        let (keys, max_history) = (&self.keys, self.options.get().max_history);
+        let now_us = self.store.runtime().now_us();
+        let expired = self
+            .store
+            .transact(|tx| async move { deadlines::expire(&tx, keys, due, over, now_us, max_history).await })
+            .await?;
+        if let Some(run) = expired {
+            let Due { job_type, id, claim, .. } = due;
+            tracing::warn!(job_type, job = id, worker = claim.worker, "taken from its worker: {over}");
+            self.beats.ended(job_type, &claim.worker, claim.number);
+            self.given_back(job_type, &claim.worker, &[run]);
+        }
+        Ok(())
+    }
+
+    /// Charges the runs of a worker that this server has ended, because it removed the worker or took a job back.
+    pub(crate) fn given_back(&self, job_type: &str, worker: &str, runs: &[GivenBack]) {
+        if !runs.is_empty() {
+            self.account(job_type).given_back(worker, runs);
+        }
+    }
+
+    /// Maintains the accounts of the known runs, even if no worker requests jobs any more.
+    pub(crate) async fn tend(&self) {
+        for job_type in self.accounts.types() {
+            self.account(&job_type).tend(&self.store, &self.keys, &job_type).await;
+        }
+    }
+
+    /// Removes a worker at its own request: its jobs become pending again, and no row stays. Idempotent.
+    ///
+    /// # Errors
+    /// `Halt` if the worker is not an external one.
+    pub async fn leave(&self, job_type: &str, worker: &str) -> Result<()> {
+        let health =
+            self.store.transact(|tx| async move { workers::health(&tx, &self.keys, job_type, worker).await });
+        match health.await? {
+            Some(health) if health.external => {
+                let max_history = self.options.get().max_history;
+                let account = self.account(job_type);
+                let charge = |runs: &[GivenBack]| account.given_back(worker, runs);
+                remove(&self.store, &self.keys, job_type, worker, Removal::Left, max_history, charge).await?;
+                account.left(worker);
+                account.tend(&self.store, &self.keys, job_type).await;
+                Ok(())
+            }
+            Some(_) => Err(Error::Halt),
+            None => Ok(()),
+        }
+    }
+}
+
+fn claim_of(worker: &str, number: u64) -> Claim {
+    Claim { worker: worker.to_owned(), number }
+}

@@ -1,0 +1,71 @@
+//! Balance: a worker with more than its part of the running jobs gives some back to emptier workers.
+//!
+//! As in rotation, workers decide one after the other, and each knows what the one before it did. A job that is given back keeps
+//! its place in its tenant's queue. Until its next cycle, the worker skips that job, and all that arrive, for the other workers
+//! ([`Incarnation::shard`]).
+
+use turnwise_policy::contention::MAX_CONTENDERS;
+use turnwise_policy::rotation::balance::Load;
+use turnwise_queue::{Result, workers};
+
+use super::Incarnation;
+use super::rotation::SHORTEST_PHASE;
+use crate::RotationRules;
+use crate::membership::duration_us;
+
+/// The result of the last comparison with other workers.
+pub(super) struct Balance {
+    /// Emptier workers have room for some of its jobs: until the next cycle, it claims only jobs that they leave.
+    pub is_above_its_part: bool,
+    /// The last round in which it gave jobs back, where workers balance in turns.
+    pub gave_in_round: i64,
+}
+
+impl Default for Balance {
+    fn default() -> Self {
+        Balance { is_above_its_part: false, gave_in_round: i64::MIN }
+    }
+}
+
+/// The loads of all workers of the type.
+pub(super) struct Loads {
+    pub all: Vec<Load>,
+    /// The index of this worker.
+    pub own: usize,
+    /// The round, where workers balance in turns.
+    pub round: i64,
+}
+
+impl Incarnation {
+    /// Reads the loads of all workers, if the set of workers has been stable for a while, and it is this worker's turn.
+    pub(super) async fn read_loads(&self, rotation: RotationRules) -> Result<Option<Loads>> {
+        let now_us = self.now_us();
+        let stable_us = now_us.saturating_sub(self.contenders.since_us);
+        let is_one_of_all = (2..MAX_CONTENDERS).contains(&self.contenders.names.len());
+        if rotation.max_churn == 0 || !is_one_of_all || stable_us < duration_us(rotation.quiet_period) {
+            return Ok(None);
+        }
+        let (rank, workers) = self.rank();
+        let phase_us = duration_us(SHORTEST_PHASE);
+        let mut round = i64::MAX;
+        if duration_us(rotation.interval) / workers < phase_us {
+            round = now_us.div_euclid(2 * phase_us);
+            if round.rem_euclid(workers) != rank || round == self.balance.gave_in_round {
+                return Ok(None);
+            }
+        }
+        let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
+        let members = workers::list(&self.shared.store.begin().await?, keys, job_type).await?;
+        let Some(own) = members.iter().position(|member| member.id == self.id) else { return Ok(None) };
+        let elsewhere = self.fair.running_elsewhere();
+        let load = |member: &workers::Worker| Load {
+            // It is not known how many jobs each external worker runs.
+            slots: if member.external { 0 } else { member.slots },
+            running: match member.id == self.id {
+                true => self.running.values().filter(|running| !running.is_stopping()).count(),
+                false => elsewhere.get(&member.id).copied().unwrap_or(0),
+            },
+        };
+        Ok(Some(Loads { all: members.iter().map(load).collect(), own, round }))
+    }
+}

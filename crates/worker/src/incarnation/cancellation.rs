@@ -1,0 +1,58 @@
+//! Cancellation: stops the jobs whose clients have cancelled them.
+
+use turnwise_queue::jobs;
+use turnwise_store::Isolation;
+
+use super::{ERROR_PAUSE, Incarnation};
+use crate::event::Event;
+
+/// A client has cancelled a job of this worker.
+#[derive(Default)]
+pub(super) struct Cancellation(Event);
+
+impl Cancellation {
+    pub async fn due(&mut self) {
+        self.0.happens().await;
+    }
+}
+
+impl Incarnation {
+    /// Watches the key that clients change when they cancel a job of this worker.
+    pub(super) async fn watch_cancellations(&mut self) {
+        let (store, key) = (&self.shared.store, self.shared.keys.signal(&self.shared.job_type, &self.id));
+        let seen = match store.begin().await {
+            Ok(tx) => tx.get_with(&key, Isolation::Snapshot).await.unwrap_or_default(),
+            Err(_) => None,
+        };
+        self.cancellation.0 = match store.watch(key, seen).await {
+            Ok(watch) => watch.into(),
+            Err(error) => {
+                tracing::error!(%error, "cannot watch for cancelled jobs: reads them again soon");
+                self.after(ERROR_PAUSE)
+            }
+        };
+    }
+
+    /// Stops the jobs that clients have cancelled.
+    pub(super) async fn stop_cancelled(&mut self) {
+        // The watch is renewed before the read, so that no change is missed.
+        self.watch_cancellations().await;
+        let (keys, job_type, id) = (&self.shared.keys, &self.shared.job_type, &self.id);
+        let requests = self
+            .shared
+            .store
+            .transact(|tx| async move { jobs::cancel_requests(&tx, keys, job_type, id).await })
+            .await;
+        match requests {
+            Ok(claims) => {
+                for running in claims.iter().filter_map(|claim| self.running.get(claim)) {
+                    running.controls.stop.cancel();
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "cannot read which jobs are cancelled: reads again soon");
+                self.cancellation.0 = self.after(ERROR_PAUSE);
+            }
+        }
+    }
+}

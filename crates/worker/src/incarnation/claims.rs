@@ -1,0 +1,170 @@
+//! Claims: passes over the queue, and the claims of passes whose outcome is not known.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use turnwise_queue::{Error, Result, claims, jobs, workers};
+use turnwise_store::Error as StoreError;
+
+use super::{ERROR_PAUSE, Incarnation};
+use crate::Tunables;
+use crate::membership::duration_us;
+use crate::pass::{Claimant, Numbers, Pass, pass};
+use crate::run::Shared;
+
+/// The maximum number of attempts of a pass that ends in conflicts.
+const PASS_ATTEMPTS: u32 = 10;
+/// After this many attempts the worker pauses in between, so that the conflicting passes do not collide again.
+const IMMEDIATE_PASS_ATTEMPTS: u32 = 3;
+/// The average time between the starts of jobs that start together, up to the configured jitter.
+const START_PAUSE: Duration = Duration::from_millis(10);
+/// The number of jobs that one transaction adopts.
+const ADOPT_BATCH: usize = 50;
+
+/// The numbers of this worker's claims.
+pub(super) struct Claims {
+    next: AtomicU64,
+    /// Each claim up to this number either runs here or is over.
+    known: u64,
+    /// A pass may or may not have been committed: there may be claims above `known`.
+    doubt: bool,
+}
+
+impl Default for Claims {
+    fn default() -> Self {
+        Claims { next: AtomicU64::new(1), known: 0, doubt: false }
+    }
+}
+
+impl Claims {
+    pub fn in_doubt(&self) -> bool {
+        self.doubt
+    }
+}
+
+impl Incarnation {
+    /// Makes one pass, and starts a task for each claimed job. Returns whether another pass should follow at once.
+    pub(super) async fn fill_slots(&mut self) -> Result<bool> {
+        if self.claims.doubt {
+            self.adopt().await?;
+        }
+        self.fair.agree().await?;
+        let pass = self.pass().await;
+        self.claimer.has_tried_overdue();
+        match pass {
+            Ok(mut pass) => {
+                self.claims.known = self.claims.next.load(Relaxed) - 1;
+                match pass.filtered && pass.more {
+                    true => self.claimer.searches_further(),
+                    false => self.claimer.starts_over(BTreeSet::new()),
+                }
+                self.fair.drained(&pass.drained, pass.wake_seen.as_ref());
+                let spread = self.spread(pass.claimed.len());
+                let left = pass.first_left.clone();
+                for (job, options) in pass.claimed.drain(..) {
+                    self.start(job, options, left.as_deref(), spread);
+                }
+                let random = self.shared.store.runtime().random();
+                if let Err(error) = self.claimer.wait_after(&pass, self.pause(random)).await {
+                    // Without a watch, the worker makes another pass after a pause.
+                    tracing::error!(%error, "cannot watch the store");
+                    self.claimer.retry_after(ERROR_PAUSE);
+                }
+                Ok(pass.more)
+            }
+            Err(error) => {
+                self.claims.doubt = matches!(error, Error::Store(StoreError::UnknownOutcome(_)));
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes one pass, and repeats it after a conflict. Never repeats it after a commit of unknown outcome: that could
+    /// claim more jobs than there are slots.
+    async fn pass(&self) -> Result<Pass> {
+        let Shared { store, keys, job_type, options, lock_history, .. } = &*self.shared;
+        let tunables = self.shared.tunables.get();
+        let Tunables { max_jobs, max_history, queue, .. } = &tunables;
+        let (max_jobs, max_history) = (*max_jobs, *max_history);
+        let claimant = Claimant {
+            job_type,
+            worker: &self.id,
+            running: self.slots_in_use(),
+            max_jobs,
+            failed: 0,
+            numbers: Numbers::Counted(&self.claims.next),
+            fair: &self.fair,
+            queue,
+            lock_history,
+            hold: None,
+            shard: self.shard(),
+            claimer: &self.claimer,
+            random: store.runtime().random(),
+            terms: tunables.terms(),
+            max_history,
+        };
+        // A pass that keeps conflicting must not delay a ping.
+        let health_interval_us = duration_us(options.health_interval);
+        let give_up_us = store.runtime().now_us().saturating_add(health_interval_us);
+        let mut attempt = 1;
+        loop {
+            let tx = store.begin().await?;
+            let claimant = Claimant { failed: attempt - 1, ..claimant };
+            let pass = pass(&tx, keys, claimant, store.runtime().now_us()).await?;
+            match tx.commit().await {
+                Ok(_) => return Ok(pass),
+                Err(StoreError::Conflict)
+                    if attempt < PASS_ATTEMPTS && store.runtime().now_us() < give_up_us => {}
+                Err(error) => return Err(error.into()),
+            }
+            if attempt >= IMMEDIATE_PASS_ATTEMPTS {
+                let pause_ms = 1 + store.runtime().random() % (1 << attempt);
+                store.runtime().sleep(Duration::from_millis(pause_ms)).await;
+            }
+            attempt += 1;
+        }
+    }
+
+    /// The time over which the starts of so many jobs are spread, if jobs rotate.
+    fn spread(&self, jobs: usize) -> Duration {
+        let jitter = self.shared.tunables.get().fair.rotation.map(|rotation| rotation.startup_jitter);
+        match (jitter, u32::try_from(jobs)) {
+            (None, _) | (_, Ok(0 | 1)) => Duration::ZERO,
+            (Some(jitter), jobs) => jitter.min(START_PAUSE.saturating_mul(jobs.unwrap_or(u32::MAX))),
+        }
+    }
+
+    /// Resolves a doubt: makes sure that an outstanding commit has succeeded or never will. Then starts the jobs that
+    /// this worker holds but did not know of.
+    async fn adopt(&mut self) -> Result<()> {
+        let shared = self.shared.clone();
+        let Shared { store, keys, job_type, .. } = &*shared;
+        let id = &self.id;
+        store.transact(|tx| async move { workers::fence(&tx, keys, job_type, id).await }).await?;
+        loop {
+            let (id, known) = (&self.id, self.claims.known);
+            let found = store
+                .transact(|tx| async move {
+                    let held = claims::claims_after(&tx, keys, job_type, id, known, ADOPT_BATCH).await?;
+                    let mut found = Vec::with_capacity(held.len());
+                    for job in held {
+                        let options = jobs::options(&tx, keys, &job).await?;
+                        found.push((job, options));
+                    }
+                    Ok::<_, Error>(found)
+                })
+                .await?;
+            let done = found.is_empty();
+            for (job, options) in found {
+                tracing::warn!(job = %job.id, "claimed by a commit of unknown outcome: adopted");
+                self.claims.known = job.claim().map_or(self.claims.known, |claim| claim.number);
+                self.start(job, options, None, Duration::ZERO);
+            }
+            if done {
+                self.claims.doubt = false;
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The workers that claim from the same queue, and this worker's shard among them.
+
+use std::time::Duration;
+
+use turnwise_policy::contention::{MAX_CONTENDERS, Shard};
+use turnwise_queue::workers;
+
+use super::Incarnation;
+
+/// The additional pause before a worker with too many jobs claims skipped jobs: it gives their owners far more time
+/// than their own pause.
+const GIVING_PAUSE: Duration = Duration::from_secs(1);
+
+/// The contenders for the same queue, as of the last heartbeat.
+pub(super) struct Contenders {
+    pub names: Vec<String>,
+    /// Since when these have not changed, in µs.
+    pub since_us: i64,
+}
+
+impl Contenders {
+    pub fn new(now_us: i64) -> Contenders {
+        Contenders { names: Vec::new(), since_us: now_us }
+    }
+}
+
+impl Incarnation {
+    /// Reads which workers contend for the same queue. Missing knowledge only costs conflicts.
+    pub(super) async fn read_contenders(&mut self) {
+        let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
+        let found = async {
+            let tx = self.shared.store.begin().await?;
+            workers::contenders(&tx, keys, job_type, MAX_CONTENDERS).await
+        };
+        match found.await {
+            Ok(contenders) => self.learn_contenders(contenders),
+            Err(error) => tracing::debug!(%error, "cannot read which workers claim from the same queue"),
+        }
+    }
+
+    pub(super) fn learn_contenders(&mut self, names: Vec<String>) {
+        let all = (names.len() < MAX_CONTENDERS).then(|| names.iter().cloned().collect());
+        self.fair.know_members(all);
+        if self.contenders.names != names {
+            self.balance.is_above_its_part = false;
+            self.contenders = Contenders { names, since_us: self.now_us() };
+        }
+    }
+
+    /// This worker's rank among the contenders, and their number.
+    pub(super) fn rank(&self) -> (i64, i64) {
+        let rank = self.contenders.names.iter().position(|name| *name == self.id).unwrap_or(0);
+        let number = |of: usize| i64::try_from(of).unwrap_or(i64::MAX);
+        (number(rank), number(self.contenders.names.len()))
+    }
+
+    /// This worker's part of the head of the queue now, in the division among all workers.
+    pub(super) fn division(&self) -> Shard {
+        match self.contenders.names.is_empty() {
+            true => Shard::ALL,
+            false => Shard::new(&self.contenders.names, &self.id, self.now_us()),
+        }
+    }
+
+    /// The part of the head of the queue that this worker claims without a pause.
+    pub(super) fn shard(&self) -> Shard {
+        if self.balance.is_above_its_part { self.division().of_none() } else { self.division() }
+    }
+
+    /// The pause before it claims jobs that it has skipped for their owners.
+    pub(super) fn pause(&self, random: u64) -> Duration {
+        let pause = self.shard().pause(random);
+        if self.balance.is_above_its_part { GIVING_PAUSE + pause } else { pause }
+    }
+}

@@ -1,0 +1,54 @@
+//! The end of an incarnation: it leaves, or it has been removed.
+
+use turnwise_queue::workers::Removal;
+
+use super::{ERROR_PAUSE, Incarnation};
+use crate::membership::remove;
+
+impl Incarnation {
+    /// A clean shutdown: gives every job back and clears every row. Takes as long as the handlers and the store; the
+    /// caller sets the deadline.
+    pub(crate) async fn leave(&mut self) {
+        for running in self.running.values() {
+            running.controls.stop.cancel();
+        }
+        self.schedule_ping();
+        while !self.runs.is_empty() {
+            tokio::select! {
+                biased;
+                Some(ended) = self.runs.join_next() => { self.forget(ended); }
+                () = self.health.due() => {
+                    // It keeps pinging for as long as its handlers take.
+                    if !self.ping().await {
+                        return self.halt().await;
+                    }
+                    self.schedule_ping();
+                }
+            }
+        }
+        self.fair.close().await;
+        let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
+        let max_history = self.shared.tunables.get().max_history;
+        let left =
+            remove(&self.shared.store, keys, job_type, &self.id, Removal::Left, max_history, |_| ()).await;
+        if let Err(error) = left {
+            tracing::error!(%error, "cannot leave the membership");
+        }
+    }
+
+    /// Its claims are gone: aborts all runs and waits for their end.
+    pub(crate) async fn halt(&mut self) {
+        for running in self.running.values() {
+            running.controls.halt.cancel();
+        }
+        while let Some(ended) = self.runs.join_next().await {
+            self.forget(ended);
+        }
+        // The removal may mean that the store is unreachable: the last charges are not worth a long wait.
+        tokio::select! {
+            biased;
+            () = self.fair.close() => {}
+            () = self.shared.store.runtime().sleep(ERROR_PAUSE) => {}
+        }
+    }
+}

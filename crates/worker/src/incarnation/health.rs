@@ -1,0 +1,114 @@
+//! Heartbeats: this worker's own, and the check of its neighbours' ([`crate::neighbours`]).
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use turnwise_policy::contention::MAX_CONTENDERS;
+use turnwise_queue::{Error, workers};
+
+use super::Incarnation;
+use crate::event::Event;
+use crate::membership::remove_dead;
+use crate::neighbours::{Observations, WIDE_WINDOW, WINDOW, in_process, mine};
+use crate::run::Shared;
+
+/// When the next heartbeat is due, and what is known of the neighbours.
+pub(super) struct Health {
+    due: Event,
+    neighbours: Observations,
+    /// Tasks that give back the jobs of dead neighbours. Each returns the neighbours that it has processed.
+    removals: JoinSet<Vec<String>>,
+    /// The neighbours that these tasks process.
+    being_removed: BTreeSet<String>,
+}
+
+impl Health {
+    pub fn new(interval: Duration) -> Health {
+        Health {
+            due: Event::default(),
+            neighbours: Observations::new(interval),
+            removals: JoinSet::new(),
+            being_removed: BTreeSet::new(),
+        }
+    }
+
+    pub async fn due(&mut self) {
+        self.due.happens().await;
+    }
+}
+
+impl Incarnation {
+    pub(super) fn schedule_ping(&mut self) {
+        self.health.due = self.after(self.shared.options.health_interval);
+    }
+
+    /// Writes a heartbeat. False if the worker is not a member any more; an error that may pass counts as success.
+    pub(super) async fn ping(&self) -> bool {
+        let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
+        let now_us = self.now_us();
+        let pinged = self
+            .shared
+            .store
+            .transact(|tx| async move { workers::ping(&tx, keys, job_type, &self.id, now_us).await });
+        match pinged.await {
+            Ok(()) => true,
+            Err(Error::Halt) => false,
+            Err(error) => {
+                tracing::error!(%error, "cannot write the health counter");
+                true
+            }
+        }
+    }
+
+    /// Writes a heartbeat and checks the neighbours, in one transaction. Removes the dead ones, after giving back their
+    /// jobs. Returns whether this worker is still a member.
+    pub(super) async fn ping_and_check_neighbours(&mut self) -> bool {
+        let shared = self.shared.clone();
+        let Shared { store, keys, job_type, .. } = &*shared;
+        let (id, neighbours, now_us) = (&self.id, &self.health.neighbours, store.runtime().now_us());
+        let ring = store
+            .transact(|tx| async move {
+                workers::ping(&tx, keys, job_type, id, now_us).await?;
+                let contenders = workers::contenders(&tx, keys, job_type, MAX_CONTENDERS).await?;
+                let ring = workers::neighbours(&tx, keys, job_type, id, WINDOW).await?;
+                let full = ring.len() == WINDOW;
+                let ring = in_process(ring);
+                if full && neighbours.none_moved(&ring) {
+                    let wide = workers::neighbours(&tx, keys, job_type, id, WIDE_WINDOW).await?;
+                    return Ok((in_process(wide), contenders));
+                }
+                Ok((ring, contenders))
+            })
+            .await;
+        let ring = match ring {
+            Ok((ring, contenders)) => {
+                self.learn_contenders(contenders);
+                ring
+            }
+            Err(Error::Halt) => return false,
+            Err(error) => {
+                tracing::error!(%error, "cannot write the health counter");
+                return true;
+            }
+        };
+        let mut dead = mine(self.health.neighbours.look(ring));
+        let done = std::iter::from_fn(|| self.health.removals.try_join_next());
+        for worker in done.filter_map(std::result::Result::ok).flatten() {
+            // If it could not be removed, it is still dead and is found again.
+            self.health.being_removed.remove(&worker);
+        }
+        dead.retain(|(worker, _)| self.health.being_removed.insert(worker.clone()));
+        if !dead.is_empty() {
+            let (store, keys, job_type) = (store.clone(), keys.clone(), job_type.clone());
+            let max_history = self.shared.tunables.get().max_history;
+            self.health.removals.spawn(async move {
+                for (worker, health) in &dead {
+                    remove_dead(&store, &keys, &job_type, worker, *health, max_history).await;
+                }
+                dead.into_iter().map(|(worker, _)| worker).collect()
+            });
+        }
+        true
+    }
+}

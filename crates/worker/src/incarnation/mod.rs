@@ -1,0 +1,290 @@
+//! One incarnation of a worker: its loop, and the services that the loop calls.
+//!
+//! Each service is a file: it has its state, says when it is due, and does its work as a method of [`Incarnation`].
+
+mod balance;
+mod cancellation;
+mod charges;
+mod claims;
+mod contenders;
+mod departure;
+mod health;
+mod rotation;
+mod yielding;
+
+use std::collections::BTreeMap;
+use std::future::ready;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+use tokio::sync::{Notify, watch};
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+use turnwise_queue::{Error, Job, workers};
+
+use crate::Tunables;
+use crate::claimer::Claimer;
+use crate::event::Event;
+use crate::fair_share::{FairShare, Turn};
+use crate::handler::Idle;
+use crate::locks::Slots;
+use crate::membership::duration_us;
+use crate::run::{Controls, Ended, Shared, run};
+
+/// The pause after a transaction that failed permanently, before the loop continues.
+pub(crate) const ERROR_PAUSE: Duration = Duration::from_secs(1);
+
+/// Why an incarnation ends.
+pub(crate) enum End {
+    /// It was asked to stop.
+    Stopped,
+    /// Another worker removed it.
+    Removed,
+}
+
+pub(crate) struct Incarnation {
+    shared: Arc<Shared>,
+    pub id: String,
+    /// By claim number, not by job: a job may be claimed again before this loop learns of its last run's end.
+    running: BTreeMap<u64, Running>,
+    /// The runs, as tasks that are aborted when this is dropped.
+    runs: JoinSet<(u64, Ended)>,
+    fair: FairShare,
+    /// Notified when a job becomes idle.
+    idle_news: Arc<Notify>,
+    /// Slots that are lent, because their jobs wait for locks.
+    slots: Arc<Slots>,
+    tuned: watch::Receiver<Tunables>,
+    claimer: Claimer,
+    claims: claims::Claims,
+    health: health::Health,
+    cancellation: cancellation::Cancellation,
+    contenders: contenders::Contenders,
+    rotation: rotation::Rotation,
+    yielding: yielding::Yielding,
+    balance: balance::Balance,
+}
+
+/// A running job.
+struct Running {
+    controls: Controls,
+    /// Its charges.
+    turn: Turn,
+    /// Its priority class.
+    class: i8,
+    /// It declares locks.
+    locks: bool,
+    /// Up to when its key has been charged, in µs.
+    grown_us: i64,
+}
+
+impl Running {
+    /// Whether it was asked to stop.
+    fn is_stopping(&self) -> bool {
+        self.controls.stop.is_cancelled()
+    }
+}
+
+/// How the task of a run ended.
+type RunEnded = std::result::Result<(u64, Ended), JoinError>;
+
+impl Incarnation {
+    pub(crate) fn new(shared: Arc<Shared>, id: String) -> Self {
+        let tuned = shared.tunables.changes();
+        let (store, keys) = (shared.store.clone(), shared.keys.clone());
+        let now_us = store.runtime().now_us();
+        let claimer = Claimer::new(store.clone(), keys.clone(), &shared.job_type);
+        let fair = FairShare::new(store, keys, &shared.job_type, &id, shared.tunables.get().fair);
+        let health = health::Health::new(shared.options.health_interval);
+        Incarnation {
+            shared,
+            id,
+            running: BTreeMap::new(),
+            runs: JoinSet::new(),
+            fair,
+            idle_news: Arc::default(),
+            slots: Arc::default(),
+            tuned,
+            claimer,
+            claims: claims::Claims::default(),
+            health,
+            cancellation: cancellation::Cancellation::default(),
+            contenders: contenders::Contenders::new(now_us),
+            rotation: rotation::Rotation::new(now_us),
+            yielding: yielding::Yielding::default(),
+            balance: balance::Balance::default(),
+        }
+    }
+
+    fn now_us(&self) -> i64 {
+        self.shared.store.runtime().now_us()
+    }
+
+    fn after(&self, pause: Duration) -> Event {
+        Event::after(self.shared.store.runtime(), pause)
+    }
+
+    /// The time until a moment; zero if it is past.
+    fn until(&self, at_us: i64) -> Duration {
+        let wait_us = at_us.saturating_sub(self.now_us());
+        Duration::from_micros(u64::try_from(wait_us).unwrap_or(0))
+    }
+
+    /// Works until it is stopped or removed.
+    pub(crate) async fn work(&mut self, stop: &CancellationToken) -> End {
+        // The first pass runs immediately: there may be earlier work.
+        let mut look = true;
+        self.schedule_ping();
+        self.watch_cancellations().await;
+        self.read_contenders().await;
+        self.sync().await;
+        self.schedule_cycle();
+        let (idle_news, slots) = (self.idle_news.clone(), self.slots.clone());
+        loop {
+            if stop.is_cancelled() {
+                return End::Stopped;
+            }
+            let (any, halted) = self.forget_ended();
+            if halted && !self.ping().await {
+                return End::Removed;
+            }
+            look |= any;
+            // Also without a free slot: due jobs become pending, and running jobs may be preempted for them.
+            if look {
+                match self.fill_slots().await {
+                    Ok(more) => look = more,
+                    Err(Error::Halt) => return End::Removed,
+                    Err(error) => {
+                        tracing::error!(%error, "a scheduling pass failed");
+                        look = false;
+                        self.claimer.retry_after(ERROR_PAUSE);
+                    }
+                }
+            }
+            let full = self.is_full();
+            // Rare events come first, so that a worker that is always busy still pings, and still stops cancelled jobs.
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return End::Stopped,
+                () = self.health.due() => {
+                    if !self.ping_and_check_neighbours().await {
+                        return End::Removed;
+                    }
+                    self.sync().await;
+                    self.charge_between_cycles();
+                    self.schedule_ping();
+                    // Without a free slot it watches nothing, but there may be new delayed jobs that are due now.
+                    look |= full;
+                }
+                () = self.cancellation.due() => self.stop_cancelled().await,
+                Ok(()) = self.tuned.changed() => {
+                    self.follow_tunables().await;
+                    look = true;
+                }
+                () = self.rotation.due() => {
+                    self.cycle().await;
+                    self.schedule_cycle();
+                }
+                () = idle_news.notified() => self.schedule_yield(),
+                due = self.yielding.due() => match due {
+                    true => self.yield_idle().await,
+                    false => self.schedule_yield(),
+                },
+                Some(ended) = self.runs.join_next() => {
+                    if self.forget(ended) && !self.ping().await {
+                        return End::Removed;
+                    }
+                    look = true;
+                }
+                () = slots.news.notified() => look = true,
+                () = ready(()), if look => {}
+                () = self.claimer.woken(!full) => look = true,
+            }
+        }
+    }
+
+    /// Whether no slot is free. A worker in doubt makes a pass even then.
+    fn is_full(&self) -> bool {
+        self.slots_in_use() >= self.shared.tunables.get().max_jobs && !self.claims.in_doubt()
+    }
+
+    /// The number of slots in use: jobs that wait for locks lend theirs, if the settings say so.
+    fn slots_in_use(&self) -> usize {
+        let Tunables { max_jobs, queue, .. } = self.shared.tunables.get();
+        self.running.len().saturating_sub(queue.lent(max_jobs, self.slots.waiting()))
+    }
+
+    /// Whether another job may run in the slot of this one.
+    fn lends(&self, running: &Running) -> bool {
+        running.controls.waits.now() && !self.shared.tunables.get().queue.waiting_uses_slot
+    }
+
+    /// Applies changed settings.
+    async fn follow_tunables(&mut self) {
+        let running = self.running.values_mut().map(|running| &mut running.turn);
+        self.fair.follow(&self.shared.tunables.get().fair, running);
+        self.schedule_cycle();
+        let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
+        let slots = self.shared.tunables.get().max_jobs;
+        let (store, id) = (&self.shared.store, &self.id);
+        let shown = store
+            .transact(|tx| async move { workers::set_slots(&tx, keys, job_type, id, slots).await })
+            .await;
+        if let Err(error) = shown {
+            tracing::error!(%error, "cannot write how many jobs run at most");
+        }
+    }
+
+    fn start(&mut self, job: Job, options: Box<RawValue>, left: Option<&str>, spread: Duration) {
+        let claim = job.claim().expect("a claimed job has a claim").number;
+        let (idle, slots) = (Idle::of(&self.idle_news), self.slots.clone());
+        let controls = Controls { idle, slots, ..Controls::default() };
+        let started_us = job.started_us.unwrap_or_else(|| self.shared.store.runtime().now_us());
+        let mut turn = self.fair.start(&job.tenant, left, job.continuous, started_us);
+        (turn.often, turn.waits) = (true, Some(controls.waits.clone()));
+        if job.cancel_requested() {
+            // Cancelled before it was adopted: its signal has already passed.
+            controls.stop.cancel();
+        }
+        let key = self.fair.key_of_start(&job.tenant, job.priority, job.order_us());
+        controls.set_key(key);
+        let (class, locks) = (job.class, !job.locks.is_none());
+        let running = Running { controls: controls.clone(), turn, class, locks, grown_us: started_us };
+        let before = self.running.insert(claim, running);
+        assert!(before.is_none(), "two runs have the claim {claim}");
+        let delay_us = match duration_us(spread) {
+            0 => 0,
+            spread_us => self.shared.store.runtime().random() % spread_us.unsigned_abs(),
+        };
+        let run = run(self.shared.clone(), job, options, controls, Duration::from_micros(delay_us));
+        self.runs.spawn(async move { (claim, run.await) });
+    }
+
+    /// Frees the slots of all runs that have ended. Returns whether any has ended, and whether any was halted.
+    fn forget_ended(&mut self) -> (bool, bool) {
+        let (mut any, mut halted) = (false, false);
+        while let Some(ended) = self.runs.try_join_next() {
+            any = true;
+            halted |= self.forget(ended);
+        }
+        (any, halted)
+    }
+
+    /// Frees the slot of a run that has ended. Returns whether it was halted.
+    fn forget(&mut self, ended: RunEnded) -> bool {
+        match ended {
+            Ok((claim, ended)) => {
+                if let Some(Running { controls, turn, .. }) = self.running.remove(&claim) {
+                    self.fair.end(turn, ended == Ended::Recorded && !controls.stop.is_cancelled());
+                }
+                ended == Ended::Halted
+            }
+            Err(error) => {
+                // Its slot stays occupied, and its job claimed: the worker gives both back when it leaves.
+                tracing::error!(%error, "a run ended badly: its job is recovered when this worker ends");
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The programs that are measured. Each adds and runs jobs, and may have a server behind it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use turnwise_testkit::process;
+
+use crate::options::Options;
+use crate::server::{self, Server};
+
+/// A program that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contender {
+    /// turnwise as a library, in the submitters' process.
+    Turnwise,
+    /// turnwise as a server, with clients and workers over `/v1`.
+    Http,
+    BullMq,
+    Graphile,
+    Apalis,
+}
+
+/// What the program has to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Task {
+    pub jobs: usize,
+    pub submitters: usize,
+    pub batch: usize,
+    /// Measure the latency at this many jobs/s instead of the throughput.
+    pub rate: Option<f64>,
+}
+
+/// One phase of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Phase {
+    pub jobs_per_s: f64,
+    /// The CPU time of the program and of its server.
+    pub cpu_us_per_job: f64,
+}
+
+/// The time from a job's acknowledgement to the start of its handler.
+#[derive(Clone, Copy, Debug)]
+pub struct Latency {
+    pub p50_us: f64,
+    pub p99_us: f64,
+}
+
+/// The results of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Run {
+    pub add: Option<Phase>,
+    pub process: Option<Phase>,
+    pub both: Option<Phase>,
+    pub latency: Option<Latency>,
+    /// The program's own notes.
+    pub notes: Vec<String>,
+}
+
+impl Contender {
+    pub const ALL: [Self; 5] = [Self::Turnwise, Self::Http, Self::BullMq, Self::Graphile, Self::Apalis];
+
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Turnwise => "turnwise",
+            Self::Http => "http",
+            Self::BullMq => "bullmq",
+            Self::Graphile => "graphile",
+            Self::Apalis => "apalis",
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Turnwise => "turnwise in process",
+            Self::Http => "turnwise over HTTP",
+            Self::BullMq => "BullMQ",
+            Self::Graphile => "graphile-worker",
+            Self::Apalis => "apalis",
+        }
+    }
+
+    /// What its acknowledgement means.
+    pub fn durability(self) -> &'static str {
+        match self {
+            Self::Turnwise => {
+                "embedded store: fdatasync of the log before each acknowledgement, for all that wait"
+            }
+            Self::Http => {
+                "the same in `turnwise serve`; each end is a request of its own, an answer has 50 jobs at most"
+            }
+            Self::BullMq => {
+                "6.7 on Redis, appendfsync always: fsync of the log before answering, for all that wait"
+            }
+            Self::Graphile => {
+                "0.18 on PostgreSQL, fsync on, synchronous_commit on: fsync before each commit's answer"
+            }
+            Self::Apalis => {
+                "1.0 on SQLite, journal_mode WAL, synchronous FULL: fsync of the log in each commit"
+            }
+        }
+    }
+
+    /// Whether it is turnwise.
+    pub fn is_turnwise(self) -> bool {
+        matches!(self, Self::Turnwise | Self::Http)
+    }
+
+    /// Why it cannot be measured here, if it cannot.
+    pub fn missing(self, options: &Options) -> Option<String> {
+        let node = |package: &str| {
+            let folder = peers_folder().join("node_modules").join(package);
+            (!folder.is_dir() || !server::is_installed("node"))
+                .then(|| format!("npm's {package} is not installed"))
+        };
+        match self {
+            Self::Turnwise => None,
+            Self::Http if !options.turnwise.is_file() => Some("target/release/turnwise is not built".into()),
+            Self::Http => None,
+            Self::BullMq if !server::is_installed("redis-server") => {
+                Some("redis-server is not installed".into())
+            }
+            Self::BullMq => node("bullmq"),
+            Self::Graphile if server::postgres_bin().is_none() => Some("PostgreSQL is not installed".into()),
+            Self::Graphile => node("graphile-worker"),
+            Self::Apalis if !options.apalis.is_file() => Some("its program is not built".into()),
+            Self::Apalis => None,
+        }
+    }
+
+    /// Runs the program in the empty folder `dir`.
+    pub fn run(self, options: &Options, dir: &Path, task: Task) -> Result<Run, String> {
+        let server = match self {
+            Self::BullMq => Some(Server::redis(dir)?),
+            Self::Graphile => Some(Server::postgres(dir)?),
+            Self::Http => Some(Server::turnwise(&options.turnwise, dir)?),
+            Self::Turnwise | Self::Apalis => None,
+        };
+        let this = || std::env::current_exe().map(Command::new).map_err(|error| error.to_string());
+        let node = |program: &str| {
+            let mut command = Command::new("node");
+            command.arg(peers_folder().join(program));
+            command
+        };
+        let mut command = match self {
+            Self::Turnwise | Self::Http => this()?,
+            Self::BullMq => node("bullmq.mjs"),
+            Self::Graphile => node("graphile.mjs"),
+            Self::Apalis => Command::new(&options.apalis),
+        };
+        match self {
+            Self::Turnwise => drop(command.arg("in-process")),
+            Self::Http => drop(command.arg("over-http")),
+            Self::BullMq | Self::Graphile | Self::Apalis => {}
+        }
+        match &server {
+            Some(server) => command.arg("--port").arg(server.port.to_string()),
+            None => command.arg("--dir").arg(dir),
+        };
+        command.arg("--jobs").arg(task.jobs.to_string());
+        command.arg("--submitters").arg(task.submitters.to_string());
+        command.arg("--batch").arg(task.batch.to_string());
+        if let Some(rate) = task.rate {
+            command.arg("--rate").arg(rate.to_string());
+        }
+        listen(command, server.as_ref())
+    }
+}
+
+/// The folder `lab/peers/` of this repository.
+fn peers_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../peers")
+}
+
+/// Runs a program and reads its output line by line. `lab/peers/common.mjs` describes the lines.
+fn listen(mut command: Command, server: Option<&Server>) -> Result<Run, String> {
+    let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = spawned.map_err(|error| format!("{command:?} cannot be started: {error}"))?;
+    let errors = child.stderr.take().expect("standard error is piped");
+    let errors = std::thread::spawn(move || {
+        let mut text = String::new();
+        let _ = { errors }.read_to_string(&mut text);
+        text
+    });
+    let id = child.id();
+    let cpu_seconds = || {
+        let server = server.map_or(0.0, |server| process::family_cpu_seconds(server.process()));
+        process::family_cpu_seconds(id) + server
+    };
+    let mut run = Run::default();
+    let mut before = 0.0;
+    let output = child.stdout.take().expect("standard output is piped");
+    for line in BufReader::new(output).lines() {
+        let line = line.map_err(|error| error.to_string())?;
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let number = |n: usize| words.get(n).and_then(|word| word.parse::<f64>().ok()).unwrap_or(f64::NAN);
+        match words.as_slice() {
+            ["begin", _] => before = cpu_seconds(),
+            ["end", name, _, _] => {
+                let (jobs, seconds) = (number(2), number(3));
+                let cpu_us_per_job = (cpu_seconds() - before) / jobs * 1e6;
+                let phase = Some(Phase { jobs_per_s: jobs / seconds, cpu_us_per_job });
+                match *name {
+                    "add" => run.add = phase,
+                    "process" => run.process = phase,
+                    "both" => run.both = phase,
+                    _ => {}
+                }
+            }
+            ["latency", ..] => run.latency = Some(Latency { p50_us: number(1), p99_us: number(2) }),
+            ["note", note @ ..] => run.notes.push(note.join(" ")),
+            _ => return Err(format!("{command:?} said {line:?}")),
+        }
+    }
+    let status = child.wait().map_err(|error| error.to_string())?;
+    let errors = errors.join().unwrap_or_default();
+    if !status.success() {
+        return Err(format!("{command:?} failed: {status}\n{errors}"));
+    }
+    Ok(run)
+}

@@ -1,0 +1,382 @@
+//! The chaos test: many clients and workers use one server, or two on one store, while all kinds of faults happen.
+//!
+//! Clients ([`clients`]) add jobs of many tenants, with delays, priorities, locks, rate limits, dependencies and large
+//! options. They cancel jobs, retry them, and add them again. A few continuous replications ([`continuous`]) run beside
+//! them. Workers ([`workers`]) run the jobs; they crash, hang, respond late or twice, and die. Meanwhile, faults
+//! ([`faults`]) happen. Nodes are killed, stopped and paused, the disk is full, descriptors are few, clocks jump, and the
+//! servers of the store die. The store is also copied to another one, with which the test continues.
+//!
+//! Clients and workers note what they did ([`ledger`]). No two runs may hold a job, a lock, or a place in a full bucket at
+//! the same time. In the end ([`verdict`]), the remaining jobs run. Every acknowledged job must be in its one right final
+//! state, and `turnwise store check` must find nothing.
+//!
+//! Jobs, faults and their times follow from the seed. Their order relative to each other does not: processes run as fast as
+//! the machine allows.
+
+mod api;
+mod clients;
+mod continuous;
+mod faults;
+mod ledger;
+mod node;
+mod store;
+mod verdict;
+mod workers;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+use serde_json::Value;
+use tokio::process::Child;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use api::{Answer, Api};
+use continuous::Replications;
+use ledger::Ledger;
+use node::{Binary, HEALTH_TIMEOUT, Node};
+use store::Store;
+use turnwise_testkit::{Random, free_ports};
+
+/// The time between two checks of nodes and jobs.
+const LOOK: Duration = Duration::from_millis(500);
+/// The number of jobs in each check.
+const SWEEP: usize = 40;
+/// The number of `turnwise work` processes.
+const EXECS: usize = 2;
+/// The number of nodes on a shared store.
+const NODES: usize = 2;
+
+/// The store of a chaos test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// The embedded store, with one node.
+    Embedded,
+    /// Three members of etcd, with two nodes.
+    Etcd,
+    /// One process of FoundationDB, with two nodes. This program starts it in the foreground, as `PROGRAM DIR PORT ssd`. It
+    /// is ready when the file `DIR/ready` exists, and its cluster file is `DIR/fdb.cluster`.
+    Foundationdb(PathBuf),
+}
+
+/// The settings of a chaos test.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The path of the binary.
+    pub turnwise: PathBuf,
+    /// The store.
+    pub engine: Engine,
+    /// How long clients and faults are active, in seconds.
+    pub seconds: u64,
+    /// The seed of all jobs and faults.
+    pub seed: u64,
+    /// The number of clients.
+    pub clients: usize,
+    /// The number of external workers.
+    pub workers: usize,
+    /// The number of jobs added per second.
+    pub jobs_per_second: f64,
+    /// The number of tenants.
+    pub tenants: u64,
+    /// The longest time until the next job ends, after the clients have stopped, in seconds.
+    pub settle_seconds: u64,
+    /// The time between two status lines, in seconds.
+    pub status_seconds: u64,
+    /// The nodes' `--log`.
+    pub log: String,
+    /// The names of the faults to cause, or empty for all.
+    pub faults: Vec<String>,
+    /// The shortest and the longest time between two faults, in ms.
+    pub calm_ms: (u64, u64),
+    /// The shortest and the longest time of a fault, in ms. Many faults are shorter than the health timeout, and many are longer.
+    pub fault_ms: (u64, u64),
+}
+
+impl Options {
+    /// A test of ten minutes with 32 clients and 32 workers.
+    pub fn new(turnwise: PathBuf, engine: Engine) -> Self {
+        Options {
+            turnwise,
+            engine,
+            seconds: 600,
+            seed: 1,
+            clients: 32,
+            workers: 32,
+            jobs_per_second: 60.0,
+            tenants: 1_000,
+            settle_seconds: 120,
+            status_seconds: 30,
+            log: "info".to_owned(),
+            faults: Vec::new(),
+            calm_ms: (500, 4_000),
+            fault_ms: (200, 9_000),
+        }
+    }
+}
+
+/// The state that all parts share.
+struct World {
+    options: Options,
+    binary: Binary,
+    store: Store,
+    nodes: Vec<Node>,
+    execs: Execs,
+    replications: Replications,
+    api: Api,
+    ledger: Ledger,
+    counts: Counts,
+    begun: Instant,
+    /// Stops clients and faults. From then on, workers behave correctly.
+    stop: CancellationToken,
+    workers_stop: CancellationToken,
+    /// A third of the workers dies whenever this changes.
+    kill_workers: watch::Sender<usize>,
+    /// The number of requests that add jobs.
+    batches: AtomicU64,
+    /// The nodes that are down on purpose.
+    down: Vec<AtomicBool>,
+    /// The current fault.
+    fault: Mutex<String>,
+    has_faketime: bool,
+    /// The largest forward jump of the clocks, in seconds.
+    largest_jump: AtomicI64,
+}
+
+/// Counters of the whole test.
+#[derive(Default)]
+struct Counts(Mutex<BTreeMap<String, u64>>);
+
+impl Counts {
+    fn add(&self, what: &str, count: u64) {
+        *self.0.lock().expect("no holder of this lock panics").entry(what.to_owned()).or_default() += count;
+    }
+
+    fn text(&self) -> String {
+        let counts = self.0.lock().expect("no holder of this lock panics");
+        counts.iter().map(|(what, count)| format!("{what} {count}")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Runs a chaos test to its end. `Err` lists the violations; the folder with logs, ledger and store is then kept.
+///
+/// # Errors
+/// The violations, or why the test cannot run here.
+pub async fn run(options: Options) -> Result<(), Vec<String>> {
+    faults::check_names(&options.faults).map_err(|problem| vec![problem])?;
+    let folder = store::folder();
+    println!(
+        "chaos: {:?}, seed {}, {} s; logs are in {}",
+        options.engine,
+        options.seed,
+        options.seconds,
+        folder.path().display()
+    );
+    let world = World::start(options, folder.path()).await.map_err(|problem| vec![problem])?;
+    let clients = clients::start(&world);
+    let working = workers::start(&world);
+    let replicating = tokio::spawn(continuous::run(Arc::clone(&world)));
+    let watching = tokio::spawn(watch(Arc::clone(&world)));
+    let end = tokio::time::sleep(Duration::from_secs(world.options.seconds));
+    let stop = world.stop.clone();
+    let ending = tokio::spawn(async move {
+        end.await;
+        stop.cancel();
+    });
+    faults::run(&world).await;
+    for task in clients.into_iter().chain([ending, replicating]) {
+        task.await.expect("a client does not panic");
+    }
+    println!("{}", world.status());
+    verdict::judge(&world).await;
+    continuous::judge(&world).await;
+    world.workers_stop.cancel();
+    for task in working.into_iter().chain([watching]) {
+        task.await.expect("a worker does not panic");
+    }
+    world.execs.stop().await;
+    verdict::close(&world).await;
+    println!("{}", world.status());
+    let findings = world.ledger.findings();
+    if findings.is_empty() {
+        return Ok(());
+    }
+    let kept = folder.keep();
+    if world.store.disk.is_some() {
+        // The disk is a file system in memory, so the store is copied.
+        let (from, to) = (kept.join("disk").display().to_string(), kept.join("store").display().to_string());
+        node::run("cp", &["-r", &from, &to]).await;
+    }
+    println!("seed {}: logs and store are kept in {}", world.options.seed, kept.display());
+    Err(findings)
+}
+
+/// Prints what cannot be tested here. Bypasses the test harness, which hides the output of tests that pass.
+fn left_out(what: &str) {
+    let _ = writeln!(std::io::stderr(), "left out: {what}");
+}
+
+impl World {
+    async fn start(options: Options, folder: &std::path::Path) -> Result<Arc<World>, String> {
+        let binary = Binary::new(&options.turnwise, folder, &options.log);
+        if !binary.has_faketime {
+            left_out("clocks that jump, which need Debian's package faketime");
+        }
+        let store = Store::start(&options.engine, folder).await?;
+        let count = if store.is_shared() { NODES } else { 1 };
+        let listen: Vec<String> = free_ports(count).iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        let api = Api::new(listen.iter().map(|listen| format!("http://{listen}")).collect());
+        let nodes: Vec<Node> = listen
+            .into_iter()
+            .enumerate()
+            .map(|(number, listen)| Node::new(number, listen, binary.clone()))
+            .collect();
+        for (number, node) in nodes.iter().enumerate() {
+            node.start(&store.url(number)).await;
+        }
+        let world = World {
+            execs: Execs::start(&binary, &api),
+            replications: Replications::start().await,
+            ledger: Ledger::new(&folder.join("ledger"), HEALTH_TIMEOUT),
+            counts: Counts::default(),
+            begun: Instant::now(),
+            stop: CancellationToken::new(),
+            workers_stop: CancellationToken::new(),
+            kill_workers: watch::Sender::new(0),
+            batches: AtomicU64::new(1),
+            down: nodes.iter().map(|_| AtomicBool::new(false)).collect(),
+            fault: Mutex::default(),
+            has_faketime: binary.has_faketime,
+            largest_jump: AtomicI64::new(0),
+            options,
+            binary,
+            store,
+            nodes,
+            api,
+        };
+        Ok(Arc::new(world))
+    }
+
+    fn down(&self, node: usize, down: bool) {
+        self.down[node].store(down, Ordering::Relaxed);
+    }
+
+    fn is_up(&self, node: usize) -> bool {
+        !self.down[node % self.down.len()].load(Ordering::Relaxed)
+    }
+
+    /// Sends a request to a random node.
+    async fn ask_some(
+        &self,
+        random: &mut Random,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Answer {
+        let node = usize::try_from(random.below(self.nodes.len() as u64)).expect("small");
+        let node = if self.is_up(node) { node } else { node + 1 };
+        self.api.ask(node, method, path, body).await
+    }
+
+    /// Sends a request to the first node that is up.
+    async fn api_any(&self, method: Method, path: &str) -> Answer {
+        let node = (0..self.nodes.len()).find(|node| self.is_up(*node)).unwrap_or_default();
+        self.api.ask(node, method, path, None).await
+    }
+
+    /// Removes the filter that pauses jobs, and retries until a node responds.
+    async fn remove_filter(&self) {
+        loop {
+            match self.api_any(Method::DELETE, "/v1/filters/chaos").await {
+                Answer::Got(..) => return,
+                Answer::NotDone | Answer::Unknown => tokio::time::sleep(LOOK).await,
+            }
+        }
+    }
+
+    /// The status line.
+    fn status(&self) -> String {
+        let (jobs, open) = (self.ledger.job_count(), self.ledger.open_count());
+        format!("{:>5} s: {jobs} jobs, {open} open; {}", self.begun.elapsed().as_secs(), self.counts.text())
+    }
+}
+
+/// Restarts nodes that have ended, follows the states of jobs, and prints status lines.
+async fn watch(world: Arc<World>) {
+    let interval = Duration::from_secs(world.options.status_seconds);
+    let mut next = Instant::now() + interval;
+    while !world.workers_stop.is_cancelled() {
+        tokio::time::sleep(LOOK).await;
+        for (number, node) in world.nodes.iter().enumerate() {
+            // Like a supervisor of the service.
+            if world.is_up(number) && node.has_ended().await {
+                let fault = world.fault.lock().expect("no holder of this lock panics").clone();
+                world.counts.add(&format!("node ended by itself ({fault})"), 1);
+                node.start(&world.store.url(number)).await;
+            }
+        }
+        if !world.stop.is_cancelled() {
+            verdict::sweep(&world, SWEEP, false).await;
+        }
+        if Instant::now() >= next {
+            println!("{}", world.status());
+            next += interval;
+        }
+    }
+}
+
+/// Processes of `turnwise work`, which are killed sometimes.
+struct Execs {
+    binary: Binary,
+    servers: String,
+    running: tokio::sync::Mutex<Vec<Child>>,
+}
+
+impl Execs {
+    fn start(binary: &Binary, api: &Api) -> Self {
+        let execs = Execs {
+            binary: binary.clone(),
+            servers: api.urls().join(","),
+            running: tokio::sync::Mutex::default(),
+        };
+        let running = (0..EXECS).map(|_| execs.spawn()).collect();
+        Execs { running: tokio::sync::Mutex::new(running), ..execs }
+    }
+
+    fn spawn(&self) -> Child {
+        let mut command = self.binary.command("work.log");
+        let script = "case \"$(cat)\" in *'\"code\":65'*) exit 65 ;; esac; sleep 0.05";
+        command.args([
+            "work",
+            "--type",
+            "exec",
+            "--slots",
+            "3",
+            "--server",
+            &self.servers,
+            "--exec",
+            "sh",
+            "-c",
+            script,
+        ]);
+        command.spawn().expect("turnwise can be started")
+    }
+
+    /// Kills a process like `kill -9`, and starts another one.
+    async fn replace(&self, number: usize) {
+        let mut running = self.running.lock().await;
+        let index = number % running.len();
+        let _ = running[index].kill().await;
+        running[index] = self.spawn();
+    }
+
+    async fn stop(&self) {
+        for child in self.running.lock().await.iter_mut() {
+            let _ = child.kill().await;
+        }
+    }
+}

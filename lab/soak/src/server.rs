@@ -1,0 +1,113 @@
+//! A database server that can be killed, and restarts with its data.
+
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::process::Command;
+use tokio::sync::Mutex;
+
+use turnwise_testkit::{Peer, canary, client};
+
+/// The longest time until a restarted server responds.
+const RESTART_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The time between two checks of a server that starts.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// A server that already runs.
+#[derive(Clone, Debug)]
+pub struct Given {
+    /// `http://user:password@host:port`
+    pub url: String,
+    /// A shell command that kills the server like `kill -9`, and one that starts it again. Without them, the server is
+    /// never killed.
+    pub kill_and_restart: Option<(String, String)>,
+}
+
+pub(super) struct Server {
+    url: String,
+    kind: Kind,
+    /// Whether it was killed on purpose, and must not be restarted yet.
+    killed: AtomicBool,
+}
+
+enum Kind {
+    Pouch(Mutex<Peer>),
+    Given(Option<(String, String)>),
+}
+
+impl Server {
+    pub async fn start(given: Option<&Given>) -> Server {
+        let (url, kind) = match given {
+            Some(given) => (given.url.clone(), Kind::Given(given.kill_and_restart.clone())),
+            None => {
+                let peer = Peer::options().admin("admin", canary::PASSWORD).durable().start().await;
+                (peer.url().to_owned(), Kind::Pouch(Mutex::new(peer)))
+            }
+        };
+        Server { url: url.trim_end_matches('/').to_owned(), kind, killed: AtomicBool::new(false) }
+    }
+
+    /// The server's URL, with credentials.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub fn can_be_killed(&self) -> bool {
+        !matches!(self.kind, Kind::Given(None))
+    }
+
+    pub async fn kill(&self) {
+        self.killed.store(true, Ordering::Relaxed);
+        match &self.kind {
+            Kind::Pouch(peer) => peer.lock().await.kill().await,
+            Kind::Given(Some((kill, _))) => shell(kill).await,
+            Kind::Given(None) => {}
+        }
+    }
+
+    /// Restarts the server, and returns when it responds.
+    pub async fn restart(&self) {
+        match &self.kind {
+            Kind::Pouch(peer) => {
+                let mut peer = peer.lock().await;
+                if peer.has_ended() {
+                    peer.restart().await;
+                }
+            }
+            Kind::Given(Some((_, restart))) => shell(restart).await,
+            Kind::Given(None) => {}
+        }
+        let up = async {
+            while !self.answers().await {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        };
+        tokio::time::timeout(RESTART_TIMEOUT, up).await.expect("a server that was restarted answers");
+        self.killed.store(false, Ordering::Relaxed);
+    }
+
+    async fn answers(&self) -> bool {
+        client().get(&self.url).send().await.is_ok_and(|answer| answer.status().is_success())
+    }
+
+    /// Restarts a pouchdb-server that ended by itself, as it does after some requests. Returns whether it had.
+    pub async fn revive(&self) -> bool {
+        let Kind::Pouch(peer) = &self.kind else { return false };
+        let mut peer = peer.lock().await;
+        let ended = peer.has_ended() && !self.killed.load(Ordering::Relaxed);
+        if ended {
+            peer.restart().await;
+        }
+        ended
+    }
+}
+
+/// Runs a command whose output matters only if it fails.
+async fn shell(command: &str) {
+    let done = Command::new("sh").args(["-c", command]).stdin(Stdio::null()).output().await;
+    let done = done.unwrap_or_else(|error| panic!("`{command}` cannot be run: {error}"));
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "`{command}` failed: {} {said}", done.status);
+}
