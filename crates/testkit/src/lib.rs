@@ -39,7 +39,6 @@ mod compare;
 mod couchdb;
 mod database;
 pub mod dataset;
-pub mod disk;
 mod etcd;
 mod fake;
 mod link;

@@ -95,7 +95,7 @@ async fn measure_kind(options: &Options, kind: backend::Kind) -> Result<(), Stri
 
 /// The speed of the machine and the store without a queue.
 async fn measure_ceiling(options: &Options, kind: backend::Kind) -> Result<Ceiling, String> {
-    let fsyncs_per_s = turnwise_testkit::disk::fsyncs_per_s(&std::env::temp_dir());
+    let fsyncs_per_s = turnwise_lab_bench::disk::fsyncs_per_s(&std::env::temp_dir());
     let [fsyncs_per_s, _] = fsyncs_per_s.map_err(|error| error.to_string())?;
     let backend = Backend::start(kind).await?;
     let store = queue::open(&backend.url("ceiling")).await?;

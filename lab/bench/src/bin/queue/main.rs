@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use contender::{Contender, Run, Task};
 use options::{Options, USAGE};
 use report::Runs;
-use turnwise_testkit::disk;
+use turnwise_lab_bench::disk;
 
 /// The number of jobs per transaction, if jobs are added in batches.
 const BATCH: usize = 100;
