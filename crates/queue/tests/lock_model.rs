@@ -137,18 +137,9 @@ impl Model {
         if !known.locks().iter().all(|lock| goes_with(lock, before.clone())) {
             return false;
         }
-        job.declares.levels.iter().all(|(level, at)| {
-            at.requests().iter().all(|request| match request {
-                Request::UnknownShared | Request::UnknownExclusive => {
-                    let mode = match request {
-                        Request::UnknownShared => Mode::Shared,
-                        _ => Mode::Exclusive,
-                    };
-                    let any = LockAt::new(Spot::whole(level), mode);
-                    reserved.iter().all(|lock| !excludes(&any, lock))
-                }
-                _ => true,
-            })
+        job.declares.unknown().all(|(level, mode)| {
+            let any = LockAt::new(Spot::whole(level), mode);
+            reserved.iter().all(|lock| !excludes(&any, lock))
         })
     }
 

@@ -97,6 +97,15 @@ impl AtLevel {
         [&self.shared, &self.exclusive]
     }
 
+    /// The modes in which a resource is wanted whose name will only be known when the job runs.
+    pub fn unknown(&self) -> impl Iterator<Item = Mode> {
+        self.requests().into_iter().filter_map(|request| match request {
+            Request::UnknownShared => Some(Mode::Shared),
+            Request::UnknownExclusive => Some(Mode::Exclusive),
+            _ => None,
+        })
+    }
+
     /// Nothing is wanted.
     pub fn is_none(&self) -> bool {
         self.shared == Request::None && self.exclusive == Request::None
@@ -339,8 +348,12 @@ impl Requests {
 
     /// Something will only be known when the job runs.
     pub fn has_unknown(&self) -> bool {
-        let mut requests = self.levels.values().flat_map(AtLevel::requests);
-        requests.any(|request| matches!(request, Request::UnknownShared | Request::UnknownExclusive))
+        self.unknown().next().is_some()
+    }
+
+    /// What will only be known when the job runs: levels and modes.
+    pub fn unknown(&self) -> impl Iterator<Item = (&str, Mode)> {
+        self.levels.iter().flat_map(|(level, at)| at.unknown().map(move |mode| (level.as_str(), mode)))
     }
 
     /// What is known before the job runs: it is locked at once or not at all. In the order of `levels`; a level that is not
