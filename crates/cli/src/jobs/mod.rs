@@ -7,7 +7,7 @@ mod wait;
 use anyhow::anyhow;
 use turnwise_client::State;
 
-pub(crate) use self::list::{kept_by, state_name};
+pub(crate) use self::list::kept_by;
 
 use crate::Failure;
 use crate::remote::ServerArgs;
@@ -128,7 +128,7 @@ async fn show(JobArgs { job_type, id, server }: JobArgs) -> Result<(), Failure> 
 async fn cancel(JobArgs { job_type, id, server }: JobArgs) -> Result<(), Failure> {
     match server.client()?.cancel(&job_type, &id).await? {
         State::Cancelled => say!("cancelled"),
-        ended if ended.is_final() => say!("it had ended already: {}", list::state_name(ended)),
+        ended if ended.is_final() => say!("it had ended already: {}", ended.as_str()),
         _ => say!("its worker was told to stop it"),
     }
     Ok(())
@@ -149,10 +149,7 @@ async fn retry(RetryArgs { job_type, id, tenant, state, server }: RetryArgs) -> 
             State::Limited => "; it goes on when fewer jobs of its rate limit run (`turnwise why` tells)",
             _ => "",
         };
-        return Err(Failure::Failed(anyhow!(
-            "it cannot be retried: it is {}{hint}",
-            list::state_name(retried.state)
-        )));
+        return Err(Failure::Failed(anyhow!("it cannot be retried: it is {}{hint}", retried.state.as_str())));
     }
     let state = match state {
         RetriedState::Crashing => turnwise_client::RetriedState::Crashing,
@@ -168,7 +165,7 @@ async fn retry(RetryArgs { job_type, id, tenant, state, server }: RetryArgs) -> 
 
 async fn priority(PriorityArgs { job_type, id, priority, server }: PriorityArgs) -> Result<(), Failure> {
     let set = server.client()?.set_priority(&job_type, &id, priority).await?;
-    let state = list::state_name(set.state);
+    let state = set.state.as_str();
     match (set.changed, set.state) {
         (false, _) => say!("it has ended: {state}"),
         (true, State::Pending) => say!("priority {priority}"),
