@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 
 use anyhow::anyhow;
-use turnwise_client::{Before, DocumentWhy, Expected, Place, Why};
+use turnwise_client::{Before, DocumentWhy, Expected, Place, State, Why};
 
 use crate::remote::ServerArgs;
 use crate::tenants::{owed, plural, run_time};
 use crate::units::ago;
-use crate::{Failure, jobs, locks};
+use crate::{Failure, locks};
 
 /// `turnwise why`
 #[derive(clap::Args)]
@@ -93,7 +93,7 @@ fn text(why: &Why) -> String {
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "{name:9}  {value}");
     };
-    let state = jobs::state_name(why.state);
+    let state = why.state.as_str();
     line("state", format!("{state} for {} ({})", ago(why.since_us), why.reason.as_str()));
     if why.priority != 0 {
         line("priority", why.priority.to_string());
@@ -118,7 +118,7 @@ fn text(why: &Why) -> String {
         line("behind", before.join(", "));
     }
     for after in &why.after {
-        let state = after.state.map_or("removed", jobs::state_name);
+        let state = after.state.map_or("removed", State::as_str);
         line("after", format!("{}/{} ({state})", after.job_type, after.id));
     }
     if let Some(locked) = &why.locks {

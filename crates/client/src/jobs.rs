@@ -146,7 +146,7 @@ impl Client {
     /// Jobs, sorted by type and id, in pages.
     pub fn list(&self, which: ListJobs) -> Pages<Jobs> {
         let ListJobs { job_type, state, tenant, page } = which;
-        let state = state.map(state_name);
+        let state = state.map(State::as_str);
         let request = Request::new(Method::GET, &["jobs"])
             .query("type", job_type)
             .query("state", state)
@@ -454,21 +454,5 @@ fn order_name(order: TenantOrder) -> &'static str {
         TenantOrder::Usage => "usage",
         TenantOrder::Running => "running",
         TenantOrder::Service => "service",
-    }
-}
-
-fn state_name(state: State) -> &'static str {
-    match state {
-        State::Pending => "pending",
-        State::Delayed => "delayed",
-        State::Blocked => "blocked",
-        State::Paused => "paused",
-        State::Limited => "limited",
-        State::Running => "running",
-        State::Waiting => "waiting",
-        State::Crashing => "crashing",
-        State::Completed => "completed",
-        State::Failed => "failed",
-        State::Cancelled => "cancelled",
     }
 }

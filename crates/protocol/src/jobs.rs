@@ -229,6 +229,23 @@ pub enum State {
 }
 
 impl State {
+    /// The state's name in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            State::Pending => "pending",
+            State::Delayed => "delayed",
+            State::Blocked => "blocked",
+            State::Paused => "paused",
+            State::Limited => "limited",
+            State::Running => "running",
+            State::Waiting => "waiting",
+            State::Crashing => "crashing",
+            State::Completed => "completed",
+            State::Failed => "failed",
+            State::Cancelled => "cancelled",
+        }
+    }
+
     /// Whether the job has ended. It then stays in this state until it is added again or retried.
     pub fn is_final(self) -> bool {
         matches!(self, State::Completed | State::Failed | State::Cancelled)

@@ -17,7 +17,7 @@
 
 use serde::{Deserialize, Serialize};
 use turnwise_policy::contention::hash;
-use turnwise_policy::predictive_queue::experience::{Experience, Traits, unknown};
+use turnwise_policy::predictive_queue::experience::{Experience, Traits};
 use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_store::{Isolation, Transaction};
 
@@ -156,7 +156,7 @@ fn place(rows: &[Option<Learnt>; 2], is_it: impl Fn(&Learnt) -> bool, now_us: i6
 /// run as one with too many.
 pub(crate) fn gives_back(job: &mut Job, lock: &LockAt) {
     let level = lock.spot.level.as_deref();
-    let learns = !job.traits.is_empty() && unknown(&job.locks).any(|(at, _)| Some(at) == level);
+    let learns = !job.traits.is_empty() && job.locks.unknown().any(|(at, _)| Some(at) == level);
     if let Some(run) = job.run_mut().filter(|run| learns && !is_too_much(&run.gave_back)) {
         run.gave_back = std::mem::take(&mut run.gave_back).merge(lock.requests());
     }

@@ -1,72 +1,40 @@
 //! Priority classes: how they order a tenant's queue, when they change, and that jobs keep them.
 
-use std::sync::Arc;
-
-use serde_json::value::RawValue;
+use crate::common::{T, json};
 use turnwise_policy::eligibility::filters::{Action, Rule};
 use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
 use turnwise_queue::claims::{self, Ending};
 use turnwise_queue::jobs::{self, Classed};
 use turnwise_queue::rate_limits::Look;
 use turnwise_queue::{
-    Claim, Context, Error, Job, Keyspace, NewJob, Result, State, check, filters, locks, rate_limits, tenants,
-    workers,
+    Claim, Context, Error, Keyspace, NewJob, Result, State, filters, locks, rate_limits, tenants,
 };
-use turnwise_store::embedded::{Embedded, Options};
-use turnwise_store::{Isolation, Limits, RangeRead, Store, Transaction, runtime};
+use turnwise_store::Transaction;
 
-const T: &str = "test";
+type World = crate::common::World<Classes>;
 
-struct World {
-    store: Store,
-    keys: Keyspace,
-    _dir: tempfile::TempDir,
-}
+#[derive(Default)]
+struct Classes;
 
 impl World {
-    async fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let options = Options { durable: false, ..Options::default() };
-        let engine = Embedded::open_with(dir.path(), options).unwrap();
-        let store = Store::new(engine, Arc::new(runtime::System)).with_limits(Limits::SMALL);
-        let world = World { store, keys: Keyspace::default(), _dir: dir };
-        let worker = &turnwise_queue::Worker::new("w", "n", 100, 1);
-        world.run(async |tx, keys| workers::register(tx, keys, T, worker)).await.unwrap();
-        world
-    }
-
-    /// Runs one transaction, then checks everything.
-    async fn run<R>(&self, body: impl AsyncFn(&Transaction, &Keyspace) -> Result<R>) -> Result<R> {
-        let tx = self.store.begin().await.unwrap();
-        let done = body(&tx, &self.keys).await?;
-        tx.commit().await.unwrap();
-        let tx = self.store.begin().await.unwrap();
-        let everything =
-            RangeRead { begin: "".into(), end: b"\xff"[..].into(), limit: 10_000, reverse: false };
-        let rows = tx.range_with(everything, Isolation::Snapshot).await.unwrap();
-        assert_eq!(check::check_rows(&self.keys, &rows), []);
-        Ok(done)
-    }
-
     async fn add(&self, id: &str, class: Option<i8>, now_us: i64) {
-        let new = NewJob { class, ..NewJob::new(T, id, RawValue::from_string("{}".into()).unwrap()) };
-        self.run(async |tx, keys| jobs::add(tx, keys, &new, now_us).await.map(drop)).await.unwrap();
+        let new = NewJob { class, ..NewJob::new(T, id, json("{}")) };
+        self.run(async |tx, keys| jobs::add(tx, keys, &new, now_us).await.map(drop)).await;
     }
 
     async fn set(&self, id: &str, class: i8) -> Result<Classed> {
-        self.run(async |tx, keys| jobs::set_class(tx, keys, T, id, class).await).await
+        self.try_run(async |tx, keys| jobs::set_class(tx, keys, T, id, class).await).await
     }
 
     async fn queue(&self) -> Vec<(String, i8)> {
-        let front =
-            self.run(async |tx, keys| tenants::front(tx, keys, T, "default", 100).await).await.unwrap();
+        let front = self.run(async |tx, keys| tenants::front(tx, keys, T, "default", 100).await).await;
         front.into_iter().map(|job| (job.id, job.class)).collect()
     }
 
     async fn claim(&self, id: &str, number: u64) -> Claim {
         let claim = Claim { worker: "w".into(), number };
         let claimed = self
-            .run(async |tx, keys| claims::claim(Context::new(tx, keys, T, 7, 20), id, &claim).await)
+            .try_run(async |tx, keys| claims::claim(Context::new(tx, keys, T, 7, 20), id, &claim).await)
             .await;
         assert!(claimed.unwrap().is_some());
         claim
@@ -76,11 +44,7 @@ impl World {
         let ended = async |tx: &Transaction, keys: &Keyspace| {
             claims::end(Context::new(tx, keys, T, 90, 20), id, claim, &ending, None, None).await.map(drop)
         };
-        self.run(ended).await.unwrap();
-    }
-
-    async fn get(&self, id: &str) -> Job {
-        self.run(async |tx, keys| jobs::get(tx, keys, T, id).await).await.unwrap().unwrap()
+        self.run(ended).await;
     }
 }
 
@@ -111,13 +75,12 @@ async fn lower_classes_come_first_and_equal_ones_in_the_order_of_time() {
     assert_eq!(world.queue().await.last(), Some(&("c".to_owned(), 7)));
     let rank = async |id: &str| {
         let job = world.get(id).await;
-        world.run(async |tx, keys| tenants::rank(tx, keys, &job, 100).await).await.unwrap()
+        world.run(async |tx, keys| tenants::rank(tx, keys, &job, 100).await).await
     };
     assert_eq!((rank("b").await, rank("c").await), (0, 5));
     for class in [-21, 20] {
         assert!(matches!(world.set("a", class).await, Err(Error::Invalid { field: "priority", .. })));
-        let new =
-            NewJob { class: Some(class), ..NewJob::new(T, "x", RawValue::from_string("{}".into()).unwrap()) };
+        let new = NewJob { class: Some(class), ..NewJob::new(T, "x", json("{}")) };
         assert!(matches!(new.check(), Err(Error::Invalid { field: "priority", .. })));
     }
     assert!(matches!(world.set("nobody", 1).await, Err(Error::NotFound)));
@@ -135,7 +98,7 @@ async fn a_job_keeps_its_class_until_a_client_changes_it() {
     ] {
         let claim = world.claim("a", number).await;
         world.end("a", &claim, ending).await;
-        world.run(async |tx, keys| claims::release_due(tx, keys, T, 99, 9, |_| true).await).await.unwrap();
+        world.run(async |tx, keys| claims::release_due(tx, keys, T, 99, 9, |_| true).await).await;
         assert_eq!(world.queue().await, queued(&[("a", -3), ("b", 0)]));
     }
     world.add("a", None, 100).await;
@@ -147,7 +110,7 @@ async fn a_job_keeps_its_class_until_a_client_changes_it() {
     assert_eq!(world.set("a", -1).await.unwrap(), Classed::Set(State::Running));
     world.end("a", &claim, Ending::Stopped).await;
     assert_eq!(world.queue().await, queued(&[("a", -1), ("b", 0)]));
-    world.run(async |tx, keys| jobs::cancel(tx, keys, T, "a", 102).await).await.unwrap();
+    world.run(async |tx, keys| jobs::cancel(tx, keys, T, "a", 102).await).await;
     assert_eq!(world.set("a", 5).await.unwrap(), Classed::Ended(State::Cancelled));
     assert_eq!(world.get("a").await.class, -1);
 }
@@ -156,11 +119,11 @@ async fn a_job_keeps_its_class_until_a_client_changes_it() {
 async fn the_class_changes_wherever_a_job_waits() {
     let world = World::new().await;
     for (n, id) in (1..).zip(["keyed", "reserves", "held-back", "paused", "first"]) {
-        let mut new = NewJob::new(T, id, RawValue::from_string("{}".into()).unwrap());
+        let mut new = NewJob::new(T, id, json("{}"));
         if id == "reserves" {
             new.locks = serde_json::from_str(r#"{"node":{"exclusive":["n"]}}"#).unwrap();
         }
-        world.run(async |tx, keys| jobs::add(tx, keys, &new, n).await).await.unwrap();
+        world.run(async |tx, keys| jobs::add(tx, keys, &new, n).await).await;
     }
     let rule = &Rule {
         id: "p".into(),
@@ -171,7 +134,7 @@ async fn the_class_changes_wherever_a_job_waits() {
         limit: None,
         note: None,
     };
-    world.run(async |tx, keys| filters::put(tx, keys, rule).await).await.unwrap();
+    world.run(async |tx, keys| filters::put(tx, keys, rule).await).await;
     let limit = &Limit { bucket: Bucket::Reason("net".into()), most: 1 };
     world
         .run(async |tx, keys| {
@@ -180,14 +143,13 @@ async fn the_class_changes_wherever_a_job_waits() {
             rate_limits::hold_back(tx, keys, T, "held-back", limit, None, 9).await?;
             filters::pause(tx, keys, T, "paused", "p", b"stamp", 9).await.map(drop)
         })
-        .await
-        .unwrap();
+        .await;
     for id in ["keyed", "reserves", "held-back", "paused"] {
         world.set(id, 4).await.unwrap();
     }
     assert_eq!(world.queue().await, queued(&[("first", 0), ("reserves", 4), ("keyed", 4)]));
     assert!(world.get("reserves").await.reserved().is_some(), "it keeps what it has reserved");
-    world.run(async |tx, keys| filters::release(tx, keys, None, 9).await).await.unwrap();
+    world.run(async |tx, keys| filters::release(tx, keys, None, 9).await).await;
     let all = |waiting: &[(String, usize)], _: usize| (0..waiting.len()).collect();
     world
         .run(async |tx, keys| {
@@ -201,8 +163,7 @@ async fn the_class_changes_wherever_a_job_waits() {
             )
             .await
         })
-        .await
-        .unwrap();
+        .await;
     let behind = [("first", 0), ("reserves", 4), ("held-back", 4), ("paused", 4), ("keyed", 4)];
     assert_eq!(world.queue().await, queued(&behind));
 }

@@ -1,23 +1,12 @@
 //! Jobs that wait for other jobs to end: what makes them pending, what cancels them, and what is refused.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::SeqCst;
-
-use serde_json::value::RawValue;
+use crate::common::{T, json};
 use turnwise_policy::eligibility::dependencies::{Otherwise, Outcome};
 use turnwise_queue::claims::{self, Ending};
 use turnwise_queue::dependencies::{self, AT_ONCE, After, MAX_AFTER};
 use turnwise_queue::jobs::{self, Added};
-use turnwise_queue::{Claim, Context, Error, Job, Keyspace, NewJob, Result, State, Then, check, workers};
-use turnwise_store::embedded::{Embedded, Options};
-use turnwise_store::{Isolation, Limits, RangeRead, Store, runtime};
-
-const T: &str = "test";
-
-fn json(text: &str) -> Box<RawValue> {
-    RawValue::from_string(text.to_owned()).unwrap()
-}
+use turnwise_queue::{Claim, Context, Error, NewJob, Result, State, Then, workers};
+use turnwise_store::Limits;
 
 fn new(id: &str, after: &[&str]) -> NewJob {
     let after = after.iter().map(|id| After::completed(T, id)).collect();
@@ -29,42 +18,18 @@ fn free(id: &str, after: &str) -> NewJob {
     NewJob { after: vec![after], ..new(id, &[]) }
 }
 
-struct World {
-    store: Store,
-    keys: Keyspace,
-    claims: AtomicU64,
-    _dir: tempfile::TempDir,
-}
+type World = crate::common::World<Dependencies>;
+
+#[derive(Default)]
+struct Dependencies;
 
 impl World {
-    async fn new() -> Self {
-        World::with(Limits::DEFAULT).await
-    }
-
-    async fn with(limits: Limits) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let options = Options { durable: false, ..Options::default() };
-        let engine = Embedded::open_with(dir.path(), options).unwrap();
-        let store = Store::new(engine, Arc::new(runtime::System)).with_limits(limits);
-        let world = World { store, keys: Keyspace::default(), claims: AtomicU64::new(1), _dir: dir };
-        world.register().await;
-        world
-    }
-
-    async fn register(&self) {
-        let tx = self.store.begin().await.unwrap();
-        workers::register(&tx, &self.keys, T, &workers::Worker::new("w", "n", 0, 9)).unwrap();
-        tx.commit().await.unwrap();
-    }
-
     /// Returns how many transactions it took.
     async fn remove_worker(&self) -> usize {
         for transactions in 1..10_000 {
-            let tx = self.store.begin().await.unwrap();
-            let done = workers::remove(Context::new(&tx, &self.keys, T, 50, 20), "w", 1_000).await.unwrap();
-            tx.commit().await.unwrap();
-            if done {
-                self.check().await;
+            let removed = self
+                .run(async |tx, keys| workers::remove(Context::new(tx, keys, T, 50, 20), "w", 1_000).await);
+            if removed.await {
                 return transactions;
             }
         }
@@ -72,31 +37,26 @@ impl World {
     }
 
     async fn try_add(&self, new: &NewJob, now_us: i64) -> Result<Added> {
-        let tx = self.store.begin().await?;
-        let added = jobs::add(&tx, &self.keys, new, now_us).await?;
-        tx.commit().await?;
-        Ok(added)
+        self.try_run(async |tx, keys| jobs::add(tx, keys, new, now_us).await).await
     }
 
     async fn add(&self, new: &NewJob) -> Added {
-        let added = self.try_add(new, 5).await.unwrap();
-        self.check().await;
-        added
+        self.try_add(new, 5).await.unwrap()
     }
 
     async fn start(&self, id: &str) -> Claim {
-        let claim = Claim { worker: "w".into(), number: self.claims.fetch_add(1, SeqCst) };
-        let tx = self.store.begin().await.unwrap();
-        assert!(claims::claim(Context::new(&tx, &self.keys, T, 10, 20), id, &claim).await.unwrap().is_some());
-        tx.commit().await.unwrap();
+        let claim = self.next_claim("w");
+        let claimed =
+            self.run(async |tx, keys| claims::claim(Context::new(tx, keys, T, 10, 20), id, &claim).await);
+        assert!(claimed.await.is_some());
         claim
     }
 
     async fn end(&self, id: &str, claim: &Claim, ending: Ending) {
-        let tx = self.store.begin().await.unwrap();
-        claims::end(Context::new(&tx, &self.keys, T, 20, 20), id, claim, &ending, None, None).await.unwrap();
-        tx.commit().await.unwrap();
-        self.check().await;
+        self.run(async |tx, keys| {
+            claims::end(Context::new(tx, keys, T, 20, 20), id, claim, &ending, None, None).await
+        })
+        .await;
     }
 
     async fn complete(&self, id: &str) {
@@ -110,37 +70,21 @@ impl World {
     }
 
     async fn remove(&self, id: &str) {
-        let tx = self.store.begin().await.unwrap();
-        jobs::remove(&tx, &self.keys, T, id).await.unwrap();
-        tx.commit().await.unwrap();
-        self.check().await;
+        self.run(async |tx, keys| jobs::remove(tx, keys, T, id).await).await;
     }
 
     async fn cancel(&self, id: &str) {
-        let tx = self.store.begin().await.unwrap();
-        jobs::cancel(&tx, &self.keys, T, id, 30).await.unwrap();
-        tx.commit().await.unwrap();
-        self.check().await;
+        self.run(async |tx, keys| jobs::cancel(tx, keys, T, id, 30).await).await;
     }
 
     /// Returns how many transactions it took until nothing was left to settle.
     async fn settle(&self) -> usize {
         for transactions in 0..1_000 {
-            let tx = self.store.begin().await.unwrap();
-            let Some(group) = dependencies::next_unsettled(&tx, &self.keys, None).await.unwrap() else {
-                return transactions;
-            };
-            let tx = self.store.begin().await.unwrap();
-            dependencies::settle(&tx, &self.keys, &group, 40).await.unwrap();
-            tx.commit().await.unwrap();
-            self.check().await;
+            let next = dependencies::next_unsettled(&self.tx().await, &self.keys, None).await;
+            let Some(group) = next.unwrap() else { return transactions };
+            self.run(async |tx, keys| dependencies::settle(tx, keys, &group, 40).await).await;
         }
         panic!("there is no end of it");
-    }
-
-    async fn get(&self, id: &str) -> Job {
-        let tx = self.store.begin().await.unwrap();
-        jobs::get(&tx, &self.keys, T, id).await.unwrap().unwrap()
     }
 
     async fn stands(&self, id: &str) -> (State, u32) {
@@ -150,17 +94,9 @@ impl World {
 
     async fn waits_for(&self, id: &str) -> Vec<String> {
         let job = self.get(id).await;
-        let tx = self.store.begin().await.unwrap();
+        let tx = self.tx().await;
         let unmet = dependencies::unmet(&tx, &self.keys, &job).await.unwrap();
         unmet.into_iter().map(|after| after.id).collect()
-    }
-
-    async fn check(&self) {
-        let tx = self.store.begin().await.unwrap();
-        let everything =
-            RangeRead { begin: "".into(), end: b"\xff"[..].into(), limit: 100_000, reverse: false };
-        let rows = tx.range_with(everything, Isolation::Snapshot).await.unwrap();
-        assert_eq!(check::check_rows(&self.keys, &rows), []);
     }
 }
 
@@ -176,7 +112,7 @@ fn problem(refused: Result<Added>) -> String {
 
 #[tokio::test]
 async fn a_job_is_pending_once_its_last_dependency_has_ended() {
-    let world = World::new().await;
+    let world = World::with_limits(Limits::DEFAULT).await;
     world.add(&new("a", &[])).await;
     world.add(&new("b", &[])).await;
     assert_eq!(world.add(&new("c", &["a", "b"])).await, Added::Blocked);
@@ -194,7 +130,7 @@ async fn a_job_is_pending_once_its_last_dependency_has_ended() {
 
 #[tokio::test]
 async fn a_crash_is_no_end_and_an_unaccepted_end_cancels_or_frees() {
-    let world = World::new().await;
+    let world = World::with_limits(Limits::DEFAULT).await;
     world.add(&new("a", &[])).await;
     world.add(&new("cancelled", &["a"])).await;
     world.add(&free("free", "a")).await;
@@ -204,7 +140,7 @@ async fn a_crash_is_no_end_and_an_unaccepted_end_cancels_or_frees() {
     let crashed = Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us: 15 };
     world.end("a", &claim, crashed).await;
     assert_eq!(world.stands("cancelled").await, (State::Delayed, 1));
-    let tx = world.store.begin().await.unwrap();
+    let tx = world.tx().await;
     claims::release_due(&tx, &world.keys, T, 16, 9, |_| true).await.unwrap();
     tx.commit().await.unwrap();
     world.fail("a").await;
@@ -216,7 +152,7 @@ async fn a_crash_is_no_end_and_an_unaccepted_end_cancels_or_frees() {
 
 #[tokio::test]
 async fn a_dependency_that_ended_before_the_add_counts_the_same() {
-    let world = World::new().await;
+    let world = World::with_limits(Limits::DEFAULT).await;
     world.add(&new("well", &[])).await;
     world.complete("well").await;
     world.add(&new("badly", &[])).await;
@@ -236,7 +172,7 @@ async fn a_dependency_that_ended_before_the_add_counts_the_same() {
 
 #[tokio::test]
 async fn a_chain_of_any_length_is_cancelled_in_small_transactions() {
-    let world = World::with(Limits::SMALL).await;
+    let world = World::new().await;
     world.add(&new("0", &[])).await;
     for n in 1..200 {
         world.add(&new(&n.to_string(), &[&(n - 1).to_string()])).await;
@@ -250,7 +186,7 @@ async fn a_chain_of_any_length_is_cancelled_in_small_transactions() {
 
 #[tokio::test]
 async fn more_dependents_than_one_transaction_settles_are_updated_after_it() {
-    let world = World::new().await;
+    let world = World::with_limits(Limits::DEFAULT).await;
     world.add(&new("a", &[])).await;
     let jobs = AT_ONCE + 30;
     for n in 0..jobs {
@@ -276,7 +212,7 @@ async fn more_dependents_than_one_transaction_settles_are_updated_after_it() {
 
 #[tokio::test]
 async fn a_removal_is_an_end_that_no_dependent_accepts() {
-    let world = World::new().await;
+    let world = World::with_limits(Limits::DEFAULT).await;
     world.add(&new("a", &[])).await;
     world.add(&new("b", &["a"])).await;
     world.add(&free("c", "a")).await;
@@ -297,7 +233,7 @@ async fn a_removal_is_an_end_that_no_dependent_accepts() {
 
 #[tokio::test]
 async fn a_blocked_job_can_be_cancelled_removed_retried_and_added_again() {
-    let world = World::new().await;
+    let world = World::with_limits(Limits::DEFAULT).await;
     world.add(&new("a", &[])).await;
     for id in ["cancelled", "removed", "retried", "again", "after"] {
         world.add(&new(id, &["a"])).await;
@@ -306,7 +242,7 @@ async fn a_blocked_job_can_be_cancelled_removed_retried_and_added_again() {
     world.cancel("cancelled").await;
     assert_eq!(world.stands("next").await, CANCELLED, "it was to wait for one that was cancelled");
     world.remove("removed").await;
-    let tx = world.store.begin().await.unwrap();
+    let tx = world.tx().await;
     jobs::retry(&tx, &world.keys, T, "retried", 9).await.unwrap();
     tx.commit().await.unwrap();
     assert_eq!(world.stands("retried").await, PENDING);
@@ -319,7 +255,7 @@ async fn a_blocked_job_can_be_cancelled_removed_retried_and_added_again() {
 
 #[tokio::test]
 async fn the_next_run_waits_for_dependencies_and_the_current_one_does_not() {
-    let world = World::new().await;
+    let world = World::with_limits(Limits::DEFAULT).await;
     world.add(&new("a", &[])).await;
     for (id, freed) in [("b", true), ("c", false)] {
         world.add(&new(id, &[])).await;
@@ -338,7 +274,7 @@ async fn the_next_run_waits_for_dependencies_and_the_current_one_does_not() {
 
 #[tokio::test]
 async fn a_job_whose_next_run_was_refused_does_not_start_with_its_options() {
-    let world = World::new().await;
+    let world = World::with_limits(Limits::DEFAULT).await;
     let refused = |id: &str| NewJob { options: json(r#"{"refused":true}"#), ..new(id, &["a"]) };
     let crashed = Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us: 15 };
     for known in [true, false] {
@@ -360,7 +296,7 @@ async fn a_job_whose_next_run_was_refused_does_not_start_with_its_options() {
             }
             assert_eq!(world.stands(id).await, (State::Running, 0), "it may come to its own end");
         }
-        let tx = world.store.begin().await.unwrap();
+        let tx = world.tx().await;
         jobs::restart(&tx, &world.keys, T, "restarted").await.unwrap();
         tx.commit().await.unwrap();
         world.end("stopped", &claims[0], Ending::Stopped).await;
@@ -374,13 +310,13 @@ async fn a_job_whose_next_run_was_refused_does_not_start_with_its_options() {
         }
         assert_eq!(world.stands("completed").await, (State::Completed, 0));
         assert_eq!(world.stands("restarted").await, PENDING, "with what was added last");
-        world.register().await;
+        world.register("w").await;
     }
 }
 
 #[tokio::test]
 async fn the_later_of_a_cancel_and_a_refused_run_is_the_reason() {
-    let world = World::new().await;
+    let world = World::with_limits(Limits::DEFAULT).await;
     let crashed = Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us: 15 };
     for known in [true, false] {
         world.add(&new("a", &[])).await;
@@ -420,17 +356,17 @@ async fn the_later_of_a_cancel_and_a_refused_run_is_the_reason() {
         for id in ["late", "late-lost"] {
             assert_eq!((world.stands(id).await, world.get(id).await.reason()), (CANCELLED, None), "{id}");
         }
-        world.register().await;
+        world.register("w").await;
     }
 }
 
 #[tokio::test]
 async fn a_job_waits_for_its_time_and_its_dependencies() {
-    let world = World::new().await;
+    let world = World::with_limits(Limits::DEFAULT).await;
     world.add(&new("a", &[])).await;
     let later = NewJob { not_before_us: Some(1_000), ..new("b", &["a"]) };
     assert_eq!(world.add(&later).await, Added::Blocked);
-    let tx = world.store.begin().await.unwrap();
+    let tx = world.tx().await;
     claims::release_due(&tx, &world.keys, T, 2_000, 9, |_| true).await.unwrap();
     tx.commit().await.unwrap();
     assert_eq!(world.stands("b").await, (State::Delayed, 1), "its time alone starts nothing");
@@ -441,7 +377,7 @@ async fn a_job_waits_for_its_time_and_its_dependencies() {
 
 #[tokio::test]
 async fn cycles_and_missing_dependencies_are_refused() {
-    let world = World::new().await;
+    let world = World::with_limits(Limits::DEFAULT).await;
     assert!(problem(world.try_add(&new("a", &["none"]), 5).await).contains("no job `none`"));
     assert!(problem(world.try_add(&new("a", &["a"]), 5).await).contains("the job itself"));
     world.add(&new("a", &[])).await;
@@ -466,13 +402,13 @@ async fn cycles_and_missing_dependencies_are_refused() {
 
 #[tokio::test]
 async fn a_dependent_that_is_added_during_the_end_is_never_missed() {
-    let world = World::new().await;
+    let world = World::with_limits(Limits::DEFAULT).await;
     world.add(&new("a", &[])).await;
     for first in [true, false] {
         let id = if first { "b" } else { "c" };
         world.add(&new("a", &[])).await;
         let claim = world.start("a").await;
-        let (adds, ends) = (world.store.begin().await.unwrap(), world.store.begin().await.unwrap());
+        let (adds, ends) = (world.tx().await, world.tx().await);
         jobs::add(&adds, &world.keys, &new(id, &["a"]), 5).await.unwrap();
         let well = Ending::Completed(json("1"));
         claims::end(Context::new(&ends, &world.keys, T, 20, 20), "a", &claim, &well, None, None)

@@ -1,14 +1,9 @@
 //! Job filters as rows: which jobs they pause, and which return when they change.
 
-use std::sync::Arc;
-
-use serde_json::value::RawValue;
+use crate::common::{T, json};
 use turnwise_policy::eligibility::filters::{Action, Rule};
-use turnwise_queue::{Error, Job, Keyspace, NewJob, State, check, filters, jobs, tenants};
-use turnwise_store::embedded::{Embedded, Options};
-use turnwise_store::{Isolation, Limits, RangeRead, Store, Transaction, runtime};
-
-const T: &str = "test";
+use turnwise_queue::{Error, NewJob, State, filters, jobs};
+use turnwise_store::Limits;
 
 fn rule(id: &str, when: &str) -> Rule {
     Rule {
@@ -22,45 +17,24 @@ fn rule(id: &str, when: &str) -> Rule {
     }
 }
 
-struct World {
-    store: Store,
-    keys: Keyspace,
-    _dir: tempfile::TempDir,
-}
+type World = crate::common::World<Filters>;
 
-/// A transaction that commits.
-macro_rules! tx {
-    ($world:expr, |$tx:ident, $keys:ident| $body:expr) => {{
-        let (tx, keys) = ($world.store.begin().await.unwrap(), $world.keys.clone());
-        let ($tx, $keys): (&Transaction, &Keyspace) = (&tx, &keys);
-        let done = $body.await;
-        tx.commit().await.unwrap();
-        $world.check().await;
-        done
-    }};
-}
+#[derive(Default)]
+struct Filters;
 
 impl World {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let options = Options { durable: false, ..Options::default() };
-        let engine = Embedded::open_with(dir.path(), options).unwrap();
-        let store = Store::new(engine, Arc::new(runtime::System)).with_limits(Limits::SMALL);
-        World { store, keys: Keyspace::default(), _dir: dir }
-    }
-
     async fn add(&self, id: &str, now_us: i64) {
-        let new = NewJob::new(T, id, RawValue::from_string("{}".into()).unwrap());
-        tx!(self, |tx, keys| jobs::add(tx, keys, &new, now_us)).unwrap();
+        let new = NewJob::new(T, id, json("{}"));
+        self.run(async |tx, keys| jobs::add(tx, keys, &new, now_us).await).await;
     }
 
     async fn put(&self, rule: &Rule) -> Vec<u8> {
-        tx!(self, |tx, keys| filters::put(tx, keys, rule)).unwrap();
-        tx!(self, |tx, keys| filters::stamp(tx, keys)).unwrap().unwrap().to_vec()
+        self.run(async |tx, keys| filters::put(tx, keys, rule).await).await;
+        self.run(async |tx, keys| filters::stamp(tx, keys).await).await.unwrap().to_vec()
     }
 
     async fn pause(&self, id: &str, filter: &str, stamp: &[u8]) -> bool {
-        tx!(self, |tx, keys| filters::pause(tx, keys, T, id, filter, stamp, 50)).unwrap()
+        self.run(async |tx, keys| filters::pause(tx, keys, T, id, filter, stamp, 50).await).await
     }
 
     /// Returns how many transactions it took.
@@ -68,35 +42,18 @@ impl World {
         let mut after = None;
         for transactions in 1..1_000 {
             let from = after.clone();
-            after = tx!(self, |tx, keys| filters::release(tx, keys, from.as_ref(), 4)).unwrap();
+            after = self.run(async |tx, keys| filters::release(tx, keys, from.as_ref(), 4).await).await;
             if after.is_none() {
                 return transactions;
             }
         }
         panic!("there is no end of it");
     }
-
-    async fn get(&self, id: &str) -> Job {
-        tx!(self, |tx, keys| jobs::get(tx, keys, T, id)).unwrap().unwrap()
-    }
-
-    async fn queue(&self) -> Vec<String> {
-        let front = tx!(self, |tx, keys| tenants::front(tx, keys, T, "default", 100)).unwrap();
-        front.into_iter().map(|job| job.id).collect()
-    }
-
-    async fn check(&self) {
-        let tx = self.store.begin().await.unwrap();
-        let everything =
-            RangeRead { begin: "".into(), end: b"\xff"[..].into(), limit: 10_000, reverse: false };
-        let rows = tx.range_with(everything, Isolation::Snapshot).await.unwrap();
-        assert_eq!(check::check_rows(&self.keys, &rows), []);
-    }
 }
 
 #[tokio::test]
 async fn a_paused_job_comes_back_to_its_place_when_the_filters_change() {
-    let world = World::new();
+    let world = World::empty(Limits::SMALL);
     for (n, id) in (1..).zip(["a", "b", "c", "d", "e", "f", "g", "h", "i"]) {
         world.add(id, n).await;
     }
@@ -107,31 +64,33 @@ async fn a_paused_job_comes_back_to_its_place_when_the_filters_change() {
     }
     let job = world.get("b").await;
     assert_eq!((job.state(), job.paused(), job.order_us()), (State::Delayed, Some("p"), 2));
-    assert_eq!(world.queue().await, ["c", "h"]);
+    assert_eq!(world.front("default").await, ["c", "h"]);
     world.release().await;
-    assert_eq!(world.queue().await, ["c", "h"], "as long as the filters stay as they are");
-    assert!(tx!(world, |tx, keys| filters::remove(tx, keys, "p")).unwrap());
+    assert_eq!(world.front("default").await, ["c", "h"], "as long as the filters stay as they are");
+    assert!(world.run(async |tx, keys| filters::remove(tx, keys, "p").await).await);
     assert!(world.release().await > 1);
-    assert_eq!(world.queue().await, ["a", "b", "c", "d", "e", "f", "g", "h", "i"]);
+    assert_eq!(world.front("default").await, ["a", "b", "c", "d", "e", "f", "g", "h", "i"]);
     assert_eq!(world.get("b").await.paused(), None);
-    assert!(!tx!(world, |tx, keys| filters::remove(tx, keys, "p")).unwrap());
+    assert!(!world.run(async |tx, keys| filters::remove(tx, keys, "p").await).await);
 }
 
 #[tokio::test]
 async fn a_paused_job_can_be_cancelled_removed_retried_and_added_again() {
-    let world = World::new();
+    let world = World::empty(Limits::SMALL);
     let stamp = world.put(&rule("p", "")).await;
     for id in ["cancel", "remove", "retry", "again"] {
         world.add(id, 1).await;
         assert!(world.pause(id, "p", &stamp).await);
     }
-    tx!(world, |tx, keys| jobs::cancel(tx, keys, T, "cancel", 5)).unwrap();
-    tx!(world, |tx, keys| jobs::remove(tx, keys, T, "remove")).unwrap();
-    tx!(world, |tx, keys| jobs::retry(tx, keys, T, "retry", 6)).unwrap();
+    world.run(async |tx, keys| jobs::cancel(tx, keys, T, "cancel", 5).await).await;
+    world.run(async |tx, keys| jobs::remove(tx, keys, T, "remove").await).await;
+    world.run(async |tx, keys| jobs::retry(tx, keys, T, "retry", 6).await).await;
     world.add("again", 7).await;
-    assert_eq!(world.queue().await, ["retry", "again"]);
+    assert_eq!(world.front("default").await, ["retry", "again"]);
     assert_eq!(world.get("cancel").await.state(), State::Cancelled);
-    let done = tx!(world, |tx, keys| filters::reject(tx, keys, T, "retry", "filter `x` rejects it", 8));
+    let done = world
+        .try_run(async |tx, keys| filters::reject(tx, keys, T, "retry", "filter `x` rejects it", 8).await)
+        .await;
     assert!(done.unwrap());
     let job = world.get("retry").await;
     assert_eq!((job.state(), job.reason()), (State::Cancelled, Some("filter `x` rejects it")));
@@ -139,7 +98,7 @@ async fn a_paused_job_can_be_cancelled_removed_retried_and_added_again() {
 
 #[tokio::test]
 async fn filters_are_checked_and_bounded() {
-    let world = World::new();
+    let world = World::empty(Limits::SMALL);
     let refused = |rule: &Rule| match filters::check(rule) {
         Err(Error::Invalid { field, problem }) => format!("{field}: {problem}"),
         other => panic!("not refused: {other:?}"),
@@ -151,7 +110,7 @@ async fn filters_are_checked_and_bounded() {
     for n in 0..filters::MAX_FILTERS {
         world.put(&rule(&n.to_string(), "type = mail")).await;
     }
-    let tx = world.store.begin().await.unwrap();
+    let tx = world.tx().await;
     assert!(filters::put(&tx, &world.keys, &rule("one too many", "")).await.is_err());
     filters::put(&tx, &world.keys, &rule("7", "")).await.unwrap();
     assert_eq!(filters::list(&tx, &world.keys).await.unwrap().len(), filters::MAX_FILTERS);

@@ -1,34 +1,24 @@
 //! Random histories of a few jobs and workers. After every step each job is in exactly the place that its record names, and
 //! every row has its owner.
 
-use std::sync::Arc;
-
-use bytes::Bytes;
+use crate::common::{Place, T, check_all, json, open};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use serde_json::value::RawValue;
 use turnwise_policy::eligibility::dependencies::{Otherwise, Outcome};
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_queue::claims::{self, Claiming, Ending, Park};
 use turnwise_queue::parking::{self, ParkedJob};
 use turnwise_queue::{
-    After, Claim, Context, Error, Keyspace, NewJob, Parked, check, dependencies, jobs, rate_limits, tenants,
-    workers,
+    After, Claim, Context, Error, Keyspace, NewJob, Parked, dependencies, jobs, rate_limits, tenants, workers,
 };
-use turnwise_store::embedded::{Embedded, Options};
-use turnwise_store::{Isolation, Limits, RangeRead, Store, Transaction, runtime};
+use turnwise_store::{Limits, Store, Transaction};
 
-const T: &str = "test";
 const JOBS: [&str; 5] = ["a", "b", "c", "d", "e"];
 const TENANTS: [&str; 3] = ["x", "y", "z"];
 const WORKERS: [&str; 3] = ["u", "v", "w"];
 const SEEDS: u64 = 60;
 const STEPS: i64 = 150;
-
-fn json(text: &str) -> Box<RawValue> {
-    RawValue::from_string(text.to_owned()).unwrap()
-}
 
 /// All jobs of one tenant, then of the next.
 fn in_order(waiting: &[(String, usize)], most: usize) -> Vec<usize> {
@@ -236,10 +226,7 @@ impl Walk {
     async fn check(&self, store: &Store) {
         let tx = store.begin().await.unwrap();
         let keys = &self.keys;
-        let everything =
-            RangeRead { begin: Bytes::new(), end: b"\xff"[..].into(), limit: 10_000, reverse: false };
-        let rows = tx.range_with(everything, Isolation::Snapshot).await.unwrap();
-        assert_eq!(check::check_rows(keys, &rows), []);
+        check_all(store, keys).await;
         let members: Vec<String> =
             workers::list(&tx, keys, T).await.unwrap().into_iter().map(|worker| worker.id).collect();
         for job in jobs::list(&tx, keys, T, None, 1000).await.unwrap() {
@@ -255,9 +242,7 @@ impl Walk {
 async fn prop_every_job_is_in_exactly_the_place_that_its_record_names() {
     for seed in 0..SEEDS {
         let dir = tempfile::tempdir().unwrap();
-        let options = Options { durable: false, ..Options::default() };
-        let engine = Embedded::open_with(dir.path(), options).unwrap();
-        let store = Store::new(engine, Arc::new(runtime::System)).with_limits(Limits::SMALL);
+        let store = open(&dir).with_limits(Limits::SMALL);
         let rng = StdRng::seed_from_u64(seed);
         let mut walk = Walk { keys: Keyspace::default(), rng, now_us: 0, claims: Vec::new() };
         for step in 0..STEPS {
@@ -275,16 +260,5 @@ async fn prop_every_job_is_in_exactly_the_place_that_its_record_names() {
         let _place = Place(format!("seed {seed}, at the end"));
         walk.run_out(&store).await;
         walk.check(&store).await;
-    }
-}
-
-/// Reports where a check failed.
-struct Place(String);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("failed at {}", self.0);
-        }
     }
 }

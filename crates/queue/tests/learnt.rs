@@ -1,24 +1,14 @@
 //! What runs locked is kept for later runs: written with their end, once, and never in more rows than allowed.
 
-use std::sync::Arc;
-
-use serde_json::value::RawValue;
+use crate::common::{T, json, open, rows_in};
 use turnwise_policy::predictive_queue::experience::{Likely, Traits, guess};
 use turnwise_policy::predictive_queue::locks::{Levels, Mode, Requests};
 use turnwise_queue::claims::{self, Ending};
 use turnwise_queue::locks::{Asked, LockAt, Spot, release_some, request};
-use turnwise_queue::{
-    Claim, Context, Job, Keyspace, NewJob, Result, RunKey, State, check, jobs, learnt, workers,
-};
-use turnwise_store::embedded::{Embedded, Options};
-use turnwise_store::{Isolation, Limits, RangeRead, Store, Transaction, runtime};
+use turnwise_queue::{Claim, Context, NewJob, RunKey, State, jobs, learnt};
+use turnwise_store::Limits;
 
-const T: &str = "test";
 const NODE_UNKNOWN: &str = r#"{"instance":{"exclusive":["i"]},"node":{"exclusive":"unknown"}}"#;
-
-fn json(text: &str) -> Box<RawValue> {
-    RawValue::from_string(text.to_owned()).unwrap()
-}
 
 fn traits(value: &str) -> Traits {
     Traits { kind: T.to_owned(), values: vec![("instance".to_owned(), value.to_owned())] }
@@ -28,48 +18,16 @@ fn nodes(names: &[&str]) -> Vec<LockAt> {
     names.iter().map(|name| LockAt::new(Spot::resource("node", name), Mode::Exclusive)).collect()
 }
 
-struct World {
-    store: Store,
-    keys: Keyspace,
-    runs: u64,
-    dir: tempfile::TempDir,
-}
+type World = crate::common::World<Learnt>;
 
-fn open(dir: &tempfile::TempDir) -> Store {
-    let options = Options { durable: false, ..Options::default() };
-    Store::new(Embedded::open_with(dir.path(), options).unwrap(), Arc::new(runtime::System))
-        .with_limits(Limits::SMALL)
-}
+#[derive(Default)]
+struct Learnt;
 
 impl World {
-    async fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let world = World { store: open(&dir), keys: Keyspace::default(), runs: 0, dir };
-        let worker = workers::Worker::new("w", "n", 0, 9);
-        world.run(async |tx, keys| workers::register(tx, keys, T, &worker)).await;
-        world
-    }
-
-    /// Runs a transaction, then checks all rows.
-    async fn run<R>(&self, body: impl AsyncFnOnce(&Transaction, &Keyspace) -> Result<R>) -> R {
-        let tx = self.store.begin().await.unwrap();
-        let value = body(&tx, &self.keys).await.unwrap();
-        tx.commit().await.unwrap();
-        let (begin, end) = (bytes::Bytes::new(), b"\xff"[..].into());
-        let read = RangeRead { begin, end, limit: 100_000, reverse: false };
-        let rows = self.store.begin().await.unwrap().range_with(read, Isolation::Snapshot).await.unwrap();
-        assert_eq!(check::check_rows(&self.keys, &rows), []);
-        value
-    }
-
-    async fn job(&self, id: &str) -> Option<Job> {
-        self.run(async |tx, keys| jobs::get(tx, keys, T, id).await).await
-    }
-
     /// Adds and claims a job.
-    async fn start(&mut self, locks: &str, traits: Traits) -> (String, Claim) {
-        self.runs += 1;
-        let (id, claim) = (format!("job {}", self.runs), Claim { worker: "w".to_owned(), number: self.runs });
+    async fn start(&self, locks: &str, traits: Traits) -> (String, Claim) {
+        let claim = self.next_claim("w");
+        let id = format!("job {}", claim.number);
         let locks: Requests = serde_json::from_str(locks).unwrap();
         let new = NewJob { locks, traits, ..NewJob::new(T, &id, json("{}")) };
         self.run(async |tx, keys| jobs::add(tx, keys, &new, 1).await).await;
@@ -96,7 +54,7 @@ impl World {
     }
 
     /// A job from its add to its end.
-    async fn whole(&mut self, traits: Traits, names: &[&str]) {
+    async fn whole(&self, traits: Traits, names: &[&str]) {
         let run = self.start(NODE_UNKNOWN, traits).await;
         self.lock(&run, &nodes(names)).await;
         self.end(&run, Ending::Completed(json("{}"))).await;
@@ -113,15 +71,13 @@ impl World {
     }
 
     async fn rows(&self) -> usize {
-        let (begin, end) = self.keys.all_learnt();
-        let read = RangeRead { begin, end, limit: 100_000, reverse: false };
-        self.store.begin().await.unwrap().range_with(read, Isolation::Snapshot).await.unwrap().len()
+        rows_in(&self.store, self.keys.all_learnt()).await.len()
     }
 }
 
 #[tokio::test]
 async fn locks_are_likely_after_some_runs_and_after_a_restart() {
-    let mut world = World::new().await;
+    let world = World::new().await;
     for runs in 0..3 {
         assert_eq!(world.likely("web1").await, None, "after {runs}");
         world.whole(traits("web1"), &["n1", "n2"]).await;
@@ -129,15 +85,15 @@ async fn locks_are_likely_after_some_runs_and_after_a_restart() {
     let likely = Some((r#"{"exclusive":["n1","n2"]}"#.to_owned(), 3, 3));
     assert_eq!(world.likely("web1").await, likely);
     assert_eq!(world.likely("web2").await, None);
-    let World { store, dir, keys, runs } = world;
+    let World { store, keys, claims, dir, own } = world;
     drop(store);
-    let world = World { store: open(&dir), dir, keys, runs };
+    let world = World { store: open(&dir).with_limits(Limits::SMALL), keys, claims, dir, own };
     assert_eq!(world.likely("web1").await, likely);
 }
 
 #[tokio::test]
 async fn locks_that_were_released_early_count_as_locked() {
-    let mut world = World::new().await;
+    let world = World::new().await;
     for _ in 0..3 {
         let run = world.start(NODE_UNKNOWN, traits("web1")).await;
         for name in ["n1", "n2"] {
@@ -147,16 +103,16 @@ async fn locks_that_were_released_early_count_as_locked() {
                 .run(async |tx, keys| release_some(tx, keys, RunKey::new(T, &run.0, &run.1), &spot).await)
                 .await;
         }
-        assert!(!world.job(&run.0).await.unwrap().run().unwrap().gave_back.is_none());
+        assert!(!world.find(&run.0).await.unwrap().run().unwrap().gave_back.is_none());
         world.end(&run, Ending::Completed(json("{}"))).await;
-        assert!(world.job(&run.0).await.unwrap().run().is_none());
+        assert!(world.find(&run.0).await.unwrap().run().is_none());
     }
     assert_eq!(world.likely("web1").await, Some((r#"{"exclusive":["n1","n2"]}"#.to_owned(), 3, 3)));
 }
 
 #[tokio::test]
 async fn a_run_that_releases_too_many_locks_is_not_counted() {
-    let mut world = World::new().await;
+    let world = World::new().await;
     let run = world.start(NODE_UNKNOWN, traits("web1")).await;
     for n in 0..300 {
         let name = format!("node {n:0100}");
@@ -165,7 +121,7 @@ async fn a_run_that_releases_too_many_locks_is_not_counted() {
         let spot = [Spot::resource("node", &name)];
         world.run(async |tx, keys| release_some(tx, keys, run_key, &spot).await).await;
     }
-    let job = world.job(&run.0).await.unwrap();
+    let job = world.find(&run.0).await.unwrap();
     assert!(serde_json::to_string(&job.run().unwrap().gave_back).unwrap().len() < 3_000);
     world.end(&run, Ending::Completed(json("{}"))).await;
     assert_eq!(world.rows().await, 0);
@@ -173,7 +129,7 @@ async fn a_run_that_releases_too_many_locks_is_not_counted() {
 
 #[tokio::test]
 async fn only_completed_runs_of_jobs_with_unknown_locks_are_counted() {
-    let mut world = World::new().await;
+    let world = World::new().await;
     let crashed = Ending::Crashed { reason: "x".to_owned(), crashes: 1, not_before_us: 9 };
     for ending in [Ending::Failed("x".to_owned()), crashed, Ending::Stopped, Ending::Preempted] {
         let run = world.start(NODE_UNKNOWN, traits("web1")).await;
@@ -184,7 +140,7 @@ async fn only_completed_runs_of_jobs_with_unknown_locks_are_counted() {
     let known = r#"{"node":{"exclusive":["n1"]}}"#;
     for (locks, traits) in [(known, traits("web1")), (NODE_UNKNOWN, Traits::default())] {
         let run = world.start(locks, traits).await;
-        assert!(world.job(&run.0).await.unwrap().traits.is_empty());
+        assert!(world.find(&run.0).await.unwrap().traits.is_empty());
         world.end(&run, Ending::Completed(json("{}"))).await;
     }
     assert_eq!(world.rows().await, 0);
@@ -194,15 +150,15 @@ async fn only_completed_runs_of_jobs_with_unknown_locks_are_counted() {
 
 #[tokio::test]
 async fn a_job_that_is_added_again_has_the_traits_of_its_next_run() {
-    let mut world = World::new().await;
+    let world = World::new().await;
     let run = world.start(NODE_UNKNOWN, traits("old")).await;
     let locks: Requests = serde_json::from_str(NODE_UNKNOWN).unwrap();
     let again = NewJob { locks, traits: traits("new"), ..NewJob::new(T, &run.0, json("{}")) };
     world.run(async |tx, keys| jobs::add(tx, keys, &again, 3).await).await;
-    assert_eq!(world.job(&run.0).await.unwrap().traits, traits("old"));
+    assert_eq!(world.find(&run.0).await.unwrap().traits, traits("old"));
     world.lock(&run, &nodes(&["n1"])).await;
     world.end(&run, Ending::Completed(json("{}"))).await;
-    let job = world.job(&run.0).await.unwrap();
+    let job = world.find(&run.0).await.unwrap();
     assert_eq!((job.state(), job.traits), (State::Pending, traits("new")));
     let known =
         async |value| world.run(async |tx, keys| learnt::get(tx, keys, T, "instance", value).await).await;
@@ -210,12 +166,12 @@ async fn a_job_that_is_added_again_has_the_traits_of_its_next_run() {
     // A pending job that is added again: its row changes.
     let once_more = NewJob { traits: traits("newer"), ..again };
     world.run(async |tx, keys| jobs::add(tx, keys, &once_more, 5).await).await;
-    assert_eq!(world.job(&run.0).await.unwrap().traits, traits("newer"));
+    assert_eq!(world.find(&run.0).await.unwrap().traits, traits("newer"));
 }
 
 #[tokio::test]
 async fn values_seen_once_fill_the_rows_and_replace_no_value_seen_again() {
-    let mut world = World::new().await;
+    let world = World::new().await;
     for _ in 0..3 {
         world.whole(traits("web1"), &["n1"]).await;
     }

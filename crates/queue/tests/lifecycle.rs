@@ -1,20 +1,10 @@
 //! The time before and after a run: delayed jobs, jobs that are added once, attempts, and repeated ends. Also claims that
 //! the worker never received, and the pruning of ended jobs.
 
-use std::sync::Arc;
-
-use serde_json::value::RawValue;
+use crate::common::{T, by, json};
 use turnwise_queue::claims::{self, Ended, Ending};
 use turnwise_queue::jobs::{self, Added, Cancelled, Retried};
-use turnwise_queue::{Claim, Context, DEFAULT_TENANT, Error, Job, Keyspace, NewJob, State, tenants, workers};
-use turnwise_store::embedded::{Embedded, Options};
-use turnwise_store::{Limits, Store, Transaction, runtime};
-
-const T: &str = "test";
-
-fn json(text: &str) -> Box<RawValue> {
-    RawValue::from_string(text.to_owned()).unwrap()
-}
+use turnwise_queue::{Claim, Context, DEFAULT_TENANT, Error, NewJob, State, workers};
 
 fn new(id: &str) -> NewJob {
     NewJob::new(T, id, json("{}"))
@@ -24,51 +14,18 @@ fn crash(not_before_us: i64) -> Ending {
     Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us }
 }
 
-/// A store, and the worker `w` in it.
-struct World {
-    store: Store,
-    keys: Keyspace,
-    _dir: tempfile::TempDir,
-}
+type World = crate::common::World<Lifecycle>;
+
+#[derive(Default)]
+struct Lifecycle;
 
 impl World {
-    async fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let options = Options { durable: false, ..Options::default() };
-        let engine = Embedded::open_with(dir.path(), options).unwrap();
-        let store = Store::new(engine, Arc::new(runtime::System)).with_limits(Limits::SMALL);
-        let world = World { store, keys: Keyspace::default(), _dir: dir };
-        let worker = workers::Worker::new("w", "n", 0, 9);
-        let tx = world.store.begin().await.unwrap();
-        workers::register(&tx, &world.keys, T, &worker).unwrap();
-        tx.commit().await.unwrap();
-        world
-    }
-
-    /// Runs a transaction once.
-    async fn run<R>(
-        &self,
-        body: impl AsyncFnOnce(&Transaction, &Keyspace) -> turnwise_queue::Result<R>,
-    ) -> R {
-        self.try_run(body).await.unwrap()
-    }
-
-    async fn try_run<R>(
-        &self,
-        body: impl AsyncFnOnce(&Transaction, &Keyspace) -> turnwise_queue::Result<R>,
-    ) -> turnwise_queue::Result<R> {
-        let tx = self.store.begin().await?;
-        let value = body(&tx, &self.keys).await?;
-        tx.commit().await?;
-        Ok(value)
-    }
-
     async fn add(&self, new: &NewJob, now_us: i64) -> Added {
         self.run(async |tx, keys| jobs::add(tx, keys, new, now_us).await).await
     }
 
     async fn claim(&self, id: &str, number: u64) -> Option<Claim> {
-        let claim = Claim { worker: "w".into(), number };
+        let claim = by(number);
         let job = self
             .run(async |tx, keys| claims::claim(Context::new(tx, keys, T, 7, 20), id, &claim).await)
             .await;
@@ -93,15 +50,6 @@ impl World {
             .await
             .next_due_us
     }
-
-    async fn get(&self, id: &str) -> Job {
-        self.run(async |tx, keys| jobs::get(tx, keys, T, id).await).await.unwrap()
-    }
-
-    async fn front(&self) -> Vec<String> {
-        let front = self.run(async |tx, keys| tenants::front(tx, keys, T, DEFAULT_TENANT, 10).await).await;
-        front.into_iter().map(|pending| pending.id).collect()
-    }
 }
 
 #[tokio::test]
@@ -112,9 +60,9 @@ async fn a_job_for_later_waits_until_its_time_has_come() {
     assert_eq!(world.get("a").await.state(), State::Delayed);
     assert_eq!(world.claim("a", 1).await, None);
     assert_eq!(world.release(99).await, Some(100));
-    assert!(world.front().await.is_empty());
+    assert!(world.front(DEFAULT_TENANT).await.is_empty());
     assert_eq!(world.release(100).await, None);
-    assert_eq!(world.front().await, ["a"]);
+    assert_eq!(world.front(DEFAULT_TENANT).await, ["a"]);
     let past = NewJob { not_before_us: Some(100), ..new("b") };
     assert_eq!(world.add(&past, 100).await, Added::Queued, "its time has come already");
 }
@@ -127,7 +75,7 @@ async fn a_job_for_later_that_is_added_again_moves_to_the_new_time() {
     assert_eq!(world.add(&at(Some(50)), 6).await, Added::Delayed);
     assert_eq!(world.release(10).await, Some(50));
     assert_eq!(world.add(&at(None), 11).await, Added::Queued);
-    assert_eq!((world.release(200).await, world.front().await), (None, vec!["a".to_owned()]));
+    assert_eq!((world.release(200).await, world.front(DEFAULT_TENANT).await), (None, vec!["a".to_owned()]));
 }
 
 #[tokio::test]
@@ -139,7 +87,7 @@ async fn a_job_for_later_can_be_cancelled_and_removed() {
     assert_eq!((cancelled, world.get("a").await.state()), (Cancelled::Now, State::Cancelled));
     world.add(&later, 7).await;
     world.run(async |tx, keys| jobs::remove(tx, keys, T, "a").await).await;
-    assert_eq!((world.release(200).await, world.front().await), (None, vec![]));
+    assert_eq!((world.release(200).await, world.front(DEFAULT_TENANT).await), (None, vec![]));
 }
 
 #[tokio::test]
@@ -229,14 +177,17 @@ async fn a_retried_job_waits_no_longer_and_its_crashes_are_reset() {
     assert_eq!(retry("a").await, Retried::Now);
     let job = world.get("a").await;
     assert_eq!((job.state(), job.crashes, job.attempts), (State::Pending, 0, 1));
-    assert_eq!((world.front().await, world.release(2_000_000).await), (vec!["a".to_owned()], None));
+    assert_eq!(
+        (world.front(DEFAULT_TENANT).await, world.release(2_000_000).await),
+        (vec!["a".to_owned()], None)
+    );
     // The attempts stay counted.
     let claim = world.claim("a", 2).await.unwrap();
     world.end("a", &claim, crash(40), 30).await.unwrap();
     assert_eq!(retry("a").await, Retried::Not(State::Failed));
     world.add(&NewJob { not_before_us: Some(100), ..new("b") }, 5).await;
     assert_eq!(retry("b").await, Retried::Now);
-    assert_eq!((world.front().await, world.release(200).await), (vec!["b".to_owned()], None));
+    assert_eq!((world.front(DEFAULT_TENANT).await, world.release(200).await), (vec!["b".to_owned()], None));
     let missing = world.try_run(async |tx, keys| jobs::retry(tx, keys, T, "c", 15).await).await;
     assert!(matches!(missing, Err(Error::NotFound)));
 }
@@ -250,7 +201,7 @@ async fn a_job_that_is_rerun_keeps_its_request_and_resets_its_attempts() {
         max_attempts: Some(1),
         class: Some(-3),
         reasons: vec!["rate-limit:7:net".to_owned()],
-        options: RawValue::from_string(format!("\"{}\"", "x".repeat(20_000))).unwrap(),
+        options: json(&format!("\"{}\"", "x".repeat(20_000))),
         ..new("a")
     };
     world.add(&added, 5).await;
@@ -273,7 +224,7 @@ async fn a_job_that_is_rerun_keeps_its_request_and_resets_its_attempts() {
     world.add(&new("b"), 5).await;
     world.run(async |tx, keys| jobs::cancel(tx, keys, T, "b", 6).await).await;
     assert_eq!(rerun("b").await, Retried::Now);
-    assert_eq!(world.front().await, ["b"]);
+    assert_eq!(world.front(DEFAULT_TENANT).await, ["b"]);
 }
 
 #[tokio::test]
@@ -360,7 +311,7 @@ async fn operations_of_clients_do_not_shorten_the_history() {
         world.add(&new("a"), 5).await;
         let claim = Claim { worker: "w".into(), number: n };
         let (keys, done) = (&world.keys, Ending::Completed(json("1")));
-        let tx = world.store.begin().await.unwrap();
+        let tx = world.tx().await;
         claims::claim(Context::new(&tx, keys, T, 7, 100), "a", &claim).await.unwrap().unwrap();
         claims::end(Context::new(&tx, keys, T, 8, 100), "a", &claim, &done, None, None).await.unwrap();
         tx.commit().await.unwrap();
@@ -407,7 +358,7 @@ async fn the_largest_record_fits_a_value() {
         // Quotes take two bytes each in JSON. Odd jobs complete, and leave a result.
         let failed = Ending::Failed("\"".repeat(2_000));
         let ending = if n % 2 == 0 { failed } else { Ending::Completed(large(most)) };
-        let tx = world.store.begin().await.unwrap();
+        let tx = world.tx().await;
         claims::claim(Context::new(&tx, keys, T, 7, 1_000), "a", &claim).await.unwrap().unwrap();
         claims::end(Context::new(&tx, keys, T, 8, 1_000), "a", &claim, &ending, Some(&info), None)
             .await

@@ -1,13 +1,12 @@
 //! Every transaction of the queue fits the engines with the smallest limits, for any data: etcd's limits, and the smallest
 //! promised ones.
 //!
-//! A [`World`] has two handles of one store. Test data is written through the handle without small limits. The tested code
-//! uses the other handle, which refuses a transaction that is too large.
+//! There are two handles of one store. Test data is written through the handle without small limits. The tested code uses the
+//! handle of the [`World`], which refuses a transaction that is too large.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
+use crate::common::{T, json};
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::dependencies::Otherwise;
 use turnwise_policy::eligibility::filters::{Action, Rule};
@@ -18,13 +17,10 @@ use turnwise_queue::jobs::{self, Added};
 use turnwise_queue::locks::{Asked, LockAt, Spot, has_room};
 use turnwise_queue::rate_limits;
 use turnwise_queue::{
-    Claim, Context, Error, Job, Keyspace, NewJob, Parked, Result, RunKey, State, check, filters, locks,
-    parking, workers,
+    Claim, Context, Error, NewJob, Parked, Result, RunKey, State, filters, locks, parking, workers,
 };
-use turnwise_store::embedded::{Embedded, Options};
-use turnwise_store::{Isolation, Limits, RangeRead, Store, Transaction, runtime};
+use turnwise_store::{Limits, Store, Transaction};
 
-const T: &str = "test";
 /// The engines with the smallest limits.
 const SMALL: [Limits; 2] = [Limits::ETCD, Limits::SMALL];
 /// The most transactions that something may take.
@@ -32,17 +28,13 @@ const MANY: usize = 100_000;
 /// A job with this many limits in its reasons is in one more bucket: that of a filter.
 const REASONS: usize = 10;
 
-fn json(text: String) -> Box<RawValue> {
-    RawValue::from_string(text).unwrap()
-}
-
 /// JSON of about this many bytes.
 fn large(bytes: usize) -> Box<RawValue> {
-    json(format!(r#"{{"x":"{}"}}"#, "x".repeat(bytes)))
+    json(&format!(r#"{{"x":"{}"}}"#, "x".repeat(bytes)))
 }
 
 fn new(id: &str) -> NewJob {
-    NewJob::new(T, id, json("{}".to_owned()))
+    NewJob::new(T, id, json("{}"))
 }
 
 /// The longest name with this prefix.
@@ -80,34 +72,12 @@ fn most_locks(limits: &Limits) -> Requests {
     (4..100).map(named).take_while(|requests| has_room(requests, limits)).last().unwrap()
 }
 
-struct World {
-    /// The handle with small limits.
-    store: Store,
-    /// The handle with large limits.
-    wide: Store,
-    keys: Keyspace,
-    claims: AtomicU64,
-    _dir: tempfile::TempDir,
-}
+type World = crate::common::World<SmallLimits>;
+
+#[derive(Default)]
+struct SmallLimits;
 
 impl World {
-    async fn new(limits: Limits) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let options = Options { durable: false, ..Options::default() };
-        let engine = Embedded::open_with(dir.path(), options).unwrap();
-        let wide = Store::new(engine, Arc::new(runtime::System));
-        let store = wide.clone().with_limits(limits);
-        let world = World { store, wide, keys: Keyspace::default(), claims: AtomicU64::new(1), _dir: dir };
-        world.register("w").await;
-        world
-    }
-
-    async fn register(&self, worker: &str) {
-        let row = workers::Worker::new(worker, "n", 0, 9);
-        let keys = &self.keys;
-        self.fits("register", async |tx| workers::register(tx, keys, T, &row)).await;
-    }
-
     /// Runs a transaction that must fit.
     async fn fits<R>(&self, what: &str, body: impl AsyncFnOnce(&Transaction) -> Result<R>) -> R {
         let tx = self.store.begin().await.unwrap();
@@ -116,9 +86,14 @@ impl World {
         value
     }
 
+    /// The handle without small limits.
+    fn wide(&self) -> Store {
+        self.store.clone().with_limits(Limits::DEFAULT)
+    }
+
     /// Writes test data.
     async fn lay<R>(&self, body: impl AsyncFnOnce(&Transaction) -> Result<R>) -> R {
-        let tx = self.wide.begin().await.unwrap();
+        let tx = self.wide().begin().await.unwrap();
         let value = body(&tx).await.unwrap();
         tx.commit().await.unwrap();
         value
@@ -149,7 +124,7 @@ impl World {
     }
 
     async fn start(&self, worker: &str, id: &str) -> Claim {
-        let claim = Claim { worker: worker.to_owned(), number: self.claims.fetch_add(1, SeqCst) };
+        let claim = self.next_claim(worker);
         let claimed = self.fits("claim", async |tx| {
             claims::claim_with(Context::new(tx, &self.keys, T, 10, 20), &levels(), id, &claim).await
         });
@@ -194,23 +169,11 @@ impl World {
         panic!("there is no end of it");
     }
 
-    async fn get(&self, id: &str) -> Job {
-        jobs::get(&self.wide.begin().await.unwrap(), &self.keys, T, id).await.unwrap().unwrap()
-    }
-
     /// How many jobs are in a state, without those whose ids have this prefix.
     async fn count(&self, prefix: &str, state: State) -> usize {
-        let tx = self.wide.begin().await.unwrap();
+        let tx = self.wide().begin().await.unwrap();
         let all = jobs::list(&tx, &self.keys, T, None, 1_000_000).await.unwrap();
         all.iter().filter(|job| job.id.starts_with(prefix) && job.state() == state).count()
-    }
-
-    async fn check(&self) {
-        let tx = self.wide.begin().await.unwrap();
-        let everything =
-            RangeRead { begin: "".into(), end: b"\xff"[..].into(), limit: 10_000_000, reverse: false };
-        let rows = tx.range_with(everything, Isolation::Snapshot).await.unwrap();
-        assert_eq!(check::check_rows(&self.keys, &rows), []);
     }
 }
 
@@ -225,7 +188,7 @@ fn failed() -> Ending {
 #[tokio::test]
 async fn a_job_may_have_the_documented_number_of_dependencies_of_any_size() {
     for limits in SMALL {
-        let world = World::new(limits).await;
+        let world = World::with_limits(limits).await;
         let first: Vec<String> = (0..MAX_AFTER).map(|n| long(&format!("a{n:03}"))).collect();
         let second: Vec<String> = (0..MAX_AFTER).map(|n| long(&format!("b{n:03}"))).collect();
         world.there(first.iter().chain(&second).map(|id| fat(id))).await;
@@ -251,7 +214,7 @@ async fn a_job_may_have_the_documented_number_of_dependencies_of_any_size() {
 }
 
 async fn dependents(limits: Limits, jobs: usize) -> usize {
-    let world = World::new(limits).await;
+    let world = World::with_limits(limits).await;
     world.there([new("a")]).await;
     world
         .there((0..jobs).map(|n| NewJob { after: after(["a".to_owned()]), ..new(&format!("d{n:06}")) }))
@@ -287,7 +250,7 @@ async fn a_hundred_thousand_dependents_are_freed() {
 #[tokio::test]
 async fn an_end_is_recorded_whatever_its_dependents_wait_for() {
     for limits in SMALL {
-        let world = World::new(limits).await;
+        let world = World::with_limits(limits).await;
         let others: Vec<String> = (1..MAX_AFTER).map(|n| long(&format!("o{n:03}"))).collect();
         world.there(others.iter().map(|id| fat(id))).await;
         for id in ["ended", "cancelled", "removed", "lost"] {
@@ -323,13 +286,13 @@ async fn an_end_is_recorded_whatever_its_dependents_wait_for() {
 /// A job with a place in as many buckets as possible.
 fn limited(id: &str, job_type: &str, most: u32) -> NewJob {
     let reasons = (0..REASONS).map(|n| format!("rate-limit:{most}:b{n}")).collect();
-    NewJob { reasons, ..NewJob::new(job_type, id, json("{}".to_owned())) }
+    NewJob { reasons, ..NewJob::new(job_type, id, json("{}")) }
 }
 
 #[tokio::test]
 async fn a_dead_worker_is_removed_whatever_its_jobs_hold() {
     for limits in SMALL {
-        let world = World::new(limits).await;
+        let world = World::with_limits(limits).await;
         world.register("dead").await;
         let locks = most_locks(&limits);
         world.there([NewJob { locks: locks.clone(), ..limited("locks", T, 100) }]).await;
@@ -387,7 +350,7 @@ async fn a_dead_worker_is_removed_whatever_its_jobs_hold() {
 #[tokio::test]
 async fn locks_are_claimed_requested_and_released() {
     for limits in SMALL {
-        let world = World::new(limits).await;
+        let world = World::with_limits(limits).await;
         let requests = most_locks(&limits);
         world.there([NewJob { locks: requests.clone(), ..limited("known", T, 2) }]).await;
         let claim = world.start("w", "known").await;
@@ -420,7 +383,7 @@ async fn locks_are_claimed_requested_and_released() {
 #[tokio::test]
 async fn units_of_a_lock_are_shared_by_more_than_a_transaction_proves() {
     for limits in SMALL {
-        let world = World::new(limits).await;
+        let world = World::with_limits(limits).await;
         let shared = AtLevel::new([Request::Shared([("r".to_owned(), 1)].into())]).unwrap();
         let locks = Requests { big_lock: false, levels: [("level0".to_owned(), shared)].into() };
         world.there((0..150).map(|n| NewJob { locks: locks.clone(), ..new(&format!("s{n:03}")) })).await;
@@ -439,7 +402,7 @@ async fn units_of_a_lock_are_shared_by_more_than_a_transaction_proves() {
 #[tokio::test]
 async fn batches_take_as_many_as_fit() {
     for limits in SMALL {
-        let world = World::new(limits).await;
+        let world = World::with_limits(limits).await;
         let keys = &world.keys;
         // Delayed, parked, paused, and ended jobs.
         world
@@ -463,7 +426,7 @@ async fn batches_take_as_many_as_fit() {
             note: None,
         };
         world.fits("filter", async |tx| filters::put(tx, keys, &rule).await).await;
-        let stamp = filters::stamp(&world.wide.begin().await.unwrap(), keys).await.unwrap().unwrap();
+        let stamp = filters::stamp(&world.wide().begin().await.unwrap(), keys).await.unwrap().unwrap();
         for n in 0..300 {
             let id = format!("l{n:03}");
             world.lay(async |tx| filters::pause(tx, keys, T, &id, "all", &stamp, 9).await).await;
@@ -499,7 +462,7 @@ async fn batches_take_as_many_as_fit() {
 #[tokio::test]
 async fn a_cycle_is_searched_for_among_more_jobs_than_a_transaction_proves() {
     for limits in SMALL {
-        let world = World::new(limits).await;
+        let world = World::with_limits(limits).await;
         world.there([new("first"), NewJob { after: after(["first".to_owned()]), ..new("c000") }]).await;
         for n in 1..400 {
             let on = after([format!("c{:03}", n - 1)]);
@@ -530,7 +493,7 @@ async fn a_cycle_is_searched_for_among_more_jobs_than_a_transaction_proves() {
 async fn a_dependent_that_any_end_frees_needs_no_more_room() {
     // For every outcome, `free` writes as few rows as an accepted end.
     for limits in SMALL {
-        let world = World::new(limits).await;
+        let world = World::with_limits(limits).await;
         let others: Vec<String> = (1..MAX_AFTER).map(|n| format!("o{n:03}")).collect();
         world.there(others.iter().map(|id| new(id)).chain([new("a")])).await;
         let waits = |n: usize| {

@@ -6,21 +6,18 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
+use crate::common::{Place, T, check_all, json, open};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use serde_json::value::RawValue;
 use turnwise_policy::predictive_queue::locks::{AtLevel, Levels, Mode, Request, Requests};
 use turnwise_queue::claims::{self, Claiming, Ending};
 use turnwise_queue::locks::{self, Asked, Held, How, LockAt, Spot};
 use turnwise_queue::{
-    Claim, Context, Error, Keyspace, NewJob, Result, RunKey, State, check, jobs, tenants, workers,
+    Claim, Context, Error, Keyspace, NewJob, Result, RunKey, State, jobs, tenants, workers,
 };
-use turnwise_store::embedded::{Embedded, Options};
-use turnwise_store::{Isolation, RangeRead, Store, Transaction, runtime};
+use turnwise_store::{Isolation, Store, Transaction};
 
-const T: &str = "test";
 const JOBS: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
 const LEVELS: [&str; 3] = ["one", "two", "pool"];
 const NAMES: [&str; 3] = ["x", "y", "z"];
@@ -30,15 +27,6 @@ const STEPS: i64 = 200;
 
 fn levels() -> Levels {
     serde_json::from_str(r#"[{"name":"one"},{"name":"two"},{"name":"pool","capacity":3}]"#).unwrap()
-}
-
-fn json(text: &str) -> Box<RawValue> {
-    RawValue::from_string(text.to_owned()).unwrap()
-}
-
-fn store(dir: &tempfile::TempDir) -> Store {
-    let options = Options { durable: false, ..Options::default() };
-    Store::new(Embedded::open_with(dir.path(), options).unwrap(), Arc::new(runtime::System))
 }
 
 fn units(rng: &mut StdRng, level: &str) -> u32 {
@@ -149,18 +137,9 @@ impl Model {
         if !known.locks().iter().all(|lock| goes_with(lock, before.clone())) {
             return false;
         }
-        job.declares.levels.iter().all(|(level, at)| {
-            at.requests().iter().all(|request| match request {
-                Request::UnknownShared | Request::UnknownExclusive => {
-                    let mode = match request {
-                        Request::UnknownShared => Mode::Shared,
-                        _ => Mode::Exclusive,
-                    };
-                    let any = LockAt::new(Spot::whole(level), mode);
-                    reserved.iter().all(|lock| !excludes(&any, lock))
-                }
-                _ => true,
-            })
+        job.declares.unknown().all(|(level, mode)| {
+            let any = LockAt::new(Spot::whole(level), mode);
+            reserved.iter().all(|lock| !excludes(&any, lock))
         })
     }
 
@@ -366,19 +345,12 @@ fn register(tx: &Transaction, keys: &Keyspace, worker: &str) -> Result<()> {
     workers::register(tx, keys, T, &workers::Worker::new(worker, "n", 0, 9))
 }
 
-async fn check_all(store: &Store, keys: &Keyspace, place: &str) {
-    let tx = store.begin().await.unwrap();
-    let all = RangeRead { begin: Bytes::new(), end: b"\xff"[..].into(), limit: 10_000, reverse: false };
-    let rows = tx.range_with(all, Isolation::Snapshot).await.unwrap();
-    assert_eq!(check::check_rows(keys, &rows), [], "{place}");
-}
-
 #[tokio::test]
 async fn prop_locks_are_granted_as_if_every_job_were_compared_with_all_others() {
     let mut waited = 0;
     for seed in 0..SEEDS {
         let dir = tempfile::tempdir().unwrap();
-        let store = store(&dir);
+        let store = open(&dir);
         let rng = StdRng::seed_from_u64(seed);
         let (keys, model) = (Keyspace::default(), Model::default());
         let mut walk = Walk { rng, keys, levels: levels(), now_us: 0, model };
@@ -386,12 +358,12 @@ async fn prop_locks_are_granted_as_if_every_job_were_compared_with_all_others() 
         register(&tx, &walk.keys, "w").unwrap();
         tx.commit().await.unwrap();
         for step in 0..STEPS {
-            let place = format!("seed {seed}, step {step}");
+            let _place = Place(format!("seed {seed}, step {step}"));
             let tx = store.begin().await.unwrap();
-            walk.step(&tx).await.unwrap_or_else(|error| panic!("{place}: {error}"));
+            walk.step(&tx).await.unwrap();
             tx.commit().await.unwrap();
             walk.model.check_waiting();
-            check_all(&store, &walk.keys, &place).await;
+            check_all(&store, &walk.keys).await;
             waited += usize::from(walk.model.0.values().any(|job| job.waits.is_some()));
         }
     }
@@ -542,7 +514,7 @@ impl Many {
 async fn concurrent_jobs_exclude_each_other_and_all_of_them_end() {
     let dir = tempfile::tempdir().unwrap();
     let many = Arc::new(Many {
-        store: store(&dir),
+        store: open(&dir),
         keys: Keyspace::default(),
         levels: levels(),
         ledger: Ledger::default(),
@@ -569,7 +541,7 @@ async fn concurrent_jobs_exclude_each_other_and_all_of_them_end() {
     };
     // Far more than it takes: a deadlock would wait forever.
     tokio::time::timeout(Duration::from_secs(120), all).await.expect("some wait in a circle");
-    check_all(&many.store, &many.keys, "at the end").await;
+    check_all(&many.store, &many.keys).await;
     let tx = many.store.begin().await.unwrap();
     assert_eq!(locks::list(&tx, &many.keys, None, 9).await.unwrap(), []);
     for job in jobs::list(&tx, &many.keys, T, None, 1_000).await.unwrap() {

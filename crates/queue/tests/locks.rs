@@ -1,24 +1,13 @@
 //! Locks: every edge of a job's life with them, every fence, and what blocks what.
 
-use std::sync::Arc;
-
+use crate::common::{T, by, json, rows_in};
 use bytes::Bytes;
-use serde_json::value::RawValue;
 use turnwise_policy::predictive_queue::locks::{Levels, Mode, Requests};
 use turnwise_queue::claims::{self, Claiming, Ending, Park};
 use turnwise_queue::jobs::{self, Added};
 use turnwise_queue::locks::{self, Asked, Blocked, How, LockAt, Spot};
-use turnwise_queue::{
-    Claim, Context, Error, Job, Keyspace, NewJob, Parked, Result, RunKey, State, check, tenants, workers,
-};
-use turnwise_store::embedded::{Embedded, Options};
-use turnwise_store::{Error as StoreError, Isolation, Limits, RangeRead, Store, Transaction, runtime};
-
-const T: &str = "test";
-
-fn json(text: &str) -> Box<RawValue> {
-    RawValue::from_string(text.to_owned()).unwrap()
-}
+use turnwise_queue::{Claim, Context, Error, NewJob, Parked, Result, RunKey, State, check, tenants, workers};
+use turnwise_store::{Error as StoreError, Isolation};
 
 fn requests(text: &str) -> Requests {
     serde_json::from_str(text).unwrap()
@@ -44,51 +33,29 @@ fn shared(text: &str) -> LockAt {
     lock(text, Mode::Shared)
 }
 
-/// A store, and the worker `w` in it. The level `pool` has four units of each resource.
-struct World {
-    store: Store,
-    keys: Keyspace,
+type World = crate::common::World<Locking>;
+
+struct Locking {
     levels: Levels,
-    _dir: tempfile::TempDir,
+}
+
+impl Default for Locking {
+    /// The level `pool` has four units of each resource.
+    fn default() -> Self {
+        let levels = r#"[{"name":"instance"},{"name":"node"},{"name":"pool","capacity":4}]"#;
+        Locking { levels: serde_json::from_str(levels).unwrap() }
+    }
 }
 
 impl World {
-    async fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let options = Options { durable: false, ..Options::default() };
-        let engine = Embedded::open_with(dir.path(), options).unwrap();
-        let store = Store::new(engine, Arc::new(runtime::System)).with_limits(Limits::SMALL);
-        let levels = r#"[{"name":"instance"},{"name":"node"},{"name":"pool","capacity":4}]"#;
-        let levels = serde_json::from_str(levels).unwrap();
-        let world = World { store, keys: Keyspace::default(), levels, _dir: dir };
-        world.register("w").await;
-        world
-    }
-
-    async fn register(&self, worker: &str) {
-        let worker = workers::Worker::new(worker, "n", 0, 9);
-        self.run(async |tx, keys| workers::register(tx, keys, T, &worker)).await.unwrap();
-    }
-
-    /// Runs a transaction once, then checks all rows.
-    async fn run<R>(&self, body: impl AsyncFnOnce(&Transaction, &Keyspace) -> Result<R>) -> Result<R> {
-        let tx = self.store.begin().await?;
-        let value = body(&tx, &self.keys).await?;
-        tx.commit().await?;
-        assert_eq!(check::check_rows(&self.keys, &self.rows(None).await), []);
-        Ok(value)
-    }
-
     /// All rows, or those of one family.
     async fn rows(&self, family: Option<(Bytes, Bytes)>) -> Vec<(Bytes, Bytes)> {
-        let (begin, end) = family.unwrap_or((Bytes::new(), b"\xff"[..].into()));
-        let read = RangeRead { begin, end, limit: 10_000, reverse: false };
-        self.store.begin().await.unwrap().range_with(read, Isolation::Snapshot).await.unwrap()
+        rows_in(&self.store, family.unwrap_or((Bytes::new(), b"\xff"[..].into()))).await
     }
 
     /// Holders, waiting jobs and reservations, as text.
     async fn held(&self) -> Vec<String> {
-        let entries = self.run(async |tx, keys| locks::list(tx, keys, None, 1_000).await).await.unwrap();
+        let entries = self.run(async |tx, keys| locks::list(tx, keys, None, 1_000).await).await;
         let text = |entry: &locks::Entry| match entry.how {
             How::Holds => format!("{} {}", entry.id, entry.lock),
             How::Waits => format!("{} waits {}", entry.id, entry.lock),
@@ -98,22 +65,21 @@ impl World {
     }
 
     async fn wake(&self) -> Option<Bytes> {
-        let tx = self.store.begin().await.unwrap();
+        let tx = self.tx().await;
         tx.get_with(&self.keys.lock_wake(), Isolation::Snapshot).await.unwrap()
     }
 
     async fn add(&self, job: &NewJob, now_us: i64) -> Added {
-        self.run(async |tx, keys| jobs::add(tx, keys, job, now_us).await).await.unwrap()
+        self.run(async |tx, keys| jobs::add(tx, keys, job, now_us).await).await
     }
 
     async fn try_claim(&self, id: &str, number: u64) -> Claiming {
         let claim = by(number);
-        let levels = &self.levels;
+        let levels = &self.own.levels;
         self.run(async |tx, keys| {
             claims::claim_with(Context::new(tx, keys, T, 7, 20), levels, id, &claim).await
         })
         .await
-        .unwrap()
     }
 
     /// Adds a job and claims it, under the claim `number`.
@@ -133,16 +99,17 @@ impl World {
     }
 
     async fn request(&self, id: &str, claim: &Claim, locks: &[LockAt], now_us: i64) -> Result<Asked> {
-        let levels = &self.levels;
-        self.run(async |tx, keys| {
+        let levels = &self.own.levels;
+        self.try_run(async |tx, keys| {
             locks::request(tx, keys, levels, RunKey::new(T, id, claim), locks, now_us).await
         })
         .await
     }
 
     async fn poll(&self, id: &str, claim: &Claim) -> Result<Asked> {
-        let levels = &self.levels;
-        self.run(async |tx, keys| locks::poll(tx, keys, levels, RunKey::new(T, id, claim), 90).await).await
+        let levels = &self.own.levels;
+        self.try_run(async |tx, keys| locks::poll(tx, keys, levels, RunKey::new(T, id, claim), 90).await)
+            .await
     }
 
     /// Requests a lock that is not free; returns what blocks it.
@@ -154,7 +121,7 @@ impl World {
     }
 
     async fn end(&self, id: &str, claim: &Claim, ending: Ending) -> Result<()> {
-        self.run(async |tx, keys| {
+        self.try_run(async |tx, keys| {
             claims::end(Context::new(tx, keys, T, 50, 20), id, claim, &ending, None, None).await
         })
         .await
@@ -166,21 +133,12 @@ impl World {
     }
 
     async fn reserve(&self, id: &str, now_us: i64) -> Option<i64> {
-        self.run(async |tx, keys| locks::reserve(tx, keys, T, id, now_us).await).await.unwrap()
-    }
-
-    async fn get(&self, id: &str) -> Job {
-        let tx = self.store.begin().await.unwrap();
-        jobs::get(&tx, &self.keys, T, id).await.unwrap().unwrap()
+        self.run(async |tx, keys| locks::reserve(tx, keys, T, id, now_us).await).await
     }
 
     async fn state(&self, id: &str) -> State {
         self.get(id).await.state()
     }
-}
-
-fn by(number: u64) -> Claim {
-    Claim { worker: "w".into(), number }
 }
 
 fn endings() -> Vec<(Ending, State)> {
@@ -293,16 +251,20 @@ async fn claims_that_share_commit_side_by_side_and_others_conflict() {
         (r#"{"pool":{"shared":{"n":3}}}"#, false),
     ] {
         let world = World::new().await;
-        let (one, two) = (world.store.begin().await.unwrap(), world.store.begin().await.unwrap());
+        let (one, two) = (world.tx().await, world.tx().await);
         drop((one, two));
         world.add(&new("a", locks), 5).await;
         world.add(&new("b", locks), 5).await;
-        let (one, two) = (world.store.begin().await.unwrap(), world.store.begin().await.unwrap());
+        let (one, two) = (world.tx().await, world.tx().await);
         for (tx, id, number) in [(&one, "a", 1), (&two, "b", 2)] {
-            let claimed =
-                claims::claim_with(Context::new(tx, &world.keys, T, 7, 20), &world.levels, id, &by(number))
-                    .await
-                    .unwrap();
+            let claimed = claims::claim_with(
+                Context::new(tx, &world.keys, T, 7, 20),
+                &world.own.levels,
+                id,
+                &by(number),
+            )
+            .await
+            .unwrap();
             assert!(matches!(claimed, Claiming::Claimed(_)), "{locks}");
         }
         one.commit().await.unwrap();
@@ -372,8 +334,8 @@ async fn a_reservation_ends_however_its_job_leaves_the_queue() {
         let before = world.wake().await;
         match way {
             0 => drop(world.try_claim("a", 1).await),
-            1 => drop(world.run(async |tx, keys| jobs::cancel(tx, keys, T, "a", 11).await).await.unwrap()),
-            2 => world.run(async |tx, keys| jobs::remove(tx, keys, T, "a").await).await.unwrap(),
+            1 => drop(world.run(async |tx, keys| jobs::cancel(tx, keys, T, "a", 11).await).await),
+            2 => world.run(async |tx, keys| jobs::remove(tx, keys, T, "a").await).await,
             3 => drop(world.add(&new("a", r#"{"node":{"exclusive":["m"]}}"#), 11).await),
             4 => drop(world.add(&NewJob { tenant: "other".into(), ..new("a", locks) }, 11).await),
             5 => drop(world.add(&new("a", "{}"), 11).await),
@@ -467,19 +429,15 @@ async fn a_job_that_waits_ends_in_every_way_in_which_one_that_runs_does() {
         world.register("v").await;
         world.add(&new("a", unknown), 5).await;
         let claim = Claim { worker: "v".into(), number: 1 };
-        let levels = &world.levels;
+        let levels = &world.own.levels;
         world
             .run(async |tx, keys| {
                 claims::claim_with(Context::new(tx, keys, T, 7, 20), levels, "a", &claim).await
             })
-            .await
-            .unwrap();
+            .await;
         world.waits("a", &claim, exclusive("node/n"), 10).await;
         let lose = async || {
-            world
-                .run(async |tx, keys| workers::remove(Context::new(tx, keys, T, 20, 20), "v", 9).await)
-                .await
-                .unwrap()
+            world.run(async |tx, keys| workers::remove(Context::new(tx, keys, T, 20, 20), "v", 9).await).await
         };
         let expected = match way {
             0 => {
@@ -487,14 +445,14 @@ async fn a_job_that_waits_ends_in_every_way_in_which_one_that_runs_does() {
                 Some(State::Pending)
             }
             1 => {
-                let told = world.run(async |tx, keys| jobs::cancel(tx, keys, T, "a", 11).await).await;
+                let told = world.try_run(async |tx, keys| jobs::cancel(tx, keys, T, "a", 11).await).await;
                 assert_eq!(told.unwrap(), jobs::Cancelled::Requested);
                 assert_eq!(world.state("a").await, State::Waiting);
                 world.end("a", &claim, Ending::Stopped).await.unwrap();
                 Some(State::Cancelled)
             }
             2 => {
-                world.run(async |tx, keys| jobs::remove(tx, keys, T, "a").await).await.unwrap();
+                world.run(async |tx, keys| jobs::remove(tx, keys, T, "a").await).await;
                 assert_eq!(world.state("a").await, State::Waiting);
                 assert!(lose().await);
                 None
@@ -506,12 +464,12 @@ async fn a_job_that_waits_ends_in_every_way_in_which_one_that_runs_does() {
                 Some(State::Pending)
             }
             _ => {
-                world.run(async |tx, keys| jobs::restart(tx, keys, T, "a").await).await.unwrap();
+                world.run(async |tx, keys| jobs::restart(tx, keys, T, "a").await).await;
                 world.end("a", &claim, Ending::Stopped).await.unwrap();
                 Some(State::Pending)
             }
         };
-        let tx = world.store.begin().await.unwrap();
+        let tx = world.tx().await;
         let job = jobs::get(&tx, &world.keys, T, "a").await.unwrap();
         assert_eq!(job.map(|job| job.state()), expected, "way {way}");
         assert_eq!(world.held().await, ["holder node/n (exclusive)"], "way {way}");
@@ -527,10 +485,7 @@ async fn a_job_that_withdraws_its_request_continues_to_run() {
     world.waits("a", &a, exclusive("node/n"), 10).await;
     world.waits("b", &b, exclusive("node/n"), 11).await;
     for _ in 0..2 {
-        world
-            .run(async |tx, keys| locks::withdraw(tx, keys, RunKey::new(T, "a", &a), 12).await)
-            .await
-            .unwrap();
+        world.run(async |tx, keys| locks::withdraw(tx, keys, RunKey::new(T, "a", &a), 12).await).await;
         assert_eq!((world.state("a").await, world.get("a").await.waits()), (State::Running, None));
     }
     assert_eq!(world.held().await, ["holder node/n (exclusive)", "b waits node/n (exclusive)"]);
@@ -542,13 +497,13 @@ async fn a_request_that_commits_after_its_withdrawal_does_not_wait() {
     let world = World::new().await;
     world.start("holder", 1, r#"{"node":{"exclusive":["n"]}}"#).await;
     let a = world.start("a", 2, r#"{"node":{"exclusive":"unknown"}}"#).await;
-    let late = world.store.begin().await.unwrap();
+    let late = world.tx().await;
     let wanted = [exclusive("node/n")];
-    let asked = locks::request(&late, &world.keys, &world.levels, RunKey::new(T, "a", &a), &wanted, 10)
+    let asked = locks::request(&late, &world.keys, &world.own.levels, RunKey::new(T, "a", &a), &wanted, 10)
         .await
         .unwrap();
     assert!(matches!(asked, Asked::Waits(_)), "{asked:?}");
-    world.run(async |tx, keys| locks::withdraw(tx, keys, RunKey::new(T, "a", &a), 12).await).await.unwrap();
+    world.run(async |tx, keys| locks::withdraw(tx, keys, RunKey::new(T, "a", &a), 12).await).await;
     assert!(matches!(late.commit().await, Err(StoreError::Conflict)));
     assert_eq!(world.state("a").await, State::Running);
     assert_eq!(world.held().await, ["holder node/n (exclusive)"]);
@@ -561,21 +516,17 @@ async fn locks_can_be_released_early() {
     let a = world.start("a", 1, locks).await;
     let spots = [Spot::resource("node", "n"), Spot::resource("node", "never held"), Spot::whole("instance")];
     let before = world.wake().await;
-    world
-        .run(async |tx, keys| locks::release_some(tx, keys, RunKey::new(T, "a", &a), &spots).await)
-        .await
-        .unwrap();
+    world.run(async |tx, keys| locks::release_some(tx, keys, RunKey::new(T, "a", &a), &spots).await).await;
     assert_eq!(world.held().await, ["a node/m (exclusive)"]);
     let woken = world.wake().await;
     assert!(woken > before);
-    world
-        .run(async |tx, keys| locks::release_some(tx, keys, RunKey::new(T, "a", &a), &spots).await)
-        .await
-        .unwrap();
+    world.run(async |tx, keys| locks::release_some(tx, keys, RunKey::new(T, "a", &a), &spots).await).await;
     assert_eq!(world.wake().await, woken, "there was nothing to give back");
     let b = world.start("b", 2, r#"{"node":{"exclusive":["n"]},"instance":{"exclusive":"all"}}"#).await;
     let big = world
-        .run(async |tx, keys| locks::release_some(tx, keys, RunKey::new(T, "a", &a), &[Spot::BIG_LOCK]).await)
+        .try_run(async |tx, keys| {
+            locks::release_some(tx, keys, RunKey::new(T, "a", &a), &[Spot::BIG_LOCK]).await
+        })
         .await;
     assert_eq!(big.unwrap_err().to_string(), "locks: the big lock goes with the claim, and not before it");
     world.done("a", &a).await;
@@ -683,12 +634,16 @@ async fn a_stale_claim_changes_nothing() {
     is_lost(world.request("a", &stale, &[exclusive("node/m")], 11).await.map(drop));
     is_lost(world.poll("a", &stale).await.map(drop));
     is_lost(
-        world.run(async |tx, keys| locks::withdraw(tx, keys, RunKey::new(T, "a", &stale), 12).await).await,
+        world
+            .try_run(async |tx, keys| locks::withdraw(tx, keys, RunKey::new(T, "a", &stale), 12).await)
+            .await,
     );
     let spots = [Spot::resource("node", "n")];
     is_lost(
         world
-            .run(async |tx, keys| locks::release_some(tx, keys, RunKey::new(T, "a", &stale), &spots).await)
+            .try_run(async |tx, keys| {
+                locks::release_some(tx, keys, RunKey::new(T, "a", &stale), &spots).await
+            })
             .await,
     );
     // The end is already recorded, and nothing is released twice.
@@ -702,10 +657,7 @@ async fn a_lost_worker_loses_its_locks() {
     let world = World::new().await;
     world.start("a", 1, r#"{"node":{"exclusive":["n"]}}"#).await;
     assert!(
-        world
-            .run(async |tx, keys| workers::remove(Context::new(tx, keys, T, 20, 20), "w", 9).await)
-            .await
-            .unwrap()
+        world.run(async |tx, keys| workers::remove(Context::new(tx, keys, T, 20, 20), "w", 9).await).await
     );
     assert_eq!(world.held().await, [""; 0]);
     assert_eq!((world.state("a").await, world.get("a").await.held()), (State::Pending, None));
@@ -739,7 +691,7 @@ async fn levels_can_be_reconfigured_while_jobs_hold_locks() {
     let locks = r#"{"node":{"exclusive":["n"]},"pool":{"shared":{"p":3}}}"#;
     let claim = world.start("a", 1, locks).await;
     // `node` is gone, and `pool` is first and has fewer units.
-    world.levels = serde_json::from_str(r#"[{"name":"pool","capacity":2},{"name":"instance"}]"#).unwrap();
+    world.own.levels = serde_json::from_str(r#"[{"name":"pool","capacity":2},{"name":"instance"}]"#).unwrap();
     world.add(&new("b", r#"{"node":{"exclusive":["n"]}}"#), 5).await;
     assert_eq!(world.blocked("b").await.by[0].id, "a");
     world.add(&new("c", r#"{"pool":{"shared":{"p":1}}}"#), 5).await;
@@ -762,7 +714,7 @@ async fn more_locks_than_fit_a_transaction_are_refused_or_left_to_the_next_one()
         let names: Vec<String> = (0..count).map(|n| format!("{level}{n}")).collect();
         serde_json::json!({ level: { "exclusive": names } }).to_string()
     };
-    let add = async |job: NewJob| world.run(async |tx, keys| jobs::add(tx, keys, &job, 5).await).await;
+    let add = async |job: NewJob| world.try_run(async |tx, keys| jobs::add(tx, keys, &job, 5).await).await;
     let refused = add(new("a", &names("node", 12))).await.unwrap_err().to_string();
     assert_eq!(
         refused,
@@ -776,7 +728,7 @@ async fn more_locks_than_fit_a_transaction_are_refused_or_left_to_the_next_one()
     for id in ["a", "b", "c"] {
         world.add(&new(id, &names(id, 11).replace(&format!("\"{id}\""), "\"node\"")), 5).await;
     }
-    let levels = &world.levels;
+    let levels = &world.own.levels;
     let mut left = vec!["a", "b", "c"];
     for pass in 0.. {
         let before = left.len();
@@ -793,8 +745,7 @@ async fn more_locks_than_fit_a_transaction_are_refused_or_left_to_the_next_one()
                 }
                 Ok(rest)
             })
-            .await
-            .unwrap();
+            .await;
         assert!(left.len() < before, "the first of a transaction always fits");
         if left.is_empty() {
             assert!(pass > 0, "three of twelve do not fit into one");
@@ -817,8 +768,8 @@ async fn a_pending_row_states_the_locks_that_its_job_wants() {
     let locks = r#"{"node":{"exclusive":["n"]}}"#;
     world.add(&new("a", locks), 5).await;
     world.add(&new("b", "{}"), 6).await;
-    world.run(async |tx, keys| tenants::set_key(tx, keys, T, "a", Some(0.5)).await).await.unwrap();
-    let front = world.run(async |tx, keys| tenants::front(tx, keys, T, "default", 9).await).await.unwrap();
+    world.run(async |tx, keys| tenants::set_key(tx, keys, T, "a", Some(0.5)).await).await;
+    let front = world.run(async |tx, keys| tenants::front(tx, keys, T, "default", 9).await).await;
     let front: Vec<_> = front.into_iter().map(|pending| (pending.id, pending.locks)).collect();
     assert_eq!(front, [("b".to_owned(), Requests::default()), ("a".to_owned(), requests(locks))]);
     let empty =
@@ -837,7 +788,7 @@ async fn locks_are_listed_page_by_page() {
         world.request("b", &b, &[shared("node/n")], 10).await.unwrap(),
         Asked::OutOfOrder { .. }
     ));
-    let all = world.run(async |tx, keys| locks::list(tx, keys, None, 100).await).await.unwrap();
+    let all = world.run(async |tx, keys| locks::list(tx, keys, None, 100).await).await;
     let texts: Vec<String> =
         all.iter().map(|entry| format!("{} {} {:?}", entry.id, entry.lock, entry.how)).collect();
     assert_eq!(
@@ -856,8 +807,7 @@ async fn locks_are_listed_page_by_page() {
         let mut paged: Vec<locks::Entry> = Vec::new();
         loop {
             let after = paged.last().map(|entry| entry.key.clone());
-            let page =
-                world.run(async |tx, keys| locks::list(tx, keys, after.as_ref(), size).await).await.unwrap();
+            let page = world.run(async |tx, keys| locks::list(tx, keys, after.as_ref(), size).await).await;
             if page.is_empty() {
                 break;
             }
@@ -866,7 +816,7 @@ async fn locks_are_listed_page_by_page() {
         }
         assert_eq!(paged, all, "pages of {size}");
     }
-    let running = world.run(async |tx, keys| locks::running(tx, keys, 100).await).await.unwrap();
+    let running = world.run(async |tx, keys| locks::running(tx, keys, 100).await).await;
     let ids: Vec<&str> = running.iter().map(|job| job.id.as_str()).collect();
     assert_eq!(ids, ["a", "b"]);
     assert_eq!(running[1].all.locks, world.get("b").await.locks);
@@ -878,11 +828,12 @@ async fn a_job_without_locks_costs_no_rows_and_no_reads_for_locks() {
     let world = World::new().await;
     world.add(&new("a", "{}"), 5).await;
     let before = world.rows(None).await.len();
-    let tx = world.store.begin().await.unwrap();
+    let tx = world.tx().await;
     let reads = world.store.counters();
-    let claimed = claims::claim_with(Context::new(&tx, &world.keys, T, 7, 20), &world.levels, "a", &by(1))
-        .await
-        .unwrap();
+    let claimed =
+        claims::claim_with(Context::new(&tx, &world.keys, T, 7, 20), &world.own.levels, "a", &by(1))
+            .await
+            .unwrap();
     let (after, _) = (world.store.counters(), claimed.job().unwrap());
     // The worker's membership row and the record.
     assert_eq!((after.gets - reads.gets, after.ranges - reads.ranges), (2, 0));

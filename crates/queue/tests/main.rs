@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod classes;
+mod common;
 mod dependencies;
 mod filters;
 mod invariants;

@@ -1,64 +1,39 @@
 //! Membership of workers: registration, heartbeats, the ring of neighbours, and a removal that any worker can finish.
 
-use std::sync::Arc;
-
-use serde_json::value::RawValue;
+use crate::common::{T, json};
 use turnwise_queue::claims::{self, Ending};
 use turnwise_queue::workers::{self, Worker};
-use turnwise_queue::{Claim, Context, Error, Health, Keyspace, NewJob, Result, State, jobs};
-use turnwise_store::embedded::{Embedded, Options};
+use turnwise_queue::{Claim, Context, Error, Health, NewJob, State, jobs};
 use turnwise_store::tuple::Subspace;
-use turnwise_store::{Error as StoreError, Limits, Store, Transaction, runtime};
+use turnwise_store::{Error as StoreError, Limits};
 
-const T: &str = "test";
 const HISTORY: usize = 20;
 
-fn json(text: &str) -> Box<RawValue> {
-    RawValue::from_string(text.to_owned()).unwrap()
-}
+type World = crate::common::World<Membership>;
 
-struct World {
-    store: Store,
-    keys: Keyspace,
-    _dir: tempfile::TempDir,
-}
+#[derive(Default)]
+struct Membership;
 
 impl World {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let options = Options { durable: false, ..Options::default() };
-        let engine = Embedded::open_with(dir.path(), options).unwrap();
-        let store = Store::new(engine, Arc::new(runtime::System)).with_limits(Limits::SMALL);
-        World { store, keys: Keyspace::default(), _dir: dir }
-    }
-
     /// With workers of these ids.
     async fn with(workers: &[&str]) -> Self {
-        let world = World::new();
+        let world = World::empty(Limits::SMALL);
         for worker in workers {
-            world.register(T, worker).await;
+            world.join(T, worker).await;
         }
         world
     }
 
-    async fn register(&self, job_type: &str, id: &str) {
+    async fn join(&self, job_type: &str, id: &str) {
         let worker = Worker::new(id, "n", 0, 1);
-        self.run(async |tx, keys| workers::register(tx, keys, job_type, &worker)).await.unwrap();
-    }
-
-    /// Runs a transaction once.
-    async fn run<R>(&self, body: impl AsyncFnOnce(&Transaction, &Keyspace) -> Result<R>) -> Result<R> {
-        let tx = self.store.begin().await?;
-        let value = body(&tx, &self.keys).await?;
-        tx.commit().await?;
-        Ok(value)
+        self.run(async |tx, keys| workers::register(tx, keys, job_type, &worker)).await;
     }
 
     /// Adds a job and claims it for a worker.
     async fn give(&self, id: &str, worker: &str, number: u64) -> Claim {
         let claim = Claim { worker: worker.into(), number };
         let new = NewJob::new(T, id, json("{}"));
-        let claimed = self.run(async |tx, keys| {
+        let claimed = self.try_run(async |tx, keys| {
             jobs::add(tx, keys, &new, 1).await?;
             claims::claim(Context::new(tx, keys, T, 2, HISTORY), id, &claim).await
         });
@@ -69,26 +44,25 @@ impl World {
     async fn remove(&self, worker: &str, limit: usize) -> bool {
         self.run(async |tx, keys| workers::remove(Context::new(tx, keys, T, 3, HISTORY), worker, limit).await)
             .await
-            .unwrap()
     }
 
     async fn neighbours(&self, worker: &str, limit: usize) -> Vec<String> {
-        let ring = self.run(async |tx, keys| workers::neighbours(tx, keys, T, worker, limit).await).await;
+        let ring = self.try_run(async |tx, keys| workers::neighbours(tx, keys, T, worker, limit).await).await;
         ring.unwrap().into_iter().map(|(id, _)| id).collect()
     }
 
     async fn health(&self, worker: &str) -> Option<Health> {
-        self.run(async |tx, keys| workers::health(tx, keys, T, worker).await).await.unwrap()
+        self.run(async |tx, keys| workers::health(tx, keys, T, worker).await).await
     }
 
     async fn versionstamp(&self) -> Option<bytes::Bytes> {
-        self.store.begin().await.unwrap().get(&self.keys.workers_versionstamp(T)).await.unwrap()
+        self.tx().await.get(&self.keys.workers_versionstamp(T)).await.unwrap()
     }
 
     /// Every key that contains the text.
     async fn rows_with(&self, text: &str) -> Vec<String> {
         let (begin, end) = Subspace::from(("turnwise",)).range();
-        let rows = self.store.begin().await.unwrap().range(&(begin.into(), end.into()), 1_000).await;
+        let rows = self.tx().await.range(&(begin.into(), end.into()), 1_000).await;
         let keys = rows.unwrap().into_iter().map(|(key, _)| String::from_utf8_lossy(&key).into_owned());
         keys.filter(|key| key.contains(text)).collect()
     }
@@ -96,24 +70,24 @@ impl World {
 
 #[tokio::test]
 async fn a_ping_moves_the_counter_and_keeps_the_rest_of_the_row() {
-    let world = World::new();
+    let world = World::empty(Limits::SMALL);
     let worker = Worker { health_timeout_us: 7, external: true, ..Worker::new("w", "n", 0, 1) };
-    world.run(async |tx, keys| workers::register(tx, keys, T, &worker)).await.unwrap();
+    world.run(async |tx, keys| workers::register(tx, keys, T, &worker)).await;
     assert_eq!(
         world.health("w").await,
         Some(Health { counter: 0, timeout_us: 7, external: true, seen_us: Some(0) })
     );
-    world.run(async |tx, keys| workers::ping(tx, keys, T, "w", 9).await).await.unwrap();
+    world.run(async |tx, keys| workers::ping(tx, keys, T, "w", 9).await).await;
     assert_eq!(
         world.health("w").await,
         Some(Health { counter: 1, timeout_us: 7, external: true, seen_us: Some(9) })
     );
-    let row = world.store.begin().await.unwrap().get(&world.keys.health(T, "w")).await.unwrap().unwrap();
+    let row = world.tx().await.get(&world.keys.health(T, "w")).await.unwrap().unwrap();
     assert_eq!(row, r#"{"counter":1,"timeout_us":7,"external":true,"seen_us":9}"#);
     // As an earlier release wrote it.
     let old: Health = serde_json::from_str(r#"{"counter":1,"timeout_us":7}"#).unwrap();
     assert_eq!(old, Health { counter: 1, timeout_us: 7, external: false, seen_us: None });
-    let found = world.run(async |tx, keys| workers::get(tx, keys, T, "w").await).await.unwrap();
+    let found = world.run(async |tx, keys| workers::get(tx, keys, T, "w").await).await;
     assert_eq!(found, Some(worker));
 }
 
@@ -126,7 +100,7 @@ async fn a_worker_that_is_no_member_cannot_ping() {
         if removed {
             assert!(!world.remove("w", 1).await);
         }
-        let pinged = world.run(async |tx, keys| workers::ping(tx, keys, T, worker, 9).await).await;
+        let pinged = world.try_run(async |tx, keys| workers::ping(tx, keys, T, worker, 9).await).await;
         assert!(matches!(pinged, Err(Error::Halt)), "{pinged:?}");
     }
     assert_eq!(world.health("w").await.unwrap().counter, 0, "a removed worker looks alive");
@@ -135,7 +109,7 @@ async fn a_worker_that_is_no_member_cannot_ping() {
 #[tokio::test]
 async fn neighbours_follow_in_the_order_of_ids_closed_to_a_ring() {
     let world = World::with(&["b", "a", "d", "c"]).await;
-    world.register("other", "bb").await;
+    world.join("other", "bb").await;
     assert_eq!(world.neighbours("b", 9).await, ["c", "d", "a"]);
     assert_eq!(world.neighbours("b", 2).await, ["c", "d"]);
     assert_eq!(world.neighbours("d", 2).await, ["a", "b"]);
@@ -147,15 +121,14 @@ async fn neighbours_follow_in_the_order_of_ids_closed_to_a_ring() {
 #[tokio::test]
 async fn heartbeats_are_paged_and_types_are_listed() {
     let world = World::with(&["a", "b", "c"]).await;
-    world.register("other", "w").await;
+    world.join("other", "w").await;
     let page = async |after: Option<&'static str>, limit| {
-        let page = world.run(async |tx, keys| workers::healths(tx, keys, T, after, limit).await).await;
+        let page = world.try_run(async |tx, keys| workers::healths(tx, keys, T, after, limit).await).await;
         page.unwrap().into_iter().map(|(id, _)| id).collect::<Vec<_>>()
     };
     assert_eq!(page(None, 2).await, ["a", "b"]);
     assert_eq!(page(Some("b"), 2).await, ["c"]);
-    let types =
-        async |limit| world.run(async |tx, keys| workers::types(tx, keys, limit).await).await.unwrap();
+    let types = async |limit| world.run(async |tx, keys| workers::types(tx, keys, limit).await).await;
     assert_eq!(types(9).await, ["other", T]);
     assert_eq!(types(1).await, ["other"]);
 }
@@ -172,11 +145,11 @@ async fn a_removal_that_stops_half_way_can_be_seen_and_finished() {
     let after_first = world.versionstamp().await;
     assert_ne!(before, after_first, "the membership changed unseen");
     // It is no longer a member: none of its writes count, although its job is not given back yet.
-    let listed = world.run(async |tx, keys| workers::list(tx, keys, T).await).await.unwrap();
+    let listed = world.run(async |tx, keys| workers::list(tx, keys, T).await).await;
     assert_eq!(listed.len(), 1);
     let ending = Ending::Completed(json("1"));
     let ended = world
-        .run(async |tx, keys| {
+        .try_run(async |tx, keys| {
             claims::end(Context::new(tx, keys, T, 3, HISTORY), "c", &claim, &ending, None, None).await
         })
         .await;
@@ -186,7 +159,7 @@ async fn a_removal_that_stops_half_way_can_be_seen_and_finished() {
     assert!(world.remove("w", 2).await);
     assert_eq!(world.versionstamp().await, after_first, "the membership changed once only");
     for id in ["a", "b", "c"] {
-        let job = world.run(async |tx, keys| jobs::get(tx, keys, T, id).await).await.unwrap().unwrap();
+        let job = world.run(async |tx, keys| jobs::get(tx, keys, T, id).await).await.unwrap();
         assert_eq!((job.state(), job.claim()), (State::Pending, None));
     }
     assert_eq!(world.neighbours("v", 9).await, [""; 0]);
@@ -198,14 +171,14 @@ async fn nothing_is_left_of_a_removed_worker() {
     for (n, id) in (1..).zip(["a", "b", "c"]) {
         world.give(id, "the worker", n).await;
     }
-    world.run(async |tx, keys| claims::next_number(tx, keys, T, "the worker").await).await.unwrap();
+    world.run(async |tx, keys| claims::next_number(tx, keys, T, "the worker").await).await;
     assert!(!world.remove("the worker", 2).await);
     // Cancelling a job between the batches writes the signal again.
-    world.run(async |tx, keys| jobs::cancel(tx, keys, T, "c", 3).await).await.unwrap();
+    world.run(async |tx, keys| jobs::cancel(tx, keys, T, "c", 3).await).await;
     assert_ne!(world.rows_with("signal").await, [""; 0]);
     assert!(world.remove("the worker", 2).await);
     assert_eq!(world.rows_with("the worker").await, [""; 0]);
-    let job = world.run(async |tx, keys| jobs::get(tx, keys, T, "c").await).await.unwrap().unwrap();
+    let job = world.run(async |tx, keys| jobs::get(tx, keys, T, "c").await).await.unwrap();
     assert_eq!(job.state(), State::Cancelled);
 }
 
@@ -226,7 +199,7 @@ async fn two_removers_at_once_give_every_job_back_once() {
     };
     tokio::join!(remover(), remover());
     for id in ["a", "b", "c", "d"] {
-        let job = world.run(async |tx, keys| jobs::get(tx, keys, T, id).await).await.unwrap().unwrap();
+        let job = world.run(async |tx, keys| jobs::get(tx, keys, T, id).await).await.unwrap();
         let stops = job.history.iter().filter(|event| event.kind == turnwise_queue::EventKind::STOPPED);
         assert_eq!((job.state(), stops.count()), (State::Pending, 1));
     }
@@ -235,8 +208,8 @@ async fn two_removers_at_once_give_every_job_back_once() {
 #[tokio::test]
 async fn a_claim_in_flight_while_its_worker_is_removed_is_refused() {
     let world = World::with(&["w"]).await;
-    world.run(async |tx, keys| jobs::add(tx, keys, &NewJob::new(T, "a", json("{}")), 1).await).await.unwrap();
-    let tx = world.store.begin().await.unwrap();
+    world.run(async |tx, keys| jobs::add(tx, keys, &NewJob::new(T, "a", json("{}")), 1).await).await;
+    let tx = world.tx().await;
     let claim = Claim { worker: "w".into(), number: 1 };
     assert!(
         claims::claim(Context::new(&tx, &world.keys, T, 2, HISTORY), "a", &claim).await.unwrap().is_some()
@@ -248,8 +221,8 @@ async fn a_claim_in_flight_while_its_worker_is_removed_is_refused() {
 #[tokio::test]
 async fn a_claim_that_overtakes_the_removal_of_its_worker_is_given_back() {
     let world = World::with(&["w"]).await;
-    world.run(async |tx, keys| jobs::add(tx, keys, &NewJob::new(T, "a", json("{}")), 1).await).await.unwrap();
-    let tx = world.store.begin().await.unwrap();
+    world.run(async |tx, keys| jobs::add(tx, keys, &NewJob::new(T, "a", json("{}")), 1).await).await;
+    let tx = world.tx().await;
     assert!(
         workers::remove(Context::new(&tx, &world.keys, T, 2, HISTORY), "w", 9).await.unwrap(),
         "it has no job"
@@ -257,39 +230,38 @@ async fn a_claim_that_overtakes_the_removal_of_its_worker_is_given_back() {
     let claim = Claim { worker: "w".into(), number: 1 };
     let claimed = world
         .run(async |tx, keys| claims::claim(Context::new(tx, keys, T, 2, HISTORY), "a", &claim).await)
-        .await
-        .unwrap();
+        .await;
     assert!(claimed.is_some());
     // It read the rows before there was something to give back.
     assert!(matches!(tx.commit().await, Err(StoreError::Conflict)));
     assert!(world.remove("w", 9).await);
-    let job = world.run(async |tx, keys| jobs::get(tx, keys, T, "a").await).await.unwrap().unwrap();
+    let job = world.run(async |tx, keys| jobs::get(tx, keys, T, "a").await).await.unwrap();
     assert_eq!((job.state(), job.claim()), (State::Pending, None));
 }
 
 #[tokio::test]
 async fn after_a_fence_nothing_that_began_before_it_is_committed() {
     let world = World::with(&["w"]).await;
-    world.run(async |tx, keys| jobs::add(tx, keys, &NewJob::new(T, "a", json("{}")), 1).await).await.unwrap();
-    let tx = world.store.begin().await.unwrap();
+    world.run(async |tx, keys| jobs::add(tx, keys, &NewJob::new(T, "a", json("{}")), 1).await).await;
+    let tx = world.tx().await;
     let claim = Claim { worker: "w".into(), number: 1 };
     assert!(
         claims::claim(Context::new(&tx, &world.keys, T, 2, HISTORY), "a", &claim).await.unwrap().is_some()
     );
     let before = world.versionstamp().await;
-    world.run(async |tx, keys| workers::fence(tx, keys, T, "w").await).await.unwrap();
+    world.run(async |tx, keys| workers::fence(tx, keys, T, "w").await).await;
     assert!(matches!(tx.commit().await, Err(StoreError::Conflict)));
     assert_eq!(world.versionstamp().await, before, "nobody joined or left");
-    let stranger = world.run(async |tx, keys| workers::fence(tx, keys, T, "x").await).await;
+    let stranger = world.try_run(async |tx, keys| workers::fence(tx, keys, T, "x").await).await;
     assert!(matches!(stranger, Err(Error::Halt)), "{stranger:?}");
 }
 
 #[tokio::test]
 async fn a_name_or_type_that_is_too_long_is_refused() {
-    let world = World::new();
+    let world = World::empty(Limits::SMALL);
     let long = Worker { name: Some("x".repeat(129)), ..Worker::new("w", "n", 0, 1) };
     for (job_type, worker) in [(T, long), (&*"t".repeat(65), Worker::new("w", "n", 0, 1))] {
-        let refused = world.run(async |tx, keys| workers::register(tx, keys, job_type, &worker)).await;
+        let refused = world.try_run(async |tx, keys| workers::register(tx, keys, job_type, &worker)).await;
         assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
     }
 }

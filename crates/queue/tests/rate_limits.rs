@@ -4,30 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::common::{T, by, json};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use serde_json::value::RawValue;
 use turnwise_policy::eligibility::filters::{Action, Rule};
 use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_queue::claims::{self, Claiming, Ending};
 use turnwise_queue::rate_limits::{self, Look, Looked, Rotation, Tally};
 use turnwise_queue::{
-    Claim, Context, Error, Job, Keyspace, NewJob, Result, State, Terms, check, filters, jobs, tenants,
-    workers,
+    Claim, Context, Error, Keyspace, NewJob, Result, State, Terms, filters, jobs, tenants, workers,
 };
-use turnwise_store::embedded::{Embedded, Options};
-use turnwise_store::{Error as StoreError, Isolation, Limits, RangeRead, Store, Transaction, runtime};
-
-const T: &str = "test";
-
-fn json(text: &str) -> Box<RawValue> {
-    RawValue::from_string(text.to_owned()).unwrap()
-}
-
-fn by(number: u64) -> Claim {
-    Claim { worker: "w".into(), number }
-}
+use turnwise_store::{Error as StoreError, Limits, Transaction};
 
 fn named(name: &str) -> Bucket {
     Bucket::Reason(name.into())
@@ -42,33 +30,16 @@ fn in_turn(waiting: &[(String, usize)], most: usize) -> Vec<usize> {
     rounds.take(most).collect()
 }
 
-struct World {
-    store: Store,
-    keys: Keyspace,
-    levels: Levels,
-    _dir: tempfile::TempDir,
-}
+type World = crate::common::World<RateLimits>;
+
+#[derive(Default)]
+struct RateLimits;
 
 impl World {
-    async fn new(limits: Limits) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let options = Options { durable: false, ..Options::default() };
-        let engine = Embedded::open_with(dir.path(), options).unwrap();
-        let store = Store::new(engine, Arc::new(runtime::System)).with_limits(limits);
-        let world = World { store, keys: Keyspace::default(), levels: Levels::default(), _dir: dir };
-        world.join("w").await;
-        world
-    }
-
-    async fn join(&self, worker: &str) {
-        let worker = &turnwise_queue::Worker::new(worker, "n", 100, 1);
-        self.run(async |tx, keys| workers::register(tx, keys, T, worker)).await.unwrap();
-    }
-
-    /// One transaction, repeated after a conflict; then everything is checked.
-    async fn run<R>(&self, body: impl AsyncFn(&Transaction, &Keyspace) -> Result<R>) -> Result<R> {
+    /// One transaction, repeated after a conflict.
+    async fn repeat<R>(&self, body: impl AsyncFn(&Transaction, &Keyspace) -> Result<R>) -> Result<R> {
         loop {
-            let tx = self.store.begin().await.unwrap();
+            let tx = self.tx().await;
             let done = body(&tx, &self.keys).await?;
             match tx.commit().await {
                 Ok(_) => return Ok(done),
@@ -78,25 +49,17 @@ impl World {
         }
     }
 
-    async fn check(&self) {
-        let tx = self.store.begin().await.unwrap();
-        let everything =
-            RangeRead { begin: "".into(), end: b"\xff"[..].into(), limit: 100_000, reverse: false };
-        let rows = tx.range_with(everything, Isolation::Snapshot).await.unwrap();
-        assert_eq!(check::check_rows(&self.keys, &rows), []);
-    }
-
     async fn add(&self, id: &str, tenant: &str, reasons: &[&str], now_us: i64) {
         let mut new = NewJob::new(T, id, json("{}"));
         new.tenant = tenant.into();
         new.reasons = reasons.iter().map(|reason| (*reason).to_owned()).collect();
-        self.run(async |tx, keys| jobs::add(tx, keys, &new, now_us).await.map(drop)).await.unwrap();
+        self.repeat(async |tx, keys| jobs::add(tx, keys, &new, now_us).await.map(drop)).await.unwrap();
     }
 
     async fn claim(&self, id: &str, number: u64) -> Claiming {
         let claim = by(number);
-        let (claim, levels) = (&claim, &self.levels);
-        let claiming = self.run(async |tx, keys| {
+        let (claim, levels) = (&claim, &Levels::default());
+        let claiming = self.repeat(async |tx, keys| {
             claims::claim_with(Context::new(tx, keys, T, 7, 20), levels, id, claim).await
         });
         let claiming = claiming.await.unwrap();
@@ -110,8 +73,8 @@ impl World {
             Claiming::Claimed(_) => true,
             Claiming::Limited(full) => {
                 let limit = &full.limit;
-                let held =
-                    self.run(async |tx, keys| rate_limits::hold_back(tx, keys, T, id, limit, None, 8).await);
+                let held = self
+                    .repeat(async |tx, keys| rate_limits::hold_back(tx, keys, T, id, limit, None, 8).await);
                 assert!(held.await.unwrap());
                 self.check().await;
                 false
@@ -125,7 +88,7 @@ impl World {
         let ended = async |tx: &Transaction, keys: &Keyspace| {
             claims::end(Context::new(tx, keys, T, 9, 20), id, claim, ending, None, None).await
         };
-        self.run(ended).await.unwrap();
+        self.repeat(ended).await.unwrap();
         self.check().await;
     }
 
@@ -135,7 +98,7 @@ impl World {
 
     async fn look(&self, most: usize) -> Looked {
         let looked = self
-            .run(async |tx, keys| {
+            .repeat(async |tx, keys| {
                 rate_limits::look(
                     tx,
                     keys,
@@ -152,24 +115,14 @@ impl World {
         looked
     }
 
-    async fn get(&self, id: &str) -> Job {
-        self.run(async |tx, keys| jobs::get(tx, keys, T, id).await).await.unwrap().unwrap()
-    }
-
-    async fn queue(&self, tenant: &str) -> Vec<String> {
-        let front =
-            self.run(async |tx, keys| tenants::front(tx, keys, T, tenant, 1_000).await).await.unwrap();
-        front.into_iter().map(|job| job.id).collect()
-    }
-
     async fn running(&self, bucket: &Bucket) -> usize {
-        self.run(async |tx, keys| rate_limits::count(tx, keys, bucket).await).await.unwrap()
+        self.repeat(async |tx, keys| rate_limits::count(tx, keys, bucket).await).await.unwrap()
     }
 }
 
 #[tokio::test]
 async fn a_full_bucket_limits_the_next_job_until_a_run_ends() {
-    let world = World::new(Limits::SMALL).await;
+    let world = World::new().await;
     for (n, id) in (1..).zip(["a", "b", "c", "d"]) {
         world.add(id, "x", &["because", "rate-limit:2:net"], n).await;
     }
@@ -179,15 +132,15 @@ async fn a_full_bucket_limits_the_next_job_until_a_run_ends() {
     let held = world.get("c").await;
     let limit = Limit { bucket: named("net"), most: 2 };
     assert_eq!((held.state(), held.limited(), held.order_us()), (State::Delayed, Some(&limit), 3));
-    assert_eq!(world.queue("x").await, [""; 0]);
+    assert_eq!(world.front("x").await, [""; 0]);
     assert_eq!(world.look(9).await.released.len(), 0, "the bucket is full");
     world.complete("a", 1).await;
     assert!(world.look(9).await.released.contains("x"));
-    assert_eq!(world.queue("x").await, ["c"], "one place, and the first of them");
+    assert_eq!(world.front("x").await, ["c"], "one place, and the first of them");
     assert!(world.start("c", 5).await);
     assert_eq!(world.look(9).await, Looked::default());
     world.end("b", 2, Ending::Stopped).await;
-    assert_eq!(world.queue("x").await, ["b"], "its place was another's already: it has to ask again");
+    assert_eq!(world.front("x").await, ["b"], "its place was another's already: it has to ask again");
     assert!(world.look(9).await.released.contains("x"));
     assert!(world.start("d", 6).await && !world.start("b", 7).await);
     assert_eq!(world.get("d").await.buckets(), [named("net")]);
@@ -198,7 +151,7 @@ async fn a_full_bucket_limits_the_next_job_until_a_run_ends() {
 
 #[tokio::test]
 async fn each_job_obeys_its_own_limit_and_all_of_its_buckets() {
-    let world = World::new(Limits::SMALL).await;
+    let world = World::new().await;
     world.add("one", "x", &["rate-limit:1:net"], 1).await;
     for n in 0..3 {
         world.add(&format!("three{n}"), "x", &["rate-limit:3:net"], 2 + n).await;
@@ -212,36 +165,36 @@ async fn each_job_obeys_its_own_limit_and_all_of_its_buckets() {
     assert_eq!(world.get("both").await.limited().unwrap().bucket, named("disk"));
     world.complete("disk", 4).await;
     world.look(9).await;
-    assert_eq!(world.queue("x").await, ["three2", "both"]);
+    assert_eq!(world.front("x").await, ["three2", "both"]);
     assert!(world.start("both", 6).await, "the third of four");
     assert_eq!(world.running(&named("net")).await, 3);
     assert!(!world.start("three2", 7).await);
     world.complete("three0", 1).await;
     world.look(9).await;
-    assert_eq!(world.queue("x").await, ["three2"], "and not the one that must be alone");
+    assert_eq!(world.front("x").await, ["three2"], "and not the one that must be alone");
     world.complete("three1", 2).await;
     world.complete("both", 6).await;
     world.look(9).await;
-    assert_eq!(world.queue("x").await, ["one", "three2"]);
+    assert_eq!(world.front("x").await, ["one", "three2"]);
 }
 
 #[tokio::test]
 async fn a_limited_job_can_be_cancelled_removed_retried_and_added_again() {
-    let world = World::new(Limits::SMALL).await;
+    let world = World::new().await;
     world.add("runs", "x", &["rate-limit:1:net"], 1).await;
     assert!(world.start("runs", 1).await);
     for (n, id) in (2..).zip(["cancel", "remove", "retry", "again", "other"]) {
         world.add(id, "x", &["rate-limit:1:net"], n).await;
         assert!(!world.start(id, u64::try_from(n).unwrap()).await);
     }
-    world.run(async |tx, keys| jobs::cancel(tx, keys, T, "cancel", 5).await).await.unwrap();
-    world.run(async |tx, keys| jobs::remove(tx, keys, T, "remove").await).await.unwrap();
-    world.run(async |tx, keys| jobs::retry(tx, keys, T, "retry", 6).await).await.unwrap();
+    world.repeat(async |tx, keys| jobs::cancel(tx, keys, T, "cancel", 5).await).await.unwrap();
+    world.repeat(async |tx, keys| jobs::remove(tx, keys, T, "remove").await).await.unwrap();
+    world.repeat(async |tx, keys| jobs::retry(tx, keys, T, "retry", 6).await).await.unwrap();
     world.check().await;
     world.add("again", "y", &["rate-limit:2:net"], 7).await;
     world.add("other", "y", &[], 8).await;
     world.check().await;
-    assert_eq!((world.queue("x").await, world.queue("y").await.len()), (vec!["retry".to_owned()], 2));
+    assert_eq!((world.front("x").await, world.front("y").await.len()), (vec!["retry".to_owned()], 2));
     assert!(world.start("again", 11).await && world.start("other", 12).await);
     assert!(!world.start("retry", 13).await);
     world.complete("again", 11).await;
@@ -249,14 +202,14 @@ async fn a_limited_job_can_be_cancelled_removed_retried_and_added_again() {
     // Returned to the queue, and removed before it starts: the next job is not missed.
     world.add("late", "x", &["rate-limit:1:net"], 20).await;
     assert!(world.look(1).await.released.contains("x"));
-    world.run(async |tx, keys| jobs::remove(tx, keys, T, "retry").await).await.unwrap();
+    world.repeat(async |tx, keys| jobs::remove(tx, keys, T, "retry").await).await.unwrap();
     world.check().await;
     assert!(world.start("late", 14).await);
 }
 
 #[tokio::test]
 async fn a_worker_that_dies_loses_its_places() {
-    let world = World::new(Limits::SMALL).await;
+    let world = World::new().await;
     for n in 0..6 {
         world.add(&format!("j{n}"), "x", &["rate-limit:3:net", "rate-limit:5:disk"], n).await;
     }
@@ -266,25 +219,25 @@ async fn a_worker_that_dies_loses_its_places() {
     let mut done = false;
     while !done {
         let removed =
-            world.run(async |tx, keys| workers::remove(Context::new(tx, keys, T, 50, 20), "w", 2).await);
+            world.repeat(async |tx, keys| workers::remove(Context::new(tx, keys, T, 50, 20), "w", 2).await);
         done = removed.await.unwrap();
         world.check().await;
     }
     assert_eq!((world.running(&named("net")).await, world.running(&named("disk")).await), (0, 0));
     world.look(9).await;
-    assert_eq!(world.queue("x").await.len(), 6);
+    assert_eq!(world.front("x").await.len(), 6);
     let late = async |tx: &Transaction, keys: &Keyspace| {
         claims::end(Context::new(tx, keys, T, 60, 20), "j0", &by(1), &Ending::Stopped, None, None)
             .await
             .map(drop)
     };
-    assert!(matches!(world.run(late).await, Err(Error::Halt)));
+    assert!(matches!(world.repeat(late).await, Err(Error::Halt)));
     world.check().await;
 }
 
 #[tokio::test]
 async fn tenants_take_turns_in_a_bucket() {
-    let world = World::new(Limits::SMALL).await;
+    let world = World::new().await;
     world.add("runs", "x", &["rate-limit:1:net"], 1).await;
     assert!(world.start("runs", 1).await);
     for n in 0..40 {
@@ -311,8 +264,8 @@ async fn tenants_take_turns_in_a_bucket() {
         )
         .await
     };
-    assert!(world.run(look).await.unwrap().released.contains("single"));
-    assert_eq!((world.queue("single").await.len(), world.queue("many").await.len()), (1, 0));
+    assert!(world.repeat(look).await.unwrap().released.contains("single"));
+    assert_eq!((world.front("single").await.len(), world.front("many").await.len()), (1, 0));
 }
 
 /// Adds a job that becomes limited.
@@ -324,7 +277,7 @@ async fn hold(world: &World, id: &str, tenant: &str, reason: &str, now_us: i64) 
 #[tokio::test]
 async fn each_of_150_tenants_of_a_bucket_has_its_turn() {
     const TENANTS: usize = 150;
-    let world = World::new(Limits::SMALL).await;
+    let world = World::new().await;
     let rotation = Rotation::default();
     world.add("first", "first", &["rate-limit:1:net"], 1).await;
     assert!(world.start("first", 1).await);
@@ -351,9 +304,9 @@ async fn each_of_150_tenants_of_a_bucket_has_its_turn() {
             )
             .await
         };
-        let looked = world.run(look).await.unwrap();
+        let looked = world.repeat(look).await.unwrap();
         let tenant = looked.released.first().unwrap().clone();
-        running = world.queue(&tenant).await.remove(0);
+        running = world.front(&tenant).await.remove(0);
         number += 1;
         assert!(world.start(&running, number).await);
         *runs.entry(tenant).or_default() += 1;
@@ -364,7 +317,7 @@ async fn each_of_150_tenants_of_a_bucket_has_its_turn() {
 
 #[tokio::test]
 async fn buckets_take_turns_whatever_their_names() {
-    let world = World::new(Limits::SMALL).await;
+    let world = World::new().await;
     let rotation = Rotation::default();
     for bucket in 0..40 {
         let reason = format!("rate-limit:2:b{bucket:02}");
@@ -384,7 +337,7 @@ async fn buckets_take_turns_whatever_their_names() {
     };
     let mut released: BTreeMap<String, usize> = BTreeMap::new();
     for _ in 0..120 {
-        for tenant in world.run(look).await.unwrap().released {
+        for tenant in world.repeat(look).await.unwrap().released {
             *released.entry(tenant).or_default() += 1;
         }
     }
@@ -393,7 +346,7 @@ async fn buckets_take_turns_whatever_their_names() {
 
 #[tokio::test]
 async fn a_limit_that_has_room_is_found_behind_any_number_that_have_none() {
-    let world = World::new(Limits::SMALL).await;
+    let world = World::new().await;
     for n in 0..70 {
         world.add(&format!("runs{n}"), "x", &["rate-limit:1000:net"], 1).await;
         assert!(world.start(&format!("runs{n}"), 1 + n).await);
@@ -407,14 +360,14 @@ async fn a_limit_that_has_room_is_found_behind_any_number_that_have_none() {
     let held = async |tx: &Transaction, keys: &Keyspace| {
         rate_limits::hold_back(tx, keys, T, "high", &limit, None, 5).await
     };
-    world.run(held).await.unwrap();
+    world.repeat(held).await.unwrap();
     assert_eq!(world.look(9).await.released.len(), 1);
-    assert_eq!(world.queue("x").await, ["high"]);
+    assert_eq!(world.front("x").await, ["high"]);
 }
 
 #[tokio::test]
 async fn a_place_is_offered_to_the_jobs_of_any_number_of_types() {
-    let world = World::new(Limits::SMALL).await;
+    let world = World::new().await;
     world.add("runs", "x", &["rate-limit:1:net"], 1).await;
     assert!(world.start("runs", 1).await);
     let (types, bucket) = ((0..100).map(|n| format!("type{n:03}")).collect::<Vec<_>>(), named("net"));
@@ -422,13 +375,13 @@ async fn a_place_is_offered_to_the_jobs_of_any_number_of_types() {
     for job_type in &types {
         let new =
             &NewJob { reasons: vec!["rate-limit:1:net".into()], ..NewJob::new(job_type, "j", json("{}")) };
-        world.run(async |tx, keys| jobs::add(tx, keys, new, 1).await).await.unwrap();
+        world.repeat(async |tx, keys| jobs::add(tx, keys, new, 1).await).await.unwrap();
         let held = async |tx: &Transaction, keys: &Keyspace| {
             rate_limits::hold_back(tx, keys, job_type, "j", &limit, None, 5).await
         };
-        assert!(world.run(held).await.unwrap());
+        assert!(world.repeat(held).await.unwrap());
         // The bucket is full: its mark is cleared.
-        let looked = world.run(async |tx, keys| {
+        let looked = world.repeat(async |tx, keys| {
             rate_limits::look(
                 tx,
                 keys,
@@ -442,10 +395,10 @@ async fn a_place_is_offered_to_the_jobs_of_any_number_of_types() {
         looked.await.unwrap();
     }
     world.complete("runs", 1).await;
-    while world.run(async |tx, keys| rate_limits::mark_rest(tx, keys).await).await.unwrap() {}
+    while world.repeat(async |tx, keys| rate_limits::mark_rest(tx, keys).await).await.unwrap() {}
     for job_type in &types {
         let all = |waiting: &[(String, usize)], _: usize| vec![0; waiting.len()];
-        let looked = world.run(async |tx, keys| {
+        let looked = world.repeat(async |tx, keys| {
             rate_limits::look(
                 tx,
                 keys,
@@ -474,18 +427,18 @@ fn limiting(id: &str, limit: u32) -> Rule {
 
 #[tokio::test]
 async fn a_filters_limit_holds_until_the_filters_change() {
-    let world = World::new(Limits::SMALL).await;
+    let world = World::new().await;
     for n in 0..9 {
         world.add(&format!("j{n}"), "x", &[], n).await;
     }
     let put = async |limit: u32| {
         let rule = limiting("few", limit);
-        world.run(async |tx, keys| filters::put(tx, keys, &rule).await).await.unwrap();
-        world.run(async |tx, keys| filters::stamp(tx, keys).await).await.unwrap().unwrap()
+        world.repeat(async |tx, keys| filters::put(tx, keys, &rule).await).await.unwrap();
+        world.repeat(async |tx, keys| filters::stamp(tx, keys).await).await.unwrap().unwrap()
     };
     let start = async |id: &str, number: u64, most: u32, stamp: &[u8]| {
         let limit = limiting("few", most).rate_limit().unwrap();
-        let (limit, claim, levels) = (&limit, &by(number), &world.levels);
+        let (limit, claim, levels) = (&limit, &by(number), &Levels::default());
         let begun = async |tx: &Transaction, keys: &Keyspace| {
             let (mut tally, filter) = (Tally::default(), Some(limit));
             let claiming = claims::claim_within(
@@ -503,7 +456,7 @@ async fn a_filters_limit_holds_until_the_filters_change() {
             }
             Ok(claiming.job().is_some())
         };
-        let done = world.run(begun).await.unwrap();
+        let done = world.repeat(begun).await.unwrap();
         world.check().await;
         done
     };
@@ -511,7 +464,8 @@ async fn a_filters_limit_holds_until_the_filters_change() {
         let mut after = None;
         loop {
             let from = after.clone();
-            let next = world.run(async |tx, keys| rate_limits::release_old(tx, keys, from.as_ref(), 2).await);
+            let next =
+                world.repeat(async |tx, keys| rate_limits::release_old(tx, keys, from.as_ref(), 2).await);
             after = next.await.unwrap();
             world.check().await;
             if after.is_none() {
@@ -524,19 +478,19 @@ async fn a_filters_limit_holds_until_the_filters_change() {
         assert_eq!(start(&format!("j{n}"), 1 + n, 2, &stamp).await, n < 2);
     }
     release().await;
-    assert_eq!(world.queue("x").await.len(), 4, "as long as the filters stay as they are");
+    assert_eq!(world.front("x").await.len(), 4, "as long as the filters stay as they are");
     let stamp = put(4).await;
     release().await;
-    assert_eq!(world.queue("x").await, ["j2", "j3", "j4", "j5", "j6", "j7", "j8"]);
+    assert_eq!(world.front("x").await, ["j2", "j3", "j4", "j5", "j6", "j7", "j8"]);
     for n in 2..6 {
         assert_eq!(start(&format!("j{n}"), 10 + n, 4, &stamp).await, n < 4);
     }
     let stamp = put(1).await;
     release().await;
     assert!(!start("j4", 20, 1, &stamp).await, "what runs goes on, and counts");
-    assert!(world.run(async |tx, keys| filters::remove(tx, keys, "few").await).await.unwrap());
+    assert!(world.repeat(async |tx, keys| filters::remove(tx, keys, "few").await).await.unwrap());
     release().await;
-    assert_eq!(world.queue("x").await, ["j4", "j5", "j6", "j7", "j8"]);
+    assert_eq!(world.front("x").await, ["j4", "j5", "j6", "j7", "j8"]);
 }
 
 #[tokio::test]
@@ -561,9 +515,9 @@ async fn wrong_limits_are_refused() {
 
 /// A claim in a transaction that is still open.
 async fn open_claim(world: &World, id: &str, number: u64) -> (Transaction, Claiming) {
-    let tx = world.store.begin().await.unwrap();
+    let tx = world.tx().await;
     let claiming =
-        claims::claim_with(Context::new(&tx, &world.keys, T, 7, 20), &world.levels, id, &by(number))
+        claims::claim_with(Context::new(&tx, &world.keys, T, 7, 20), &Levels::default(), id, &by(number))
             .await
             .unwrap();
     (tx, claiming)
@@ -572,15 +526,15 @@ async fn open_claim(world: &World, id: &str, number: u64) -> (Transaction, Claim
 #[tokio::test]
 async fn a_look_that_clears_no_marks_conflicts_with_no_end() {
     for clears in [true, false] {
-        let world = World::new(Limits::SMALL).await;
+        let world = World::new().await;
         for (n, id) in (1..).zip(["a", "b", "c"]) {
             world.add(id, "x", &["rate-limit:2:net"], n).await;
         }
         world.add("other", "x", &[], 9).await;
         assert!(world.start("a", 1).await && world.start("b", 2).await && !world.start("c", 3).await);
         // The bucket is full and marked, and one of its jobs ends while another one is claimed.
-        let tx = world.store.begin().await.unwrap();
-        let (keys, levels, claim) = (&world.keys, &world.levels, &by(4));
+        let tx = world.tx().await;
+        let (keys, levels, claim) = (&world.keys, &Levels::default(), &by(4));
         let rotation = Rotation::default();
         let looked =
             rate_limits::look(&tx, keys, T, Look { rotation: &rotation, most: 9, clears }, |_| true, in_turn)
@@ -602,7 +556,7 @@ async fn a_look_that_clears_no_marks_conflicts_with_no_end() {
 
 #[tokio::test]
 async fn two_claims_of_the_last_place_conflict() {
-    let world = World::new(Limits::SMALL).await;
+    let world = World::new().await;
     for (n, id) in (1..).zip(["a", "b", "c"]) {
         let bucket = if id == "c" { "rate-limit:1:other" } else { "rate-limit:1:net" };
         world.add(id, id, &[bucket], n).await;
@@ -622,14 +576,14 @@ async fn two_claims_of_the_last_place_conflict() {
 #[tokio::test]
 async fn a_job_that_is_limited_while_a_place_is_released_is_not_missed() {
     for end_first in [true, false] {
-        let world = World::new(Limits::SMALL).await;
+        let world = World::new().await;
         world.add("a", "x", &["rate-limit:1:net"], 1).await;
         world.add("b", "x", &["rate-limit:1:net"], 2).await;
         assert!(world.start("a", 1).await);
         let (holds, claiming) = open_claim(&world, "b", 2).await;
         let Claiming::Limited(full) = claiming else { panic!("{claiming:?}") };
         rate_limits::hold_back(&holds, &world.keys, T, "b", &full.limit, None, 8).await.unwrap();
-        let ends = world.store.begin().await.unwrap();
+        let ends = world.tx().await;
         let ending = Ending::Completed(json("1"));
         claims::end(Context::new(&ends, &world.keys, T, 9, 20), "a", &by(1), &ending, None, None)
             .await
@@ -651,7 +605,7 @@ async fn a_job_that_is_limited_while_a_place_is_released_is_not_missed() {
 #[tokio::test]
 async fn it_is_not_missed_either_if_jobs_of_other_types_are_limited_already() {
     for others in [&["aaa"][..], &["zzz"], &["aaa", "zzz"]] {
-        let world = World::new(Limits::SMALL).await;
+        let world = World::new().await;
         let (limit, keys) = (&Limit { bucket: named("net"), most: 1 }, &world.keys);
         for id in ["a", "b", "c"] {
             world.add(id, "x", &["rate-limit:1:net"], 1).await;
@@ -660,17 +614,17 @@ async fn it_is_not_missed_either_if_jobs_of_other_types_are_limited_already() {
         for other in others {
             let new =
                 NewJob { reasons: vec!["rate-limit:1:net".into()], ..NewJob::new(other, "i", json("{}")) };
-            world.run(async |tx, keys| jobs::add(tx, keys, &new, 1).await).await.unwrap();
+            world.repeat(async |tx, keys| jobs::add(tx, keys, &new, 1).await).await.unwrap();
             world
-                .run(async |tx, keys| rate_limits::hold_back(tx, keys, other, "i", limit, None, 8).await)
+                .repeat(async |tx, keys| rate_limits::hold_back(tx, keys, other, "i", limit, None, 8).await)
                 .await
                 .unwrap();
         }
         world.check().await;
         for (id, is_new) in [("b", true), ("c", false)] {
-            let holds = world.store.begin().await.unwrap();
+            let holds = world.tx().await;
             rate_limits::hold_back(&holds, keys, T, id, limit, None, 8).await.unwrap();
-            let ends = world.store.begin().await.unwrap();
+            let ends = world.tx().await;
             let ending = Ending::Completed(json("1"));
             claims::end(Context::new(&ends, keys, T, 9, 20), "a", &by(1), &ending, None, None).await.unwrap();
             holds.commit().await.unwrap();
@@ -687,7 +641,7 @@ async fn it_is_not_missed_either_if_jobs_of_other_types_are_limited_already() {
                 break;
             }
         }
-        world.run(async |tx, keys| rate_limits::mark_rest(tx, keys).await).await.unwrap();
+        world.repeat(async |tx, keys| rate_limits::mark_rest(tx, keys).await).await.unwrap();
         assert!(world.look(9).await.released.contains("x"), "there is room");
         world.check().await;
     }
@@ -695,12 +649,12 @@ async fn it_is_not_missed_either_if_jobs_of_other_types_are_limited_already() {
 
 #[tokio::test]
 async fn a_mark_that_is_set_again_is_not_cleared() {
-    let world = World::new(Limits::SMALL).await;
+    let world = World::new().await;
     for (n, id) in (1..).zip(["a", "b"]) {
         world.add(id, "x", &["rate-limit:1:net"], n).await;
     }
     assert!(world.start("a", 1).await && !world.start("b", 2).await);
-    let looks = world.store.begin().await.unwrap();
+    let looks = world.tx().await;
     let nobody = |_: &[(String, usize)], _: usize| Vec::new();
     let looked = rate_limits::look(
         &looks,
@@ -724,7 +678,7 @@ async fn a_mark_that_is_set_again_is_not_cleared() {
 #[tokio::test]
 async fn many_workers_never_exceed_the_limit_of_a_bucket() {
     const JOBS: usize = 120;
-    let world = Arc::new(World::new(Limits::DEFAULT).await);
+    let world = Arc::new(World::with_limits(Limits::DEFAULT).await);
     let mut rng = StdRng::seed_from_u64(7);
     for n in 0..JOBS {
         let (most, bucket) = (rng.random_range(1..=4), rng.random_range(0..3));
@@ -742,7 +696,7 @@ async fn many_workers_never_exceed_the_limit_of_a_bucket() {
     }
     workers.await;
     world.check().await;
-    let tx = world.store.begin().await.unwrap();
+    let tx = world.tx().await;
     let all = jobs::list(&tx, &world.keys, T, None, JOBS).await.unwrap();
     assert!(all.iter().all(|job| job.state() == State::Completed && job.buckets().is_empty()));
 }
@@ -751,7 +705,7 @@ async fn work(world: &World, seed: u64, ended: &AtomicUsize, jobs: usize) {
     let mut rng = StdRng::seed_from_u64(seed);
     let (mut life, mut number) = (0, 0);
     let mut name = format!("w{seed}.0");
-    world.join(&name).await;
+    world.register(&name).await;
     let mut running: BTreeMap<u64, String> = BTreeMap::new();
     while ended.load(Ordering::SeqCst) < jobs {
         match rng.random_range(0..40) {
@@ -759,14 +713,16 @@ async fn work(world: &World, seed: u64, ended: &AtomicUsize, jobs: usize) {
                 // It dies; a neighbour removes it.
                 let (dead, store) = (name.clone(), world);
                 while !store
-                    .run(async |tx, keys| workers::remove(Context::new(tx, keys, T, 50, 20), &dead, 2).await)
+                    .repeat(async |tx, keys| {
+                        workers::remove(Context::new(tx, keys, T, 50, 20), &dead, 2).await
+                    })
                     .await
                     .unwrap()
                 {}
                 running.clear();
                 life += 1;
                 name = format!("w{seed}.{life}");
-                world.join(&name).await;
+                world.register(&name).await;
             }
             1..20 => {
                 let Some((&number, id)) = running.iter().next() else { continue };
@@ -775,14 +731,14 @@ async fn work(world: &World, seed: u64, ended: &AtomicUsize, jobs: usize) {
                 let end = async |tx: &Transaction, keys: &Keyspace| {
                     claims::end(Context::new(tx, keys, T, 9, 20), &id, &claim, &ending, None, None).await
                 };
-                world.run(end).await.unwrap();
+                world.repeat(end).await.unwrap();
                 running.remove(&number);
                 ended.fetch_add(1, Ordering::SeqCst);
             }
             _ => {
                 let tenant = format!("t{}", rng.random_range(0..3));
                 number += 2;
-                let (first, levels) = (number, &world.levels);
+                let (first, levels) = (number, &Levels::default());
                 let name = &name;
                 // As a pass does: return limited jobs that have room, claim the first two, and limit those without room.
                 let pass = async |tx: &Transaction, keys: &Keyspace| {
@@ -825,7 +781,7 @@ async fn work(world: &World, seed: u64, ended: &AtomicUsize, jobs: usize) {
                     }
                     Ok(claimed)
                 };
-                running.extend(world.run(pass).await.unwrap());
+                running.extend(world.repeat(pass).await.unwrap());
                 world.check().await;
             }
         }

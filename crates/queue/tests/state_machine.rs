@@ -1,77 +1,32 @@
 //! Every edge of the state machine, and every fence, on the embedded store.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-
-use serde_json::value::RawValue;
+use crate::common::{T, json};
 use turnwise_queue::claims::{self, Answer, Ended, Ending};
 use turnwise_queue::jobs::{self, Added, Cancelled};
-use turnwise_queue::{Claim, Context, Error, Job, Keyspace, NewJob, Result, State, workers};
-use turnwise_store::embedded::{Embedded, Options};
-use turnwise_store::{Isolation, Limits, RangeRead, Store, Transaction, runtime};
+use turnwise_queue::{Claim, Context, Error, Job, NewJob, Result, State, workers};
+use turnwise_store::{Isolation, RangeRead};
 
-const T: &str = "test";
 const HISTORY: usize = 20;
-
-fn json(text: &str) -> Box<RawValue> {
-    RawValue::from_string(text.to_owned()).unwrap()
-}
 
 fn new(id: &str) -> NewJob {
     let new = NewJob::new(T, id, json(r#"{"secret":"s"}"#));
     NewJob { tenant: "tenant".into(), summary: json(r#"{"shown":true}"#), ..new }
 }
 
-/// A store, and the worker `w` in it.
-struct World {
-    store: Store,
-    keys: Keyspace,
-    claims: AtomicU64,
-    _dir: tempfile::TempDir,
-}
+type World = crate::common::World<StateMachine>;
+
+#[derive(Default)]
+struct StateMachine;
 
 impl World {
-    async fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let engine =
-            Embedded::open_with(dir.path(), Options { durable: false, ..Options::default() }).unwrap();
-        let world = World {
-            store: Store::new(engine, Arc::new(runtime::System)).with_limits(Limits::SMALL),
-            keys: Keyspace::default(),
-            claims: AtomicU64::new(1),
-            _dir: dir,
-        };
-        world.register("w").await;
-        world
-    }
-
-    async fn register(&self, id: &str) {
-        let worker = workers::Worker::new(id, "n", 0, 1);
-        let (keys, worker) = (&self.keys, &worker);
-        self.store.transact(|tx| async move { workers::register(&tx, keys, T, worker) }).await.unwrap();
-    }
-
-    async fn tx(&self) -> Transaction {
-        self.store.begin().await.unwrap()
-    }
-
     async fn add(&self, job: &NewJob, now_us: i64) -> Added {
-        let tx = self.tx().await;
-        let added = jobs::add(&tx, &self.keys, job, now_us).await.unwrap();
-        tx.commit().await.unwrap();
-        added
-    }
-
-    fn fresh_claim(&self, worker: &str) -> Claim {
-        Claim { worker: worker.into(), number: self.claims.fetch_add(1, SeqCst) }
+        self.run(async |tx, keys| jobs::add(tx, keys, job, now_us).await).await
     }
 
     async fn claim(&self, id: &str, worker: &str, now_us: i64) -> Option<Job> {
-        let tx = self.tx().await;
-        let claim = self.fresh_claim(worker);
-        let job = claims::claim(Context::new(&tx, &self.keys, T, now_us, HISTORY), id, &claim).await.unwrap();
-        tx.commit().await.unwrap();
-        job
+        let claim = self.next_claim(worker);
+        self.run(async |tx, keys| claims::claim(Context::new(tx, keys, T, now_us, HISTORY), id, &claim).await)
+            .await
     }
 
     /// Adds and claims a job.
@@ -81,37 +36,25 @@ impl World {
     }
 
     async fn end(&self, id: &str, claim: &Claim, ending: Ending, now_us: i64) -> Result<Option<Job>> {
-        let tx = self.tx().await;
-        let ended =
-            claims::end(Context::new(&tx, &self.keys, T, now_us, HISTORY), id, claim, &ending, None, None)
-                .await?;
-        tx.commit().await?;
-        match ended {
+        let ended = self.try_run(async |tx, keys| {
+            claims::end(Context::new(tx, keys, T, now_us, HISTORY), id, claim, &ending, None, None).await
+        });
+        match ended.await? {
             Ended::Recorded(job) => Ok(job.map(|job| *job)),
             Ended::AlreadyRecorded(_) => Err(Error::Halt),
         }
     }
 
-    async fn get(&self, id: &str) -> Option<Job> {
-        jobs::get(&self.tx().await, &self.keys, T, id).await.unwrap()
-    }
-
     async fn state(&self, id: &str) -> Option<State> {
-        self.get(id).await.map(|job| job.state())
+        self.find(id).await.map(|job| job.state())
     }
 
     async fn cancel(&self, id: &str, now_us: i64) -> Result<Cancelled> {
-        let tx = self.tx().await;
-        let cancelled = jobs::cancel(&tx, &self.keys, T, id, now_us).await?;
-        tx.commit().await?;
-        Ok(cancelled)
+        self.try_run(async |tx, keys| jobs::cancel(tx, keys, T, id, now_us).await).await
     }
 
     async fn remove(&self, id: &str) -> Result<()> {
-        let tx = self.tx().await;
-        jobs::remove(&tx, &self.keys, T, id).await?;
-        tx.commit().await?;
-        Ok(())
+        self.try_run(async |tx, keys| jobs::remove(tx, keys, T, id).await.map(drop)).await
     }
 
     /// The pending, delayed and active rows and the history of a job: everything except its record.
@@ -155,7 +98,7 @@ impl World {
 async fn add_makes_a_job_pending() {
     let world = World::new().await;
     assert_eq!(world.add(&new("a"), 5).await, Added::Queued);
-    let job = world.get("a").await.unwrap();
+    let job = world.find("a").await.unwrap();
     assert_eq!((job.state(), job.added_us, job.order_us()), (State::Pending, 5, 5));
     assert_eq!(World::history(&job), ["added"]);
     world.is_only_in("pending", "a").await;
@@ -181,10 +124,10 @@ async fn two_workers_cannot_claim_the_same_job() {
     world.register("v").await;
     world.add(&new("a"), 5).await;
     let (one, two) = (world.tx().await, world.tx().await);
-    let first = claims::claim(Context::new(&one, &world.keys, T, 6, HISTORY), "a", &world.fresh_claim("w"))
+    let first = claims::claim(Context::new(&one, &world.keys, T, 6, HISTORY), "a", &world.next_claim("w"))
         .await
         .unwrap();
-    let second = claims::claim(Context::new(&two, &world.keys, T, 6, HISTORY), "a", &world.fresh_claim("v"))
+    let second = claims::claim(Context::new(&two, &world.keys, T, 6, HISTORY), "a", &world.next_claim("v"))
         .await
         .unwrap();
     assert!(first.is_some() && second.is_some(), "both see it pending");
@@ -272,7 +215,7 @@ async fn a_finished_job_that_is_added_again_runs_again() {
         let claim = world.started("a", 5).await;
         world.end("a", &claim, ending, 9).await.unwrap();
         assert_eq!(world.add(&new("a"), 20).await, Added::Queued);
-        let job = world.get("a").await.unwrap();
+        let job = world.find("a").await.unwrap();
         assert!(job.state() == State::Pending && job.result.is_none() && job.added_us == 20);
         world.remove("a").await.unwrap();
     }
@@ -284,7 +227,7 @@ async fn a_waiting_job_that_is_added_again_keeps_its_place_with_new_options() {
     world.add(&new("a"), 5).await;
     let again = NewJob { options: json("[2]"), ..new("a") };
     assert_eq!(world.add(&again, 8).await, Added::AlreadyWaiting);
-    let job = world.get("a").await.unwrap();
+    let job = world.find("a").await.unwrap();
     assert_eq!((job.order_us(), job.state()), (5, State::Pending));
     let options = jobs::options(&world.tx().await, &world.keys, &job).await.unwrap();
     assert_eq!(options.get(), "[2]");
@@ -411,7 +354,7 @@ async fn large_options_are_stored_in_pieces_and_replaced_whole() {
     for size in [10, 300_000, 100_000, 20, 89_998, 90_000] {
         let options = json(&format!("\"{}\"", "x".repeat(size)));
         world.add(&NewJob { options: options.clone(), ..new("a") }, 5).await;
-        let job = world.get("a").await.unwrap();
+        let job = world.find("a").await.unwrap();
         let read = jobs::options(&world.tx().await, &world.keys, &job).await.unwrap();
         assert_eq!(read.get(), options.get());
     }
@@ -446,7 +389,7 @@ async fn a_removed_worker_can_neither_claim_nor_write() {
     assert!(matches!(world.end("a", &claim, Ending::Stopped, 9).await, Err(Error::Halt)));
     let tx = world.tx().await;
     let claimed =
-        claims::claim(Context::new(&tx, &world.keys, T, 9, HISTORY), "b", &world.fresh_claim("w")).await;
+        claims::claim(Context::new(&tx, &world.keys, T, 9, HISTORY), "b", &world.next_claim("w")).await;
     assert!(matches!(claimed, Err(Error::Halt)));
     assert!(matches!(workers::ping(&tx, &world.keys, T, "w", 9).await, Err(Error::Halt)));
 }
@@ -470,7 +413,7 @@ async fn a_lost_workers_jobs_are_pending_again_in_batches() {
     let (pending, delayed, active) = world.places().await;
     assert_eq!((pending.len(), delayed.len(), active.len()), (2, 0, 0));
     assert_eq!(world.state("b").await, Some(State::Cancelled), "cancelled jobs never start again");
-    let job = world.get("a").await.unwrap();
+    let job = world.find("a").await.unwrap();
     assert_eq!((job.state(), World::history(&job)[0].as_str()), (State::Pending, "stopped"));
 }
 
@@ -509,7 +452,7 @@ async fn a_history_is_bounded_in_entries_and_bytes() {
         claims::release_due(&tx, &world.keys, T, n, 1, |_| true).await.unwrap();
         tx.commit().await.unwrap();
     }
-    assert_eq!(world.get("a").await.unwrap().history.len(), HISTORY);
+    assert_eq!(world.find("a").await.unwrap().history.len(), HISTORY);
 }
 
 #[tokio::test]

@@ -1,58 +1,24 @@
 //! A queue per tenant: its order, its moves, the tenants that wait, and what was charged to them.
 
-use std::sync::Arc;
-
-use bytes::Bytes;
-use serde_json::value::RawValue;
+use crate::common::{T, json};
 use turnwise_queue::claims::{self, Ending};
 use turnwise_queue::jobs::{self, Added};
 use turnwise_queue::usage::{self, Boost, Charged};
-use turnwise_queue::{
-    Claim, Context, Error, Job, Keyspace, NODE_TYPE, NewJob, State, check, tenants, workers,
-};
-use turnwise_store::embedded::{Embedded, Options};
-use turnwise_store::{Error as StoreError, Limits, Store, Transaction, runtime};
-
-const T: &str = "test";
+use turnwise_queue::{Claim, Context, Error, NODE_TYPE, NewJob, State, tenants, workers};
+use turnwise_store::{Error as StoreError, Transaction};
 
 fn new(id: &str, tenant: &str) -> NewJob {
-    let options = RawValue::from_string("{}".to_owned()).unwrap();
-    NewJob { tenant: tenant.into(), ..NewJob::new(T, id, options) }
+    NewJob { tenant: tenant.into(), ..NewJob::new(T, id, json("{}")) }
 }
 
-/// A store, and the worker `w` in it.
-struct World {
-    store: Store,
-    keys: Keyspace,
-    _dir: tempfile::TempDir,
-}
+type World = crate::common::World<Tenants>;
+
+#[derive(Default)]
+struct Tenants;
 
 impl World {
-    async fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let options = Options { durable: false, ..Options::default() };
-        let engine = Embedded::open_with(dir.path(), options).unwrap();
-        let store = Store::new(engine, Arc::new(runtime::System)).with_limits(Limits::SMALL);
-        let world = World { store, keys: Keyspace::default(), _dir: dir };
-        world
-            .run(async |tx, keys| workers::register(tx, keys, T, &workers::Worker::new("w", "n", 0, 9)))
-            .await;
-        world
-    }
-
-    async fn run<R>(&self, body: impl AsyncFnOnce(&Transaction, &Keyspace) -> Result<R, Error>) -> R {
-        let tx = self.store.begin().await.unwrap();
-        let value = body(&tx, &self.keys).await.unwrap();
-        tx.commit().await.unwrap();
-        value
-    }
-
     async fn add(&self, id: &str, tenant: &str, now_us: i64) -> Added {
         self.run(async |tx, keys| jobs::add(tx, keys, &new(id, tenant), now_us).await).await
-    }
-
-    async fn get(&self, id: &str) -> Job {
-        self.run(async |tx, keys| jobs::get(tx, keys, T, id).await).await.unwrap()
     }
 
     /// Claims a job, and stops it with this priority.
@@ -75,20 +41,9 @@ impl World {
         self.run(async |tx, keys| tenants::set_key(tx, keys, T, id, key).await).await
     }
 
-    async fn front(&self, tenant: &str) -> Vec<String> {
-        let front = self.run(async |tx, keys| tenants::front(tx, keys, T, tenant, 9).await).await;
-        front.into_iter().map(|pending| pending.id).collect()
-    }
-
     async fn waiting(&self) -> Vec<String> {
         let waiting = self.run(async |tx, keys| tenants::waiting(tx, keys, T, None, 9).await).await;
         waiting.into_iter().map(|(tenant, _)| tenant).collect()
-    }
-
-    async fn is_sound(&self) {
-        let everything = (Bytes::new(), Bytes::from_static(b"\xff"));
-        let rows = self.run(async |tx, _| Ok(tx.range(&everything, 10_000).await?)).await;
-        assert_eq!(check::check_rows(&self.keys, &rows), []);
     }
 }
 
@@ -143,7 +98,7 @@ async fn a_job_that_is_added_again_under_another_tenant_moves_to_its_queue() {
         (job.tenant.as_str(), job.order_us(), job.is_keyed(), job.priority),
         ("y", 1, false, Some(0.5))
     );
-    world.is_sound().await;
+    world.check().await;
 }
 
 #[tokio::test]
@@ -174,8 +129,8 @@ async fn keys_sort_before_times_and_can_be_removed() {
     // -0.0 and 0.0 are one key.
     assert!(world.set_key("c", Some(-0.0)).await);
     assert!(!world.set_key("c", Some(0.0)).await);
-    world.is_sound().await;
-    let tx = world.store.begin().await.unwrap();
+    world.check().await;
+    let tx = world.tx().await;
     let infinite = tenants::set_key(&tx, &world.keys, T, "d", Some(f64::NAN)).await;
     assert!(matches!(infinite, Err(Error::Invalid { field: "priority", .. })), "{infinite:?}");
     // Nothing changes for a job that is not pending.
@@ -185,7 +140,7 @@ async fn keys_sort_before_times_and_can_be_removed() {
         .await
         .unwrap();
     assert!(!world.set_key("a", Some(1.0)).await && !world.set_key("nobody", Some(1.0)).await);
-    world.is_sound().await;
+    world.check().await;
 }
 
 #[tokio::test]
@@ -217,7 +172,7 @@ async fn a_run_that_is_stopped_leaves_its_priority_and_waits_by_its_time() {
         .await;
     world.add("a", "x", 12).await;
     assert_eq!(world.get("a").await.priority, None);
-    world.is_sound().await;
+    world.check().await;
 }
 
 #[tokio::test]
@@ -313,7 +268,7 @@ async fn step(world: &World, job_type: &str, client: Client, tx: &mut Option<Tra
     let keys = &world.keys;
     let claim = |number| Claim { worker: "w".into(), number };
     match (n, &tx) {
-        (0, _) => *tx = Some(world.store.begin().await.unwrap()),
+        (0, _) => *tx = Some(world.tx().await),
         (1, Some(tx)) => match client {
             Adds => drop(
                 jobs::add(tx, keys, &NewJob { job_type: job_type.into(), ..new("new", "x") }, 5)
@@ -428,7 +383,7 @@ async fn a_charge_stays_until_it_is_cleared() {
         world.run(async |tx, keys| workers::remove(Context::new(tx, keys, T, 5, 20), "w", 9).await).await;
     assert!(gone);
     assert_eq!(of_type(None, 9).await.len(), 3);
-    world.is_sound().await;
+    world.check().await;
     world.run(async |tx, keys| usage::forget(tx, keys, T, "x", "w").await).await;
     assert_eq!(of_type(None, 9).await, ["x v 2", "y w 3"]);
     assert!(forget("w").await);
@@ -445,7 +400,7 @@ async fn a_charge_that_comes_late_does_not_undo_a_later_one() {
     let world = World::new().await;
     let keys = &world.keys;
     let charged = |service_us| Charged { service_us, ..Charged::default() };
-    let late = world.store.begin().await.unwrap();
+    let late = world.tx().await;
     usage::write(&late, keys, T, "x", "w", &charged(1)).await.unwrap();
     world.run(async |tx, keys| usage::write(tx, keys, T, "x", "w", &charged(2)).await).await;
     assert!(matches!(late.commit().await, Err(StoreError::Conflict)));
@@ -453,7 +408,7 @@ async fn a_charge_that_comes_late_does_not_undo_a_later_one() {
     world.run(async |tx, keys| usage::write(tx, keys, T, "x", "w", &charged(1)).await).await;
     let rows = world.run(async |tx, keys| usage::of_tenant(tx, keys, T, "x").await).await;
     assert_eq!(rows[0].1.service_us, 2);
-    let forgets = world.store.begin().await.unwrap();
+    let forgets = world.tx().await;
     usage::forget(&forgets, keys, T, "x", "w").await.unwrap();
     world.run(async |tx, keys| usage::write(tx, keys, T, "x", "w", &charged(3)).await).await;
     assert!(matches!(forgets.commit().await, Err(StoreError::Conflict)), "it is not decayed away");

@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use turnwise_policy::predictive_queue::locks::{Levels, Mode, Request};
+use turnwise_policy::predictive_queue::locks::{Levels, Mode};
 use turnwise_queue::check::Row;
 use turnwise_queue::locks::{Held, HolderRow, LockAt, QueueRow, Spot};
 use turnwise_queue::{Claim, Job};
@@ -473,14 +473,5 @@ impl Locks {
 
 /// The locks that a job may want at levels where it declares an unknown resource.
 fn unknown(job: &Job) -> impl Iterator<Item = LockAt> {
-    job.locks.levels.iter().flat_map(|(level, at)| {
-        at.requests().into_iter().filter_map(|request| {
-            let mode = match request {
-                Request::UnknownShared => Mode::Shared,
-                Request::UnknownExclusive => Mode::Exclusive,
-                _ => return None,
-            };
-            Some(LockAt::new(Spot::whole(level), mode))
-        })
-    })
+    job.locks.unknown().map(|(level, mode)| LockAt::new(Spot::whole(level), mode))
 }

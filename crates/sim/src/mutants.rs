@@ -517,7 +517,7 @@ pub const LOCK_MUTANTS: &[Mutant] = &[
     Mutant {
         name: "unknown_locks_wait_in_line",
         file: "crates/queue/src/locks/search.rs",
-        find: "                by.retain(|by| by.how == How::Reserved);\n",
+        find: "            by.retain(|by| by.how == How::Reserved);\n",
         replace: "",
         why: "A job with unknown locks does not start while any job waits for a lock of that level.",
     },

@@ -11,13 +11,13 @@ use turnwise_policy::predictive_queue::locks::{Mode, Requests};
 use turnwise_queue::claims::Ending;
 use turnwise_queue::locks::{Asked, How, LockAt, Spot, list};
 use turnwise_queue::{Claim, Context, Keyspace, NewJob, RunKey, State, claims, jobs, usage, workers};
-use turnwise_store::{Store, embedded, runtime};
+use turnwise_store::Store;
 use turnwise_worker::{
     External, ExternalEnd, ExternalOptions, JobContext, LockError, Options, Outcome, QueueRules, Worker,
     handler_fn,
 };
 
-use crate::common::{PATIENCE, T, World, done, json};
+use crate::common::{PATIENCE, T, World, done, json, open, run_once_each};
 
 const NOW: Duration = Duration::ZERO;
 /// Locks instances and nodes that it finds out at run time.
@@ -127,6 +127,15 @@ impl Locking {
         }
     }
 
+    /// Waits until these jobs are completed, and stops the worker. No lock is left.
+    async fn finish(&self, worker: Worker, ids: &[&str]) {
+        for id in ids {
+            self.world.until_state(id, State::Completed).await;
+        }
+        worker.shutdown().await;
+        self.none_left().await;
+    }
+
     async fn none_left(&self) {
         let tx = self.world.store.begin().await.unwrap();
         assert_eq!(list(&tx, &self.world.keys, None, 10).await.unwrap(), []);
@@ -175,9 +184,7 @@ async fn two_that_lock_the_same_never_run_together_and_those_behind_start() {
     let [e] = locking.started(["e"]).await;
     e.end();
     c.end();
-    locking.world.until_state("e", State::Completed).await;
-    worker.shutdown().await;
-    locking.none_left().await;
+    locking.finish(worker, &["e"]).await;
 }
 
 #[tokio::test]
@@ -199,9 +206,7 @@ async fn behind_a_window_full_of_blocked_jobs_others_start() {
         assert_eq!(run.id(), format!("{n:03}"));
         run.end();
     }
-    locking.world.until_state("099", State::Completed).await;
-    worker.shutdown().await;
-    locking.none_left().await;
+    locking.finish(worker, &["099"]).await;
 }
 
 #[tokio::test]
@@ -233,9 +238,7 @@ async fn one_that_is_aged_out_gets_through_a_stream_of_small_ones() {
     big.end();
     let [late] = locking.started(["late"]).await;
     late.end();
-    locking.world.until_state("late", State::Completed).await;
-    worker.shutdown().await;
-    locking.none_left().await;
+    locking.finish(worker, &["late"]).await;
 }
 
 #[tokio::test]
@@ -323,11 +326,7 @@ async fn a_running_job_takes_locks_in_their_order_and_waits_first_come_first_ser
     granted(c_asked).await;
     c.end();
     a.end();
-    for id in ["a", "b", "c"] {
-        locking.world.until_state(id, State::Completed).await;
-    }
-    worker.shutdown().await;
-    locking.none_left().await;
+    locking.finish(worker, &["a", "b", "c"]).await;
 }
 
 #[tokio::test]
@@ -372,9 +371,7 @@ async fn the_slot_of_one_that_waits_is_lent_and_no_more_slots_than_there_are() {
     let [e] = locking.started(["e"]).await;
     runs.remove(0).end();
     e.end();
-    locking.world.until_state("e", State::Completed).await;
-    worker.shutdown().await;
-    locking.none_left().await;
+    locking.finish(worker, &["e"]).await;
 }
 
 #[tokio::test]
@@ -402,9 +399,7 @@ async fn a_slot_that_is_not_lent_stays_taken() {
     );
     b.end();
     c.end();
-    locking.world.until_state("b", State::Completed).await;
-    worker.shutdown().await;
-    locking.none_left().await;
+    locking.finish(worker, &["b"]).await;
 }
 
 #[tokio::test]
@@ -508,11 +503,7 @@ async fn the_locks_of_a_dead_worker_go_to_those_that_wait_for_them() {
     locking.stays(if first.id() == "dead" { "blocked" } else { "dead" }).await;
     first.end();
     locking.next().await.end();
-    for id in ["dead", "blocked"] {
-        locking.world.until_state(id, State::Completed).await;
-    }
-    worker.shutdown().await;
-    locking.none_left().await;
+    locking.finish(worker, &["dead", "blocked"]).await;
 }
 
 #[tokio::test]
@@ -539,9 +530,7 @@ async fn a_lock_that_a_job_of_another_type_gives_back_wakes_those_that_wait_for_
     ended.await;
     let [blocked] = locking.started(["blocked"]).await;
     blocked.end();
-    locking.world.until_state("blocked", State::Completed).await;
-    worker.shutdown().await;
-    locking.none_left().await;
+    locking.finish(worker, &["blocked"]).await;
 }
 
 #[tokio::test]
@@ -613,9 +602,7 @@ impl Ledger {
 async fn of_500_jobs_on_three_workers_none_holds_what_another_one_does() {
     const JOBS: usize = 500;
     let dir = tempfile::tempdir().unwrap();
-    let options = embedded::Options { durable: false, ..Default::default() };
-    let engine = embedded::Embedded::open_with(dir.path(), options).unwrap();
-    let store = Store::new(engine, Arc::new(runtime::System));
+    let store = open(&dir);
     let (keys, ledger) = (Keyspace::default(), Arc::new(Ledger::default()));
     let (ended, mut ends) = mpsc::unbounded_channel();
     for n in 0..JOBS {
@@ -660,22 +647,8 @@ async fn of_500_jobs_on_three_workers_none_holds_what_another_one_does() {
             }
         }
     };
-    let mut workers = Vec::new();
-    for _ in 0..3 {
-        let options = Options { max_jobs: 7, ..Options::default() };
-        let handler = Arc::new(handler_fn(handler.clone()));
-        workers.push(Worker::start(store.clone(), keys.clone(), T, handler, options).await.unwrap());
-    }
-    let mut seen = BTreeMap::new();
-    for _ in 0..JOBS {
-        let id = tokio::time::timeout(4 * PATIENCE, ends.recv()).await.expect("a job never ended").unwrap();
-        *seen.entry(id).or_insert(0) += 1;
-    }
-    for worker in workers {
-        worker.shutdown().await;
-    }
+    run_once_each(&store, &keys, Arc::new(handler_fn(handler)), 7, &mut ends, JOBS).await;
     assert_eq!(*ledger.violations.lock().unwrap(), Vec::<String>::new());
-    assert!(seen.len() == JOBS && seen.values().all(|runs| *runs == 1), "some ran twice");
     let tx = store.begin().await.unwrap();
     for n in 0..JOBS {
         let job = jobs::get(&tx, &keys, T, &format!("{n:03}")).await.unwrap().unwrap();
@@ -753,9 +726,7 @@ async fn in_a_copied_store_who_waits_for_a_lock_is_woken() {
     b.end();
     granted(c_asks).await;
     c.end();
-    locking.world.until_state("c", State::Completed).await;
-    worker.shutdown().await;
-    locking.none_left().await;
+    locking.finish(worker, &["c"]).await;
 }
 
 #[tokio::test]
@@ -789,7 +760,5 @@ async fn in_a_copied_store_who_waits_for_a_lock_does_not_ask_again_and_again() {
     b.end();
     granted(c_asks).await;
     c.end();
-    locking.world.until_state("c", State::Completed).await;
-    worker.shutdown().await;
-    locking.none_left().await;
+    locking.finish(worker, &["c"]).await;
 }

@@ -8,10 +8,10 @@ use tokio_util::sync::CancellationToken;
 use turnwise_policy::eligibility::filters::{Action, Rule};
 use turnwise_policy::eligibility::rate_limits::Bucket;
 use turnwise_queue::{Job, Keyspace, NewJob, State, check, filters, jobs};
-use turnwise_store::{Isolation, RangeRead, Store, embedded, runtime};
+use turnwise_store::{Isolation, RangeRead, Store};
 use turnwise_worker::{Filters, JobContext, Options, Outcome, Worker, handler_fn};
 
-use crate::common::{PATIENCE, Run, T, World, done, json};
+use crate::common::{PATIENCE, Run, T, World, done, json, open, run_once_each};
 
 async fn add(world: &World, id: &str, change: impl FnOnce(&mut NewJob)) {
     let mut new = NewJob::new(T, id, json("{}"));
@@ -98,10 +98,8 @@ struct Real {
 impl Real {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let options = embedded::Options { durable: false, ..Default::default() };
-        let engine = embedded::Embedded::open_with(dir.path(), options).unwrap();
         let (sender, runs) = mpsc::unbounded_channel();
-        let store = Store::new(engine, Arc::new(runtime::System));
+        let store = open(&dir);
         Real { store, keys: Keyspace::default(), runs, sender, _dir: dir }
     }
 
@@ -288,9 +286,7 @@ async fn among_jobs_that_lock_some_are_paused_and_some_held_back() {
 async fn of_300_jobs_on_three_workers_no_more_of_a_bucket_run_than_may() {
     const JOBS: usize = 300;
     let dir = tempfile::tempdir().unwrap();
-    let options = embedded::Options { durable: false, ..Default::default() };
-    let engine = embedded::Embedded::open_with(dir.path(), options).unwrap();
-    let store = Store::new(engine, Arc::new(runtime::System));
+    let store = open(&dir);
     let keys = Keyspace::default();
     let (ended, mut ends) = mpsc::unbounded_channel();
     // 7 buckets with 1 to 3 places. A third of the jobs is in two of them, and every second job locks.
@@ -335,21 +331,7 @@ async fn of_300_jobs_on_three_workers_no_more_of_a_bucket_run_than_may() {
             }
         }
     };
-    let mut workers = Vec::new();
-    for _ in 0..3 {
-        let options = Options { max_jobs: 9, ..Options::default() };
-        let handler = Arc::new(handler_fn(handler.clone()));
-        workers.push(Worker::start(store.clone(), keys.clone(), T, handler, options).await.unwrap());
-    }
-    let mut seen = BTreeMap::new();
-    for _ in 0..JOBS {
-        let id = tokio::time::timeout(4 * PATIENCE, ends.recv()).await.expect("a job never ended").unwrap();
-        *seen.entry(id).or_insert(0) += 1;
-    }
-    for worker in workers {
-        worker.shutdown().await;
-    }
-    assert!(seen.len() == JOBS && seen.values().all(|runs| *runs == 1), "some ran twice");
+    run_once_each(&store, &keys, Arc::new(handler_fn(handler)), 9, &mut ends, JOBS).await;
     for (bucket, (running, most)) in &*ledger.lock().unwrap() {
         let limit: u32 = bucket.split(':').nth(1).unwrap().parse().unwrap();
         assert!(*running == 0 && *most <= limit, "{most} of {bucket} ran at once");

@@ -67,7 +67,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 fn row(job: &Job) -> [String; 8] {
     let state = match job.cancel_requested && !job.state.is_final() {
         true => "stopping",
-        false => state_name(job.state),
+        false => job.state.as_str(),
     };
     let since = match job.not_before_us {
         Some(not_before_us) => ago(not_before_us),
@@ -105,23 +105,6 @@ pub(crate) fn kept_by(
         (_, _, Some(1)) => Some("waits for the end of 1 job".to_owned()),
         (_, _, Some(jobs)) => Some(format!("waits for the end of {jobs} jobs")),
         _ => None,
-    }
-}
-
-/// A state's name in output and arguments.
-pub(crate) fn state_name(state: State) -> &'static str {
-    match state {
-        State::Pending => "pending",
-        State::Delayed => "delayed",
-        State::Blocked => "blocked",
-        State::Paused => "paused",
-        State::Limited => "limited",
-        State::Running => "running",
-        State::Waiting => "waiting",
-        State::Crashing => "crashing",
-        State::Completed => "completed",
-        State::Failed => "failed",
-        State::Cancelled => "cancelled",
     }
 }
 

@@ -7,7 +7,7 @@ mod wait;
 use anyhow::anyhow;
 use turnwise_client::State;
 
-pub(crate) use self::list::{kept_by, state_name};
+pub(crate) use self::list::kept_by;
 
 use crate::Failure;
 use crate::remote::ServerArgs;
@@ -130,7 +130,7 @@ async fn show(JobArgs { job_type, id, server }: JobArgs) -> Result<(), Failure> 
 async fn cancel(JobArgs { job_type, id, server }: JobArgs) -> Result<(), Failure> {
     match server.client()?.cancel(&job_type, &id).await? {
         State::Cancelled => say!("cancelled"),
-        ended if ended.is_final() => say!("the job had ended already: {}", list::state_name(ended)),
+        ended if ended.is_final() => say!("the job had ended already: {}", ended.as_str()),
         _ => say!("cancelling: the worker was asked to stop the job"),
     }
     Ok(())
@@ -155,7 +155,7 @@ async fn retry(RetryArgs { job_type, id, tenant, state, server }: RetryArgs) -> 
         };
         return Err(Failure::Failed(anyhow!(
             "the job cannot be retried: it is {}{hint}",
-            list::state_name(retried.state)
+            retried.state.as_str()
         )));
     }
     let state = match state {
@@ -172,7 +172,7 @@ async fn retry(RetryArgs { job_type, id, tenant, state, server }: RetryArgs) -> 
 
 async fn priority(PriorityArgs { job_type, id, priority, server }: PriorityArgs) -> Result<(), Failure> {
     let set = server.client()?.set_priority(&job_type, &id, priority).await?;
-    let state = list::state_name(set.state);
+    let state = set.state.as_str();
     match (set.changed, set.state) {
         (false, _) => say!("the job has ended, and is unchanged: {state}"),
         (true, State::Pending) => say!("priority {priority}"),

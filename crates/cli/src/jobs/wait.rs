@@ -90,7 +90,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
         None => ended.await?,
     };
-    let state = super::list::state_name(job.state);
+    let state = job.state.as_str();
     match job.state {
         State::Completed => {
             say!("{}", job.result.as_ref().map_or("null", |result| result.get()));
@@ -104,7 +104,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 }
 
 fn too_late(state: Option<State>) -> Failure {
-    let state = state.map_or(String::new(), |state| format!(" and is {}", super::list::state_name(state)));
+    let state = state.map_or(String::new(), |state| format!(" and is {}", state.as_str()));
     let error = anyhow!(
         "the job has not ended in time{state}; wait longer with --timeout, or see `turnwise jobs show`"
     );

@@ -5,7 +5,7 @@ use std::time::Duration;
 use turnwise_client::{Fairness, QueuedJob, Reason, State, Tenant, TenantOrder, TypeSummary};
 
 use super::Snapshot;
-use crate::jobs::{kept_by, state_name};
+use crate::jobs::kept_by;
 use crate::table::{self, Align};
 use crate::tenants::{HEAD, plural, row};
 use crate::units::ago;
@@ -246,7 +246,7 @@ fn job_rows(jobs: &[&QueuedJob], one_type: bool) -> Rows {
             job.job_type.clone(),
             job.document.clone().unwrap_or_else(|| job.id.clone()),
             job.tenant.clone(),
-            state_name(job.state).to_owned(),
+            job.state.as_str().to_owned(),
             ago(job.since_us),
             reason(job),
         ]

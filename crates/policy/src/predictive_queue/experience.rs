@@ -110,7 +110,7 @@ impl Experience {
     /// Records a run that ended well: what it declared, and what it locked. Only what it declared as unknown is
     /// remembered.
     pub fn record(&mut self, declared: &Requests, locked: &Requests) {
-        for (level, mode) in unknown(declared) {
+        for (level, mode) in declared.unknown() {
             let set = locked_unknown(level, mode, declared, locked);
             let place = place(level, mode);
             if self.places.contains_key(&place) || self.places.len() < MAX_PLACES {
@@ -202,7 +202,7 @@ pub fn guess<'a>(
     let mut all = Vec::new();
     let experiences: Vec<(&(String, String), &Experience)> =
         traits.values.iter().filter_map(|option| Some((option, known(&option.0, &option.1)?))).collect();
-    for (level, mode) in unknown(declared) {
+    for (level, mode) in declared.unknown() {
         let found = experiences.iter().filter_map(|(option, experience)| {
             let (set, confidence, alike, runs) = experience.likely(level, mode)?;
             let (level, set, option) = (level.to_owned(), set.clone(), (*option).clone());
@@ -233,17 +233,6 @@ fn wilson(alike: usize, runs: usize) -> f64 {
     let z2 = Z * Z;
     let spread = Z * (share * (1.0 - share) / n + z2 / (4.0 * n * n)).sqrt();
     (share + z2 / (2.0 * n) - spread) / (1.0 + z2 / n)
-}
-
-/// The levels and modes that are unknown.
-pub fn unknown(declared: &Requests) -> impl Iterator<Item = (&str, Mode)> {
-    declared.levels.iter().flat_map(|(level, at)| {
-        at.requests().into_iter().filter_map(move |request| match request {
-            Request::UnknownShared => Some((level.as_str(), Mode::Shared)),
-            Request::UnknownExclusive => Some((level.as_str(), Mode::Exclusive)),
-            _ => None,
-        })
-    })
 }
 
 fn place(level: &str, mode: Mode) -> String {

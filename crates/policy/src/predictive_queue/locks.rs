@@ -99,6 +99,15 @@ impl AtLevel {
         [&self.shared, &self.exclusive]
     }
 
+    /// The modes of the requests whose resources become known only when the job runs.
+    pub fn unknown(&self) -> impl Iterator<Item = Mode> {
+        self.requests().into_iter().filter_map(|request| match request {
+            Request::UnknownShared => Some(Mode::Shared),
+            Request::UnknownExclusive => Some(Mode::Exclusive),
+            _ => None,
+        })
+    }
+
     /// Whether nothing is wanted.
     pub fn is_none(&self) -> bool {
         self.shared == Request::None && self.exclusive == Request::None
@@ -341,8 +350,12 @@ impl Requests {
 
     /// Whether some locks become known only when the job runs.
     pub fn has_unknown(&self) -> bool {
-        let mut requests = self.levels.values().flat_map(AtLevel::requests);
-        requests.any(|request| matches!(request, Request::UnknownShared | Request::UnknownExclusive))
+        self.unknown().next().is_some()
+    }
+
+    /// What will only be known when the job runs: levels and modes.
+    pub fn unknown(&self) -> impl Iterator<Item = (&str, Mode)> {
+        self.levels.iter().flat_map(|(level, at)| at.unknown().map(move |mode| (level.as_str(), mode)))
     }
 
     /// The locks that are known before the job runs: it takes them all at once, or does not start. They are in the

@@ -28,7 +28,7 @@ use std::collections::BinaryHeap;
 use super::aging::{Aged, Aging, Rules};
 use super::contention::Predicted;
 use super::line::lines;
-use super::locks::{Levels, Lock, Mode, Place, Request, Requests};
+use super::locks::{AtLevel, Levels, Lock, Place, Requests};
 use super::summary::{Obstacle, Running, Summary, obstacle, weigh};
 
 /// A job of the window.
@@ -268,14 +268,8 @@ impl<'a> Reservations<'a> {
 fn claims(requests: &Requests, levels: &Levels) -> Vec<Lock> {
     let mut locks = requests.known(levels);
     for (level, name) in levels.names().enumerate() {
-        for request in requests.levels.get(name).iter().flat_map(|at| at.requests()) {
-            let mode = match request {
-                Request::UnknownShared => Mode::Shared,
-                Request::UnknownExclusive => Mode::Exclusive,
-                _ => continue,
-            };
-            locks.push(Lock { place: Place::WholeLevel(level), mode, units: 1 });
-        }
+        let unknown = requests.levels.get(name).into_iter().flat_map(AtLevel::unknown);
+        locks.extend(unknown.map(|mode| Lock { place: Place::WholeLevel(level), mode, units: 1 }));
     }
     locks.sort();
     locks

@@ -26,12 +26,7 @@ impl Running {
         let locks: Vec<Lock> = locks.into_iter().filter(is_there).collect();
         let mut unknown = BTreeSet::new();
         for (level, name) in levels.names().enumerate() {
-            for request in requests.levels.get(name).iter().flat_map(|at| at.requests()) {
-                let mode = match request {
-                    Request::UnknownShared => Mode::Shared,
-                    Request::UnknownExclusive => Mode::Exclusive,
-                    _ => continue,
-                };
+            for mode in requests.levels.get(name).into_iter().flat_map(|at| at.unknown()) {
                 if !locks.iter().any(|lock| lock.place.level() == Some(level) && lock.mode == mode) {
                     unknown.insert((level, mode));
                 }

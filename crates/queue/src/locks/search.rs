@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
-use turnwise_policy::predictive_queue::locks::{Levels, Mode, Request, Requests};
+use turnwise_policy::predictive_queue::locks::{Levels, Mode, Requests};
 use turnwise_store::{KeyValue, Proof, RangeRead, Transaction};
 
 use super::held::{Held, LockAt, Spot};
@@ -137,21 +137,14 @@ impl<'a> Search<'a> {
     /// The reservations that conflict with locks that a job may want once it runs: as their names are unknown, anything of
     /// the level counts.
     pub(super) async fn unknown(&mut self, requests: &Requests) -> Result<Option<Blocked>> {
-        for (level, at) in &requests.levels {
-            for request in at.requests() {
-                let mode = match request {
-                    Request::UnknownShared => Mode::Shared,
-                    Request::UnknownExclusive => Mode::Exclusive,
-                    _ => continue,
-                };
-                let lock = LockAt::new(Spot::whole(level), mode);
-                self.fetch(self.queues(&lock.spot)).await?;
-                let mut by = self.queue_against(&lock)?;
-                // Running jobs that wait do not count: the job will queue behind them if it requests the same.
-                by.retain(|by| by.how == How::Reserved);
-                if let Some(blocked) = self.blocked(&lock, by) {
-                    return Ok(Some(blocked));
-                }
+        for (level, mode) in requests.unknown() {
+            let lock = LockAt::new(Spot::whole(level), mode);
+            self.fetch(self.queues(&lock.spot)).await?;
+            let mut by = self.queue_against(&lock)?;
+            // Running jobs that wait do not count: the job will queue behind them if it requests the same.
+            by.retain(|by| by.how == How::Reserved);
+            if let Some(blocked) = self.blocked(&lock, by) {
+                return Ok(Some(blocked));
             }
         }
         Ok(None)

@@ -2,6 +2,7 @@
 
 pub mod faulty;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
@@ -23,6 +24,37 @@ const SETTLE_STEPS: usize = 6;
 
 pub fn json(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned()).unwrap()
+}
+
+/// The store in a directory, on the clock of the machine.
+pub fn open(dir: &tempfile::TempDir) -> Store {
+    let options = embedded::Options { durable: false, ..Default::default() };
+    Store::new(Embedded::open_with(dir.path(), options).unwrap(), Arc::new(runtime::System))
+}
+
+/// Three workers run this many jobs, which send their ids to `ends`: each of them once.
+pub async fn run_once_each(
+    store: &Store,
+    keys: &Keyspace,
+    handler: Arc<dyn JobHandler>,
+    max_jobs: usize,
+    ends: &mut mpsc::UnboundedReceiver<String>,
+    jobs: usize,
+) {
+    let mut workers = Vec::new();
+    for _ in 0..3 {
+        let options = Options { max_jobs, ..Options::default() };
+        let worker = Worker::start(store.clone(), keys.clone(), T, handler.clone(), options).await;
+        workers.push(worker.unwrap());
+    }
+    let mut seen = BTreeSet::new();
+    for _ in 0..jobs {
+        let id = tokio::time::timeout(4 * PATIENCE, ends.recv()).await.expect("a job never ended").unwrap();
+        assert!(seen.insert(id), "some ran twice");
+    }
+    for worker in workers {
+        worker.shutdown().await;
+    }
 }
 
 /// Hands every run to the test, which decides how it continues.

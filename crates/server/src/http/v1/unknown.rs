@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use turnwise_catalogue::{Because, Derived, Reason};
-use turnwise_policy::predictive_queue::experience::{Likely, unknown};
+use turnwise_policy::predictive_queue::experience::Likely;
 use turnwise_policy::predictive_queue::locks::{Mode, Requests};
 use turnwise_protocol::{LikelyLocks, UnknownLocks};
 use turnwise_queue::locks::{Held, Spot};
@@ -32,7 +32,7 @@ pub(super) async fn look(
     // Locks that the job declared itself, or that another catalogue derived, cannot be explained by this catalogue.
     let derived = derived.filter(|derived| derived.requests == job.locks);
     let mut all = Vec::new();
-    for (level, mode) in unknown(&job.locks) {
+    for (level, mode) in job.locks.unknown() {
         let because = derived.as_ref().and_then(|derived| because(derived, level, mode));
         let found = likely.iter().position(|likely| likely.level == level && likely.mode == mode);
         all.push(UnknownLocks {
