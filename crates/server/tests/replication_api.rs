@@ -287,8 +287,12 @@ async fn scheduler_jobs_come_in_pages_with_every_field() {
         "start_time",
         "target",
         "user",
+        "why",
     ];
     assert_eq!(names(&job), fields);
+    // The reason is that of `/v1/jobs/replication/ID/why`.
+    assert_eq!(job["why"]["reason"], json!("backoff"));
+    assert!(job["why"]["sentence"].as_str().unwrap().starts_with("Waits until"), "{}", job["why"]);
     assert_eq!((&job["user"], &job["database"]), (&json!("jan"), &json!("_replicator")));
     let history = job["history"].as_array().unwrap();
     let kinds: Vec<&str> = history.iter().map(|event| event["type"].as_str().unwrap()).collect();

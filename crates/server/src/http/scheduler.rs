@@ -10,6 +10,7 @@ use turnwise_store::Transaction;
 
 use super::answer::{Batch, Pieces, in_pieces, ok};
 use super::error::{ApiError, internal};
+use super::v1::why;
 use super::{App, Call};
 
 /// Default number of jobs in a response of `_scheduler/jobs`, as in CouchDB.
@@ -97,7 +98,13 @@ async fn write_jobs(
 pub(super) async fn job(app: &App, id: &str) -> Result<Response, ApiError> {
     let tx = app.store.begin().await?;
     match jobs::get(&tx, &app.keys, JOB_TYPE, id).await? {
-        Some(job) if is_scheduled(&job) => Ok(ok(&shown_job(app, &tx, &mut Nodes::default(), &job).await?)),
+        Some(job) if is_scheduled(&job) => {
+            let mut shown = shown_job(app, &tx, &mut Nodes::default(), &job).await?;
+            if let Some((reason, sentence)) = why::waits(app, &tx, job).await? {
+                shown["why"] = json!({ "reason": reason, "sentence": sentence });
+            }
+            Ok(ok(&shown))
+        }
         _ => Err(ApiError::not_found("missing")),
     }
 }

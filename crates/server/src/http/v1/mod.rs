@@ -27,7 +27,7 @@ mod standing;
 mod tenants;
 mod unknown;
 mod view;
-mod why;
+pub(in crate::http) mod why;
 mod workers;
 
 use std::panic::AssertUnwindSafe;

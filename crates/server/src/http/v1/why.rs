@@ -16,6 +16,7 @@ use super::error::{Result, V1Error};
 use super::extract::{JobPath, Named, Names};
 use super::standing::{Of, Snapshot, could_run_since};
 use super::{Common, NoJob, decision, locked, place, reason, view};
+use crate::http::error::ApiError;
 use crate::http::{App, answer};
 
 /// Explain why a job waits
@@ -33,6 +34,19 @@ pub(super) async fn why_job(State(app): State<App>, Named(path): Named<JobPath>)
         Some(job) => Ok(answer::ok(&why(&app, &tx, job).await?)),
         None => Err(V1Error::no_job(&path.job_type, &path.id)),
     }
+}
+
+/// Why a job waits; `None` if it runs.
+pub(in crate::http) async fn waits(
+    app: &App,
+    tx: &Transaction,
+    job: Job,
+) -> Result<Option<(Reason, String)>, ApiError> {
+    if job.state() == QueueState::Running {
+        return Ok(None);
+    }
+    let Why { reason, sentence, .. } = why(app, tx, job).await?;
+    Ok(Some((reason, sentence)))
 }
 
 async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
