@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// Any further field of a replication document, `name=JSON`
     #[arg(long = "option", value_name = "NAME=JSON")]
     options: Vec<String>,
-    /// Configuration file. Only its section [replicator] is used: certificates, connections, batches
+    /// Configuration file. Only its `[replicator]` section is used: certificates, connections, batches
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

@@ -1,6 +1,6 @@
 //! Rotation: at its cycles, a worker preempts running jobs for waiting ones.
 //!
-//! The worker charges its jobs, reads the heads of a few queues, calls [`schedule`], and stops the chosen jobs. It starts
+//! The worker charges its jobs, reads the heads of a few queues, calls [`schedule`](fn@schedule), and stops the chosen jobs. It starts
 //! nothing: the next pass fills a free slot with the best waiting job. A job that is stopping counts as gone, so that the next
 //! cycle does not stop another one in its place. Of several workers, each counts only the waiting jobs of its own shard: no two
 //! stop a job for the same one.
