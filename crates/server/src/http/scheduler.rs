@@ -100,8 +100,13 @@ pub(super) async fn job(app: &App, id: &str) -> Result<Response, ApiError> {
     match jobs::get(&tx, &app.keys, JOB_TYPE, id).await? {
         Some(job) if is_scheduled(&job) => {
             let mut shown = shown_job(app, &tx, &mut Nodes::default(), &job).await?;
-            if let Some((reason, sentence)) = why::waits(app, &tx, job).await? {
-                shown["why"] = json!({ "reason": reason, "sentence": sentence });
+            // An extra, without which the response is whole.
+            match why::waits(app, &tx, &job).await {
+                Ok(Some((reason, sentence))) => {
+                    shown["why"] = json!({ "reason": reason, "sentence": sentence });
+                }
+                Ok(None) => {}
+                Err(error) => tracing::debug!(?error, "a job is shown without the reason why it waits"),
             }
             Ok(ok(&shown))
         }

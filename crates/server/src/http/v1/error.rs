@@ -8,14 +8,14 @@ use turnwise_queue::Error as QueueError;
 use turnwise_store::{Error as StoreError, MaybeStoreError};
 
 use crate::http::answer;
-use crate::http::error::{ApiError, retry_later};
+use crate::http::error::retry_later;
 
 /// The result of a handler.
-pub(super) type Result<T, E = V1Error> = std::result::Result<T, E>;
+pub(in crate::http) type Result<T, E = V1Error> = std::result::Result<T, E>;
 
 /// An error response; see [`Error`].
 #[derive(Debug)]
-pub(super) struct V1Error {
+pub(in crate::http) struct V1Error {
     pub status: StatusCode,
     code: &'static str,
     reason: String,
@@ -101,16 +101,6 @@ impl V1Error {
             "repeat the request after a second or more, when the server has restarted",
         );
         Self::new(StatusCode::SERVICE_UNAVAILABLE, codes::UNAVAILABLE, reason, hint)
-    }
-}
-
-/// The same error, in the form that CouchDB's endpoints have.
-impl From<V1Error> for ApiError {
-    fn from(error: V1Error) -> Self {
-        if let Some(cause) = error.cause {
-            return cause.into();
-        }
-        ApiError::new(error.status, error.code, error.reason)
     }
 }
 

@@ -37,7 +37,12 @@ pub(super) fn of_pending(
         None => Reason::StartsNext,
         Some(schedule::Reason::Locked(_)) => Reason::Locked,
         Some(schedule::Reason::LockReserved(_)) => Reason::LockReserved,
-        Some(_) => match explain(&stands) {
+        Some(
+            schedule::Reason::NoRoom
+            | schedule::Reason::OtherShard
+            | schedule::Reason::OtherPass
+            | schedule::Reason::Tried,
+        ) => match explain(&stands) {
             standing::Reason::NoWorker => Reason::NoWorker,
             standing::Reason::StartsNext => Reason::StartsNext,
             standing::Reason::RotatesIn => Reason::RotatesIn,

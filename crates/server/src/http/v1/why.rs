@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::Value;
-use turnwise_protocol::{DocumentWhy, Limited, MAX_COUNTED, Place, Reason, Why, names};
+use turnwise_protocol::{Awaited, DocumentWhy, Limited, MAX_COUNTED, Place, Reason, Why, names};
 use turnwise_queue::{Job, State as QueueState, dependencies, jobs, rate_limits, workers};
 use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_replicator::doc_processor::{self, Nodes, Status};
@@ -16,7 +16,6 @@ use super::error::{Result, V1Error};
 use super::extract::{JobPath, Named, Names};
 use super::standing::{Of, Snapshot, could_run_since};
 use super::{Common, NoJob, decision, locked, place, reason, view};
-use crate::http::error::ApiError;
 use crate::http::{App, answer};
 
 /// Explain why a job waits
@@ -36,32 +35,44 @@ pub(super) async fn why_job(State(app): State<App>, Named(path): Named<JobPath>)
     }
 }
 
-/// Why a job waits; `None` if it runs.
+/// Why a job waits, as a code and as a sentence; `None` if it runs.
 pub(in crate::http) async fn waits(
     app: &App,
     tx: &Transaction,
-    job: Job,
-) -> Result<Option<(Reason, String)>, ApiError> {
+    job: &Job,
+) -> Result<Option<(Reason, String)>> {
     if job.state() == QueueState::Running {
         return Ok(None);
     }
-    let Why { reason, sentence, .. } = why(app, tx, job).await?;
+    let Explanation { reason, sentence, .. } = explain(app, tx, job).await?;
     Ok(Some((reason, sentence)))
 }
 
-async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
+/// The reason for a job's state, and what it was found from.
+struct Explanation {
+    snapshot: Snapshot,
+    reason: Reason,
+    sentence: String,
+    found: Option<place::Found>,
+    node: Option<String>,
+    after: Vec<Awaited>,
+    limited: Option<Limited>,
+    locked: Option<locked::Locked>,
+}
+
+async fn explain(app: &App, tx: &Transaction, job: &Job) -> Result<Explanation> {
     let snapshot = Snapshot::read(app, tx, &job.job_type, Of::Tenant(&job.tenant)).await?;
     let (mut found, mut held, mut node) = (None, None, None);
     let reason = match job.state() {
         QueueState::Pending => {
-            let place = place::find(app, tx, &snapshot, &job).await?;
+            let place = place::find(app, tx, &snapshot, job).await?;
             let Place { in_tenant, overall, .. } = place.place;
-            held = decision::of(app, tx, &snapshot, &job).await?;
+            held = decision::of(app, tx, &snapshot, job).await?;
             let reason = reason::of_pending(&snapshot, held.as_ref(), &job.tenant, in_tenant, overall);
             found = Some(place);
             reason
         }
-        QueueState::Delayed | QueueState::Crashing => reason::of_delayed(&snapshot, &job),
+        QueueState::Delayed | QueueState::Crashing => reason::of_delayed(&snapshot, job),
         QueueState::Running | QueueState::Waiting => {
             if let Some(claim) = job.claim() {
                 let worker = workers::get(tx, &app.keys, &job.job_type, &claim.worker).await?;
@@ -73,15 +84,13 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
         QueueState::Failed => Reason::Failed,
         QueueState::Cancelled => Reason::Cancelled,
     };
-    let locked = locked::look(app, tx, &job).await?;
+    let locked = locked::look(app, tx, job).await?;
     // Without a worker, or if the job must stop, locks are not the cause.
     let is_about_locks = reason != Reason::NoWorker && !job.cancel_requested();
-    let by_locks = locked.as_ref().filter(|_| is_about_locks).and_then(|locked| locked.reason(&job));
+    let by_locks = locked.as_ref().filter(|_| is_about_locks).and_then(|locked| locked.reason(job));
     let reason = by_locks.unwrap_or(reason);
-    let failed = matches!(job.state(), QueueState::Crashing | QueueState::Failed | QueueState::Pending)
-        || job.state() == QueueState::Cancelled;
     let mut after = Vec::new();
-    for awaited in dependencies::unmet(tx, &app.keys, &job).await? {
+    for awaited in dependencies::unmet(tx, &app.keys, job).await? {
         let other = jobs::get(tx, &app.keys, &awaited.job_type, &awaited.id).await?;
         after.push(view::awaits(awaited, other.as_ref()));
     }
@@ -93,10 +102,18 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
     let before = locked.as_ref().zip(held.as_ref()).and_then(|(locked, held)| locked.before(&held.reason));
     let sentence = match (&locked, by_locks, before) {
         (_, None, Some(sentence)) if is_about_locks => sentence,
-        (Some(locked), Some(_), _) => locked.sentence(&job, &reason::runs(&job, node.as_deref())),
+        (Some(locked), Some(_), _) => locked.sentence(job, &reason::runs(job, node.as_deref())),
         _ if reason == Reason::RateLimited => reason::of_limit(limited.as_ref()),
-        _ => reason::sentence(&snapshot, &job, reason, found.as_ref(), node.as_deref(), &after),
+        _ => reason::sentence(&snapshot, job, reason, found.as_ref(), node.as_deref(), &after),
     };
+    Ok(Explanation { snapshot, reason, sentence, found, node, after, limited, locked })
+}
+
+async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
+    let Explanation { snapshot, reason, sentence, mut found, node, after, limited, locked } =
+        explain(app, tx, &job).await?;
+    let failed = matches!(job.state(), QueueState::Crashing | QueueState::Failed | QueueState::Pending)
+        || job.state() == QueueState::Cancelled;
     let locks = match locked {
         Some(locked) => Some(locked.why(app, tx, &snapshot, &job).await?),
         None => None,
