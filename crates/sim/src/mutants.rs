@@ -86,7 +86,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "reports_unseen",
         file: "crates/worker/src/deadlines.rs",
-        find: "            seen.since_us = looked_us;\n",
+        find: "            observation.since_us = observed_us;\n",
         replace: "",
         why: "A run that reports to another server loses its claim as if it had not reported.",
     },
@@ -247,8 +247,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "due_only_with_room",
         file: "crates/worker/src/incarnation/mod.rs",
-        find: "            if look {\n                match",
-        replace: "            look &= !self.is_full();\n            if look {\n                match",
+        find: "            if pass_due {\n                match",
+        replace: "            pass_due &= !self.is_full();\n            if pass_due {\n                match",
         why: "A job whose time has come is not pending while all slots are taken, and no job that runs is stopped for it.",
     },
     Mutant {
@@ -268,21 +268,21 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "empty_queue_stays_empty",
         file: "crates/worker/src/fair_share/waiting.rs",
-        find: "queue.place.is_some() || queue.stamp == Some(stamp)",
-        replace: "queue.place.is_some() || queue.stamp.is_some()",
+        find: "queue.position.is_some() || queue.stamp == Some(stamp)",
+        replace: "queue.position.is_some() || queue.stamp.is_some()",
         why: "A worker that found a tenant's queue empty once ignores this tenant from then on.",
     },
     Mutant {
         name: "end_is_not_charged",
         file: "crates/worker/src/fair_share/mod.rs",
-        find: "        state.charge(&mut turn, now_us);\n        state.fill_up(",
+        find: "        state.charge(&mut charges, now_us);\n        state.fill_up(",
         replace: "        state.fill_up(",
         why: "The time that a job ran since the last cycle is charged to no tenant.",
     },
     Mutant {
         name: "charged_from_its_start_each_time",
         file: "crates/worker/src/fair_share/mod.rs",
-        find: "        turn.charged_us = turn.charged_us.max(now_us);\n",
+        find: "        charges.charged_us = charges.charged_us.max(now_us);\n",
         replace: "",
         why: "A job is charged for the same time repeatedly.",
     },
@@ -380,8 +380,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "no_neighbour_watch",
         file: "crates/worker/src/neighbours.rs",
-        find: "        if seen.still > 0 && worth(seen.still) >= timeout_us {",
-        replace: "        if seen.still > 0 && worth(seen.still) >= timeout_us && timeout_us < 0 {",
+        find: "        if history.unchanged > 0 && time_us(history.unchanged) >= timeout_us {",
+        replace: "        if history.unchanged > 0 && time_us(history.unchanged) >= timeout_us && timeout_us < 0 {",
         why: "No process takes back the jobs of a dead worker.",
     },
     Mutant {
@@ -394,8 +394,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "live_workers_removed",
         file: "crates/worker/src/neighbours.rs",
-        find: "        if seen.still > 0 && worth(seen.still) >= timeout_us {",
-        replace: "        if worth(seen.known) >= timeout_us {",
+        find: "        if history.unchanged > 0 && time_us(history.unchanged) >= timeout_us {",
+        replace: "        if time_us(history.known) >= timeout_us {",
         why: "Live workers are removed.",
     },
     Mutant {
@@ -409,7 +409,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "grace_for_ever",
         file: "crates/worker/src/run.rs",
         find: "            () = grace => {",
-        replace: "            () = grace, if self.held.id.is_empty() => {",
+        replace: "            () = grace, if self.job.id.is_empty() => {",
         why: "A handler that does not stop holds up its cancellation and its worker's shutdown for ever.",
     },
     Mutant {
@@ -436,7 +436,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "leftovers_forgotten",
         file: "crates/worker/src/claimer.rs",
-        find: "            left = self.leftovers.overdue() => self.overdue = left,\n",
+        find: "            expired = self.skipped_jobs.expired() => self.expired = expired,\n",
         replace: "            () = std::future::pending() => {}\n",
         why: "A job whose part belongs to a full worker waits until another job becomes pending.",
     },

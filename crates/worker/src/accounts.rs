@@ -21,13 +21,13 @@ use turnwise_store::Store;
 
 use crate::FairRules;
 use crate::external::MAX_EXTERNAL_SLOTS;
-use crate::fair_share::{FairShare, Turn};
+use crate::fair_share::{FairShare, RunCharges};
 
 /// The maximum number of job types with an account. Beyond it, accounts without runs are dropped, and read again when
 /// needed.
 const MAX_TYPES: usize = 1_000;
 /// The time between two updates of what long runs have cost, in µs.
-const TEND_US: i64 = 1_000_000;
+const MAINTAIN_US: i64 = 1_000_000;
 /// The time between two sweeps for runs that have ended elsewhere, in µs. A sweep covers only workers with runs that
 /// have lasted as long. Workers that request jobs here are compared at each response.
 const SWEEP_US: i64 = 5_000_000;
@@ -52,7 +52,7 @@ pub(crate) struct Account {
 struct Runs {
     /// By worker and claim.
     running: BTreeMap<(String, u64), Run>,
-    tended_us: i64,
+    maintained_us: i64,
     swept_us: i64,
     /// The last worker that a sweep covered.
     swept: String,
@@ -60,7 +60,7 @@ struct Runs {
 
 /// A run of a job.
 struct Run {
-    turn: Turn,
+    charges: RunCharges,
     ending: Option<Ending>,
 }
 
@@ -73,11 +73,11 @@ struct Ending {
 
 /// What this server knows of a run whose end it is about to record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Known {
-    Not,
-    Runs,
+pub(crate) enum RunStatus {
+    Unknown,
+    Running,
     /// An earlier attempt to record its end had an unknown outcome.
-    Tried,
+    EndTried,
 }
 
 impl Accounts {
@@ -96,9 +96,9 @@ impl Accounts {
         account
     }
 
-    /// The types that need `tend`: they have running jobs, or the charges of other workers were never read.
+    /// The types that need `maintain`: they have running jobs, or the charges of other workers were never read.
     pub fn types(&self) -> Vec<String> {
-        let is_busy = |runs: &Runs| !runs.running.is_empty() || runs.tended_us == 0;
+        let is_busy = |runs: &Runs| !runs.running.is_empty() || runs.maintained_us == 0;
         let by_type = self.by_type();
         let busy = by_type.iter().filter(|(_, account)| is_busy(&account.runs()));
         busy.map(|(job_type, _)| job_type.clone()).collect()
@@ -127,7 +127,7 @@ impl Runs {
         let behind = self.running.range((Excluded(swept.clone()), Unbounded));
         let mut found: Vec<(String, Vec<u64>)> = Vec::new();
         for ((worker, _), run) in behind.chain(self.running.range(..=swept)) {
-            let is_long = now_us.saturating_sub(run.turn.started_us) >= SWEEP_US;
+            let is_long = now_us.saturating_sub(run.charges.started_us) >= SWEEP_US;
             if is_long && found.last().is_none_or(|(last, _)| last != worker) {
                 if found.len() == SWEEP_WORKERS {
                     break;
@@ -144,13 +144,14 @@ impl Account {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A worker has received a job, perhaps repeatedly. A job of the tenant `left` could start, too, and was skipped
+    /// A worker has received a job, perhaps repeatedly. A job of the tenant `skipped_tenant` could start, too, and was skipped
     /// for its owner.
-    pub fn given(&self, worker: &str, job: &Job, left: Option<&str>) {
+    pub fn given(&self, worker: &str, job: &Job, skipped_tenant: Option<&str>) {
         let (Some(claim), Some(started_us)) = (job.claim(), job.started_us) else { return };
         let mut runs = self.runs();
         let run = (worker.to_owned(), claim.number);
-        let start = || Run { turn: self.fair.start(&job.tenant, left, false, started_us), ending: None };
+        let start =
+            || Run { charges: self.fair.start(&job.tenant, skipped_tenant, false, started_us), ending: None };
         runs.running.entry(run).or_insert_with(start);
     }
 
@@ -160,13 +161,13 @@ impl Account {
     }
 
     /// This server is about to record the end of a run.
-    pub fn ends(&self, worker: &str, claim: u64, by_itself: bool, now_us: i64) -> Known {
+    pub fn ends(&self, worker: &str, claim: u64, by_itself: bool, now_us: i64) -> RunStatus {
         match self.runs().running.get_mut(&(worker.to_owned(), claim)) {
-            None => Known::Not,
-            Some(Run { ending: Some(_), .. }) => Known::Tried,
+            None => RunStatus::Unknown,
+            Some(Run { ending: Some(_), .. }) => RunStatus::EndTried,
             Some(run) => {
                 run.ending = Some(Ending { by_itself, at_us: now_us });
-                Known::Runs
+                RunStatus::Running
             }
         }
     }
@@ -181,13 +182,13 @@ impl Account {
     /// This server has recorded the end of a run. Returns whether it knew the run.
     pub fn ended(&self, worker: &str, claim: u64, by_itself: bool) -> bool {
         let run = self.runs().take(worker, claim);
-        run.map(|run| self.fair.end(run.turn, by_itself)).is_some()
+        run.map(|run| self.fair.end(run.charges, by_itself)).is_some()
     }
 
     /// A claim no longer holds its job, and another server or worker has recorded that.
     pub fn ended_elsewhere(&self, worker: &str, claim: u64) {
         if let Some(run) = self.runs().take(worker, claim) {
-            self.fair.abandon(&run.turn);
+            self.fair.abandon(&run.charges);
         }
     }
 
@@ -211,31 +212,31 @@ impl Account {
         for claim in known.iter().filter(|claim| !held.contains(claim)) {
             let Some(run) = self.runs().take(worker, *claim) else { continue };
             match run.ending {
-                Some(Ending { by_itself, at_us }) => self.fair.end_at(run.turn, by_itself, at_us),
-                None => self.fair.abandon(&run.turn),
+                Some(Ending { by_itself, at_us }) => self.fair.end_at(run.charges, by_itself, at_us),
+                None => self.fair.abandon(&run.charges),
             }
         }
     }
 
     /// Updates the account at intervals: reads the charges of other workers, and adds what long runs have cost. A
     /// failed read only makes the shares less exact.
-    pub async fn tend(&self, store: &Store, keys: &Keyspace, job_type: &str) {
-        if let Err(error) = self.try_tend(store, keys, job_type).await {
+    pub async fn maintain(&self, store: &Store, keys: &Keyspace, job_type: &str) {
+        if let Err(error) = self.try_maintain(store, keys, job_type).await {
             tracing::debug!(job_type, %error, "cannot read what tenants were charged");
         }
     }
 
-    async fn try_tend(&self, store: &Store, keys: &Keyspace, job_type: &str) -> Result<()> {
+    async fn try_maintain(&self, store: &Store, keys: &Keyspace, job_type: &str) -> Result<()> {
         self.fair.sync_if_due().await?;
         let now_us = store.runtime().now_us();
         let to_sweep = {
             let mut runs = self.runs();
-            if now_us.saturating_sub(runs.tended_us) < TEND_US {
+            if now_us.saturating_sub(runs.maintained_us) < MAINTAIN_US {
                 return Ok(());
             }
-            runs.tended_us = now_us;
+            runs.maintained_us = now_us;
             for run in runs.running.values_mut() {
-                self.fair.goes_on(&mut run.turn);
+                self.fair.raise_expected_cost(&mut run.charges);
             }
             if now_us.saturating_sub(runs.swept_us) < SWEEP_US {
                 return Ok(());

@@ -8,7 +8,7 @@ use turnwise_queue::Keyspace;
 use turnwise_store::{Result, Store};
 
 use crate::event::Event;
-use crate::pass::{Leftovers, Pass};
+use crate::pass::{Pass, SkippedJobs};
 
 /// A worker's memory between passes over the queue of one job type.
 pub(crate) struct Claimer {
@@ -18,9 +18,9 @@ pub(crate) struct Claimer {
     /// The number of consecutive passes before the next one that had jobs filtered and room left.
     filtered: u32,
     /// Jobs of other shards that were skipped for long enough: the next pass may claim them.
-    overdue: BTreeSet<String>,
+    expired: BTreeSet<String>,
     /// Jobs that are skipped for their owners; after a pause, this worker may claim them.
-    leftovers: Leftovers,
+    skipped_jobs: SkippedJobs,
     /// A job becomes pending.
     wake: Event,
     /// A lock is released, if the locks of some jobs are not free.
@@ -36,8 +36,8 @@ impl Claimer {
             keys,
             job_type: job_type.to_owned(),
             filtered: 0,
-            overdue: BTreeSet::new(),
-            leftovers: Leftovers::default(),
+            expired: BTreeSet::new(),
+            skipped_jobs: SkippedJobs::default(),
             wake: Event::default(),
             lock_wake: Event::default(),
             due: Event::default(),
@@ -50,8 +50,8 @@ impl Claimer {
     }
 
     /// Jobs of other shards that this pass may claim.
-    pub fn overdue(&self) -> &BTreeSet<String> {
-        &self.overdue
+    pub fn expired(&self) -> &BTreeSet<String> {
+        &self.expired
     }
 
     /// The next pass follows at once, and searches further: filters have taken jobs from the last one.
@@ -59,14 +59,14 @@ impl Claimer {
         self.filtered = self.filtered.saturating_add(1);
     }
 
-    /// The next pass searches the head of the queue again. It may claim the `overdue` jobs, whatever their shard.
-    pub fn starts_over(&mut self, overdue: BTreeSet<String>) {
-        (self.filtered, self.overdue) = (0, overdue);
+    /// The next pass searches the head of the queue again. It may claim the `expired` jobs, whatever their shard.
+    pub fn starts_over(&mut self, expired: BTreeSet<String>) {
+        (self.filtered, self.expired) = (0, expired);
     }
 
-    /// The last pass has tried the overdue jobs, or has failed.
-    pub fn has_tried_overdue(&mut self) {
-        self.overdue.clear();
+    /// The last pass has tried the expired jobs, or has failed.
+    pub fn has_tried_expired(&mut self) {
+        self.expired.clear();
     }
 
     /// Sets up what makes the next pass useful. Jobs that the pass has skipped may be claimed after `pause`.
@@ -75,7 +75,7 @@ impl Claimer {
     /// If the store cannot be watched.
     pub async fn wait_after(&mut self, pass: &Pass, pause: Duration) -> Result<()> {
         let runtime = self.store.runtime();
-        self.leftovers.note(pass.left_to_contenders.clone(), || Event::after(runtime, pause));
+        self.skipped_jobs.note(pass.skipped.clone(), || Event::after(runtime, pause));
         self.due = pass.next_due_us.map_or_else(Event::default, |at_us| Event::at(runtime, at_us));
         self.wake = self.store.watch(self.keys.wake(&self.job_type), pass.wake_seen.clone()).await?.into();
         self.lock_wake = match &pass.lock_wake_seen {
@@ -98,7 +98,7 @@ impl Claimer {
             () = self.wake.happens(), if has_room => {}
             () = self.lock_wake.happens(), if has_room => {}
             () = self.due.happens() => {}
-            left = self.leftovers.overdue() => self.overdue = left,
+            expired = self.skipped_jobs.expired() => self.expired = expired,
         }
     }
 }

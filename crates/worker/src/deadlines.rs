@@ -28,31 +28,31 @@ use crate::External;
 use crate::membership::duration_us;
 
 /// The time between two checks.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum number of runs that one read returns.
 const PAGE: usize = 200;
 /// The maximum number of runs that one check reads; the next check continues behind them.
-const MAX_LOOKED: usize = 5_000;
+const MAX_CHECKED: usize = 5_000;
 /// The maximum number of runs that one transaction moves in the index.
 const MOVE_BATCH: usize = 30;
 /// If the clock is off by more than this after a pause, in µs, it has jumped, or the process was suspended.
 const JUMP_US: i64 = 5_000_000;
 /// The number of checks between two removals of runs that have ended elsewhere.
-const PRUNE_LOOKS: u32 = 600;
+const PRUNE_CHECKS: u32 = 600;
 /// The maximum number of remembered runs. Beyond it, all are forgotten and observed again.
-const MAX_SEEN: usize = 500_000;
+const MAX_OBSERVED: usize = 500_000;
 
 /// What this server knows of the runs of external workers that have a timeout.
 #[derive(Default)]
-pub(crate) struct Beats {
+pub(crate) struct RunObservations {
     /// The observed time, in µs: the sum of the pauses between checks.
-    looked_us: AtomicI64,
+    observed_us: AtomicI64,
     /// By type, worker, and claim.
-    seen: Mutex<BTreeMap<(String, String, u64), Seen>>,
+    runs: Mutex<BTreeMap<(String, String, u64), Observation>>,
 }
 
-/// A run as this server has seen it. `since_us` and `begun_us` are times of [`Beats::looked_us`].
-struct Seen {
+/// A run as this server has seen it. `since_us` and `begun_us` are times of [`RunObservations::observed_us`].
+struct Observation {
     /// The time of its last report, as stored.
     updated_us: i64,
     /// When it began, began to wait for a lock, or got one, as stored.
@@ -67,14 +67,14 @@ struct Seen {
     keep_us: i64,
 }
 
-impl Beats {
-    fn seen(&self) -> MutexGuard<'_, BTreeMap<(String, String, u64), Seen>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+impl RunObservations {
+    fn runs(&self) -> MutexGuard<'_, BTreeMap<(String, String, u64), Observation>> {
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The observed time at the end of the current pause: an upper bound for an event that happens now.
     fn next_us(&self) -> i64 {
-        self.looked_us.load(Relaxed).saturating_add(duration_us(LOOK))
+        self.observed_us.load(Relaxed).saturating_add(duration_us(CHECK_INTERVAL))
     }
 
     /// A worker has received a job for the first time.
@@ -86,67 +86,69 @@ impl Beats {
         let now_us = self.next_us();
         let keep_us = timeouts.run_us.max(timeouts.heartbeat_us).unwrap_or(0).saturating_mul(2);
         let (updated_us, changed_us) = (started_us, job.changed_us);
-        let seen = Seen { updated_us, changed_us, since_us: now_us, begun_us: now_us, exact: true, keep_us };
-        self.seen().insert((job.job_type.clone(), worker.to_owned(), claim.number), seen);
+        let observation =
+            Observation { updated_us, changed_us, since_us: now_us, begun_us: now_us, exact: true, keep_us };
+        self.runs().insert((job.job_type.clone(), worker.to_owned(), claim.number), observation);
     }
 
     /// A run has reported.
     pub fn reported(&self, job_type: &str, worker: &str, claim: u64, updated_us: i64) {
         let since_us = self.next_us();
-        let mut all = self.seen();
-        if let Some(seen) = all.get_mut(&(job_type.to_owned(), worker.to_owned(), claim)) {
-            (seen.updated_us, seen.since_us) = (updated_us, since_us);
+        let mut all = self.runs();
+        if let Some(observation) = all.get_mut(&(job_type.to_owned(), worker.to_owned(), claim)) {
+            (observation.updated_us, observation.since_us) = (updated_us, since_us);
         }
     }
 
     /// A run has ended, or was taken back.
     pub fn ended(&self, job_type: &str, worker: &str, claim: u64) {
-        self.seen().remove(&(job_type.to_owned(), worker.to_owned(), claim));
+        self.runs().remove(&(job_type.to_owned(), worker.to_owned(), claim));
     }
 
     /// The time that a run has left, and whether that is exact; or the timeout that it exceeded. For a run that is seen
     /// for the first time, `now_us` gives its age, counted from `trusted_from_us` at the earliest: the clock jumped
     /// then.
-    fn look(
+    fn check(
         &self,
         due: &Due,
         now_us: i64,
         trusted_from_us: Option<i64>,
     ) -> std::result::Result<(i64, bool), Over> {
-        let looked_us = self.looked_us.load(Relaxed);
+        let observed_us = self.observed_us.load(Relaxed);
         let key = (due.job_type.clone(), due.claim.worker.clone(), due.claim.number);
-        let mut all = self.seen();
-        if all.len() >= MAX_SEEN && !all.contains_key(&key) {
+        let mut all = self.runs();
+        if all.len() >= MAX_OBSERVED && !all.contains_key(&key) {
             all.clear();
         }
-        let seen = all.entry(key).or_insert_with(|| {
+        let observation = all.entry(key).or_insert_with(|| {
             let begun_us = trusted_from_us.map_or(due.started_us, |from_us| due.started_us.max(from_us));
             let timeouts = due.deadline.timeouts;
-            Seen {
+            Observation {
                 updated_us: due.updated_us,
                 changed_us: due.changed_us,
-                since_us: looked_us,
-                begun_us: looked_us.saturating_sub(now_us.saturating_sub(begun_us).max(0)),
+                since_us: observed_us,
+                begun_us: observed_us.saturating_sub(now_us.saturating_sub(begun_us).max(0)),
                 exact: false,
                 keep_us: timeouts.run_us.max(timeouts.heartbeat_us).unwrap_or(0).saturating_mul(2),
             }
         });
         // Silence begins at the end of a wait, even if the wait began and ended between two checks.
-        if (seen.updated_us, seen.changed_us) != (due.updated_us, due.changed_us) || due.waits {
-            (seen.updated_us, seen.changed_us) = (due.updated_us, due.changed_us);
-            seen.since_us = looked_us;
+        if (observation.updated_us, observation.changed_us) != (due.updated_us, due.changed_us) || due.waits {
+            (observation.updated_us, observation.changed_us) = (due.updated_us, due.changed_us);
+            observation.since_us = observed_us;
         }
-        let silent_us = (!due.waits).then(|| looked_us.saturating_sub(seen.since_us));
-        match due.deadline.timeouts.left_us(looked_us.saturating_sub(seen.begun_us), silent_us) {
-            Some(left) => left.map(|left_us| (left_us, seen.exact)),
+        let silent_us = (!due.waits).then(|| observed_us.saturating_sub(observation.since_us));
+        match due.deadline.timeouts.left_us(observed_us.saturating_sub(observation.begun_us), silent_us) {
+            Some(left) => left.map(|left_us| (left_us, observation.exact)),
             None => Ok((deadlines::MAX_TIMEOUT_US, false)),
         }
     }
 
     fn prune(&self) {
-        let looked_us = self.looked_us.load(Relaxed);
-        self.seen()
-            .retain(|_, seen| looked_us.saturating_sub(seen.since_us.max(seen.begun_us)) <= seen.keep_us);
+        let observed_us = self.observed_us.load(Relaxed);
+        self.runs().retain(|_, observation| {
+            observed_us.saturating_sub(observation.since_us.max(observation.begun_us)) <= observation.keep_us
+        });
     }
 }
 
@@ -163,7 +165,7 @@ pub struct Deadlines {
 
 /// The state of the checks.
 #[derive(Default)]
-struct Looks {
+struct Checks {
     /// The clock's time at the latest check, in µs.
     at_us: i64,
     /// When the clock jumped last, if ever.
@@ -179,77 +181,77 @@ impl Deadlines {
     /// Repeats checks until it is stopped.
     pub async fn run(self, stop: CancellationToken) {
         let runtime = self.store.runtime().clone();
-        let mut looks = Looks { at_us: runtime.now_us(), all: true, ..Looks::default() };
+        let mut checks = Checks { at_us: runtime.now_us(), all: true, ..Checks::default() };
         loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                () = runtime.sleep(LOOK) => {}
+                () = runtime.sleep(CHECK_INTERVAL) => {}
             }
-            self.external.beats.looked_us.fetch_add(duration_us(LOOK), Relaxed);
-            let looked = async {
-                if let Err(error) = self.look(&mut looks).await {
-                    tracing::error!(%error, "cannot look at the deadlines of runs: looks again soon");
+            self.external.run_observations.observed_us.fetch_add(duration_us(CHECK_INTERVAL), Relaxed);
+            let checked = async {
+                if let Err(error) = self.check(&mut checks).await {
+                    tracing::error!(%error, "cannot check the deadlines of runs: tries again soon");
                 }
             };
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                () = looked => {}
+                () = checked => {}
             }
         }
     }
 
     /// One check.
-    async fn look(&self, looks: &mut Looks) -> Result<()> {
+    async fn check(&self, checks: &mut Checks) -> Result<()> {
         let now_us = self.store.runtime().now_us();
-        let passed_us = now_us.saturating_sub(std::mem::replace(&mut looks.at_us, now_us));
-        if passed_us.saturating_sub(duration_us(LOOK)).saturating_abs() > JUMP_US {
-            (looks.trusted_from_us, looks.from, looks.all) = (Some(now_us), None, true);
+        let passed_us = now_us.saturating_sub(std::mem::replace(&mut checks.at_us, now_us));
+        if passed_us.saturating_sub(duration_us(CHECK_INTERVAL)).saturating_abs() > JUMP_US {
+            (checks.trusted_from_us, checks.from, checks.all) = (Some(now_us), None, true);
         }
-        looks.number = looks.number.wrapping_add(1);
-        if looks.number.is_multiple_of(PRUNE_LOOKS) {
-            self.external.beats.prune();
+        checks.number = checks.number.wrapping_add(1);
+        if checks.number.is_multiple_of(PRUNE_CHECKS) {
+            self.external.run_observations.prune();
         }
-        let mut looked = 0;
-        while looked < MAX_LOOKED {
-            let until_us = if looks.all { i64::MAX } else { now_us };
+        let mut checked = 0;
+        while checked < MAX_CHECKED {
+            let until_us = if checks.all { i64::MAX } else { now_us };
             let tx = self.store.begin().await?;
-            let (page, next) = deadlines::due(&tx, &self.keys, looks.from.take(), until_us, PAGE).await?;
+            let (page, next) = deadlines::due(&tx, &self.keys, checks.from.take(), until_us, PAGE).await?;
             drop(tx);
-            looked += PAGE;
-            self.judge(page, now_us, looks.trusted_from_us).await?;
+            checked += PAGE;
+            self.check_page(page, now_us, checks.trusted_from_us).await?;
             match next {
-                Some(next) => looks.from = Some(next),
+                Some(next) => checks.from = Some(next),
                 None => {
-                    looks.all = false;
+                    checks.all = false;
                     break;
                 }
             }
         }
         // The check itself took time by the same clock.
-        looks.at_us = self.store.runtime().now_us();
+        checks.at_us = self.store.runtime().now_us();
         Ok(())
     }
 
-    async fn judge(&self, page: Vec<Due>, now_us: i64, trusted_from_us: Option<i64>) -> Result<()> {
+    async fn check_page(&self, page: Vec<Due>, now_us: i64, trusted_from_us: Option<i64>) -> Result<()> {
         let mut moved: Vec<(Due, i64)> = Vec::new();
         for due in page {
             let timeouts = due.deadline.timeouts;
-            let (left_us, exact) = match self.external.beats.look(&due, now_us, trusted_from_us) {
+            let (left_us, exact) = match self.external.run_observations.check(&due, now_us, trusted_from_us) {
                 Ok(left) => left,
                 Err(over) => {
                     self.external.expire(&due, over).await?;
                     continue;
                 }
             };
-            let heard_us = due.updated_us.max(due.changed_us);
-            let silent_us = (!due.waits).then(|| now_us.saturating_sub(heard_us).max(0));
-            let told = timeouts.left_us(now_us.saturating_sub(due.started_us).max(0), silent_us);
-            let at_us = now_us.saturating_add(match told {
+            let sign_us = due.updated_us.max(due.changed_us);
+            let silent_us = (!due.waits).then(|| now_us.saturating_sub(sign_us).max(0));
+            let estimate = timeouts.left_us(now_us.saturating_sub(due.started_us).max(0), silent_us);
+            let at_us = now_us.saturating_add(match estimate {
                 // Known exactly here, or computed from the clocks of the servers that recorded the run.
                 _ if exact => left_us,
-                Some(Ok(told_us)) => told_us,
+                Some(Ok(estimated_us)) => estimated_us,
                 // The entry keeps its place: another server may know the time exactly.
                 _ => 0,
             });
@@ -259,10 +261,10 @@ impl Deadlines {
             }
         }
         let keys = &self.keys;
-        for some in moved.chunks(MOVE_BATCH) {
+        for batch in moved.chunks(MOVE_BATCH) {
             self.store
                 .transact(|tx| async move {
-                    for (due, at_us) in some {
+                    for (due, at_us) in batch {
                         deadlines::postpone(&tx, keys, due, *at_us).await?;
                         // The remaining ones are due, and are read again.
                         if !tx.has_room() {

@@ -20,7 +20,8 @@ pub struct Dependencies {
 impl Dependencies {
     /// Settles, and waits for more, until it is stopped.
     pub async fn run(self, stop: CancellationToken) {
-        keep_up(&self.store, &stop, "cannot tell jobs of ends that they wait for", || self.pass()).await;
+        keep_up(&self.store, &stop, "cannot release jobs whose dependencies have ended", || self.pass())
+            .await;
     }
 
     /// Settles everything, a part of each group in turn, so that no group waits for another one's dependents. Returns a
@@ -33,13 +34,13 @@ impl Dependencies {
         loop {
             let after = last.as_ref();
             // The wake key is read first: work that arrives after this read changes it.
-            let looked = store.transact(|tx| async move {
+            let group_read = store.transact(|tx| async move {
                 let seen = tx.get_with(wake, Isolation::Snapshot).await?;
                 let next = dependencies::next_unsettled(&tx, keys, after).await?;
                 let marked = next.is_none() && rate_limits::mark_rest(&tx, keys).await?;
                 Ok::<_, Error>((seen, next, marked))
             });
-            let (seen, next, marked) = looked.await?;
+            let (seen, next, marked) = group_read.await?;
             done |= marked;
             let Some(group) = next else {
                 // As long as there is progress, the groups that failed are tried again.

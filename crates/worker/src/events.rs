@@ -145,7 +145,7 @@ impl Events {
         match self.store.watch(self.keys.workers_versionstamp(&self.job_type), seen).await {
             Ok(watch) => watch,
             Err(error) => {
-                tracing::error!(%error, "cannot watch the membership: looks again soon");
+                tracing::error!(%error, "cannot watch the membership: tries again soon");
                 self.sleep(ERROR_PAUSE)
             }
         }

@@ -54,7 +54,7 @@ pub(crate) enum Admission {
     /// It may, if this limit has room.
     Admitted(Option<Limit>),
     /// It may not, and is no longer in the queue.
-    SortedOut,
+    Filtered,
 }
 
 impl FilterSet {
@@ -72,12 +72,12 @@ impl FilterSet {
         id: &str,
         now_us: i64,
     ) -> Result<Admission> {
-        let Some(job) = jobs::peek(tx, keys, job_type, id).await? else { return Ok(Admission::SortedOut) };
+        let Some(job) = jobs::peek(tx, keys, job_type, id).await? else { return Ok(Admission::Filtered) };
         let options: Json = match self.rules.ask_for_options() {
             true => serde_json::from_str(jobs::options(tx, keys, &job).await?.get()).unwrap_or(Json::Null),
             false => Json::Null,
         };
-        match self.judge(&job, &options) {
+        match self.verdict(&job, &options) {
             Verdict::Accept => return Ok(Admission::Admitted(None)),
             Verdict::RateLimit(rule) => return Ok(Admission::Admitted(rule.rate_limit())),
             Verdict::Pause(rule) => {
@@ -89,10 +89,10 @@ impl FilterSet {
                 filters::reject(tx, keys, job_type, id, &reason, now_us).await?;
             }
         }
-        Ok(Admission::SortedOut)
+        Ok(Admission::Filtered)
     }
 
-    fn judge(&self, job: &Job, options: &Json) -> Verdict<'_> {
+    fn verdict(&self, job: &Job, options: &Json) -> Verdict<'_> {
         let option = |path: &[String]| find(options, path);
         self.rules.judge(&Subject {
             id: &job.id,

@@ -90,7 +90,7 @@ impl JobContext {
     /// the next rotation, for a tenant with a deficit. Other jobs are not affected. Calls are cheap: make one at every
     /// change.
     pub fn idle(&self, idle: bool) {
-        self.idle.say(idle);
+        self.idle.set(idle);
     }
 
     /// Reports the job's progress. Calls are cheap: the worker writes the latest report at intervals, and at the end.
@@ -113,23 +113,23 @@ impl JobContext {
 pub(crate) struct Idle {
     is_idle: Arc<AtomicBool>,
     /// Shared by all runs of a worker.
-    news: Arc<Notify>,
+    became_idle: Arc<Notify>,
 }
 
 impl Idle {
-    /// The idle state of a run; notifies `news` when the run becomes idle.
-    pub fn of(news: &Arc<Notify>) -> Self {
-        Idle { is_idle: Arc::default(), news: news.clone() }
+    /// The idle state of a run; notifies `became_idle` when the run becomes idle.
+    pub fn of(became_idle: &Arc<Notify>) -> Self {
+        Idle { is_idle: Arc::default(), became_idle: became_idle.clone() }
     }
 
     pub fn is_idle(&self) -> bool {
         self.is_idle.load(Relaxed)
     }
 
-    fn say(&self, idle: bool) {
+    fn set(&self, idle: bool) {
         // A run that becomes busy wakes no loop.
         if !self.is_idle.swap(idle, Relaxed) && idle {
-            self.news.notify_one();
+            self.became_idle.notify_one();
         }
     }
 }

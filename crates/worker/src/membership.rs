@@ -83,7 +83,7 @@ pub(crate) async fn remove(
     worker: &str,
     why: Removal,
     max_history: usize,
-    tell: impl Fn(&[GivenBack]),
+    report: impl Fn(&[GivenBack]),
 ) -> Result<()> {
     loop {
         let now_us = store.runtime().now_us();
@@ -93,7 +93,7 @@ pub(crate) async fn remove(
                 workers::remove_some(context, worker, why, REMOVE_BATCH).await
             })
             .await?;
-        tell(&removed.given_back);
+        report(&removed.given_back);
         if removed.done {
             return Ok(());
         }
@@ -121,7 +121,7 @@ pub(crate) async fn remove_dead_and(
     worker: &str,
     seen: Health,
     max_history: usize,
-    tell: impl Fn(&[GivenBack]),
+    report: impl Fn(&[GivenBack]),
 ) {
     tracing::warn!(worker, job_type, "misses its heartbeats: it is removed, and its jobs are taken away");
     loop {
@@ -140,7 +140,7 @@ pub(crate) async fn remove_dead_and(
             .await;
         match removed {
             Ok(removed) => {
-                tell(&removed.given_back);
+                report(&removed.given_back);
                 if removed.done {
                     return;
                 }

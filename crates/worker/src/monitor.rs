@@ -42,7 +42,7 @@ impl Default for MonitorOptions {
 
 /// State that is kept from one check to the next.
 #[derive(Default)]
-struct Seen {
+struct MonitorState {
     types: BTreeMap<String, Observations>,
     /// The number of attempted commits at the last check.
     commits: u64,
@@ -65,7 +65,7 @@ impl Monitor {
     /// Removes workers that miss their heartbeats, until it is stopped.
     pub async fn run(self, stop: CancellationToken) {
         let runtime = self.store.runtime().clone();
-        let mut seen = Seen::default();
+        let mut state = MonitorState::default();
         loop {
             tokio::select! {
                 biased;
@@ -73,8 +73,8 @@ impl Monitor {
                 () = runtime.sleep(self.options.get().interval) => {}
             }
             let removed = async {
-                if let Err(error) = self.look(&mut seen).await {
-                    tracing::error!(%error, "cannot look after the workers: looks again soon");
+                if let Err(error) = self.check(&mut state).await {
+                    tracing::error!(%error, "cannot check the workers: tries again soon");
                 }
             };
             tokio::select! {
@@ -86,14 +86,14 @@ impl Monitor {
     }
 
     /// Checks all workers once, and removes the dead.
-    async fn look(&self, seen: &mut Seen) -> Result<()> {
+    async fn check(&self, state: &mut MonitorState) -> Result<()> {
         let keys = &self.keys;
         let MonitorOptions { interval, max_history } = self.options.get();
-        if self.nobody_can_ping(seen, interval) {
-            seen.types.clear();
+        if self.no_worker_can_ping(state, interval) {
+            state.types.clear();
             return Ok(());
         }
-        let types = &mut seen.types;
+        let types = &mut state.types;
         let by_type = self.workers().await?;
         types.retain(|name, _| by_type.contains_key(name));
         for (job_type, workers) in by_type {
@@ -103,8 +103,8 @@ impl Monitor {
                 (worker.clone(), Health { timeout_us, ..*health })
             });
             let observations = types.entry(job_type.clone()).or_insert_with(|| Observations::new(interval));
-            let looks = observations.look(patient.collect());
-            for ((worker, health), (_, _, condition)) in workers.into_iter().zip(looks) {
+            let checked = observations.check(patient.collect());
+            for ((worker, health), (_, _, condition)) in workers.into_iter().zip(checked) {
                 if condition == Condition::Dead {
                     // A worker inside a process charges its own runs.
                     let charge = |runs: &[GivenBack]| {
@@ -116,15 +116,15 @@ impl Monitor {
                 }
             }
         }
-        self.external.tend().await;
+        self.external.maintain().await;
         Ok(())
     }
 
     /// Whether no commit has succeeded here for an interval, although some were tried. A full store may still answer
     /// reads: then no counter moves, and no worker is dead.
-    fn nobody_can_ping(&self, seen: &mut Seen, interval: Duration) -> bool {
+    fn no_worker_can_ping(&self, state: &mut MonitorState, interval: Duration) -> bool {
         let commits = self.store.counters().commits;
-        let tried = std::mem::replace(&mut seen.commits, commits) != commits;
+        let tried = std::mem::replace(&mut state.commits, commits) != commits;
         let StoreCondition::Failing { since_us, .. } = self.store.condition() else { return false };
         tried && self.store.runtime().now_us().saturating_sub(since_us) >= duration_us(interval)
     }

@@ -37,13 +37,13 @@ pub(crate) const WIDE_WINDOW: usize = 1_000;
 pub(crate) struct Observations {
     /// The time that a check counts as, in µs.
     interval_us: i64,
-    seen: BTreeMap<String, Seen>,
+    counters: BTreeMap<String, CounterHistory>,
 }
 
-struct Seen {
+struct CounterHistory {
     counter: u64,
     /// Consecutive checks that found the counter unchanged.
-    still: u32,
+    unchanged: u32,
     /// Checks since it was first seen.
     known: u32,
 }
@@ -62,34 +62,38 @@ pub(crate) enum Condition {
 impl Observations {
     /// For a watcher that sleeps `interval` between two checks.
     pub(crate) fn new(interval: Duration) -> Self {
-        Observations { interval_us: duration_us(interval), seen: BTreeMap::new() }
+        Observations { interval_us: duration_us(interval), counters: BTreeMap::new() }
     }
 
     /// Makes one check, at least an interval after the last one. Workers that are not in the list are forgotten.
-    pub(crate) fn look(&mut self, workers: Vec<(String, Health)>) -> Vec<(String, Health, Condition)> {
-        let mut before = std::mem::take(&mut self.seen);
+    pub(crate) fn check(&mut self, workers: Vec<(String, Health)>) -> Vec<(String, Health, Condition)> {
+        let mut before = std::mem::take(&mut self.counters);
         let mut found = Vec::with_capacity(workers.len());
         for (worker, health) in workers {
             let counter = health.counter;
-            let seen = match before.remove(&worker) {
-                Some(seen) if seen.counter == counter => {
-                    Seen { still: seen.still.saturating_add(1), known: seen.known.saturating_add(1), counter }
+            let history = match before.remove(&worker) {
+                Some(history) if history.counter == counter => CounterHistory {
+                    unchanged: history.unchanged.saturating_add(1),
+                    known: history.known.saturating_add(1),
+                    counter,
+                },
+                Some(history) => {
+                    CounterHistory { unchanged: 0, known: history.known.saturating_add(1), counter }
                 }
-                Some(seen) => Seen { still: 0, known: seen.known.saturating_add(1), counter },
-                None => Seen { still: 0, known: 0, counter },
+                None => CounterHistory { unchanged: 0, known: 0, counter },
             };
-            let condition = self.condition(&seen, health.timeout_us);
-            self.seen.insert(worker.clone(), seen);
+            let condition = self.condition(&history, health.timeout_us);
+            self.counters.insert(worker.clone(), history);
             found.push((worker, health, condition));
         }
         found
     }
 
-    fn condition(&self, seen: &Seen, timeout_us: i64) -> Condition {
-        let worth = |looks: u32| self.interval_us.saturating_mul(i64::from(looks));
-        if seen.still > 0 && worth(seen.still) >= timeout_us {
+    fn condition(&self, history: &CounterHistory, timeout_us: i64) -> Condition {
+        let time_us = |checks: u32| self.interval_us.saturating_mul(i64::from(checks));
+        if history.unchanged > 0 && time_us(history.unchanged) >= timeout_us {
             Condition::Dead
-        } else if worth(seen.known) >= timeout_us && worth(seen.still) < timeout_us / 2 {
+        } else if time_us(history.known) >= timeout_us && time_us(history.unchanged) < timeout_us / 2 {
             Condition::Reliable
         } else {
             Condition::Unsure
@@ -98,9 +102,9 @@ impl Observations {
 
     /// Whether every counter is unchanged since the last check.
     pub(crate) fn none_moved(&self, workers: &[(String, Health)]) -> bool {
-        workers
-            .iter()
-            .all(|(worker, health)| self.seen.get(worker).is_some_and(|seen| seen.counter == health.counter))
+        workers.iter().all(|(worker, health)| {
+            self.counters.get(worker).is_some_and(|history| history.counter == health.counter)
+        })
     }
 }
 
@@ -136,27 +140,27 @@ mod tests {
     }
 
     /// One check of workers, named in the order of the ring.
-    fn look(observations: &mut Observations, ring: &[(&str, u64)]) -> Vec<String> {
+    fn check(observations: &mut Observations, ring: &[(&str, u64)]) -> Vec<String> {
         let ring = ring.iter().map(|(id, counter)| ((*id).to_owned(), health(*counter))).collect();
-        mine(observations.look(ring)).into_iter().map(|(worker, _)| worker).collect()
+        mine(observations.check(ring)).into_iter().map(|(worker, _)| worker).collect()
     }
 
-    const NOBODY: [&str; 0] = [];
+    const NONE: [&str; 0] = [];
 
     #[test]
     fn who_stands_still_for_its_timeout_is_dead_and_not_before() {
         let mut observations = observations();
         for _ in 0..3 {
-            assert_eq!(look(&mut observations, &[("a", 7)]), NOBODY);
+            assert_eq!(check(&mut observations, &[("a", 7)]), NONE);
         }
-        assert_eq!(look(&mut observations, &[("a", 7)]), ["a"]);
+        assert_eq!(check(&mut observations, &[("a", 7)]), ["a"]);
     }
 
     #[test]
     fn who_moves_in_time_is_never_dead() {
         let mut observations = observations();
         for n in 0..100 {
-            assert_eq!(look(&mut observations, &[("a", n / 3)]), NOBODY);
+            assert_eq!(check(&mut observations, &[("a", n / 3)]), NONE);
         }
     }
 
@@ -164,31 +168,31 @@ mod tests {
     fn a_timeout_that_is_no_multiple_of_the_interval_is_rounded_up() {
         let mut observations = observations();
         let health = Health { counter: 1, timeout_us: 11 * S, external: false, seen_us: None };
-        let mut looks = 0;
-        while mine(observations.look(vec![("a".into(), health)])).is_empty() {
-            looks += 1;
+        let mut checks = 0;
+        while mine(observations.check(vec![("a".into(), health)])).is_empty() {
+            checks += 1;
         }
-        assert_eq!(looks, 3);
+        assert_eq!(checks, 3);
     }
 
     #[test]
     fn a_worker_that_left_and_another_that_joined_start_from_nothing() {
         let mut observations = observations();
         for _ in 0..3 {
-            look(&mut observations, &[("a", 7)]);
+            check(&mut observations, &[("a", 7)]);
         }
-        assert_eq!(look(&mut observations, &[("b", 7)]), NOBODY);
+        assert_eq!(check(&mut observations, &[("b", 7)]), NONE);
         for _ in 0..3 {
-            assert_eq!(look(&mut observations, &[("a", 7)]), NOBODY);
+            assert_eq!(check(&mut observations, &[("a", 7)]), NONE);
         }
-        assert_eq!(look(&mut observations, &[("a", 7)]), ["a"]);
+        assert_eq!(check(&mut observations, &[("a", 7)]), ["a"]);
     }
 
     #[test]
     fn the_dead_behind_a_reliable_neighbour_are_its_business() {
         let mut observations = observations();
         for n in 0..6 {
-            let found = look(&mut observations, &[("a", 1), ("b", 1), ("c", n), ("d", 1)]);
+            let found = check(&mut observations, &[("a", 1), ("b", 1), ("c", n), ("d", 1)]);
             let expected: &[&str] = if n < 3 { &[] } else { &["a", "b"] };
             assert_eq!(found, expected);
         }
@@ -198,27 +202,27 @@ mod tests {
     fn a_newcomer_shields_nobody_before_it_can_judge_itself() {
         let mut observations = observations();
         for n in 0..3 {
-            look(&mut observations, &[("a", n), ("c", 1)]);
+            check(&mut observations, &[("a", n), ("c", 1)]);
         }
         // "b" joins, and "a" leaves: the new neighbour has not watched "c" for a timeout.
-        assert_eq!(look(&mut observations, &[("b", 0), ("c", 1)]), ["c"]);
+        assert_eq!(check(&mut observations, &[("b", 0), ("c", 1)]), ["c"]);
         for n in 1..3 {
-            assert_eq!(look(&mut observations, &[("b", n), ("c", 1)]), ["c"]);
+            assert_eq!(check(&mut observations, &[("b", n), ("c", 1)]), ["c"]);
         }
-        assert_eq!(look(&mut observations, &[("b", 3), ("c", 1)]), NOBODY);
+        assert_eq!(check(&mut observations, &[("b", 3), ("c", 1)]), NONE);
     }
 
     #[test]
     fn who_is_silent_for_half_of_its_timeout_shields_nobody() {
         let mut observations = observations();
         for n in 0..9 {
-            look(&mut observations, &[("a", n), ("b", n)]);
+            check(&mut observations, &[("a", n), ("b", n)]);
         }
         // Both die, the watcher of "b" a little later.
-        assert_eq!(look(&mut observations, &[("a", 9), ("b", 8)]), NOBODY);
-        assert_eq!(look(&mut observations, &[("a", 9), ("b", 8)]), NOBODY);
-        assert_eq!(look(&mut observations, &[("a", 9), ("b", 8)]), ["b"]);
-        assert_eq!(look(&mut observations, &[("a", 9), ("b", 8)]), ["a", "b"]);
+        assert_eq!(check(&mut observations, &[("a", 9), ("b", 8)]), NONE);
+        assert_eq!(check(&mut observations, &[("a", 9), ("b", 8)]), NONE);
+        assert_eq!(check(&mut observations, &[("a", 9), ("b", 8)]), ["b"]);
+        assert_eq!(check(&mut observations, &[("a", 9), ("b", 8)]), ["a", "b"]);
     }
 
     #[test]
@@ -228,7 +232,7 @@ mod tests {
             counters.iter().zip(0..).map(|(counter, n)| (format!("{n}"), health(*counter))).collect()
         };
         assert!(!observations.none_moved(&ring(&[1, 1])));
-        observations.look(ring(&[1, 1]));
+        observations.check(ring(&[1, 1]));
         assert!(observations.none_moved(&ring(&[1, 1])));
         assert!(!observations.none_moved(&ring(&[1, 2])));
         assert!(!observations.none_moved(&ring(&[1, 1, 1])));
@@ -238,7 +242,7 @@ mod tests {
     fn the_longest_timeout_does_not_overflow() {
         let mut observations = Observations::new(Duration::MAX);
         let health = Health { counter: 1, timeout_us: i64::MAX, external: false, seen_us: None };
-        observations.look(vec![("a".into(), health)]);
-        assert_eq!(mine(observations.look(vec![("a".into(), health)])).len(), 1);
+        observations.check(vec![("a".into(), health)]);
+        assert_eq!(mine(observations.check(vec![("a".into(), health)])).len(), 1);
     }
 }

@@ -53,19 +53,19 @@ pub async fn join_nodes(
 ) -> Result<Joined> {
     check_health_times(options.health_interval, options.health_timeout)?;
     let options = Options { max_jobs: 0, node_options: Some(node), ..options.clone() };
-    let asked = match patience {
+    let bounded_store = match patience {
         Some(patience) => store.impatient(patience),
         None => store.clone(),
     };
     // The clock is set before this process uses any time.
-    clock::compare(&asked, keys).await?;
+    clock::compare(&bounded_store, keys).await?;
     if options.exclusive {
         remove_predecessors(store, keys, NODE_TYPE, &options).await?;
     }
     let (id, started_us) = new_id(store);
     let own = &row(&id, started_us, &options);
     for _ in 0..MAX_NAMESAKES {
-        let namesake = asked
+        let namesake = bounded_store
             .transact(|tx| async move {
                 // This key changes with every node that joins or leaves: of two concurrent starts, one is repeated.
                 tx.get(&keys.workers_versionstamp(NODE_TYPE)).await?;
@@ -82,21 +82,21 @@ pub async fn join_nodes(
             let worker = Worker::registered(store.clone(), keys.clone(), NODE_TYPE, idle, options, id);
             return Ok(Joined::Node(worker));
         };
-        let sign = match (&own.node_options, &namesake.node_options) {
+        let liveness = match (&own.node_options, &namesake.node_options) {
             (Some(own), Some(other)) if own.place.is_some() && own.place == other.place => {
-                replaced(&asked, keys, &namesake).await?
+                replaced(&bounded_store, keys, &namesake).await?
             }
-            _ => sign_of_life(&asked, keys, &namesake).await?,
+            _ => watch_liveness(&bounded_store, keys, &namesake).await?,
         };
-        match sign {
-            Sign::Moved => {
+        match liveness {
+            Liveness::Alive => {
                 let url = namesake.node_options.map(|node| node.url);
                 return Ok(Joined::NameTaken { id: namesake.id, url });
             }
-            Sign::Still(health) => {
+            Liveness::Dead(health) => {
                 remove_dead(store, keys, NODE_TYPE, &namesake.id, health, options.max_history).await;
             }
-            Sign::Gone => {}
+            Liveness::Gone => {}
         }
     }
     Err(Error::Invalid {
@@ -105,23 +105,23 @@ pub async fn join_nodes(
     })
 }
 
-enum Sign {
+enum Liveness {
     /// Its counter has moved: it lives.
-    Moved,
+    Alive,
     /// Its counter has not moved for longer than that of a live node would.
-    Still(Health),
+    Dead(Health),
     /// It has left, or was removed.
     Gone,
 }
 
 /// The node that this process replaces is dead.
-async fn replaced(store: &Store, keys: &Keyspace, node: &workers::Worker) -> Result<Sign> {
-    Ok(look(store, keys, &node.id).await?.map_or(Sign::Gone, |(health, _)| Sign::Still(health)))
+async fn replaced(store: &Store, keys: &Keyspace, node: &workers::Worker) -> Result<Liveness> {
+    Ok(read_health(store, keys, &node.id).await?.map_or(Liveness::Gone, |(health, _)| Liveness::Dead(health)))
 }
 
 /// Watches a node until its counter moves, or has not moved for too long.
-async fn sign_of_life(store: &Store, keys: &Keyspace, node: &workers::Worker) -> Result<Sign> {
-    let Some((health, value)) = look(store, keys, &node.id).await? else { return Ok(Sign::Gone) };
+async fn watch_liveness(store: &Store, keys: &Keyspace, node: &workers::Worker) -> Result<Liveness> {
+    let Some((health, value)) = read_health(store, keys, &node.id).await? else { return Ok(Liveness::Gone) };
     // Its interval is at most half of its timeout.
     let interval = Duration::from_micros(u64::try_from(health.timeout_us / 2).unwrap_or(0));
     tracing::info!(
@@ -137,10 +137,10 @@ async fn sign_of_life(store: &Store, keys: &Keyspace, node: &workers::Worker) ->
             () = moved => false,
             () = &mut deadline => true,
         };
-        match look(store, keys, &node.id).await? {
-            None => return Ok(Sign::Gone),
-            Some((_, now)) if now != value => return Ok(Sign::Moved),
-            Some(_) if late => return Ok(Sign::Still(health)),
+        match read_health(store, keys, &node.id).await? {
+            None => return Ok(Liveness::Gone),
+            Some((_, now)) if now != value => return Ok(Liveness::Alive),
+            Some(_) if late => return Ok(Liveness::Dead(health)),
             // A watch may end early.
             Some(_) => {}
         }
@@ -148,7 +148,7 @@ async fn sign_of_life(store: &Store, keys: &Keyspace, node: &workers::Worker) ->
 }
 
 /// A node's health, decoded and as stored.
-async fn look(store: &Store, keys: &Keyspace, id: &str) -> Result<Option<(Health, Bytes)>> {
+async fn read_health(store: &Store, keys: &Keyspace, id: &str) -> Result<Option<(Health, Bytes)>> {
     store
         .transact(|tx| async move {
             let Some(health) = workers::health(&tx, keys, NODE_TYPE, id).await? else { return Ok(None) };

@@ -20,7 +20,7 @@ use turnwise_store::{Error as StoreError, Transaction};
 
 use crate::Outcome;
 use crate::membership::duration_us;
-use crate::run::{Ended, Held, Shared};
+use crate::run::{ClaimedJob, RunEnd, Shared};
 
 /// The pause before the next attempt to write an end that the store could not commit.
 const END_RETRY: Duration = Duration::from_secs(1);
@@ -33,8 +33,8 @@ const PARKED_SPREAD: Duration = Duration::from_secs(4 * 3600);
 const GROUP: usize = 256;
 
 /// A run that has ended, but is not recorded.
-pub(crate) struct Finished {
-    pub held: Held,
+pub(crate) struct FinishedRun {
+    pub job: ClaimedJob,
     pub outcome: Outcome,
     /// It was preempted.
     pub preempted: bool,
@@ -45,43 +45,45 @@ pub(crate) struct Finished {
 }
 
 /// Retries until the end is written or the claim is lost: no acknowledged end may be lost.
-pub(crate) async fn record(shared: &Shared, finished: Finished, halt: &CancellationToken) -> Ended {
-    let Finished { held, outcome, preempted, info, key } = finished;
+pub(crate) async fn record(shared: &Shared, finished: FinishedRun, halt: &CancellationToken) -> RunEnd {
+    let FinishedRun { job, outcome, preempted, info, key } = finished;
     let ending = match outcome {
         Outcome::Stopped if preempted => Ending::Preempted,
-        outcome => ending(shared, &held, outcome),
+        outcome => ending(shared, &job, outcome),
     };
-    let mut end = Arc::new(End { held, ending, info, key });
+    let mut end = Arc::new(End { job, ending, info, key });
     let mut replaced = false;
     loop {
         let error = match shared.recorder.record(shared, end.clone()).await {
             Ok(()) => {
-                log_failure(shared, &end.held, &end.ending);
-                return Ended::Recorded;
+                log_failure(shared, &end.job, &end.ending);
+                return RunEnd::Recorded;
             }
-            Err(Error::Halt) => return Ended::Halted,
+            Err(Error::Halt) => return RunEnd::Halted,
             Err(error) => error,
         };
-        tracing::error!(job = %end.held.id, %error, "the end of a job could not be written");
+        tracing::error!(job = %end.job.id, %error, "the end of a job could not be written");
         if !is_passing(&error) && !replaced {
             // The record is at fault, not the store: this end can never be written, but another one can.
             let ending = Ending::Failed(format!("the end of the job could not be written: {error}"));
-            end = Arc::new(End { held: end.held.clone(), ending, info: end.info.clone(), key: end.key });
+            end = Arc::new(End { job: end.job.clone(), ending, info: end.info.clone(), key: end.key });
             replaced = true;
             continue;
         }
         tokio::select! {
             biased;
-            () = halt.cancelled() => return Ended::Halted,
+            () = halt.cancelled() => return RunEnd::Halted,
             () = shared.store.runtime().sleep(END_RETRY) => {}
         }
     }
 }
 
-fn log_failure(shared: &Shared, held: &Held, ending: &Ending) {
-    let (job_type, job) = (&shared.job_type, &held.id);
+fn log_failure(shared: &Shared, claimed: &ClaimedJob, ending: &Ending) {
+    let (job_type, job) = (&shared.job_type, &claimed.id);
     match ending {
-        Ending::Crashed { reason, .. } if held.max_attempts.is_some_and(|most| held.attempts + 1 >= most) => {
+        Ending::Crashed { reason, .. }
+            if claimed.max_attempts.is_some_and(|most| claimed.attempts + 1 >= most) =>
+        {
             tracing::warn!(job_type, job, "failed with its last attempt: {reason}");
         }
         Ending::Crashed { reason, crashes, not_before_us } => {
@@ -93,7 +95,7 @@ fn log_failure(shared: &Shared, held: &Held, ending: &Ending) {
     }
 }
 
-fn ending(shared: &Shared, held: &Held, outcome: Outcome) -> Ending {
+fn ending(shared: &Shared, claimed: &ClaimedJob, outcome: Outcome) -> Ending {
     match outcome {
         Outcome::Completed(result) if result.get().len() > MAX_INFO_BYTES => Ending::Failed(format!(
             "its result has {} bytes; at most {MAX_INFO_BYTES} are allowed",
@@ -111,7 +113,7 @@ fn ending(shared: &Shared, held: &Held, outcome: Outcome) -> Ending {
         }
         Outcome::Crashed(reason) => {
             let now_us = shared.store.runtime().now_us();
-            crashed(&shared.tunables.get().backoff, (held.started_us, held.crashes), reason, now_us)
+            crashed(&shared.tunables.get().backoff, (claimed.started_us, claimed.crashes), reason, now_us)
         }
     }
 }
@@ -132,7 +134,7 @@ pub(crate) fn crashed(
 
 /// The end of one run, as it is written.
 struct End {
-    held: Held,
+    job: ClaimedJob,
     ending: Ending,
     info: Option<Box<RawValue>>,
     key: Option<f64>,
@@ -141,25 +143,25 @@ struct End {
 /// Writes the ends of a worker's runs. Ends that arrive during a write share the next transaction.
 #[derive(Default)]
 pub(crate) struct Recorder {
-    waiting: Mutex<VecDeque<Waiting>>,
+    waiting: Mutex<VecDeque<WaitingEnd>>,
     /// The task that holds it writes for all that wait.
     turn: tokio::sync::Mutex<()>,
 }
 
-struct Waiting {
+struct WaitingEnd {
     end: Arc<End>,
     answer: oneshot::Sender<Result<()>>,
 }
 
 impl Recorder {
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<WaitingEnd>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes an end, alone or in a group.
     async fn record(&self, shared: &Shared, end: Arc<End>) -> Result<()> {
         let (answer, mut recorded) = oneshot::channel();
-        self.waiting().push_back(Waiting { end, answer });
+        self.waiting().push_back(WaitingEnd { end, answer });
         loop {
             tokio::select! {
                 biased;
@@ -171,7 +173,7 @@ impl Recorder {
 
     /// Writes the waiting ends, and replies to each.
     async fn write_group(&self, shared: &Shared) {
-        let mut group: VecDeque<Waiting> = {
+        let mut group: VecDeque<WaitingEnd> = {
             let mut waiting = self.waiting();
             let ready = waiting.len().min(GROUP);
             waiting.drain(..ready).collect()
@@ -237,7 +239,7 @@ async fn write(shared: &Shared, ends: &[Arc<End>]) -> Result<Vec<Result<()>>> {
 
 async fn write_one(shared: &Shared, tx: &Transaction, end: &End, now_us: i64) -> Result<()> {
     let (keys, job_type, max_history) = (&shared.keys, &shared.job_type, shared.tunables.get().max_history);
-    let End { held: Held { id, claim, .. }, ending, info, key } = end;
+    let End { job: ClaimedJob { id, claim, .. }, ending, info, key } = end;
     let info = info.as_deref();
     match claims::end(Context::new(tx, keys, job_type, now_us, max_history), id, claim, ending, info, *key)
         .await?

@@ -86,13 +86,13 @@ impl Retention {
     async fn pass(&self, round: &mut Round) -> Result<bool> {
         let (store, keys) = (&self.store, &self.keys);
         let before_us = store.runtime().now_us().saturating_sub(duration_us(self.options.get().retention));
-        let (mut removed, mut looked) = (0, 0);
-        while looked < TYPES_PER_PASS {
+        let (mut removed, mut covered) = (0, 0);
+        while covered < TYPES_PER_PASS {
             let after = round.after.as_deref();
             let types =
                 store.transact(|tx| async move { jobs::types_after(&tx, keys, after, TYPES).await }).await?;
             let is_last = types.len() < TYPES;
-            looked += types.len();
+            covered += types.len();
             for job_type in types {
                 let tx = store.begin().await?;
                 let pruned = jobs::prune(&tx, keys, &job_type, before_us, BATCH).await?;

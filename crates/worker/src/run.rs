@@ -16,9 +16,9 @@ use turnwise_queue::{Claim, Error, Job, Keyspace};
 use turnwise_store::{Runtime, Store};
 
 use crate::handler::Idle;
-use crate::locks::{JobLocks, LockHistory, LockWake, Slots, Waits};
+use crate::locks::{JobLocks, LockHistory, LockWake, Slots, WaitState};
 use crate::membership::join;
-use crate::record::{Finished, Recorder, record};
+use crate::record::{FinishedRun, Recorder, record};
 use crate::{JobContext, JobHandler, Live, Options, Outcome, Tunables};
 
 /// What all runs of a worker share.
@@ -58,7 +58,7 @@ pub(crate) struct Controls {
     /// Counts the worker's jobs that wait for locks.
     pub slots: Arc<Slots>,
     /// Whether this run waits for a lock.
-    pub waits: Arc<Waits>,
+    pub waits: Arc<WaitState>,
     /// Whether the stop is a preemption.
     pub preempted: Arc<AtomicBool>,
     /// The job's sort key once it is pending again, if keys decide.
@@ -83,7 +83,7 @@ impl Controls {
 
 /// Whether a run ended under its claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum RunEnd {
     /// The end is recorded.
     Recorded,
     /// The claim was lost; nothing was written.
@@ -92,7 +92,7 @@ pub(crate) enum Ended {
 
 /// The fields of the claimed job that recording its end needs; the handler has the rest.
 #[derive(Clone)]
-pub(crate) struct Held {
+pub(crate) struct ClaimedJob {
     pub id: String,
     pub claim: Claim,
     pub started_us: Option<i64>,
@@ -102,13 +102,13 @@ pub(crate) struct Held {
     pub timeouts: Timeouts,
 }
 
-impl Held {
+impl ClaimedJob {
     fn new(job: &Job) -> Self {
         let claim = job.claim().cloned().expect("a claimed job has a claim");
         let Job { id, started_us, crashes, attempts, max_attempts, .. } = job;
         let (started_us, crashes, timeouts) = (*started_us, *crashes, job.terms().timeouts);
         let (attempts, max_attempts) = (*attempts, *max_attempts);
-        Held { id: id.clone(), claim, started_us, crashes, attempts, max_attempts, timeouts }
+        ClaimedJob { id: id.clone(), claim, started_us, crashes, attempts, max_attempts, timeouts }
     }
 }
 
@@ -119,12 +119,12 @@ pub(crate) async fn run(
     job_options: Box<RawValue>,
     controls: Controls,
     delay: Duration,
-) -> Ended {
-    let held = Held::new(&job);
+) -> RunEnd {
+    let claimed = ClaimedJob::new(&job);
     let (progress, reports) = watch::channel(None);
     let locks = JobLocks::new(
         shared.clone(),
-        (held.id.clone(), held.claim.clone()),
+        (claimed.id.clone(), claimed.claim.clone()),
         (controls.stop.clone(), controls.halt.clone()),
         (controls.slots.clone(), controls.waits.clone()),
     );
@@ -149,23 +149,23 @@ pub(crate) async fn run(
         }
         handler.run(context).await
     }));
-    let mut run = Run { shared, held, reports, controls };
-    let Some(outcome) = run.supervise(task, delay).await else { return Ended::Halted };
+    let mut run = Run { shared, job: claimed, reports, controls };
+    let Some(outcome) = run.supervise(task, delay).await else { return RunEnd::Halted };
     let info = run.reports.borrow().clone();
-    let Run { shared, held, controls, .. } = run;
+    let Run { shared, job, controls, .. } = run;
     let (preempted, key) = (controls.preempted.load(Relaxed), controls.key());
-    record(&shared, Finished { held, outcome, preempted, info, key }, &controls.halt).await
+    record(&shared, FinishedRun { job, outcome, preempted, info, key }, &controls.halt).await
 }
 
 struct Run {
     shared: Arc<Shared>,
-    held: Held,
+    job: ClaimedJob,
     reports: watch::Receiver<Option<Box<RawValue>>>,
     controls: Controls,
 }
 
 impl Run {
-    /// Waits for the handler's end; the handler begins after `delay`. Meanwhile writes its reports, forwards stop
+    /// WaitState for the handler's end; the handler begins after `delay`. Meanwhile writes its reports, forwards stop
     /// requests, and enforces its timeouts. A run that is idle or waits for a lock need not report. `None` if the claim was
     /// lost.
     async fn supervise(&mut self, mut task: AbortOnDropHandle<Outcome>, delay: Duration) -> Option<Outcome> {
@@ -178,8 +178,8 @@ impl Run {
         let mut reporting = true;
         let mut over = None;
         let timeout = |us: Option<i64>| us.map(|us| Duration::from_micros(us.unsigned_abs()));
-        let heartbeat = timeout(self.held.timeouts.heartbeat_us);
-        let mut run_over = std::pin::pin!(after(&*runtime, timeout(self.held.timeouts.run_us), delay));
+        let heartbeat = timeout(self.job.timeouts.heartbeat_us);
+        let mut run_over = std::pin::pin!(after(&*runtime, timeout(self.job.timeouts.run_us), delay));
         let mut silent = std::pin::pin!(after(&*runtime, heartbeat, delay));
         let mut was_idle = false;
         loop {
@@ -206,11 +206,11 @@ impl Run {
                     was_idle = false;
                 }
                 () = &mut interval, if !due => due = true,
-                Some(run_us) = async { run_over.as_mut().await; self.held.timeouts.run_us } => {
+                Some(run_us) = async { run_over.as_mut().await; self.job.timeouts.run_us } => {
                     over = Some(Over::Run(run_us));
                     break;
                 }
-                Some(heartbeat_us) = async { silent.as_mut().await; self.held.timeouts.heartbeat_us } => {
+                Some(heartbeat_us) = async { silent.as_mut().await; self.job.timeouts.heartbeat_us } => {
                     // When an idle run became busy is not known.
                     let may_rest = std::mem::replace(&mut was_idle, self.controls.idle.is_idle());
                     let rested = was_idle || may_rest || self.controls.waits.now();
@@ -239,7 +239,7 @@ impl Run {
             }
             ended = &mut task => outcome(ended),
             () = grace => {
-                tracing::warn!(job = %self.held.id, "did not stop within its grace period: aborted");
+                tracing::warn!(job = %self.job.id, "did not stop within its grace period: aborted");
                 self.abort(task).await
             }
         };
@@ -261,7 +261,7 @@ impl Run {
             biased;
             ended = &mut task => ended.unwrap_or(Outcome::Stopped),
             () = self.shared.store.runtime().sleep(stop_grace) => {
-                tracing::error!(job = %self.held.id, "blocks its thread: given up, and its thread with it");
+                tracing::error!(job = %self.job.id, "blocks its thread: given up, and its thread with it");
                 Outcome::Crashed(format!(
                     "did not stop within {stop_grace:?}, and could not be aborted in as long again: its handler blocks its thread"
                 ))
@@ -270,9 +270,9 @@ impl Run {
     }
 
     /// Writes the latest report. An error means that the claim is lost.
-    async fn write_report(&mut self) -> Result<(), Ended> {
+    async fn write_report(&mut self) -> Result<(), RunEnd> {
         let Some(info) = self.reports.borrow_and_update().clone() else { return Ok(()) };
-        let (shared, id, claim, info) = (&self.shared, &self.held.id, &self.held.claim, &info);
+        let (shared, id, claim, info) = (&self.shared, &self.job.id, &self.job.claim, &info);
         let now_us = shared.store.runtime().now_us();
         let answer = shared
             .store
@@ -283,7 +283,7 @@ impl Run {
         match answer {
             Ok(Answer::Continue) => {}
             Ok(Answer::Cancel) => self.controls.stop.cancel(),
-            Err(Error::Halt) => return Err(Ended::Halted),
+            Err(Error::Halt) => return Err(RunEnd::Halted),
             // The next report, or the end, retries.
             Err(error) => tracing::warn!(job = %id, %error, "progress could not be written"),
         }

@@ -51,14 +51,13 @@ impl External {
         // The time is over, and this pass is the last.
         let mut last = false;
         loop {
-            let released = self.reserved.released();
+            let job_released = self.passes.job_released();
             let shard = self.shard(job_type).await?;
-            let given = self.give(job_type, worker, (received, limit), shard, &claimer).await?;
-            let (pass, numbered) = match given {
-                Given::Jobs { jobs, .. } => return Ok(jobs),
-                Given::Nothing { pass, .. }
-                    if (pass.filtered || pass.more && pass.left_to_contenders.is_empty())
-                        && !leave.is_cancelled() =>
+            let delivery = self.deliver(job_type, worker, (received, limit), shard, &claimer).await?;
+            let (pass, numbered) = match delivery {
+                Delivery::Jobs { jobs, .. } => return Ok(jobs),
+                Delivery::Nothing { pass, .. }
+                    if (pass.filtered || pass.more && pass.skipped.is_empty()) && !leave.is_cancelled() =>
                 {
                     if pass.filtered {
                         claimer.searches_further();
@@ -66,8 +65,8 @@ impl External {
                     continue;
                 }
                 _ if last => return Ok(Vec::new()),
-                Given::NoSlot { numbered } => (None, numbered),
-                Given::Nothing { pass, numbered } => (Some(pass), numbered),
+                Delivery::NoSlot { numbered } => (None, numbered),
+                Delivery::Nothing { pass, numbered } => (Some(pass), numbered),
             };
             // A claim of another request for the same worker, whose response may be lost.
             let claimed_elsewhere =
@@ -100,12 +99,12 @@ impl External {
                 () = leave.cancelled() => return Ok(Vec::new()),
                 () = claimer.woken(true) => {}
                 () = claimed_elsewhere => {}
-                () = released, if pass.left_to_others => {}
+                () = job_released, if pass.all_in_other_passes => {}
                 // A request does not end empty while there are jobs: a caller that does not wait would only get its
                 // shard.
-                () = &mut deadline => match pass.left_to_contenders.is_empty() {
+                () = &mut deadline => match pass.skipped.is_empty() {
                     false => {
-                        claimer.starts_over(pass.left_to_contenders);
+                        claimer.starts_over(pass.skipped);
                         last = true;
                     }
                     true => return Ok(Vec::new()),
@@ -115,28 +114,28 @@ impl External {
     }
 
     /// One attempt to find jobs.
-    async fn give(
+    async fn deliver(
         &self,
         job_type: &str,
         worker: &str,
         (received, limit): (u64, usize),
         shard: Shard,
         claimer: &Claimer,
-    ) -> Result<Given> {
+    ) -> Result<Delivery> {
         let random = self.store.runtime().random();
         let (store, keys, options) = (&self.store, &self.keys, self.options.get());
         let ExternalOptions { max_history, backoff, on_lost, .. } = options;
         let timeouts = options.timeouts.get(job_type).copied().unwrap_or_default();
         let (queue, terms) = (&*options.queue, Terms { backoff, on_lost, timeouts });
         // Held until the commit: after it, every pass sees that the jobs are no longer pending.
-        let hold = &self.reserved.hold();
+        let pass_jobs = &self.passes.begin_pass();
         let account = self.account(job_type);
-        account.tend(store, keys, job_type).await;
+        account.maintain(store, keys, job_type).await;
         let fair = &account.fair;
         let lock_history = &*self.lock_history;
         let known = account.known(worker);
         let failed = &AtomicU32::new(0);
-        let given = store
+        let delivery = store
             .transact(|tx| async move {
                 let failed = failed.fetch_add(1, Relaxed);
                 let row = workers::get(&tx, keys, job_type, worker).await?.ok_or(Error::Halt)?;
@@ -151,12 +150,12 @@ impl External {
                 // outcome, or of a request to another server, whose response may be lost.
                 let numbered = tx.get(&keys.claim_number(job_type, worker)).await?;
                 if !again.is_empty() {
-                    let mut given = Vec::with_capacity(again.len());
+                    let mut jobs = Vec::with_capacity(again.len());
                     for job in again {
                         let options = jobs::options(&tx, keys, &job).await?;
-                        given.push(accepted(job, options));
+                        jobs.push(accepted(job, options));
                     }
-                    return Ok((Given::Jobs { jobs: given, pass: None }, None));
+                    return Ok((Delivery::Jobs { jobs, pass: None }, None));
                 }
                 let held = claims::numbers(&tx, keys, job_type, worker, 2 * row.slots).await?;
                 let mut running = held.len();
@@ -166,9 +165,9 @@ impl External {
                 }
                 let max_jobs = row.slots.min(running.saturating_add(limit.min(MAX_ACCEPTED)));
                 if max_jobs <= running {
-                    return Ok((Given::NoSlot { numbered }, Some(held)));
+                    return Ok((Delivery::NoSlot { numbered }, Some(held)));
                 }
-                let (numbers, hold) = (Numbers::Stored, Some(hold));
+                let (numbers, pass_jobs) = (Numbers::Stored, Some(pass_jobs));
                 let claimant = Claimant {
                     job_type,
                     worker,
@@ -179,7 +178,7 @@ impl External {
                     fair,
                     queue,
                     lock_history,
-                    hold,
+                    pass_jobs,
                     shard,
                     claimer,
                     random,
@@ -188,40 +187,40 @@ impl External {
                 };
                 let mut pass = pass(&tx, keys, claimant, store.runtime().now_us()).await?;
                 if pass.claimed.is_empty() {
-                    return Ok((Given::Nothing { pass, numbered }, Some(held)));
+                    return Ok((Delivery::Nothing { pass, numbered }, Some(held)));
                 }
                 let claimed = pass.claimed.drain(..);
                 let jobs = claimed.map(|(job, options)| accepted(job, options)).collect();
-                Ok::<_, Error>((Given::Jobs { jobs, pass: Some(pass) }, Some(held)))
+                Ok::<_, Error>((Delivery::Jobs { jobs, pass: Some(pass) }, Some(held)))
             })
             .await;
-        let given = given.map(|(given, held)| {
+        let delivery = delivery.map(|(delivery, held)| {
             if let Some(held) = held {
                 // Drops the runs whose ends another server has recorded.
                 account.compare(worker, &known, &held);
             }
-            given
+            delivery
         });
-        match &given {
-            Ok(Given::Jobs { jobs, pass }) => {
+        match &delivery {
+            Ok(Delivery::Jobs { jobs, pass }) => {
                 if let Some(pass) = pass {
                     fair.drained(&pass.drained, pass.wake_seen.as_ref());
-                    jobs.iter().for_each(|accepted| self.beats.given(worker, &accepted.job));
+                    jobs.iter().for_each(|accepted| self.run_observations.given(worker, &accepted.job));
                 }
-                let left = pass.as_ref().and_then(|pass| pass.first_left.as_deref());
+                let skipped_tenant = pass.as_ref().and_then(|pass| pass.first_skipped_tenant.as_deref());
                 for accepted in jobs {
-                    account.given(worker, &accepted.job, left);
+                    account.given(worker, &accepted.job, skipped_tenant);
                 }
             }
             Err(Error::Halt) => account.left(worker),
             Ok(_) | Err(_) => {}
         }
-        given
+        delivery
     }
 }
 
 /// The result of one attempt to find jobs.
-enum Given {
+enum Delivery {
     Jobs { jobs: Vec<Accepted>, pass: Option<Pass> },
     Nothing { pass: Pass, numbered: Option<Bytes> },
     NoSlot { numbered: Option<Bytes> },

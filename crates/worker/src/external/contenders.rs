@@ -25,7 +25,7 @@ impl External {
             names.insert(place, me.clone());
         }
         let all = (names.len() < MAX_CONTENDERS).then(|| names.iter().cloned().collect());
-        self.account(job_type).fair.know_members(all);
+        self.account(job_type).fair.set_members(all);
         let names = self.contenders.learn(job_type, now_us, names);
         Ok(Shard::new(&names, &me, now_us))
     }
@@ -34,11 +34,11 @@ impl External {
 /// The contenders for each type's queue, as recently read.
 #[derive(Default)]
 pub(super) struct Contenders {
-    by_type: Mutex<BTreeMap<String, Found>>,
+    by_type: Mutex<BTreeMap<String, CachedNames>>,
 }
 
 /// When they were read, in µs, and their names.
-type Found = (i64, Arc<[String]>);
+type CachedNames = (i64, Arc<[String]>);
 
 /// The maximum number of types with remembered contenders; beyond it, they are read more often.
 const MAX_KNOWN_TYPES: usize = 1_000;
@@ -46,9 +46,9 @@ const MAX_KNOWN_TYPES: usize = 1_000;
 impl Contenders {
     fn known(&self, job_type: &str, now_us: i64, ttl_us: i64) -> Option<Arc<[String]>> {
         let by_type = self.by_type.lock().unwrap_or_else(PoisonError::into_inner);
-        let (found_us, names) = by_type.get(job_type)?;
+        let (read_us, names) = by_type.get(job_type)?;
         // A clock that was set back makes the entry old, too.
-        (0..ttl_us).contains(&now_us.saturating_sub(*found_us)).then(|| names.clone())
+        (0..ttl_us).contains(&now_us.saturating_sub(*read_us)).then(|| names.clone())
     }
 
     fn learn(&self, job_type: &str, now_us: i64, names: Vec<String>) -> Arc<[String]> {

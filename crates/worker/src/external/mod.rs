@@ -24,11 +24,11 @@ use turnwise_queue::workers::{GivenBack, Removal};
 use turnwise_queue::{Claim, Context, DEFAULT_MAX_HISTORY, Error, Job, Keyspace, Result, jobs, workers};
 use turnwise_store::Store;
 
-use crate::accounts::{Account, Accounts, Known};
-use crate::deadlines::Beats;
+use crate::accounts::{Account, Accounts, RunStatus};
+use crate::deadlines::RunObservations;
 use crate::locks::{LockHistory, LockWake};
 use crate::membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, duration_us, new_id, remove};
-use crate::pass::Reserved;
+use crate::pass::ConcurrentPasses;
 use crate::record::crashed;
 use crate::{Live, QueueRules};
 use contenders::Contenders;
@@ -84,11 +84,11 @@ pub struct External {
     pub(crate) keys: Keyspace,
     options: Live<ExternalOptions>,
     lines: Arc<Lines>,
-    reserved: Arc<Reserved>,
+    passes: Arc<ConcurrentPasses>,
     contenders: Arc<Contenders>,
     accounts: Arc<Accounts>,
     /// What is known of runs that have a timeout.
-    pub(crate) beats: Arc<Beats>,
+    pub(crate) run_observations: Arc<RunObservations>,
     /// Wakes jobs that wait for locks.
     pub(crate) lock_wake: Arc<LockWake>,
     lock_history: Arc<LockHistory>,
@@ -135,10 +135,10 @@ impl External {
             keys,
             options: options.into(),
             lines: Arc::default(),
-            reserved: Arc::default(),
+            passes: Arc::default(),
             contenders: Arc::default(),
             accounts: Arc::default(),
-            beats: Arc::default(),
+            run_observations: Arc::default(),
             lock_wake,
             lock_history: Arc::default(),
         }
@@ -233,7 +233,7 @@ impl External {
                 |tx| async move { claims::update(&tx, &self.keys, job_type, id, claim, info, now_us).await },
             )
             .await?;
-        self.beats.reported(job_type, worker, number, now_us);
+        self.run_observations.reported(job_type, worker, number, now_us);
         Ok(answer)
     }
 
@@ -254,7 +254,7 @@ impl External {
         let (keys, options, now_us) = (&self.keys, &self.options.get(), self.store.runtime().now_us());
         let account = self.account(job_type);
         let by_itself = !matches!(end, ExternalEnd::Released);
-        let known = account.ends(worker, claim, by_itself, now_us);
+        let status = account.ends(worker, claim, by_itself, now_us);
         let attempts = &AtomicUsize::new(0);
         let (number, claim, end) = (claim, &claim_of(worker, claim), &end);
         let ended = self
@@ -263,9 +263,9 @@ impl External {
                 attempts.fetch_add(1, Relaxed);
                 // If another server gave the job, or this one before a restart, only the record holds what the charge
                 // needs.
-                let unknown = match known {
-                    Known::Runs | Known::Tried => None,
-                    Known::Not => jobs::get(&tx, keys, job_type, id).await?,
+                let unknown = match status {
+                    RunStatus::Running | RunStatus::EndTried => None,
+                    RunStatus::Unknown => jobs::get(&tx, keys, job_type, id).await?,
                 };
                 let ending = match end.clone() {
                     ExternalEnd::Completed(result) => Ending::Completed(result),
@@ -285,29 +285,31 @@ impl External {
             Err(error) => {
                 match error {
                     // Its record is gone, and this server has recorded the end.
-                    Error::Halt if known == Known::Tried => drop(account.ended(worker, number, by_itself)),
+                    Error::Halt if status == RunStatus::EndTried => {
+                        drop(account.ended(worker, number, by_itself));
+                    }
                     Error::Halt => account.ended_elsewhere(worker, number),
-                    Error::Invalid { .. } if known == Known::Runs => account.ends_not(worker, number),
+                    Error::Invalid { .. } if status == RunStatus::Running => account.ends_not(worker, number),
                     // It is unknown whether the end was recorded.
                     Error::Store(_) | Error::Invalid { .. } | Error::NotFound => {}
                 }
                 return Err(error);
             }
         };
-        self.beats.ended(job_type, worker, number);
+        self.run_observations.ended(job_type, worker, number);
         Ok(match ended {
             Ended::Recorded(job) => {
                 if !account.ended(worker, number, by_itself)
                     && let Some(Job { tenant, started_us: Some(started_us), .. }) = &unknown
                 {
                     account.fair.end_unknown(tenant, *started_us, by_itself);
-                    account.tend(&self.store, keys, job_type).await;
+                    account.maintain(&self.store, keys, job_type).await;
                 }
                 job.map(|job| *job)
             }
             Ended::AlreadyRecorded(job) => {
                 // Recorded by an earlier attempt with unknown outcome, or else by another server, which charges it.
-                match known == Known::Tried || attempts.load(Relaxed) > 1 {
+                match status == RunStatus::EndTried || attempts.load(Relaxed) > 1 {
                     true => drop(account.ended(worker, number, by_itself)),
                     false => account.ended_elsewhere(worker, number),
                 }
@@ -327,7 +329,7 @@ impl External {
         if let Some(run) = expired {
             let Due { job_type, id, claim, .. } = due;
             tracing::warn!(job_type, job = id, worker = claim.worker, "taken from its worker: {over}");
-            self.beats.ended(job_type, &claim.worker, claim.number);
+            self.run_observations.ended(job_type, &claim.worker, claim.number);
             self.given_back(job_type, &claim.worker, &[run]);
         }
         Ok(())
@@ -341,9 +343,9 @@ impl External {
     }
 
     /// Maintains the accounts of the known runs, even if no worker requests jobs any more.
-    pub(crate) async fn tend(&self) {
+    pub(crate) async fn maintain(&self) {
         for job_type in self.accounts.types() {
-            self.account(&job_type).tend(&self.store, &self.keys, &job_type).await;
+            self.account(&job_type).maintain(&self.store, &self.keys, &job_type).await;
         }
     }
 
@@ -361,7 +363,7 @@ impl External {
                 let charge = |runs: &[GivenBack]| account.given_back(worker, runs);
                 remove(&self.store, &self.keys, job_type, worker, Removal::Left, max_history, charge).await?;
                 account.left(worker);
-                account.tend(&self.store, &self.keys, job_type).await;
+                account.maintain(&self.store, &self.keys, job_type).await;
                 Ok(())
             }
             Some(_) => Err(Error::Halt),

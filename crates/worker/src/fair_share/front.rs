@@ -26,7 +26,7 @@ pub(crate) struct Front {
     /// The jobs in the order in which they start, each with the index of its tenant.
     pub jobs: Vec<(Pending, usize)>,
     /// The tenants whose queues were read.
-    pub tenants: Vec<Looked>,
+    pub tenants: Vec<TenantQueue>,
     /// There may be more behind them.
     pub beyond: bool,
     /// A repeated read may immediately find more.
@@ -59,10 +59,10 @@ impl Front {
 
 /// What was read of a tenant's queue.
 #[derive(Debug)]
-pub(crate) struct Looked {
+pub(crate) struct TenantQueue {
     pub tenant: Arc<str>,
     /// The number of jobs that were read.
-    pub seen: usize,
+    pub jobs: usize,
     /// There are no others.
     pub is_all: bool,
 }
@@ -75,7 +75,7 @@ struct Head {
 
 impl FairShare {
     /// The first `depth` waiting jobs; `also` are tenants with jobs that this transaction made pending. Sort keys are
-    /// corrected only for jobs that are `mine`. Call [`FairShare::look`] first.
+    /// corrected only for jobs that are `mine`. Call [`FairShare::refresh_waiting`] first.
     pub async fn front(
         &self,
         tx: &Transaction,
@@ -85,7 +85,7 @@ impl FairShare {
         mine: impl Fn(&str) -> bool,
     ) -> Result<Front> {
         self.made_pending(&also.into_iter().collect::<Vec<_>>());
-        self.look_in_order(tx, wake, depth, &mine, false).await
+        self.read_in_order(tx, wake, depth, &mine, false).await
     }
 
     /// Like [`FairShare::front`], for a worker whose first jobs cannot start. Reads some jobs of each tenant, if there
@@ -100,10 +100,10 @@ impl FairShare {
         depth: usize,
         mine: impl Fn(&str) -> bool,
     ) -> Result<Front> {
-        self.look_in_order(tx, wake, depth, &mine, true).await
+        self.read_in_order(tx, wake, depth, &mine, true).await
     }
 
-    async fn look_in_order(
+    async fn read_in_order(
         &self,
         tx: &Transaction,
         wake: Option<&Bytes>,
@@ -166,7 +166,7 @@ impl FairShare {
     }
 
     /// The jobs that `shard` may claim: the first `depth` that wait, and the given number for each of the tenants
-    /// `also`. Call [`FairShare::look`] first.
+    /// `also`. Call [`FairShare::refresh_waiting`] first.
     pub async fn heads(
         &self,
         tx: &Transaction,
@@ -213,7 +213,7 @@ impl FairShare {
         let mut tenants = Vec::with_capacity(queues.len());
         let mut candidates = Vec::with_capacity(queues.len());
         for (tenant, queue) in &queues {
-            tenants.push(Looked { tenant: tenant.as_str().into(), seen: queue.len(), is_all: false });
+            tenants.push(TenantQueue { tenant: tenant.as_str().into(), jobs: queue.len(), is_all: false });
             candidates.push(state.candidate(tenant));
         }
         let mut jobs = in_order(&candidates, queues.into_values().collect());
@@ -253,7 +253,7 @@ impl FairShare {
         mine: &impl Fn(&str) -> bool,
         wake: Option<&Bytes>,
     ) -> Front {
-        let mut looked = Vec::new();
+        let mut queues = Vec::new();
         // The worker's own jobs have their own order: the jobs before them belong to other shards. The choice of the
         // next tenant does not depend on which of its jobs those are.
         let (mut own, mut others) = (Vec::with_capacity(tenants.len()), Vec::with_capacity(tenants.len()));
@@ -262,7 +262,7 @@ impl FairShare {
             let head = heads.remove(&tenant);
             beyond |= head.as_ref().is_none_or(|head| !head.is_all);
             let (jobs, is_all) = head.map_or((Vec::new(), false), |head| (head.jobs, head.is_all));
-            looked.push(Looked { tenant, seen: jobs.len(), is_all });
+            queues.push(TenantQueue { tenant, jobs: jobs.len(), is_all });
             let (own_jobs, others_jobs): (Vec<Pending>, Vec<Pending>) =
                 jobs.into_iter().take(*wanted).partition(|job| mine(&job.id));
             own.push(own_jobs);
@@ -271,10 +271,10 @@ impl FairShare {
         let mut jobs = in_order(&candidates, own);
         jobs.extend(in_order(&candidates, others));
         let mut state = self.state();
-        beyond |= state.waiting.len() > looked.len();
+        beyond |= state.waiting.len() > queues.len();
         // Tenants that have arrived since the last read are not among them.
         let again = !beyond && state.waiting.must_be_read_again(wake);
-        Front { jobs, tenants: looked, beyond: beyond || again, again, to_sort: Vec::new() }
+        Front { jobs, tenants: queues, beyond: beyond || again, again, to_sort: Vec::new() }
     }
 }
 
@@ -287,8 +287,8 @@ pub(super) fn ordered_by_key(mut jobs: Vec<(Pending, usize)>) -> Vec<(Pending, u
 
 /// The order of jobs if keys decide.
 fn by_key(one: &Pending, other: &Pending) -> Ordering {
-    let place = |job: &Pending| (job.key.unwrap_or(f64::MAX), job.order_us);
-    let ((one_key, one_us), (other_key, other_us)) = (place(one), place(other));
+    let position = |job: &Pending| (job.key.unwrap_or(f64::MAX), job.order_us);
+    let ((one_key, one_us), (other_key, other_us)) = (position(one), position(other));
     one_key.total_cmp(&other_key).then(one_us.cmp(&other_us)).then_with(|| one.id.cmp(&other.id))
 }
 

@@ -20,8 +20,8 @@ use turnwise_queue::usage::{self, Boost};
 use turnwise_queue::{Error, Result, jobs};
 use turnwise_store::Transaction;
 
-use super::front::{CONCURRENT_READS, Front, Looked, ordered_by_key};
-use super::{FairShare, Inner, State, Turn};
+use super::front::{CONCURRENT_READS, Front, TenantQueue, ordered_by_key};
+use super::{FairShare, Inner, RunCharges, State};
 use crate::fairness::{boost_of, usage_of};
 
 /// The maximum number of a tenant's pending jobs that are counted.
@@ -43,9 +43,9 @@ const LEAST_SEEN: usize = 8;
 const MAX_CHARGES: i64 = 1_000;
 /// The number of cycles after a change of schemes in which queues are searched for jobs sorted by the other scheme:
 /// nodes do not change at the same moment.
-const TURN_BACK_CYCLES: u32 = 3;
+const SEARCH_CYCLES: u32 = 3;
 /// The maximum number of consecutive transactions that remove keys, before anything else is written.
-const TURN_BACK_BATCHES: usize = 100;
+const REMOVE_BATCHES: usize = 100;
 
 /// The state that keys need.
 #[derive(Debug)]
@@ -54,18 +54,18 @@ pub(super) struct Keys {
     /// The number of a tenant's pending jobs, and when it was counted, in µs.
     pending: BTreeMap<Arc<str>, (u64, i64)>,
     /// Tenants whose queues may still hold jobs sorted by keys, although no worker uses keys any more.
-    pub turn_back: Vec<Arc<str>>,
+    pub to_search: Vec<Arc<str>>,
     /// The remaining cycles in which such jobs are searched.
-    turn_back_cycles: u32,
+    search_cycles: u32,
     /// The position of the next one among the tenants that take turns.
     seen: usize,
 }
 
 impl Default for Keys {
     fn default() -> Self {
-        let (boost, pending, turn_back) = (None, BTreeMap::new(), Vec::new());
+        let (boost, pending, to_search) = (None, BTreeMap::new(), Vec::new());
         // Before this worker started, another worker may have used keys.
-        Keys { boost, pending, turn_back, turn_back_cycles: TURN_BACK_CYCLES, seen: 0 }
+        Keys { boost, pending, to_search, search_cycles: SEARCH_CYCLES, seen: 0 }
     }
 }
 
@@ -77,7 +77,7 @@ impl Keys {
 
     /// From now on, jobs are ordered by the other scheme.
     pub fn schemes_changed(&mut self) {
-        self.turn_back_cycles = TURN_BACK_CYCLES;
+        self.search_cycles = SEARCH_CYCLES;
     }
 }
 
@@ -97,7 +97,7 @@ impl FairShare {
             .transact(|tx| async move {
                 let stored = usage::read_boost(&tx, keys, job_type).await?;
                 let known = stored.map(boost_of);
-                if let Some(known) = known.filter(|known| follows(known, &rules)) {
+                if let Some(known) = known.filter(|known| has_rules(known, &rules)) {
                     return Ok(known);
                 }
                 let new = match known {
@@ -126,7 +126,7 @@ impl FairShare {
     }
 
     /// Charges a running job's key for every interval that has passed.
-    pub fn grow_key(&self, turn: &Turn, key: &mut Option<f64>, grown_us: &mut i64) {
+    pub fn grow_key(&self, charges: &RunCharges, key: &mut Option<f64>, grown_us: &mut i64) {
         let now_us = self.now_us();
         let state = self.state();
         if !state.by_keys() {
@@ -136,12 +136,12 @@ impl FairShare {
         }
         let interval_us = state.rules.rfc.charge_interval_us.max(1);
         let times = (now_us.saturating_sub(*grown_us) / interval_us).min(MAX_CHARGES);
-        let more = state.increment(&turn.tenant, now_us);
+        let more = state.increment(&charges.tenant, now_us);
         let v = state.v(now_us);
         let mut grown = match *key {
             Some(key) => rfc::Key::stored(key),
             // If keys were not used when it started, it counts as a new job.
-            None => state.key(&turn.tenant, None, turn.started_us, now_us),
+            None => state.key(&charges.tenant, None, charges.started_us, now_us),
         };
         for _ in 0..times {
             grown = grown.add(more, v);
@@ -214,7 +214,7 @@ impl FairShare {
             }
             front.beyond |= !is_all;
             front.jobs.extend(queue.iter().map(|job| (job.clone(), front.tenants.len())));
-            front.tenants.push(Looked { tenant, seen: queue.len(), is_all });
+            front.tenants.push(TenantQueue { tenant, jobs: queue.len(), is_all });
         }
         self.give_keys(tx, &mut front, mine).await?;
         front.jobs = ordered_by_key(std::mem::take(&mut front.jobs));
@@ -262,50 +262,50 @@ impl FairShare {
     }
 
     /// In the first cycles after a change of schemes, searches queues for jobs that are still sorted by keys.
-    pub fn look_for_keys(&self) {
+    pub fn search_for_keys(&self) {
         let mut state = self.state();
-        if state.by_keys() || state.keys.turn_back_cycles == 0 {
+        if state.by_keys() || state.keys.search_cycles == 0 {
             return;
         }
-        state.keys.turn_back_cycles -= 1;
-        state.keys.turn_back = state.waiting.in_order().map(|(tenant, _)| tenant.clone()).collect();
+        state.keys.search_cycles -= 1;
+        state.keys.to_search = state.waiting.in_order().map(|(tenant, _)| tenant.clone()).collect();
         drop(state);
-        self.keep_books();
+        self.write_soon();
     }
 }
 
 impl Inner {
     /// Sorts jobs with keys by time again, for the tenants that have to be searched.
-    pub(super) async fn turn_back(&self) -> Result<()> {
-        for _ in 0..TURN_BACK_BATCHES {
+    pub(super) async fn remove_keys(&self) -> Result<()> {
+        for _ in 0..REMOVE_BATCHES {
             let tenant = {
                 let mut state = self.state();
                 if state.by_keys() {
-                    state.keys.turn_back.clear();
+                    state.keys.to_search.clear();
                 }
-                let Some(tenant) = state.keys.turn_back.last().cloned() else { return Ok(()) };
+                let Some(tenant) = state.keys.to_search.last().cloned() else { return Ok(()) };
                 tenant
             };
             let (keys, job_type, name) = (&self.keys, &self.job_type, &tenant);
-            let turned = self
+            let removed = self
                 .store
                 .transact(|tx| async move {
                     let keyed = tenants::keyed(&tx, keys, job_type, name, SORT_BATCH).await?;
-                    let mut turned = false;
+                    let mut removed = false;
                     for job in &keyed {
-                        if turned && !tx.has_room() {
+                        if removed && !tx.has_room() {
                             break;
                         }
-                        turned |= tenants::set_key(&tx, keys, job_type, &job.id, None).await?;
+                        removed |= tenants::set_key(&tx, keys, job_type, &job.id, None).await?;
                     }
-                    Ok::<_, Error>(turned)
+                    Ok::<_, Error>(removed)
                 })
                 .await?;
-            if !turned {
-                let turn_back = &mut self.state().keys.turn_back;
+            if !removed {
+                let to_search = &mut self.state().keys.to_search;
                 // Another list may have been made meanwhile.
-                if turn_back.last() == Some(&tenant) {
-                    turn_back.pop();
+                if to_search.last() == Some(&tenant) {
+                    to_search.pop();
                 }
             }
         }
@@ -313,7 +313,7 @@ impl Inner {
     }
 }
 
-fn follows(boost: &rfc::Boost, rules: &rfc::Rules) -> bool {
+fn has_rules(boost: &rfc::Boost, rules: &rfc::Rules) -> bool {
     boost.coeff.total_cmp(&rules.priority_coeff).is_eq() && boost.interval_us == rules.priority_interval_us
 }
 
@@ -336,7 +336,7 @@ impl State {
     }
 
     fn boost(&self) -> Option<&rfc::Boost> {
-        self.keys.boost.as_ref().filter(|boost| follows(boost, &self.rules.rfc))
+        self.keys.boost.as_ref().filter(|boost| has_rules(boost, &self.rules.rfc))
     }
 
     fn v(&self, now_us: i64) -> f64 {

@@ -1,17 +1,17 @@
 //! The fair share of one job type, as one charger knows it: a worker of this process, or this node for its external
 //! workers.
 //!
-//! *Model.* A [`Ledger`] holds how much each tenant has received. [`Waiting`] holds the tenants with waiting jobs, in
+//! *Model.* A [`Ledger`] holds how much each tenant has received. [`WaitingTenants`] holds the tenants with waiting jobs, in
 //! the order that follows from it. Charges of this charger go into the ledger immediately, and into its own rows a
-//! moment later ([`books`]). Charges of others come from their rows. So a pass reads little more than the heads of the
+//! moment later ([`rows`]). Charges of others come from their rows. So a pass reads little more than the heads of the
 //! queues that it claims from.
 //!
 //! *What is lost.* If the process dies, the charges since its last write: about one second, and for running jobs the
 //! time since the last cycle.
 
-mod books;
 mod front;
 mod keys;
+mod rows;
 #[cfg(test)]
 mod tests;
 mod waiting;
@@ -32,12 +32,12 @@ use turnwise_store::{Store, Transaction};
 
 use crate::FairRules;
 use crate::filters::FilterCache;
-use crate::locks::{Scan, Waits};
+use crate::locks::{Scan, WaitState};
 use crate::membership::duration_us;
 
 pub(crate) use front::Front;
 pub(crate) use keys::SORT_BATCH;
-use waiting::{News, Waiting};
+use waiting::{TenantChange, WaitingTenants};
 
 /// The rows of waiting tenants per read; the reads continue in the same snapshot.
 const WAITING_BATCH: usize = 1_000;
@@ -48,7 +48,7 @@ const MAX_WAITING: usize = 100_000;
 pub(crate) const CHARGE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// When a run has lasted this many times its expected cost, its actual time becomes the expected cost.
-const GOES_ON: f64 = 1.25;
+const OVERRUN: f64 = 1.25;
 
 /// What a job type's tenants have received, and which is next.
 pub(crate) struct FairShare {
@@ -60,7 +60,7 @@ pub(crate) struct FairShare {
     /// Where the checks of limited jobs continue.
     pub rotation: Rotation,
     /// Writes the rows, while there is something to write.
-    keeper: Mutex<Option<AbortOnDropHandle<()>>>,
+    writer: Mutex<Option<AbortOnDropHandle<()>>>,
 }
 
 struct Inner {
@@ -75,20 +75,20 @@ struct State {
     rules: FairRules,
     ledger: Ledger,
     expectation: Expectation,
-    waiting: Waiting,
+    waiting: WaitingTenants,
     /// What this charger has charged.
-    own: BTreeMap<String, Own>,
+    own: BTreeMap<String, OwnCharges>,
     /// What others have charged, by tenant and charger, as last read.
     others: BTreeMap<String, BTreeMap<String, Charged>>,
     /// The contenders for the queue; `None` if they are not known, or not all of them.
     members: Option<BTreeSet<String>>,
-    books: books::Progress,
+    rows: rows::RowState,
     keys: keys::Keys,
 }
 
 /// What this charger has charged to one tenant.
 #[derive(Debug, Default)]
-struct Own {
+struct OwnCharges {
     service_us: f64,
     virtual_us: f64,
     usage: rfc::Usage,
@@ -101,7 +101,7 @@ struct Own {
     has_row: bool,
 }
 
-impl Own {
+impl OwnCharges {
     fn changed(&mut self) {
         self.version += 1;
     }
@@ -109,7 +109,7 @@ impl Own {
 
 /// A running job, with its charges.
 #[derive(Debug, Clone)]
-pub(crate) struct Turn {
+pub(crate) struct RunCharges {
     pub tenant: Arc<str>,
     /// It can be preempted, and continues later.
     pub rotates: bool,
@@ -124,7 +124,7 @@ pub(crate) struct Turn {
     /// It is charged at least once in an interval.
     pub often: bool,
     /// Holds how long the run has lent its slot: that time is not charged.
-    pub waits: Option<Arc<Waits>>,
+    pub waits: Option<Arc<WaitState>>,
     /// The part of its run time that was not charged for that reason, in µs.
     lent_us: i64,
 }
@@ -135,17 +135,17 @@ impl FairShare {
             rules,
             ledger: Ledger::default(),
             expectation: Expectation::default(),
-            waiting: Waiting::default(),
+            waiting: WaitingTenants::default(),
             own: BTreeMap::new(),
             others: BTreeMap::new(),
             members: None,
-            books: books::Progress::default(),
+            rows: rows::RowState::default(),
             keys: keys::Keys::default(),
         };
         let (job_type, charger) = (job_type.to_owned(), charger.to_owned());
         let inner = Inner { store, keys, job_type, charger, state: Mutex::new(state) };
         let (filters, scan, rotation) = (FilterCache::default(), Scan::default(), Rotation::default());
-        FairShare { inner: Arc::new(inner), filters, scan, rotation, keeper: Mutex::default() }
+        FairShare { inner: Arc::new(inner), filters, scan, rotation, writer: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -158,13 +158,13 @@ impl FairShare {
 
     /// Sets new rules. Running jobs are charged first, by the old rules: the limit of one charge ([`State::most_us`])
     /// follows from them, and without rotation it is far more than with a short interval.
-    pub fn follow<'a>(&self, rules: &FairRules, running: impl Iterator<Item = &'a mut Turn>) {
+    pub fn follow<'a>(&self, rules: &FairRules, running: impl Iterator<Item = &'a mut RunCharges>) {
         let now_us = self.now_us();
         let mut state = self.state();
         if state.rules == *rules {
             return;
         }
-        running.for_each(|turn| state.charge(turn, now_us));
+        running.for_each(|charges| state.charge(charges, now_us));
         let State { rules: old, own, .. } = &mut *state;
         for own in own.values_mut() {
             own.usage.roll_up(now_us, &old.rfc);
@@ -188,76 +188,82 @@ impl FairShare {
     }
 
     /// Sets the contenders for the same queue, if all of them are known.
-    pub fn know_members(&self, members: Option<BTreeSet<String>>) {
+    pub fn set_members(&self, members: Option<BTreeSet<String>>) {
         self.state().members = members;
     }
 
-    /// A tenant's job was claimed and runs. A job of the tenant `left` could start, too, and was skipped for its owner.
-    pub fn start(&self, tenant: &str, left: Option<&str>, continuous: bool, started_us: i64) -> Turn {
-        let turn = self.state().start(tenant, left, continuous, started_us);
-        self.keep_books();
-        turn
+    /// A tenant's job was claimed and runs. A job of the tenant `skipped_tenant` could start, too, and was skipped for its owner.
+    pub fn start(
+        &self,
+        tenant: &str,
+        skipped_tenant: Option<&str>,
+        continuous: bool,
+        started_us: i64,
+    ) -> RunCharges {
+        let charges = self.state().start(tenant, skipped_tenant, continuous, started_us);
+        self.write_soon();
+        charges
     }
 
     /// Charges the run time of a job since its last charge.
-    pub fn charge(&self, turn: &mut Turn) {
+    pub fn charge(&self, charges: &mut RunCharges) {
         let now_us = self.now_us();
-        self.state().charge(turn, now_us);
+        self.state().charge(charges, now_us);
     }
 
     /// For a job that is charged only at its end and has run for longer than expected: sets its expected cost to its
     /// run time so far. Each change is a row to write, so there are few.
-    pub fn goes_on(&self, turn: &mut Turn) {
+    pub fn raise_expected_cost(&self, charges: &mut RunCharges) {
         let now_us = self.now_us();
         let mut state = self.state();
-        let ran_us = us(now_us.saturating_sub(turn.started_us));
-        if ran_us > turn.left_us * GOES_ON {
-            state.ledger.expect(&turn.tenant, turn.left_us, ran_us);
-            turn.left_us = ran_us;
-            state.changed(&turn.tenant);
+        let ran_us = us(now_us.saturating_sub(charges.started_us));
+        if ran_us > charges.left_us * OVERRUN {
+            state.ledger.expect(&charges.tenant, charges.left_us, ran_us);
+            charges.left_us = ran_us;
+            state.changed(&charges.tenant);
         }
     }
 
     /// Charges a job that has ended for the last time. If it ended by itself, its run time improves the expected cost.
-    pub fn end(&self, turn: Turn, by_itself: bool) {
+    pub fn end(&self, charges: RunCharges, by_itself: bool) {
         let now_us = self.now_us();
-        self.end_at(turn, by_itself, now_us);
+        self.end_at(charges, by_itself, now_us);
     }
 
     /// Like [`FairShare::end`], for a job that ended at an earlier time.
-    pub fn end_at(&self, mut turn: Turn, by_itself: bool, now_us: i64) {
+    pub fn end_at(&self, mut charges: RunCharges, by_itself: bool, now_us: i64) {
         let mut state = self.state();
-        state.charge(&mut turn, now_us);
-        state.fill_up(&mut turn, now_us);
+        state.charge(&mut charges, now_us);
+        state.fill_up(&mut charges, now_us);
         if state.waiting.len() == 0 {
             // While it ran, no tenant waited.
-            let tag = state.ledger.tag(&turn.tenant, state.shares(&turn.tenant));
+            let tag = state.ledger.tag(&charges.tenant, state.shares(&charges.tenant));
             state.ledger.advance_to(tag);
         }
-        state.ledger.end(&turn.tenant, turn.left_us);
-        let own = state.own.entry(turn.tenant.to_string()).or_default();
-        debug_assert!(own.running > 0, "a run of {} ends twice", turn.tenant);
+        state.ledger.end(&charges.tenant, charges.left_us);
+        let own = state.own.entry(charges.tenant.to_string()).or_default();
+        debug_assert!(own.running > 0, "a run of {} ends twice", charges.tenant);
         own.running = own.running.saturating_sub(1);
-        if by_itself && !turn.rotates {
-            let ran_us = us(now_us.saturating_sub(turn.started_us).saturating_sub(turn.lent_us));
+        if by_itself && !charges.rotates {
+            let ran_us = us(now_us.saturating_sub(charges.started_us).saturating_sub(charges.lent_us));
             let is_first = !state.expectation.knows_type();
-            state.expectation.learn(&turn.tenant, ran_us);
+            state.expectation.learn(&charges.tenant, ran_us);
             if is_first {
                 // The places of the other tenants were based on a guess.
                 state.reorder();
             }
         }
-        state.changed(&turn.tenant);
+        state.changed(&charges.tenant);
         drop(state);
-        self.keep_books();
+        self.write_soon();
     }
 
     /// A job was asked to stop: it counts as gone, and is charged until it has ended.
-    pub fn stops(&self, turn: &mut Turn) {
+    pub fn stops(&self, charges: &mut RunCharges) {
         let mut state = self.state();
-        state.ledger.end(&turn.tenant, turn.left_us);
-        turn.left_us = 0.0;
-        state.changed(&turn.tenant);
+        state.ledger.end(&charges.tenant, charges.left_us);
+        charges.left_us = 0.0;
+        state.changed(&charges.tenant);
     }
 
     /// Which of the tenants, with the given numbers of jobs, is next: one index for each of up to `most` jobs.
@@ -308,22 +314,22 @@ impl FairShare {
     }
 
     /// A job does not run here any more, and another charger has charged its run.
-    pub fn abandon(&self, turn: &Turn) {
+    pub fn abandon(&self, charges: &RunCharges) {
         let mut state = self.state();
-        state.ledger.end(&turn.tenant, turn.left_us);
-        if let Some(own) = state.own.get_mut(turn.tenant.as_ref()) {
-            debug_assert!(own.running > 0, "a run of {} ends twice", turn.tenant);
+        state.ledger.end(&charges.tenant, charges.left_us);
+        if let Some(own) = state.own.get_mut(charges.tenant.as_ref()) {
+            debug_assert!(own.running > 0, "a run of {} ends twice", charges.tenant);
             own.running = own.running.saturating_sub(1);
         }
-        state.changed(&turn.tenant);
+        state.changed(&charges.tenant);
         drop(state);
-        self.keep_books();
+        self.write_soon();
     }
 
     /// Charges a run that this process did not know of: another server gave it, or this one before a restart.
     pub fn end_unknown(&self, tenant: &str, started_us: i64, by_itself: bool) {
-        let turn = self.state().start(tenant, None, false, started_us);
-        self.end(turn, by_itself);
+        let charges = self.state().start(tenant, None, false, started_us);
+        self.end(charges, by_itself);
     }
 
     /// Begins a cycle: once per cycle, before its charges.
@@ -338,12 +344,12 @@ impl FairShare {
             state.ledger.nobody_waits();
         }
         drop(state);
-        self.keep_books();
+        self.write_soon();
     }
 
     /// Makes sure that the waiting tenants are known, in a snapshot where the wake key's value is `wake`. Must be
     /// called before the transaction makes anything pending.
-    pub async fn look(&self, tx: &Transaction, wake: Option<&Bytes>, now_us: i64) -> Result<()> {
+    pub async fn refresh_waiting(&self, tx: &Transaction, wake: Option<&Bytes>, now_us: i64) -> Result<()> {
         if !self.state().waiting.must_read(wake, now_us) {
             return Ok(());
         }
@@ -377,7 +383,7 @@ impl FairShare {
             state.found_empty(tenant, wake, now_us);
         }
         drop(state);
-        self.keep_books();
+        self.write_soon();
     }
 }
 
@@ -403,7 +409,7 @@ impl State {
         self.rules.rotation.map(|rotation| us(duration_us(rotation.interval)))
     }
 
-    /// The expected cost of a tenant's next job. If jobs rotate, an unknown job costs one turn.
+    /// The expected cost of a tenant's next job. If jobs rotate, an unknown job costs one charges.
     fn expected_us(&self, tenant: &str) -> f64 {
         match self.interval_us() {
             Some(interval_us) => self.expectation.known_us(tenant).unwrap_or(interval_us),
@@ -411,24 +417,30 @@ impl State {
         }
     }
 
-    fn start(&mut self, tenant: &str, left: Option<&str>, continuous: bool, started_us: i64) -> Turn {
+    fn start(
+        &mut self,
+        tenant: &str,
+        skipped_tenant: Option<&str>,
+        continuous: bool,
+        started_us: i64,
+    ) -> RunCharges {
         let (shares, interval_us) = (self.shares(tenant), self.interval_us().filter(|_| continuous));
         let expected_us = interval_us.unwrap_or_else(|| self.expected_us(tenant));
         if let Some(interval_us) = interval_us {
             // A job of this kind costs one turn; tenants may have jobs of both kinds.
             self.expectation.learn(tenant, interval_us);
         }
-        let place = |tenant: &str| self.candidate(tenant).next;
-        match left.filter(|left| self.waiting.has(left) && place(left) < place(tenant)) {
+        let next = |tenant: &str| self.candidate(tenant).next;
+        match skipped_tenant.filter(|skipped| self.waiting.has(skipped) && next(skipped) < next(tenant)) {
             None => self.ledger.start(tenant, shares, expected_us),
-            Some(left) => {
-                let first = (left, self.shares(left));
+            Some(skipped) => {
+                let first = (skipped, self.shares(skipped));
                 self.ledger.start_out_of_turn(tenant, shares, expected_us, first);
             }
         }
         self.own.entry(tenant.to_owned()).or_default().running += 1;
         self.changed(tenant);
-        Turn {
+        RunCharges {
             tenant: tenant.into(),
             rotates: interval_us.is_some(),
             started_us,
@@ -441,37 +453,37 @@ impl State {
         }
     }
 
-    fn charge(&mut self, turn: &mut Turn, now_us: i64) {
-        let lent_us = turn.waits.as_ref().map_or(0, |waits| waits.lent_us(now_us));
-        let from_us = turn.charged_us.saturating_add(lent_us.saturating_sub(turn.lent_us));
-        turn.lent_us = lent_us;
+    fn charge(&mut self, charges: &mut RunCharges, now_us: i64) {
+        let lent_us = charges.waits.as_ref().map_or(0, |waits| waits.lent_us(now_us));
+        let from_us = charges.charged_us.saturating_add(lent_us.saturating_sub(charges.lent_us));
+        charges.lent_us = lent_us;
         let mut ran_us = us(now_us.saturating_sub(from_us));
-        if turn.often {
+        if charges.often {
             ran_us = ran_us.min(self.most_us());
         }
-        turn.charged_us = turn.charged_us.max(now_us);
+        charges.charged_us = charges.charged_us.max(now_us);
         if ran_us > 0.0 {
-            self.add(turn, ran_us, now_us);
+            self.add(charges, ran_us, now_us);
         }
     }
 
     /// A run costs at least the minimum: jobs too short for the clock to measure would be free otherwise.
-    fn fill_up(&mut self, turn: &mut Turn, now_us: i64) {
-        let missing_us = LEAST_COST_US - us(turn.charged_us.saturating_sub(turn.started_us));
+    fn fill_up(&mut self, charges: &mut RunCharges, now_us: i64) {
+        let missing_us = LEAST_COST_US - us(charges.charged_us.saturating_sub(charges.started_us));
         if missing_us > 0.0 {
-            self.add(turn, missing_us, now_us);
+            self.add(charges, missing_us, now_us);
         }
     }
 
     /// Charges a time.
-    fn add(&mut self, turn: &mut Turn, ran_us: f64, now_us: i64) {
-        let (tenant, shares) = (turn.tenant.clone(), self.shares(&turn.tenant));
-        let virtual_us = if turn.rotates {
-            self.ledger.charge_rotating(&tenant, shares, ran_us, turn.expected_us)
+    fn add(&mut self, charges: &mut RunCharges, ran_us: f64, now_us: i64) {
+        let (tenant, shares) = (charges.tenant.clone(), self.shares(&charges.tenant));
+        let virtual_us = if charges.rotates {
+            self.ledger.charge_rotating(&tenant, shares, ran_us, charges.expected_us)
         } else {
-            let left_us = (turn.left_us - ran_us).max(LEAST_COST_US.min(turn.left_us));
-            self.ledger.expect(&tenant, turn.left_us, left_us);
-            turn.left_us = left_us;
+            let left_us = (charges.left_us - ran_us).max(LEAST_COST_US.min(charges.left_us));
+            self.ledger.expect(&tenant, charges.left_us, left_us);
+            charges.left_us = left_us;
             self.ledger.charge(&tenant, shares, ran_us)
         };
         let rules = self.rules.rfc;
@@ -493,10 +505,10 @@ impl State {
         if let Some(own) = self.own.get_mut(tenant) {
             own.changed();
         }
-        self.place(tenant);
+        self.update_position(tenant);
     }
 
-    fn place(&mut self, tenant: &str) {
+    fn update_position(&mut self, tenant: &str) {
         if self.waiting.has(tenant) {
             let (shares, expected_us) = (self.shares(tenant), self.expected_us(tenant));
             let next = self.ledger.next(tenant, shares, expected_us);
@@ -508,7 +520,7 @@ impl State {
     fn reorder(&mut self) {
         let all: Vec<Arc<str>> = self.waiting.in_order().map(|(tenant, _)| tenant.clone()).collect();
         for tenant in all {
-            self.place(&tenant);
+            self.update_position(&tenant);
         }
     }
 
@@ -518,24 +530,24 @@ impl State {
         wake: Option<Bytes>,
         now_us: i64,
     ) {
-        for (tenant, news) in self.waiting.read(rows, wake, now_us) {
+        for (tenant, change) in self.waiting.read(rows, wake, now_us) {
             let shares = self.shares(&tenant);
-            match news {
-                News::Found => {
+            match change {
+                TenantChange::Found => {
                     let expected_us = self.expected_us(&tenant);
                     self.ledger.resume(&tenant, shares, expected_us);
                 }
-                News::Arrived => self.ledger.arrive(&tenant, shares),
-                News::Gone => self.ledger.emptied(&tenant),
+                TenantChange::Arrived => self.ledger.arrive(&tenant, shares),
+                TenantChange::Gone => self.ledger.emptied(&tenant),
             }
-            self.place(&tenant);
+            self.update_position(&tenant);
         }
     }
 
     fn suspect(&mut self, tenant: &str) {
         if self.waiting.suspect(tenant) {
             self.ledger.arrive(tenant, self.rules.shares.of(tenant));
-            self.place(tenant);
+            self.update_position(tenant);
         }
     }
 

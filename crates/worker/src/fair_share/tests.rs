@@ -19,11 +19,11 @@ fn state() -> State {
         rules: FairRules::default(),
         ledger: Ledger::default(),
         expectation: Expectation::default(),
-        waiting: Waiting::default(),
+        waiting: WaitingTenants::default(),
         own: BTreeMap::new(),
         others: BTreeMap::new(),
         members: Some([ME.to_owned()].into()),
-        books: books::Progress::default(),
+        rows: rows::RowState::default(),
         keys: keys::Keys::default(),
     }
 }
@@ -45,13 +45,13 @@ fn what_two_others_tell_of_the_same_run_counts_once() {
 
 #[test]
 fn a_start_out_of_turn_moves_virtual_time_as_far_as_whose_turn_it_is() {
-    let now_after = |left: Option<&str>, waits: &[&str]| {
+    let now_after = |skipped: Option<&str>, waits: &[&str]| {
         let mut state = state();
         for (tenant, tag) in [("first", 5.0e6), ("second", 7.0e6), (T, 100.0e6)] {
             state.ledger.load(tenant, tag);
         }
         waits.iter().for_each(|tenant| state.suspect(tenant));
-        state.start(T, left, false, 0);
+        state.start(T, skipped, false, 0);
         state.ledger.now()
     };
     assert_eq!(now_after(None, &["first", "second", T]), 100.0e6);
@@ -76,14 +76,14 @@ fn rows_of_the_dead_go_also_where_there_is_always_something_to_do() {
     };
     let (rows, now_us) = dead(HOUR_US);
     state.learn_rows(rows, ME, now_us);
-    assert!(state.books.decayed().next().is_none(), "its tag is ahead of everyone");
+    assert!(state.rows.decayed().next().is_none(), "its tag is ahead of everyone");
     state.ledger.advance_to(10.0);
     let (rows, now_us) = dead(60_000_000);
     state.learn_rows(rows, ME, now_us);
-    assert!(state.books.decayed().next().is_none(), "its usage counts still");
+    assert!(state.rows.decayed().next().is_none(), "its usage counts still");
     let (rows, now_us) = dead(HOUR_US);
     state.learn_rows(rows, ME, now_us);
-    assert_eq!(state.books.decayed().collect::<Vec<_>>(), [(T, "dead")]);
+    assert_eq!(state.rows.decayed().collect::<Vec<_>>(), [(T, "dead")]);
 }
 
 #[test]
@@ -105,15 +105,15 @@ fn tenants_that_never_ran_here_are_forgotten() {
 #[test]
 fn nothing_is_written_before_it_is_known_what_was_written_before() {
     let mut state = state();
-    let mut turn = state.start(T, None, false, 0);
-    state.charge(&mut turn, 7_000);
-    assert!(state.lines(ME, 7_000).is_empty());
+    let mut charges = state.start(T, None, false, 0);
+    state.charge(&mut charges, 7_000);
+    assert!(state.rows_to_write(ME, 7_000).is_empty());
     let mut before = row(ME, 1_000.0, 1_000.0);
     before.2.service_us = 100_000;
     state.learn_rows(vec![before.clone()], ME, 8_000);
     state.learn_rows(vec![before], ME, 9_000);
-    let lines = state.lines(ME, 9_000);
-    assert_eq!(lines[0].service_us(), Some(107_000));
+    let writes = state.rows_to_write(ME, 9_000);
+    assert_eq!(writes[0].service_us(), Some(107_000));
 }
 
 fn store(dir: &tempfile::TempDir) -> Store {
@@ -136,7 +136,7 @@ async fn a_queue_that_a_failed_pass_has_emptied_is_read_again() {
         for _ in 0..2 {
             let tx = store.begin().await.unwrap();
             let wake = tx.get(&keys.wake("test")).await.unwrap();
-            fair.look(&tx, wake.as_ref(), HOUR_US).await.unwrap();
+            fair.refresh_waiting(&tx, wake.as_ref(), HOUR_US).await.unwrap();
             let front = fair.front(&tx, wake.as_ref(), [], 10, |_| true).await.unwrap();
             seen.push(front.jobs.len());
             jobs::cancel(&tx, &keys, "test", "a", HOUR_US).await.unwrap();
@@ -168,7 +168,7 @@ async fn one_look_counts_a_bounded_part_of_what_waits_and_the_next_ones_the_rest
         tx.commit().await.unwrap();
     }
     let fair = FairShare::new(store.clone(), keys, "test", ME, FairRules::default());
-    let mut looks = 0;
+    let mut reads = 0;
     loop {
         let before = store.counters().rows_read;
         let tx = store.begin().await.unwrap();
@@ -177,10 +177,10 @@ async fn one_look_counts_a_bounded_part_of_what_waits_and_the_next_ones_the_rest
         if read == 0 {
             break;
         }
-        looks += 1;
-        assert!(read <= 30_000, "{read} rows in one look");
+        reads += 1;
+        assert!(read <= 30_000, "{read} rows in one read");
     }
-    assert!(looks >= 2);
+    assert!(reads >= 2);
     let state = fair.state();
     assert!(names.iter().all(|tenant| state.jobs(tenant) == JOBS as u64));
 }
@@ -192,10 +192,10 @@ fn of_more_tenants_than_a_look_by_keys_is_at_all_are_looked_at_in_turn() {
         state.suspect(&format!("t{n:04}"));
     }
     let mut seen = BTreeSet::new();
-    for look in 1..=6 {
+    for pass in 1..=6 {
         let (all, tenants) = state.some_of_all();
         assert_eq!(all, 2_600);
-        assert!((501..=1_000).contains(&tenants.len()), "{} in look {look}", tenants.len());
+        assert!((501..=1_000).contains(&tenants.len()), "{} in pass {pass}", tenants.len());
         assert_eq!(&*tenants[0], "t0000", "who is first is in each of them");
         seen.extend(tenants);
     }

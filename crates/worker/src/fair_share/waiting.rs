@@ -20,25 +20,25 @@ const STALE_US_PER_TENANT: i64 = 50;
 /// With fewer tenants they are always read: they fit into one small read.
 const FEW: usize = 100;
 
-/// A place in the order: lower comes first.
+/// A position in the order: lower comes first.
 #[derive(Debug, Clone, Copy)]
-struct Place(f64);
+struct Position(f64);
 
-impl PartialEq for Place {
+impl PartialEq for Position {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Place {}
+impl Eq for Position {}
 
-impl PartialOrd for Place {
+impl PartialOrd for Position {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Place {
+impl Ord for Position {
     fn cmp(&self, other: &Self) -> Ordering {
         self.0.total_cmp(&other.0)
     }
@@ -51,15 +51,15 @@ struct Queue {
     stamp: Option<Versionstamp>,
     /// That stamp was there at the first read.
     first: bool,
-    /// Its place in the order; `None` if its queue is empty as of its stamp.
-    place: Option<Place>,
+    /// Its position in the order; `None` if its queue is empty as of its stamp.
+    position: Option<Position>,
     /// Since when it is known to be empty, in µs.
     empty_since_us: i64,
 }
 
 /// The tenants with waiting rows.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
+pub(super) struct WaitingTenants {
     /// The wake key's value at the first read. It counts as lower than any other value: a copied store keeps the stamps
     /// of another engine, which may be higher than any that its own engine will set.
     first: Option<Option<Bytes>>,
@@ -69,12 +69,12 @@ pub(super) struct Waiting {
     /// The known state was not sufficient: the rows are read again.
     too_old: bool,
     queues: BTreeMap<Arc<str>, Queue>,
-    order: BTreeSet<(Place, Arc<str>)>,
+    order: BTreeSet<(Position, Arc<str>)>,
 }
 
 /// What a read of the rows has shown about a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum TenantChange {
     /// It has waiting jobs, perhaps since before the first read.
     Found,
     /// It has waiting jobs, and had none.
@@ -83,7 +83,7 @@ pub(super) enum News {
     Gone,
 }
 
-impl Waiting {
+impl WaitingTenants {
     /// Whether the rows must be read before a pass with the wake key's value `wake`.
     pub fn must_read(&self, wake: Option<&Bytes>, now_us: i64) -> bool {
         let Some(as_of) = &self.as_of else { return true };
@@ -129,7 +129,7 @@ impl Waiting {
         rows: Vec<(String, Versionstamp)>,
         wake: Option<Bytes>,
         now_us: i64,
-    ) -> Vec<(Arc<str>, News)> {
+    ) -> Vec<(Arc<str>, TenantChange)> {
         if self.as_of.as_ref().is_some_and(|as_of| self.is_before(wake.as_ref(), as_of.as_ref())) {
             // Another task has read later rows meanwhile.
             return Vec::new();
@@ -141,53 +141,54 @@ impl Waiting {
         self.as_of = Some(wake);
         (self.read_us, self.too_old) = (now_us, false);
         let mut before = std::mem::take(&mut self.queues);
-        let mut news = Vec::new();
+        let mut changes = Vec::new();
         for (tenant, stamp) in rows {
             let (tenant, queue) = match before.remove_entry(tenant.as_str()) {
                 Some((tenant, queue)) => (tenant, Some(queue)),
                 None => (Arc::from(tenant), None),
             };
-            let known = queue.filter(|queue| queue.place.is_some() || queue.stamp == Some(stamp));
+            let known = queue.filter(|queue| queue.position.is_some() || queue.stamp == Some(stamp));
             if known.is_none() {
-                news.push((tenant.clone(), if first { News::Found } else { News::Arrived }));
+                changes
+                    .push((tenant.clone(), if first { TenantChange::Found } else { TenantChange::Arrived }));
             }
-            // Its place is set when it is first updated.
+            // Its position is set when it is first updated.
             let queue = known.unwrap_or(Queue {
                 stamp: None,
                 first: false,
-                place: Some(Place(f64::MAX)),
+                position: Some(Position(f64::MAX)),
                 empty_since_us: 0,
             });
             if known.is_none() {
-                self.order.insert((Place(f64::MAX), tenant.clone()));
+                self.order.insert((Position(f64::MAX), tenant.clone()));
             }
             let is_first = first || queue.first && queue.stamp == Some(stamp);
             self.queues.insert(tenant, Queue { stamp: Some(stamp), first: is_first, ..queue });
         }
         for (tenant, queue) in before {
-            if let Some(place) = queue.place {
-                self.order.remove(&(place, tenant.clone()));
-                news.push((tenant, News::Gone));
+            if let Some(position) = queue.position {
+                self.order.remove(&(position, tenant.clone()));
+                changes.push((tenant, TenantChange::Gone));
             }
         }
         debug_assert!(
             self.order.iter().all(|(_, tenant)| self.has(tenant)),
-            "a tenant has a place without a queue"
+            "a tenant has a position without a queue"
         );
-        news
+        changes
     }
 
     /// A job of this tenant has become pending in a transaction that may still fail. Returns whether the tenant was not
     /// known to have one.
     pub fn suspect(&mut self, tenant: &str) -> bool {
-        if self.queues.get(tenant).is_some_and(|queue| queue.place.is_some()) {
+        if self.queues.get(tenant).is_some_and(|queue| queue.position.is_some()) {
             return false;
         }
         let tenant: Arc<str> = tenant.into();
-        let place = Place(f64::MAX);
-        self.order.insert((place, tenant.clone()));
+        let position = Position(f64::MAX);
+        self.order.insert((position, tenant.clone()));
         self.queues
-            .insert(tenant, Queue { stamp: None, first: false, place: Some(place), empty_since_us: 0 });
+            .insert(tenant, Queue { stamp: None, first: false, position: Some(position), empty_since_us: 0 });
         true
     }
 
@@ -195,7 +196,7 @@ impl Waiting {
     /// made none of its jobs pending. Returns whether that was not known.
     pub fn found_empty(&mut self, tenant: &str, wake: Option<&Bytes>, now_us: i64) -> bool {
         let Some(queue) = self.queues.get_mut(tenant) else { return false };
-        let Some(place) = queue.place else { return false };
+        let Some(position) = queue.position else { return false };
         // A job that became pending after that snapshot may still wait.
         let is_oldest = self.first.as_ref().is_some_and(|first| first.as_ref() == wake);
         let is_later = |stamp: Versionstamp| {
@@ -204,14 +205,14 @@ impl Waiting {
         if queue.stamp.is_some_and(is_later) {
             return false;
         }
-        (queue.place, queue.empty_since_us) = (None, now_us);
-        self.order.remove(&(place, Arc::from(tenant)));
+        (queue.position, queue.empty_since_us) = (None, now_us);
+        self.order.remove(&(position, Arc::from(tenant)));
         true
     }
 
     /// The tenant's row was cleared, because its queue is empty.
     pub fn cleared(&mut self, tenant: &str) {
-        if self.queues.get(tenant).is_some_and(|queue| queue.place.is_none()) {
+        if self.queues.get(tenant).is_some_and(|queue| queue.position.is_none()) {
             self.queues.remove(tenant);
         }
     }
@@ -223,27 +224,29 @@ impl Waiting {
         }
     }
 
-    /// Moves a tenant to its place, if it has waiting jobs.
+    /// Moves a tenant to its position, if it has waiting jobs.
     pub fn put(&mut self, tenant: &str, next: f64) {
         let Some((name, _)) = self.queues.get_key_value(tenant) else { return };
         let name = name.clone();
-        let Some(place) = self.queues.get_mut(tenant).and_then(|queue| queue.place.as_mut()) else { return };
-        if *place != Place(next) {
-            let removed = self.order.remove(&(*place, name.clone()));
-            debug_assert!(removed, "{name} has a queue and no place");
-            *place = Place(next);
-            self.order.insert((*place, name));
+        let Some(position) = self.queues.get_mut(tenant).and_then(|queue| queue.position.as_mut()) else {
+            return;
+        };
+        if *position != Position(next) {
+            let removed = self.order.remove(&(*position, name.clone()));
+            debug_assert!(removed, "{name} has a queue and no position");
+            *position = Position(next);
+            self.order.insert((*position, name));
         }
     }
 
     /// Whether a tenant has waiting jobs, as far as is known.
     pub fn has(&self, tenant: &str) -> bool {
-        self.queues.get(tenant).is_some_and(|queue| queue.place.is_some())
+        self.queues.get(tenant).is_some_and(|queue| queue.position.is_some())
     }
 
     /// The tenants with waiting jobs, in order.
     pub fn in_order(&self) -> impl Iterator<Item = (&Arc<str>, f64)> {
-        self.order.iter().map(|(place, tenant)| (tenant, place.0))
+        self.order.iter().map(|(position, tenant)| (tenant, position.0))
     }
 
     /// The number of tenants with waiting jobs.
@@ -253,7 +256,7 @@ impl Waiting {
 
     /// Tenants whose queues have been empty since `since_us` or longer, and whose rows still exist; up to `limit`.
     pub fn empty_since(&self, since_us: i64, limit: usize) -> Vec<Arc<str>> {
-        let is_empty = |queue: &Queue| queue.place.is_none() && queue.empty_since_us <= since_us;
+        let is_empty = |queue: &Queue| queue.position.is_none() && queue.empty_since_us <= since_us;
         self.queues
             .iter()
             .filter(|(_, queue)| is_empty(queue))
@@ -280,32 +283,32 @@ mod tests {
         Some(Bytes::copy_from_slice(&[n; 10]))
     }
 
-    fn read(waiting: &mut Waiting, rows: &[(&str, u8)], at: u8) -> Vec<(String, News)> {
+    fn read(waiting: &mut WaitingTenants, rows: &[(&str, u8)], at: u8) -> Vec<(String, TenantChange)> {
         let rows = rows.iter().map(|(tenant, n)| ((*tenant).to_owned(), stamp(*n))).collect();
-        let news = waiting.read(rows, wake(at), 0);
-        news.into_iter().map(|(tenant, news)| (tenant.to_string(), news)).collect()
+        let changes = waiting.read(rows, wake(at), 0);
+        changes.into_iter().map(|(tenant, change)| (tenant.to_string(), change)).collect()
     }
 
-    fn order(waiting: &Waiting) -> Vec<&str> {
+    fn order(waiting: &WaitingTenants) -> Vec<&str> {
         waiting.in_order().map(|(tenant, _)| tenant.as_ref()).collect()
     }
 
     #[test]
     fn rows_are_read_again_when_something_has_become_pending() {
-        let mut waiting = Waiting::default();
+        let mut waiting = WaitingTenants::default();
         assert!(waiting.must_read(None, 0));
-        assert_eq!(read(&mut waiting, &[("a", 1)], 1), [("a".to_owned(), News::Found)]);
+        assert_eq!(read(&mut waiting, &[("a", 1)], 1), [("a".to_owned(), TenantChange::Found)]);
         assert!(!waiting.must_read(wake(1).as_ref(), 0));
         assert!(waiting.must_read(wake(2).as_ref(), 0));
-        assert_eq!(read(&mut waiting, &[("a", 2), ("b", 2)], 2), [("b".to_owned(), News::Arrived)]);
-        assert_eq!(read(&mut waiting, &[("b", 2)], 3), [("a".to_owned(), News::Gone)]);
+        assert_eq!(read(&mut waiting, &[("a", 2), ("b", 2)], 2), [("b".to_owned(), TenantChange::Arrived)]);
+        assert_eq!(read(&mut waiting, &[("b", 2)], 3), [("a".to_owned(), TenantChange::Gone)]);
         assert!(read(&mut waiting, &[("a", 1)], 1).is_empty(), "an older snapshot tells nothing");
         assert_eq!(order(&waiting), ["b"]);
     }
 
     #[test]
     fn an_empty_queue_stays_empty_until_its_stamp_changes() {
-        let mut waiting = Waiting::default();
+        let mut waiting = WaitingTenants::default();
         read(&mut waiting, &[("a", 1), ("b", 1)], 1);
         assert!(waiting.found_empty("a", wake(1).as_ref(), 7));
         assert_eq!(order(&waiting), ["b"]);
@@ -313,19 +316,19 @@ mod tests {
         assert_eq!(order(&waiting), ["b"]);
         assert_eq!(waiting.empty_since(7, 9), [Arc::from("a")]);
         assert!(waiting.empty_since(6, 9).is_empty());
-        assert_eq!(read(&mut waiting, &[("a", 3), ("b", 2)], 3), [("a".to_owned(), News::Arrived)]);
+        assert_eq!(read(&mut waiting, &[("a", 3), ("b", 2)], 3), [("a".to_owned(), TenantChange::Arrived)]);
         assert!(!waiting.found_empty("a", wake(2).as_ref(), 8), "that snapshot was before its job");
         assert!(waiting.has("a") && !waiting.has_empty());
     }
 
     #[test]
     fn stamps_of_another_engine_are_older_than_all_others() {
-        let mut waiting = Waiting::default();
+        let mut waiting = WaitingTenants::default();
         read(&mut waiting, &[("a", 200), ("b", 199)], 200);
         assert!(!waiting.must_read(wake(200).as_ref(), 0) && waiting.must_read(wake(3).as_ref(), 0));
         assert_eq!(
             read(&mut waiting, &[("a", 200), ("b", 199), ("c", 3)], 3),
-            [("c".to_owned(), News::Arrived)]
+            [("c".to_owned(), TenantChange::Arrived)]
         );
         assert!(
             read(&mut waiting, &[("a", 200), ("b", 199)], 200).is_empty(),
@@ -336,13 +339,13 @@ mod tests {
         assert!(!waiting.found_empty("c", wake(200).as_ref(), 7), "and this one is");
         assert_eq!(
             read(&mut waiting, &[("a", 4), ("b", 199)], 4),
-            [("a".to_owned(), News::Arrived), ("c".to_owned(), News::Gone)]
+            [("a".to_owned(), TenantChange::Arrived), ("c".to_owned(), TenantChange::Gone)]
         );
     }
 
     #[test]
     fn tenants_stand_where_they_are_put() {
-        let mut waiting = Waiting::default();
+        let mut waiting = WaitingTenants::default();
         read(&mut waiting, &[("a", 1), ("b", 1), ("c", 1)], 1);
         for (tenant, next) in [("a", 3.0), ("b", 1.0), ("c", 2.0), ("unknown", 0.0)] {
             waiting.put(tenant, next);
@@ -360,7 +363,7 @@ mod tests {
 
     #[test]
     fn many_tenants_are_read_less_often_as_long_as_they_are_enough() {
-        let mut waiting = Waiting::default();
+        let mut waiting = WaitingTenants::default();
         let rows: Vec<(String, Versionstamp)> = (0..1_000).map(|n| (format!("t{n:04}"), stamp(1))).collect();
         waiting.read(rows, wake(1), 0);
         assert!(!waiting.must_read(wake(2).as_ref(), 49_999));

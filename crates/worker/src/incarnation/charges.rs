@@ -32,7 +32,7 @@ impl Incarnation {
 
     pub(super) fn charge_all(&mut self) {
         for running in self.running.values_mut() {
-            self.fair.charge(&mut running.turn);
+            self.fair.charge(&mut running.charges);
         }
         self.fair.charged();
     }
@@ -42,13 +42,13 @@ impl Incarnation {
         self.fair.agree().await?;
         if self.fair.by_keys() {
             let running: BTreeSet<Arc<str>> =
-                self.running.values().map(|running| running.turn.tenant.clone()).collect();
+                self.running.values().map(|running| running.charges.tenant.clone()).collect();
             let tx = self.shared.store.begin().await?;
             self.fair.count(&tx, running).await?;
         }
-        for Running { controls, turn, grown_us, .. } in self.running.values_mut() {
+        for Running { controls, charges, grown_us, .. } in self.running.values_mut() {
             let mut key = controls.key();
-            self.fair.grow_key(turn, &mut key, grown_us);
+            self.fair.grow_key(charges, &mut key, grown_us);
             controls.set_key(key);
         }
         Ok(())

@@ -51,7 +51,7 @@ impl Incarnation {
         }
         self.fair.agree().await?;
         let pass = self.pass().await;
-        self.claimer.has_tried_overdue();
+        self.claimer.has_tried_expired();
         match pass {
             Ok(mut pass) => {
                 self.claims.known = self.claims.next.load(Relaxed) - 1;
@@ -61,9 +61,9 @@ impl Incarnation {
                 }
                 self.fair.drained(&pass.drained, pass.wake_seen.as_ref());
                 let spread = self.spread(pass.claimed.len());
-                let left = pass.first_left.clone();
+                let skipped_tenant = pass.first_skipped_tenant.clone();
                 for (job, options) in pass.claimed.drain(..) {
-                    self.start(job, options, left.as_deref(), spread);
+                    self.start(job, options, skipped_tenant.as_deref(), spread);
                 }
                 let random = self.shared.store.runtime().random();
                 if let Err(error) = self.claimer.wait_after(&pass, self.pause(random)).await {
@@ -97,7 +97,7 @@ impl Incarnation {
             fair: &self.fair,
             queue,
             lock_history,
-            hold: None,
+            pass_jobs: None,
             shard: self.shard(),
             claimer: &self.claimer,
             random: store.runtime().random(),

@@ -40,7 +40,7 @@ impl Incarnation {
 
     pub(super) fn learn_contenders(&mut self, names: Vec<String>) {
         let all = (names.len() < MAX_CONTENDERS).then(|| names.iter().cloned().collect());
-        self.fair.know_members(all);
+        self.fair.set_members(all);
         if self.contenders.names != names {
             self.balance.is_above_its_part = false;
             self.contenders = Contenders { names, since_us: self.now_us() };

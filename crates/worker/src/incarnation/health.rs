@@ -92,7 +92,7 @@ impl Incarnation {
                 return true;
             }
         };
-        let mut dead = mine(self.health.neighbours.look(ring));
+        let mut dead = mine(self.health.neighbours.check(ring));
         let done = std::iter::from_fn(|| self.health.removals.try_join_next());
         for worker in done.filter_map(std::result::Result::ok).flatten() {
             // If it could not be removed, it is still dead and is found again.

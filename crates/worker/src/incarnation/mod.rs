@@ -26,11 +26,11 @@ use turnwise_queue::{Error, Job, workers};
 use crate::Tunables;
 use crate::claimer::Claimer;
 use crate::event::Event;
-use crate::fair_share::{FairShare, Turn};
+use crate::fair_share::{FairShare, RunCharges};
 use crate::handler::Idle;
 use crate::locks::Slots;
 use crate::membership::duration_us;
-use crate::run::{Controls, Ended, Shared, run};
+use crate::run::{Controls, RunEnd, Shared, run};
 
 /// The pause after a transaction that failed permanently, before the loop continues.
 pub(crate) const ERROR_PAUSE: Duration = Duration::from_secs(1);
@@ -49,10 +49,10 @@ pub(crate) struct Incarnation {
     /// By claim number, not by job: a job may be claimed again before this loop learns of its last run's end.
     running: BTreeMap<u64, Running>,
     /// The runs, as tasks that are aborted when this is dropped.
-    runs: JoinSet<(u64, Ended)>,
+    runs: JoinSet<(u64, RunEnd)>,
     fair: FairShare,
     /// Notified when a job becomes idle.
-    idle_news: Arc<Notify>,
+    became_idle: Arc<Notify>,
     /// Slots that are lent, because their jobs wait for locks.
     slots: Arc<Slots>,
     tuned: watch::Receiver<Tunables>,
@@ -70,7 +70,7 @@ pub(crate) struct Incarnation {
 struct Running {
     controls: Controls,
     /// Its charges.
-    turn: Turn,
+    charges: RunCharges,
     /// Its priority class.
     class: i8,
     /// It declares locks.
@@ -87,7 +87,7 @@ impl Running {
 }
 
 /// How the task of a run ended.
-type RunEnded = std::result::Result<(u64, Ended), JoinError>;
+type RunTaskEnd = std::result::Result<(u64, RunEnd), JoinError>;
 
 impl Incarnation {
     pub(crate) fn new(shared: Arc<Shared>, id: String) -> Self {
@@ -103,7 +103,7 @@ impl Incarnation {
             running: BTreeMap::new(),
             runs: JoinSet::new(),
             fair,
-            idle_news: Arc::default(),
+            became_idle: Arc::default(),
             slots: Arc::default(),
             tuned,
             claimer,
@@ -134,13 +134,13 @@ impl Incarnation {
     /// Works until it is stopped or removed.
     pub(crate) async fn work(&mut self, stop: &CancellationToken) -> End {
         // The first pass runs immediately: there may be earlier work.
-        let mut look = true;
+        let mut pass_due = true;
         self.schedule_ping();
         self.watch_cancellations().await;
         self.read_contenders().await;
         self.sync().await;
         self.schedule_cycle();
-        let (idle_news, slots) = (self.idle_news.clone(), self.slots.clone());
+        let (became_idle, slots) = (self.became_idle.clone(), self.slots.clone());
         loop {
             if stop.is_cancelled() {
                 return End::Stopped;
@@ -149,15 +149,15 @@ impl Incarnation {
             if halted && !self.ping().await {
                 return End::Removed;
             }
-            look |= any;
+            pass_due |= any;
             // Also without a free slot: due jobs become pending, and running jobs may be preempted for them.
-            if look {
+            if pass_due {
                 match self.fill_slots().await {
-                    Ok(more) => look = more,
+                    Ok(more) => pass_due = more,
                     Err(Error::Halt) => return End::Removed,
                     Err(error) => {
                         tracing::error!(%error, "a scheduling pass failed");
-                        look = false;
+                        pass_due = false;
                         self.claimer.retry_after(ERROR_PAUSE);
                     }
                 }
@@ -175,18 +175,18 @@ impl Incarnation {
                     self.charge_between_cycles();
                     self.schedule_ping();
                     // Without a free slot it watches nothing, but there may be new delayed jobs that are due now.
-                    look |= full;
+                    pass_due |= full;
                 }
                 () = self.cancellation.due() => self.stop_cancelled().await,
                 Ok(()) = self.tuned.changed() => {
                     self.follow_tunables().await;
-                    look = true;
+                    pass_due = true;
                 }
                 () = self.rotation.due() => {
                     self.cycle().await;
                     self.schedule_cycle();
                 }
-                () = idle_news.notified() => self.schedule_yield(),
+                () = became_idle.notified() => self.schedule_yield(),
                 due = self.yielding.due() => match due {
                     true => self.yield_idle().await,
                     false => self.schedule_yield(),
@@ -195,11 +195,11 @@ impl Incarnation {
                     if self.forget(ended) && !self.ping().await {
                         return End::Removed;
                     }
-                    look = true;
+                    pass_due = true;
                 }
-                () = slots.news.notified() => look = true,
-                () = ready(()), if look => {}
-                () = self.claimer.woken(!full) => look = true,
+                () = slots.more_waiting.notified() => pass_due = true,
+                () = ready(()), if pass_due => {}
+                () = self.claimer.woken(!full) => pass_due = true,
             }
         }
     }
@@ -222,7 +222,7 @@ impl Incarnation {
 
     /// Applies changed settings.
     async fn follow_tunables(&mut self) {
-        let running = self.running.values_mut().map(|running| &mut running.turn);
+        let running = self.running.values_mut().map(|running| &mut running.charges);
         self.fair.follow(&self.shared.tunables.get().fair, running);
         self.schedule_cycle();
         let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
@@ -236,13 +236,13 @@ impl Incarnation {
         }
     }
 
-    fn start(&mut self, job: Job, options: Box<RawValue>, left: Option<&str>, spread: Duration) {
+    fn start(&mut self, job: Job, options: Box<RawValue>, skipped_tenant: Option<&str>, spread: Duration) {
         let claim = job.claim().expect("a claimed job has a claim").number;
-        let (idle, slots) = (Idle::of(&self.idle_news), self.slots.clone());
+        let (idle, slots) = (Idle::of(&self.became_idle), self.slots.clone());
         let controls = Controls { idle, slots, ..Controls::default() };
         let started_us = job.started_us.unwrap_or_else(|| self.shared.store.runtime().now_us());
-        let mut turn = self.fair.start(&job.tenant, left, job.continuous, started_us);
-        (turn.often, turn.waits) = (true, Some(controls.waits.clone()));
+        let mut charges = self.fair.start(&job.tenant, skipped_tenant, job.continuous, started_us);
+        (charges.often, charges.waits) = (true, Some(controls.waits.clone()));
         if job.cancel_requested() {
             // Cancelled before it was adopted: its signal has already passed.
             controls.stop.cancel();
@@ -250,7 +250,7 @@ impl Incarnation {
         let key = self.fair.key_of_start(&job.tenant, job.priority, job.order_us());
         controls.set_key(key);
         let (class, locks) = (job.class, !job.locks.is_none());
-        let running = Running { controls: controls.clone(), turn, class, locks, grown_us: started_us };
+        let running = Running { controls: controls.clone(), charges, class, locks, grown_us: started_us };
         let before = self.running.insert(claim, running);
         assert!(before.is_none(), "two runs have the claim {claim}");
         let delay_us = match duration_us(spread) {
@@ -272,13 +272,13 @@ impl Incarnation {
     }
 
     /// Frees the slot of a run that has ended. Returns whether it was halted.
-    fn forget(&mut self, ended: RunEnded) -> bool {
+    fn forget(&mut self, ended: RunTaskEnd) -> bool {
         match ended {
             Ok((claim, ended)) => {
-                if let Some(Running { controls, turn, .. }) = self.running.remove(&claim) {
-                    self.fair.end(turn, ended == Ended::Recorded && !controls.stop.is_cancelled());
+                if let Some(Running { controls, charges, .. }) = self.running.remove(&claim) {
+                    self.fair.end(charges, ended == RunEnd::Recorded && !controls.stop.is_cancelled());
                 }
-                ended == Ended::Halted
+                ended == RunEnd::Halted
             }
             Err(error) => {
                 // Its slot stays occupied, and its job claimed: the worker gives both back when it leaves.

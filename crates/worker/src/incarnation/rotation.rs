@@ -57,7 +57,7 @@ type Heads = BTreeMap<Arc<str>, Vec<Pending>>;
 
 /// The result of a decision.
 #[derive(Default)]
-pub(super) struct Preempted {
+pub(super) struct PreemptionResult {
     /// There are jobs that could get a slot.
     pub any_waits: bool,
     /// The number of jobs that were stopped for waiting ones, or as an excess.
@@ -107,13 +107,13 @@ impl Incarnation {
         self.fair.cycle(rotation.max_churn);
         self.charge_all();
         self.sync().await;
-        self.fair.look_for_keys();
+        self.fair.search_for_keys();
         let loads = self.read_loads(rotation).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "no job is given back in this cycle: the workers cannot be read");
             None
         });
         match self.preempt(Moment::Cycle, loads.as_ref()).await {
-            Ok(Preempted { stopped, surplus, .. }) => {
+            Ok(PreemptionResult { stopped, surplus, .. }) => {
                 self.balance.is_above_its_part = surplus > 0;
                 if let Some(Loads { round, .. }) = loads
                     && stopped < rotation.max_churn
@@ -128,8 +128,12 @@ impl Incarnation {
     }
 
     /// Reads what preemption depends on, decides, and stops the chosen jobs.
-    pub(super) async fn preempt(&mut self, moment: Moment, loads: Option<&Loads>) -> Result<Preempted> {
-        let Some(rotation) = self.rotation_rules() else { return Ok(Preempted::default()) };
+    pub(super) async fn preempt(
+        &mut self,
+        moment: Moment,
+        loads: Option<&Loads>,
+    ) -> Result<PreemptionResult> {
+        let Some(rotation) = self.rotation_rules() else { return Ok(PreemptionResult::default()) };
         self.grow_keys().await?;
         let now_us = self.now_us();
         let candidates = self.candidates();
@@ -137,7 +141,7 @@ impl Incarnation {
         let any_waits = heads.values().any(|jobs| !jobs.is_empty());
         if moment == Moment::Idle {
             if !any_waits {
-                return Ok(Preempted { wake_seen, ..Preempted::default() });
+                return Ok(PreemptionResult { wake_seen, ..PreemptionResult::default() });
             }
             self.charge_all();
         }
@@ -153,9 +157,9 @@ impl Incarnation {
                 _ => running.controls.preempt(),
             }
             stopped += usize::from(why != Why::EmptierWorker);
-            self.fair.stops(&mut running.turn);
+            self.fair.stops(&mut running.charges);
         }
-        Ok(Preempted { any_waits, stopped, surplus, wake_seen })
+        Ok(PreemptionResult { any_waits, stopped, surplus, wake_seen })
     }
 
     /// The running jobs that are not stopping already, and whose slots are in use.
@@ -165,19 +169,19 @@ impl Incarnation {
             .filter(|(_, running)| !running.is_stopping() && !self.lends(running))
             .enumerate()
             .map(|(job, (claim, running))| {
-                let turn = &running.turn;
+                let charges = &running.charges;
                 let candidate = rotation::Running {
                     job,
                     // Set when the tenants are numbered.
                     tenant: 0,
                     key: running.controls.key().unwrap_or(f64::MIN),
-                    started_us: turn.started_us,
+                    started_us: charges.started_us,
                     class: running.class,
-                    continuous: turn.rotates,
+                    continuous: charges.rotates,
                     idle: running.controls.idle.is_idle(),
                     locks: running.locks,
                 };
-                (*claim, candidate, turn.tenant.clone())
+                (*claim, candidate, charges.tenant.clone())
             })
             .collect()
     }
@@ -200,7 +204,7 @@ impl Incarnation {
         let (store, keys, job_type) = (&self.shared.store, &self.shared.keys, &self.shared.job_type);
         let tx = store.begin().await?;
         let wake_seen = tx.get_with(&keys.wake(job_type), Isolation::Snapshot).await?;
-        self.fair.look(&tx, wake_seen.as_ref(), store.runtime().now_us()).await?;
+        self.fair.refresh_waiting(&tx, wake_seen.as_ref(), store.runtime().now_us()).await?;
         within.retain(|tenant, _| self.fair.waits(tenant));
         let mut within: Vec<_> = within.into_iter().collect();
         let now_us = self.now_us();

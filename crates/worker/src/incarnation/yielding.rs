@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use turnwise_policy::rotation::Moment;
 
-use super::rotation::Preempted;
+use super::rotation::PreemptionResult;
 use super::{Incarnation, Running};
 use crate::event::Event;
 use crate::membership::duration_us;
@@ -36,7 +36,7 @@ impl Yielding {
 impl Running {
     /// Whether it is idle and may be preempted for that.
     fn may_yield(&self) -> bool {
-        self.turn.rotates && self.controls.idle.is_idle() && !self.is_stopping()
+        self.charges.rotates && self.controls.idle.is_idle() && !self.is_stopping()
     }
 }
 
@@ -46,7 +46,7 @@ impl Incarnation {
         let due = || {
             let idle_turn = self.rotation_rules()?.idle_turn;
             let may_yield = self.running.values().filter(|running| running.may_yield());
-            let earliest_us = may_yield.map(|running| running.turn.started_us).min()?;
+            let earliest_us = may_yield.map(|running| running.charges.started_us).min()?;
             let turn_us = earliest_us.saturating_add(duration_us(idle_turn));
             Some(self.after(self.until(turn_us.max(self.yielding.from_us))))
         };
@@ -58,11 +58,11 @@ impl Incarnation {
         let idle_turn = self.rotation_rules().map_or(PAUSE, |rotation| rotation.idle_turn.max(PAUSE));
         let (pause, again, wake_seen) = match self.preempt(Moment::Idle, None).await {
             // The jobs that start now may be idle, too: slots must not change faster than jobs have their turns.
-            Ok(Preempted { stopped, wake_seen, .. }) if stopped > 0 => {
+            Ok(PreemptionResult { stopped, wake_seen, .. }) if stopped > 0 => {
                 (idle_turn, Some(idle_turn), wake_seen)
             }
             // The deficit of a waiting tenant grows with time.
-            Ok(Preempted { any_waits, wake_seen, .. }) => {
+            Ok(PreemptionResult { any_waits, wake_seen, .. }) => {
                 (PAUSE.max(idle_turn / 4), any_waits.then_some(idle_turn), wake_seen)
             }
             Err(error) => {

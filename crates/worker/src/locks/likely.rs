@@ -35,25 +35,25 @@ const AT_ONCE: usize = 16;
 /// The experience that a process has read.
 #[derive(Default)]
 pub(crate) struct LockHistory {
-    known: Mutex<BTreeMap<Value, Known>>,
+    known: Mutex<BTreeMap<Value, CachedExperience>>,
 }
 
 /// Kind of jobs, option, value.
 type Value = (String, String, String);
 
-struct Known {
+struct CachedExperience {
     read_us: i64,
     /// `None` if no run has recorded anything.
     experience: Option<Arc<Experience>>,
 }
 
 impl LockHistory {
-    fn known(&self) -> MutexGuard<'_, BTreeMap<Value, Known>> {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<Value, CachedExperience>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads the values of these jobs that are unknown or too old. Snapshot reads, without conflicts.
-    pub async fn look<'a>(
+    pub async fn read<'a>(
         &self,
         tx: &Transaction,
         keys: &Keyspace,
@@ -63,7 +63,8 @@ impl LockHistory {
         let mut wanted: Vec<Value> = Vec::new();
         {
             let known = self.known();
-            let is_fresh = |known: &Known| (0..FRESH_US).contains(&now_us.saturating_sub(known.read_us));
+            let is_fresh =
+                |known: &CachedExperience| (0..FRESH_US).contains(&now_us.saturating_sub(known.read_us));
             for traits in jobs {
                 for (option, value) in &traits.values {
                     let value = (traits.kind.clone(), option.clone(), value.clone());
@@ -94,7 +95,7 @@ impl LockHistory {
             known.clear();
         }
         for (value, experience) in read {
-            known.insert(value, Known { read_us: now_us, experience: experience.map(Arc::new) });
+            known.insert(value, CachedExperience { read_us: now_us, experience: experience.map(Arc::new) });
         }
         Ok(())
     }
@@ -105,15 +106,15 @@ impl LockHistory {
         if traits.is_empty() || !declared.has_unknown() {
             return None;
         }
-        let told: Vec<(&(String, String), Arc<Experience>)> = {
+        let experiences: Vec<(&(String, String), Arc<Experience>)> = {
             let known = self.known();
-            let of = |told: &(String, String)| {
-                known.get(&(traits.kind.clone(), told.0.clone(), told.1.clone()))?.experience.clone()
+            let of = |pair: &(String, String)| {
+                known.get(&(traits.kind.clone(), pair.0.clone(), pair.1.clone()))?.experience.clone()
             };
-            traits.values.iter().filter_map(|told| Some((told, of(told)?))).collect()
+            traits.values.iter().filter_map(|pair| Some((pair, of(pair)?))).collect()
         };
         let find = |option: &str, value: &str| {
-            let found = told.iter().find(|(told, _)| told.0 == option && told.1 == value);
+            let found = experiences.iter().find(|(pair, _)| pair.0 == option && pair.1 == value);
             found.map(|(_, experience)| &**experience)
         };
         let (guessed, likely) = guess(declared, traits, find);
@@ -177,7 +178,7 @@ pub async fn weigh(
     let now_us = store.runtime().now_us();
     let view = LocksView::read(tx, keys, &rules.levels, (&lock_history, now_us)).await?;
     let traits = std::iter::once(&job.traits).chain(others.iter().map(|other| &other.traits));
-    lock_history.look(tx, keys, traits, now_us).await?;
+    lock_history.read(tx, keys, traits, now_us).await?;
     let guess = lock_history.guess(&job.locks, &job.traits);
     let wanted = guess.as_ref().map_or(&job.locks, |(guessed, _)| guessed);
     let guesses: Vec<_> =

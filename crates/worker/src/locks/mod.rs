@@ -20,8 +20,8 @@ use turnwise_policy::predictive_queue::{self, aging};
 pub(crate) use likely::LockHistory;
 pub use likely::{Weight, startable, weigh};
 pub use run::LockError;
-pub(crate) use run::{JobLocks, Slots, Waits};
-pub(crate) use scan::{Scan, Scanned};
+pub(crate) use run::{JobLocks, Slots, WaitState};
+pub(crate) use scan::{Scan, ScanResult};
 pub(crate) use view::LocksView;
 pub(crate) use wake::LockWake;
 

@@ -82,7 +82,7 @@ impl From<LockError> for Outcome {
 #[derive(Default)]
 pub(crate) struct Slots {
     waiting: AtomicUsize,
-    pub news: Notify,
+    pub more_waiting: Notify,
 }
 
 impl Slots {
@@ -93,10 +93,10 @@ impl Slots {
 
 /// Whether a run waits for a lock, and how long it has lent its slot so far: that time is not charged.
 #[derive(Debug, Default)]
-pub(crate) struct Waits(std::sync::Mutex<Lent>);
+pub(crate) struct WaitState(std::sync::Mutex<WaitTimes>);
 
 #[derive(Debug, Default)]
-struct Lent {
+struct WaitTimes {
     waits: bool,
     /// Since when it has waited and lent its slot, in µs. Whether it lends is decided when it begins to wait.
     since_us: Option<i64>,
@@ -106,7 +106,7 @@ struct Lent {
     ended_us: Option<i64>,
 }
 
-impl Waits {
+impl WaitState {
     pub fn now(&self) -> bool {
         self.lent().waits
     }
@@ -117,7 +117,7 @@ impl Waits {
     }
 
     pub fn lent_us(&self, now_us: i64) -> i64 {
-        let Lent { since_us, before_us, .. } = *self.lent();
+        let WaitTimes { since_us, before_us, .. } = *self.lent();
         before_us.saturating_add(since_us.map_or(0, |since_us| now_us.saturating_sub(since_us).max(0)))
     }
 
@@ -133,7 +133,7 @@ impl Waits {
         lent.ended_us = Some(elapsed_us);
     }
 
-    fn lent(&self) -> std::sync::MutexGuard<'_, Lent> {
+    fn lent(&self) -> std::sync::MutexGuard<'_, WaitTimes> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -149,7 +149,7 @@ struct Inner {
     stop: CancellationToken,
     halt: CancellationToken,
     slots: Arc<Slots>,
-    waits: Arc<Waits>,
+    waits: Arc<WaitState>,
     /// A job waits for one lock at a time.
     turn: Mutex<()>,
     /// A wait has ended, but its row may still be there.
@@ -191,7 +191,7 @@ impl JobLocks {
         shared: Arc<Shared>,
         (id, claim): (String, Claim),
         (stop, halt): (CancellationToken, CancellationToken),
-        (slots, waits): (Arc<Slots>, Arc<Waits>),
+        (slots, waits): (Arc<Slots>, Arc<WaitState>),
     ) -> Self {
         let (turn, left) = (Mutex::default(), AtomicBool::new(false));
         JobLocks(Arc::new(Inner { shared, id, claim, stop, halt, slots, waits, turn, left }))
@@ -200,7 +200,7 @@ impl JobLocks {
     async fn take(&self, locks: &[LockAt]) -> Result<(), LockError> {
         let inner = &*self.0;
         let _turn = inner.turn.lock().await;
-        let mut waiting = Waiting { locks: self, on: false, settled: false };
+        let mut waiting = WaitGuard { locks: self, on: false, settled: false };
         let runtime = inner.shared.store.runtime();
         let stopped = || inner.stop.is_cancelled() || inner.halt.is_cancelled();
         while !stopped() {
@@ -219,10 +219,10 @@ impl JobLocks {
                 }
                 // The row may be there; the next attempt finds it.
                 Err(Error::Store(error)) if error.is_retryable() => None,
-                Err(error @ Error::Store(_)) => return Err(told(error)),
+                Err(error @ Error::Store(_)) => return Err(lock_error(error)),
                 Err(error) => {
                     waiting.over();
-                    return Err(told(error));
+                    return Err(lock_error(error));
                 }
             };
             let pause = async {
@@ -254,7 +254,7 @@ impl JobLocks {
         let given = store.transact(|tx| async move {
             locks::release_some(&tx, keys, RunKey::new(job_type, id, claim), spots).await
         });
-        given.await.map_err(told)
+        given.await.map_err(lock_error)
     }
 }
 
@@ -319,7 +319,7 @@ impl Inner {
     }
 }
 
-fn told(error: Error) -> LockError {
+fn lock_error(error: Error) -> LockError {
     match error {
         Error::Halt | Error::NotFound => LockError::Lost,
         Error::Invalid { problem, .. } => LockError::Refused(problem),
@@ -328,7 +328,7 @@ fn told(error: Error) -> LockError {
 }
 
 /// A waiting job, as the worker's loop counts it.
-struct Waiting<'a> {
+struct WaitGuard<'a> {
     locks: &'a JobLocks,
     /// Whether it is counted.
     on: bool,
@@ -336,14 +336,14 @@ struct Waiting<'a> {
     settled: bool,
 }
 
-impl Waiting<'_> {
+impl WaitGuard<'_> {
     fn begin(&mut self) {
         if !std::mem::replace(&mut self.on, true) {
             let Inner { shared, slots, waits, .. } = &*self.locks.0;
             let lends = !shared.tunables.get().queue.waiting_uses_slot;
             waits.begin(lends, shared.store.runtime().now_us());
             slots.waiting.fetch_add(1, Relaxed);
-            slots.news.notify_one();
+            slots.more_waiting.notify_one();
         }
     }
 
@@ -358,7 +358,7 @@ impl Waiting<'_> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitGuard<'_> {
     /// The caller does not wait for the lock any more.
     fn drop(&mut self) {
         if self.settled {

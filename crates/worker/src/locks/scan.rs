@@ -34,8 +34,8 @@ pub(crate) struct Scan(Mutex<State>);
 #[derive(Default)]
 struct State {
     /// The current scan.
-    current: Option<Current>,
-    last: Last,
+    current: Option<CurrentScan>,
+    last: LastScan,
     /// Where the next scan begins; at the first row, if the last scan has read the last row.
     from: Option<Bytes>,
 }
@@ -43,7 +43,7 @@ struct State {
 /// The values that change when a job becomes pending, and when a lock is released.
 pub(crate) type Stamps = (Option<Bytes>, Option<Bytes>);
 
-struct Current {
+struct CurrentScan {
     /// Their values at its beginning.
     stamps: Stamps,
     from: Option<Bytes>,
@@ -55,7 +55,7 @@ struct Current {
 }
 
 #[derive(Default)]
-struct Last {
+struct LastScan {
     /// The jobs that could start, without those that were tried.
     found: Vec<(String, Pending)>,
     /// While the stamps are equal to these, another scan would find nothing; `None` if it might.
@@ -65,7 +65,7 @@ struct Last {
 }
 
 /// The result of a pass's part of a scan.
-pub(crate) enum Scanned {
+pub(crate) enum ScanResult {
     /// These jobs could start, each with its tenant. The caller must [forget](Scan::forget) those that it has tried.
     Found(Vec<(String, Pending)>),
     /// The next pass continues the scan.
@@ -80,7 +80,7 @@ impl Scan {
     }
 
     /// Returns what a scan has found, or continues the scan. `startable` returns which of the given jobs could start.
-    pub async fn look(
+    pub async fn find(
         &self,
         tx: &Transaction,
         keys: &Keyspace,
@@ -88,21 +88,23 @@ impl Scan {
         stamps: &Stamps,
         now_us: i64,
         startable: impl Fn(&[&Pending]) -> BTreeSet<String>,
-    ) -> Result<Scanned> {
+    ) -> Result<ScanResult> {
         let mut current = {
             let mut state = self.state();
             if !state.last.found.is_empty() {
-                return Ok(Scanned::Found(state.last.found.clone()));
+                return Ok(ScanResult::Found(state.last.found.clone()));
             }
             match state.current.take() {
                 Some(current) => current,
-                None if state.last.exhausted.as_ref() == Some(stamps) => return Ok(Scanned::Nothing(None)),
+                None if state.last.exhausted.as_ref() == Some(stamps) => {
+                    return Ok(ScanResult::Nothing(None));
+                }
                 None => {
                     let pause = state.last.pause.filter(|(from, to)| (*from..*to).contains(&now_us));
                     if let Some((_, again_us)) = pause {
-                        return Ok(Scanned::Nothing(Some(again_us)));
+                        return Ok(ScanResult::Nothing(Some(again_us)));
                     }
-                    Current::new(stamps.clone(), state.from.take())
+                    CurrentScan::new(stamps.clone(), state.from.take())
                 }
             }
         };
@@ -117,7 +119,7 @@ impl Scan {
             }
         }
         self.state().current = Some(current);
-        Ok(Scanned::Unfinished)
+        Ok(ScanResult::Unfinished)
     }
 
     /// Removes the jobs that were tried. Whether they run depends on a commit: if any were removed, the next scan
@@ -134,28 +136,28 @@ impl Scan {
 }
 
 impl State {
-    fn ends(&mut self, current: Current, now_us: i64) -> Scanned {
-        let Current { stamps, from, rows, is_whole, found, .. } = current;
+    fn ends(&mut self, current: CurrentScan, now_us: i64) -> ScanResult {
+        let CurrentScan { stamps, from, rows, is_whole, found, .. } = current;
         let pause_us = i64::try_from(rows).unwrap_or(i64::MAX).saturating_mul(PAUSE_US_PER_ROW);
         let again_us = now_us.saturating_add(pause_us);
         let is_whole = is_whole && from.is_none();
         self.from = from;
-        self.last = Last {
+        self.last = LastScan {
             found: found.clone(),
             exhausted: is_whole.then_some(stamps),
             pause: Some((now_us, again_us)),
         };
         match found.is_empty() {
-            true => Scanned::Nothing((!is_whole).then_some(again_us)),
-            false => Scanned::Found(found),
+            true => ScanResult::Nothing((!is_whole).then_some(again_us)),
+            false => ScanResult::Found(found),
         }
     }
 }
 
-impl Current {
+impl CurrentScan {
     fn new(stamps: Stamps, from: Option<Bytes>) -> Self {
         let is_whole = from.is_none();
-        Current { stamps, from, rows: 0, is_whole, of_tenant: BTreeMap::new(), found: Vec::new() }
+        CurrentScan { stamps, from, rows: 0, is_whole, of_tenant: BTreeMap::new(), found: Vec::new() }
     }
 
     fn keep(&mut self, page: Vec<(String, Pending)>, startable: &BTreeSet<String>) {

@@ -31,7 +31,7 @@ pub(crate) struct LocksView {
     /// What pending jobs have reserved, in the order of their reservations.
     pub reservations: Vec<Running>,
     /// Their positions in `reservations`, by type and id.
-    places: BTreeMap<(String, String), usize>,
+    positions: BTreeMap<(String, String), usize>,
 }
 
 impl LocksView {
@@ -44,7 +44,7 @@ impl LocksView {
         let mut running = Summary::new(levels);
         let claims = locks::running(tx, keys, MAX_RUNNING).await?;
         let learning = || claims.iter().filter(|job| !job.all.traits.is_empty());
-        lock_history.look(tx, keys, learning().map(|job| &job.all.traits), now_us).await?;
+        lock_history.read(tx, keys, learning().map(|job| &job.all.traits), now_us).await?;
         for job in &claims {
             running.add(&job.all.running(levels));
         }
@@ -65,12 +65,12 @@ impl LocksView {
             let wants = rows.entry((ticket, entry.job_type, entry.id)).or_default();
             wants.extend(entry.lock.lock(levels));
         }
-        let (mut reservations, mut places) = (Vec::with_capacity(rows.len()), BTreeMap::new());
+        let (mut reservations, mut positions) = (Vec::with_capacity(rows.len()), BTreeMap::new());
         for ((_, job_type, id), wants) in rows {
-            places.insert((job_type, id), reservations.len());
+            positions.insert((job_type, id), reservations.len());
             reservations.push(Running::new(wants, &Requests::default(), levels));
         }
-        Ok(LocksView { running, likely, reservations, places })
+        Ok(LocksView { running, likely, reservations, positions })
     }
 
     /// What running jobs lock, wait for, and will probably lock: weights are computed against it.
@@ -80,17 +80,17 @@ impl LocksView {
 
     /// The pending jobs of a type that have reservations.
     pub fn reserved<'a>(&'a self, job_type: &'a str) -> impl Iterator<Item = &'a str> {
-        let of_type = self.places.keys().filter(move |(of, _)| of == job_type);
+        let of_type = self.positions.keys().filter(move |(of, _)| of == job_type);
         of_type.map(|(_, id)| id.as_str())
     }
 
     /// A pending job's position among the jobs with reservations, if it has one.
-    pub fn place(&self, job_type: &str, id: &str) -> Option<usize> {
+    pub fn position(&self, job_type: &str, id: &str) -> Option<usize> {
         // Most passes see no reservations.
-        if self.places.is_empty() {
+        if self.positions.is_empty() {
             None
         } else {
-            self.places.get(&(job_type.to_owned(), id.to_owned())).copied()
+            self.positions.get(&(job_type.to_owned(), id.to_owned())).copied()
         }
     }
 }

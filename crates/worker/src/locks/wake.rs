@@ -21,11 +21,11 @@ struct Inner {
     keys: Keyspace,
     state: Mutex<State>,
     /// A read has completed. Not a `watch` channel: its wake order cannot be replayed from a seed.
-    news: Notify,
+    read_completed: Notify,
     /// A wait needs another read.
-    again: Notify,
+    read_needed: Notify,
     /// No wait is left.
-    deserted: Notify,
+    no_waits_left: Notify,
 }
 
 #[derive(Default)]
@@ -44,8 +44,17 @@ struct State {
 
 impl LockWake {
     pub fn new(store: Store, keys: Keyspace) -> Self {
-        let (news, again, deserted) = (Notify::new(), Notify::new(), Notify::new());
-        LockWake { inner: Arc::new(Inner { store, keys, state: Mutex::default(), news, again, deserted }) }
+        let (read_completed, read_needed, no_waits_left) = (Notify::new(), Notify::new(), Notify::new());
+        LockWake {
+            inner: Arc::new(Inner {
+                store,
+                keys,
+                state: Mutex::default(),
+                read_completed,
+                read_needed,
+                no_waits_left,
+            }),
+        }
     }
 
     /// Returns once a lock has been released after the snapshot in which [`Keyspace::lock_wake`] was `seen`: a read
@@ -53,20 +62,20 @@ impl LockWake {
     /// more requests than there are releases.
     pub async fn changed(&self, seen: Option<Bytes>) {
         let inner = &self.inner;
-        let _waits = Waits::new(inner);
+        let _waits = WaitGuard::new(inner);
         let before = inner.state().begun;
         loop {
             // Registered before the comparison, so that no later change is missed.
-            let mut news = pin!(inner.news.notified());
-            news.as_mut().enable();
+            let mut read_completed = pin!(inner.read_completed.notified());
+            read_completed.as_mut().enable();
             match &inner.state().latest {
                 // The watch reports the next stamp.
                 Some((_, stamp)) if *stamp == seen => {}
                 Some((number, _)) if *number > before => return,
                 // That read may have been older than `seen`.
-                _ => inner.again.notify_one(),
+                _ => inner.read_needed.notify_one(),
             }
-            news.await;
+            read_completed.await;
         }
     }
 }
@@ -79,9 +88,9 @@ impl Drop for LockWake {
 }
 
 /// One wait, until it is dropped.
-struct Waits<'a>(&'a Inner);
+struct WaitGuard<'a>(&'a Inner);
 
-impl<'a> Waits<'a> {
+impl<'a> WaitGuard<'a> {
     fn new(inner: &'a Arc<Inner>) -> Self {
         let mut state = inner.state();
         state.waiting += 1;
@@ -90,16 +99,16 @@ impl<'a> Waits<'a> {
             let inner = inner.clone();
             state.task = Some(AbortOnDropHandle::new(tokio::spawn(async move { inner.watch().await })));
         }
-        Waits(inner)
+        WaitGuard(inner)
     }
 }
 
-impl Drop for Waits<'_> {
+impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state();
         state.waiting -= 1;
         if state.waiting == 0 {
-            self.0.deserted.notify_one();
+            self.0.no_waits_left.notify_one();
         }
     }
 }
@@ -111,7 +120,7 @@ impl Inner {
 
     async fn watch(&self) {
         loop {
-            let watch = match self.look().await {
+            let watch = match self.read_stamp().await {
                 Ok(watch) => watch,
                 Err(error) => {
                     tracing::warn!(%error, "cannot watch for locks that are given back: tries again");
@@ -121,21 +130,21 @@ impl Inner {
             };
             tokio::select! {
                 biased;
-                () = self.deserted.notified() => {
+                () = self.no_waits_left.notified() => {
                     let mut state = self.state();
                     if state.waiting == 0 {
                         state.is_running = false;
                         return;
                     }
                 }
-                () = self.again.notified() => {}
+                () = self.read_needed.notified() => {}
                 () = watch => {}
             }
         }
     }
 
     /// Reads and publishes the stamp, and returns a watch for the next one.
-    async fn look(&self) -> Result<turnwise_store::Watch> {
+    async fn read_stamp(&self) -> Result<turnwise_store::Watch> {
         let key = self.keys.lock_wake();
         let number = {
             let mut state = self.state();
@@ -144,7 +153,7 @@ impl Inner {
         };
         let stamp = self.store.begin().await?.get_with(&key, Isolation::Snapshot).await?;
         self.state().latest = Some((number, stamp.clone()));
-        self.news.notify_waiters();
+        self.read_completed.notify_waiters();
         self.store.watch(key, stamp).await
     }
 }

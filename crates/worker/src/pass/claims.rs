@@ -39,7 +39,7 @@ pub(super) struct Claims<'a> {
 
 /// What became of a view.
 #[derive(Default)]
-pub(super) struct Filled {
+pub(super) struct FillResult {
     /// The last decision.
     pub decision: Decision,
     /// Some job's locks are not free: another pass is useful when a lock is released.
@@ -47,7 +47,7 @@ pub(super) struct Filled {
     /// Jobs that should start were not claimed, because the transaction is full.
     pub not_started: bool,
     /// Other passes of this process have some of the jobs.
-    pub taken: bool,
+    pub in_other_pass: bool,
 }
 
 impl<'a> Claims<'a> {
@@ -65,15 +65,16 @@ impl<'a> Claims<'a> {
 
     /// Decides about the jobs of a view and claims those that start. Decides again if some of them could not be claimed, and
     /// others wait for their room.
-    pub async fn fill(&mut self, view: &mut View) -> Result<Filled> {
+    pub async fn fill(&mut self, view: &mut View) -> Result<FillResult> {
         let context = self.context;
-        let mut filled = Filled::default();
+        let mut filled = FillResult::default();
         view.note(&context, &self.tried);
         let (mut blocked, mut refused) = (0, 0);
         loop {
             let decision = context.decide(view, context.room.saturating_sub(self.claimed.len()));
             filled.blocked |= decision.is_blocked();
-            filled.taken |= decision.hold.iter().any(|hold| hold.own && hold.reason == Reason::OtherPass);
+            filled.in_other_pass |=
+                decision.hold.iter().any(|hold| hold.own && hold.reason == Reason::OtherPass);
             let (blocked_before, refused_before) = (blocked, refused);
             let jobs = view.jobs();
             let start: Vec<(usize, String)> =
@@ -83,9 +84,9 @@ impl<'a> Claims<'a> {
                     filled.not_started = true;
                     break;
                 }
-                if context.claimant.hold.is_some_and(|hold| !hold.take(context.claimant.job_type, id)) {
+                if context.claimant.pass_jobs.is_some_and(|jobs| !jobs.add(context.claimant.job_type, id)) {
                     view.verdicts[*job] = Verdict::OtherPass;
-                    filled.taken = true;
+                    filled.in_other_pass = true;
                     refused = refused_before + 1;
                     continue;
                 }
@@ -144,7 +145,7 @@ impl<'a> Claims<'a> {
         if let Some(filters) = &self.filters {
             match filters.admits(tx, keys, job_type, id, now_us).await? {
                 Admission::Admitted(limit) => filter = limit,
-                Admission::SortedOut => {
+                Admission::Filtered => {
                     self.filtered = true;
                     return Ok(Claiming::Gone);
                 }

@@ -4,9 +4,9 @@
 //! ([`claims`]), how far a pass searches for jobs that can start, and when the next one is useful.
 
 mod claims;
+mod concurrent;
 mod explain;
-mod leftovers;
-mod reserved;
+mod skipped_jobs;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,11 +24,11 @@ use turnwise_store::{Isolation, Transaction};
 use crate::QueueRules;
 use crate::claimer::Claimer;
 use crate::fair_share::{FairShare, Front};
-use crate::locks::{LockHistory, Scanned};
-use claims::{Claims, Filled};
+use crate::locks::{LockHistory, ScanResult};
+use claims::{Claims, FillResult};
+pub(crate) use concurrent::{ConcurrentPasses, PassJobs};
 pub use explain::{QueueHead, compared, explain};
-pub(crate) use leftovers::Leftovers;
-pub(crate) use reserved::{Hold, Reserved};
+pub(crate) use skipped_jobs::SkippedJobs;
 pub(crate) use view::startable;
 use view::{Scope, Source, View};
 
@@ -60,7 +60,7 @@ pub(crate) struct Claimant<'a> {
     /// What past runs locked.
     pub lock_history: &'a LockHistory,
     /// Jobs that other passes in this process are about to claim; this pass adds its own.
-    pub hold: Option<&'a Hold>,
+    pub pass_jobs: Option<&'a PassJobs>,
     /// This claimant's share of the jobs, if several claim from the same queue.
     pub shard: Shard,
     /// What the worker remembers of earlier passes. If jobs of other shards were skipped for long enough, this pass may
@@ -100,14 +100,14 @@ pub(crate) struct Pass {
     /// Filters and rate limits have removed jobs: there may be others behind them.
     pub filtered: bool,
     /// There are pending jobs, but other passes of this process have reserved all of them, and may fail to claim them.
-    pub left_to_others: bool,
+    pub all_in_other_passes: bool,
     /// Jobs that were skipped for their owners although there is room for them here; the owners may have no room. Where
     /// none of the jobs lock, only the first one: once it is gone, its owner is active. All of them if this worker's
     /// shard is empty.
-    pub left_to_contenders: BTreeSet<String>,
+    pub skipped: BTreeSet<String>,
     /// The tenant of the first known job that could start and was skipped for its owner. Among jobs that lock, only if
     /// there was room for more.
-    pub first_left: Option<Arc<str>>,
+    pub first_skipped_tenant: Option<Arc<str>>,
     /// Tenants whose queues are empty now.
     pub drained: Vec<Arc<str>>,
     /// When the next delayed job is due, in µs.
@@ -125,9 +125,9 @@ impl Pass {
             claimed: Vec::new(),
             more: false,
             filtered: false,
-            left_to_others: false,
-            left_to_contenders: BTreeSet::new(),
-            first_left: None,
+            all_in_other_passes: false,
+            skipped: BTreeSet::new(),
+            first_skipped_tenant: None,
             drained: Vec::new(),
             next_due_us: None,
             wake_seen,
@@ -150,7 +150,7 @@ struct Context<'a> {
 impl Context<'_> {
     /// Whether jobs of other shards may be claimed now.
     fn is_eager(&self) -> bool {
-        !self.claimant.claimer.overdue().is_empty()
+        !self.claimant.claimer.expired().is_empty()
     }
 
     fn source(&self) -> Source<'_> {
@@ -165,7 +165,7 @@ impl Context<'_> {
         let worker = Scope { room, shard, eager: self.is_eager(), random };
         // Among jobs that lock, also all expired ones: most jobs of other shards cannot start, and a part of them may be exactly
         // these.
-        view.decide(&self.source(), worker, |id| view.locks.is_some() && claimer.overdue().contains(id))
+        view.decide(&self.source(), worker, |id| view.locks.is_some() && claimer.expired().contains(id))
     }
 
     fn is_mine(&self, id: &str) -> bool {
@@ -181,37 +181,37 @@ pub(crate) async fn pass(
     claimant: Claimant<'_>,
     now_us: i64,
 ) -> Result<Pass> {
-    let Claimant { job_type, running, max_jobs, failed, fair, hold, shard, .. } = claimant;
+    let Claimant { job_type, running, max_jobs, failed, fair, pass_jobs, shard, .. } = claimant;
     let room = max_jobs.saturating_sub(running).min(CLAIM_BATCH);
     let context = Context { tx, keys, claimant, room, now_us };
     let mine = |id: &str| context.is_mine(id);
-    let others = hold.map_or(0, Hold::begin);
+    let others = pass_jobs.map_or(0, PassJobs::restart);
     let wake_seen = tx.get_with(&keys.wake(job_type), Isolation::Snapshot).await?;
     if room > 0 {
         // Read before the transaction makes anything pending: the new stamps of those tenants are not known.
-        fair.look(tx, wake_seen.as_ref(), now_us).await?;
+        fair.refresh_waiting(tx, wake_seen.as_ref(), now_us).await?;
     }
     let delayed =
         turnwise_queue::claims::release_due(tx, keys, job_type, now_us, RELEASE_BATCH, mine).await?;
     let turns = |waiting: &[(String, usize)], most| fair.turns(waiting, most);
     // Also without room: running jobs may be preempted only for jobs that are pending.
-    let (turn, most) = (&fair.rotation, room.max(1));
+    let (rotation, most) = (&fair.rotation, room.max(1));
     let held_back = rate_limits::look(
         tx,
         keys,
         job_type,
-        rate_limits::Look { rotation: turn, most, clears: failed == 0 },
+        rate_limits::Look { rotation, most, clears: failed == 0 },
         mine,
         turns,
     )
     .await?;
     let mut released = delayed.released;
     released.extend(held_back.released);
-    let left_before = delayed.left.or(held_back.left);
+    let skipped_before = delayed.left.or(held_back.left);
     if room == 0 {
         fair.made_pending(&released);
         return Ok(Pass {
-            left_to_contenders: left_before.into_iter().collect(),
+            skipped: skipped_before.into_iter().collect(),
             next_due_us: delayed.next_due_us,
             ..Pass::nothing(wake_seen)
         });
@@ -221,13 +221,13 @@ pub(crate) async fn pass(
     let queue = fair.front(tx, wake_seen.as_ref(), released.clone(), depth, mine).await?;
     let mut claims = Claims::new(context).await?;
     let locking = queue.jobs.iter().any(|(pending, _)| !pending.locks.is_none());
-    let Searched { queue, filled, skipped, ages_out_us, lock_wake_seen } = match locking {
+    let SearchResult { queue, filled, skipped, ages_out_us, lock_wake_seen } = match locking {
         true => search(&mut claims, &context, queue, wake_seen.as_ref(), others).await?,
         false => {
             let mut view = View::without_locks(queue);
             let filled = claims.fill(&mut view).await?;
             let skipped = skipped(&view, &filled);
-            Searched { queue: view.queue, filled, skipped, ages_out_us: None, lock_wake_seen: None }
+            SearchResult { queue: view.queue, filled, skipped, ages_out_us: None, lock_wake_seen: None }
         }
     };
     claims.sort(&queue).await?;
@@ -243,21 +243,21 @@ pub(crate) async fn pass(
                 || any && (claimed == room || queue.beyond || filled.decision.has_no_room())
                 || !locking && claims.tried.len() >= wanted);
     let is_skipped: BTreeSet<&str> = skipped.iter().map(String::as_str).collect();
-    let first_left = queue.tenant_of_first(|id| is_skipped.contains(id));
+    let first_skipped_tenant = queue.tenant_of_first(|id| is_skipped.contains(id));
     // Once the first job is gone, its owner is active. A worker with an empty shard watches all: it could be the only
     // one with room for the last job. Jobs that lock do not start in the order of the queue, so all of them are watched.
-    let watched = match (locking || shard.is_none(), &left_before) {
+    let watched = match (locking || shard.is_none(), &skipped_before) {
         (true, _) => usize::MAX,
         (false, None) => 1,
         (false, Some(_)) => 0,
     };
-    let left = skipped.into_iter().filter(|_| has_room).take(watched).chain(left_before);
+    let skipped = skipped.into_iter().filter(|_| has_room).take(watched).chain(skipped_before);
     Ok(Pass {
         more,
         filtered: claims.filtered,
-        left_to_others: filled.taken && !any,
-        left_to_contenders: left.collect(),
-        first_left,
+        all_in_other_passes: filled.in_other_pass && !any,
+        skipped: skipped.collect(),
+        first_skipped_tenant,
         drained: drained(&queue, &claims.claimed, &released),
         next_due_us: delayed.next_due_us.into_iter().chain(ages_out_us).min(),
         wake_seen,
@@ -267,17 +267,17 @@ pub(crate) async fn pass(
 }
 
 /// What a pass has found, besides its claims.
-struct Searched {
+struct SearchResult {
     /// The part of the queue that was read last.
     queue: Front,
-    filled: Filled,
+    filled: FillResult,
     /// Jobs that could start, but are skipped for their owners, in the order of the queue.
     skipped: Vec<String>,
     ages_out_us: Option<i64>,
     lock_wake_seen: Option<Option<Bytes>>,
 }
 
-fn skipped(view: &View, filled: &Filled) -> Vec<String> {
+fn skipped(view: &View, filled: &FillResult) -> Vec<String> {
     let jobs = view.jobs();
     filled.decision.skipped().map(|job| jobs[job].id.clone()).collect()
 }
@@ -291,7 +291,7 @@ async fn search(
     queue: Front,
     wake: Option<&Bytes>,
     others: usize,
-) -> Result<Searched> {
+) -> Result<SearchResult> {
     let Context { tx, keys, claimant, room, now_us } = *context;
     let Claimant { job_type, fair, queue: rules, shard, .. } = claimant;
     let mine = |id: &str| context.is_mine(id);
@@ -318,8 +318,8 @@ async fn search(
     if filled.is_nothing(claims) && view.queue.beyond && filled.decision.reserve.is_none() {
         let stamps = (wake.cloned(), lock_wake.clone());
         let startable = |jobs: &[&tenants::Pending]| view.startable(&source, jobs);
-        match fair.scan.look(tx, keys, job_type, &stamps, now_us, startable).await? {
-            Scanned::Found(jobs) => {
+        match fair.scan.find(tx, keys, job_type, &stamps, now_us, startable).await? {
+            ScanResult::Found(jobs) => {
                 view = View::with_locks(&source, fair.front_of(jobs), mine).await?;
                 let found = claims.fill(&mut view).await?;
                 // If the room ran out, the jobs that were not tried can still start.
@@ -328,11 +328,11 @@ async fn search(
                 let again_us = fair.scan.forget(&tried);
                 ages_out_us = ages_out_us.into_iter().chain(found.decision.ages_out_us).chain(again_us).min();
                 skipped_jobs.extend(skipped(&view, &found));
-                filled = Filled { blocked: filled.blocked || found.blocked, ..found };
+                filled = FillResult { blocked: filled.blocked || found.blocked, ..found };
                 filled.decision.reserve = None;
             }
-            Scanned::Unfinished => filled.not_started = true,
-            Scanned::Nothing(again_us) => ages_out_us = ages_out_us.into_iter().chain(again_us).min(),
+            ScanResult::Unfinished => filled.not_started = true,
+            ScanResult::Nothing(again_us) => ages_out_us = ages_out_us.into_iter().chain(again_us).min(),
         }
     }
     if let Some(job) = filled.decision.reserve.and_then(|job| view.jobs().get(job).copied()) {
@@ -347,13 +347,13 @@ async fn search(
         }
     }
     let lock_wake_seen = filled.blocked.then_some(lock_wake);
-    Ok(Searched { queue: view.queue, filled, skipped: skipped_jobs, ages_out_us, lock_wake_seen })
+    Ok(SearchResult { queue: view.queue, filled, skipped: skipped_jobs, ages_out_us, lock_wake_seen })
 }
 
-impl Filled {
+impl FillResult {
     /// Whether nothing can be claimed from the view.
     fn is_nothing(&self, claims: &Claims<'_>) -> bool {
-        claims.claimed.is_empty() && !self.not_started && !self.taken
+        claims.claimed.is_empty() && !self.not_started && !self.in_other_pass
     }
 
     /// The jobs that could have started here.
@@ -369,8 +369,8 @@ impl Filled {
 /// their new stamp is not known.
 fn drained(queue: &Front, claimed: &[(Job, Box<RawValue>)], released: &BTreeSet<String>) -> Vec<Arc<str>> {
     let mut left: BTreeMap<&str, usize> = BTreeMap::new();
-    for looked in queue.tenants.iter().filter(|looked| looked.is_all && looked.seen > 0) {
-        left.insert(&looked.tenant, looked.seen);
+    for read in queue.tenants.iter().filter(|read| read.is_all && read.jobs > 0) {
+        left.insert(&read.tenant, read.jobs);
     }
     for (job, _) in claimed {
         if let Some(left) = left.get_mut(job.tenant.as_str()) {

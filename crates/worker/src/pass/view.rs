@@ -83,7 +83,7 @@ impl View {
         let verdicts = vec![Verdict::Unknown; queue.jobs.len() + outside.len()];
         let view = View { queue, locks: Some(locks), outside, verdicts };
         let traits = view.jobs().into_iter().map(|job| &job.traits);
-        source.lock_history.look(source.tx, source.keys, traits, source.now_us).await?;
+        source.lock_history.read(source.tx, source.keys, traits, source.now_us).await?;
         Ok(view)
     }
 
@@ -102,10 +102,10 @@ impl View {
 
     /// Notes the jobs that this pass has tried, and those that other passes of this process have.
     pub fn note(&mut self, context: &Context<'_>, tried: &BTreeSet<String>) {
-        let Claimant { job_type, hold, .. } = context.claimant;
-        let verdict = |job: &Pending| match hold {
+        let Claimant { job_type, pass_jobs, .. } = context.claimant;
+        let verdict = |job: &Pending| match pass_jobs {
             _ if tried.contains(&job.id) => Verdict::Tried,
-            Some(hold) if hold.is_taken(job_type, &job.id) => Verdict::OtherPass,
+            Some(pass_jobs) if pass_jobs.is_in_other_pass(job_type, &job.id) => Verdict::OtherPass,
             _ => Verdict::Unknown,
         };
         self.verdicts = self.jobs().into_iter().map(verdict).collect();
@@ -129,10 +129,10 @@ impl View {
         let Source { job_type, queue, lock_history, now_us, .. } = *source;
         let in_front = self.queue.jobs.len();
         let jobs = self.jobs();
-        let known = (0..).zip(&jobs).zip(&self.verdicts).map(|((place, job), verdict)| Known {
+        let known = (0..).zip(&jobs).zip(&self.verdicts).map(|((position, job), verdict)| KnownJob {
             job,
             verdict: *verdict,
-            pinned: place >= in_front || pinned(&job.id),
+            pinned: position >= in_front || pinned(&job.id),
         });
         let locks = self.locks.as_ref().map(|locks| (locks, lock_history));
         decide(known, (worker, self.queue.beyond), locks, (job_type, queue), now_us)
@@ -140,7 +140,7 @@ impl View {
 }
 
 /// A job, and what is known of it.
-struct Known<'a> {
+struct KnownJob<'a> {
     job: &'a Pending,
     verdict: Verdict,
     pinned: bool,
@@ -163,7 +163,7 @@ impl Scope {
 }
 
 fn decide<'a>(
-    jobs: impl Iterator<Item = Known<'a>> + Clone,
+    jobs: impl Iterator<Item = KnownJob<'a>> + Clone,
     (Scope { room, shard, eager, random }, beyond): (Scope, bool),
     locks: Option<(&LocksView, &LockHistory)>,
     (job_type, queue): (&str, &QueueRules),
@@ -178,13 +178,13 @@ fn decide<'a>(
     let likely = likely.iter().map(Option::as_ref).chain(std::iter::repeat(None));
     let candidates: Vec<Candidate<'_>> = jobs
         .zip(likely)
-        .map(|(Known { job, verdict, pinned }, likely)| Candidate {
+        .map(|(KnownJob { job, verdict, pinned }, likely)| Candidate {
             id: &job.id,
             class: job.class,
             since_us: job.order_us,
             requests: &job.locks,
             likely,
-            reservation: locks.and_then(|(locks, _)| locks.place(job_type, &job.id)),
+            reservation: locks.and_then(|(locks, _)| locks.position(job_type, &job.id)),
             pinned,
             verdict,
         })
@@ -214,7 +214,7 @@ pub(crate) fn startable(
     queue: (&str, &QueueRules),
     now_us: i64,
 ) -> Vec<usize> {
-    let known = jobs.iter().map(|job| Known { job, verdict: Verdict::Unknown, pinned: false });
+    let known = jobs.iter().map(|job| KnownJob { job, verdict: Verdict::Unknown, pinned: false });
     let scope = (Scope::alone(jobs.len()), false);
     decide(known, scope, Some((locks, history)), queue, now_us).start
 }

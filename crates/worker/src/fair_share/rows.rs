@@ -16,7 +16,7 @@ use turnwise_policy::fair_share::rfc;
 use turnwise_queue::usage::{self, Charged};
 use turnwise_queue::{Error, Result, tenants};
 
-use super::{FairShare, Inner, Own, State};
+use super::{FairShare, Inner, OwnCharges, State};
 use crate::fairness::usage_of;
 
 /// The time between a change and its write.
@@ -41,22 +41,22 @@ const ALONE_PAUSE_US: i64 = 60_000_000;
 
 /// The state of the rows.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct RowState {
     /// A task writes, and continues until there is nothing to write.
-    keeping: bool,
+    writing: bool,
     /// When the rows were last read, in µs.
     read_us: Option<i64>,
     /// A task is reading them.
     reading: bool,
     /// Their number.
-    rows: usize,
+    count: usize,
     /// Own rows may have decayed, too.
     review: bool,
     /// Rows of other chargers that have decayed.
     decayed: BTreeSet<(String, String)>,
 }
 
-impl Progress {
+impl RowState {
     /// Whether the rows were ever read.
     fn is_read(&self) -> bool {
         self.read_us.is_some()
@@ -69,7 +69,7 @@ impl Progress {
 }
 
 /// A row to write.
-pub(super) struct Line {
+pub(super) struct RowWrite {
     tenant: String,
     charger: String,
     version: u64,
@@ -78,7 +78,7 @@ pub(super) struct Line {
 }
 
 #[cfg(test)]
-impl Line {
+impl RowWrite {
     pub fn service_us(&self) -> Option<u64> {
         self.charged.as_ref().map(|charged| charged.service_us)
     }
@@ -88,33 +88,33 @@ impl FairShare {
     /// Reads what others have charged, if it is time to and no other task is reading.
     pub async fn sync_if_due(&self) -> Result<()> {
         if self.inner.sync_if_due().await? {
-            self.keep_books();
+            self.write_soon();
         }
         Ok(())
     }
 
     /// Starts a task that writes the rows soon, if there is something to write.
-    pub(super) fn keep_books(&self) {
+    pub(super) fn write_soon(&self) {
         {
             let mut state = self.state();
-            if state.books.keeping || !state.has_business() {
+            if state.rows.writing || !state.has_writes() {
                 return;
             }
-            state.books.keeping = true;
+            state.rows.writing = true;
         }
         let inner = self.inner.clone();
-        let keeper = AbortOnDropHandle::new(tokio::spawn(async move { inner.keep().await }));
-        // The previous task has ended: it has reset `keeping`.
-        *self.keeper.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(keeper);
+        let writer = AbortOnDropHandle::new(tokio::spawn(async move { inner.write_until_done().await }));
+        // The previous task has ended: it has reset `writing`.
+        *self.writer.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(writer);
     }
 
     /// Writes everything now: for a charger that is about to leave.
     pub async fn close(&self) {
         // A task that is writing would overwrite newer rows with older ones.
-        let keeper = self.keeper.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-        if let Some(keeper) = keeper {
-            keeper.abort();
-            let _ = keeper.await;
+        let writer = self.writer.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        if let Some(writer) = writer {
+            writer.abort();
+            let _ = writer.await;
         }
         if let Err(error) = self.inner.write_all().await {
             tracing::warn!(%error, "what was charged to tenants last could not be written");
@@ -125,11 +125,11 @@ impl FairShare {
 impl Inner {
     async fn sync_if_due(&self) -> Result<bool> {
         let now_us = self.store.runtime().now_us();
-        if std::mem::replace(&mut self.state().books.reading, true) {
+        if std::mem::replace(&mut self.state().rows.reading, true) {
             return Ok(false);
         }
         // Of two concurrent reads, one could apply older rows after newer ones.
-        let _reading = Reading(self);
+        let _reading = ReadGuard(self);
         let is_due = self.state().is_sync_due(now_us);
         if is_due {
             self.sync().await?;
@@ -162,39 +162,39 @@ impl Inner {
         Ok(())
     }
 
-    async fn keep(&self) {
+    async fn write_until_done(&self) {
         loop {
             self.store.runtime().sleep(WRITE_PAUSE).await;
             if let Err(error) = self.write_all().await {
                 tracing::debug!(%error, "what was charged to tenants could not be written: tried again");
             }
             let mut state = self.state();
-            if !state.has_business() {
-                state.books.keeping = false;
+            if !state.has_writes() {
+                state.rows.writing = false;
                 return;
             }
         }
     }
 
     async fn write_all(&self) -> Result<()> {
-        if !self.state().books.is_read() {
+        if !self.state().rows.is_read() {
             self.sync_if_due().await?;
         }
         let now_us = self.store.runtime().now_us();
-        let lines = self.state().lines(&self.charger, now_us);
-        let mut rest = &lines[..];
+        let writes = self.state().rows_to_write(&self.charger, now_us);
+        let mut rest = &writes[..];
         while !rest.is_empty() {
             let written = self.write(&rest[..rest.len().min(WRITE_BATCH)]).await?;
             self.state().written(&rest[..written], &self.charger);
             rest = &rest[written..];
         }
-        self.turn_back().await?;
+        self.remove_keys().await?;
         let since_us = now_us.saturating_sub(EMPTY_FOR_US);
         let empty = self.state().waiting.empty_since(since_us, WRITE_BATCH);
         for tenants in empty.chunks(CLEAR_BATCH) {
-            let looked = self.clear(tenants).await?;
+            let are_empty = self.clear(tenants).await?;
             let mut state = self.state();
-            for (tenant, is_empty) in tenants.iter().zip(looked) {
+            for (tenant, is_empty) in tenants.iter().zip(are_empty) {
                 match is_empty {
                     true => state.waiting.cleared(tenant),
                     // The next pass finds what has arrived: its stamp is different.
@@ -210,25 +210,25 @@ impl Inner {
         let (keys, job_type) = (&self.keys, &self.job_type);
         self.store
             .transact(|tx| async move {
-                let mut looked = Vec::with_capacity(empty.len());
+                let mut cleared = Vec::with_capacity(empty.len());
                 for tenant in empty {
-                    if !looked.is_empty() && !tx.has_room() {
+                    if !cleared.is_empty() && !tx.has_room() {
                         break;
                     }
-                    looked.push(tenants::no_longer_waiting(&tx, keys, job_type, tenant).await?);
+                    cleared.push(tenants::no_longer_waiting(&tx, keys, job_type, tenant).await?);
                 }
-                Ok::<_, Error>(looked)
+                Ok::<_, Error>(cleared)
             })
             .await
     }
 
     /// Writes rows in one transaction: at least the first, and as many as fit. Returns how many.
-    async fn write(&self, lines: &[Line]) -> Result<usize> {
+    async fn write(&self, writes: &[RowWrite]) -> Result<usize> {
         let (keys, job_type) = (&self.keys, &self.job_type);
         self.store
             .transact(|tx| async move {
                 let mut written = 0;
-                for Line { tenant, charger, charged, .. } in lines {
+                for RowWrite { tenant, charger, charged, .. } in writes {
                     if written > 0 && !tx.has_room() {
                         break;
                     }
@@ -248,19 +248,19 @@ impl Inner {
 }
 
 /// Marks the rows as being read until it is dropped.
-struct Reading<'a>(&'a Inner);
+struct ReadGuard<'a>(&'a Inner);
 
-impl Drop for Reading<'_> {
+impl Drop for ReadGuard<'_> {
     fn drop(&mut self) {
-        self.0.state().books.reading = false;
+        self.0.state().rows.reading = false;
     }
 }
 
 impl State {
     fn is_sync_due(&self, now_us: i64) -> bool {
-        let Some(read_us) = self.books.read_us else { return true };
+        let Some(read_us) = self.rows.read_us else { return true };
         let alone = self.members.as_ref().is_some_and(|members| members.len() <= 1);
-        let rows = i64::try_from(self.books.rows).unwrap_or(i64::MAX);
+        let rows = i64::try_from(self.rows.count).unwrap_or(i64::MAX);
         let pause_us = match alone {
             true => ALONE_PAUSE_US,
             false => SHORTEST_PAUSE_US.max(rows.saturating_mul(PAUSE_US_PER_ROW)),
@@ -269,54 +269,59 @@ impl State {
     }
 
     /// Whether there is something to write, now or soon.
-    fn has_business(&self) -> bool {
+    fn has_writes(&self) -> bool {
         self.own.values().any(|own| own.written != own.version)
-            || self.books.review
-            || !self.keys.turn_back.is_empty()
-            || !self.books.decayed.is_empty()
+            || self.rows.review
+            || !self.keys.to_search.is_empty()
+            || !self.rows.decayed.is_empty()
             || self.waiting.has_empty()
     }
 
     /// The rows to write.
-    pub(super) fn lines(&mut self, charger: &str, now_us: i64) -> Vec<Line> {
-        if !self.books.is_read() {
+    pub(super) fn rows_to_write(&mut self, charger: &str, now_us: i64) -> Vec<RowWrite> {
+        if !self.rows.is_read() {
             // Charges that are written now could not be distinguished from those that were there before.
             return Vec::new();
         }
-        self.books.review = false;
-        let mut lines = Vec::new();
+        self.rows.review = false;
+        let mut writes = Vec::new();
         let mut forgotten = Vec::new();
         for (tenant, own) in &self.own {
             let version = own.version;
-            let line =
-                |charged| Line { tenant: tenant.clone(), charger: charger.to_owned(), version, charged };
+            let write =
+                |charged| RowWrite { tenant: tenant.clone(), charger: charger.to_owned(), version, charged };
             if self.is_over(tenant, own, now_us) {
                 match own.has_row {
-                    true => lines.push(line(None)),
+                    true => writes.push(write(None)),
                     false => forgotten.push(tenant.clone()),
                 }
             } else if own.written != own.version {
-                lines.push(line(Some(self.charged(tenant, own, now_us))));
+                writes.push(write(Some(self.charged(tenant, own, now_us))));
             }
         }
         for tenant in forgotten {
             self.forget(&tenant);
         }
-        for (tenant, charger) in &self.books.decayed {
-            lines.push(Line { tenant: tenant.clone(), charger: charger.clone(), version: 0, charged: None });
+        for (tenant, charger) in &self.rows.decayed {
+            writes.push(RowWrite {
+                tenant: tenant.clone(),
+                charger: charger.clone(),
+                version: 0,
+                charged: None,
+            });
         }
-        lines
+        writes
     }
 
     /// Whether nothing that this charger knows of a tenant has an effect any more.
-    fn is_over(&self, tenant: &str, own: &Own, now_us: i64) -> bool {
+    fn is_over(&self, tenant: &str, own: &OwnCharges, now_us: i64) -> bool {
         own.running == 0
             && !self.waiting.has(tenant)
             && own.usage.is_forgotten(now_us, &self.rules.rfc)
             && self.ledger.is_forgettable(tenant)
     }
 
-    fn charged(&self, tenant: &str, own: &Own, now_us: i64) -> Charged {
+    fn charged(&self, tenant: &str, own: &OwnCharges, now_us: i64) -> Charged {
         let rfc::Usage { usage_us, accumulated_us, period } = own.usage;
         Charged {
             service_us: whole(own.service_us),
@@ -333,18 +338,18 @@ impl State {
         }
     }
 
-    fn written(&mut self, lines: &[Line], charger: &str) {
-        for line in lines {
-            if line.charger != charger {
-                self.books.decayed.remove(&(line.tenant.clone(), line.charger.clone()));
+    fn written(&mut self, writes: &[RowWrite], charger: &str) {
+        for write in writes {
+            if write.charger != charger {
+                self.rows.decayed.remove(&(write.tenant.clone(), write.charger.clone()));
                 continue;
             }
-            let Some(own) = self.own.get_mut(&line.tenant) else { continue };
-            own.has_row = line.charged.is_some();
-            own.written = line.version;
-            if line.charged.is_none() {
-                match own.version == line.version {
-                    true => self.forget(&line.tenant),
+            let Some(own) = self.own.get_mut(&write.tenant) else { continue };
+            own.has_row = write.charged.is_some();
+            own.written = write.version;
+            if write.charged.is_none() {
+                match own.version == write.version {
+                    true => self.forget(&write.tenant),
                     // The tenant has come back meanwhile: its row is written again.
                     false => own.changed(),
                 }
@@ -363,10 +368,10 @@ impl State {
 
     /// Applies all rows of the type, as read now.
     pub(super) fn learn_rows(&mut self, rows: Vec<(String, String, Charged)>, me: &str, now_us: i64) {
-        let first = self.books.read_us.is_none();
-        (self.books.read_us, self.books.rows) = (Some(now_us), rows.len());
-        self.books.decayed.clear();
-        self.books.review = true;
+        let first = self.rows.read_us.is_none();
+        (self.rows.read_us, self.rows.count) = (Some(now_us), rows.len());
+        self.rows.decayed.clear();
+        self.rows.review = true;
         let mut before = std::mem::take(&mut self.others);
         let mut others: BTreeMap<String, BTreeMap<String, Charged>> = BTreeMap::new();
         for (tenant, charger, charged) in rows {
@@ -404,28 +409,28 @@ impl State {
         for (tenant, chargers) in &others {
             for (charger, charged) in chargers {
                 // Also for a tenant that always has jobs: otherwise each worker that ever existed would leave a row.
-                let tells_nothing = charged.tag <= self.ledger.now() && self.is_decayed(charged, now_us);
-                if tells_nothing && !self.is_member(charger) {
-                    self.books.decayed.insert((tenant.clone(), charger.clone()));
+                let is_obsolete = charged.tag <= self.ledger.now() && self.is_decayed(charged, now_us);
+                if is_obsolete && !self.is_member(charger) {
+                    self.rows.decayed.insert((tenant.clone(), charger.clone()));
                 }
             }
         }
         self.others = others;
-        self.forget_strangers();
+        self.forget_unused_tenants();
         self.reorder();
     }
 
     /// Forgets tenants that have no row, and nothing that runs or waits: they came and went without a run here.
-    fn forget_strangers(&mut self) {
-        let is_stranger = |tenant: &str| {
+    fn forget_unused_tenants(&mut self) {
+        let is_unused = |tenant: &str| {
             !self.own.contains_key(tenant)
                 && !self.others.contains_key(tenant)
                 && !self.waiting.has(tenant)
                 && self.ledger.is_forgettable(tenant)
         };
-        let strangers = self.ledger.tenants().filter(|tenant| is_stranger(tenant));
-        let strangers: Vec<String> = strangers.map(str::to_owned).collect();
-        for tenant in strangers {
+        let unused = self.ledger.tenants().filter(|tenant| is_unused(tenant));
+        let unused: Vec<String> = unused.map(str::to_owned).collect();
+        for tenant in unused {
             self.forget(&tenant);
         }
     }

@@ -6,27 +6,27 @@ use crate::event::Event;
 
 /// The jobs that are skipped for their owners, and until when.
 #[derive(Default)]
-pub(crate) struct Leftovers(Option<(BTreeSet<String>, Event)>);
+pub(crate) struct SkippedJobs(Option<(BTreeSet<String>, Event)>);
 
-impl Leftovers {
+impl SkippedJobs {
     /// Notes the jobs that a pass has skipped. The pause continues as long as one of the jobs from its beginning is
     /// still there. If all of them are gone, their owners are active, and the jobs skipped now begin a new pause. So no
     /// job is skipped for longer than two pauses, whatever comes and goes before it.
-    pub(crate) fn note(&mut self, left: BTreeSet<String>, pause: impl FnOnce() -> Event) {
+    pub(crate) fn note(&mut self, skipped: BTreeSet<String>, pause: impl FnOnce() -> Event) {
         let since_before = self.0.take().and_then(|(mut before, until)| {
-            before.retain(|id| left.contains(id));
+            before.retain(|id| skipped.contains(id));
             (!before.is_empty()).then_some((before, until))
         });
-        self.0 = since_before.or_else(|| (!left.is_empty()).then(|| (left, pause())));
+        self.0 = since_before.or_else(|| (!skipped.is_empty()).then(|| (skipped, pause())));
     }
 
     /// Returns the jobs that were skipped for long enough; never returns if there are none.
-    pub(crate) async fn overdue(&mut self) -> BTreeSet<String> {
+    pub(crate) async fn expired(&mut self) -> BTreeSet<String> {
         match &mut self.0 {
             Some((_, until)) => until.happens().await,
             None => std::future::pending().await,
         }
-        self.0.take().map(|(left, _)| left).unwrap_or_default()
+        self.0.take().map(|(skipped, _)| skipped).unwrap_or_default()
     }
 }
 
@@ -48,29 +48,29 @@ mod tests {
     async fn what_is_left_has_its_time_whatever_comes_before_it() {
         let runtime: Arc<dyn Runtime> = Arc::new(runtime::System);
         let begun = Cell::new(0);
-        let mut leftovers = Leftovers::default();
-        let note = |leftovers: &mut Leftovers, ids: &[&str]| {
+        let mut skipped_jobs = SkippedJobs::default();
+        let note = |skipped_jobs: &mut SkippedJobs, ids: &[&str]| {
             let over =
                 if begun.get() == 0 { Event::default() } else { Event::after(&runtime, Duration::ZERO) };
-            leftovers.note(jobs(ids), || {
+            skipped_jobs.note(jobs(ids), || {
                 begun.set(begun.get() + 1);
                 over
             });
         };
-        note(&mut leftovers, &["b", "c"]);
+        note(&mut skipped_jobs, &["b", "c"]);
         // One job goes, and others come before and behind it: the pause of the remaining jobs continues.
-        note(&mut leftovers, &["a", "c", "d"]);
-        note(&mut leftovers, &["a", "c", "e"]);
+        note(&mut skipped_jobs, &["a", "c", "d"]);
+        note(&mut skipped_jobs, &["a", "c", "e"]);
         assert_eq!(begun.get(), 1);
         // All of them are gone: their owner is active, and the rest begins a new pause.
-        note(&mut leftovers, &["a", "e"]);
+        note(&mut skipped_jobs, &["a", "e"]);
         assert_eq!(begun.get(), 2);
-        note(&mut leftovers, &["e", "f"]);
-        assert_eq!(leftovers.overdue().await, jobs(&["e"]));
+        note(&mut skipped_jobs, &["e", "f"]);
+        assert_eq!(skipped_jobs.expired().await, jobs(&["e"]));
         // Once they were claimed, or could not be, a new pause begins.
-        note(&mut leftovers, &["e", "f"]);
+        note(&mut skipped_jobs, &["e", "f"]);
         assert_eq!(begun.get(), 3);
-        note(&mut leftovers, &[]);
-        assert!(leftovers.0.is_none());
+        note(&mut skipped_jobs, &[]);
+        assert!(skipped_jobs.0.is_none());
     }
 }
