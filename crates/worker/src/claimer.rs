@@ -59,14 +59,15 @@ impl Claimer {
         self.filtered = self.filtered.saturating_add(1);
     }
 
-    /// The next pass searches the head of the queue again. It may claim the `expired` jobs, whatever their shard.
-    pub fn starts_over(&mut self, expired: BTreeSet<String>) {
-        (self.filtered, self.expired) = (0, expired);
+    /// The next pass searches the head of the queue again.
+    pub fn starts_over(&mut self) {
+        self.filtered = 0;
+        self.expired.clear();
     }
 
-    /// The last pass has tried the expired jobs, or has failed.
-    pub fn has_tried_expired(&mut self) {
-        self.expired.clear();
+    /// The next pass may claim these jobs, whatever their shard.
+    pub fn may_claim(&mut self, expired: BTreeSet<String>) {
+        self.expired = expired;
     }
 
     /// Sets up what makes the next pass useful. Jobs that the pass has skipped may be claimed after `pause`.
@@ -95,10 +96,11 @@ impl Claimer {
     pub async fn woken(&mut self, has_room: bool) {
         tokio::select! {
             biased;
+            // First, since it alone changes what the next pass may claim: jobs that arrive all the time must not delay it.
+            expired = self.skipped_jobs.expired() => self.expired = expired,
             () = self.wake.happens(), if has_room => {}
             () = self.lock_wake.happens(), if has_room => {}
             () = self.due.happens() => {}
-            expired = self.skipped_jobs.expired() => self.expired = expired,
         }
     }
 }

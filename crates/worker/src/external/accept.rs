@@ -1,6 +1,5 @@
 //! Gives jobs to external workers.
 
-use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
@@ -68,12 +67,14 @@ impl External {
                 Delivery::NoSlot { numbered } => (None, numbered),
                 Delivery::Nothing { pass, numbered } => (Some(pass), numbered),
             };
+            if pass.is_none() {
+                // A worker without a free slot must not block the line.
+                drop(first.take());
+            }
             // A claim of another request for the same worker, whose response may be lost.
             let claimed_elsewhere =
                 self.store.watch(self.keys.claim_number(job_type, worker), numbered).await?;
             let Some(pass) = pass else {
-                // A worker without a free slot must not block the line.
-                drop(first.take());
                 tokio::select! {
                     biased;
                     () = leave.cancelled() => return Ok(Vec::new()),
@@ -81,7 +82,7 @@ impl External {
                     () = &mut deadline => return Ok(Vec::new()),
                 }
             };
-            claimer.starts_over(BTreeSet::new());
+            claimer.starts_over();
             if first.is_none() {
                 tokio::select! {
                     biased;
@@ -104,7 +105,7 @@ impl External {
                 // shard.
                 () = &mut deadline => match pass.skipped.is_empty() {
                     false => {
-                        claimer.starts_over(pass.skipped);
+                        claimer.may_claim(pass.skipped);
                         last = true;
                     }
                     true => return Ok(Vec::new()),

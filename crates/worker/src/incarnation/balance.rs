@@ -62,7 +62,7 @@ impl Incarnation {
             // It is not known how many jobs each external worker runs.
             slots: if member.external { 0 } else { member.slots },
             running: match member.id == self.id {
-                true => self.running.values().filter(|running| !running.is_stopping()).count(),
+                true => self.in_slots().count(),
                 false => elsewhere.get(&member.id).copied().unwrap_or(0),
             },
         };

@@ -1,6 +1,5 @@
 //! Claims: passes over the queue, and the claims of passes whose outcome is not known.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -51,14 +50,13 @@ impl Incarnation {
         }
         self.fair.agree().await?;
         let pass = self.pass().await;
-        self.claimer.has_tried_expired();
+        match &pass {
+            Ok(pass) if pass.filtered && pass.more => self.claimer.searches_further(),
+            _ => self.claimer.starts_over(),
+        }
         match pass {
             Ok(mut pass) => {
                 self.claims.known = self.claims.next.load(Relaxed) - 1;
-                match pass.filtered && pass.more {
-                    true => self.claimer.searches_further(),
-                    false => self.claimer.starts_over(BTreeSet::new()),
-                }
                 self.fair.drained(&pass.drained, pass.wake_seen.as_ref());
                 let spread = self.spread(pass.claimed.len());
                 let skipped_tenant = pass.first_skipped_tenant.clone();

@@ -9,6 +9,7 @@ mod claims;
 mod contenders;
 mod departure;
 mod health;
+mod preemption;
 mod rotation;
 mod yielding;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use turnwise_policy::rotation::Moment;
 
-use super::rotation::PreemptionResult;
+use super::preemption::PreemptionResult;
 use super::{Incarnation, Running};
 use crate::event::Event;
 use crate::membership::duration_us;
