@@ -1,7 +1,7 @@
 //! Random histories of a few jobs and workers. After every step each job is in exactly the place that its record names, and
 //! every row has its owner.
 
-use crate::common::{Place, T, check_all, json, open};
+use crate::common::{FailureContext, T, check_all, json, open};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -254,10 +254,10 @@ async fn prop_every_job_is_in_exactly_the_place_that_its_record_names() {
                 Err(Error::Halt | Error::NotFound | Error::Invalid { field: "after", .. }) => {}
                 Err(error) => panic!("seed {seed}, step {step}: {error}"),
             }
-            let _place = Place(format!("seed {seed}, step {step}"));
+            let _context = FailureContext(format!("seed {seed}, step {step}"));
             walk.check(&store).await;
         }
-        let _place = Place(format!("seed {seed}, at the end"));
+        let _context = FailureContext(format!("seed {seed}, at the end"));
         walk.run_out(&store).await;
         walk.check(&store).await;
     }

@@ -34,7 +34,7 @@ use crate::plan::Plan;
 use crate::rows::RowChange;
 use crate::show;
 use crate::tenants::{Tenants, Touched, is_sorted_anew};
-use crate::trace::Place;
+use crate::trace::Site;
 
 /// The state of the store, and of what happened outside of it, as derived from the commits.
 pub struct Checker {
@@ -99,22 +99,22 @@ pub struct Known {
 
 impl Known {
     /// Where a worker runs or ran.
-    pub fn home(&self, worker: &str) -> Option<Place> {
-        self.homes.get(worker).map(|link| link.place)
+    pub fn home(&self, worker: &str) -> Option<Site> {
+        self.homes.get(worker).map(|link| link.site)
     }
 
-    /// Whether a row of a worker may be written at this place. Every node may write for an external worker.
-    fn speaks_for(&self, place: Place, worker: &str) -> bool {
+    /// Whether a row of a worker may be written at this site. Every node may write for an external worker.
+    fn speaks_for(&self, site: Site, worker: &str) -> bool {
         match self.externals.contains(worker) {
-            true => matches!(place, Place::Node(..)),
-            false => self.home(worker) == Some(place),
+            true => matches!(site, Site::Node(..)),
+            false => self.home(worker) == Some(site),
         }
     }
 
-    /// Whether a charge of `charger` may be written at this place: by the worker itself, or by the node that charges for
+    /// Whether a charge of `charger` may be written at this site: by the worker itself, or by the node that charges for
     /// external workers.
-    fn charges_for(&self, place: Place, charger: &str) -> bool {
-        self.home(charger) == Some(place) || charger == workers::node_contender(&place.to_string())
+    fn charges_for(&self, site: Site, charger: &str) -> bool {
+        self.home(charger) == Some(site) || charger == workers::node_contender(&site.to_string())
     }
 
     /// Whether a worker is a member.
@@ -127,7 +127,7 @@ impl Known {
     fn orphan(&mut self, commit: &Commit<'_>, joined: &JobKey) {
         let before = self.workers.keys().filter(|before| {
             let is_used = || self.claims.range((before.1.clone(), 0)..=(before.1.clone(), u64::MAX)).next();
-            before.0 == joined.0 && self.home(&before.1) == Some(commit.place) && is_used().is_none()
+            before.0 == joined.0 && self.home(&before.1) == Some(commit.site) && is_used().is_none()
         });
         for (_, id) in before.cloned().collect::<Vec<_>>() {
             self.homes.remove(&id);
@@ -173,7 +173,7 @@ fn touch<'a>(
 /// One commit, while it is checked.
 struct Commit<'a> {
     writer: &'a Writer,
-    place: Place,
+    site: Site,
     /// Whether each worker that this commit registers or removes was a member before.
     was_member: BTreeMap<JobKey, bool>,
     /// Jobs that this commit cancelled, or whose next run it cancelled, because of their dependencies.
@@ -220,15 +220,15 @@ impl Checker {
     pub fn on_commit(&self, writer: &Writer, version: u64, changes: &[RowChange]) {
         let Some(link) = &writer.link else { return };
         let late = if writer.late { " late" } else { "" };
-        self.core.note_commit(link.place, format!("{version}{late}"), changes);
+        self.core.note_commit(link.site, format!("{version}{late}"), changes);
         if writer.late {
             self.core.count(|stats| stats.late += 1);
         }
         let (was_member, refused) = (BTreeMap::new(), BTreeSet::new());
         let now_us = self.core.elapsed_us();
-        let commit = Commit { writer, place: link.place, was_member, refused, now_us };
+        let commit = Commit { writer, site: link.site, was_member, refused, now_us };
         if let Err((invariant, story)) = self.check(commit, changes) {
-            self.core.violated(invariant, format!("in commit {version} of {}: {story}", link.place));
+            self.core.violated(invariant, format!("in commit {version} of {}: {story}", link.site));
         }
     }
 
@@ -332,7 +332,7 @@ impl Checker {
                 _ => {}
             }
         }
-        let speaks_for = |charger: &JobKey| known.charges_for(commit.place, &charger.1);
+        let speaks_for = |charger: &JobKey| known.charges_for(commit.site, &charger.1);
         let is_gone = |charger: &JobKey| !known.is_member(charger);
         let removes = commit.was_member.iter().any(|(worker, was)| *was && !known.is_member(worker));
         known.tenants.check(&touched_tenants, speaks_for, is_gone, removes)?;
@@ -398,7 +398,7 @@ impl Checker {
             ensure(is_new, "no worker's id is used twice", story)?;
             let row = model::worker(worker, &rows[&WorkerRow::Member]);
             let row = row.map_err(|error| ("rows can be read", format!("{error}: {}", story())))?;
-            let home = commit.writer.link.as_ref().expect("it has a place");
+            let home = commit.writer.link.as_ref().expect("it has a site");
             if row.external {
                 known.externals.insert(worker.1.clone());
             } else if commit.writer.late {
@@ -408,9 +408,9 @@ impl Checker {
                 known.homes.insert(worker.1.clone(), home.clone());
             }
         }
-        if was_member && !is_member && known.home(&worker.1) != Some(commit.place) {
+        if was_member && !is_member && known.home(&worker.1) != Some(commit.site) {
             self.core.count(|stats| stats.removals += 1);
-            self.core.note(commit.place, "removes", worker.1.clone());
+            self.core.note(commit.site, "removes", worker.1.clone());
             // The last fault may make a worker look dead for one more timeout.
             let calm_us = commit.now_us - self.core.calm_since_us();
             let lives = known.homes.get(&worker.1).is_some_and(|link| !link.is_dead() && !link.is_paused());
@@ -424,7 +424,7 @@ impl Checker {
         none(check::check_worker(&self.keys, worker, &rows))?;
         if !is_member && !rows.is_empty() {
             // Another process removes the worker. Its health row goes last.
-            let by_itself = known.home(&worker.1) == Some(commit.place);
+            let by_itself = known.home(&worker.1) == Some(commit.site);
             ensure(was_member || !by_itself, "a removed worker writes nothing", story)?;
         }
         if rows.is_empty() {
@@ -623,7 +623,7 @@ impl Checker {
         let holder = (new.job_type.clone(), worker.clone());
         let member = commit.was_member(known, &holder) && known.is_member(&holder);
         ensure(member, "only members claim jobs", story)?;
-        let at_home = known.speaks_for(commit.place, &worker);
+        let at_home = known.speaks_for(commit.site, &worker);
         ensure(at_home, "workers claim for themselves", story)?;
         ensure(!new.cancel_requested(), "a cancelled job never starts again", story)?;
         let job = (new.job_type.clone(), new.id.clone());
@@ -648,7 +648,7 @@ impl Checker {
     ) -> Result<(), Broken> {
         let story = || format!("job {}\n  was {}\n  is  {}", old.id, in_words(Some(old)), in_words(new));
         let holder = known.holder(old).ok_or_else(|| ("a running job has a claim", story()))?;
-        let at_home = known.speaks_for(commit.place, &holder.1);
+        let at_home = known.speaks_for(commit.site, &holder.1);
         let ended = at_home && commit.was_member(known, &holder) && known.is_member(&holder);
         let removed = !known.is_member(&holder);
         ensure(ended || removed, "only its worker, or the remover of its worker, ends a run", story)?;
@@ -741,32 +741,32 @@ impl Checker {
     }
 
     /// Notes that a handler starts a run. Returns how often the job ran before.
-    pub fn on_run(&self, place: Place, job: &Job) -> usize {
+    pub fn on_run(&self, site: Site, job: &Job) -> usize {
         let claim = job.claim().cloned().expect("a claimed job has a claim");
         let key = (job.job_type.clone(), job.id.clone());
-        self.core.note(place, "runs", format!("{} {} {}", key.0, key.1, claim.number));
+        self.core.note(site, "runs", format!("{} {} {}", key.0, key.1, claim.number));
         self.core.count(|stats| stats.runs += 1);
         let known = &mut *lock(&self.known);
         let claim = (claim.worker, claim.number);
         let given = known.claims.get(&claim).is_some_and(|(job, _)| *job == key);
         if !given {
-            self.core.violated("only claimed jobs run", format!("{key:?} under {claim:?} at {place}"));
+            self.core.violated("only claimed jobs run", format!("{key:?} under {claim:?} at {site}"));
         }
         let begun_us = self.core.elapsed_us();
         let runs = known.runs.entry(key.clone()).or_default();
         *runs += 1;
         let before_this = *runs - 1;
-        let run = Execution { place, job: key, begun_us, done_us: begun_us, did: Did::Runs };
+        let run = Execution { site, job: key, begun_us, done_us: begun_us, did: Did::Runs };
         if let Some(before) = known.executions.insert(claim.clone(), run) {
             self.core
-                .violated("a claim is executed once", format!("{claim:?} at {place}, before: {before:?}"));
+                .violated("a claim is executed once", format!("{claim:?} at {site}, before: {before:?}"));
         }
         before_this
     }
 
     /// Notes what a handler did in its run.
-    pub fn on_done(&self, place: Place, claim: &Claim, did: Did) {
-        self.core.note(place, "ends", format!("{} {did:?}", claim.number));
+    pub fn on_done(&self, site: Site, claim: &Claim, did: Did) {
+        self.core.note(site, "ends", format!("{} {did:?}", claim.number));
         let known = &mut *lock(&self.known);
         if let Some(run) = known.executions.get_mut(&(claim.worker.clone(), claim.number)) {
             (run.did, run.done_us) = (did, self.core.elapsed_us());
@@ -784,7 +784,7 @@ impl Checker {
     }
 
     /// Checks that a run that learns of its lock has it. This must hold while its claim holds the job.
-    pub fn on_granted(&self, place: Place, job: &Job, claim: &Claim, lock: &LockAt) {
+    pub fn on_granted(&self, site: Site, job: &Job, claim: &Claim, lock: &LockAt) {
         let key = (job.job_type.clone(), job.id.clone());
         let wrong = self.known(|known| {
             let record = known.jobs.get(&key)?.record.as_ref()?;
@@ -792,7 +792,7 @@ impl Checker {
             (record.claim() == Some(claim) && !holds).then(|| in_words(Some(record)))
         });
         if let Some(record) = wrong {
-            let story = format!("{key:?} was told at {place} that it has {lock}, and is {record}");
+            let story = format!("{key:?} was told at {site} that it has {lock}, and is {record}");
             self.core.violated("acknowledged changes are in the store", story);
         }
     }
@@ -812,26 +812,24 @@ impl Checker {
     }
 
     /// Checks an acknowledged end: an external worker has learned that the end of its run is recorded.
-    pub fn on_acknowledged_end(&self, place: Place, claim: &Claim) {
+    pub fn on_acknowledged_end(&self, site: Site, claim: &Claim) {
         let recorded = lock(&self.known).recorded.contains(&(claim.worker.clone(), claim.number));
         if !recorded {
-            self.core.violated(
-                "acknowledged changes are in the store",
-                format!("the end of {claim:?} at {place}"),
-            );
+            self.core
+                .violated("acknowledged changes are in the store", format!("the end of {claim:?} at {site}"));
         }
     }
 
     /// Checks a refused end, after an external worker has learned of it. The refusal is wrong while the worker is a member
     /// and its claim holds the job, or was the last claim to end it.
-    pub fn on_refused_end(&self, place: Place, job: &Job, claim: &Claim) {
+    pub fn on_refused_end(&self, site: Site, job: &Job, claim: &Claim) {
         let known = &*lock(&self.known);
         let record =
             known.jobs.get(&(job.job_type.clone(), job.id.clone())).and_then(|rows| rows.record.as_ref());
         let holds =
             record.is_some_and(|job| job.claim() == Some(claim) || job.ended_claim.as_ref() == Some(claim));
         if holds && known.is_member(&(job.job_type.clone(), claim.worker.clone())) {
-            let story = format!("{claim:?} at {place}, but the job is {}", in_words(record));
+            let story = format!("{claim:?} at {site}, but the job is {}", in_words(record));
             self.core.violated("an end that is sent again is acknowledged again", story);
         }
     }
@@ -946,7 +944,7 @@ fn check_report(
     if old.deadline != new.deadline {
         // A node has checked the deadline, and will check it again later.
         let same = old.updated_us == new.updated_us && old.cancel_requested == new.cancel_requested;
-        let by_node = matches!(commit.place, Place::Node(..)) && commit.writer.op.is_none();
+        let by_node = matches!(commit.site, Site::Node(..)) && commit.writer.op.is_none();
         return ensure(same && by_node, "nodes move deadlines, and nothing else with them", story);
     }
     if old.cancel_requested != new.cancel_requested {
@@ -956,7 +954,7 @@ fn check_report(
     if commit.writer.op.is_some() {
         return Ok(());
     }
-    let holds = known.speaks_for(commit.place, worker)
+    let holds = known.speaks_for(commit.site, worker)
         && commit.was_member(known, &holder)
         && known.is_member(&holder);
     ensure(holds, "only the holder of a claim reports", story)

@@ -18,7 +18,7 @@ use crate::link::{Link, SimRuntime};
 use crate::node::Setting;
 use crate::rng::SeededRng;
 use crate::script::Script;
-use crate::trace::Place;
+use crate::trace::Site;
 use crate::world::JUMP_MS;
 
 /// Jobs of the flood run up to this long, so that many run when their worker dies.
@@ -73,7 +73,7 @@ impl Client {
     /// A client.
     pub fn new(setting: &Arc<Setting>, number: u32) -> Self {
         let core = &setting.core;
-        let link = Link::new(core, Place::Client(number), setting.plan.rates, 0, 0);
+        let link = Link::new(core, Site::Client(number), setting.plan.rates, 0, 0);
         let store = open(setting, &link);
         let runtime = store.runtime().clone();
         let rng = core.rng.fork(3);
@@ -333,7 +333,7 @@ impl Client {
                 _ => after[n] > before[n],
             };
             if !is_true {
-                let story = format!("{:?} was told of {:?}: {added:?}", self.link.place, keys[n]);
+                let story = format!("{:?} was told of {:?}: {added:?}", self.link.site, keys[n]);
                 self.setting.core.violated("acknowledged changes are in the store", story);
             }
         }
@@ -439,6 +439,6 @@ impl Client {
     }
 
     fn tell(&self, what: &'static str, text: String) {
-        self.setting.core.note(self.link.place, what, text);
+        self.setting.core.note(self.link.site, what, text);
     }
 }

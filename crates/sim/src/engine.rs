@@ -138,7 +138,7 @@ impl Snapshot for SimSnapshot {
             _ => {}
         }
         if let Err(error) = &result {
-            link.core.note(link.place, "is told", error.to_string());
+            link.core.note(link.site, "is told", error.to_string());
         }
         result
     }

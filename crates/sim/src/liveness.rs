@@ -21,7 +21,7 @@ use crate::link::Link;
 use crate::model::{self, WorkerRow};
 use crate::node::{Process, Setting};
 use crate::plan::{EXTERNAL, STARTUP_JITTER};
-use crate::trace::Place;
+use crate::trace::Site;
 
 /// The tolerance of each deadline: a few transactions with their retries, and the longest time between two heartbeats.
 pub const SLACK: Duration = Duration::from_secs(5);
@@ -67,25 +67,25 @@ pub fn look(
     lives: &[&Life],
     check: impl Fn(&Look<'_>) -> Result<(), Violation>,
 ) -> Result<(), Violation> {
-    let mut places = BTreeMap::new();
+    let mut sites = BTreeMap::new();
     for process in processes {
         let works = process.is_booted() && !process.is_leaving();
-        places.insert(process.link.place, (works, process.link.clone()));
+        sites.insert(process.link.site, (works, process.link.clone()));
     }
     for life in lives {
-        places.insert(life.link.place, (!life.is_leaving(), life.link.clone()));
+        sites.insert(life.link.site, (!life.is_leaving(), life.link.clone()));
     }
     let is_well = |works: bool, link: &Link| works && !link.is_paused();
-    let well: BTreeMap<Place, Arc<Link>> = places
+    let well: BTreeMap<Site, Arc<Link>> = sites
         .iter()
         .filter(|(_, (works, link))| is_well(*works, link))
-        .map(|(place, (_, link))| (*place, link.clone()))
+        .map(|(site, (_, link))| (*site, link.clone()))
         .collect();
-    if !well.keys().any(|place| matches!(place, Place::Node(..))) {
+    if !well.keys().any(|site| matches!(site, Site::Node(..))) {
         return Ok(());
     }
     // Paused, booting, or shutting down: neither dead nor well.
-    let unclear = places.keys().copied().filter(|place| !well.contains_key(place)).collect();
+    let unclear = sites.keys().copied().filter(|site| !well.contains_key(site)).collect();
     setting
         .checker
         .known(|known| check(&Look { setting, known, well, unclear, now_us: setting.core.elapsed_us() }))
@@ -95,8 +95,8 @@ pub fn look(
 pub struct Look<'a> {
     pub(crate) setting: &'a Setting,
     pub(crate) known: &'a Known,
-    well: BTreeMap<Place, Arc<Link>>,
-    unclear: BTreeSet<Place>,
+    well: BTreeMap<Site, Arc<Link>>,
+    unclear: BTreeSet<Site>,
     /// In µs since the world began.
     pub(crate) now_us: i64,
 }
@@ -117,7 +117,7 @@ impl Look<'_> {
 
     /// Every row of a worker belongs to a live worker, and every live process is registered exactly once.
     fn workers(&self) -> Result<(), Violation> {
-        let mut members: BTreeMap<(Place, &String), Vec<&String>> = BTreeMap::new();
+        let mut members: BTreeMap<(Site, &String), Vec<&String>> = BTreeMap::new();
         for ((job_type, worker), rows) in &self.known.workers {
             let home = self.known.home(worker);
             if let Some(home) = home.filter(|home| self.well.contains_key(home))
@@ -133,15 +133,15 @@ impl Look<'_> {
             // Live workers may be considered dead sometimes.
             return Ok(());
         }
-        for place in self.well.keys() {
-            let types = match place {
-                Place::External(..) => &[EXTERNAL.to_owned()],
+        for site in self.well.keys() {
+            let types = match site {
+                Site::External(..) => &[EXTERNAL.to_owned()],
                 _ => &self.setting.plan.types[..],
             };
             for job_type in types {
-                let ids = members.get(&(*place, job_type));
+                let ids = members.get(&(*site, job_type));
                 if ids.is_none_or(|ids| ids.len() != 1) {
-                    let story = format!("{place} is a member for {job_type} under {ids:?}");
+                    let story = format!("{site} is a member for {job_type} under {ids:?}");
                     return broken("every live process is a member, once", story);
                 }
             }
@@ -381,7 +381,7 @@ impl Look<'_> {
     }
 
     fn nodes(&self) -> impl Iterator<Item = &Arc<Link>> {
-        self.well.iter().filter(|(place, _)| matches!(place, Place::Node(..))).map(|(_, link)| link)
+        self.well.iter().filter(|(site, _)| matches!(site, Site::Node(..))).map(|(_, link)| link)
     }
 
     /// How soon a job that can start starts, or a run gets a free lock that it waits for.
@@ -414,10 +414,10 @@ impl Look<'_> {
         };
         let members = Membership::Stable(self.known.workers.iter().filter_map(of_type).collect());
         let heard = lock(&self.setting.heard);
-        for place in self.well.keys() {
-            match heard.get(place) {
+        for site in self.well.keys() {
+            match heard.get(site) {
                 Some(last) if *last != members => {
-                    let story = format!("{place} last heard {last:?}, but it is {members:?}");
+                    let story = format!("{site} last heard {last:?}, but it is {members:?}");
                     return broken("subscribers learn of a stable membership", story);
                 }
                 _ => {}
@@ -430,7 +430,7 @@ impl Look<'_> {
     fn executions(&self) -> Result<(), Violation> {
         let options = &self.setting.plan.options;
         for ((worker, number), run) in &self.known.executions {
-            if run.did != Did::Runs || !self.well.contains_key(&run.place) {
+            if run.did != Did::Runs || !self.well.contains_key(&run.site) {
                 continue;
             }
             let record = self.known.jobs.get(&run.job).and_then(|rows| rows.record.as_ref());

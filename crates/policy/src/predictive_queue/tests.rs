@@ -9,7 +9,7 @@ use proptest::sample::Index;
 use super::aging::{Aging, Rules};
 use super::contention::{DEFAULT_BASE, Predicted, Weight, big_lock, weigh_by_comparing};
 use super::line::lines;
-use super::locks::{AtLevel, Level, Levels, Lock, Mode, Place, Request, Requests};
+use super::locks::{AtLevel, Level, Levels, Lock, Mode, Request, Requests, Scope};
 use super::order::{Candidate, Decision, Reason, System, order};
 use super::summary::{Hold, Running, Summary};
 
@@ -66,13 +66,13 @@ pub(crate) fn running() -> impl Strategy<Value = Running> {
     (requests(), more).prop_map(|(requests, more)| {
         let levels = levels();
         let found = more.into_iter().map(|(level, name, shared, units)| Lock {
-            place: Place::Resource { level, name: (*name.get(&NAMES)).to_owned() },
+            scope: Scope::Resource { level, name: (*name.get(&NAMES)).to_owned() },
             mode: if shared { Mode::Shared } else { Mode::Exclusive },
             units: if shared { units } else { 1 },
         });
-        let mut locks: BTreeMap<Place, Lock> = BTreeMap::new();
+        let mut locks: BTreeMap<Scope, Lock> = BTreeMap::new();
         for lock in requests.known(&levels).into_iter().chain(found) {
-            locks.entry(lock.place.clone()).or_insert(lock);
+            locks.entry(lock.scope.clone()).or_insert(lock);
         }
         Running::new(locks.into_values(), &requests, &levels)
     })
@@ -90,10 +90,10 @@ fn summary_of(jobs: &[Running]) -> Summary {
 
 /// Whether two locks are compatible by definition. Units are left out.
 fn are_compatible(one: &Lock, other: &Lock) -> bool {
-    let touch = match (&one.place, &other.place) {
-        (Place::BigLock, Place::BigLock) => true,
-        (Place::WholeLevel(a), Place::Resource { level: b, .. } | Place::WholeLevel(b))
-        | (Place::Resource { level: b, .. }, Place::WholeLevel(a)) => a == b,
+    let touch = match (&one.scope, &other.scope) {
+        (Scope::BigLock, Scope::BigLock) => true,
+        (Scope::WholeLevel(a), Scope::Resource { level: b, .. } | Scope::WholeLevel(b))
+        | (Scope::Resource { level: b, .. }, Scope::WholeLevel(a)) => a == b,
         (one, other) => one == other,
     };
     !touch || one.mode == Mode::Shared && other.mode == Mode::Shared
@@ -102,9 +102,9 @@ fn are_compatible(one: &Lock, other: &Lock) -> bool {
 /// Whether a lock is free, compared with the locks of every job.
 fn is_free(lock: &Lock, jobs: &[Running], levels: &Levels) -> bool {
     let held = || jobs.iter().flat_map(Running::locks);
-    let units = held().filter(|held| held.place == lock.place).map(|held| held.units).sum::<u32>();
-    let fits = match (&lock.place, lock.mode) {
-        (Place::Resource { level, name }, Mode::Shared) => {
+    let units = held().filter(|held| held.scope == lock.scope).map(|held| held.units).sum::<u32>();
+    let fits = match (&lock.scope, lock.mode) {
+        (Scope::Resource { level, name }, Mode::Shared) => {
             levels.capacity(*level, name).is_none_or(|most| units + lock.units.min(most) <= most)
         }
         _ => true,
@@ -174,7 +174,7 @@ proptest! {
     ) {
         let summary = summary_of(&jobs);
         if let Some(obstacle) = summary.obstacle(&wanted.known(&levels()))
-            && let Some(level) = obstacle.wanted.place.level()
+            && let Some(level) = obstacle.wanted.scope.level()
         {
             prop_assert_eq!(summary.weigh(&wanted, DEFAULT_BASE).levels[level].to_f64(), 3.0);
         }
@@ -377,7 +377,7 @@ fn on_an_idle_system_jobs_that_lock_less_start_first() {
         decision.start.iter().map(|start| start.weighed.predicted.total.to_f64()).collect();
     // The last job is weighed while a job runs that shares another node.
     assert_eq!(weights, [1.0, 1.3, 1.5]);
-    assert!(matches!(&decision.hold[0].reason, Reason::Locked(obstacle) if obstacle.place == Place::BigLock));
+    assert!(matches!(&decision.hold[0].reason, Reason::Locked(obstacle) if obstacle.scope == Scope::BigLock));
 }
 
 #[test]
@@ -565,7 +565,7 @@ fn a_job_that_knows_no_lock_yet_reserves_the_big_lock_against_a_job_that_wants_i
     let window = [job(&big, 0, None), job(&unknown, 1, Some(0))];
     let running = Summary::new(&levels());
     // A row of the lock queue names the lock alone.
-    let shared = Lock { place: Place::BigLock, mode: Mode::Shared, units: 1 };
+    let shared = Lock { scope: Scope::BigLock, mode: Mode::Shared, units: 1 };
     let reservations = [Running::new([shared], &Requests::default(), &levels())];
     let system = System {
         running: &running,

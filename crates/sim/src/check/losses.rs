@@ -59,7 +59,7 @@ impl Checker {
         let worker = old.claim().map(|claim| claim.worker.as_str()).unwrap_or_default();
         // A worker that leaves gives back the jobs that it has not ended. If it dies meanwhile, other processes finish its
         // removal.
-        let may_have_left = known.left.contains(worker) || known.home(worker) == Some(commit.place);
+        let may_have_left = known.left.contains(worker) || known.home(worker) == Some(commit.site);
         let expired = event.reason().is_some_and(|reason| reason.contains(OVER));
         let counts = (expired || old.terms().on_lost == OnLost::Count) && !goes;
         ensure(counted == counts || !counted && may_have_left, "a lost worker counts as an attempt", story)?;

@@ -138,14 +138,14 @@ pub fn run(scenario: &Scenario, schemes: &[Scheme]) -> Result<Compared, crate::s
 /// Orders of jobs for schemes that know all run times and locks.
 fn clairvoyant(population: &Population) -> Vec<List> {
     let job = |id: u32| &population.jobs[id as usize];
-    // The work for each place, of the jobs that lock it exclusively.
-    let mut load = vec![0.0; population.places.len()];
+    // The work for each scope, of the jobs that lock it exclusively.
+    let mut load = vec![0.0; population.scopes.len()];
     for job in &population.jobs {
         let alone = job.real.iter().filter(|want| want.exclusive);
-        alone.for_each(|want| load[want.place as usize] += job.run_us as f64);
+        alone.for_each(|want| load[want.scope as usize] += job.run_us as f64);
     }
     let busiest = |id: u32| {
-        let loads = job(id).real.iter().map(|want| load[want.place as usize]);
+        let loads = job(id).real.iter().map(|want| load[want.scope as usize]);
         loads.fold(0.0, f64::max)
     };
     let locks = |id: u32| job(id).real.len() as f64;

@@ -131,7 +131,7 @@ impl Outcome {
             wasted_slot_s: s(measure.wasted_us),
             slots_working: part(s(measure.worked_us), makespan_s * scenario.slots.get() as f64),
             locks_used: 1.0 - part(s(measure.held_idle_us), s(measure.held_us)),
-            busiest_lock: busiest.map(|(place, _)| population.places[place as usize].name.clone()),
+            busiest_lock: busiest.map(|(scope, _)| population.scopes[scope as usize].name.clone()),
             busiest_lock_held: part(busiest.map_or(0.0, |(_, us)| s(us)), makespan_s),
             operations: operations.collect(),
             waits_s,

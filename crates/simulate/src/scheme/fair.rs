@@ -24,31 +24,31 @@ use crate::{JobId, Policy};
 
 /// A number with a total order.
 #[derive(Debug, Clone, Copy)]
-struct Place(f64);
+struct OrderKey(f64);
 
-impl Ord for Place {
+impl Ord for OrderKey {
     fn cmp(&self, other: &Self) -> Ordering {
         self.0.total_cmp(&other.0)
     }
 }
 
-impl PartialOrd for Place {
+impl PartialOrd for OrderKey {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Place {
+impl PartialEq for OrderKey {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Place {}
+impl Eq for OrderKey {}
 
 /// The row of a waiting job: its key (only the RFC's scheme has keys), the time since which it has not started, its
 /// id.
-type Row = (Place, i64, JobId);
+type Row = (OrderKey, i64, JobId);
 
 /// The time between two charges of running jobs where nothing rotates, as in the worker.
 const CHARGE_INTERVAL_US: i64 = 60_000_000;
@@ -90,8 +90,8 @@ pub(crate) struct Fair {
     /// Per tenant: its waiting jobs.
     queues: Vec<BTreeSet<Row>>,
     /// Per tenant with waiting jobs: its position in `order`, and the time that breaks ties.
-    places: Vec<Option<(Place, i64)>>,
-    order: BTreeSet<(Place, i64, usize)>,
+    places: Vec<Option<(OrderKey, i64)>>,
+    order: BTreeSet<(OrderKey, i64, usize)>,
 }
 
 impl Fair {
@@ -130,7 +130,7 @@ impl Fair {
             Fairness::VirtualTime => 0.0,
             Fairness::Rfc => self.keys[job as usize].get(),
         };
-        (Place(key), view.job(job).order_us, job)
+        (OrderKey(key), view.job(job).order_us, job)
     }
 
     /// The expected cost of a tenant's next job. Where jobs rotate and nothing else is known, it is one turn.
@@ -176,7 +176,7 @@ impl Fair {
             Fairness::VirtualTime => {
                 let expected_us = self.expected_us(view, tenant);
                 let of = &view.tenants[tenant];
-                (Place(self.ledger.next(&of.name, of.shares, expected_us)), 0)
+                (OrderKey(self.ledger.next(&of.name, of.shares, expected_us)), 0)
             }
             Fairness::Rfc => (*key, *since),
         });

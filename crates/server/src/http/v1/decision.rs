@@ -9,7 +9,7 @@ use turnwise_store::Transaction;
 use turnwise_worker::{QueueHead, QueueRules, compared, explain, startable};
 
 use super::error::Result;
-use super::place::{self, Next};
+use super::position::{self, Next};
 use super::reason::free;
 use super::standing::Snapshot;
 use crate::http::App;
@@ -39,14 +39,14 @@ impl Head {
         let (room, rules) = (free(snapshot), rules(app));
         let first = compared(&rules, &[], room);
         let asked = least.max(first);
-        let mut next = place::front(app, tx, snapshot, asked).await?;
+        let mut next = position::front(app, tx, snapshot, asked).await?;
         if room == 0 {
             return Ok(Head { next, reasons: Vec::new(), starting: 0, is_incomplete: false });
         }
         let pending: Vec<&Pending> = next.iter().map(|next| &next.pending).collect();
         let compared = compared(&rules, &pending, room);
         if compared > asked && next.len() == asked {
-            next = place::front(app, tx, snapshot, compared).await?;
+            next = position::front(app, tx, snapshot, compared).await?;
         }
         let beyond = next.len() >= compared;
         let mut tenants: BTreeMap<&str, usize> = BTreeMap::new();

@@ -13,7 +13,7 @@ use turnwise_worker::{QueueRules, Weight, weigh};
 use super::error::Result;
 use super::locks::{blocker, shown};
 use super::standing::Snapshot;
-use super::{place, unknown};
+use super::{position, unknown};
 use crate::http::App;
 
 /// Maximum number of blocking jobs in a response.
@@ -137,7 +137,7 @@ impl Locked {
         job: &Job,
     ) -> Result<Vec<Pending>> {
         let room = snapshot.capacity.slots.saturating_sub(snapshot.capacity.running);
-        let front = place::front(app, tx, snapshot, self.rules.window(room)).await?;
+        let front = position::front(app, tx, snapshot, self.rules.window(room)).await?;
         let others = front.into_iter().map(|next| next.pending).filter(|other| other.id != job.id);
         Ok(others.collect())
     }

@@ -19,7 +19,7 @@ mod members;
 mod nodes;
 mod openapi;
 mod owned;
-mod place;
+mod position;
 mod reason;
 mod retry;
 mod run_locks;

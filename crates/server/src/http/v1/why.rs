@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::Value;
-use turnwise_protocol::{DocumentWhy, Limited, MAX_COUNTED, Place, Reason, Why, names};
+use turnwise_protocol::{DocumentWhy, Limited, MAX_COUNTED, Position, Reason, Why, names};
 use turnwise_queue::{Job, State as QueueState, dependencies, jobs, rate_limits, workers};
 use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_replicator::doc_processor::{self, Nodes, Status};
@@ -15,7 +15,7 @@ use utoipa::IntoParams;
 use super::error::{Result, V1Error};
 use super::extract::{JobPath, Named, Names};
 use super::standing::{Of, Snapshot, could_run_since};
-use super::{Common, NoJob, decision, locked, place, reason, view};
+use super::{Common, NoJob, decision, locked, position, reason, view};
 use crate::http::error::ApiError;
 use crate::http::{App, answer};
 
@@ -51,14 +51,14 @@ pub(in crate::http) async fn waits(
 
 async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
     let snapshot = Snapshot::read(app, tx, &job.job_type, Of::Tenant(&job.tenant)).await?;
-    let (mut found, mut held, mut node) = (None, None, None);
+    let (mut predecessors, mut held, mut node) = (None, None, None);
     let reason = match job.state() {
         QueueState::Pending => {
-            let place = place::find(app, tx, &snapshot, &job).await?;
-            let Place { in_tenant, overall, .. } = place.place;
+            let found = position::find(app, tx, &snapshot, &job).await?;
+            let Position { in_tenant, overall, .. } = found.position;
             held = decision::of(app, tx, &snapshot, &job).await?;
             let reason = reason::of_pending(&snapshot, held.as_ref(), &job.tenant, in_tenant, overall);
-            found = Some(place);
+            predecessors = Some(found);
             reason
         }
         QueueState::Delayed | QueueState::Crashing => reason::of_delayed(&snapshot, &job),
@@ -95,18 +95,18 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
         (_, None, Some(sentence)) if is_about_locks => sentence,
         (Some(locked), Some(_), _) => locked.sentence(&job, &reason::runs(&job, node.as_deref())),
         _ if reason == Reason::RateLimited => reason::of_limit(limited.as_ref()),
-        _ => reason::sentence(&snapshot, &job, reason, found.as_ref(), node.as_deref(), &after),
+        _ => reason::sentence(&snapshot, &job, reason, predecessors.as_ref(), node.as_deref(), &after),
     };
     let locks = match locked {
         Some(locked) => Some(locked.why(app, tx, &snapshot, &job).await?),
         None => None,
     };
-    let expected = reason::expected(&snapshot, &job, reason, found.as_ref());
+    let expected = reason::expected(&snapshot, &job, reason, predecessors.as_ref());
     let tenant = snapshot.tenant(app, tx, &job.tenant, MAX_COUNTED).await?;
-    let (before, before_more) = match &mut found {
-        Some(found) => {
-            let named = found.before.len();
-            (std::mem::take(&mut found.before), found.others > named)
+    let (before, before_more) = match &mut predecessors {
+        Some(predecessors) => {
+            let named = predecessors.before.len();
+            (std::mem::take(&mut predecessors.before), predecessors.others > named)
         }
         None => (Vec::new(), false),
     };
@@ -123,7 +123,7 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
         after,
         priority: i32::from(job.class),
         tenant,
-        place: found.map(|found| found.place),
+        place: predecessors.map(|predecessors| predecessors.position),
         before,
         before_more,
         capacity: (!job.state().is_final()).then_some(snapshot.capacity),
