@@ -4,7 +4,7 @@
 //!    job's [`line`](super::line) makes it older by a tick. So jobs of the busiest resource do not remain until the
 //!    end, when few jobs can run at the same time. An overdue job comes before all lines, in the original order. If
 //!    no job of the window wants locks, the window keeps the order of fair share.
-//! 2. The first job is examined. All locks that it knows must be free; otherwise it is held, because it would only
+//! 2. The first job is examined. All locks that it knows must be free; otherwise it is deferred, because it would only
 //!    block a slot. It also must not take a lock that another job has reserved before it.
 //! 3. An aged-out job whose locks are not free *reserves* them, as soon as a job in the window came K ticks later.
 //!    From then on, no job starts that might take these locks, so they become free. Jobs of its own age end by
@@ -91,7 +91,7 @@ pub struct Start {
 
 /// A job that does not start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hold {
+pub struct Deferral {
     /// Its index in the window.
     pub job: usize,
     /// Its weight.
@@ -116,10 +116,10 @@ pub enum Reason {
 pub struct Decision {
     /// Start these, in this order.
     pub start: Vec<Start>,
-    /// The index of the job that reserves the locks that it knows: at most one. That job is held, too.
+    /// The index of the job that reserves the locks that it knows: at most one. That job is deferred, too.
     pub reserve: Vec<usize>,
     /// These do not start, in the order in which they were examined.
-    pub hold: Vec<Hold>,
+    pub defer: Vec<Deferral>,
 }
 
 /// Decides about every job of the window.
@@ -164,16 +164,16 @@ pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Dec
             }
         }
         let weighed = weight.clone();
-        let hold = |reason| Hold { job: index, weighed: weighed.clone(), reason };
+        let deferral = |reason| Deferral { job: index, weighed: weighed.clone(), reason };
         if !room {
-            decision.hold.push(hold(Reason::NoRoom));
+            decision.defer.push(deferral(Reason::NoRoom));
             continue;
         }
         let known = job.requests.known(levels);
         let held = [system.running, &picked];
         let reason = obstacle(&held, &held, &known)
             .map(Reason::Locked)
-            .or_else(|| reserved.in_the_way(index, job, &picked).map(Reason::Reserved));
+            .or_else(|| reserved.obstacle(index, job, &picked).map(Reason::Reserved));
         let running = Running::new(known, job.requests, levels);
         match reason {
             None => {
@@ -191,7 +191,7 @@ pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Dec
                     reserved.all.add(&running);
                     decision.reserve.push(index);
                 }
-                decision.hold.push(hold(reason));
+                decision.defer.push(deferral(reason));
             }
         }
     }
@@ -242,7 +242,7 @@ impl<'a> Reservations<'a> {
         self.earlier.binary_search_by_key(&index, |(index, _)| *index)
     }
 
-    fn in_the_way(&self, index: usize, job: &Candidate<'_>, picked: &Summary) -> Option<Obstacle> {
+    fn obstacle(&self, index: usize, job: &Candidate<'_>, picked: &Summary) -> Option<Obstacle> {
         let System { running, .. } = self.system;
         match self.has(index) {
             Ok(found) => self.earlier.get(found)?.1.clone(),

@@ -105,7 +105,7 @@ impl Running {
 
 /// The holders of one resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Held {
+pub(crate) struct Holders {
     /// The number of jobs that share it.
     pub shared: u32,
     /// The number of units that they hold.
@@ -114,7 +114,7 @@ pub(crate) struct Held {
     pub exclusive: u32,
 }
 
-impl Held {
+impl Holders {
     /// Whether another request for it is stuck. A request for more units than there are, because the capacity was
     /// lowered, needs all of them.
     pub fn is_stuck(&self, mode: Mode, units: u32, capacity: Option<u32>) -> bool {
@@ -132,7 +132,7 @@ impl Held {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct AtLevel {
     kinds: [u32; 7],
-    resources: BTreeMap<String, Held>,
+    resources: BTreeMap<String, Holders>,
 }
 
 /// The locks of all running jobs.
@@ -161,13 +161,13 @@ impl Summary {
         for lock in &job.locks {
             let Scope::Resource { level, name } = &lock.scope else { continue };
             let Some(at) = self.at.get_mut(*level) else { continue };
-            let held = at.resources.entry(name.clone()).or_default();
+            let holders = at.resources.entry(name.clone()).or_default();
             match lock.mode {
                 Mode::Shared => {
-                    held.shared += 1;
-                    held.units += u64::from(lock.units);
+                    holders.shared += 1;
+                    holders.units += u64::from(lock.units);
                 }
-                Mode::Exclusive => held.exclusive += 1,
+                Mode::Exclusive => holders.exclusive += 1,
             }
         }
     }
@@ -181,15 +181,15 @@ impl Summary {
         for lock in &job.locks {
             let Scope::Resource { level, name } = &lock.scope else { continue };
             let Some(at) = self.at.get_mut(*level) else { continue };
-            let Some(held) = at.resources.get_mut(name) else { continue };
+            let Some(holders) = at.resources.get_mut(name) else { continue };
             match lock.mode {
                 Mode::Shared => {
-                    held.shared = held.shared.saturating_sub(1);
-                    held.units = held.units.saturating_sub(u64::from(lock.units));
+                    holders.shared = holders.shared.saturating_sub(1);
+                    holders.units = holders.units.saturating_sub(u64::from(lock.units));
                 }
-                Mode::Exclusive => held.exclusive = held.exclusive.saturating_sub(1),
+                Mode::Exclusive => holders.exclusive = holders.exclusive.saturating_sub(1),
             }
-            if held.shared == 0 && held.exclusive == 0 {
+            if holders.shared == 0 && holders.exclusive == 0 {
                 at.resources.remove(name);
             }
         }
@@ -227,7 +227,7 @@ impl Summary {
     }
 
     /// The holders of a resource.
-    pub(crate) fn held(&self, level: usize, name: &str) -> Held {
+    pub(crate) fn holders(&self, level: usize, name: &str) -> Holders {
         self.at.get(level).and_then(|at| at.resources.get(name)).copied().unwrap_or_default()
     }
 
@@ -253,11 +253,13 @@ pub(crate) fn weigh(all: &[&Summary], wanted: &Requests, base: Weight) -> Predic
     if wanted.big_lock {
         return Predicted::new(base, vec![STUCK; levels.len()]);
     }
-    let held = |level, name: &String| {
-        all.iter().map(|summary| summary.held(level, name)).fold(Held::default(), |sum, held| Held {
-            shared: sum.shared + held.shared,
-            units: sum.units + held.units,
-            exclusive: sum.exclusive + held.exclusive,
+    let holders = |level, name: &String| {
+        all.iter().map(|summary| summary.holders(level, name)).fold(Holders::default(), |sum, holders| {
+            Holders {
+                shared: sum.shared + holders.shared,
+                units: sum.units + holders.units,
+                exclusive: sum.exclusive + holders.exclusive,
+            }
         })
     };
     let weight = |level, request: &Request| {
@@ -265,10 +267,10 @@ pub(crate) fn weigh(all: &[&Summary], wanted: &Requests, base: Weight) -> Predic
         let name_in_common = match request {
             _ if apart == STUCK => return STUCK,
             Request::Shared(names) => names.iter().any(|(name, units)| {
-                held(level, name).is_stuck(Mode::Shared, *units, levels.capacity(level, name))
+                holders(level, name).is_stuck(Mode::Shared, *units, levels.capacity(level, name))
             }),
             Request::Exclusive(names) => {
-                names.iter().any(|name| held(level, name).is_stuck(Mode::Exclusive, 1, None))
+                names.iter().any(|name| holders(level, name).is_stuck(Mode::Exclusive, 1, None))
             }
             _ => false,
         };
@@ -288,13 +290,13 @@ pub struct Obstacle {
     pub wanted: Lock,
     /// What a conflicting lock locks: the wanted scope, all of its level, or one of the resources of the level.
     pub scope: Scope,
-    /// How it is held.
-    pub held: Hold,
+    /// How that is held.
+    pub occupancy: Occupancy,
 }
 
 /// How a scope is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Hold {
+pub enum Occupancy {
     /// By one or several jobs that share it.
     Shared,
     /// By one job exclusively.
@@ -310,28 +312,29 @@ pub enum Hold {
 /// summaries, if a binding one has some of them.
 pub(crate) fn obstacle(binding: &[&Summary], counted: &[&Summary], wanted: &[Lock]) -> Option<Obstacle> {
     wanted.iter().find_map(|lock| {
-        let (scope, held) = binding.iter().find_map(|summary| in_the_way(summary, counted, lock))?;
-        Some(Obstacle { wanted: lock.clone(), scope, held })
+        let (scope, occupancy) = binding.iter().find_map(|summary| conflict(summary, counted, lock))?;
+        Some(Obstacle { wanted: lock.clone(), scope, occupancy })
     })
 }
 
-fn in_the_way(summary: &Summary, counted: &[&Summary], lock: &Lock) -> Option<(Scope, Hold)> {
+fn conflict(summary: &Summary, counted: &[&Summary], lock: &Lock) -> Option<(Scope, Occupancy)> {
     let alone = lock.mode == Mode::Exclusive;
     let by = |shared: bool, exclusive: bool| match (shared, exclusive) {
-        (_, true) => Some(Hold::Exclusive),
-        (true, false) if alone => Some(Hold::Shared),
+        (_, true) => Some(Occupancy::Exclusive),
+        (true, false) if alone => Some(Occupancy::Shared),
         _ => None,
     };
-    let here = |held: &Held| by(held.shared > 0, held.exclusive > 0);
+    let here = |holders: &Holders| by(holders.shared > 0, holders.exclusive > 0);
     let whole = |level: usize| {
         let kinds = &summary.at.get(level)?.kinds;
         let shared = kinds[Kind::AllShared as usize] > 0;
-        by(shared, kinds[Kind::AllExclusive as usize] > 0).map(|held| (Scope::WholeLevel(level), held))
+        by(shared, kinds[Kind::AllExclusive as usize] > 0)
+            .map(|occupancy| (Scope::WholeLevel(level), occupancy))
     };
     match &lock.scope {
         Scope::BigLock => {
             by(summary.big_lock_holders(Mode::Shared) > 0, summary.big_lock_holders(Mode::Exclusive) > 0)
-                .map(|held| (Scope::BigLock, held))
+                .map(|occupancy| (Scope::BigLock, occupancy))
         }
         Scope::WholeLevel(level) => whole(*level).or_else(|| {
             let at = summary.at.get(*level)?;
@@ -339,18 +342,18 @@ fn in_the_way(summary: &Summary, counted: &[&Summary], lock: &Lock) -> Option<(S
                 return None;
             }
             let resource = |name: &String| Scope::Resource { level: *level, name: name.clone() };
-            at.resources.iter().find_map(|(name, held)| Some((resource(name), here(held)?)))
+            at.resources.iter().find_map(|(name, holders)| Some((resource(name), here(holders)?)))
         }),
         Scope::Resource { level, name } => whole(*level).or_else(|| {
-            let held = summary.held(*level, name);
+            let holders = summary.holders(*level, name);
             let too_few = || {
                 let capacity = summary.levels.capacity(*level, name)?;
-                let taken: u64 = counted.iter().map(|summary| summary.held(*level, name).units).sum();
+                let taken: u64 = counted.iter().map(|summary| summary.holders(*level, name).units).sum();
                 let wanted = u64::from(lock.units.min(capacity));
-                let stuck = !alone && held.units > 0 && taken + wanted > u64::from(capacity);
-                stuck.then(|| Hold::Units { free: u64::from(capacity).saturating_sub(taken) })
+                let stuck = !alone && holders.units > 0 && taken + wanted > u64::from(capacity);
+                stuck.then(|| Occupancy::Units { free: u64::from(capacity).saturating_sub(taken) })
             };
-            Some((lock.scope.clone(), here(&held).or_else(too_few)?))
+            Some((lock.scope.clone(), here(&holders).or_else(too_few)?))
         }),
     }
 }

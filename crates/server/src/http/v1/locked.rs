@@ -84,8 +84,8 @@ impl Locked {
 
     /// The sentence about a lock that is free now, but not for this job. The next decision gives the lock to an earlier
     /// job, or reserves it for one. `None` if the job waits for another reason.
-    pub fn before(&self, held: &schedule::Reason) -> Option<String> {
-        let (obstacle, does) = match held {
+    pub fn before(&self, reason: &schedule::Reason) -> Option<String> {
+        let (obstacle, does) = match reason {
             schedule::Reason::Locked(obstacle) => (obstacle, "takes it when it starts"),
             schedule::Reason::LockReserved(obstacle) => (obstacle, "reserves it"),
             _ => return None,

@@ -8,18 +8,18 @@ use turnwise_replicator::doc_processor::timestamp;
 use turnwise_policy::schedule;
 use turnwise_policy::standing::{self, Stands, explain};
 
-use super::decision::Held;
+use super::decision::Explanation;
 use super::position::Predecessors;
 use super::standing::{Snapshot, many};
 
 /// Maximum number of jobs in a sentence.
 const MAX_NAMED: usize = 3;
 
-/// The reason of a pending job. `held` is its reason in the next decision (`None`: it starts). If that is a lack of
+/// The reason of a pending job. `explanation` is its reason in the next decision (`None`: it starts). If that is a lack of
 /// slots, the standing explains it. `in_tenant` jobs of its tenant, and `overall` jobs of all tenants, precede it.
 pub(super) fn of_pending(
     snapshot: &Snapshot,
-    held: Option<&Held>,
+    explanation: Option<&Explanation>,
     tenant: &str,
     in_tenant: usize,
     overall: usize,
@@ -30,9 +30,9 @@ pub(super) fn of_pending(
         churn: snapshot.churn(),
         can_preempt: snapshot.can_preempt(tenant),
         in_tenant,
-        overall: overall.max(held.map_or(0, |held| held.before)),
+        overall: overall.max(explanation.map_or(0, |explanation| explanation.before)),
     };
-    match held.map(|held| &held.reason) {
+    match explanation.map(|explanation| &explanation.reason) {
         _ if stands.workers == 0 => Reason::NoWorker,
         None => Reason::StartsNext,
         Some(schedule::Reason::Locked(_)) => Reason::Locked,

@@ -254,8 +254,8 @@ async fn waiting(app: &App, tx: &Transaction, snapshot: &Snapshot, limit: usize)
     let has_room = reason::free(snapshot) > 0;
     let mut before = 0;
     let rows = rows.into_iter().enumerate().map(|(position, (next, job, locked))| {
-        let held = head.held(position);
-        let reason = reason::of_pending(snapshot, held.as_ref(), &next.tenant, next.in_tenant, before);
+        let explanation = head.explanation(position);
+        let reason = reason::of_pending(snapshot, explanation.as_ref(), &next.tenant, next.in_tenant, before);
         let reason = locked.filter(|_| reason != Reason::NoWorker).unwrap_or(reason);
         before += usize::from(!has_room || !matches!(reason, Reason::Locked | Reason::LockReserved));
         QueuedJob {

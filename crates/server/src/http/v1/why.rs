@@ -51,13 +51,13 @@ pub(in crate::http) async fn waits(
 
 async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
     let snapshot = Snapshot::read(app, tx, &job.job_type, Of::Tenant(&job.tenant)).await?;
-    let (mut predecessors, mut held, mut node) = (None, None, None);
+    let (mut predecessors, mut explanation, mut node) = (None, None, None);
     let reason = match job.state() {
         QueueState::Pending => {
             let found = position::find(app, tx, &snapshot, &job).await?;
             let Position { in_tenant, overall, .. } = found.position;
-            held = decision::of(app, tx, &snapshot, &job).await?;
-            let reason = reason::of_pending(&snapshot, held.as_ref(), &job.tenant, in_tenant, overall);
+            explanation = decision::of(app, tx, &snapshot, &job).await?;
+            let reason = reason::of_pending(&snapshot, explanation.as_ref(), &job.tenant, in_tenant, overall);
             predecessors = Some(found);
             reason
         }
@@ -90,7 +90,10 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
         let running = rate_limits::count(tx, &app.keys, &limit.bucket).await?;
         limited = Some(Limited { running: Some(running), ..view::limited(&limit) });
     }
-    let before = locked.as_ref().zip(held.as_ref()).and_then(|(locked, held)| locked.before(&held.reason));
+    let before = locked
+        .as_ref()
+        .zip(explanation.as_ref())
+        .and_then(|(locked, explanation)| locked.before(&explanation.reason));
     let sentence = match (&locked, by_locks, before) {
         (_, None, Some(sentence)) if is_about_locks => sentence,
         (Some(locked), Some(_), _) => locked.sentence(&job, &reason::runs(&job, node.as_deref())),
