@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use serde_json::value::RawValue;
 use turnwise_policy::backoff::OnLost;
-use turnwise_policy::eligibility::dependencies::Outcome;
+use turnwise_policy::eligibility::dependencies::DependencyEnd;
 use turnwise_policy::eligibility::rate_limits::Limit;
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_store::{Isolation, RangeRead, Transaction};
@@ -391,7 +391,7 @@ pub async fn end(
     };
     job.record(now_us, kind.clone(), max_history);
     if run.then == Then::Remove {
-        let outcome = outcome(&kind).unwrap_or(Outcome::Removed);
+        let outcome = outcome(&kind).unwrap_or(DependencyEnd::Removed);
         dependencies::settle_ended(tx, keys, &mut job, outcome, now_us).await?;
         erase(tx, keys, &job)?;
         learnt::record(tx, keys, observed, now_us).await?;
@@ -430,11 +430,11 @@ pub async fn end(
 }
 
 /// The outcome that the job's dependents receive; `None` if the job has not ended.
-fn outcome(kind: &EventKind) -> Option<Outcome> {
+fn outcome(kind: &EventKind) -> Option<DependencyEnd> {
     match kind {
-        EventKind::Completed => Some(Outcome::Completed),
-        EventKind::Failed { .. } => Some(Outcome::Failed),
-        EventKind::Cancelled => Some(Outcome::Cancelled),
+        EventKind::Completed => Some(DependencyEnd::Completed),
+        EventKind::Failed { .. } => Some(DependencyEnd::Failed),
+        EventKind::Cancelled => Some(DependencyEnd::Cancelled),
         EventKind::Added | EventKind::Started | EventKind::Stopped { .. } | EventKind::Crashed { .. } => None,
     }
 }
@@ -486,7 +486,7 @@ pub(crate) async fn take_back(
     let Terms { backoff, on_lost, .. } = run.terms;
     let counts = matches!(taken, Taken::Expired(_)) || on_lost == OnLost::Count;
     if run.then == Then::Remove {
-        dependencies::settle_ended(tx, keys, job, Outcome::Removed, now_us).await?;
+        dependencies::settle_ended(tx, keys, job, DependencyEnd::Removed, now_us).await?;
         return erase(tx, keys, job);
     }
     job.crashes = streak;

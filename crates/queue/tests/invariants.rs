@@ -5,7 +5,7 @@ use crate::common::{FailureContext, T, check_all, json, open};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use turnwise_policy::eligibility::dependencies::{Otherwise, Outcome};
+use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_queue::claims::{self, Claiming, Ending, Park};
 use turnwise_queue::parking::{self, ParkedJob};
@@ -162,7 +162,7 @@ impl Walk {
     fn after(&mut self) -> Vec<After> {
         let jobs: Vec<&str> = JOBS.choose_multiple(&mut self.rng, 2).copied().collect();
         let mut one = |id: &str| {
-            let accepted = *[Outcome::Completed, Outcome::Failed].choose(&mut self.rng).unwrap();
+            let accepted = *[DependencyEnd::Completed, DependencyEnd::Failed].choose(&mut self.rng).unwrap();
             let otherwise = *[Otherwise::Cancel, Otherwise::Free].choose(&mut self.rng).unwrap();
             After { accepted: vec![accepted], otherwise, ..After::completed(T, id) }
         };

@@ -14,7 +14,7 @@ use turnwise_store::Watch;
 
 use super::follow::{End, Follower};
 use super::rows::{Owed, list_owed, read_seen, write_owed, write_seen};
-use super::server::{self, Outcome};
+use super::server::{self, BulkDocsRow};
 use super::service::Upstream;
 use crate::documents::{read, write::REPLICATION};
 use crate::error::Error;
@@ -130,9 +130,9 @@ impl Follower {
         for outcome in self.write(&drafts).await? {
             let Some((id, _)) = due.get_key_value(&outcome.id) else { continue };
             let became = match outcome {
-                Outcome { rev: Some(rev), error: None, .. } => WriteResult::Written(rev),
-                Outcome { error: Some(error), .. } if error == "conflict" => WriteResult::Changed,
-                Outcome { error, reason, .. } => {
+                BulkDocsRow { rev: Some(rev), error: None, .. } => WriteResult::Written(rev),
+                BulkDocsRow { error: Some(error), .. } if error == "conflict" => WriteResult::Changed,
+                BulkDocsRow { error, reason, .. } => {
                     let reason = match reason {
                         Some(Value::String(reason)) => reason,
                         _ => String::new(),
@@ -148,7 +148,7 @@ impl Follower {
     }
 
     /// Writes documents together, or one by one if the server rejects all of them because of one.
-    async fn write(&self, drafts: &[Map<String, Value>]) -> Result<Vec<Outcome>, End> {
+    async fn write(&self, drafts: &[Map<String, Value>]) -> Result<Vec<BulkDocsRow>, End> {
         let refusal = match drafts {
             [] => return Ok(Vec::new()),
             drafts => match server::write(&self.server, &self.name, drafts).await {
@@ -157,7 +157,7 @@ impl Follower {
                 Err(error) => return Err(error.into()),
             },
         };
-        let refused = |draft: &Map<String, Value>, error: &Error| Outcome {
+        let refused = |draft: &Map<String, Value>, error: &Error| BulkDocsRow {
             id: draft.get("_id").and_then(Value::as_str).unwrap_or_default().to_owned(),
             rev: None,
             error: Some("refused".to_owned()),

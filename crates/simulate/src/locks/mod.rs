@@ -24,10 +24,10 @@
 
 mod bound;
 mod measure;
-mod outcome;
 pub mod plot;
 mod population;
 pub mod report;
+mod results;
 pub mod scenario;
 mod scheme;
 mod table;
@@ -40,7 +40,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-pub use outcome::{Bounds, Compared, OfOperation, Outcome};
+pub use results::{Bounds, Compared, OfOperation, SchemeResults};
 pub use scenario::Scenario;
 
 use measure::Measure;
@@ -125,7 +125,7 @@ pub fn run(scenario: &Scenario, schemes: &[Scheme]) -> Result<Compared, crate::s
             Scheme::BestWait => best(*scheme, |measure| measure.waits.iter().map(|(_, wait)| wait).sum()),
             Scheme::BestMakespan => best(*scheme, |measure| measure.makespan_us),
         };
-        outcomes.push(Outcome::new(*scheme, scenario, &population, measure));
+        outcomes.push(SchemeResults::new(*scheme, scenario, &population, measure));
     }
     Ok(Compared {
         jobs: population.jobs.len(),
