@@ -99,11 +99,11 @@ impl Walk {
             }
             14 if self.rng.random_bool(0.6) => {
                 let (turn, clears) = (rate_limits::Rotation::default(), self.rng.random_bool(0.7));
-                rate_limits::look(
+                rate_limits::release_limited(
                     tx,
                     keys,
                     T,
-                    rate_limits::Look { rotation: &turn, most: 1, clears },
+                    rate_limits::ReleaseOptions { rotation: &turn, most: 1, clears },
                     |_| true,
                     in_order,
                 )
@@ -184,11 +184,15 @@ impl Walk {
                     workers::remove(Context::new(&tx, keys, T, now_us, 20), worker, 100).await.unwrap();
                 }
                 claims::release_due(&tx, keys, T, now_us, 1, |_| true).await.unwrap();
-                rate_limits::look(
+                rate_limits::release_limited(
                     &tx,
                     keys,
                     T,
-                    rate_limits::Look { rotation: &rate_limits::Rotation::default(), most: 1, clears: true },
+                    rate_limits::ReleaseOptions {
+                        rotation: &rate_limits::Rotation::default(),
+                        most: 1,
+                        clears: true,
+                    },
                     |_| true,
                     in_order,
                 )

@@ -46,12 +46,12 @@ pub struct Checker {
     retention: Duration,
     /// Whether clocks are wrong.
     skews: bool,
-    known: Mutex<Known>,
+    known: Mutex<CheckerState>,
 }
 
 /// Everything that the checker knows.
 #[derive(Default)]
-pub struct Known {
+pub struct CheckerState {
     /// The jobs' rows.
     pub jobs: BTreeMap<JobKey, JobRows>,
     /// The workers' rows, by type and id.
@@ -97,7 +97,7 @@ pub struct Known {
     pub filters: Option<Filters>,
 }
 
-impl Known {
+impl CheckerState {
     /// Where a worker runs or ran.
     pub fn home(&self, worker: &str) -> Option<Site> {
         self.homes.get(worker).map(|link| link.site)
@@ -191,7 +191,7 @@ impl Commit<'_> {
         self.writer.op.as_ref().is_some_and(|op| kinds.contains(&op.kind) && op.jobs.contains(job))
     }
 
-    fn was_member(&self, known: &Known, worker: &JobKey) -> bool {
+    fn was_member(&self, known: &CheckerState, worker: &JobKey) -> bool {
         self.was_member.get(worker).copied().unwrap_or_else(|| known.is_member(worker))
     }
 }
@@ -207,12 +207,12 @@ impl Checker {
             health_timeout: plan.health_timeout(),
             retention: plan.retention,
             skews: plan.skews,
-            known: Mutex::new(Known { locks, filters, ..Known::default() }),
+            known: Mutex::new(CheckerState { locks, filters, ..CheckerState::default() }),
         })
     }
 
     /// Runs `look` on what the checker knows.
-    pub fn known<T>(&self, look: impl FnOnce(&mut Known) -> T) -> T {
+    pub fn known<T>(&self, look: impl FnOnce(&mut CheckerState) -> T) -> T {
         look(&mut lock(&self.known))
     }
 
@@ -243,15 +243,15 @@ impl Checker {
             let row = model::parse(&change.key);
             let row =
                 row.ok_or_else(|| ("every key is known", show::row(&change.key, change.new.as_ref())))?;
-            known.tenants.hear(&row, change, &mut touched_tenants)?;
+            known.tenants.observe(&row, change, &mut touched_tenants)?;
             let unreadable = |error| {
                 ("rows can be read", format!("{error}: {}", show::row(&change.key, change.new.as_ref())))
             };
             if let Some(locks) = &mut known.locks {
-                locks.hear(&row, change, &mut touched_locks).map_err(unreadable)?;
+                locks.observe(&row, change, &mut touched_locks).map_err(unreadable)?;
             }
             if let Some(filters) = &mut known.filters {
-                filters.hear(&row, change, commit.now_us).map_err(unreadable)?;
+                filters.observe(&row, change, commit.now_us).map_err(unreadable)?;
             }
             match row {
                 Row::Job(job) => {
@@ -347,8 +347,8 @@ impl Checker {
                 known.beats.insert((worker, new.claim), commit.now_us);
             }
         }
-        let Known { jobs, executions, dependencies, .. } = known;
-        commit.refused = dependencies.hear(&dependencies::Commit {
+        let CheckerState { jobs, executions, dependencies, .. } = known;
+        commit.refused = dependencies.observe(&dependencies::Commit {
             op: commit.writer.op.as_ref(),
             jobs: &touched_jobs,
             known: jobs,
@@ -364,7 +364,7 @@ impl Checker {
             let new = known.jobs[key].record.clone();
             let is_added = commit.is_client(&[OpKind::Add], key);
             let change = (old.as_ref(), new.as_ref());
-            known.clocks.hear(key, change, is_added, commit.clock_us(), commit.now_us)?;
+            known.clocks.observe(key, change, is_added, commit.clock_us(), commit.now_us)?;
             self.check_transition(known, &commit, key, old.as_ref(), new.as_ref())?;
         }
         if let Some(locks) = &mut known.locks {
@@ -386,7 +386,12 @@ impl Checker {
     }
 
     /// Checks the rows of a worker: it registers once, and leaves no row behind when it is gone.
-    fn check_worker(&self, known: &mut Known, commit: &Commit<'_>, worker: &JobKey) -> Result<(), Broken> {
+    fn check_worker(
+        &self,
+        known: &mut CheckerState,
+        commit: &Commit<'_>,
+        worker: &JobKey,
+    ) -> Result<(), Broken> {
         let was_member = commit.was_member(known, worker);
         let is_member = known.is_member(worker);
         let rows = known.workers[worker].clone();
@@ -436,7 +441,7 @@ impl Checker {
     /// The state machine allows every change of a record, and its writer may make it.
     fn check_transition(
         &self,
-        known: &mut Known,
+        known: &mut CheckerState,
         commit: &Commit<'_>,
         key: &JobKey,
         old: Option<&Job>,
@@ -583,7 +588,7 @@ impl Checker {
     /// A pass takes a job out of the queue because of a filter, or of a bucket that has no room.
     fn check_filtered(
         &self,
-        known: &mut Known,
+        known: &mut CheckerState,
         commit: &Commit<'_>,
         key: &JobKey,
         old: &Job,
@@ -609,13 +614,13 @@ impl Checker {
         ensure(could_run && may && stays, "a job leaves the queue only for a filter or a bucket", story)
     }
 
-    fn count_end(&self, known: &mut Known, key: &JobKey) {
+    fn count_end(&self, known: &mut CheckerState, key: &JobKey) {
         *known.ends.entry(key.clone()).or_default() += 1;
         self.core.count(|stats| stats.ends += 1);
     }
 
     /// A claim is new, and a member gives it to itself.
-    fn check_claim(&self, known: &mut Known, commit: &Commit<'_>, new: &Job) -> Result<(), Broken> {
+    fn check_claim(&self, known: &mut CheckerState, commit: &Commit<'_>, new: &Job) -> Result<(), Broken> {
         let story = || format!("job {} is {}", new.id, in_words(Some(new)));
         let Some(Claim { worker, number }) = new.claim().cloned() else {
             return Err(("a running job has a claim", story()));
@@ -641,7 +646,7 @@ impl Checker {
     /// The job's own worker ends a claim while it is a member. Otherwise the claim ends with the membership of its worker.
     fn check_release(
         &self,
-        known: &mut Known,
+        known: &mut CheckerState,
         commit: &Commit<'_>,
         old: &Job,
         new: Option<&Job>,
@@ -881,7 +886,7 @@ impl Checker {
     }
 
     /// Checks the rows of a job: it is in the one place that its record names, and no row lacks its job.
-    fn check_places(&self, known: &Known, key: &JobKey) -> Result<(), Broken> {
+    fn check_places(&self, known: &CheckerState, key: &JobKey) -> Result<(), Broken> {
         let rows = &known.jobs[key];
         none(check::check_job(&self.keys, key, rows, |worker| known.workers.contains_key(worker))).map_err(
             |(invariant, story)| (invariant, format!("{story}\n  {}", in_words(rows.record.as_ref()))),
@@ -928,7 +933,7 @@ pub(crate) fn none(findings: Vec<Finding>) -> Result<(), Broken> {
 
 /// Only the holder of a claim reports, and only clients request a stop.
 fn check_report(
-    known: &Known,
+    known: &CheckerState,
     commit: &Commit<'_>,
     job: &JobKey,
     worker: &str,

@@ -121,7 +121,7 @@ const EARLY: &str = "a job starts only after all that it waits for";
 
 impl Dependencies {
     /// Checks a commit. Returns the jobs that it cancelled, or whose next run it cancelled, because of a dependency.
-    pub fn hear(&mut self, commit: &Commit<'_>) -> Result<BTreeSet<JobKey>, Broken> {
+    pub fn observe(&mut self, commit: &Commit<'_>) -> Result<BTreeSet<JobKey>, Broken> {
         for (key, old) in commit.jobs {
             let Some(outcomes) = commit.outcomes(key, old.as_ref()) else { continue };
             let end = End { outcomes, at_us: commit.now_us };

@@ -196,16 +196,16 @@ impl Me {
                 self.runtime.sleep(RETRY).await;
                 continue;
             };
-            self.tell("is a member", &worker.id);
+            self.note("is a member", &worker.id);
             self.setting.checker.moves_in(&worker.id, &self.link);
             self.link.core.disturb(Duration::ZERO);
             match self.clone().work(&worker.id, &mut stopped).await {
                 End::Expired => {
-                    self.tell("is no member", &worker.id);
+                    self.note("is no member", &worker.id);
                     self.setting.checker.moves_out(&worker.id, false);
                 }
                 End::Asked => {
-                    self.tell("leaves", &worker.id);
+                    self.note("leaves", &worker.id);
                     self.setting.checker.moves_out(&worker.id, true);
                     loop {
                         let id = worker.id.clone();
@@ -217,14 +217,14 @@ impl Me {
                         }
                         self.runtime.sleep(RETRY).await;
                     }
-                    self.tell("has left", &worker.id);
+                    self.note("has left", &worker.id);
                     return self.link.kill();
                 }
             }
         }
     }
 
-    fn tell(&self, what: &'static str, text: &str) {
+    fn note(&self, what: &'static str, text: &str) {
         self.link.core.note(self.link.site, what, text);
     }
 
@@ -374,7 +374,7 @@ impl Me {
         self.runtime.sleep(LATE).await;
         let id = job.id;
         let story = format!("{id} {} of {}", claim.number, claim.worker);
-        self.tell("tidies up", &story);
+        self.note("tidies up", &story);
         let unlock = |external: External, _| async move {
             external.unlock(RunKey::new(EXTERNAL, &id, &claim), &spots).await
         };

@@ -13,7 +13,7 @@ use turnwise_queue::State;
 use turnwise_queue::deadlines::Timeouts;
 use turnwise_worker::Membership;
 
-use crate::check::{Known, in_words, is_kept};
+use crate::check::{CheckerState, in_words, is_kept};
 use crate::core::{Violation, lock};
 use crate::external::{self, LONG_OVERDUE, Life};
 use crate::ledger::{ClaimKey, Did, JobKey};
@@ -43,29 +43,29 @@ pub fn calm(setting: &Setting) -> Duration {
 }
 
 /// Checks every promise, at the end of a calm.
-pub fn check(look: &Look<'_>) -> Result<(), Violation> {
-    look.workers()?;
-    look.jobs()?;
-    look.executions()?;
-    look.heard()
+pub fn check(inspection: &Inspection<'_>) -> Result<(), Violation> {
+    inspection.workers()?;
+    inspection.jobs()?;
+    inspection.executions()?;
+    inspection.subscribers()
 }
 
 /// Checks that jobs start if they can, in the middle of a calm.
-pub fn check_starts(look: &Look<'_>) -> Result<(), Violation> {
-    look.starts()
+pub fn check_starts(inspection: &Inspection<'_>) -> Result<(), Violation> {
+    inspection.starts()
 }
 
 /// Checks that no run exceeds its time.
-pub fn check_runs(look: &Look<'_>) -> Result<(), Violation> {
-    look.overdue()
+pub fn check_runs(inspection: &Inspection<'_>) -> Result<(), Violation> {
+    inspection.overdue()
 }
 
 /// Runs a check on a world with these live `processes` and `lives`. Skips it if no node is well.
-pub fn look(
+pub fn inspect(
     setting: &Setting,
     processes: &[&Process],
     lives: &[&Life],
-    check: impl Fn(&Look<'_>) -> Result<(), Violation>,
+    check: impl Fn(&Inspection<'_>) -> Result<(), Violation>,
 ) -> Result<(), Violation> {
     let mut sites = BTreeMap::new();
     for process in processes {
@@ -86,15 +86,15 @@ pub fn look(
     }
     // Paused, booting, or shutting down: neither dead nor well.
     let unclear = sites.keys().copied().filter(|site| !well.contains_key(site)).collect();
-    setting
-        .checker
-        .known(|known| check(&Look { setting, known, well, unclear, now_us: setting.core.elapsed_us() }))
+    setting.checker.known(|known| {
+        check(&Inspection { setting, known, well, unclear, now_us: setting.core.elapsed_us() })
+    })
 }
 
 /// The state that is checked.
-pub struct Look<'a> {
+pub struct Inspection<'a> {
     pub(crate) setting: &'a Setting,
-    pub(crate) known: &'a Known,
+    pub(crate) known: &'a CheckerState,
     well: BTreeMap<Site, Arc<Link>>,
     unclear: BTreeSet<Site>,
     /// In µs since the world began.
@@ -105,7 +105,7 @@ fn broken(invariant: &'static str, story: String) -> Result<(), Violation> {
     Err(Violation { invariant, story })
 }
 
-impl Look<'_> {
+impl Inspection<'_> {
     /// The time by the node's clock that is the furthest behind.
     pub(crate) fn clock_us(&self) -> i64 {
         self.nodes().map(|link| link.clock_us()).min().unwrap_or(0)
@@ -165,11 +165,11 @@ impl Look<'_> {
             self.running(key, story)?;
             self.waiting(key, story)?;
         }
-        self.told()
+        self.notifications()
     }
 
     /// Jobs learn of the end of their dependencies, and kept jobs learn that the filters have changed.
-    fn told(&self) -> Result<(), Violation> {
+    fn notifications(&self) -> Result<(), Violation> {
         let time = if self.setting.plan.is_slow() { SLOW_PASSES } else { SLACK };
         for (key, rows) in &self.known.jobs {
             let untold_us = self.known.dependencies.untold_since_us(key, rows);
@@ -404,7 +404,7 @@ impl Look<'_> {
     }
 
     /// Subscribers to the membership have learned who the members are, and that the membership is stable.
-    fn heard(&self) -> Result<(), Violation> {
+    fn subscribers(&self) -> Result<(), Violation> {
         if self.setting.plan.is_slow() {
             return Ok(());
         }

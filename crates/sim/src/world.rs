@@ -13,14 +13,14 @@ use turnwise_policy::fair_share::Fairness;
 use turnwise_store::Limits;
 use turnwise_worker::{Options, Tunables};
 
-use crate::check::{Checker, Known, in_words};
+use crate::check::{Checker, CheckerState, in_words};
 use crate::client::{Client, DAY_US};
 use crate::core::{Core, Stats, Violation, lock};
 use crate::engine::Writer;
 use crate::external::{Actor, Life};
 use crate::filters::Filters;
 use crate::link::{Link, SLOW_MS};
-use crate::liveness::{self, Look};
+use crate::liveness::{self, Inspection};
 use crate::locks::Locks;
 use crate::node::{Node, Process, Setting};
 use crate::plan::{EXTERNAL, Plan, fair_rules};
@@ -368,7 +368,7 @@ impl World {
             let Ok(left_us @ 1..) = u64::try_from(left_us) else { break };
             sleep(Duration::from_micros(left_us).min(LOOK)).await;
             if core.elapsed_us() - core.calm_since_us() > 2 * liveness::SLACK.as_micros() as i64 {
-                self.look(liveness::check_starts)?;
+                self.inspect(liveness::check_starts)?;
             }
         }
         for node in &mut self.nodes {
@@ -379,12 +379,12 @@ impl World {
         }
         setting.checker.look_over(&setting.store.all());
         core.note(Site::World, "looks", "");
-        self.look(liveness::check)
+        self.inspect(liveness::check)
     }
 
-    fn look(&self, check: impl Fn(&Look<'_>) -> Result<(), Violation>) -> Result<(), Violation> {
+    fn inspect(&self, check: impl Fn(&Inspection<'_>) -> Result<(), Violation>) -> Result<(), Violation> {
         let lives: Vec<_> = self.actors.iter().filter_map(|actor| actor.life.as_ref()).collect();
-        liveness::look(&self.setting, &self.processes(), &lives, check)
+        liveness::inspect(&self.setting, &self.processes(), &lives, check)
     }
 
     /// Checks, in the calm, that a clean shutdown leaves nothing behind when it is done.
@@ -451,9 +451,9 @@ impl World {
         let until_us = setting.core.elapsed_us() + turns::TIME.as_micros() as i64;
         while setting.core.elapsed_us() < until_us {
             let turns = Mutex::new(&mut turns);
-            self.look(|look| lock(&turns).look(look))?;
-            self.look(liveness::check_starts)?;
-            self.look(liveness::check_runs)?;
+            self.inspect(|inspection| lock(&turns).inspect(inspection))?;
+            self.inspect(liveness::check_starts)?;
+            self.inspect(liveness::check_runs)?;
             sleep(LOOK).await;
         }
         Ok(())
@@ -526,7 +526,7 @@ impl World {
 
     /// Checks that each tenant was charged exactly the time that its jobs ran. Only valid without faults. A run that waits
     /// for a lock and lends its slot does not run.
-    fn charges(&self, known: &Known) -> Result<(), Violation> {
+    fn charges(&self, known: &CheckerState) -> Result<(), Violation> {
         let lends = !self.setting.plan.options.queue.waiting_uses_slot;
         for (tenant, account) in known.tenants.accounts().filter(|(tenant, _)| tenant.0 != EXTERNAL) {
             let ran_us = (account.held_us - if lends { account.waited_us } else { 0 }) as f64;

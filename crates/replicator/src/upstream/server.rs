@@ -34,7 +34,7 @@ pub(super) struct Welcome {
 }
 
 /// An error's message without the side, because there is only one server.
-pub(super) fn told(error: &Error) -> String {
+pub(super) fn message(error: &Error) -> String {
     let text = error.to_string();
     text.strip_prefix("source ").map(str::to_owned).unwrap_or(text)
 }

@@ -161,7 +161,7 @@ impl Follower {
             id: draft.get("_id").and_then(Value::as_str).unwrap_or_default().to_owned(),
             rev: None,
             error: Some("refused".to_owned()),
-            reason: Some(Value::String(server::told(error))),
+            reason: Some(Value::String(server::message(error))),
         };
         if let [draft] = drafts {
             return Ok(vec![refused(draft, &refusal)]);
@@ -214,7 +214,7 @@ impl Follower {
         for (id, became) in results {
             match became {
                 WriteResult::Written(_) => {
-                    events.tell(Event::WrittenBack { db: db.as_str().into(), doc: (*id).into() });
+                    events.send(Event::WrittenBack { db: db.as_str().into(), doc: (*id).into() });
                 }
                 WriteResult::Changed => {
                     tracing::debug!(db, id, "the upstream's document has a newer revision, which decides")

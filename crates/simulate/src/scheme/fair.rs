@@ -60,7 +60,7 @@ static NO_LOCKS: LazyLock<Requests> = LazyLock::new(Requests::default);
 
 /// The charges of one run.
 #[derive(Debug, Clone, Copy, Default)]
-struct Turn {
+struct RunCharge {
     /// Its remaining expected cost, in µs.
     left_us: f64,
     /// The run time that was charged, in µs.
@@ -82,7 +82,7 @@ pub(crate) struct Fair {
     /// Per job: the key of its priority value.
     keys: Vec<Key>,
     /// Per job: its current run.
-    turns: Vec<Turn>,
+    charges: Vec<RunCharge>,
     /// The last time when jobs that do not rotate were charged.
     charged_us: i64,
     /// Per tenant: when a cycle last read its queue for turns among its own jobs.
@@ -116,7 +116,7 @@ impl Fair {
             boost: Boost::new(0, &rules),
             usage: vec![Usage::default(); tenants],
             keys: Vec::new(),
-            turns: Vec::new(),
+            charges: Vec::new(),
             charged_us: 0,
             looked_us: vec![0; tenants],
             queues: vec![BTreeSet::new(); tenants],
@@ -151,20 +151,20 @@ impl Fair {
             self.expectation.learn(&of.name, cost_us);
         }
         self.ledger.start(&of.name, of.shares, cost_us);
-        self.turns[job as usize].left_us = cost_us;
+        self.charges[job as usize].left_us = cost_us;
     }
 
     /// Charges the run time of a job since its last charge.
     fn book(&mut self, view: View<'_>, job: JobId) {
-        let (of, turn) = (view.tenant_of(job), &mut self.turns[job as usize]);
-        let ran_us = std::mem::take(&mut turn.uncharged_us);
-        turn.ran_us += ran_us;
+        let (of, charge) = (view.tenant_of(job), &mut self.charges[job as usize]);
+        let ran_us = std::mem::take(&mut charge.uncharged_us);
+        charge.ran_us += ran_us;
         if view.job(job).continuous {
             self.ledger.charge_rotating(&of.name, of.shares, ran_us, view.interval_us as f64);
         } else {
-            let left_us = (turn.left_us - ran_us).max(LEAST_COST_US.min(turn.left_us));
-            self.ledger.expect(&of.name, turn.left_us, left_us);
-            turn.left_us = left_us;
+            let left_us = (charge.left_us - ran_us).max(LEAST_COST_US.min(charge.left_us));
+            self.ledger.expect(&of.name, charge.left_us, left_us);
+            charge.left_us = left_us;
             self.ledger.charge(&of.name, of.shares, ran_us);
         }
         self.put(view, view.job(job).tenant);
@@ -289,7 +289,7 @@ impl Scheme for Fair {
             Some(known) => *known = key,
             None => {
                 self.keys.push(key);
-                self.turns.push(Turn::default());
+                self.charges.push(RunCharge::default());
             }
         }
         self.waits(view, job);
@@ -324,7 +324,7 @@ impl Scheme for Fair {
     fn charge(&mut self, view: View<'_>, job: JobId, ran_us: i64) {
         let ran_us = ran_us as f64;
         self.usage[view.job(job).tenant].charge(ran_us, view.now_us, &self.rules);
-        self.turns[job as usize].uncharged_us += ran_us;
+        self.charges[job as usize].uncharged_us += ran_us;
         if self.rotates {
             self.book(view, job);
         }
@@ -332,15 +332,15 @@ impl Scheme for Fair {
 
     fn ended(&mut self, view: View<'_>, job: JobId, completed: bool) {
         self.book(view, job);
-        let (of, turn) = (view.tenant_of(job), std::mem::take(&mut self.turns[job as usize]));
+        let (of, charge) = (view.tenant_of(job), std::mem::take(&mut self.charges[job as usize]));
         if self.order.is_empty() {
             // No job waited, so no tenant had a deficit meanwhile.
             self.ledger.advance_to(self.ledger.tag(&of.name, of.shares));
         }
-        self.ledger.end(&of.name, turn.left_us);
+        self.ledger.end(&of.name, charge.left_us);
         if completed && !view.job(job).continuous {
             let is_first = !self.expectation.knows_type();
-            self.expectation.learn(&of.name, turn.ran_us);
+            self.expectation.learn(&of.name, charge.ran_us);
             if is_first {
                 self.reorder(view);
             }

@@ -38,7 +38,7 @@ pub(super) async fn look(app: &App, tx: &Transaction, job: &Job) -> Result<Optio
     let (keys, levels) = (&app.keys, &rules.levels);
     let blocked = match job.state() {
         State::Pending => locks::blocked(tx, keys, levels, job, MAX_BY + 1).await?,
-        State::Waiting => locks::in_the_way(tx, keys, levels, job, MAX_BY + 1).await?,
+        State::Waiting => locks::blockers_of_run(tx, keys, levels, job, MAX_BY + 1).await?,
         _ => None,
     };
     Ok(Some(Locked { rules, blocked }))
