@@ -59,7 +59,7 @@ fn build(foundationdb: Option<&foundationdb::Server>) -> Result {
     let mut build = cargo();
     build.args(["test", "--quiet", "--workspace", "--test", "end_to_end", "--no-run"]);
     if let Some(server) = foundationdb {
-        server.tell(&mut build).args(["--features", "turnwise/foundationdb"]);
+        server.set_env(&mut build).args(["--features", "turnwise/foundationdb"]);
     }
     run(&mut build)
 }
@@ -107,7 +107,7 @@ impl Server {
         let mut command = Command::new(&program);
         if let Some(server) = foundationdb {
             // Where its library is.
-            server.tell(&mut command);
+            server.set_env(&mut command);
         }
         let mut child = command
             .args(["serve", "--listen", "127.0.0.1:0", "--log", "error", "--store"])

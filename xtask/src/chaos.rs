@@ -26,8 +26,8 @@ pub fn chaos(options: &[&str]) -> Result {
                 println!("left out: FoundationDB, which {} would start", program.display());
                 return Ok(());
             };
-            foundationdb::tell_client(build.args(["--features", "foundationdb"]), &client);
-            foundationdb::tell_client(&mut command, &client);
+            foundationdb::set_client_env(build.args(["--features", "foundationdb"]), &client);
+            foundationdb::set_client_env(&mut command, &client);
             if value("--start-foundationdb").is_none() {
                 command.arg("--start-foundationdb").arg(program);
             }

@@ -41,7 +41,7 @@ fn folder() -> PathBuf {
 
 /// Sets where a build and a run find the client. The variable of the crate that links the client is not enough. That
 /// crate's build script does not run again after a run without the variable, for example for a check.
-pub fn tell_client<'a>(command: &'a mut Command, client: &Path) -> &'a mut Command {
+pub fn set_client_env<'a>(command: &'a mut Command, client: &Path) -> &'a mut Command {
     command.env("LIBRARY_PATH", client).env("LD_LIBRARY_PATH", client)
 }
 
@@ -107,12 +107,12 @@ impl Server {
     }
 
     /// Sets what a build links, and what a test connects to.
-    pub fn tell<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        tell_client(command, &self.client).env("FDB_CLUSTER_FILE", self.folder.join("fdb.cluster"))
+    pub fn set_env<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        set_client_env(command, &self.client).env("FDB_CLUSTER_FILE", self.folder.join("fdb.cluster"))
     }
 
     /// Sets the commands with which the test of nodes kills and restarts the server.
-    pub fn tell_faults<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+    pub fn set_fault_env<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let (program, folder) = (self.program.display(), self.folder.display());
         let server = self.pattern();
         let kill =

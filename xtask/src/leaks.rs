@@ -24,7 +24,7 @@ impl Folder {
     }
 
     /// Sets the folder for the tests of a command.
-    pub fn tell<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+    pub fn set_env<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.env(VARIABLE, &self.0)
     }
 
@@ -62,16 +62,16 @@ mod tests {
         let failure = leaks.verdict().unwrap_err();
         assert!(failure.message.contains("Basic abc") && failure.code != 0, "{failure:?}");
         let next = Folder::empty(leaks.0).unwrap();
-        assert!(next.verdict().is_ok(), "the next run is told nothing of it");
+        assert!(next.verdict().is_ok(), "the next run has no findings");
     }
 
     #[test]
     fn the_tests_get_the_folder_for_findings() {
-        let leaks = Folder::empty(folder("told")).unwrap();
+        let leaks = Folder::empty(folder("env")).unwrap();
         let mut command = Command::new("true");
-        leaks.tell(&mut command);
-        let told: Vec<_> = command.get_envs().collect();
-        assert_eq!(told, [(VARIABLE.as_ref(), Some(leaks.0.as_os_str()))]);
+        leaks.set_env(&mut command);
+        let env: Vec<_> = command.get_envs().collect();
+        assert_eq!(env, [(VARIABLE.as_ref(), Some(leaks.0.as_os_str()))]);
     }
 
     #[test]

@@ -71,9 +71,9 @@ fn test(filter: &[&str]) -> command::Result {
     // FoundationDB's engine links a library that no distribution has, so it is built only if FoundationDB is available.
     let foundationdb = foundationdb::Server::start()?;
     if let Some(server) = &foundationdb {
-        server.tell(&mut tests).args(["--features", "turnwise/foundationdb"]);
+        server.set_env(&mut tests).args(["--features", "turnwise/foundationdb"]);
     }
-    leaks.tell(&mut tests);
+    leaks.set_env(&mut tests);
     let tested = match filter {
         [] => test_programs::run(&tests),
         _ => failures::repeated(tests.args(filter)),
@@ -87,7 +87,7 @@ fn test_cluster_on_foundationdb() -> command::Result {
     peers::install()?;
     let Some(server) = foundationdb::Server::start()? else { return Ok(()) };
     let mut test = command::cargo();
-    server.tell_faults(server.tell(&mut test));
+    server.set_fault_env(server.set_env(&mut test));
     let test =
         test.args(["test", "--package", "turnwise", "--features", "foundationdb", "--test", "cluster"]);
     command::run(test.args(["foundationdb", "--", "--nocapture"]))

@@ -39,7 +39,7 @@ impl Selection {
     }
 
     /// Gives a command the environment.
-    fn tell(&self, command: &mut Command) {
+    fn set_env(&self, command: &mut Command) {
         for (key, value) in &self.environment {
             match value {
                 Some(value) => command.env(key, value),
@@ -51,7 +51,7 @@ impl Selection {
     /// The same `cargo test`, with further arguments.
     fn cargo(&self, arguments: &[&str]) -> Command {
         let mut command = cargo();
-        self.tell(&mut command);
+        self.set_env(&mut command);
         command.args(&self.arguments).args(arguments);
         command
     }
@@ -143,7 +143,7 @@ impl Program {
         let path = self.executable.with_extension("output");
         let file = File::create(&path)?;
         let mut command = Command::new(&self.executable);
-        selection.tell(&mut command);
+        selection.set_env(&mut command);
         command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);
         let status = command.stdout(file.try_clone()?).stderr(file).stdin(Stdio::null()).status()?;
         let output = std::fs::read(&path)?;

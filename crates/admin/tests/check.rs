@@ -14,7 +14,7 @@ use turnwise_queue::check::Invariant;
 use turnwise_queue::claims::{self, Claiming, Ending};
 use turnwise_queue::keyspace::QueuePlace;
 use turnwise_queue::locks::{self, LockAt, Spot};
-use turnwise_queue::rate_limits::{LimitedPlace, Look, Tally};
+use turnwise_queue::rate_limits::{LimitedPlace, ReleaseOptions, Tally};
 use turnwise_queue::{
     Claim, Context, Keyspace, NewJob, Parked, RunKey, Terms, Worker, filters, jobs, rate_limits, workers,
 };
@@ -479,11 +479,11 @@ async fn step(store: &Store, user: i64, n: i64) {
             }
             4 if n % 2 == 0 => {
                 let first = |waiting: &[(String, usize)], _: usize| (0..waiting.len()).collect();
-                rate_limits::look(
+                rate_limits::release_limited(
                     &tx,
                     keys,
                     "t",
-                    Look { rotation: &rate_limits::Rotation::default(), most: 3, clears: true },
+                    ReleaseOptions { rotation: &rate_limits::Rotation::default(), most: 3, clears: true },
                     |_| true,
                     first,
                 )

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::options::{Found, Path};
+use crate::options::{Path, PathValues};
 
 /// When a request applies. `when` holds if each of its members does. `unless` is its exact opposite: it excludes the request if
 /// each of its members holds. So of two requests with the same conditions, one in `when` and one in `unless`, exactly one
@@ -42,7 +42,7 @@ impl Conditions {
 
 impl Is {
     fn holds(&self, path: &Path, options: &Value) -> bool {
-        let Found { values, .. } = path.find(options, MAX_ELEMENTS);
+        let PathValues { values, .. } = path.find(options, MAX_ELEMENTS);
         match self {
             Is::Present => !values.is_empty(),
             Is::Absent => values.is_empty(),

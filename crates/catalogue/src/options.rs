@@ -55,8 +55,8 @@ impl Path {
     }
 
     /// All values at the path, with lists expanded.
-    pub fn find<'a>(&self, options: &'a Value, most: usize) -> Found<'a> {
-        let mut found = Found::default();
+    pub fn find<'a>(&self, options: &'a Value, most: usize) -> PathValues<'a> {
+        let mut found = PathValues::default();
         let members: Vec<&str> = self.0.split('.').collect();
         found.walk(options, &members, most);
         found
@@ -71,7 +71,7 @@ impl fmt::Display for Path {
 
 /// The values at a path.
 #[derive(Debug, Default)]
-pub(crate) struct Found<'a> {
+pub(crate) struct PathValues<'a> {
     /// No lists, nulls or empty texts.
     pub values: Vec<&'a Value>,
     /// Something is missing somewhere: a member, `null`, an empty text or an empty list.
@@ -80,7 +80,7 @@ pub(crate) struct Found<'a> {
     pub more: bool,
 }
 
-impl<'a> Found<'a> {
+impl<'a> PathValues<'a> {
     fn walk(&mut self, value: &'a Value, members: &[&str], most: usize) {
         if self.values.len() > most {
             self.more = true;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow};
 use turnwise_simulate::locks::Scheme;
 use turnwise_simulate::report::{self, Report};
-use turnwise_simulate::{Described, Outcome, Policy, Scenario, locks, plot, scenario};
+use turnwise_simulate::{Described, Policy, Results, Scenario, locks, plot, scenario};
 
 use crate::{Failure, table};
 
@@ -107,7 +107,7 @@ fn tenants(args: &Args, scenario: &Scenario) -> Result<(), Failure> {
         Args { policy, .. } => chosen(policy)?,
     };
     let begun = Instant::now();
-    let outcomes: Result<Vec<Outcome>, _> =
+    let outcomes: Result<Vec<Results>, _> =
         policies.into_iter().map(|policy| turnwise_simulate::run(scenario, policy)).collect();
     let outcomes = outcomes.map_err(|error| anyhow!("{shown}: {error}"))?;
     let took = begun.elapsed();
@@ -137,7 +137,7 @@ fn read(file: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
-fn say(scenario: &Scenario, outcomes: &[Outcome], all: bool, took: Duration) {
+fn say(scenario: &Scenario, outcomes: &[Results], all: bool, took: Duration) {
     let Some(first) = outcomes.first() else { return };
     say!("{}", report::headline(scenario, first));
     if !scenario.about.trim().is_empty() {
@@ -148,7 +148,7 @@ fn say(scenario: &Scenario, outcomes: &[Outcome], all: bool, took: Duration) {
         table::print(report::COMPARED_HEAD, &report::compared(outcomes));
         say!("");
     }
-    if let Ok(outcomes) = <&[Outcome; Policy::ALL.len()]>::try_from(outcomes) {
+    if let Ok(outcomes) = <&[Results; Policy::ALL.len()]>::try_from(outcomes) {
         say!("Slots per tenant, on average while it was present:");
         let (head, rows) = report::side_by_side(outcomes, all);
         table::print(head, &rows);

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anyhow::anyhow;
-use turnwise_client::{Before, DocumentWhy, Expected, Place, State, Why};
+use turnwise_client::{Before, DocumentWhy, Expected, Position, State, Why};
 
 use crate::remote::ServerArgs;
 use crate::tenants::{owed, plural, run_time};
@@ -108,7 +108,7 @@ fn text(why: &Why) -> String {
     standing.push(format!("{}{} waiting", tenant.pending, more(tenant.pending_more)));
     standing.push(format!("recent run time {}", run_time(tenant.usage_us)));
     line("tenant", format!("{}: {}", tenant.tenant, standing.join(", ")));
-    if let Some(Place { in_tenant, in_tenant_more, overall, overall_more }) = why.place {
+    if let Some(Position { in_tenant, in_tenant_more, overall, overall_more }) = why.place {
         let (in_tenant, overall) = (position(in_tenant, in_tenant_more), position(overall, overall_more));
         line("position", format!("{in_tenant} in its tenant's queue, {overall} in its type's queue"));
     }

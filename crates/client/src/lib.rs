@@ -35,7 +35,7 @@ pub use jobs::{ListJobs, ListLocks, ListTenants, ListWorkers, Page, Pages};
 pub use turnwise_protocol as protocol;
 pub use turnwise_protocol::{
     AddJob, Added, AddedJob, Before, Capacity, DocumentWhy, Expected, Fairness, IfExists, Job, Lock, LockHow,
-    LockMode, LockNames, LockWord, Locker, Locks, LocksAtLevel, NewJob, Node as NodeInfo, Nodes, Place,
+    LockMode, LockNames, LockWord, Locker, Locks, LocksAtLevel, NewJob, Node as NodeInfo, Nodes, Position,
     Queue, QueuedJob, Reason, RetriedState, State, Tenant, TenantOrder, Tenants, TypeSummary, WaitAnswer,
     Why, Worker as WorkerInfo,
 };

@@ -303,7 +303,7 @@ impl Decision {
         if self.reserve.is_none() {
             self.reserve = ordered.reserve.first().map(|job| jobs[*job]);
         }
-        for order::Hold { job, weighed, reason } in &ordered.hold {
+        for order::Deferral { job, weighed, reason } in &ordered.defer {
             let candidate = jobs[*job];
             let reason = match reason {
                 order::Reason::NoRoom => Reason::NoRoom,

@@ -92,7 +92,7 @@ fn populations_out_of_turn() -> impl Strategy<Value = Population> {
 }
 
 /// The state of one tenant, and what was observed of it.
-struct Seen {
+struct TenantState {
     name: String,
     shares: u32,
     least_shares: u32,
@@ -114,7 +114,7 @@ struct World {
     slots: usize,
     tenants: Vec<Tenant>,
     passes_over: Vec<bool>,
-    seen: Vec<Seen>,
+    states: Vec<TenantState>,
     now_us: u64,
     ledger: Ledger,
     costs: Expectation,
@@ -128,7 +128,7 @@ struct World {
 impl World {
     fn new(population: &Population) -> World {
         let count = population.tenants.len();
-        let seen = |(number, tenant): (usize, &Tenant)| Seen {
+        let state = |(number, tenant): (usize, &Tenant)| TenantState {
             name: format!("tenant {number}"),
             shares: tenant.shares,
             least_shares: tenant.shares,
@@ -142,7 +142,7 @@ impl World {
             slots: population.slots,
             tenants: population.tenants.clone(),
             passes_over: population.passes_over.clone(),
-            seen: population.tenants.iter().enumerate().map(seen).collect(),
+            states: population.tenants.iter().enumerate().map(state).collect(),
             now_us: 0,
             ledger: Ledger::default(),
             costs: Expectation::default(),
@@ -155,43 +155,43 @@ impl World {
 
     fn run_us(&self, tenant: usize) -> u64 {
         let runs_us = &self.tenants[tenant].runs_us;
-        runs_us[self.seen[tenant].started % runs_us.len()]
+        runs_us[self.states[tenant].started % runs_us.len()]
     }
 
     fn expected_us(&self, tenant: usize) -> f64 {
         let runs_us = self.run_us(tenant) as f64;
         match self.tenants[tenant].costs {
             Costs::Known => runs_us,
-            Costs::Learnt => self.costs.of(&self.seen[tenant].name),
+            Costs::Learnt => self.costs.of(&self.states[tenant].name),
             Costs::Wrong(factor) => runs_us * factor,
         }
     }
 
     fn add(&mut self, tenant: usize, jobs: usize) {
-        let seen = &mut self.seen[tenant];
-        seen.waiting += jobs;
-        if seen.waiting > 0 {
-            self.ledger.arrive(&seen.name, seen.shares);
+        let state = &mut self.states[tenant];
+        state.waiting += jobs;
+        if state.waiting > 0 {
+            self.ledger.arrive(&state.name, state.shares);
         }
     }
 
     fn delete_waiting(&mut self, tenant: usize, jobs: usize) {
-        let seen = &mut self.seen[tenant];
-        seen.waiting = seen.waiting.saturating_sub(jobs);
-        if seen.waiting == 0 {
-            self.ledger.emptied(&seen.name);
+        let state = &mut self.states[tenant];
+        state.waiting = state.waiting.saturating_sub(jobs);
+        if state.waiting == 0 {
+            self.ledger.emptied(&state.name);
         }
     }
 
     fn end(&mut self, number: usize) {
         let Some(Run { tenant, started_us, expected_us }) = self.runs[number].take() else { return };
-        let seen = &mut self.seen[tenant];
+        let state = &mut self.states[tenant];
         let ran_us = ((self.now_us - started_us) as f64).max(LEAST_COST_US);
-        seen.longest_us = seen.longest_us.max(ran_us);
-        seen.served_us += ran_us / f64::from(seen.shares);
-        self.ledger.end(&seen.name, expected_us);
-        self.ledger.charge(&seen.name, seen.shares, ran_us);
-        self.costs.learn(&seen.name, ran_us);
+        state.longest_us = state.longest_us.max(ran_us);
+        state.served_us += ran_us / f64::from(state.shares);
+        self.ledger.end(&state.name, expected_us);
+        self.ledger.charge(&state.name, state.shares, ran_us);
+        self.costs.learn(&state.name, ran_us);
         self.running -= 1;
     }
 
@@ -206,30 +206,30 @@ impl World {
                 }
             }
             Action::DeleteAndAddAgain => {
-                let jobs = self.seen[tenant].waiting;
+                let jobs = self.states[tenant].waiting;
                 self.delete_waiting(tenant, jobs);
                 self.add(tenant, jobs);
                 // It has not waited all the time: it may have lost service by that, and gained none.
-                for other in 0..self.seen.len() {
+                for other in 0..self.states.len() {
                     self.both_wait[tenant][other] = None;
                     self.both_wait[other][tenant] = None;
                 }
             }
             Action::Shares(shares) => {
-                let seen = &mut self.seen[tenant];
-                seen.shares = shares;
-                seen.least_shares = seen.least_shares.min(shares);
-                self.ledger.new_shares(&seen.name, shares);
+                let state = &mut self.states[tenant];
+                state.shares = shares;
+                state.least_shares = state.least_shares.min(shares);
+                self.ledger.new_shares(&state.name, shares);
             }
         }
     }
 
     fn fill(&mut self) {
         while self.running < self.slots {
-            let waiting = (0..self.seen.len()).filter(|tenant| self.seen[*tenant].waiting > 0);
+            let waiting = (0..self.states.len()).filter(|tenant| self.states[*tenant].waiting > 0);
             let next = |tenant: usize| {
-                let seen = &self.seen[tenant];
-                self.ledger.next(&seen.name, seen.shares, self.expected_us(tenant))
+                let state = &self.states[tenant];
+                self.ledger.next(&state.name, state.shares, self.expected_us(tenant))
             };
             let mut waiting: Vec<usize> = waiting.collect();
             waiting.sort_by(|a, b| next(*a).total_cmp(&next(*b)));
@@ -237,23 +237,23 @@ impl World {
             let passes_over = self.passes_over[self.runs.len() % self.passes_over.len()];
             let tenant = waiting.get(1).copied().filter(|_| passes_over).unwrap_or(first);
             let (run_us, expected_us) = (self.run_us(tenant), self.expected_us(tenant));
-            let Seen { name, shares, .. } = &self.seen[tenant];
+            let TenantState { name, shares, .. } = &self.states[tenant];
             if tenant == first {
                 self.ledger.start(name, *shares, expected_us);
             } else {
-                let first = &self.seen[first];
+                let first = &self.states[first];
                 let first = (first.name.as_str(), first.shares);
                 self.ledger.start_out_of_turn(name, *shares, expected_us, first);
             }
-            let seen = &mut self.seen[tenant];
-            seen.expected_us = seen.expected_us.max(expected_us);
-            seen.started += 1;
+            let state = &mut self.states[tenant];
+            state.expected_us = state.expected_us.max(expected_us);
+            state.started += 1;
             self.ends.push(Reverse((self.now_us + run_us, self.runs.len())));
             self.runs.push(Some(Run { tenant, started_us: self.now_us, expected_us }));
             self.running += 1;
             self.delete_waiting(tenant, 1);
         }
-        if self.seen.iter().all(|seen| seen.waiting == 0) {
+        if self.states.iter().all(|state| state.waiting == 0) {
             self.ledger.nobody_waits();
         }
     }
@@ -277,24 +277,24 @@ impl World {
         let slots = self.slots as f64;
         let rounding = 1e-6 + now.abs() * 1e-9;
         let in_turn = !self.passes_over.contains(&true);
-        for tenant in 0..self.seen.len() {
-            self.seen[tenant].expected_us = self.seen[tenant].expected_us.max(self.expected_us(tenant));
+        for tenant in 0..self.states.len() {
+            self.states[tenant].expected_us = self.states[tenant].expected_us.max(self.expected_us(tenant));
         }
-        for seen in &self.seen {
-            let tag = self.ledger.tag(&seen.name, seen.shares);
-            let behind = slots * seen.expected_us / f64::from(seen.shares);
+        for state in &self.states {
+            let tag = self.ledger.tag(&state.name, state.shares);
+            let behind = slots * state.expected_us / f64::from(state.shares);
             assert!(
-                seen.waiting == 0 || tag >= now - behind - rounding,
+                state.waiting == 0 || tag >= now - behind - rounding,
                 "A: {} {tag} {now} {behind}",
-                seen.name
+                state.name
             );
-            let ahead = slots * seen.longest_us / f64::from(seen.least_shares);
-            assert!(!in_turn || tag <= now + ahead + rounding, "B: {} {tag} {now} {ahead}", seen.name);
-            assert!(self.ledger.in_flight_us(&seen.name) >= 0.0);
+            let ahead = slots * state.longest_us / f64::from(state.least_shares);
+            assert!(!in_turn || tag <= now + ahead + rounding, "B: {} {tag} {now} {ahead}", state.name);
+            assert!(self.ledger.in_flight_us(&state.name) >= 0.0);
         }
-        for f in 0..self.seen.len() {
+        for f in 0..self.states.len() {
             for m in 0..f {
-                let (left, right) = (&self.seen[f], &self.seen[m]);
+                let (left, right) = (&self.states[f], &self.states[m]);
                 if left.waiting == 0 || right.waiting == 0 || shares_change || !in_turn {
                     self.both_wait[f][m] = None;
                     continue;
@@ -302,7 +302,8 @@ impl World {
                 let (served_f, served_m) =
                     self.both_wait[f][m].get_or_insert((left.served_us, right.served_us));
                 let difference = (left.served_us - *served_f) - (right.served_us - *served_m);
-                let of = |seen: &Seen| (seen.longest_us + seen.expected_us) / f64::from(seen.shares);
+                let of =
+                    |state: &TenantState| (state.longest_us + state.expected_us) / f64::from(state.shares);
                 let bound = slots * (of(left) + of(right)) + rounding;
                 assert!(
                     difference.abs() <= bound,
@@ -313,7 +314,7 @@ impl World {
             }
         }
         // No slot is free while a job waits.
-        assert!(self.running == self.slots || self.seen.iter().all(|seen| seen.waiting == 0));
+        assert!(self.running == self.slots || self.states.iter().all(|state| state.waiting == 0));
     }
 }
 
@@ -326,8 +327,8 @@ fn run(population: &Population, shares_change: bool) {
         world.check(shares_change);
     }
     world.pass(u64::MAX / 2, shares_change);
-    for seen in &world.seen {
-        assert_eq!(world.ledger.in_flight_us(&seen.name).round(), 0.0);
+    for state in &world.states {
+        assert_eq!(world.ledger.in_flight_us(&state.name).round(), 0.0);
     }
 }
 

@@ -53,7 +53,7 @@ pub use names::Problem;
 pub use nodes::{Failing, Node, Nodes, Store, StoreCounters, StoreLimits};
 pub use object::Object;
 pub use tenants::{Capacity, Counted, Fairness, Queue, QueuedJob, Tenant, TenantOrder, Tenants, TypeSummary};
-pub use why::{Awaited, Before, DocumentWhy, Expected, Place, Reason, Why};
+pub use why::{Awaited, Before, DocumentWhy, Expected, Position, Reason, Why};
 pub use workers::{
     Accept, Accepted, AcceptedJob, Answer, EndState, Ended, Fail, Finish, Left, Nothing, Pinged, Register,
     Registered, Release, RunningJob, Update, Updated, Worker, Workers,

@@ -170,7 +170,7 @@ pub struct Why {
     /// Pending: its place in the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub place: Option<Place>,
+    pub place: Option<Position>,
     /// Pending: other tenants whose jobs precede it, in the order of their next jobs: the first 10.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(required = false))]
@@ -215,10 +215,10 @@ pub struct Awaited {
     pub otherwise: Otherwise,
 }
 
-/// The place of a pending job in the queue.
+/// The position of a pending job in the queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(ToSchema))]
-pub struct Place {
+pub struct Position {
     /// Number of jobs of its tenant that precede it, counted up to 10,000.
     pub in_tenant: usize,
     /// Whether there are more of them than were counted.

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use serde_json::value::RawValue;
 use turnwise_policy::backoff::OnLost;
-use turnwise_policy::eligibility::dependencies::Outcome;
+use turnwise_policy::eligibility::dependencies::DependencyEnd;
 use turnwise_policy::eligibility::rate_limits::Limit;
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_store::{Isolation, RangeRead, Transaction};
@@ -16,7 +16,7 @@ use crate::error::corrupt;
 use crate::job::{bounded_reason, check_size};
 use crate::jobs::{MAX_ACTIVE_OF_WORKER, erase, place_from, refuse};
 use crate::keyspace::SortKey;
-use crate::locks::{self, Blocked, Known};
+use crate::locks::{self, Availability, Blocked};
 use crate::place::{End, Next, Place, Run, move_to};
 use crate::rate_limits::{self, Full, Tally};
 use crate::rows::{decode, encode, read_active, read_active_info, read_job, write_active, write_job};
@@ -212,10 +212,10 @@ pub async fn claim_within(
         return Ok(Claiming::Limited(Box::new(full)));
     }
     let held = match locks::known(tx, keys, levels, &job).await? {
-        Known::None => None,
-        Known::Free(held) => Some(*held),
-        Known::Blocked(blocked) => return Ok(Claiming::Blocked(blocked)),
-        Known::NoRoom => return Ok(Claiming::NoRoom),
+        Availability::None => None,
+        Availability::Free(held) => Some(*held),
+        Availability::Blocked(blocked) => return Ok(Claiming::Blocked(blocked)),
+        Availability::NoRoom => return Ok(Claiming::NoRoom),
     };
     tx.add_read_conflict(keys.job(job_type, id));
     let mut timeouts = job.timeouts.or(terms.timeouts);
@@ -391,7 +391,7 @@ pub async fn end(
     };
     job.record(now_us, kind.clone(), max_history);
     if run.then == Then::Remove {
-        let outcome = outcome(&kind).unwrap_or(Outcome::Removed);
+        let outcome = outcome(&kind).unwrap_or(DependencyEnd::Removed);
         dependencies::settle_ended(tx, keys, &mut job, outcome, now_us).await?;
         erase(tx, keys, &job)?;
         learnt::record(tx, keys, observed, now_us).await?;
@@ -430,11 +430,11 @@ pub async fn end(
 }
 
 /// The outcome that the job's dependents receive; `None` if the job has not ended.
-fn outcome(kind: &EventKind) -> Option<Outcome> {
+fn outcome(kind: &EventKind) -> Option<DependencyEnd> {
     match kind {
-        EventKind::Completed => Some(Outcome::Completed),
-        EventKind::Failed { .. } => Some(Outcome::Failed),
-        EventKind::Cancelled => Some(Outcome::Cancelled),
+        EventKind::Completed => Some(DependencyEnd::Completed),
+        EventKind::Failed { .. } => Some(DependencyEnd::Failed),
+        EventKind::Cancelled => Some(DependencyEnd::Cancelled),
         EventKind::Added | EventKind::Started | EventKind::Stopped { .. } | EventKind::Crashed { .. } => None,
     }
 }
@@ -456,7 +456,7 @@ fn end_cancelled(tx: &Transaction, keys: &Keyspace, job: &mut Job, next: Next) -
 
 /// Why a claim is revoked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum RevocationCause {
     /// The worker leaves, and gives its jobs back.
     Left,
     /// The worker is lost. It was last seen at this time, in µs.
@@ -472,21 +472,21 @@ pub(crate) async fn take_back(
     context: Context<'_>,
     job: &mut Job,
     claim: &Claim,
-    taken: Taken,
+    cause: RevocationCause,
 ) -> Result<()> {
     let Context { tx, keys, now_us, max_history, .. } = context;
     let worker = &claim.worker;
-    let (seen_us, lost) = match taken {
-        Taken::Left => (now_us, None),
-        Taken::Lost { seen_us } => (seen_us, Some(format!("its worker {worker} was lost"))),
-        Taken::Expired(over) => (now_us, Some(format!("{over}: taken from its worker {worker}"))),
+    let (seen_us, lost) = match cause {
+        RevocationCause::Left => (now_us, None),
+        RevocationCause::Lost { seen_us } => (seen_us, Some(format!("its worker {worker} was lost"))),
+        RevocationCause::Expired(over) => (now_us, Some(format!("{over}: taken from its worker {worker}"))),
     };
     let streak = job.streak(seen_us);
     let run = end_run(tx, keys, job, claim).await?;
     let Terms { backoff, on_lost, .. } = run.terms;
-    let counts = matches!(taken, Taken::Expired(_)) || on_lost == OnLost::Count;
+    let counts = matches!(cause, RevocationCause::Expired(_)) || on_lost == OnLost::Count;
     if run.then == Then::Remove {
-        dependencies::settle_ended(tx, keys, job, Outcome::Removed, now_us).await?;
+        dependencies::settle_ended(tx, keys, job, DependencyEnd::Removed, now_us).await?;
         return erase(tx, keys, job);
     }
     job.crashes = streak;

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
-use crate::claims::{Taken, take_back};
+use crate::claims::{RevocationCause, take_back};
 use crate::error::corrupt;
 use crate::rows::{decode, encode, read_active, read_job};
 use crate::workers::GivenBack;
@@ -239,6 +239,6 @@ pub async fn expire(
     let started_us = job.started_us.unwrap_or(now_us);
     let run = GivenBack { tenant: job.tenant.clone(), claim: claim.number, started_us };
     let context = Context::new(tx, keys, job_type, now_us, max_history);
-    take_back(context, &mut job, claim, Taken::Expired(over)).await?;
+    take_back(context, &mut job, claim, RevocationCause::Expired(over)).await?;
     Ok(Some(run))
 }

@@ -30,7 +30,7 @@ use std::collections::{BTreeSet, VecDeque};
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
-use turnwise_policy::eligibility::dependencies::{Otherwise, Outcome, Verdict, judge};
+use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise, Verdict, judge};
 use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
@@ -59,8 +59,8 @@ pub struct After {
     pub job_type: String,
     /// Its id.
     pub id: String,
-    /// The accepted end states: at least one, and never [`Outcome::Removed`].
-    pub accepted: Vec<Outcome>,
+    /// The accepted end states: at least one, and never [`DependencyEnd::Removed`].
+    pub accepted: Vec<DependencyEnd>,
     /// What happens if it ends in another state.
     pub otherwise: Otherwise,
 }
@@ -71,7 +71,7 @@ impl After {
         After {
             job_type: job_type.to_owned(),
             id: id.to_owned(),
-            accepted: vec![Outcome::Completed],
+            accepted: vec![DependencyEnd::Completed],
             otherwise: Otherwise::Cancel,
         }
     }
@@ -80,7 +80,7 @@ impl After {
 /// The row `("after", …)`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct AfterRow {
-    accepted: Vec<Outcome>,
+    accepted: Vec<DependencyEnd>,
     otherwise: Otherwise,
     /// The group of the other job's dependents to which this one belongs.
     pub(crate) group: i64,
@@ -90,7 +90,7 @@ pub(crate) struct AfterRow {
 struct Group {
     on: (String, String),
     group: i64,
-    outcome: Outcome,
+    outcome: DependencyEnd,
 }
 
 fn invalid(problem: String) -> Error {
@@ -110,7 +110,7 @@ pub(crate) fn check(job_type: &str, id: &str, after: &[After]) -> Result<()> {
         check_name("after.type", &one.job_type, MAX_TYPE_BYTES)?;
         check_name("after.id", &one.id, MAX_ID_BYTES)?;
         let told = format!("[{n}]: job `{}` of type `{}`", one.id, one.job_type);
-        if one.accepted.is_empty() || one.accepted.contains(&Outcome::Removed) {
+        if one.accepted.is_empty() || one.accepted.contains(&DependencyEnd::Removed) {
             return Err(invalid(format!(
                 "{told}: `accepted` must name one or more of completed, failed and cancelled"
             )));
@@ -161,7 +161,7 @@ pub(crate) async fn enter(
             Some(outcome) => match judge(outcome, &one.accepted, one.otherwise) {
                 Verdict::Freed => {}
                 Verdict::Cancelled => {
-                    let _ = refused.get_or_insert_with(|| told(&one.job_type, &one.id, outcome));
+                    let _ = refused.get_or_insert_with(|| cancel_reason(&one.job_type, &one.id, outcome));
                 }
             },
         }
@@ -318,7 +318,7 @@ pub(crate) async fn settle_ended(
     tx: &Transaction,
     keys: &Keyspace,
     job: &mut Job,
-    outcome: Outcome,
+    outcome: DependencyEnd,
     now_us: i64,
 ) -> Result<()> {
     match job.awaited.take() {
@@ -331,7 +331,12 @@ pub(crate) async fn settle_ended(
 }
 
 /// Leaves the dependents of a job that has ended, or is about to be removed, to a later transaction of [`settle`].
-pub(crate) fn settle_later(tx: &Transaction, keys: &Keyspace, job: &mut Job, outcome: Outcome) -> Result<()> {
+pub(crate) fn settle_later(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job: &mut Job,
+    outcome: DependencyEnd,
+) -> Result<()> {
     let Some(group) = job.awaited.take() else { return Ok(()) };
     leave_unsettled(tx, keys, &Group { on: (job.job_type.clone(), job.id.clone()), group, outcome })
 }
@@ -375,7 +380,7 @@ pub async fn settle(tx: &Transaction, keys: &Keyspace, group: &Unsettled, now_us
     let Unsettled { on, group } = group.clone();
     // Transactions that settle the same group conflict here, once its last dependent is updated.
     let Some(value) = tx.get(&keys.unsettled_entry((&on.0, &on.1), group)).await? else { return Ok(0) };
-    let outcome: Outcome = decode("unsettled row", &value)?;
+    let outcome: DependencyEnd = decode("unsettled row", &value)?;
     settle_groups(tx, keys, Group { on, group, outcome }, false, now_us).await
 }
 
@@ -469,7 +474,7 @@ async fn settle_one(
         }
         Verdict::Cancelled => {
             leave(tx, keys, &mut job).await?;
-            let reason = told(&group.on.0, &group.on.1, group.outcome);
+            let reason = cancel_reason(&group.on.0, &group.on.1, group.outcome);
             // The job runs; only its next run was waiting.
             if let Some(run) = job.run_mut() {
                 run.refuse_next(&reason);
@@ -480,7 +485,7 @@ async fn settle_one(
                 next = job.awaited.take().map(|group| Group {
                     on: (job_type, id),
                     group,
-                    outcome: Outcome::Cancelled,
+                    outcome: DependencyEnd::Cancelled,
                 });
             }
         }
@@ -490,13 +495,13 @@ async fn settle_one(
 }
 
 /// The outcome of an ended job; `None` if it has not ended.
-fn final_outcome(job: &Job) -> Option<Outcome> {
+fn final_outcome(job: &Job) -> Option<DependencyEnd> {
     match job.place {
         Place::Ended(end) => Some(end.outcome()),
         _ => None,
     }
 }
 
-fn told(job_type: &str, id: &str, outcome: Outcome) -> String {
-    format!("job `{id}` of type `{job_type}`, which it was to wait for, {}", outcome.told())
+fn cancel_reason(job_type: &str, id: &str, outcome: DependencyEnd) -> String {
+    format!("job `{id}` of type `{job_type}`, which it was to wait for, {}", outcome.phrase())
 }

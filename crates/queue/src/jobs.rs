@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
-use turnwise_policy::eligibility::dependencies::Outcome;
+use turnwise_policy::eligibility::dependencies::DependencyEnd;
 use turnwise_policy::predictive_queue::experience::Traits;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
@@ -295,7 +295,7 @@ pub(crate) async fn refuse(
     job.refused = Some(bounded_reason(reason));
     job.record_request(now_us, EventKind::Cancelled);
     place::enter(tx, keys, job, Place::Ended(End::Cancelled))?;
-    dependencies::settle_ended(tx, keys, job, Outcome::Cancelled, now_us).await
+    dependencies::settle_ended(tx, keys, job, DependencyEnd::Cancelled, now_us).await
 }
 
 /// A job, if it exists.
@@ -486,7 +486,7 @@ pub async fn cancel(
     job.refused = None;
     job.record_request(now_us, EventKind::Cancelled);
     move_to(tx, keys, &mut job, Place::Ended(End::Cancelled))?;
-    dependencies::settle_ended(tx, keys, &mut job, Outcome::Cancelled, now_us).await?;
+    dependencies::settle_ended(tx, keys, &mut job, DependencyEnd::Cancelled, now_us).await?;
     write_job(tx, keys, &job)?;
     Ok(Cancelled::Now)
 }
@@ -620,7 +620,7 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str)
     }
     place::leave(tx, keys, &job)?;
     dependencies::leave(tx, keys, &mut job).await?;
-    dependencies::settle_later(tx, keys, &mut job, Outcome::Removed)?;
+    dependencies::settle_later(tx, keys, &mut job, DependencyEnd::Removed)?;
     erase(tx, keys, &job)
 }
 

@@ -22,7 +22,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use turnwise_policy::eligibility::dependencies::Outcome;
+use turnwise_policy::eligibility::dependencies::DependencyEnd;
 use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
 use turnwise_policy::predictive_queue::experience::Traits;
 use turnwise_policy::predictive_queue::locks::Requests;
@@ -177,11 +177,11 @@ impl End {
     }
 
     /// The outcome that jobs which depend on this one receive.
-    pub fn outcome(self) -> Outcome {
+    pub fn outcome(self) -> DependencyEnd {
         match self {
-            End::Completed => Outcome::Completed,
-            End::Failed => Outcome::Failed,
-            End::Cancelled => Outcome::Cancelled,
+            End::Completed => DependencyEnd::Completed,
+            End::Failed => DependencyEnd::Failed,
+            End::Cancelled => DependencyEnd::Cancelled,
         }
     }
 }

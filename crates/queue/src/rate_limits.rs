@@ -4,7 +4,7 @@
 //! it. A claim counts these rows, and is refused if a bucket is full. A refused job leaves the queue for [`Place::Limited`],
 //! an index by bucket that keeps its time in the queue ([`hold_back`]). The reason is the same as for paused jobs
 //! ([`crate::filters`]). When a bucket with limited jobs gets a free place, it is marked. A pass reads the marked buckets
-//! first ([`look`]) and returns jobs to their places in the queue, as many as the buckets have room for.
+//! first ([`release_limited`]) and returns jobs to their places in the queue, as many as the buckets have room for.
 //!
 //! *No more than the limit.* Rows are counted in a snapshot, so that an end makes no claim repeat. Two claims of one bucket
 //! conflict: each reads and writes its *guard*. There are few guards, which buckets share by a hash, so that no row remains
@@ -36,18 +36,18 @@ use crate::{Claim, Job, Keyspace, Result};
 
 /// The number of guards, for all buckets.
 pub(crate) const GUARDS: u64 = 256;
-/// Marked buckets that one [`look`] reads, of which it handles [`BUCKETS_AT_ONCE`]. The next one continues after them.
+/// Marked buckets that one call of [`release_limited`] reads, of which it handles [`BUCKETS_AT_ONCE`]. The next one continues after them.
 const MAX_MARKED: usize = 200;
 const BUCKETS_AT_ONCE: usize = 16;
 /// Buckets with more than [`MAX_TENANTS`] tenants for which [`Rotation`] keeps a position. With more such buckets it drops
 /// all positions.
 const MAX_TURNS: usize = 1_000;
-/// Tenants of a bucket that one look compares; a tenant with several limits counts once for each. The next look continues
+/// Tenants of a bucket that one call compares; a tenant with several limits counts once for each. The next call continues
 /// after them.
 const MAX_TENANTS: usize = 100;
-/// Jobs of one tenant in which a look searches for jobs of the worker's own part.
+/// Jobs of one tenant in which a call searches for jobs of the worker's own part.
 const LOOKED_AT: usize = 32;
-/// The most jobs that one look returns to the queue.
+/// The most jobs that one call returns to the queue.
 const MAX_RELEASED: usize = 200;
 
 /// The row of a running job in a bucket.
@@ -288,9 +288,9 @@ fn parse_limited(keys: &Keyspace, key: &Bytes) -> Result<(String, LimitedPlace, 
     keys.parse_limited(key).ok_or_else(|| corrupt("limited key", "not a tuple of nine"))
 }
 
-/// The result of a look at marked buckets.
+/// The result of [`release_limited`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Looked {
+pub struct ReleaseResult {
     /// The tenants of the jobs that are pending now.
     pub released: BTreeSet<String>,
     /// The first marked bucket that was skipped for another worker.
@@ -299,8 +299,8 @@ pub struct Looked {
     pub more: bool,
 }
 
-/// Where the looks for one type continue. A look handles some of the marked buckets, and some of the tenants of each. The
-/// next look starts after them, so that no name is preferred. The position is kept in memory: after a restart, looks start
+/// Where the calls for one type continue. A call handles some of the marked buckets, and some of the tenants of each. The
+/// next call starts after them, so that no name is preferred. The position is kept in memory: after a restart, calls start
 /// from the beginning.
 #[derive(Debug, Default)]
 pub struct Rotation(Mutex<Turns>);
@@ -309,7 +309,7 @@ pub struct Rotation(Mutex<Turns>);
 struct Turns {
     /// The mark that was read last, if there are more after it.
     mark: Option<Bytes>,
-    /// For buckets with more tenants than one look compares: where the next tenant begins.
+    /// For buckets with more tenants than one call compares: where the next tenant begins.
     tenants: BTreeMap<Bucket, Bytes>,
 }
 
@@ -332,32 +332,32 @@ impl Rotation {
     }
 }
 
-/// How a look is made.
+/// How limited jobs are released.
 #[derive(Debug, Clone, Copy)]
-pub struct Look<'a> {
+pub struct ReleaseOptions<'a> {
     /// Where it continues.
     pub rotation: &'a Rotation,
     /// The most jobs that it returns to the queue.
     pub most: usize,
     /// Whether it clears the marks of buckets without room. That conflicts with every end in such a bucket, and nothing
-    /// depends on it: a mark that stays costs the next look some reads. So a pass that has had a conflict leaves them.
+    /// depends on it: a mark that stays costs the next call some reads. So a pass that has had a conflict leaves them.
     pub clears: bool,
 }
 
 /// Returns limited jobs to the queue, as many of each bucket as it has room for. `mine` decides which buckets this worker
 /// handles, and which of their jobs come first: several workers divide them. `next` gets the tenants, each with its number
 /// of jobs, and how many jobs to choose. It returns one index of a tenant for each job, in the order of their turns.
-pub async fn look(
+pub async fn release_limited(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,
-    Look { rotation, most, clears }: Look<'_>,
+    ReleaseOptions { rotation, most, clears }: ReleaseOptions<'_>,
     mine: impl Fn(&str) -> bool,
     next: impl Fn(&[(String, usize)], usize) -> Vec<usize>,
-) -> Result<Looked> {
-    let mut looked = Looked::default();
+) -> Result<ReleaseResult> {
+    let mut result = ReleaseResult::default();
     if most == 0 {
-        return Ok(looked);
+        return Ok(result);
     }
     let (mut begin, end) = keys.roomy(job_type);
     let seen = rotation.turns().mark.take();
@@ -377,12 +377,12 @@ pub async fn look(
             break;
         }
         if is_mine && (buckets == BUCKETS_AT_ONCE || buckets > 0 && !tx.has_room()) {
-            (looked.more, is_end) = (true, false);
+            (result.more, is_end) = (true, false);
             break;
         }
         last = Some(mark);
         if !is_mine {
-            looked.left.get_or_insert_with(|| format!("{bucket}"));
+            result.left.get_or_insert_with(|| format!("{bucket}"));
             continue;
         }
         buckets += 1;
@@ -399,21 +399,21 @@ pub async fn look(
             let Some(group) = groups.get_mut(group).filter(|group| group.room > of_bucket) else { continue };
             let Some(row) = group.jobs.next() else { continue };
             if released > 0 && !tx.has_room() {
-                looked.more = true;
+                result.more = true;
                 break;
             }
             (released, of_bucket) = (released + 1, of_bucket + 1);
-            looked.released.extend(put_back(tx, keys, &row).await?);
+            result.released.extend(put_back(tx, keys, &row).await?);
         }
         // The bucket has no room for any of its jobs, or has none.
         if !has_room && clears && tx.get(mark).await?.is_some() {
             tx.clear(mark.clone())?;
         }
     }
-    // After the last mark, the next look starts again.
-    looked.more |= is_end && seen.is_some() || marked.len() == MAX_MARKED;
+    // After the last mark, the next call starts again.
+    result.more |= is_end && seen.is_some() || marked.len() == MAX_MARKED;
     rotation.turns().mark = last.filter(|_| !is_end).cloned();
-    Ok(looked)
+    Ok(result)
 }
 
 /// Jobs of one tenant that obey one limit with room.
@@ -424,7 +424,7 @@ struct Group {
     jobs: std::vec::IntoIter<Bytes>,
 }
 
-/// What a look wants of a bucket.
+/// What a call wants of a bucket.
 struct Wanted<'a> {
     bucket: &'a Bucket,
     /// The bucket's running jobs.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
-use crate::claims::{Taken, take_back};
+use crate::claims::{RevocationCause, take_back};
 use crate::error::corrupt;
 use crate::job::{MAX_TYPE_BYTES, check_name};
 use crate::keyspace::KeyRange;
@@ -359,11 +359,11 @@ pub async fn remove_some(context: Context<'_>, worker: &str, why: Removal, limit
         tx.set_versionstamp(keys.workers_versionstamp(job_type))?;
         is_first = true;
     }
-    let taken = match why {
-        Removal::Left => Taken::Left,
-        Removal::Lost => {
-            Taken::Lost { seen_us: last_seen_us(tx, keys, job_type, worker).await?.unwrap_or(now_us) }
-        }
+    let cause = match why {
+        Removal::Left => RevocationCause::Left,
+        Removal::Lost => RevocationCause::Lost {
+            seen_us: last_seen_us(tx, keys, job_type, worker).await?.unwrap_or(now_us),
+        },
     };
     let (begin, end) = keys.active_of(job_type, worker);
     let limit = limit.min(MAX_GIVEN_BACK);
@@ -394,7 +394,7 @@ pub async fn remove_some(context: Context<'_>, worker: &str, why: Removal, limit
         }
         let started_us = job.started_us.unwrap_or(now_us);
         given_back.push(GivenBack { tenant: job.tenant.clone(), claim: claim.number, started_us });
-        take_back(context, &mut job, &claim, taken).await?;
+        take_back(context, &mut job, &claim, cause).await?;
     }
     if done {
         // The signal goes last: until the last job is given back, cancelling a job writes it again.

@@ -5,7 +5,7 @@ use turnwise_policy::eligibility::filters::{Action, Rule};
 use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
 use turnwise_queue::claims::{self, Ending};
 use turnwise_queue::jobs::{self, Classed};
-use turnwise_queue::rate_limits::Look;
+use turnwise_queue::rate_limits::ReleaseOptions;
 use turnwise_queue::{
     Claim, Context, Error, Keyspace, NewJob, Result, State, filters, locks, rate_limits, tenants,
 };
@@ -153,11 +153,11 @@ async fn the_class_changes_wherever_a_job_waits() {
     let all = |waiting: &[(String, usize)], _: usize| (0..waiting.len()).collect();
     world
         .run(async |tx, keys| {
-            rate_limits::look(
+            rate_limits::release_limited(
                 tx,
                 keys,
                 T,
-                Look { rotation: &rate_limits::Rotation::default(), most: 9, clears: true },
+                ReleaseOptions { rotation: &rate_limits::Rotation::default(), most: 9, clears: true },
                 |_| true,
                 all,
             )

@@ -1,7 +1,7 @@
 //! Jobs that wait for other jobs to end: what makes them pending, what cancels them, and what is refused.
 
 use crate::common::{T, json};
-use turnwise_policy::eligibility::dependencies::{Otherwise, Outcome};
+use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
 use turnwise_queue::claims::{self, Ending};
 use turnwise_queue::dependencies::{self, AT_ONCE, After, MAX_AFTER};
 use turnwise_queue::jobs::{self, Added};
@@ -134,7 +134,7 @@ async fn a_crash_is_no_end_and_an_unaccepted_end_cancels_or_frees() {
     world.add(&new("a", &[])).await;
     world.add(&new("cancelled", &["a"])).await;
     world.add(&free("free", "a")).await;
-    let failed = After { accepted: vec![Outcome::Failed], ..After::completed(T, "a") };
+    let failed = After { accepted: vec![DependencyEnd::Failed], ..After::completed(T, "a") };
     world.add(&NewJob { after: vec![failed], ..new("cleanup", &[]) }).await;
     let claim = world.start("a").await;
     let crashed = Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us: 15 };

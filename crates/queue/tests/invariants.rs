@@ -1,11 +1,11 @@
 //! Random histories of a few jobs and workers. After every step each job is in exactly the place that its record names, and
 //! every row has its owner.
 
-use crate::common::{Place, T, check_all, json, open};
+use crate::common::{FailureContext, T, check_all, json, open};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use turnwise_policy::eligibility::dependencies::{Otherwise, Outcome};
+use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_queue::claims::{self, Claiming, Ending, Park};
 use turnwise_queue::parking::{self, ParkedJob};
@@ -99,11 +99,11 @@ impl Walk {
             }
             14 if self.rng.random_bool(0.6) => {
                 let (turn, clears) = (rate_limits::Rotation::default(), self.rng.random_bool(0.7));
-                rate_limits::look(
+                rate_limits::release_limited(
                     tx,
                     keys,
                     T,
-                    rate_limits::Look { rotation: &turn, most: 1, clears },
+                    rate_limits::ReleaseOptions { rotation: &turn, most: 1, clears },
                     |_| true,
                     in_order,
                 )
@@ -162,7 +162,7 @@ impl Walk {
     fn after(&mut self) -> Vec<After> {
         let jobs: Vec<&str> = JOBS.choose_multiple(&mut self.rng, 2).copied().collect();
         let mut one = |id: &str| {
-            let accepted = *[Outcome::Completed, Outcome::Failed].choose(&mut self.rng).unwrap();
+            let accepted = *[DependencyEnd::Completed, DependencyEnd::Failed].choose(&mut self.rng).unwrap();
             let otherwise = *[Otherwise::Cancel, Otherwise::Free].choose(&mut self.rng).unwrap();
             After { accepted: vec![accepted], otherwise, ..After::completed(T, id) }
         };
@@ -184,11 +184,15 @@ impl Walk {
                     workers::remove(Context::new(&tx, keys, T, now_us, 20), worker, 100).await.unwrap();
                 }
                 claims::release_due(&tx, keys, T, now_us, 1, |_| true).await.unwrap();
-                rate_limits::look(
+                rate_limits::release_limited(
                     &tx,
                     keys,
                     T,
-                    rate_limits::Look { rotation: &rate_limits::Rotation::default(), most: 1, clears: true },
+                    rate_limits::ReleaseOptions {
+                        rotation: &rate_limits::Rotation::default(),
+                        most: 1,
+                        clears: true,
+                    },
                     |_| true,
                     in_order,
                 )
@@ -254,10 +258,10 @@ async fn prop_every_job_is_in_exactly_the_place_that_its_record_names() {
                 Err(Error::Halt | Error::NotFound | Error::Invalid { field: "after", .. }) => {}
                 Err(error) => panic!("seed {seed}, step {step}: {error}"),
             }
-            let _place = Place(format!("seed {seed}, step {step}"));
+            let _context = FailureContext(format!("seed {seed}, step {step}"));
             walk.check(&store).await;
         }
-        let _place = Place(format!("seed {seed}, at the end"));
+        let _context = FailureContext(format!("seed {seed}, at the end"));
         walk.run_out(&store).await;
         walk.check(&store).await;
     }

@@ -330,11 +330,11 @@ async fn a_dead_worker_is_removed_whatever_its_jobs_hold() {
                 };
                 let looked = world.fits("look", async |tx| {
                     let rotation = rate_limits::Rotation::default();
-                    rate_limits::look(
+                    rate_limits::release_limited(
                         tx,
                         &world.keys,
                         &job_type,
-                        rate_limits::Look { rotation: &rotation, most: 9, clears: true },
+                        rate_limits::ReleaseOptions { rotation: &rotation, most: 9, clears: true },
                         |_| true,
                         next,
                     )

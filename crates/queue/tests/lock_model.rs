@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::{Place, T, check_all, json, open};
+use crate::common::{FailureContext, T, check_all, json, open};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -358,7 +358,7 @@ async fn prop_locks_are_granted_as_if_every_job_were_compared_with_all_others() 
         register(&tx, &walk.keys, "w").unwrap();
         tx.commit().await.unwrap();
         for step in 0..STEPS {
-            let _place = Place(format!("seed {seed}, step {step}"));
+            let _context = FailureContext(format!("seed {seed}, step {step}"));
             let tx = store.begin().await.unwrap();
             walk.step(&tx).await.unwrap();
             tx.commit().await.unwrap();

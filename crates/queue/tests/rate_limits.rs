@@ -11,7 +11,7 @@ use turnwise_policy::eligibility::filters::{Action, Rule};
 use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_queue::claims::{self, Claiming, Ending};
-use turnwise_queue::rate_limits::{self, Look, Looked, Rotation, Tally};
+use turnwise_queue::rate_limits::{self, ReleaseOptions, ReleaseResult, Rotation, Tally};
 use turnwise_queue::{
     Claim, Context, Error, Keyspace, NewJob, Result, State, Terms, filters, jobs, tenants, workers,
 };
@@ -96,14 +96,14 @@ impl World {
         self.end(id, number, Ending::Completed(json("1"))).await;
     }
 
-    async fn look(&self, most: usize) -> Looked {
-        let looked = self
+    async fn release(&self, most: usize) -> ReleaseResult {
+        let result = self
             .repeat(async |tx, keys| {
-                rate_limits::look(
+                rate_limits::release_limited(
                     tx,
                     keys,
                     T,
-                    Look { rotation: &Rotation::default(), most, clears: true },
+                    ReleaseOptions { rotation: &Rotation::default(), most, clears: true },
                     |_| true,
                     in_turn,
                 )
@@ -112,7 +112,7 @@ impl World {
             .await
             .unwrap();
         self.check().await;
-        looked
+        result
     }
 
     async fn running(&self, bucket: &Bucket) -> usize {
@@ -133,15 +133,15 @@ async fn a_full_bucket_limits_the_next_job_until_a_run_ends() {
     let limit = Limit { bucket: named("net"), most: 2 };
     assert_eq!((held.state(), held.limited(), held.order_us()), (State::Delayed, Some(&limit), 3));
     assert_eq!(world.front("x").await, [""; 0]);
-    assert_eq!(world.look(9).await.released.len(), 0, "the bucket is full");
+    assert_eq!(world.release(9).await.released.len(), 0, "the bucket is full");
     world.complete("a", 1).await;
-    assert!(world.look(9).await.released.contains("x"));
+    assert!(world.release(9).await.released.contains("x"));
     assert_eq!(world.front("x").await, ["c"], "one place, and the first of them");
     assert!(world.start("c", 5).await);
-    assert_eq!(world.look(9).await, Looked::default());
+    assert_eq!(world.release(9).await, ReleaseResult::default());
     world.end("b", 2, Ending::Stopped).await;
     assert_eq!(world.front("x").await, ["b"], "its place was another's already: it has to ask again");
-    assert!(world.look(9).await.released.contains("x"));
+    assert!(world.release(9).await.released.contains("x"));
     assert!(world.start("d", 6).await && !world.start("b", 7).await);
     assert_eq!(world.get("d").await.buckets(), [named("net")]);
     world.complete("c", 5).await;
@@ -164,17 +164,17 @@ async fn each_job_obeys_its_own_limit_and_all_of_its_buckets() {
     assert!(!world.start("both", 5).await);
     assert_eq!(world.get("both").await.limited().unwrap().bucket, named("disk"));
     world.complete("disk", 4).await;
-    world.look(9).await;
+    world.release(9).await;
     assert_eq!(world.front("x").await, ["three2", "both"]);
     assert!(world.start("both", 6).await, "the third of four");
     assert_eq!(world.running(&named("net")).await, 3);
     assert!(!world.start("three2", 7).await);
     world.complete("three0", 1).await;
-    world.look(9).await;
+    world.release(9).await;
     assert_eq!(world.front("x").await, ["three2"], "and not the one that must be alone");
     world.complete("three1", 2).await;
     world.complete("both", 6).await;
-    world.look(9).await;
+    world.release(9).await;
     assert_eq!(world.front("x").await, ["one", "three2"]);
 }
 
@@ -201,7 +201,7 @@ async fn a_limited_job_can_be_cancelled_removed_retried_and_added_again() {
     world.complete("runs", 1).await;
     // Returned to the queue, and removed before it starts: the next job is not missed.
     world.add("late", "x", &["rate-limit:1:net"], 20).await;
-    assert!(world.look(1).await.released.contains("x"));
+    assert!(world.release(1).await.released.contains("x"));
     world.repeat(async |tx, keys| jobs::remove(tx, keys, T, "retry").await).await.unwrap();
     world.check().await;
     assert!(world.start("late", 14).await);
@@ -224,7 +224,7 @@ async fn a_worker_that_dies_loses_its_places() {
         world.check().await;
     }
     assert_eq!((world.running(&named("net")).await, world.running(&named("disk")).await), (0, 0));
-    world.look(9).await;
+    world.release(9).await;
     assert_eq!(world.front("x").await.len(), 6);
     let late = async |tx: &Transaction, keys: &Keyspace| {
         claims::end(Context::new(tx, keys, T, 60, 20), "j0", &by(1), &Ending::Stopped, None, None)
@@ -253,18 +253,18 @@ async fn tenants_take_turns_in_a_bucket() {
         assert_eq!(most, 1);
         vec![1]
     };
-    let look = async |tx: &Transaction, keys: &Keyspace| {
-        rate_limits::look(
+    let release = async |tx: &Transaction, keys: &Keyspace| {
+        rate_limits::release_limited(
             tx,
             keys,
             T,
-            Look { rotation: &Rotation::default(), most: 9, clears: true },
+            ReleaseOptions { rotation: &Rotation::default(), most: 9, clears: true },
             |_| true,
             single_first,
         )
         .await
     };
-    assert!(world.repeat(look).await.unwrap().released.contains("single"));
+    assert!(world.repeat(release).await.unwrap().released.contains("single"));
     assert_eq!((world.front("single").await.len(), world.front("many").await.len()), (1, 0));
 }
 
@@ -293,19 +293,19 @@ async fn each_of_150_tenants_of_a_bucket_has_its_turn() {
             let had = |n: &usize| (runs.get(&waiting[*n].0).copied().unwrap_or(0), *n);
             (0..waiting.len()).min_by_key(had).into_iter().collect()
         };
-        let look = async |tx: &Transaction, keys: &Keyspace| {
-            rate_limits::look(
+        let release = async |tx: &Transaction, keys: &Keyspace| {
+            rate_limits::release_limited(
                 tx,
                 keys,
                 T,
-                Look { rotation: &rotation, most: 1, clears: true },
+                ReleaseOptions { rotation: &rotation, most: 1, clears: true },
                 |_| true,
                 next,
             )
             .await
         };
-        let looked = world.repeat(look).await.unwrap();
-        let tenant = looked.released.first().unwrap().clone();
+        let result = world.repeat(release).await.unwrap();
+        let tenant = result.released.first().unwrap().clone();
         running = world.front(&tenant).await.remove(0);
         number += 1;
         assert!(world.start(&running, number).await);
@@ -330,14 +330,21 @@ async fn buckets_take_turns_whatever_their_names() {
         }
         world.complete(&format!("first{bucket}-0"), 1 + 2 * bucket).await;
     }
-    let look = async |tx: &Transaction, keys: &Keyspace| {
+    let release = async |tx: &Transaction, keys: &Keyspace| {
         let all = |waiting: &[(String, usize)], most: usize| vec![0; most.min(waiting.len())];
-        rate_limits::look(tx, keys, T, Look { rotation: &rotation, most: 1, clears: true }, |_| true, all)
-            .await
+        rate_limits::release_limited(
+            tx,
+            keys,
+            T,
+            ReleaseOptions { rotation: &rotation, most: 1, clears: true },
+            |_| true,
+            all,
+        )
+        .await
     };
     let mut released: BTreeMap<String, usize> = BTreeMap::new();
     for _ in 0..120 {
-        for tenant in world.repeat(look).await.unwrap().released {
+        for tenant in world.repeat(release).await.unwrap().released {
             *released.entry(tenant).or_default() += 1;
         }
     }
@@ -361,7 +368,7 @@ async fn a_limit_that_has_room_is_found_behind_any_number_that_have_none() {
         rate_limits::hold_back(tx, keys, T, "high", &limit, None, 5).await
     };
     world.repeat(held).await.unwrap();
-    assert_eq!(world.look(9).await.released.len(), 1);
+    assert_eq!(world.release(9).await.released.len(), 1);
     assert_eq!(world.front("x").await, ["high"]);
 }
 
@@ -381,35 +388,35 @@ async fn a_place_is_offered_to_the_jobs_of_any_number_of_types() {
         };
         assert!(world.repeat(held).await.unwrap());
         // The bucket is full: its mark is cleared.
-        let looked = world.repeat(async |tx, keys| {
-            rate_limits::look(
+        let result = world.repeat(async |tx, keys| {
+            rate_limits::release_limited(
                 tx,
                 keys,
                 job_type,
-                Look { rotation: &Rotation::default(), most: 9, clears: true },
+                ReleaseOptions { rotation: &Rotation::default(), most: 9, clears: true },
                 |_| true,
                 |_, _| vec![],
             )
             .await
         });
-        looked.await.unwrap();
+        result.await.unwrap();
     }
     world.complete("runs", 1).await;
     while world.repeat(async |tx, keys| rate_limits::mark_rest(tx, keys).await).await.unwrap() {}
     for job_type in &types {
         let all = |waiting: &[(String, usize)], _: usize| vec![0; waiting.len()];
-        let looked = world.repeat(async |tx, keys| {
-            rate_limits::look(
+        let result = world.repeat(async |tx, keys| {
+            rate_limits::release_limited(
                 tx,
                 keys,
                 job_type,
-                Look { rotation: &Rotation::default(), most: 9, clears: true },
+                ReleaseOptions { rotation: &Rotation::default(), most: 9, clears: true },
                 |_| true,
                 all,
             )
             .await
         });
-        assert_eq!(looked.await.unwrap().released.len(), 1, "{job_type}");
+        assert_eq!(result.await.unwrap().released.len(), 1, "{job_type}");
     }
 }
 
@@ -524,7 +531,7 @@ async fn open_claim(world: &World, id: &str, number: u64) -> (Transaction, Claim
 }
 
 #[tokio::test]
-async fn a_look_that_clears_no_marks_conflicts_with_no_end() {
+async fn a_release_that_clears_no_marks_conflicts_with_no_end() {
     for clears in [true, false] {
         let world = World::new().await;
         for (n, id) in (1..).zip(["a", "b", "c"]) {
@@ -536,11 +543,17 @@ async fn a_look_that_clears_no_marks_conflicts_with_no_end() {
         let tx = world.tx().await;
         let (keys, levels, claim) = (&world.keys, &Levels::default(), &by(4));
         let rotation = Rotation::default();
-        let looked =
-            rate_limits::look(&tx, keys, T, Look { rotation: &rotation, most: 9, clears }, |_| true, in_turn)
-                .await
-                .unwrap();
-        assert_eq!(looked, Looked::default());
+        let result = rate_limits::release_limited(
+            &tx,
+            keys,
+            T,
+            ReleaseOptions { rotation: &rotation, most: 9, clears },
+            |_| true,
+            in_turn,
+        )
+        .await
+        .unwrap();
+        assert_eq!(result, ReleaseResult::default());
         claims::claim_with(Context::new(&tx, keys, T, 7, 20), levels, "other", claim)
             .await
             .unwrap()
@@ -549,8 +562,8 @@ async fn a_look_that_clears_no_marks_conflicts_with_no_end() {
         world.complete("a", 1).await;
         assert_eq!(tx.commit().await.is_err(), clears);
         world.check().await;
-        assert!(world.look(9).await.released.contains("x"));
-        assert_eq!(world.look(9).await, Looked::default());
+        assert!(world.release(9).await.released.contains("x"));
+        assert_eq!(world.release(9).await, ReleaseResult::default());
     }
 }
 
@@ -597,7 +610,7 @@ async fn a_job_that_is_limited_while_a_place_is_released_is_not_missed() {
             world.complete("a", 1).await;
         }
         world.check().await;
-        assert!(world.look(9).await.released.contains("x"));
+        assert!(world.release(9).await.released.contains("x"));
         assert!(world.start("b", 3).await);
     }
 }
@@ -642,7 +655,7 @@ async fn it_is_not_missed_either_if_jobs_of_other_types_are_limited_already() {
             }
         }
         world.repeat(async |tx, keys| rate_limits::mark_rest(tx, keys).await).await.unwrap();
-        assert!(world.look(9).await.released.contains("x"), "there is room");
+        assert!(world.release(9).await.released.contains("x"), "there is room");
         world.check().await;
     }
 }
@@ -654,23 +667,23 @@ async fn a_mark_that_is_set_again_is_not_cleared() {
         world.add(id, "x", &["rate-limit:1:net"], n).await;
     }
     assert!(world.start("a", 1).await && !world.start("b", 2).await);
-    let looks = world.tx().await;
+    let releasing = world.tx().await;
     let nobody = |_: &[(String, usize)], _: usize| Vec::new();
-    let looked = rate_limits::look(
-        &looks,
+    let result = rate_limits::release_limited(
+        &releasing,
         &world.keys,
         T,
-        Look { rotation: &Rotation::default(), most: 9, clears: true },
+        ReleaseOptions { rotation: &Rotation::default(), most: 9, clears: true },
         |_| true,
         nobody,
     )
     .await
     .unwrap();
-    assert_eq!(looked, Looked::default(), "it is full");
+    assert_eq!(result, ReleaseResult::default(), "it is full");
     world.complete("a", 1).await;
-    assert!(matches!(looks.commit().await, Err(StoreError::Conflict)));
+    assert!(matches!(releasing.commit().await, Err(StoreError::Conflict)));
     world.check().await;
-    assert!(world.look(9).await.released.contains("x"));
+    assert!(world.release(9).await.released.contains("x"));
 }
 
 /// Eight workers claim jobs of three buckets from one queue, with limits of 1 to 4; one in ten workers dies with its jobs.
@@ -748,11 +761,11 @@ async fn work(world: &World, seed: u64, ended: &AtomicUsize, jobs: usize) {
                             .take(most)
                             .collect()
                     };
-                    rate_limits::look(
+                    rate_limits::release_limited(
                         tx,
                         keys,
                         T,
-                        Look { rotation: &Rotation::default(), most: 2, clears: true },
+                        ReleaseOptions { rotation: &Rotation::default(), most: 2, clears: true },
                         |_| true,
                         all,
                     )

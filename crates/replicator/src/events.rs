@@ -78,7 +78,7 @@ impl Default for Events {
 
 impl Events {
     /// Sends an event to all current listeners.
-    pub fn tell(&self, event: Event) {
+    pub fn send(&self, event: Event) {
         // An error means that there are no listeners.
         let _ = self.0.send(event);
     }
@@ -124,10 +124,10 @@ mod tests {
     #[tokio::test]
     async fn a_listener_receives_all_later_events() {
         let events = Events::default();
-        events.tell(started("before"));
+        events.send(started("before"));
         let (mut first, mut second) = (events.listen(), events.listen());
-        events.tell(started("a"));
-        events.tell(Event::UpstreamAnswers(true));
+        events.send(started("a"));
+        events.send(Event::UpstreamAnswers(true));
         assert_eq!(first.next().await, started("a"));
         assert!(second.wait(|event| matches!(event, Event::UpstreamAnswers(true)).then_some(true)).await);
     }
@@ -137,7 +137,7 @@ mod tests {
         let events = Events::default();
         let mut late = events.listen();
         for n in 0..CAPACITY + 10 {
-            events.tell(started(&n.to_string()));
+            events.send(started(&n.to_string()));
         }
         assert_eq!(late.next().await, Event::Missed(10));
         assert_eq!(late.next().await, started("10"));

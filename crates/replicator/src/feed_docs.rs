@@ -42,8 +42,8 @@ struct FeedDoc {
     has_stubs: bool,
 }
 
-/// A document found in the batch.
-pub(crate) struct Found<'a> {
+/// The body of a document in the batch.
+pub(crate) struct DocBody<'a> {
     pub doc: &'a [u8],
     /// The document has attachments, which must still be read.
     pub stubs: Option<Head<'a>>,
@@ -105,14 +105,14 @@ pub(crate) struct Index<'a> {
 
 impl<'a> Index<'a> {
     /// The document, if it came and is the only revision that `missing` names.
-    pub fn find(&self, missing: &Missing) -> Option<Found<'a>> {
+    pub fn find(&self, missing: &Missing) -> Option<DocBody<'a>> {
         let doc = *self.by_id.get(missing.id.as_str())?;
         if missing.revs.len() != 1 || missing.revs[0] != doc.rev {
             return None;
         }
         let text = &self.text[doc.text.clone()];
         let stubs = if doc.has_stubs { Some(serde_json::from_slice(text).ok()?) } else { None };
-        Some(Found { doc: text, stubs })
+        Some(DocBody { doc: text, stubs })
     }
 }
 

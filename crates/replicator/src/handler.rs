@@ -79,7 +79,7 @@ impl Handler {
 impl JobHandler for Handler {
     async fn run(&self, job: JobContext) -> Outcome {
         let id: Arc<str> = job.job.id.as_str().into();
-        self.events.tell(Event::JobStarted { id: id.clone() });
+        self.events.send(Event::JobStarted { id: id.clone() });
         let outcome = match self.replicate(&job).await {
             Ok((Report { parked: Some(token), .. }, Some(at))) => Outcome::Parked { at, token },
             Ok((report, _)) if report.stopped => Outcome::Stopped,
@@ -93,7 +93,7 @@ impl JobHandler for Handler {
             Outcome::Crashed(_) => JobEnd::Crashed,
             Outcome::Stopped | Outcome::Parked { .. } => JobEnd::Stopped,
         };
-        self.events.tell(Event::JobEnded { id, end });
+        self.events.send(Event::JobEnded { id, end });
         outcome
     }
 

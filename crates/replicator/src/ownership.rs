@@ -94,7 +94,7 @@ impl Ownership {
                         Membership::Stable(members)
                     }
                 };
-                events.tell(Event::Cluster(membership));
+                events.send(Event::Cluster(membership));
             }
         };
         tokio::select! {

@@ -16,7 +16,7 @@ use crate::error::Error;
 pub(crate) const LARGE_BYTES: usize = 4 << 20;
 /// A reader that holds more bytes than this also needs a place of the second kind.
 const HUGE_BYTES: usize = 32 << 20;
-/// Places for large documents. A document is in memory twice while it is copied to the write buffer.
+/// Number of places for large documents. A document is in memory twice while it is copied to the write buffer.
 const LARGE_PLACES: usize = 2;
 /// How long a reader waits for a place. The source may close its connection earlier.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -31,7 +31,7 @@ pub(crate) struct Room {
 
 /// The places that a reader holds.
 #[derive(Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct MemoryPermits {
     large: Option<OwnedSemaphorePermit>,
     huge: Option<OwnedSemaphorePermit>,
 }
@@ -48,7 +48,7 @@ impl Room {
     ///
     /// # Errors
     /// `Local`, if other readers hold them for too long.
-    pub async fn grow(&self, places: &mut Places, bytes: usize) -> Result<(), Error> {
+    pub async fn grow(&self, places: &mut MemoryPermits, bytes: usize) -> Result<(), Error> {
         if bytes > LARGE_BYTES && places.large.is_none() {
             places.large = Some(self.one(&self.large).await?);
         }
@@ -78,7 +78,8 @@ mod tests {
     #[tokio::test]
     async fn large_documents_wait_for_each_other_and_small_ones_do_not() {
         let mut room = Room::default();
-        let (mut first, mut second, mut third) = (Places::default(), Places::default(), Places::default());
+        let (mut first, mut second, mut third) =
+            (MemoryPermits::default(), MemoryPermits::default(), MemoryPermits::default());
         room.grow(&mut first, HUGE_BYTES + 1).await.unwrap();
         room.grow(&mut second, LARGE_BYTES + 1).await.unwrap();
         // A reader does not wait for places that it holds.

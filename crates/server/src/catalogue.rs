@@ -87,7 +87,7 @@ pub(crate) fn derived(job: &NewJob, catalogue: &Catalogue, limits: &Limits) -> R
     let options = serde_json::from_str(job.options.get()).unwrap_or_default();
     let Some(derived) = catalogue.requests(&job.job_type, &options) else { return Requests::default() };
     let derived = fitting(derived, limits);
-    tell(job, &derived);
+    log_faults(job, &derived);
     derived.requests
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn traits(job: &NewJob, catalogue: &Catalogue) -> Traits {
 }
 
 /// Logs what users should correct in the options or in the catalogue.
-fn tell(job: &NewJob, derived: &Derived) {
+fn log_faults(job: &NewJob, derived: &Derived) {
     let faults = derived.unknown_because.iter().filter(|because| because.reason.is_fault());
     for because in faults.chain(&derived.warnings) {
         tracing::warn!(

@@ -147,11 +147,12 @@ impl Server {
         };
         let names = http::Names::new(listen, &membership.url, &config.listener_names);
         // The nodes join first, because the name may be taken: no other part has started by then.
-        let mut workers =
-            match opened.told(join_nodes(&store, &keys, &options, membership, opened.patience()).await)? {
-                Joined::Node(node) => vec![node],
-                Joined::NameTaken { url, .. } => return Err(StartError::NameTaken { name: node, url }),
-            };
+        let mut workers = match opened
+            .or_start_error(join_nodes(&store, &keys, &options, membership, opened.patience()).await)?
+        {
+            Joined::Node(node) => vec![node],
+            Joined::NameTaken { url, .. } => return Err(StartError::NameTaken { name: node, url }),
+        };
         let external = ExternalOptions {
             node: node.clone(),
             health_interval: config.workers.health_interval,

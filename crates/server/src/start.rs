@@ -205,13 +205,13 @@ impl Opened {
             Some(patience) => tokio::time::timeout(patience, asked).await,
         };
         let refused = match answer {
-            Ok(answer) => return self.told(answer),
+            Ok(answer) => return self.or_start_error(answer),
             Err(_) => Refused::Store(match self.store.condition() {
                 Condition::Failing { reason, .. } => StoreError::Unavailable(reason),
                 Condition::Working => silent(),
             }),
         };
-        self.told(Err(refused))
+        self.or_start_error(Err(refused))
     }
 
     /// How long one operation may take. `None` means no limit.
@@ -220,7 +220,7 @@ impl Opened {
     }
 
     /// Converts an error of the store into an error of the start.
-    pub(crate) fn told<T, E: Into<Refused>>(&self, answer: Result<T, E>) -> Result<T, StartError> {
+    pub(crate) fn or_start_error<T, E: Into<Refused>>(&self, answer: Result<T, E>) -> Result<T, StartError> {
         let store = self.url.clone();
         answer.map_err(|error| match error.into() {
             Refused::Store(cause) => StartError::Store { store, cause },

@@ -64,7 +64,7 @@ async fn any_number_of_types_is_listed_page_by_page() {
         let jobs: Vec<Value> = some.iter().map(|name| json!({"type": name, "id": "a"})).collect();
         assert_eq!(server.post("/v1/jobs", &json!({ "jobs": jobs })).await.status, 200);
     }
-    let told = async |path: &str, of: &dyn Fn(&Value) -> Vec<String>| {
+    let all_pages = async |path: &str, of: &dyn Fn(&Value) -> Vec<String>| {
         let (mut all, mut next, mut pages) = (Vec::new(), String::new(), 0);
         loop {
             let page = server.get(&format!("{path}{next}")).await.body;
@@ -76,10 +76,10 @@ async fn any_number_of_types_is_listed_page_by_page() {
     };
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let types = |page: &Value| page["types"].as_array().unwrap().iter().map(text).collect();
-    assert_eq!(told("/v1/types?", &types).await, (names.clone(), 2));
+    assert_eq!(all_pages("/v1/types?", &types).await, (names.clone(), 2));
     let queued =
         |page: &Value| page["jobs"].as_array().unwrap().iter().map(|job| text(&job["type"])).collect();
-    assert_eq!(told("/v1/queue?limit=1", &queued).await, (names, 11));
+    assert_eq!(all_pages("/v1/queue?limit=1", &queued).await, (names, 11));
     for (order, partial) in [("name", json!(null)), ("owed", json!(true))] {
         assert_eq!(server.get(&format!("/v1/tenants?order={order}")).await.body["partial"], partial);
     }

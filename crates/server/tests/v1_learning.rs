@@ -27,7 +27,7 @@ async fn why(server: &TestServer, id: &str) -> Value {
 }
 
 fn unknown(likely: Option<(&str, usize)>) -> Value {
-    let told = |locks: Value, runs: usize| {
+    let prediction = |locks: Value, runs: usize| {
         let confidence = [0.0, 0.27, 0.42, 0.53][runs];
         json!({"locks": locks, "confidence": confidence, "alike": runs, "runs": runs, "option": "instance", "value": "web1"})
     };
@@ -36,8 +36,8 @@ fn unknown(likely: Option<(&str, usize)>) -> Value {
         "because": "the catalogue says that it is known only when the job runs", "line": 9});
     if let Some((name, runs)) = likely {
         node["likely"] =
-            told(json!([{"level": "node", "name": name, "mode": "exclusive", "units": 1}]), runs);
-        network["likely"] = told(json!([]), runs);
+            prediction(json!([{"level": "node", "name": name, "mode": "exclusive", "units": 1}]), runs);
+        network["likely"] = prediction(json!([]), runs);
     }
     json!([network, node])
 }

@@ -34,7 +34,7 @@ use crate::plan::Plan;
 use crate::rows::RowChange;
 use crate::show;
 use crate::tenants::{Tenants, Touched, is_sorted_anew};
-use crate::trace::Place;
+use crate::trace::Site;
 
 /// The state of the store, and of what happened outside of it, as derived from the commits.
 pub struct Checker {
@@ -46,12 +46,12 @@ pub struct Checker {
     retention: Duration,
     /// Whether clocks are wrong.
     skews: bool,
-    known: Mutex<Known>,
+    known: Mutex<CheckerState>,
 }
 
 /// Everything that the checker knows.
 #[derive(Default)]
-pub struct Known {
+pub struct CheckerState {
     /// The jobs' rows.
     pub jobs: BTreeMap<JobKey, JobRows>,
     /// The workers' rows, by type and id.
@@ -97,24 +97,24 @@ pub struct Known {
     pub filters: Option<Filters>,
 }
 
-impl Known {
+impl CheckerState {
     /// Where a worker runs or ran.
-    pub fn home(&self, worker: &str) -> Option<Place> {
-        self.homes.get(worker).map(|link| link.place)
+    pub fn home(&self, worker: &str) -> Option<Site> {
+        self.homes.get(worker).map(|link| link.site)
     }
 
-    /// Whether a row of a worker may be written at this place. Every node may write for an external worker.
-    fn speaks_for(&self, place: Place, worker: &str) -> bool {
+    /// Whether a row of a worker may be written at this site. Every node may write for an external worker.
+    fn speaks_for(&self, site: Site, worker: &str) -> bool {
         match self.externals.contains(worker) {
-            true => matches!(place, Place::Node(..)),
-            false => self.home(worker) == Some(place),
+            true => matches!(site, Site::Node(..)),
+            false => self.home(worker) == Some(site),
         }
     }
 
-    /// Whether a charge of `charger` may be written at this place: by the worker itself, or by the node that charges for
+    /// Whether a charge of `charger` may be written at this site: by the worker itself, or by the node that charges for
     /// external workers.
-    fn charges_for(&self, place: Place, charger: &str) -> bool {
-        self.home(charger) == Some(place) || charger == workers::node_contender(&place.to_string())
+    fn charges_for(&self, site: Site, charger: &str) -> bool {
+        self.home(charger) == Some(site) || charger == workers::node_contender(&site.to_string())
     }
 
     /// Whether a worker is a member.
@@ -127,7 +127,7 @@ impl Known {
     fn orphan(&mut self, commit: &Commit<'_>, joined: &JobKey) {
         let before = self.workers.keys().filter(|before| {
             let is_used = || self.claims.range((before.1.clone(), 0)..=(before.1.clone(), u64::MAX)).next();
-            before.0 == joined.0 && self.home(&before.1) == Some(commit.place) && is_used().is_none()
+            before.0 == joined.0 && self.home(&before.1) == Some(commit.site) && is_used().is_none()
         });
         for (_, id) in before.cloned().collect::<Vec<_>>() {
             self.homes.remove(&id);
@@ -173,7 +173,7 @@ fn touch<'a>(
 /// One commit, while it is checked.
 struct Commit<'a> {
     writer: &'a Writer,
-    place: Place,
+    site: Site,
     /// Whether each worker that this commit registers or removes was a member before.
     was_member: BTreeMap<JobKey, bool>,
     /// Jobs that this commit cancelled, or whose next run it cancelled, because of their dependencies.
@@ -191,7 +191,7 @@ impl Commit<'_> {
         self.writer.op.as_ref().is_some_and(|op| kinds.contains(&op.kind) && op.jobs.contains(job))
     }
 
-    fn was_member(&self, known: &Known, worker: &JobKey) -> bool {
+    fn was_member(&self, known: &CheckerState, worker: &JobKey) -> bool {
         self.was_member.get(worker).copied().unwrap_or_else(|| known.is_member(worker))
     }
 }
@@ -207,12 +207,12 @@ impl Checker {
             health_timeout: plan.health_timeout(),
             retention: plan.retention,
             skews: plan.skews,
-            known: Mutex::new(Known { locks, filters, ..Known::default() }),
+            known: Mutex::new(CheckerState { locks, filters, ..CheckerState::default() }),
         })
     }
 
     /// Runs `look` on what the checker knows.
-    pub fn known<T>(&self, look: impl FnOnce(&mut Known) -> T) -> T {
+    pub fn known<T>(&self, look: impl FnOnce(&mut CheckerState) -> T) -> T {
         look(&mut lock(&self.known))
     }
 
@@ -220,15 +220,15 @@ impl Checker {
     pub fn on_commit(&self, writer: &Writer, version: u64, changes: &[RowChange]) {
         let Some(link) = &writer.link else { return };
         let late = if writer.late { " late" } else { "" };
-        self.core.note_commit(link.place, format!("{version}{late}"), changes);
+        self.core.note_commit(link.site, format!("{version}{late}"), changes);
         if writer.late {
             self.core.count(|stats| stats.late += 1);
         }
         let (was_member, refused) = (BTreeMap::new(), BTreeSet::new());
         let now_us = self.core.elapsed_us();
-        let commit = Commit { writer, place: link.place, was_member, refused, now_us };
+        let commit = Commit { writer, site: link.site, was_member, refused, now_us };
         if let Err((invariant, story)) = self.check(commit, changes) {
-            self.core.violated(invariant, format!("in commit {version} of {}: {story}", link.place));
+            self.core.violated(invariant, format!("in commit {version} of {}: {story}", link.site));
         }
     }
 
@@ -243,15 +243,15 @@ impl Checker {
             let row = model::parse(&change.key);
             let row =
                 row.ok_or_else(|| ("every key is known", show::row(&change.key, change.new.as_ref())))?;
-            known.tenants.hear(&row, change, &mut touched_tenants)?;
+            known.tenants.observe(&row, change, &mut touched_tenants)?;
             let unreadable = |error| {
                 ("rows can be read", format!("{error}: {}", show::row(&change.key, change.new.as_ref())))
             };
             if let Some(locks) = &mut known.locks {
-                locks.hear(&row, change, &mut touched_locks).map_err(unreadable)?;
+                locks.observe(&row, change, &mut touched_locks).map_err(unreadable)?;
             }
             if let Some(filters) = &mut known.filters {
-                filters.hear(&row, change, commit.now_us).map_err(unreadable)?;
+                filters.observe(&row, change, commit.now_us).map_err(unreadable)?;
             }
             match row {
                 Row::Job(job) => {
@@ -332,7 +332,7 @@ impl Checker {
                 _ => {}
             }
         }
-        let speaks_for = |charger: &JobKey| known.charges_for(commit.place, &charger.1);
+        let speaks_for = |charger: &JobKey| known.charges_for(commit.site, &charger.1);
         let is_gone = |charger: &JobKey| !known.is_member(charger);
         let removes = commit.was_member.iter().any(|(worker, was)| *was && !known.is_member(worker));
         known.tenants.check(&touched_tenants, speaks_for, is_gone, removes)?;
@@ -347,8 +347,8 @@ impl Checker {
                 known.beats.insert((worker, new.claim), commit.now_us);
             }
         }
-        let Known { jobs, executions, dependencies, .. } = known;
-        commit.refused = dependencies.hear(&dependencies::Commit {
+        let CheckerState { jobs, executions, dependencies, .. } = known;
+        commit.refused = dependencies.observe(&dependencies::Commit {
             op: commit.writer.op.as_ref(),
             jobs: &touched_jobs,
             known: jobs,
@@ -364,7 +364,7 @@ impl Checker {
             let new = known.jobs[key].record.clone();
             let is_added = commit.is_client(&[OpKind::Add], key);
             let change = (old.as_ref(), new.as_ref());
-            known.clocks.hear(key, change, is_added, commit.clock_us(), commit.now_us)?;
+            known.clocks.observe(key, change, is_added, commit.clock_us(), commit.now_us)?;
             self.check_transition(known, &commit, key, old.as_ref(), new.as_ref())?;
         }
         if let Some(locks) = &mut known.locks {
@@ -386,7 +386,12 @@ impl Checker {
     }
 
     /// Checks the rows of a worker: it registers once, and leaves no row behind when it is gone.
-    fn check_worker(&self, known: &mut Known, commit: &Commit<'_>, worker: &JobKey) -> Result<(), Broken> {
+    fn check_worker(
+        &self,
+        known: &mut CheckerState,
+        commit: &Commit<'_>,
+        worker: &JobKey,
+    ) -> Result<(), Broken> {
         let was_member = commit.was_member(known, worker);
         let is_member = known.is_member(worker);
         let rows = known.workers[worker].clone();
@@ -398,7 +403,7 @@ impl Checker {
             ensure(is_new, "no worker's id is used twice", story)?;
             let row = model::worker(worker, &rows[&WorkerRow::Member]);
             let row = row.map_err(|error| ("rows can be read", format!("{error}: {}", story())))?;
-            let home = commit.writer.link.as_ref().expect("it has a place");
+            let home = commit.writer.link.as_ref().expect("it has a site");
             if row.external {
                 known.externals.insert(worker.1.clone());
             } else if commit.writer.late {
@@ -408,9 +413,9 @@ impl Checker {
                 known.homes.insert(worker.1.clone(), home.clone());
             }
         }
-        if was_member && !is_member && known.home(&worker.1) != Some(commit.place) {
+        if was_member && !is_member && known.home(&worker.1) != Some(commit.site) {
             self.core.count(|stats| stats.removals += 1);
-            self.core.note(commit.place, "removes", worker.1.clone());
+            self.core.note(commit.site, "removes", worker.1.clone());
             // The last fault may make a worker look dead for one more timeout.
             let calm_us = commit.now_us - self.core.calm_since_us();
             let lives = known.homes.get(&worker.1).is_some_and(|link| !link.is_dead() && !link.is_paused());
@@ -424,7 +429,7 @@ impl Checker {
         none(check::check_worker(&self.keys, worker, &rows))?;
         if !is_member && !rows.is_empty() {
             // Another process removes the worker. Its health row goes last.
-            let by_itself = known.home(&worker.1) == Some(commit.place);
+            let by_itself = known.home(&worker.1) == Some(commit.site);
             ensure(was_member || !by_itself, "a removed worker writes nothing", story)?;
         }
         if rows.is_empty() {
@@ -436,7 +441,7 @@ impl Checker {
     /// The state machine allows every change of a record, and its writer may make it.
     fn check_transition(
         &self,
-        known: &mut Known,
+        known: &mut CheckerState,
         commit: &Commit<'_>,
         key: &JobKey,
         old: Option<&Job>,
@@ -583,7 +588,7 @@ impl Checker {
     /// A pass takes a job out of the queue because of a filter, or of a bucket that has no room.
     fn check_filtered(
         &self,
-        known: &mut Known,
+        known: &mut CheckerState,
         commit: &Commit<'_>,
         key: &JobKey,
         old: &Job,
@@ -609,13 +614,13 @@ impl Checker {
         ensure(could_run && may && stays, "a job leaves the queue only for a filter or a bucket", story)
     }
 
-    fn count_end(&self, known: &mut Known, key: &JobKey) {
+    fn count_end(&self, known: &mut CheckerState, key: &JobKey) {
         *known.ends.entry(key.clone()).or_default() += 1;
         self.core.count(|stats| stats.ends += 1);
     }
 
     /// A claim is new, and a member gives it to itself.
-    fn check_claim(&self, known: &mut Known, commit: &Commit<'_>, new: &Job) -> Result<(), Broken> {
+    fn check_claim(&self, known: &mut CheckerState, commit: &Commit<'_>, new: &Job) -> Result<(), Broken> {
         let story = || format!("job {} is {}", new.id, in_words(Some(new)));
         let Some(Claim { worker, number }) = new.claim().cloned() else {
             return Err(("a running job has a claim", story()));
@@ -623,7 +628,7 @@ impl Checker {
         let holder = (new.job_type.clone(), worker.clone());
         let member = commit.was_member(known, &holder) && known.is_member(&holder);
         ensure(member, "only members claim jobs", story)?;
-        let at_home = known.speaks_for(commit.place, &worker);
+        let at_home = known.speaks_for(commit.site, &worker);
         ensure(at_home, "workers claim for themselves", story)?;
         ensure(!new.cancel_requested(), "a cancelled job never starts again", story)?;
         let job = (new.job_type.clone(), new.id.clone());
@@ -641,14 +646,14 @@ impl Checker {
     /// The job's own worker ends a claim while it is a member. Otherwise the claim ends with the membership of its worker.
     fn check_release(
         &self,
-        known: &mut Known,
+        known: &mut CheckerState,
         commit: &Commit<'_>,
         old: &Job,
         new: Option<&Job>,
     ) -> Result<(), Broken> {
         let story = || format!("job {}\n  was {}\n  is  {}", old.id, in_words(Some(old)), in_words(new));
         let holder = known.holder(old).ok_or_else(|| ("a running job has a claim", story()))?;
-        let at_home = known.speaks_for(commit.place, &holder.1);
+        let at_home = known.speaks_for(commit.site, &holder.1);
         let ended = at_home && commit.was_member(known, &holder) && known.is_member(&holder);
         let removed = !known.is_member(&holder);
         ensure(ended || removed, "only its worker, or the remover of its worker, ends a run", story)?;
@@ -741,32 +746,32 @@ impl Checker {
     }
 
     /// Notes that a handler starts a run. Returns how often the job ran before.
-    pub fn on_run(&self, place: Place, job: &Job) -> usize {
+    pub fn on_run(&self, site: Site, job: &Job) -> usize {
         let claim = job.claim().cloned().expect("a claimed job has a claim");
         let key = (job.job_type.clone(), job.id.clone());
-        self.core.note(place, "runs", format!("{} {} {}", key.0, key.1, claim.number));
+        self.core.note(site, "runs", format!("{} {} {}", key.0, key.1, claim.number));
         self.core.count(|stats| stats.runs += 1);
         let known = &mut *lock(&self.known);
         let claim = (claim.worker, claim.number);
         let given = known.claims.get(&claim).is_some_and(|(job, _)| *job == key);
         if !given {
-            self.core.violated("only claimed jobs run", format!("{key:?} under {claim:?} at {place}"));
+            self.core.violated("only claimed jobs run", format!("{key:?} under {claim:?} at {site}"));
         }
         let begun_us = self.core.elapsed_us();
         let runs = known.runs.entry(key.clone()).or_default();
         *runs += 1;
         let before_this = *runs - 1;
-        let run = Execution { place, job: key, begun_us, done_us: begun_us, did: Did::Runs };
+        let run = Execution { site, job: key, begun_us, done_us: begun_us, did: Did::Runs };
         if let Some(before) = known.executions.insert(claim.clone(), run) {
             self.core
-                .violated("a claim is executed once", format!("{claim:?} at {place}, before: {before:?}"));
+                .violated("a claim is executed once", format!("{claim:?} at {site}, before: {before:?}"));
         }
         before_this
     }
 
     /// Notes what a handler did in its run.
-    pub fn on_done(&self, place: Place, claim: &Claim, did: Did) {
-        self.core.note(place, "ends", format!("{} {did:?}", claim.number));
+    pub fn on_done(&self, site: Site, claim: &Claim, did: Did) {
+        self.core.note(site, "ends", format!("{} {did:?}", claim.number));
         let known = &mut *lock(&self.known);
         if let Some(run) = known.executions.get_mut(&(claim.worker.clone(), claim.number)) {
             (run.did, run.done_us) = (did, self.core.elapsed_us());
@@ -784,7 +789,7 @@ impl Checker {
     }
 
     /// Checks that a run that learns of its lock has it. This must hold while its claim holds the job.
-    pub fn on_granted(&self, place: Place, job: &Job, claim: &Claim, lock: &LockAt) {
+    pub fn on_granted(&self, site: Site, job: &Job, claim: &Claim, lock: &LockAt) {
         let key = (job.job_type.clone(), job.id.clone());
         let wrong = self.known(|known| {
             let record = known.jobs.get(&key)?.record.as_ref()?;
@@ -792,7 +797,7 @@ impl Checker {
             (record.claim() == Some(claim) && !holds).then(|| in_words(Some(record)))
         });
         if let Some(record) = wrong {
-            let story = format!("{key:?} was told at {place} that it has {lock}, and is {record}");
+            let story = format!("{key:?} was told at {site} that it has {lock}, and is {record}");
             self.core.violated("acknowledged changes are in the store", story);
         }
     }
@@ -812,26 +817,24 @@ impl Checker {
     }
 
     /// Checks an acknowledged end: an external worker has learned that the end of its run is recorded.
-    pub fn on_acknowledged_end(&self, place: Place, claim: &Claim) {
+    pub fn on_acknowledged_end(&self, site: Site, claim: &Claim) {
         let recorded = lock(&self.known).recorded.contains(&(claim.worker.clone(), claim.number));
         if !recorded {
-            self.core.violated(
-                "acknowledged changes are in the store",
-                format!("the end of {claim:?} at {place}"),
-            );
+            self.core
+                .violated("acknowledged changes are in the store", format!("the end of {claim:?} at {site}"));
         }
     }
 
     /// Checks a refused end, after an external worker has learned of it. The refusal is wrong while the worker is a member
     /// and its claim holds the job, or was the last claim to end it.
-    pub fn on_refused_end(&self, place: Place, job: &Job, claim: &Claim) {
+    pub fn on_refused_end(&self, site: Site, job: &Job, claim: &Claim) {
         let known = &*lock(&self.known);
         let record =
             known.jobs.get(&(job.job_type.clone(), job.id.clone())).and_then(|rows| rows.record.as_ref());
         let holds =
             record.is_some_and(|job| job.claim() == Some(claim) || job.ended_claim.as_ref() == Some(claim));
         if holds && known.is_member(&(job.job_type.clone(), claim.worker.clone())) {
-            let story = format!("{claim:?} at {place}, but the job is {}", in_words(record));
+            let story = format!("{claim:?} at {site}, but the job is {}", in_words(record));
             self.core.violated("an end that is sent again is acknowledged again", story);
         }
     }
@@ -883,7 +886,7 @@ impl Checker {
     }
 
     /// Checks the rows of a job: it is in the one place that its record names, and no row lacks its job.
-    fn check_places(&self, known: &Known, key: &JobKey) -> Result<(), Broken> {
+    fn check_places(&self, known: &CheckerState, key: &JobKey) -> Result<(), Broken> {
         let rows = &known.jobs[key];
         none(check::check_job(&self.keys, key, rows, |worker| known.workers.contains_key(worker))).map_err(
             |(invariant, story)| (invariant, format!("{story}\n  {}", in_words(rows.record.as_ref()))),
@@ -930,7 +933,7 @@ pub(crate) fn none(findings: Vec<Finding>) -> Result<(), Broken> {
 
 /// Only the holder of a claim reports, and only clients request a stop.
 fn check_report(
-    known: &Known,
+    known: &CheckerState,
     commit: &Commit<'_>,
     job: &JobKey,
     worker: &str,
@@ -946,7 +949,7 @@ fn check_report(
     if old.deadline != new.deadline {
         // A node has checked the deadline, and will check it again later.
         let same = old.updated_us == new.updated_us && old.cancel_requested == new.cancel_requested;
-        let by_node = matches!(commit.place, Place::Node(..)) && commit.writer.op.is_none();
+        let by_node = matches!(commit.site, Site::Node(..)) && commit.writer.op.is_none();
         return ensure(same && by_node, "nodes move deadlines, and nothing else with them", story);
     }
     if old.cancel_requested != new.cancel_requested {
@@ -956,7 +959,7 @@ fn check_report(
     if commit.writer.op.is_some() {
         return Ok(());
     }
-    let holds = known.speaks_for(commit.place, worker)
+    let holds = known.speaks_for(commit.site, worker)
         && commit.was_member(known, &holder)
         && known.is_member(&holder);
     ensure(holds, "only the holder of a claim reports", story)

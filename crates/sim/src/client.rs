@@ -18,7 +18,7 @@ use crate::link::{Link, SimRuntime};
 use crate::node::Setting;
 use crate::rng::SeededRng;
 use crate::script::Script;
-use crate::trace::Place;
+use crate::trace::Site;
 use crate::world::JUMP_MS;
 
 /// Jobs of the flood run up to this long, so that many run when their worker dies.
@@ -73,7 +73,7 @@ impl Client {
     /// A client.
     pub fn new(setting: &Arc<Setting>, number: u32) -> Self {
         let core = &setting.core;
-        let link = Link::new(core, Place::Client(number), setting.plan.rates, 0, 0);
+        let link = Link::new(core, Site::Client(number), setting.plan.rates, 0, 0);
         let store = open(setting, &link);
         let runtime = store.runtime().clone();
         let rng = core.rng.fork(3);
@@ -159,10 +159,10 @@ impl Client {
     async fn set_clock(&mut self) {
         let by_us = i64::try_from(self.rng.below(JUMP_MS) * 1_000).expect("a few hours");
         let by_us = if self.rng.chance(500) { by_us } else { -by_us };
-        self.tell("sets its clock", by_us.to_string());
+        self.note("sets its clock", by_us.to_string());
         self.link.shift_clock(by_us);
         if self.rng.chance(500) {
-            self.tell("starts anew", String::new());
+            self.note("starts anew", String::new());
             self.store = open(&self.setting, &self.link);
             self.runtime = self.store.runtime().clone();
             self.keep_time().await;
@@ -268,7 +268,7 @@ impl Client {
         once: bool,
     ) {
         let what = new.iter().map(|((_, id), script)| format!("{id} [{script}]")).collect::<Vec<_>>();
-        self.tell("adds", what.join(", "));
+        self.note("adds", what.join(", "));
         for (key, script) in &new {
             let endless = self.jobs.entry(key.clone()).or_default();
             *endless |= script.is_endless();
@@ -301,7 +301,7 @@ impl Client {
             })
             .collect();
         for job in jobs.iter().filter(|job| !job.after.is_empty()) {
-            self.tell("lets wait", format!("{} for {:?}", job.id, job.after));
+            self.note("lets wait", format!("{} for {:?}", job.id, job.after));
         }
         self.link.set_op(Some(Op { kind: OpKind::Add, jobs: keys.clone(), new: jobs.clone(), once }));
         let before = self.setting.checker.known(|known| known.accepted(&keys));
@@ -324,7 +324,7 @@ impl Client {
             Ok(added) => format!("{added:?}"),
             Err(error) => error.to_string(),
         };
-        self.tell("was told", told);
+        self.note("was told", told);
         let Ok(added) = added else { return };
         let after = self.setting.checker.known(|known| known.accepted(&keys));
         for (n, added) in added.into_iter().enumerate() {
@@ -333,14 +333,14 @@ impl Client {
                 _ => after[n] > before[n],
             };
             if !is_true {
-                let story = format!("{:?} was told of {:?}: {added:?}", self.link.place, keys[n]);
+                let story = format!("{:?} was told of {:?}: {added:?}", self.link.site, keys[n]);
                 self.setting.core.violated("acknowledged changes are in the store", story);
             }
         }
     }
 
     async fn cancel(&mut self, key: &JobKey) {
-        self.tell("cancels", key.1.clone());
+        self.note("cancels", key.1.clone());
         self.link.set_op(Some(Op::of(OpKind::Cancel, key)));
         let (runtime, space) = (&self.runtime, &self.keys);
         let cancelled = self
@@ -348,7 +348,7 @@ impl Client {
             .transact(|tx| async move { jobs::cancel(&tx, space, &key.0, &key.1, runtime.now_us()).await })
             .await;
         let told = cancelled.as_ref().map_or_else(|error| error.to_string(), |told| format!("{told:?}"));
-        self.tell("was told", told);
+        self.note("was told", told);
         if let Ok(jobs::Cancelled::Now) = cancelled {
             let state =
                 self.setting.checker.known(|known| Some(known.jobs.get(key)?.record.as_ref()?.state()));
@@ -361,16 +361,16 @@ impl Client {
     }
 
     async fn restart(&mut self, key: &JobKey) {
-        self.tell("restarts", key.1.clone());
+        self.note("restarts", key.1.clone());
         self.link.set_op(Some(Op::of(OpKind::Restart, key)));
         let space = &self.keys;
         let done =
             self.store.transact(|tx| async move { jobs::restart(&tx, space, &key.0, &key.1).await }).await;
-        self.tell("was told", done.map_or_else(|error| error.to_string(), |()| "done".to_owned()));
+        self.note("was told", done.map_or_else(|error| error.to_string(), |()| "done".to_owned()));
     }
 
     async fn retry(&mut self, key: &JobKey) {
-        self.tell("retries", key.1.clone());
+        self.note("retries", key.1.clone());
         self.link.set_op(Some(Op::of(OpKind::Retry, key)));
         let (runtime, space) = (&self.runtime, &self.keys);
         let done = self
@@ -378,13 +378,13 @@ impl Client {
             .transact(|tx| async move { jobs::retry(&tx, space, &key.0, &key.1, runtime.now_us()).await })
             .await;
         let told = done.map_or_else(|error| error.to_string(), |told| format!("{told:?}"));
-        self.tell("was told", told);
+        self.note("was told", told);
     }
 
     async fn set_class(&mut self, key: &JobKey) {
         let Some(plan) = &self.setting.plan.eligibility else { return };
         let class = plan.class(&self.rng);
-        self.tell("sets the class of", format!("{} to {class}", key.1));
+        self.note("sets the class of", format!("{} to {class}", key.1));
         self.link.set_op(Some(Op::of(OpKind::SetClass, key)));
         let space = &self.keys;
         let done = self
@@ -392,7 +392,7 @@ impl Client {
             .transact(|tx| async move { jobs::set_class(&tx, space, &key.0, &key.1, class).await })
             .await;
         let told = done.as_ref().map_or_else(|error| error.to_string(), |told| format!("{told:?}"));
-        self.tell("was told", told);
+        self.note("was told", told);
         let is = self.setting.checker.known(|known| Some(known.jobs.get(key)?.record.as_ref()?.class));
         // It may have ended and be gone by now.
         if matches!(done, Ok(jobs::Classed::Set(_))) && is.is_some_and(|is| is != class) {
@@ -414,31 +414,31 @@ impl Client {
         let tenant = setting.plan.tenant(&self.rng);
         let now_us = self.runtime.now_us();
         let rule = eligibility.filter(&self.rng, &setting.plan.job_types(), &tenant, now_us);
-        self.tell("filters", format!("{rule:?}"));
+        self.note("filters", format!("{rule:?}"));
         self.link.set_op(Some(Op::of_filters()));
         let (space, rule) = (&self.keys, &rule);
         let done = self.store.transact(|tx| async move { filters::put(&tx, space, rule).await }).await;
-        self.tell("was told", done.map_or_else(|error| error.to_string(), |()| "done".to_owned()));
+        self.note("was told", done.map_or_else(|error| error.to_string(), |()| "done".to_owned()));
     }
 
     async fn remove_filter(&mut self, name: &str) {
-        self.tell("removes filter", name.to_owned());
+        self.note("removes filter", name.to_owned());
         self.link.set_op(Some(Op::of_filters()));
         let space = &self.keys;
         let done = self.store.transact(|tx| async move { filters::remove(&tx, space, name).await }).await;
-        self.tell("was told", done.map_or_else(|error| error.to_string(), |is| is.to_string()));
+        self.note("was told", done.map_or_else(|error| error.to_string(), |is| is.to_string()));
     }
 
     async fn remove(&mut self, key: &JobKey) {
-        self.tell("removes", key.1.clone());
+        self.note("removes", key.1.clone());
         self.link.set_op(Some(Op::of(OpKind::Remove, key)));
         let space = &self.keys;
         let done =
             self.store.transact(|tx| async move { jobs::remove(&tx, space, &key.0, &key.1).await }).await;
-        self.tell("was told", done.map_or_else(|error| error.to_string(), |()| "done".to_owned()));
+        self.note("was told", done.map_or_else(|error| error.to_string(), |()| "done".to_owned()));
     }
 
-    fn tell(&self, what: &'static str, text: String) {
-        self.setting.core.note(self.link.place, what, text);
+    fn note(&self, what: &'static str, text: String) {
+        self.setting.core.note(self.link.site, what, text);
     }
 }

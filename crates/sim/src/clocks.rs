@@ -34,7 +34,7 @@ fn waits_for_time(job: &Job) -> bool {
 
 impl Clocks {
     /// Checks a change of a record. `clock_us` is the clock of its writer.
-    pub(crate) fn hear(
+    pub(crate) fn observe(
         &mut self,
         key: &JobKey,
         (old, new): (Option<&Job>, Option<&Job>),

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::rng::SeededRng;
 use crate::rows::RowChange;
-use crate::trace::{Event, Place, Trace, written};
+use crate::trace::{Event, Site, Trace, written};
 
 /// When the world begins, in µs since the epoch. The value is arbitrary.
 pub const EPOCH_US: i64 = 1_700_000_000_000_000;
@@ -189,15 +189,15 @@ impl Core {
     }
 
     /// Notes an event.
-    pub fn note(&self, place: Place, what: &'static str, text: impl Into<String>) {
-        let event = Event { at_us: self.elapsed_us(), place, what, text: text.into(), rows: Vec::new() };
+    pub fn note(&self, site: Site, what: &'static str, text: impl Into<String>) {
+        let event = Event { at_us: self.elapsed_us(), site, what, text: text.into(), rows: Vec::new() };
         lock(&self.trace).note(event);
     }
 
     /// Notes a commit.
-    pub fn note_commit(&self, place: Place, text: String, changes: &[RowChange]) {
+    pub fn note_commit(&self, site: Site, text: String, changes: &[RowChange]) {
         self.count(|stats| stats.commits += 1);
-        let event = Event { at_us: self.elapsed_us(), place, what: "commits", text, rows: written(changes) };
+        let event = Event { at_us: self.elapsed_us(), site, what: "commits", text, rows: written(changes) };
         lock(&self.trace).note(event);
     }
 

@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use turnwise_policy::eligibility::dependencies::{Otherwise, Outcome};
+use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
 use turnwise_queue::{Job, State, Then};
 
 use crate::check::{Broken, ensure, in_words};
@@ -29,7 +29,7 @@ pub struct Dependencies {
 
 /// One dependency of one job.
 struct Wait {
-    accepted: Vec<Outcome>,
+    accepted: Vec<DependencyEnd>,
     otherwise: Otherwise,
     end: Option<End>,
     /// Whether the job has learned of the end.
@@ -40,17 +40,17 @@ struct Wait {
 /// worker.
 #[derive(Clone)]
 struct End {
-    outcomes: BTreeSet<Outcome>,
+    outcomes: BTreeSet<DependencyEnd>,
     at_us: i64,
 }
 
 impl Wait {
-    fn is_freed_by(&self, outcome: Outcome) -> bool {
-        let is_accepted = outcome != Outcome::Removed && self.accepted.contains(&outcome);
+    fn is_freed_by(&self, outcome: DependencyEnd) -> bool {
+        let is_accepted = outcome != DependencyEnd::Removed && self.accepted.contains(&outcome);
         is_accepted || self.otherwise == Otherwise::Free
     }
 
-    fn any(&self, does: impl Fn(Outcome) -> bool) -> bool {
+    fn any(&self, does: impl Fn(DependencyEnd) -> bool) -> bool {
         self.end.as_ref().is_some_and(|end| end.outcomes.iter().any(|outcome| does(*outcome)))
     }
 
@@ -83,7 +83,7 @@ impl Commit<'_> {
     }
 
     /// How a job has ended in this commit, if it has.
-    fn outcomes(&self, key: &JobKey, old: Option<&Job>) -> Option<BTreeSet<Outcome>> {
+    fn outcomes(&self, key: &JobKey, old: Option<&Job>) -> Option<BTreeSet<DependencyEnd>> {
         if old.is_some_and(|old| old.state().is_final()) {
             return None;
         }
@@ -91,14 +91,14 @@ impl Commit<'_> {
             (_, Some(new)) => Some(BTreeSet::from([final_outcome(new.state())?])),
             (None, None) => None,
             (Some(old), None) => {
-                let mut outcomes = BTreeSet::from([Outcome::Removed]);
+                let mut outcomes = BTreeSet::from([DependencyEnd::Removed]);
                 let claim = old.claim().map(|claim| (claim.worker.clone(), claim.number));
                 if let Some(claim) = claim {
                     // The run ended after the removal was requested: by itself, or stopped because of the request.
-                    outcomes.insert(Outcome::Cancelled);
+                    outcomes.insert(DependencyEnd::Cancelled);
                     outcomes.extend(match self.executions.get(&claim).map(|run| &run.did) {
-                        Some(Did::Completed) => Some(Outcome::Completed),
-                        Some(Did::Failed | Did::Crashed) => Some(Outcome::Failed),
+                        Some(Did::Completed) => Some(DependencyEnd::Completed),
+                        Some(Did::Failed | Did::Crashed) => Some(DependencyEnd::Failed),
                         _ => None,
                     });
                 }
@@ -108,11 +108,11 @@ impl Commit<'_> {
     }
 }
 
-fn final_outcome(state: State) -> Option<Outcome> {
+fn final_outcome(state: State) -> Option<DependencyEnd> {
     match state {
-        State::Completed => Some(Outcome::Completed),
-        State::Failed => Some(Outcome::Failed),
-        State::Cancelled => Some(Outcome::Cancelled),
+        State::Completed => Some(DependencyEnd::Completed),
+        State::Failed => Some(DependencyEnd::Failed),
+        State::Cancelled => Some(DependencyEnd::Cancelled),
         _ => None,
     }
 }
@@ -121,7 +121,7 @@ const EARLY: &str = "a job starts only after all that it waits for";
 
 impl Dependencies {
     /// Checks a commit. Returns the jobs that it cancelled, or whose next run it cancelled, because of a dependency.
-    pub fn hear(&mut self, commit: &Commit<'_>) -> Result<BTreeSet<JobKey>, Broken> {
+    pub fn observe(&mut self, commit: &Commit<'_>) -> Result<BTreeSet<JobKey>, Broken> {
         for (key, old) in commit.jobs {
             let Some(outcomes) = commit.outcomes(key, old.as_ref()) else { continue };
             let end = End { outcomes, at_us: commit.now_us };

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use turnwise_policy::eligibility::dependencies::{Otherwise, Outcome};
+use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
 use turnwise_policy::eligibility::filters::{Action, Rule};
 use turnwise_queue::{After, Job};
 
@@ -17,7 +17,7 @@ use crate::rng::SeededRng;
 const MOST_AFTER: u64 = 3;
 
 /// The ends that jobs accept.
-const ENDS: [Outcome; 3] = [Outcome::Completed, Outcome::Failed, Outcome::Cancelled];
+const ENDS: [DependencyEnd; 3] = [DependencyEnd::Completed, DependencyEnd::Failed, DependencyEnd::Cancelled];
 
 /// The names of filters, and of buckets.
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -143,9 +143,9 @@ impl EligibilityPlan {
 
 /// A dependency that accepts a random set of ends.
 fn wait_for(rng: &SeededRng, (job_type, id): JobKey) -> After {
-    let mut accepted: Vec<Outcome> = ENDS.into_iter().filter(|_| rng.chance(500)).collect();
+    let mut accepted: Vec<DependencyEnd> = ENDS.into_iter().filter(|_| rng.chance(500)).collect();
     if accepted.is_empty() {
-        accepted.push(Outcome::Completed);
+        accepted.push(DependencyEnd::Completed);
     }
     let otherwise = *rng.choose(&[Otherwise::Cancel, Otherwise::Free]);
     After { job_type, id, accepted, otherwise }

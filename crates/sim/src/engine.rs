@@ -13,7 +13,7 @@ use turnwise_store::{
 
 use crate::ledger::Op;
 use crate::link::{EARLY_WATCH_MS, LATE_MS, Link, TIMEOUT_MS};
-use crate::store::{Held, SimStore};
+use crate::store::{SimStore, VersionLease};
 
 /// The process that made a commit.
 #[derive(Clone)]
@@ -72,9 +72,9 @@ impl Engine for SimEngine {
 
     async fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
         request(self.link.as_ref()).await?;
-        let held = Arc::new(self.store.hold());
+        let lease = Arc::new(self.store.lease());
         answer(self.link.as_ref()).await;
-        Ok(Arc::new(SimSnapshot { held, link: self.link.clone() }))
+        Ok(Arc::new(SimSnapshot { lease, link: self.link.clone() }))
     }
 
     async fn watch(&self, key: Bytes, seen: Option<Bytes>) -> Result<Watch> {
@@ -99,7 +99,7 @@ impl Engine for SimEngine {
 }
 
 struct SimSnapshot {
-    held: Arc<Held<Writer>>,
+    lease: Arc<VersionLease<Writer>>,
     link: Option<Arc<Link>>,
 }
 
@@ -107,21 +107,21 @@ struct SimSnapshot {
 impl Snapshot for SimSnapshot {
     async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         request(self.link.as_ref()).await?;
-        let value = self.held.get(key)?;
+        let value = self.lease.get(key)?;
         answer(self.link.as_ref()).await;
         Ok(value)
     }
 
     async fn range(&self, read: &RangeRead) -> Result<Vec<KeyValue>> {
         request(self.link.as_ref()).await?;
-        let rows = self.held.range(read)?;
+        let rows = self.lease.range(read)?;
         answer(self.link.as_ref()).await;
         Ok(rows)
     }
 
     async fn commit(&self, changes: Changes) -> Result<Versionstamp> {
         let Some(link) = &self.link else {
-            return self.held.commit(&changes, &Writer { link: None, op: None, late: false });
+            return self.lease.commit(&changes, &Writer { link: None, op: None, late: false });
         };
         link.core.request().await;
         link.gate().await;
@@ -138,7 +138,7 @@ impl Snapshot for SimSnapshot {
             _ => {}
         }
         if let Err(error) = &result {
-            link.core.note(link.place, "is told", error.to_string());
+            link.core.note(link.site, "is told", error.to_string());
         }
         result
     }
@@ -154,16 +154,16 @@ impl SimSnapshot {
         if link.goes_wrong(link.rates.unknown) {
             if link.rng.chance(link.rates.late) {
                 // The commit is still in flight, and later operations of its process may overtake it.
-                let (held, delay) = (self.held.clone(), link.rng.ms(0, LATE_MS));
+                let (lease, delay) = (self.lease.clone(), link.rng.ms(0, LATE_MS));
                 let writer = Writer { late: true, ..writer };
                 link.core.disturb(delay);
                 tokio::spawn(async move {
                     sleep(delay).await;
-                    let _ = held.commit(&changes, &writer);
+                    let _ = lease.commit(&changes, &writer);
                 });
             } else if link.rng.chance(700) {
                 // The commit took effect. Otherwise, it never arrived.
-                let _ = self.held.commit(&changes, &writer);
+                let _ = self.lease.commit(&changes, &writer);
             }
             // Some connections break immediately, others only after a timeout.
             if link.rng.chance(300) {
@@ -171,12 +171,12 @@ impl SimSnapshot {
             }
             return unknown();
         }
-        let Some(latency) = link.latency() else { return self.held.commit(&changes, &writer) };
+        let Some(latency) = link.latency() else { return self.lease.commit(&changes, &writer) };
         // The store handles what was sent, even if its sender is gone.
-        let (held, (tell, told)) = (self.held.clone(), oneshot::channel());
+        let (lease, (tell, told)) = (self.lease.clone(), oneshot::channel());
         tokio::spawn(async move {
             sleep(latency).await;
-            let _ = tell.send(held.commit(&changes, &writer));
+            let _ = tell.send(lease.commit(&changes, &writer));
         });
         told.await.unwrap_or_else(|_| unknown())
     }

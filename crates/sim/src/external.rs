@@ -33,7 +33,7 @@ use crate::locking::{self, Asks};
 use crate::node::{Server, Setting};
 use crate::plan::EXTERNAL;
 use crate::script::{Said, SimHandler};
-use crate::trace::Place;
+use crate::trace::Site;
 
 /// Jobs that an external worker runs at the same time.
 pub const SLOTS: usize = 3;
@@ -51,7 +51,7 @@ pub const LONG_OVERDUE: Duration = Duration::from_secs(30);
 /// How long after a run its locks are given back again. By then, most retried jobs run again.
 const LATE: Duration = Duration::from_secs(2);
 
-/// A place where external workers run, one after the other.
+/// A site where external workers run, one after the other.
 pub struct Actor {
     number: u32,
     lives: u32,
@@ -93,7 +93,7 @@ impl Life {
 }
 
 impl Actor {
-    /// A place without a process.
+    /// A site without a process.
     pub fn new(number: u32) -> Self {
         Actor { number, lives: 0, life: None }
     }
@@ -101,10 +101,10 @@ impl Actor {
     /// Starts a process, in place of any earlier one.
     pub fn start(&mut self, setting: &Arc<Setting>) {
         self.lives += 1;
-        let place = Place::External(self.number, self.lives);
-        setting.core.note(place, "starts", "");
+        let site = Site::External(self.number, self.lives);
+        setting.core.note(site, "starts", "");
         setting.core.disturb(Duration::ZERO);
-        let link = Link::new(&setting.core, place, setting.plan.rates, 0, 0);
+        let link = Link::new(&setting.core, site, setting.plan.rates, 0, 0);
         let (stop, stopped) = oneshot::channel();
         let me = Arc::new(Me {
             setting: setting.clone(),
@@ -196,16 +196,16 @@ impl Me {
                 self.runtime.sleep(RETRY).await;
                 continue;
             };
-            self.tell("is a member", &worker.id);
+            self.note("is a member", &worker.id);
             self.setting.checker.moves_in(&worker.id, &self.link);
             self.link.core.disturb(Duration::ZERO);
             match self.clone().work(&worker.id, &mut stopped).await {
                 End::Expired => {
-                    self.tell("is no member", &worker.id);
+                    self.note("is no member", &worker.id);
                     self.setting.checker.moves_out(&worker.id, false);
                 }
                 End::Asked => {
-                    self.tell("leaves", &worker.id);
+                    self.note("leaves", &worker.id);
                     self.setting.checker.moves_out(&worker.id, true);
                     loop {
                         let id = worker.id.clone();
@@ -217,15 +217,15 @@ impl Me {
                         }
                         self.runtime.sleep(RETRY).await;
                     }
-                    self.tell("has left", &worker.id);
+                    self.note("has left", &worker.id);
                     return self.link.kill();
                 }
             }
         }
     }
 
-    fn tell(&self, what: &'static str, text: &str) {
-        self.link.core.note(self.link.place, what, text);
+    fn note(&self, what: &'static str, text: &str) {
+        self.link.core.note(self.link.site, what, text);
     }
 
     /// Works as one registered worker.
@@ -348,13 +348,13 @@ impl Me {
             match self.end(&worker, &id, claim, &did).await {
                 Reply::Done(()) => {
                     let claim = Claim { worker, number: claim };
-                    self.setting.checker.on_acknowledged_end(self.link.place, &claim);
+                    self.setting.checker.on_acknowledged_end(self.link.site, &claim);
                     tokio::spawn(self.tidy_up(job, claim.clone()));
                     return claim.number;
                 }
                 Reply::Halt => {
                     let claim = Claim { worker, number: claim };
-                    self.setting.checker.on_refused_end(self.link.place, &job, &claim);
+                    self.setting.checker.on_refused_end(self.link.site, &job, &claim);
                     tokio::spawn(self.tidy_up(job, claim.clone()));
                     return claim.number;
                 }
@@ -374,7 +374,7 @@ impl Me {
         self.runtime.sleep(LATE).await;
         let id = job.id;
         let story = format!("{id} {} of {}", claim.number, claim.worker);
-        self.tell("tidies up", &story);
+        self.note("tidies up", &story);
         let unlock = |external: External, _| async move {
             external.unlock(RunKey::new(EXTERNAL, &id, &claim), &spots).await
         };

@@ -58,7 +58,7 @@ impl Filters {
     ///
     /// # Errors
     /// If the row is a filter that cannot be read.
-    pub fn hear(&mut self, row: &Row, change: &RowChange, now_us: i64) -> Result<(), serde_json::Error> {
+    pub fn observe(&mut self, row: &Row, change: &RowChange, now_us: i64) -> Result<(), serde_json::Error> {
         let Row::Filter(name) = row else { return Ok(()) };
         match &change.new {
             Some(value) => {

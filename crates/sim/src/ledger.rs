@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use turnwise_queue::NewJob;
 
-use crate::trace::Place;
+use crate::trace::Site;
 
 /// A job's type and id.
 pub type JobKey = (String, String);
@@ -77,8 +77,8 @@ pub enum Did {
 /// One run of a handler.
 #[derive(Debug, Clone)]
 pub struct Execution {
-    /// The place where it ran.
-    pub place: Place,
+    /// The site where it ran.
+    pub site: Site,
     /// The job.
     pub job: JobKey,
     /// When it began, in µs since the world began.

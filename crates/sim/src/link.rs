@@ -15,7 +15,7 @@ use turnwise_store::{Clock, Error, Result, Runtime};
 use crate::core::{Core, lock};
 use crate::ledger::Op;
 use crate::rng::SeededRng;
-use crate::trace::Place;
+use crate::trace::Site;
 
 /// The rates of faults on the way to the store while faults happen, each in permille of the operations.
 #[derive(Debug, Clone, Copy, Default)]
@@ -54,8 +54,8 @@ pub const TIMEOUT_MS: u64 = 5_000;
 pub struct Link {
     /// The world.
     pub core: Arc<Core>,
-    /// The place of the process.
-    pub place: Place,
+    /// The site of the process.
+    pub site: Site,
     /// The rates of faults.
     pub rates: Rates,
     /// Random numbers for faults.
@@ -75,10 +75,10 @@ pub struct Link {
 
 impl Link {
     /// A new process's view.
-    pub fn new(core: &Arc<Core>, place: Place, rates: Rates, skew_us: i64, drift_ppm: i64) -> Arc<Self> {
+    pub fn new(core: &Arc<Core>, site: Site, rates: Rates, skew_us: i64, drift_ppm: i64) -> Arc<Self> {
         Arc::new(Link {
             core: core.clone(),
-            place,
+            site,
             rates,
             rng: core.rng.fork(1),
             inner_rng: core.rng.fork(2),

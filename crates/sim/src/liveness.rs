@@ -13,7 +13,7 @@ use turnwise_queue::State;
 use turnwise_queue::deadlines::Timeouts;
 use turnwise_worker::Membership;
 
-use crate::check::{Known, in_words, is_kept};
+use crate::check::{CheckerState, in_words, is_kept};
 use crate::core::{Violation, lock};
 use crate::external::{self, LONG_OVERDUE, Life};
 use crate::ledger::{ClaimKey, Did, JobKey};
@@ -21,7 +21,7 @@ use crate::link::Link;
 use crate::model::{self, WorkerRow};
 use crate::node::{Process, Setting};
 use crate::plan::{EXTERNAL, STARTUP_JITTER};
-use crate::trace::Place;
+use crate::trace::Site;
 
 /// The tolerance of each deadline: a few transactions with their retries, and the longest time between two heartbeats.
 pub const SLACK: Duration = Duration::from_secs(5);
@@ -43,60 +43,60 @@ pub fn calm(setting: &Setting) -> Duration {
 }
 
 /// Checks every promise, at the end of a calm.
-pub fn check(look: &Look<'_>) -> Result<(), Violation> {
-    look.workers()?;
-    look.jobs()?;
-    look.executions()?;
-    look.heard()
+pub fn check(inspection: &Inspection<'_>) -> Result<(), Violation> {
+    inspection.workers()?;
+    inspection.jobs()?;
+    inspection.executions()?;
+    inspection.subscribers()
 }
 
 /// Checks that jobs start if they can, in the middle of a calm.
-pub fn check_starts(look: &Look<'_>) -> Result<(), Violation> {
-    look.starts()
+pub fn check_starts(inspection: &Inspection<'_>) -> Result<(), Violation> {
+    inspection.starts()
 }
 
 /// Checks that no run exceeds its time.
-pub fn check_runs(look: &Look<'_>) -> Result<(), Violation> {
-    look.overdue()
+pub fn check_runs(inspection: &Inspection<'_>) -> Result<(), Violation> {
+    inspection.overdue()
 }
 
 /// Runs a check on a world with these live `processes` and `lives`. Skips it if no node is well.
-pub fn look(
+pub fn inspect(
     setting: &Setting,
     processes: &[&Process],
     lives: &[&Life],
-    check: impl Fn(&Look<'_>) -> Result<(), Violation>,
+    check: impl Fn(&Inspection<'_>) -> Result<(), Violation>,
 ) -> Result<(), Violation> {
-    let mut places = BTreeMap::new();
+    let mut sites = BTreeMap::new();
     for process in processes {
         let works = process.is_booted() && !process.is_leaving();
-        places.insert(process.link.place, (works, process.link.clone()));
+        sites.insert(process.link.site, (works, process.link.clone()));
     }
     for life in lives {
-        places.insert(life.link.place, (!life.is_leaving(), life.link.clone()));
+        sites.insert(life.link.site, (!life.is_leaving(), life.link.clone()));
     }
     let is_well = |works: bool, link: &Link| works && !link.is_paused();
-    let well: BTreeMap<Place, Arc<Link>> = places
+    let well: BTreeMap<Site, Arc<Link>> = sites
         .iter()
         .filter(|(_, (works, link))| is_well(*works, link))
-        .map(|(place, (_, link))| (*place, link.clone()))
+        .map(|(site, (_, link))| (*site, link.clone()))
         .collect();
-    if !well.keys().any(|place| matches!(place, Place::Node(..))) {
+    if !well.keys().any(|site| matches!(site, Site::Node(..))) {
         return Ok(());
     }
     // Paused, booting, or shutting down: neither dead nor well.
-    let unclear = places.keys().copied().filter(|place| !well.contains_key(place)).collect();
-    setting
-        .checker
-        .known(|known| check(&Look { setting, known, well, unclear, now_us: setting.core.elapsed_us() }))
+    let unclear = sites.keys().copied().filter(|site| !well.contains_key(site)).collect();
+    setting.checker.known(|known| {
+        check(&Inspection { setting, known, well, unclear, now_us: setting.core.elapsed_us() })
+    })
 }
 
 /// The state that is checked.
-pub struct Look<'a> {
+pub struct Inspection<'a> {
     pub(crate) setting: &'a Setting,
-    pub(crate) known: &'a Known,
-    well: BTreeMap<Place, Arc<Link>>,
-    unclear: BTreeSet<Place>,
+    pub(crate) known: &'a CheckerState,
+    well: BTreeMap<Site, Arc<Link>>,
+    unclear: BTreeSet<Site>,
     /// In µs since the world began.
     pub(crate) now_us: i64,
 }
@@ -105,7 +105,7 @@ fn broken(invariant: &'static str, story: String) -> Result<(), Violation> {
     Err(Violation { invariant, story })
 }
 
-impl Look<'_> {
+impl Inspection<'_> {
     /// The time by the node's clock that is the furthest behind.
     pub(crate) fn clock_us(&self) -> i64 {
         self.nodes().map(|link| link.clock_us()).min().unwrap_or(0)
@@ -117,7 +117,7 @@ impl Look<'_> {
 
     /// Every row of a worker belongs to a live worker, and every live process is registered exactly once.
     fn workers(&self) -> Result<(), Violation> {
-        let mut members: BTreeMap<(Place, &String), Vec<&String>> = BTreeMap::new();
+        let mut members: BTreeMap<(Site, &String), Vec<&String>> = BTreeMap::new();
         for ((job_type, worker), rows) in &self.known.workers {
             let home = self.known.home(worker);
             if let Some(home) = home.filter(|home| self.well.contains_key(home))
@@ -133,15 +133,15 @@ impl Look<'_> {
             // Live workers may be considered dead sometimes.
             return Ok(());
         }
-        for place in self.well.keys() {
-            let types = match place {
-                Place::External(..) => &[EXTERNAL.to_owned()],
+        for site in self.well.keys() {
+            let types = match site {
+                Site::External(..) => &[EXTERNAL.to_owned()],
                 _ => &self.setting.plan.types[..],
             };
             for job_type in types {
-                let ids = members.get(&(*place, job_type));
+                let ids = members.get(&(*site, job_type));
                 if ids.is_none_or(|ids| ids.len() != 1) {
-                    let story = format!("{place} is a member for {job_type} under {ids:?}");
+                    let story = format!("{site} is a member for {job_type} under {ids:?}");
                     return broken("every live process is a member, once", story);
                 }
             }
@@ -165,11 +165,11 @@ impl Look<'_> {
             self.running(key, story)?;
             self.waiting(key, story)?;
         }
-        self.told()
+        self.notifications()
     }
 
     /// Jobs learn of the end of their dependencies, and kept jobs learn that the filters have changed.
-    fn told(&self) -> Result<(), Violation> {
+    fn notifications(&self) -> Result<(), Violation> {
         let time = if self.setting.plan.is_slow() { SLOW_PASSES } else { SLACK };
         for (key, rows) in &self.known.jobs {
             let untold_us = self.known.dependencies.untold_since_us(key, rows);
@@ -381,7 +381,7 @@ impl Look<'_> {
     }
 
     fn nodes(&self) -> impl Iterator<Item = &Arc<Link>> {
-        self.well.iter().filter(|(place, _)| matches!(place, Place::Node(..))).map(|(_, link)| link)
+        self.well.iter().filter(|(site, _)| matches!(site, Site::Node(..))).map(|(_, link)| link)
     }
 
     /// How soon a job that can start starts, or a run gets a free lock that it waits for.
@@ -404,7 +404,7 @@ impl Look<'_> {
     }
 
     /// Subscribers to the membership have learned who the members are, and that the membership is stable.
-    fn heard(&self) -> Result<(), Violation> {
+    fn subscribers(&self) -> Result<(), Violation> {
         if self.setting.plan.is_slow() {
             return Ok(());
         }
@@ -414,10 +414,10 @@ impl Look<'_> {
         };
         let members = Membership::Stable(self.known.workers.iter().filter_map(of_type).collect());
         let heard = lock(&self.setting.heard);
-        for place in self.well.keys() {
-            match heard.get(place) {
+        for site in self.well.keys() {
+            match heard.get(site) {
                 Some(last) if *last != members => {
-                    let story = format!("{place} last heard {last:?}, but it is {members:?}");
+                    let story = format!("{site} last heard {last:?}, but it is {members:?}");
                     return broken("subscribers learn of a stable membership", story);
                 }
                 _ => {}
@@ -430,7 +430,7 @@ impl Look<'_> {
     fn executions(&self) -> Result<(), Violation> {
         let options = &self.setting.plan.options;
         for ((worker, number), run) in &self.known.executions {
-            if run.did != Did::Runs || !self.well.contains_key(&run.place) {
+            if run.did != Did::Runs || !self.well.contains_key(&run.site) {
                 continue;
             }
             let record = self.known.jobs.get(&run.job).and_then(|rows| rows.record.as_ref());

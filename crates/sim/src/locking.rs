@@ -112,7 +112,7 @@ impl LockPlan {
         let mut asks: BTreeSet<Ask> = BTreeSet::new();
         for _ in 0..rng.below(MOST_ASKED + 1) {
             // Most requests are for declared levels, and some for undeclared ones.
-            let declared: Vec<(&str, Mode)> = requests.levels.iter().flat_map(may_ask).collect();
+            let declared: Vec<(&str, Mode)> = requests.levels.iter().flat_map(requested_modes).collect();
             let (level, mode) = match declared.is_empty() || rng.chance(100) {
                 true => (*rng.choose(&LEVELS), *rng.choose(&[Mode::Shared, Mode::Exclusive])),
                 false => *rng.choose(&declared),
@@ -144,7 +144,7 @@ impl LockPlan {
 }
 
 /// The modes in which a run may request more than its job declared at a level.
-fn may_ask<'a>((level, at): (&'a String, &'a AtLevel)) -> impl Iterator<Item = (&'a str, Mode)> {
+fn requested_modes<'a>((level, at): (&'a String, &'a AtLevel)) -> impl Iterator<Item = (&'a str, Mode)> {
     at.requests().into_iter().filter_map(move |request| {
         let mode = match request {
             Request::None => return None,

@@ -125,7 +125,7 @@ impl Locks {
     }
 
     /// Notes a changed row. Returns whether it is a row about locks.
-    pub fn hear(
+    pub fn observe(
         &mut self,
         row: &Row,
         change: &RowChange,

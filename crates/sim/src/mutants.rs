@@ -619,8 +619,8 @@ pub const ELIGIBILITY_MUTANTS: &[Mutant] = &[
     Mutant {
         name: "every_end_accepted",
         file: "crates/policy/src/eligibility/dependencies.rs",
-        find: "        _ if outcome != Outcome::Removed && accepted.contains(&outcome) => Verdict::Freed,",
-        replace: "        _ if outcome != Outcome::Removed || accepted.is_empty() => Verdict::Freed,",
+        find: "        _ if outcome != DependencyEnd::Removed && accepted.contains(&outcome) => Verdict::Freed,",
+        replace: "        _ if outcome != DependencyEnd::Removed || accepted.is_empty() => Verdict::Freed,",
         why: "A job starts although one of its dependencies has failed.",
     },
     Mutant {
@@ -647,7 +647,7 @@ pub const ELIGIBILITY_MUTANTS: &[Mutant] = &[
     Mutant {
         name: "removal_untold",
         file: "crates/queue/src/jobs.rs",
-        find: "    dependencies::settle_later(tx, keys, &mut job, Outcome::Removed)?;\n",
+        find: "    dependencies::settle_later(tx, keys, &mut job, DependencyEnd::Removed)?;\n",
         replace: "",
         why: "A job that waits for a removed job waits for ever.",
     },

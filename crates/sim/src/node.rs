@@ -26,7 +26,7 @@ use crate::link::{Link, SimRuntime};
 use crate::plan::Plan;
 use crate::script::SimHandler;
 use crate::store::SimStore;
-use crate::trace::Place;
+use crate::trace::Site;
 
 /// The state that all processes of a world share.
 pub struct Setting {
@@ -39,13 +39,13 @@ pub struct Setting {
     /// Its composition.
     pub plan: Plan,
     /// The nodes that serve external workers now.
-    pub servers: Mutex<BTreeMap<Place, Server>>,
+    pub servers: Mutex<BTreeMap<Site, Server>>,
     /// What each node last learned about the membership of the first job type, if it subscribes.
-    pub heard: Mutex<BTreeMap<Place, Membership>>,
+    pub heard: Mutex<BTreeMap<Site, Membership>>,
     /// The current settings of all processes.
     pub tunables: Mutex<Tunables>,
     /// The handles through which the workers of each live process receive their settings.
-    pub told: Mutex<BTreeMap<Place, Vec<Live<Tunables>>>>,
+    pub told: Mutex<BTreeMap<Site, Vec<Live<Tunables>>>>,
     /// The store usage of every process that has ever run.
     pub meters: Mutex<Vec<Arc<Meter>>>,
 }
@@ -60,9 +60,9 @@ impl Setting {
     }
 
     /// Removes a process that is gone: it serves no workers and receives no settings.
-    fn forget(&self, place: Place) {
-        lock(&self.servers).remove(&place);
-        lock(&self.told).remove(&place);
+    fn forget(&self, site: Site) {
+        lock(&self.servers).remove(&site);
+        lock(&self.told).remove(&site);
     }
 }
 
@@ -88,7 +88,7 @@ const SKEW_MS: u64 = 60_000;
 /// The largest deviation of a clock's rate, in ppm.
 const DRIFT_PPM: u64 = 20_000;
 
-/// A place where processes run.
+/// A site where processes run.
 pub struct Node {
     number: u32,
     lives: u32,
@@ -118,7 +118,7 @@ impl Process {
 
     /// Ends the process immediately.
     pub fn crash(self, setting: &Setting) {
-        setting.forget(self.link.place);
+        setting.forget(self.link.site);
         self.link.kill();
         self.task.abort();
     }
@@ -159,11 +159,11 @@ impl Node {
     /// Starts a process, in place of any earlier one.
     pub fn start(&mut self, setting: &Arc<Setting>) {
         self.lives += 1;
-        let place = Place::Node(self.number, self.lives);
+        let site = Site::Node(self.number, self.lives);
         let core = &setting.core;
-        core.note(place, "starts", "");
+        core.note(site, "starts", "");
         core.disturb(Duration::ZERO);
-        let link = Link::new(core, place, setting.plan.rates, self.skew_us, self.drift_ppm);
+        let link = Link::new(core, site, setting.plan.rates, self.skew_us, self.drift_ppm);
         let booted = Arc::new(AtomicBool::new(false));
         let (stop, stopped) = oneshot::channel();
         let life = live(setting.clone(), link.clone(), booted.clone(), stopped);
@@ -190,7 +190,7 @@ async fn live(
     for job_type in &setting.plan.types {
         let Tunables { max_jobs, max_history, backoff, on_lost, timeouts, fair, queue } =
             lock(&setting.tunables).clone();
-        let node = link.place.to_string();
+        let node = link.site.to_string();
         let options = Options {
             node,
             max_jobs,
@@ -210,10 +210,10 @@ async fn live(
                 Ok(worker) => {
                     // The settings may have changed meanwhile.
                     worker.tunables().set(lock(&setting.tunables).clone());
-                    lock(&setting.told).entry(link.place).or_default().push(worker.tunables().clone());
+                    lock(&setting.told).entry(link.site).or_default().push(worker.tunables().clone());
                     break workers.push(worker);
                 }
-                Err(error) => link.core.note(link.place, "cannot start", error.to_string()),
+                Err(error) => link.core.note(link.site, "cannot start", error.to_string()),
             }
             runtime.sleep(START_RETRY).await;
         }
@@ -222,10 +222,10 @@ async fn live(
     link.core.disturb(Duration::ZERO);
     // At the world's end, the sender is dropped, too.
     let _ = stopped.await;
-    link.core.note(link.place, "shuts down", "");
-    setting.forget(link.place);
+    link.core.note(link.site, "shuts down", "");
+    setting.forget(link.site);
     join_all(workers.into_iter().map(Worker::shutdown)).await;
-    link.core.note(link.place, "has left", "");
+    link.core.note(link.site, "has left", "");
     link.kill();
 }
 
@@ -234,7 +234,7 @@ fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<Abor
     let (plan, keys) = (&setting.plan, Keyspace::default());
     let Options { health_interval, health_timeout, max_history, backoff, on_lost, queue, .. } =
         plan.options.clone();
-    let node = link.place.to_string();
+    let node = link.site.to_string();
     let shares = plan.options.fair.shares.clone();
     let options = ExternalOptions {
         node,
@@ -248,7 +248,7 @@ fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<Abor
         queue,
     };
     let external = External::new(store.clone(), keys.clone(), options);
-    lock(&setting.servers).insert(link.place, Server { link: link.clone(), external: external.clone() });
+    lock(&setting.servers).insert(link.site, Server { link: link.clone(), external: external.clone() });
     let options = MonitorOptions { interval: health_interval, max_history };
     let (watched, keys_of) = (store.clone(), keys.clone());
     let monitor =
@@ -289,7 +289,7 @@ async fn listen(setting: Arc<Setting>, link: Arc<Link>, store: Store) {
     while let Some(event) = events.next().await {
         // A dead process learns nothing.
         link.gate().await;
-        link.core.note(link.place, "hears", format!("{event:?}"));
-        lock(&setting.heard).insert(link.place, event);
+        link.core.note(link.site, "hears", format!("{event:?}"));
+        lock(&setting.heard).insert(link.site, event);
     }
 }

@@ -162,9 +162,9 @@ impl fmt::Display for Script {
     }
 }
 
-/// Runs scripts in one place.
+/// Runs scripts in one site.
 pub struct SimHandler {
-    /// The place.
+    /// The site.
     pub link: Arc<Link>,
     /// The checker that follows the run.
     pub checker: Arc<Checker>,
@@ -179,7 +179,7 @@ struct Reply<'a> {
 
 impl Drop for Reply<'_> {
     fn drop(&mut self) {
-        self.handler.checker.on_done(self.handler.link.place, &self.claim, self.did.clone());
+        self.handler.checker.on_done(self.handler.link.site, &self.claim, self.did.clone());
     }
 }
 
@@ -197,7 +197,7 @@ impl SimHandler {
         say: impl Fn(Said) + Send + Sync,
     ) -> Did {
         let claim = job.claim().cloned().expect("a claimed job has a claim");
-        let run = self.checker.on_run(self.link.place, job);
+        let run = self.checker.on_run(self.link.site, job);
         let mut told = Reply { handler: self, claim: claim.clone(), did: Did::Dropped };
         let script = Script::parse(options.get());
         let (act, ms) = script.runs.get(run).copied().unwrap_or((Act::Done, 20));
@@ -269,14 +269,14 @@ impl SimHandler {
 
     /// Requests a lock, or gives one back.
     async fn ask(&self, claim: &Claim, job: &Job, ask: &Ask, asks: &dyn Asks) -> Answer {
-        let (checker, place) = (&self.checker, self.link.place);
-        self.link.core.note(place, "asks", format!("{} {} {ask}", job.id, claim.number));
+        let (checker, site) = (&self.checker, self.link.site);
+        self.link.core.note(site, "asks", format!("{} {} {ask}", job.id, claim.number));
         let answer = match ask {
             Ask::Take { lock, patience_ms } => {
                 checker.on_ask(claim, lock);
                 let answer = asks.lock(lock, patience_ms.map(Duration::from_millis)).await;
                 if answer == Answer::Done {
-                    checker.on_granted(place, job, claim, lock);
+                    checker.on_granted(site, job, claim, lock);
                 }
                 answer
             }
@@ -285,7 +285,7 @@ impl SimHandler {
                 asks.give_back(spot).await
             }
         };
-        self.link.core.note(place, "was told", format!("{} {} {answer:?}", job.id, claim.number));
+        self.link.core.note(site, "was told", format!("{} {} {answer:?}", job.id, claim.number));
         answer
     }
 }

@@ -42,7 +42,7 @@ struct Waiter {
 }
 
 /// A version that a snapshot may read, until this is dropped.
-pub struct Held<W> {
+pub struct VersionLease<W> {
     store: Arc<SimStore<W>>,
     version: u64,
     taken_us: i64,
@@ -64,9 +64,9 @@ impl<W> SimStore<W> {
     }
 
     /// Takes a snapshot of the current state.
-    pub fn hold(self: &Arc<Self>) -> Held<W> {
+    pub fn lease(self: &Arc<Self>) -> VersionLease<W> {
         let version = self.state().rows.hold();
-        Held { store: self.clone(), version, taken_us: (self.clock)() }
+        VersionLease { store: self.clone(), version, taken_us: (self.clock)() }
     }
 
     /// The newest value of a key.
@@ -112,7 +112,7 @@ impl<W> SimStore<W> {
     }
 }
 
-impl<W> Held<W> {
+impl<W> VersionLease<W> {
     /// Fails if the transaction is too old to do anything.
     pub fn check_age(&self) -> Result<()> {
         let limit_ms = self.store.limits.transaction_ms;
@@ -178,7 +178,7 @@ fn parts_written(changes: &Changes) -> usize {
     keys().count() + changes.clear_ranges.len() + splits.count()
 }
 
-impl<W> Drop for Held<W> {
+impl<W> Drop for VersionLease<W> {
     fn drop(&mut self) {
         self.store.state().rows.release(self.version);
     }

@@ -111,7 +111,7 @@ impl Tenants {
     }
 
     /// Notes a changed row, and checks it alone.
-    pub fn hear(&mut self, row: &Row, change: &RowChange, touched: &mut Touched) -> Result<(), Broken> {
+    pub fn observe(&mut self, row: &Row, change: &RowChange, touched: &mut Touched) -> Result<(), Broken> {
         match row {
             Row::Index((job_type, id), IndexRow::Pending(place)) => {
                 let tenant = (job_type.clone(), place.tenant.clone());

@@ -19,7 +19,7 @@ pub struct Event {
     /// When it happened, in µs since the world began.
     pub at_us: i64,
     /// Where it happened.
-    pub place: Place,
+    pub site: Site,
     /// What happened.
     pub what: &'static str,
     /// Details.
@@ -28,9 +28,9 @@ pub struct Event {
     pub rows: Vec<(Bytes, Option<Bytes>)>,
 }
 
-/// The place where an event happened.
+/// The site where an event happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Place {
+pub enum Site {
     /// The world itself: phases, faults.
     World,
     /// A node, and the number of the process there.
@@ -41,13 +41,13 @@ pub enum Place {
     External(u32, u32),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::World => write!(f, "world"),
-            Place::Node(node, life) => write!(f, "node {node}.{life}"),
-            Place::Client(client) => write!(f, "client {client}"),
-            Place::External(worker, life) => write!(f, "worker {worker}.{life}"),
+            Site::World => write!(f, "world"),
+            Site::Node(node, life) => write!(f, "node {node}.{life}"),
+            Site::Client(client) => write!(f, "client {client}"),
+            Site::External(worker, life) => write!(f, "worker {worker}.{life}"),
         }
     }
 }
@@ -55,7 +55,7 @@ impl fmt::Display for Place {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (s, us) = (self.at_us / 1_000_000, self.at_us % 1_000_000);
-        write!(f, "{s:4}.{us:06} {:<9} {} {}", self.place.to_string(), self.what, self.text)?;
+        write!(f, "{s:4}.{us:06} {:<9} {} {}", self.site.to_string(), self.what, self.text)?;
         for (key, value) in &self.rows {
             write!(f, "\n                        {}", show::row(key, value.as_ref()))?;
         }
@@ -78,7 +78,7 @@ impl Trace {
 
     /// Notes an event.
     pub fn note(&mut self, event: Event) {
-        (event.at_us, event.place, event.what, &event.text, &event.rows).hash(&mut self.hasher);
+        (event.at_us, event.site, event.what, &event.text, &event.rows).hash(&mut self.hasher);
         if !self.keep_all && self.events.len() == TAIL {
             self.events.pop_front();
         }

@@ -23,7 +23,7 @@ use turnwise_worker::{RotationRules, Tunables};
 use crate::check::{in_words, is_kept};
 use crate::core::{Violation, lock};
 use crate::ledger::JobKey;
-use crate::liveness::{Look, SLACK};
+use crate::liveness::{Inspection, SLACK};
 
 /// How long the checks run.
 pub const TIME: Duration = Duration::from_secs(600);
@@ -65,12 +65,13 @@ fn is_runnable(job: &Job, now_us: i64) -> bool {
 
 impl Turns {
     /// Checks the world, once every few seconds.
-    pub fn look(&mut self, look: &Look<'_>) -> Result<(), Violation> {
-        let Tunables { fair, max_jobs, .. } = lock(&look.setting.tunables).clone();
+    pub fn inspect(&mut self, inspection: &Inspection<'_>) -> Result<(), Violation> {
+        let Tunables { fair, max_jobs, .. } = lock(&inspection.setting.tunables).clone();
         let Some(rotation) = fair.rotation.filter(|rotation| rotation.max_churn > 0) else { return Ok(()) };
-        let since_us = look.now_us - self.looked_us.replace(look.now_us).unwrap_or(look.now_us);
-        for job_type in &look.setting.plan.types {
-            let jobs: Vec<(&JobKey, &Job)> = look
+        let since_us =
+            inspection.now_us - self.looked_us.replace(inspection.now_us).unwrap_or(inspection.now_us);
+        for job_type in &inspection.setting.plan.types {
+            let jobs: Vec<(&JobKey, &Job)> = inspection
                 .known
                 .jobs
                 .iter()
@@ -78,19 +79,19 @@ impl Turns {
                 .filter_map(|(key, rows)| Some((key, rows.record.as_ref()?)))
                 .filter(|(_, job)| !job.state().is_final())
                 .collect();
-            let told_us = look.clock_us();
+            let told_us = inspection.clock_us();
             let could_run: BTreeSet<&JobKey> =
                 jobs.iter().filter(|(_, job)| is_runnable(job, told_us)).map(|(key, _)| *key).collect();
             let all_continuous = jobs.iter().all(|(_, job)| job.continuous && job.state() == State::Running);
             if !all_continuous {
-                self.steady_us.insert(job_type.clone(), look.now_us);
+                self.steady_us.insert(job_type.clone(), inspection.now_us);
             }
-            let steady_us = *self.steady_us.entry(job_type.clone()).or_insert(look.now_us);
-            if !all_continuous || !is_balanced(look, job_type, (steady_us, max_jobs, rotation))? {
+            let steady_us = *self.steady_us.entry(job_type.clone()).or_insert(inspection.now_us);
+            if !all_continuous || !is_balanced(inspection, job_type, (steady_us, max_jobs, rotation))? {
                 self.balanced_us.remove(job_type);
             } else {
-                let since_us = *self.balanced_us.entry(job_type.clone()).or_insert(look.now_us);
-                let moved_us = look.known.moved_us.get(job_type).copied().unwrap_or(0);
+                let since_us = *self.balanced_us.entry(job_type.clone()).or_insert(inspection.now_us);
+                let moved_us = inspection.known.moved_us.get(job_type).copied().unwrap_or(0);
                 // A move that began before the first observation does not count.
                 if moved_us > since_us + us(2 * SLACK) {
                     let story =
@@ -100,7 +101,9 @@ impl Turns {
             }
             let once = jobs.iter().filter(|(_, job)| job.state().is_claimed() && !job.continuous);
             let once: Vec<&str> = once.map(|(_, job)| job.tenant.as_str()).collect();
-            if fair.fairness != Fairness::VirtualTime || look.known.locks.is_some() || once.len() >= max_jobs
+            if fair.fairness != Fairness::VirtualTime
+                || inspection.known.locks.is_some()
+                || once.len() >= max_jobs
             {
                 // Jobs that never rotate may fill all slots of a worker. Where jobs lock, weights order them.
                 self.waited.clear();
@@ -117,7 +120,7 @@ impl Turns {
             }
             let all: f64 = shares.values().map(|(of, _)| of).sum();
             for (key, job) in &jobs {
-                let runs = look.known.runs.get(*key).copied().unwrap_or(0);
+                let runs = inspection.known.runs.get(*key).copied().unwrap_or(0);
                 let (waited_us, before) = self.waited.entry((*key).clone()).or_insert((0, runs));
                 let tenant = job.tenant.as_str();
                 let is_judged = classes[tenant].len() == 1 && !once.contains(&tenant);
@@ -152,23 +155,24 @@ fn bound(rotation: RotationRules, parts: f64, jobs: usize) -> Duration {
 /// Whether no worker has more than its part. This may take a while, because workers give jobs back one after the other, up
 /// to `max_churn` jobs each.
 fn is_balanced(
-    look: &Look<'_>,
+    inspection: &Inspection<'_>,
     job_type: &String,
     (steady_us, max_jobs, rotation): (i64, usize, RotationRules),
 ) -> Result<bool, Violation> {
-    let members: Vec<&JobKey> = look.known.workers.keys().filter(|worker| worker.0 == *job_type).collect();
-    let load = |worker: &&JobKey| Load { slots: max_jobs, running: look.known.load.now(worker) };
+    let members: Vec<&JobKey> =
+        inspection.known.workers.keys().filter(|worker| worker.0 == *job_type).collect();
+    let load = |worker: &&JobKey| Load { slots: max_jobs, running: inspection.known.load.now(worker) };
     let loads: Vec<Load> = members.iter().map(load).collect();
     if (0..loads.len()).all(|own| surplus(own, &loads) == 0) {
         return Ok(true);
     }
-    let moved_us = look.known.moved_us.get(job_type).copied().unwrap_or(0);
+    let moved_us = inspection.known.moved_us.get(job_type).copied().unwrap_or(0);
     let count = |number: usize| u32::try_from(number).expect("some hundreds");
     let running: usize = loads.iter().map(|load| load.running).sum();
     let turn = rotation.interval.max(ROUND * count(loads.len()));
     let all_moved = BALANCED + 2 * turn * count(running.div_ceil(rotation.max_churn));
-    let stands = look.is_older(moved_us.max(steady_us), BALANCED);
-    if stands || look.is_older(steady_us, all_moved) {
+    let stands = inspection.is_older(moved_us.max(steady_us), BALANCED);
+    if stands || inspection.is_older(steady_us, all_moved) {
         let story = format!("type {job_type} on {members:?}: {loads:?}, a job was moved at {moved_us} µs");
         return Err(Violation { invariant: "running jobs are spread over the workers", story });
     }

@@ -13,21 +13,21 @@ use turnwise_policy::fair_share::Fairness;
 use turnwise_store::Limits;
 use turnwise_worker::{Options, Tunables};
 
-use crate::check::{Checker, Known, in_words};
+use crate::check::{Checker, CheckerState, in_words};
 use crate::client::{Client, DAY_US};
 use crate::core::{Core, Stats, Violation, lock};
 use crate::engine::Writer;
 use crate::external::{Actor, Life};
 use crate::filters::Filters;
 use crate::link::{Link, SLOW_MS};
-use crate::liveness::{self, Look};
+use crate::liveness::{self, Inspection};
 use crate::locks::Locks;
 use crate::node::{Node, Process, Setting};
 use crate::plan::{EXTERNAL, Plan, fair_rules};
 use crate::rng::SeededRng;
 use crate::script::PANIC;
 use crate::store::SimStore;
-use crate::trace::Place;
+use crate::trace::Site;
 use crate::turns::{self, Turns};
 
 /// How long the effects of faults last after them: an operation may be slow in both directions, and its transaction is
@@ -95,7 +95,7 @@ pub fn run(seed: u64, keep_trace: bool) -> Report {
                 told.on_commit(writer, version, changes);
             })),
         );
-        core.note(Place::World, "seed", format!("{seed} {plan:?}"));
+        core.note(Site::World, "seed", format!("{seed} {plan:?}"));
         let Options { max_jobs, max_history, backoff, on_lost, timeouts, fair, queue, .. } =
             plan.options.clone();
         let tunables = Tunables { max_jobs, max_history, backoff, on_lost, timeouts, fair, queue };
@@ -159,14 +159,14 @@ fn pause_of(plan: &Plan, rng: &SeededRng) -> Duration {
 
 /// Pauses a process.
 fn pause(core: &Arc<Core>, link: &Arc<Link>, time: Duration) {
-    core.note(link.place, "pauses", format!("{time:?}"));
+    core.note(link.site, "pauses", format!("{time:?}"));
     core.count(|stats| stats.pauses += 1);
     core.disturb(Duration::ZERO);
     link.pause(time);
     let (core, link) = (core.clone(), link.clone());
     tokio::spawn(async move {
         sleep(time).await;
-        core.note(link.place, "goes on", "");
+        core.note(link.site, "goes on", "");
         core.disturb(Duration::ZERO);
     });
 }
@@ -182,7 +182,7 @@ fn change(setting: &Arc<Setting>) {
             tunables.max_jobs = usize::try_from(slots).expect("it was one");
         }
     }
-    core.note(Place::World, "changes", format!("{tunables:?}"));
+    core.note(Site::World, "changes", format!("{tunables:?}"));
     core.disturb(Duration::ZERO);
     setting.change(tunables);
 }
@@ -193,7 +193,7 @@ fn hurry(setting: &Arc<Setting>) {
     if let Some(rotation) = &mut tunables.fair.rotation {
         rotation.interval = FAST_ROTATION;
         tunables.fair.fairness = Fairness::VirtualTime;
-        setting.core.note(Place::World, "changes", format!("{tunables:?}"));
+        setting.core.note(Site::World, "changes", format!("{tunables:?}"));
         setting.change(tunables);
     }
 }
@@ -207,14 +207,14 @@ fn disturb(setting: &Arc<Setting>, actor: &mut Actor) {
     let link = life.link.clone();
     match rng.below(10) {
         0..4 if plan.crashes => {
-            core.note(link.place, "crashes", "");
+            core.note(link.site, "crashes", "");
             core.count(|stats| stats.crashes += 1);
             core.disturb(Duration::ZERO);
             actor.life.take().expect("it was just there").crash();
         }
         4..7 if plan.pauses && !link.is_paused() => pause(core, &link, pause_of(plan, rng)),
         7..9 => {
-            core.note(link.place, "is asked to leave", "");
+            core.note(link.site, "is asked to leave", "");
             core.count(|stats| stats.shutdowns += 1);
             core.disturb(Duration::ZERO);
             life.shut_down();
@@ -247,16 +247,16 @@ impl World {
         let clients: Vec<JoinHandle<Client>> =
             (0..plan.clients).map(|n| tokio::spawn(Client::new(&setting, n).work())).collect();
         for _ in 0..plan.rounds {
-            core.note(Place::World, "chaos", "");
+            core.note(Site::World, "chaos", "");
             core.set_chaos(true);
             self.chaos().await;
             core.set_chaos(false);
             core.disturb(AFTERMATH);
-            core.note(Place::World, "calm", "");
+            core.note(Site::World, "calm", "");
             self.calm().await?;
             self.leave_one().await?;
         }
-        core.note(Place::World, "heals", "");
+        core.note(Site::World, "heals", "");
         core.end();
         for node in self.nodes.iter_mut().filter(|node| node.process.is_none()) {
             node.start(&setting);
@@ -301,7 +301,7 @@ impl World {
             let link = process.link.clone();
             match rng.below(100) {
                 0..30 if plan.crashes => {
-                    core.note(link.place, "crashes", "");
+                    core.note(link.site, "crashes", "");
                     core.count(|stats| stats.crashes += 1);
                     core.disturb(Duration::ZERO);
                     node.process.take().expect("it was just there").crash(&setting);
@@ -316,13 +316,13 @@ impl World {
                 }
                 55..75 if plan.cuts => {
                     let time = rng.ms(0, CUT_MS);
-                    core.note(link.place, "is cut off", format!("{time:?}"));
+                    core.note(link.site, "is cut off", format!("{time:?}"));
                     link.cut(time);
                     core.disturb(time + AFTERMATH);
                 }
                 75..80 if plan.cuts => {
                     let time = rng.ms(0, CUT_MS / 2);
-                    core.note(Place::World, "loses the store", format!("{time:?}"));
+                    core.note(Site::World, "loses the store", format!("{time:?}"));
                     for process in self.nodes.iter().filter_map(|node| node.process.as_ref()) {
                         process.link.cut(time);
                     }
@@ -335,13 +335,13 @@ impl World {
                         false => by_us,
                     };
                     let by_us = if rng.chance(500) { by_us } else { -by_us };
-                    core.note(link.place, "sets its clock", by_us.to_string());
+                    core.note(link.site, "sets its clock", by_us.to_string());
                     link.shift_clock(by_us);
                     node.skew_us += by_us;
                 }
                 95.. if plan.changes => change(&setting),
                 85..95 => {
-                    core.note(link.place, "is asked to leave", "");
+                    core.note(link.site, "is asked to leave", "");
                     core.count(|stats| stats.shutdowns += 1);
                     core.disturb(Duration::ZERO);
                     process.shut_down();
@@ -368,7 +368,7 @@ impl World {
             let Ok(left_us @ 1..) = u64::try_from(left_us) else { break };
             sleep(Duration::from_micros(left_us).min(LOOK)).await;
             if core.elapsed_us() - core.calm_since_us() > 2 * liveness::SLACK.as_micros() as i64 {
-                self.look(liveness::check_starts)?;
+                self.inspect(liveness::check_starts)?;
             }
         }
         for node in &mut self.nodes {
@@ -378,13 +378,13 @@ impl World {
             actor.life.take_if(|life| life.has_left());
         }
         setting.checker.look_over(&setting.store.all());
-        core.note(Place::World, "looks", "");
-        self.look(liveness::check)
+        core.note(Site::World, "looks", "");
+        self.inspect(liveness::check)
     }
 
-    fn look(&self, check: impl Fn(&Look<'_>) -> Result<(), Violation>) -> Result<(), Violation> {
+    fn inspect(&self, check: impl Fn(&Inspection<'_>) -> Result<(), Violation>) -> Result<(), Violation> {
         let lives: Vec<_> = self.actors.iter().filter_map(|actor| actor.life.as_ref()).collect();
-        liveness::look(&self.setting, &self.processes(), &lives, check)
+        liveness::inspect(&self.setting, &self.processes(), &lives, check)
     }
 
     /// Checks, in the calm, that a clean shutdown leaves nothing behind when it is done.
@@ -396,9 +396,9 @@ impl World {
         let mut process = self.nodes[n].process.take().expect("it was just there");
         self.setting.core.count(|stats| stats.shutdowns += 1);
         self.shut_down(&mut process).await?;
-        let place = process.link.place;
+        let site = process.link.site;
         let left = self.setting.checker.known(|known| {
-            let of_it = |worker: &String| known.home(worker) == Some(place);
+            let of_it = |worker: &String| known.home(worker) == Some(site);
             let rows = known.workers.iter().filter(|((_, worker), _)| of_it(worker));
             let claims = known.jobs.iter().filter_map(|(key, rows)| {
                 let claim = rows.record.as_ref()?.claim()?;
@@ -409,13 +409,13 @@ impl World {
         if left.is_empty() || self.setting.plan.is_slow() {
             return Ok(());
         }
-        let story = format!("{place} left {left:#?}");
+        let story = format!("{site} left {left:#?}");
         Err(Violation { invariant: "a clean shutdown leaves no row", story })
     }
 
     async fn shut_down(&self, process: &mut Process) -> Result<(), Violation> {
         process.shut_down();
-        self.wait_for(&process.link.place.to_string(), || process.has_left()).await
+        self.wait_for(&process.link.site.to_string(), || process.has_left()).await
     }
 
     async fn wait_for(&self, who: &str, has_left: impl Fn() -> bool) -> Result<(), Violation> {
@@ -446,14 +446,14 @@ impl World {
             self.a_day_passes().await;
         }
         self.calm().await?;
-        setting.core.note(Place::World, "looks at turns", "");
+        setting.core.note(Site::World, "looks at turns", "");
         let mut turns = Turns::default();
         let until_us = setting.core.elapsed_us() + turns::TIME.as_micros() as i64;
         while setting.core.elapsed_us() < until_us {
             let turns = Mutex::new(&mut turns);
-            self.look(|look| lock(&turns).look(look))?;
-            self.look(liveness::check_starts)?;
-            self.look(liveness::check_runs)?;
+            self.inspect(|inspection| lock(&turns).inspect(inspection))?;
+            self.inspect(liveness::check_starts)?;
+            self.inspect(liveness::check_runs)?;
             sleep(LOOK).await;
         }
         Ok(())
@@ -470,7 +470,7 @@ impl World {
                 process.link.shift_clock(by_us);
             }
         }
-        self.setting.core.note(Place::World, "sets all clocks", by_us.to_string());
+        self.setting.core.note(Site::World, "sets all clocks", by_us.to_string());
         self.setting.core.disturb(Duration::ZERO);
     }
 
@@ -526,7 +526,7 @@ impl World {
 
     /// Checks that each tenant was charged exactly the time that its jobs ran. Only valid without faults. A run that waits
     /// for a lock and lends its slot does not run.
-    fn charges(&self, known: &Known) -> Result<(), Violation> {
+    fn charges(&self, known: &CheckerState) -> Result<(), Violation> {
         let lends = !self.setting.plan.options.queue.waiting_uses_slot;
         for (tenant, account) in known.tenants.accounts().filter(|(tenant, _)| tenant.0 != EXTERNAL) {
             let ran_us = (account.held_us - if lends { account.waited_us } else { 0 }) as f64;
@@ -542,7 +542,7 @@ impl World {
 
     /// Makes all processes leave, and checks that only the records of ended jobs are left.
     async fn leave(&mut self) -> Result<(), Violation> {
-        self.setting.core.note(Place::World, "ends", "");
+        self.setting.core.note(Site::World, "ends", "");
         self.calm().await?;
         // External workers leave first, because they need the nodes.
         for actor in std::mem::take(&mut self.actors) {

@@ -26,9 +26,9 @@
 mod entitlement;
 pub mod locks;
 mod number;
-mod outcome;
 pub mod plot;
 pub mod report;
+mod results;
 mod rng;
 pub mod scenario;
 mod scheme;
@@ -40,7 +40,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub use number::{Int, OneOf, Real};
-pub use outcome::{Outcome, Series, TenantOutcome, jain};
+pub use results::{Results, Series, TenantResults, jain};
 pub use scenario::Scenario;
 
 /// A job's number.
@@ -147,6 +147,6 @@ pub enum Error {
 ///
 /// # Errors
 /// More jobs arrive than [`scenario::MAX_JOBS`].
-pub fn run(scenario: &Scenario, policy: Policy) -> Result<Outcome, Error> {
+pub fn run(scenario: &Scenario, policy: Policy) -> Result<Results, Error> {
     world::run(scenario, policy)
 }

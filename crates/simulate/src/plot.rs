@@ -10,8 +10,8 @@ use std::error::Error;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::outcome::Outcome;
 use crate::report;
+use crate::results::Results;
 
 /// The most lines of one panel, without the mean of the others.
 const SHOWN: usize = 7;
@@ -53,7 +53,7 @@ struct Line {
 ///
 /// # Errors
 /// Errors of the drawing library; a caller can correct none of them.
-pub fn svg(title: &str, outcomes: &[Outcome]) -> Result<String, Box<dyn Error>> {
+pub fn svg(title: &str, outcomes: &[Results]) -> Result<String, Box<dyn Error>> {
     let mut text = String::new();
     let panels = u32::try_from(outcomes.len())?;
     let size = (WIDTH, HEAD + PANEL * panels);
@@ -80,7 +80,7 @@ pub(crate) fn font(size: u32) -> TextStyle<'static> {
 }
 
 /// The tenants to draw: all, or some from the largest to the smallest entitlement.
-fn lines(outcome: &Outcome) -> Vec<Line> {
+fn lines(outcome: &Results) -> Vec<Line> {
     let count = outcome.tenants.len();
     let mut order: Vec<usize> = (0..count).collect();
     if count > SHOWN {
@@ -109,7 +109,7 @@ fn lines(outcome: &Outcome) -> Vec<Line> {
 }
 
 /// The average slots over the window before each point: (cycle, entitled, received).
-fn averages(outcome: &Outcome, tenants: &[usize], most: usize) -> Vec<(f64, f64, f64)> {
+fn averages(outcome: &Results, tenants: &[usize], most: usize) -> Vec<(f64, f64, f64)> {
     let series = &outcome.series;
     let points = series.cycles.len();
     let sum = |of: &[Vec<f64>], point: usize| -> f64 { tenants.iter().map(|n| of[*n][point]).sum() };
@@ -130,7 +130,7 @@ fn averages(outcome: &Outcome, tenants: &[usize], most: usize) -> Vec<(f64, f64,
     shown.map(average).collect()
 }
 
-fn panel(area: &Area<'_>, outcome: &Outcome, lines: &[Line], points: usize) -> Result<(), Box<dyn Error>> {
+fn panel(area: &Area<'_>, outcome: &Results, lines: &[Line], points: usize) -> Result<(), Box<dyn Error>> {
     let drawn: Vec<_> = lines.iter().map(|line| averages(outcome, &line.tenants, points)).collect();
     let highest =
         drawn.iter().flatten().map(|(_, entitled, received)| entitled.max(*received)).fold(0.0, f64::max);

@@ -1,8 +1,8 @@
-//! The outcome of a simulation, for people and for programs.
+//! The results of a simulation, for people and for programs.
 
 use serde::Serialize;
 
-use crate::outcome::{Outcome, TenantOutcome};
+use crate::results::{Results, TenantResults};
 use crate::scenario::Scenario;
 
 /// The most tenants that a table shows, unless the caller asks for all.
@@ -23,12 +23,12 @@ pub struct Report<'a> {
     pub utilisation_of_possible: f64,
     /// The outcome itself.
     #[serde(flatten)]
-    pub outcome: &'a Outcome,
+    pub outcome: &'a Results,
 }
 
 impl<'a> Report<'a> {
     /// The report of an outcome.
-    pub fn of(outcome: &'a Outcome) -> Self {
+    pub fn of(outcome: &'a Results) -> Self {
         Report {
             jain: outcome.jain(),
             largest_deviation: outcome.largest_deviation(),
@@ -41,7 +41,7 @@ impl<'a> Report<'a> {
 }
 
 /// One line that describes the simulation.
-pub fn headline(scenario: &Scenario, outcome: &Outcome) -> String {
+pub fn headline(scenario: &Scenario, outcome: &Results) -> String {
     let seconds = outcome.interval_ms as f64 / 1e3;
     let jobs: u64 = outcome.tenants.iter().map(|tenant| tenant.jobs).sum();
     format!(
@@ -61,8 +61,8 @@ pub const HEAD: [&str; 8] =
 
 /// A line per tenant: its average slots while it had jobs, and waits in cycles. Of more than [`SHOWN`] tenants, these
 /// are the ones furthest from their entitlement, unless `all` is set.
-pub fn rows(outcome: &Outcome, all: bool) -> Vec<[String; 8]> {
-    let row = |tenant: &TenantOutcome| {
+pub fn rows(outcome: &Results, all: bool) -> Vec<[String; 8]> {
+    let row = |tenant: &TenantResults| {
         [
             tenant.name.clone(),
             tenant.shares.to_string(),
@@ -78,14 +78,14 @@ pub fn rows(outcome: &Outcome, all: bool) -> Vec<[String; 8]> {
 }
 
 /// How many tenants the table omits, if any.
-pub fn not_shown(outcome: &Outcome, all: bool) -> Option<String> {
+pub fn not_shown(outcome: &Results, all: bool) -> Option<String> {
     let hidden = outcome.tenants.len().saturating_sub(SHOWN);
     (hidden > 0 && !all)
         .then(|| format!("and {hidden} more that are closer to their entitlement (--all shows them)"))
 }
 
 /// The figures below the table.
-pub fn figures(outcome: &Outcome) -> String {
+pub fn figures(outcome: &Results) -> String {
     let free = match outcome.idle_slot_passes {
         0 => "never".to_owned(),
         times => format!("{times} times"),
@@ -105,8 +105,8 @@ pub const COMPARED_HEAD: [&str; 6] =
     ["POLICY", "JAIN", "LARGEST DEVIATION", "LONGEST WAIT", "SLOTS BUSY", "FREE WHILE WAITED"];
 
 /// A line per policy.
-pub fn compared(outcomes: &[Outcome]) -> Vec<[String; 6]> {
-    let row = |outcome: &Outcome| {
+pub fn compared(outcomes: &[Results]) -> Vec<[String; 6]> {
+    let row = |outcome: &Results| {
         [
             outcome.policy.to_string(),
             format!("{:.4}", outcome.jain()),
@@ -120,20 +120,20 @@ pub fn compared(outcomes: &[Outcome]) -> Vec<[String; 6]> {
 }
 
 /// A line per tenant, with its average slots under each of five policies while it had jobs.
-pub fn side_by_side(outcomes: &[Outcome; 5], all: bool) -> ([&'static str; 8], Vec<[String; 8]>) {
+pub fn side_by_side(outcomes: &[Results; 5], all: bool) -> ([&'static str; 8], Vec<[String; 8]>) {
     let [a, b, c, d, e] = outcomes.each_ref().map(|outcome| outcome.policy.name());
     let row = |n: usize| {
         let tenant = &outcomes[0].tenants[n];
         let [a, b, c, d, e] = outcomes.each_ref().map(|outcome| slots(outcome.tenants[n].slots()));
         [tenant.name.clone(), tenant.shares.to_string(), slots(entitled_slots(tenant)), a, b, c, d, e]
     };
-    let outcomes: Vec<&Outcome> = outcomes.iter().collect();
+    let outcomes: Vec<&Results> = outcomes.iter().collect();
     let rows = shown(&outcomes, all).into_iter().map(row).collect();
     (["TENANT", "SHARES", "ENTITLED", a, b, c, d, e], rows)
 }
 
 /// The indices of the tenants to show, in their order: those with the largest deviation in any outcome.
-fn shown(outcomes: &[&Outcome], all: bool) -> Vec<usize> {
+fn shown(outcomes: &[&Results], all: bool) -> Vec<usize> {
     let mut numbers: Vec<usize> = (0..outcomes[0].tenants.len()).collect();
     if numbers.len() > SHOWN && !all {
         let worst = |n: usize| {
@@ -147,7 +147,7 @@ fn shown(outcomes: &[&Outcome], all: bool) -> Vec<usize> {
     numbers
 }
 
-fn entitled_slots(tenant: &TenantOutcome) -> f64 {
+fn entitled_slots(tenant: &TenantResults) -> f64 {
     tenant.entitled / tenant.present_cycles.max(f64::MIN_POSITIVE)
 }
 
@@ -159,7 +159,7 @@ fn slots(slots: f64) -> String {
     }
 }
 
-fn ratio(tenant: &TenantOutcome) -> String {
+fn ratio(tenant: &TenantResults) -> String {
     match tenant.entitled > 0.0 {
         true => format!("{:.3}", tenant.ratio()),
         false => "-".into(),

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::entitlement::Entitlement;
-use crate::outcome::{Outcome, Series, TenantOutcome};
+use crate::results::{Results, Series, TenantResults};
 use crate::rng::SeededRng;
 use crate::scenario::{MAX_JOBS, Scenario, Shares, Tenants, Work};
 use crate::scheme::{self, Job, Scheme, Tenant, View};
@@ -92,7 +92,7 @@ pub(crate) struct World<'a> {
 }
 
 /// Runs the scenario to its end.
-pub(crate) fn run(scenario: &Scenario, policy: Policy) -> Result<Outcome, crate::Error> {
+pub(crate) fn run(scenario: &Scenario, policy: Policy) -> Result<Results, crate::Error> {
     let mut world = World::new(scenario, policy);
     let tenants = world.tenants.len();
     let points = (ALL_POINTS / tenants as u64).clamp(FEWEST_POINTS, POINTS).min(scenario.cycles.get());
@@ -491,7 +491,7 @@ impl<'a> World<'a> {
         (self.scheme.as_mut(), view)
     }
 
-    fn outcome(mut self, policy: Policy, series: Series) -> Outcome {
+    fn outcome(mut self, policy: Policy, series: Series) -> Results {
         // A job that still waits has a wait, too. Otherwise a starved job would not count.
         let waiting: Vec<JobId> = (0..JobId::try_from(self.jobs.len()).expect("at most MAX_JOBS"))
             .filter(|job| !self.job(*job).running && !self.fates[*job as usize].gone)
@@ -504,7 +504,7 @@ impl<'a> World<'a> {
         let mut tenants = Vec::new();
         for (n, owner) in self.owners.iter().enumerate() {
             let due = self.due.due(n);
-            tenants.push(TenantOutcome {
+            tenants.push(TenantResults {
                 name: self.tenants[n].name.clone(),
                 shares: self.tenants[n].shares,
                 jobs: owner.added,
@@ -519,7 +519,7 @@ impl<'a> World<'a> {
                 mean_wait_cycles: owner.waited_us as f64 / owner.waits.max(1) as f64 / interval_us,
             });
         }
-        Outcome {
+        Results {
             policy,
             slots: self.scenario.slots.usize(),
             churn: self.scenario.churn.usize(),

@@ -14,7 +14,7 @@
 //!
 //! Each test prints the RFC's figures as well. Those of both schemes are in `docs/design/0016-fair-share.md`.
 
-use turnwise_simulate::{OneOf, Outcome, Policy, Scenario, TenantOutcome, run};
+use turnwise_simulate::{OneOf, Policy, Results, Scenario, TenantResults, run};
 
 /// The number of cycles in which the requirements must hold.
 const CYCLES: u64 = 200;
@@ -41,19 +41,19 @@ fn for_cycles(scenario: &Scenario, cycles: u64) -> Scenario {
     scenario
 }
 
-fn by(policy: Policy, scenario: &Scenario, cycles: u64) -> Outcome {
+fn by(policy: Policy, scenario: &Scenario, cycles: u64) -> Results {
     run(&for_cycles(scenario, cycles), policy).unwrap()
 }
 
 /// The cycles after which the tenant with the least has been due fifty turns, but no fewer than required.
-fn horizon(outcome: &Outcome) -> u64 {
+fn horizon(outcome: &Results) -> u64 {
     let least = outcome.backlogged().map(|tenant| tenant.entitled).fold(f64::INFINITY, f64::min);
     let turns = 1.0 / NEAR;
     if least >= turns { outcome.cycles } else { (outcome.cycles as f64 * turns / least).ceil() as u64 }
 }
 
-fn print(what: &str, outcome: &Outcome) {
-    let of = |tenant: &TenantOutcome| format!("{:.3}", tenant.ratio());
+fn print(what: &str, outcome: &Results) {
+    let of = |tenant: &TenantResults| format!("{:.3}", tenant.ratio());
     let mut ratios: Vec<String> = outcome.tenants.iter().take(6).map(of).collect();
     if outcome.tenants.len() > 6 {
         ratios.push("…".into());
@@ -69,7 +69,7 @@ fn print(what: &str, outcome: &Outcome) {
     );
 }
 
-fn assert_near(what: &str, outcome: &Outcome) {
+fn assert_near(what: &str, outcome: &Results) {
     for tenant in outcome.backlogged() {
         let off = (tenant.received - tenant.entitled).abs();
         let allowed = (NEAR * tenant.entitled).max(1.0);
@@ -77,7 +77,7 @@ fn assert_near(what: &str, outcome: &Outcome) {
     }
 }
 
-fn assert_waits(what: &str, outcome: &Outcome) {
+fn assert_waits(what: &str, outcome: &Results) {
     let jobs: u64 = outcome.tenants.iter().map(|tenant| tenant.jobs).sum();
     let bound = 2.0 * jobs as f64 / outcome.churn as f64;
     for tenant in &outcome.tenants {
@@ -92,7 +92,7 @@ fn assert_waits(what: &str, outcome: &Outcome) {
     }
 }
 
-fn assert_whole(what: &str, outcome: &Outcome) {
+fn assert_whole(what: &str, outcome: &Results) {
     assert_eq!(outcome.idle_slot_passes, 0, "{what}: a slot was free while a job waited");
     assert!((outcome.utilisation_of_possible() - 1.0).abs() < 1e-6, "{what}: {}", outcome.utilisation());
     for tenant in outcome.tenants.iter().filter(|tenant| tenant.entitled >= 1.0) {
@@ -101,7 +101,7 @@ fn assert_whole(what: &str, outcome: &Outcome) {
 }
 
 /// Asserts all promises of virtual time for one population, and prints the RFC's figures.
-fn assert_fair(what: &str, scenario: &Scenario) -> Outcome {
+fn assert_fair(what: &str, scenario: &Scenario) -> Results {
     let first = by(Policy::VirtualTime, scenario, CYCLES);
     print(what, &first);
     print(what, &by(Policy::Rfc, scenario, CYCLES));

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use turnwise_policy::predictive_queue::window;
-use turnwise_simulate::locks::{Compared, Outcome, Scenario, Scheme, plot, report, run};
+use turnwise_simulate::locks::{Compared, Scenario, Scheme, SchemeResults, plot, report, run};
 
 const SHIPPED: [&str; 4] = ["cluster", "cluster-bursts", "cluster-hot-node", "cluster-unknown"];
 
@@ -16,7 +16,7 @@ fn read(name: &str) -> Scenario {
     Scenario::parse(&fs::read_to_string(file).unwrap()).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-fn of(compared: &Compared, scheme: Scheme) -> &Outcome {
+fn of(compared: &Compared, scheme: Scheme) -> &SchemeResults {
     compared.outcomes.iter().find(|outcome| outcome.scheme == scheme).unwrap()
 }
 

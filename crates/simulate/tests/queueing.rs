@@ -1,15 +1,15 @@
 //! Jobs that run to their end. Only the choice for each free slot can be fair, because no running job is stopped.
 
-use turnwise_simulate::{Outcome, Policy, Scenario, TenantOutcome, run};
+use turnwise_simulate::{Policy, Results, Scenario, TenantResults, run};
 
 fn read(name: &str) -> Scenario {
     let file = format!("{}/../../examples/scenarios/{name}.toml", env!("CARGO_MANIFEST_DIR"));
     Scenario::parse(&std::fs::read_to_string(file).unwrap()).unwrap()
 }
 
-fn by(policy: Policy, scenario: &Scenario) -> Outcome {
+fn by(policy: Policy, scenario: &Scenario) -> Results {
     let outcome = run(scenario, policy).unwrap();
-    for TenantOutcome { name, entitled, received, longest_wait_cycles, mean_wait_cycles, .. } in
+    for TenantResults { name, entitled, received, longest_wait_cycles, mean_wait_cycles, .. } in
         &outcome.tenants
     {
         println!(
@@ -24,7 +24,7 @@ fn by(policy: Policy, scenario: &Scenario) -> Outcome {
     outcome
 }
 
-fn assert_fair(outcome: &Outcome) {
+fn assert_fair(outcome: &Results) {
     assert!(outcome.jain() >= 0.99, "{}", outcome.jain());
     assert!(outcome.largest_deviation() <= 0.02, "{}", outcome.largest_deviation());
 }

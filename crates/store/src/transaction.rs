@@ -113,18 +113,18 @@ struct OwnWrites {
 #[derive(Debug, Clone, Default)]
 pub struct Proof {
     range: Option<(Bytes, Bytes)>,
-    seen: Seen,
+    size: ReadSize,
 }
 
-/// The rows of the snapshot that a range read returned.
+/// The size of what a range read returned of the snapshot.
 #[derive(Debug, Clone, Default)]
-struct Seen {
+struct ReadSize {
     rows: usize,
     /// The total size of their keys.
     bytes: usize,
 }
 
-impl Seen {
+impl ReadSize {
     fn add(&mut self, rows: &[KeyValue]) {
         self.rows += rows.len();
         self.bytes += rows.iter().map(|(key, _)| key.len()).sum::<usize>();
@@ -191,7 +191,7 @@ impl Transaction {
         if read.limit == 0 || read.begin >= read.end {
             return Ok((Vec::new(), Proof::default()));
         }
-        let (rows, seen) = self.merged(&read).await?;
+        let (rows, size) = self.merged(&read).await?;
         let (mut begin, mut end) = (read.begin, read.end);
         if let (true, Some((last, _))) = (rows.len() == read.limit, rows.last()) {
             if read.reverse {
@@ -200,15 +200,15 @@ impl Transaction {
                 end = successor(last);
             }
         }
-        Ok((rows, Proof { range: Some((begin, end)), seen }))
+        Ok((rows, Proof { range: Some((begin, end)), size }))
     }
 
     /// Adds the conflict of a read: the commit fails if another transaction writes to what was read.
     pub fn prove(&self, proof: Proof) {
-        let Proof { range: Some((begin, end)), seen } = proof else { return };
+        let Proof { range: Some((begin, end)), size } = proof else { return };
         let mut pending = self.pending();
-        pending.bytes += begin.len() + end.len() + seen.bytes;
-        pending.rows_seen += seen.rows;
+        pending.bytes += begin.len() + end.len() + size.bytes;
+        pending.rows_seen += size.rows;
         pending.read_ranges.push((begin, end));
     }
 
@@ -223,18 +223,18 @@ impl Transaction {
 
     /// Merges the snapshot's rows with the own writes until `limit` rows are found or the range ends. Also returns what was read
     /// of the snapshot.
-    async fn merged(&self, read: &RangeRead) -> Result<(Vec<KeyValue>, Seen)> {
-        let mut seen = Seen::default();
+    async fn merged(&self, read: &RangeRead) -> Result<(Vec<KeyValue>, ReadSize)> {
+        let mut size = ReadSize::default();
         let Some(OwnWrites { rows: mut own, cleared }) = self.own_writes_in(read)? else {
             let rows = self.snapshot.range(read).await?;
-            seen.add(&rows);
-            return Ok((rows, seen));
+            size.add(&rows);
+            return Ok((rows, size));
         };
         let mut rows = Vec::new();
         let mut rest = read.clone();
         loop {
             let chunk = self.snapshot.range(&rest).await?;
-            seen.add(&chunk);
+            size.add(&chunk);
             let exhausted = chunk.len() < rest.limit;
             if let Some((last, _)) = chunk.last() {
                 if read.reverse {
@@ -264,7 +264,7 @@ impl Transaction {
             }
         }
         rows.truncate(read.limit);
-        Ok((rows, seen))
+        Ok((rows, size))
     }
 
     /// The own writes within a range; `None` if there are none, as in most reads.

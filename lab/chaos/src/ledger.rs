@@ -274,11 +274,11 @@ impl Ledger {
         let after = if entry.again == 0 { entry.after.as_slice() } else { &[] };
         for (before, _) in after {
             // For other kinds, a server may know the end before any client does.
-            let told = |entry: &Entry| {
+            let has_known_end = |entry: &Entry| {
                 matches!(entry.kind, Kind::Done | Kind::Flaky | Kind::Failing)
                     && entry.after.iter().all(|(_, cancels)| !cancels)
             };
-            let open = |entry: &Entry| told(entry) && !entry.end_sent && !entry.cancel_tried;
+            let open = |entry: &Entry| has_known_end(entry) && !entry.end_sent && !entry.cancel_tried;
             if state.jobs.get(before).is_some_and(open) {
                 findings.push(format!("{claim} was handed {job}, and {before} has not ended"));
             }

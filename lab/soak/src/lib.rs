@@ -32,7 +32,7 @@ use server::Server;
 use turnwise::Turnwise;
 use turnwise_testkit::{Database, FaultProxy};
 
-pub use server::Given;
+pub use server::ExternalServer;
 
 /// The settings of a soak test.
 #[derive(Clone, Debug)]
@@ -56,9 +56,9 @@ pub struct Options {
     /// turnwise's `--log`.
     pub log: String,
     /// One of the servers, unless the test starts its own pouchdb-server.
-    pub source: Option<Given>,
+    pub source: Option<ExternalServer>,
     /// The other one.
-    pub target: Option<Given>,
+    pub target: Option<ExternalServer>,
 }
 
 impl Options {
@@ -170,8 +170,8 @@ fn names(options: &Options) -> Vec<String> {
 }
 
 impl Side {
-    async fn start(name: &'static str, given: Option<&Given>, databases: &[String]) -> Side {
-        let server = Server::start(given).await;
+    async fn start(name: &'static str, external: Option<&ExternalServer>, databases: &[String]) -> Side {
+        let server = Server::start(external).await;
         let proxy = FaultProxy::before(server.url()).await;
         let mut created = Vec::new();
         for name in databases {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use turnwise_lab_soak::{Given, Options};
+use turnwise_lab_soak::{ExternalServer, Options};
 
 pub const USAGE: &str = "\
 cargo xtask soak [OPTION]...
@@ -52,8 +52,8 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, Str
         }
     }
     let [source, target] = sides;
-    options.source = source.given("source")?;
-    options.target = target.given("target")?;
+    options.source = source.external_server("source")?;
+    options.target = target.external_server("target")?;
     Ok(options)
 }
 
@@ -66,12 +66,12 @@ struct Side {
 }
 
 impl Side {
-    fn given(self, name: &str) -> Result<Option<Given>, String> {
+    fn external_server(self, name: &str) -> Result<Option<ExternalServer>, String> {
         match (self.url, self.kill, self.restart) {
             (None, None, None) => Ok(None),
-            (Some(url), None, None) => Ok(Some(Given { url, kill_and_restart: None })),
+            (Some(url), None, None) => Ok(Some(ExternalServer { url, kill_and_restart: None })),
             (Some(url), Some(kill), Some(restart)) => {
-                Ok(Some(Given { url, kill_and_restart: Some((kill, restart)) }))
+                Ok(Some(ExternalServer { url, kill_and_restart: Some((kill, restart)) }))
             }
             (None, ..) => {
                 Err(format!("--kill-{name} and --restart-{name} are for a server that --{name} names"))

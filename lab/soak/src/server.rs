@@ -17,7 +17,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// A server that already runs.
 #[derive(Clone, Debug)]
-pub struct Given {
+pub struct ExternalServer {
     /// `http://user:password@host:port`
     pub url: String,
     /// A shell command that kills the server like `kill -9`, and one that starts it again. Without them, the server is
@@ -34,13 +34,13 @@ pub(super) struct Server {
 
 enum Kind {
     Pouch(Mutex<Peer>),
-    Given(Option<(String, String)>),
+    External(Option<(String, String)>),
 }
 
 impl Server {
-    pub async fn start(given: Option<&Given>) -> Server {
-        let (url, kind) = match given {
-            Some(given) => (given.url.clone(), Kind::Given(given.kill_and_restart.clone())),
+    pub async fn start(external: Option<&ExternalServer>) -> Server {
+        let (url, kind) = match external {
+            Some(external) => (external.url.clone(), Kind::External(external.kill_and_restart.clone())),
             None => {
                 let peer = Peer::options().admin("admin", canary::PASSWORD).durable().start().await;
                 (peer.url().to_owned(), Kind::Pouch(Mutex::new(peer)))
@@ -55,15 +55,15 @@ impl Server {
     }
 
     pub fn can_be_killed(&self) -> bool {
-        !matches!(self.kind, Kind::Given(None))
+        !matches!(self.kind, Kind::External(None))
     }
 
     pub async fn kill(&self) {
         self.killed.store(true, Ordering::Relaxed);
         match &self.kind {
             Kind::Pouch(peer) => peer.lock().await.kill().await,
-            Kind::Given(Some((kill, _))) => shell(kill).await,
-            Kind::Given(None) => {}
+            Kind::External(Some((kill, _))) => shell(kill).await,
+            Kind::External(None) => {}
         }
     }
 
@@ -76,8 +76,8 @@ impl Server {
                     peer.restart().await;
                 }
             }
-            Kind::Given(Some((_, restart))) => shell(restart).await,
-            Kind::Given(None) => {}
+            Kind::External(Some((_, restart))) => shell(restart).await,
+            Kind::External(None) => {}
         }
         let up = async {
             while !self.answers().await {

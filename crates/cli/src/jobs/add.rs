@@ -128,7 +128,7 @@ async fn add_one(args: &Args) -> Result<(), Failure> {
         args.summary.as_ref().map(|text| json("--summary", text)).transpose().map_err(Failure::Usage)?;
     job.locks = args.locks.as_ref().map(|text| locks(text)).transpose().map_err(Failure::Usage)?;
     let added = args.server.client()?.add(&args.job_type, job).await?;
-    tell(&added);
+    print(&added);
     Ok(())
 }
 
@@ -174,7 +174,7 @@ fn after_job(args: &Args, name: &str) -> anyhow::Result<After> {
     })
 }
 
-fn tell(added: &AddedJob) {
+fn print(added: &AddedJob) {
     say!("{}", added.id);
     match added.added {
         Added::Queued | Added::Delayed | Added::Blocked => {}

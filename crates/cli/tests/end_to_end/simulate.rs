@@ -119,17 +119,17 @@ fn jobs_with_locks_are_compared_by_all_schemes() {
 
 #[test]
 fn a_policy_of_the_other_kind_and_a_wrong_lock_are_refused() {
-    let told = |scenario: &str, arguments: &[&str]| {
+    let error_of = |scenario: &str, arguments: &[&str]| {
         let output = simulate(scenario, arguments);
         assert_eq!(output.status.code(), Some(1));
         String::from_utf8(output.stderr).unwrap()
     };
-    let error = told(LOCKS, &["--policy", "rfc"]);
+    let error = error_of(LOCKS, &["--policy", "rfc"]);
     assert!(error.contains("there is no scheme `rfc`"), "{error}");
-    let error = told(SCENARIO, &["--policy", "aging"]);
+    let error = error_of(SCENARIO, &["--policy", "aging"]);
     assert!(error.contains("there is no policy `aging`"), "{error}");
-    let error = told(&LOCKS.replace("{instance}", "{instanec}"), &[]);
+    let error = error_of(&LOCKS.replace("{instance}", "{instanec}"), &[]);
     assert!(error.contains("operation `reboot`: locks.instance: there is no `{instanec}`"), "{error}");
-    let error = told(&LOCKS.replace("count = 30", "count = 0"), &[]);
+    let error = error_of(&LOCKS.replace("count = 30", "count = 0"), &[]);
     assert!(error.contains("line 3") && error.contains("1 to 100000"), "{error}");
 }

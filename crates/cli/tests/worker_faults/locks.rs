@@ -74,7 +74,7 @@ fn worker(server: &Server, log: &Path, said: &Path, who: &str) -> Child {
         .unwrap()
 }
 
-async fn told(server: &Server, args: &[&str]) -> String {
+async fn stdout_of(server: &Server, args: &[&str]) -> String {
     let output = turnwise().args(args).env("TURNWISE_SERVER", server.url()).output().await.unwrap();
     let output = crate::server::clean(output);
     assert!(output.status.success(), "{output:?}");
@@ -191,7 +191,7 @@ async fn locks_exclude_across_types_and_workers_and_are_freed_when_one_dies() {
         (&json!("locked"), &json!("victim"), &json!("web0")),
         "{why}"
     );
-    let text = told(&server, &["locks", "--level", "instance", "--name", "web0"]).await;
+    let text = stdout_of(&server, &["locks", "--level", "instance", "--name", "web0"]).await;
     let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[0], ["LEVEL", "NAME", "MODE", "HOW", "TYPE", "JOB", "TENANT", "SINCE"]);
     assert_eq!(rows[1][..6], ["instance", "web0", "exclusive", "holds", "ext", "victim"]);
@@ -238,5 +238,5 @@ async fn locks_exclude_across_types_and_workers_and_are_freed_when_one_dies() {
         runs.values().all(|runs| *runs <= 2) && runs.values().filter(|runs| **runs == 2).count() <= 4,
         "{runs:?}"
     );
-    assert_eq!(told(&server, &["locks"]).await.trim_end(), "No locks.");
+    assert_eq!(stdout_of(&server, &["locks"]).await.trim_end(), "No locks.");
 }

@@ -303,19 +303,21 @@ impl Supervisor {
                 let reason = format!("its result has {bytes} bytes; at most {MAX_INFO_BYTES} are allowed");
                 self.fail(reason, false, info)
             }
-            Outcome::Completed(result) => self.told("finish", &Finish { claim, result: Some(result), info }),
+            Outcome::Completed(result) => {
+                self.json_request("finish", &Finish { claim, result: Some(result), info })
+            }
             Outcome::Failed(reason) => self.fail(reason, false, info),
             Outcome::Crashed(reason) => self.fail(reason, true, info),
-            Outcome::Stopped => self.told("release", &Release { claim, info }),
+            Outcome::Stopped => self.json_request("release", &Release { claim, info }),
         }
     }
 
     fn fail(&self, mut reason: String, retry: bool, info: Option<Box<RawValue>>) -> Request {
         reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
-        self.told("fail", &Fail { claim: self.claim, reason, retry, info })
+        self.json_request("fail", &Fail { claim: self.claim, reason, retry, info })
     }
 
-    fn told(&self, what: &str, body: &impl Serialize) -> Request {
+    fn json_request(&self, what: &str, body: &impl Serialize) -> Request {
         self.request(what).json(body).expect("texts and numbers are JSON")
     }
 

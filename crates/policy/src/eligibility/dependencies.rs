@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// How a job ended, as the jobs that wait for it see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum DependencyEnd {
     /// It completed.
     Completed,
     /// It failed for good.
@@ -24,14 +24,14 @@ pub enum Outcome {
     Removed,
 }
 
-impl Outcome {
+impl DependencyEnd {
     /// The outcome as a phrase that follows the job's name.
-    pub fn told(self) -> &'static str {
+    pub fn phrase(self) -> &'static str {
         match self {
-            Outcome::Completed => "has completed",
-            Outcome::Failed => "has failed",
-            Outcome::Cancelled => "was cancelled",
-            Outcome::Removed => "was removed",
+            DependencyEnd::Completed => "has completed",
+            DependencyEnd::Failed => "has failed",
+            DependencyEnd::Cancelled => "was cancelled",
+            DependencyEnd::Removed => "was removed",
         }
     }
 }
@@ -57,9 +57,9 @@ pub enum Verdict {
 }
 
 /// What a dependency's `outcome` means for a job that accepts the outcomes in `accepted`.
-pub fn judge(outcome: Outcome, accepted: &[Outcome], otherwise: Otherwise) -> Verdict {
+pub fn judge(outcome: DependencyEnd, accepted: &[DependencyEnd], otherwise: Otherwise) -> Verdict {
     match otherwise {
-        _ if outcome != Outcome::Removed && accepted.contains(&outcome) => Verdict::Freed,
+        _ if outcome != DependencyEnd::Removed && accepted.contains(&outcome) => Verdict::Freed,
         Otherwise::Free => Verdict::Freed,
         Otherwise::Cancel => Verdict::Cancelled,
     }
@@ -69,13 +69,14 @@ pub fn judge(outcome: Outcome, accepted: &[Outcome], otherwise: Otherwise) -> Ve
 mod tests {
     use super::*;
 
-    const ALL: [Outcome; 4] = [Outcome::Completed, Outcome::Failed, Outcome::Cancelled, Outcome::Removed];
+    const ALL: [DependencyEnd; 4] =
+        [DependencyEnd::Completed, DependencyEnd::Failed, DependencyEnd::Cancelled, DependencyEnd::Removed];
 
     #[test]
     fn only_an_accepted_end_frees_a_job_that_would_be_cancelled() {
         for accepted in ALL {
             for outcome in ALL {
-                let is_free = outcome == accepted && outcome != Outcome::Removed;
+                let is_free = outcome == accepted && outcome != DependencyEnd::Removed;
                 let expected = if is_free { Verdict::Freed } else { Verdict::Cancelled };
                 assert_eq!(judge(outcome, &[accepted], Otherwise::Cancel), expected, "{outcome:?}");
                 assert_eq!(judge(outcome, &[accepted], Otherwise::Free), Verdict::Freed, "{outcome:?}");

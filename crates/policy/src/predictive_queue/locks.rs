@@ -366,15 +366,15 @@ impl Requests {
             return Vec::new();
         }
         let mode = if self.big_lock { Mode::Exclusive } else { Mode::Shared };
-        let mut locks = vec![Lock { place: Place::BigLock, mode, units: 1 }];
+        let mut locks = vec![Lock { scope: Scope::BigLock, mode, units: 1 }];
         for (level, name) in levels.names().enumerate() {
             let Some(at) = self.levels.get(name) else { continue };
             let mut add = |resource: Option<&String>, mode, units| {
-                let place = match resource {
-                    Some(name) => Place::Resource { level, name: name.clone() },
-                    None => Place::WholeLevel(level),
+                let scope = match resource {
+                    Some(name) => Scope::Resource { level, name: name.clone() },
+                    None => Scope::WholeLevel(level),
                 };
-                locks.push(Lock { place, mode, units });
+                locks.push(Lock { scope, mode, units });
             };
             for request in at.requests() {
                 match request {
@@ -395,7 +395,7 @@ impl Requests {
     }
 }
 
-/// Which other locks of the same place a lock permits.
+/// Which other locks of the same scope a lock permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -405,9 +405,9 @@ pub enum Mode {
     Exclusive,
 }
 
-/// What is locked. A job that holds locks may take further ones only in this order.
+/// The scope of a lock: what it locks. A job that holds locks may take further ones only in this order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum Scope {
     /// The big lock, before all levels.
     BigLock,
     /// All of a level, with resources that appear later. The number is the level's index in [`Levels`].
@@ -421,31 +421,31 @@ pub enum Place {
     },
 }
 
-impl Place {
+impl Scope {
     /// The index of its level; `None` for the big lock.
     pub fn level(&self) -> Option<usize> {
         match self {
-            Place::BigLock => None,
-            Place::WholeLevel(level) | Place::Resource { level, .. } => Some(*level),
+            Scope::BigLock => None,
+            Scope::WholeLevel(level) | Scope::Resource { level, .. } => Some(*level),
         }
     }
 
     fn key(&self) -> (Option<usize>, Option<&str>) {
         match self {
-            Place::BigLock => (None, None),
-            Place::WholeLevel(level) => (Some(*level), None),
-            Place::Resource { level, name } => (Some(*level), Some(name)),
+            Scope::BigLock => (None, None),
+            Scope::WholeLevel(level) => (Some(*level), None),
+            Scope::Resource { level, name } => (Some(*level), Some(name)),
         }
     }
 }
 
-impl Ord for Place {
+impl Ord for Scope {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.key().cmp(&other.key())
     }
 }
 
-impl PartialOrd for Place {
+impl PartialOrd for Scope {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
@@ -455,7 +455,7 @@ impl PartialOrd for Place {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lock {
     /// What is locked.
-    pub place: Place,
+    pub scope: Scope,
     /// How it is locked.
     pub mode: Mode,
     /// Of a shared lock: the units that it takes. Of an exclusive lock: no meaning.
@@ -713,15 +713,15 @@ mod tests {
         let wanted = r#"{"network":{"shared":["b","a"]},"instance":{"exclusive":["i"],"shared":"all"},"node":{"shared":"unknown"}}"#;
         let levels = Levels::default();
         let locks = requests(wanted).unwrap().known(&levels);
-        let places: Vec<&Place> = locks.iter().map(|lock| &lock.place).collect();
-        let resource = |level, name: &str| Place::Resource { level, name: name.to_owned() };
+        let scopes: Vec<&Scope> = locks.iter().map(|lock| &lock.scope).collect();
+        let resource = |level, name: &str| Scope::Resource { level, name: name.to_owned() };
         assert_eq!(
-            places,
-            [&Place::BigLock, &Place::WholeLevel(1), &resource(1, "i"), &resource(4, "a"), &resource(4, "b")]
+            scopes,
+            [&Scope::BigLock, &Scope::WholeLevel(1), &resource(1, "i"), &resource(4, "a"), &resource(4, "b")]
         );
         assert!(locks.is_sorted());
         // All of a level comes after any name of an earlier level, and before the names of its own.
-        assert!(resource(0, "z") < Place::WholeLevel(1) && Place::WholeLevel(1) < resource(1, ""));
+        assert!(resource(0, "z") < Scope::WholeLevel(1) && Scope::WholeLevel(1) < resource(1, ""));
         assert_eq!(requests(r#"{"big_lock":true}"#).unwrap().known(&levels)[0].mode, Mode::Exclusive);
         assert_eq!(Requests::default().known(&levels), []);
     }

@@ -4,7 +4,7 @@
 //!    job's [`line`](super::line) makes it older by a tick. So jobs of the busiest resource do not remain until the
 //!    end, when few jobs can run at the same time. An overdue job comes before all lines, in the original order. If
 //!    no job of the window wants locks, the window keeps the order of fair share.
-//! 2. The first job is examined. All locks that it knows must be free; otherwise it is held, because it would only
+//! 2. The first job is examined. All locks that it knows must be free; otherwise it is deferred, because it would only
 //!    block a slot. It also must not take a lock that another job has reserved before it.
 //! 3. An aged-out job whose locks are not free *reserves* them, as soon as a job in the window came K ticks later.
 //!    From then on, no job starts that might take these locks, so they become free. Jobs of its own age end by
@@ -28,7 +28,7 @@ use std::collections::BinaryHeap;
 use super::aging::{Aged, Aging, Rules};
 use super::contention::Predicted;
 use super::line::lines;
-use super::locks::{AtLevel, Levels, Lock, Place, Requests};
+use super::locks::{AtLevel, Levels, Lock, Requests, Scope};
 use super::summary::{Obstacle, Running, Summary, obstacle, weigh};
 
 /// A job of the window.
@@ -91,7 +91,7 @@ pub struct Start {
 
 /// A job that does not start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hold {
+pub struct Deferral {
     /// Its index in the window.
     pub job: usize,
     /// Its weight.
@@ -116,10 +116,10 @@ pub enum Reason {
 pub struct Decision {
     /// Start these, in this order.
     pub start: Vec<Start>,
-    /// The index of the job that reserves the locks that it knows: at most one. That job is held, too.
+    /// The index of the job that reserves the locks that it knows: at most one. That job is deferred, too.
     pub reserve: Vec<usize>,
     /// These do not start, in the order in which they were examined.
-    pub hold: Vec<Hold>,
+    pub defer: Vec<Deferral>,
 }
 
 /// Decides about every job of the window.
@@ -140,58 +140,58 @@ pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Dec
         let aged = aging.aged(predicted.total, age.saturating_add(line));
         Weighed { predicted, age, line, aged_out: aging.is_over(age), aged }
     };
-    let key = |place: usize, job: &Candidate<'_>, weighed: &Weighed| {
+    let key = |index: usize, job: &Candidate<'_>, weighed: &Weighed| {
         let late = if aging.is_overdue(weighed.age) { (false, 0) } else { (true, weighed.line) };
         let (in_time, line) = if as_it_came { (false, 0) } else { late };
         let (class, aged) = if as_it_came { (0, Aged::default()) } else { (job.class, weighed.aged) };
-        (class, aged, in_time, Reverse(line), place)
+        (class, aged, in_time, Reverse(line), index)
     };
     let all = window.iter().zip(&lines);
     let mut weights: Vec<Weighed> = all.map(|(job, line)| weighed(job, *line, &foreseen)).collect();
     let keys = window.iter().zip(&weights).enumerate();
     let mut waiting: BinaryHeap<_> =
-        keys.map(|(place, (job, weighed))| Reverse(key(place, job, weighed))).collect();
+        keys.map(|(index, (job, weighed))| Reverse(key(index, job, weighed))).collect();
     while let Some(Reverse(before)) = waiting.pop() {
-        let (.., place) = before;
-        let (Some(job), Some(weight)) = (window.get(place), weights.get_mut(place)) else { continue };
+        let (.., index) = before;
+        let (Some(job), Some(weight)) = (window.get(index), weights.get_mut(index)) else { continue };
         let room = decision.start.len() < system.room;
         if room && !decision.start.is_empty() {
             *weight = weighed(job, weight.line, &foreseen);
-            let after = key(place, job, weight);
+            let after = key(index, job, weight);
             if after > before {
                 waiting.push(Reverse(after));
                 continue;
             }
         }
         let weighed = weight.clone();
-        let hold = |reason| Hold { job: place, weighed: weighed.clone(), reason };
+        let deferral = |reason| Deferral { job: index, weighed: weighed.clone(), reason };
         if !room {
-            decision.hold.push(hold(Reason::NoRoom));
+            decision.defer.push(deferral(Reason::NoRoom));
             continue;
         }
         let known = job.requests.known(levels);
         let held = [system.running, &picked];
         let reason = obstacle(&held, &held, &known)
             .map(Reason::Locked)
-            .or_else(|| reserved.in_the_way(place, job, &picked).map(Reason::Reserved));
+            .or_else(|| reserved.obstacle(index, job, &picked).map(Reason::Reserved));
         let running = Running::new(known, job.requests, levels);
         match reason {
             None => {
-                reserved.started(place, job);
+                reserved.started(index, job);
                 picked.add(&running);
                 foreseen.add(&match job.likely {
                     Some(likely) => running.expecting(job.requests, likely, levels),
                     None => running,
                 });
-                decision.start.push(Start { job: place, weighed });
+                decision.start.push(Start { job: index, weighed });
             }
             Some(reason) => {
-                if may_reserve && needs_reservation(window, place, weighed.age, aging) {
+                if may_reserve && needs_reservation(window, index, weighed.age, aging) {
                     may_reserve = false;
                     reserved.all.add(&running);
-                    decision.reserve.push(place);
+                    decision.reserve.push(index);
                 }
-                decision.hold.push(hold(reason));
+                decision.defer.push(deferral(reason));
             }
         }
     }
@@ -200,10 +200,10 @@ pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Dec
 
 /// Whether a job whose locks are not free must keep other jobs from taking them. Jobs of its own age end by
 /// themselves, however many there are, and use the slots while it waits. Jobs that come K ticks later may never end.
-fn needs_reservation(window: &[Candidate<'_>], place: usize, age: u64, aging: &Aging) -> bool {
-    let since_us = window.get(place).map_or(0, |job| job.since_us);
+fn needs_reservation(window: &[Candidate<'_>], index: usize, age: u64, aging: &Aging) -> bool {
+    let since_us = window.get(index).map_or(0, |job| job.since_us);
     let mut others =
-        window.iter().enumerate().filter(|(other, _)| *other != place).map(|(_, job)| job.since_us);
+        window.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, job)| job.since_us);
     let last = others.next().map(|first| others.fold(first, i64::max));
     aging.is_over(age)
         && (aging.is_overdue(age) || last.is_none_or(|last| aging.is_over(aging.age(since_us, last))))
@@ -222,29 +222,29 @@ impl<'a> Reservations<'a> {
     fn new(window: &[Candidate<'_>], system: System<'a>) -> Reservations<'a> {
         let levels = system.running.levels();
         let mut own: Vec<(usize, usize)> =
-            (0..).zip(window).filter_map(|(place, job)| Some((job.reservation?, place))).collect();
+            (0..).zip(window).filter_map(|(index, job)| Some((job.reservation?, index))).collect();
         own.sort_unstable();
         let mut own = own.into_iter().peekable();
         let mut all = Summary::new(levels);
         let mut earlier = Vec::new();
         for (at, reserved) in system.reservations.iter().enumerate() {
-            while let Some((_, place)) = own.next_if(|(reservation, _)| *reservation == at) {
-                let claims = window.get(place).map(|job| claims(job.requests, levels)).unwrap_or_default();
-                earlier.push((place, obstacle(&[&all], &[&all, system.running], &claims)));
+            while let Some((_, index)) = own.next_if(|(reservation, _)| *reservation == at) {
+                let claims = window.get(index).map(|job| claims(job.requests, levels)).unwrap_or_default();
+                earlier.push((index, obstacle(&[&all], &[&all, system.running], &claims)));
             }
             all.add(reserved);
         }
-        earlier.sort_unstable_by_key(|(place, _)| *place);
+        earlier.sort_unstable_by_key(|(index, _)| *index);
         Reservations { system, all, earlier }
     }
 
-    fn has(&self, place: usize) -> Result<usize, usize> {
-        self.earlier.binary_search_by_key(&place, |(place, _)| *place)
+    fn has(&self, index: usize) -> Result<usize, usize> {
+        self.earlier.binary_search_by_key(&index, |(index, _)| *index)
     }
 
-    fn in_the_way(&self, place: usize, job: &Candidate<'_>, picked: &Summary) -> Option<Obstacle> {
+    fn obstacle(&self, index: usize, job: &Candidate<'_>, picked: &Summary) -> Option<Obstacle> {
         let System { running, .. } = self.system;
-        match self.has(place) {
+        match self.has(index) {
             Ok(found) => self.earlier.get(found)?.1.clone(),
             Err(_) => {
                 let claims = claims(job.requests, running.levels());
@@ -254,9 +254,9 @@ impl<'a> Reservations<'a> {
     }
 
     /// A reservation ends with the start of its job.
-    fn started(&mut self, place: usize, job: &Candidate<'_>) {
+    fn started(&mut self, index: usize, job: &Candidate<'_>) {
         let reservations = self.system.reservations;
-        if self.has(place).is_ok()
+        if self.has(index).is_ok()
             && let Some(reserved) = job.reservation.and_then(|at| reservations.get(at))
         {
             self.all.remove(reserved);
@@ -269,7 +269,7 @@ fn claims(requests: &Requests, levels: &Levels) -> Vec<Lock> {
     let mut locks = requests.known(levels);
     for (level, name) in levels.names().enumerate() {
         let unknown = requests.levels.get(name).into_iter().flat_map(AtLevel::unknown);
-        locks.extend(unknown.map(|mode| Lock { place: Place::WholeLevel(level), mode, units: 1 }));
+        locks.extend(unknown.map(|mode| Lock { scope: Scope::WholeLevel(level), mode, units: 1 }));
     }
     locks.sort();
     locks

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::contention::{KINDS, Kind, NO_CONTENTION, Predicted, STUCK, Weight, apart, same};
-use super::locks::{Levels, Lock, Mode, Place, Request, Requests};
+use super::locks::{Levels, Lock, Mode, Request, Requests, Scope};
 
 /// What one running job locks: the locks that it holds, and those that it has yet to find out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -22,12 +22,12 @@ impl Running {
     /// A job that holds these locks (or waits in their queues) and has declared these requests. What it declared as
     /// unknown counts until it holds a lock of that level and mode. Locks of levels that do not exist are left out.
     pub fn new(locks: impl IntoIterator<Item = Lock>, requests: &Requests, levels: &Levels) -> Running {
-        let is_there = |lock: &Lock| lock.place.level().is_none_or(|level| level < levels.len());
+        let is_there = |lock: &Lock| lock.scope.level().is_none_or(|level| level < levels.len());
         let locks: Vec<Lock> = locks.into_iter().filter(is_there).collect();
         let mut unknown = BTreeSet::new();
         for (level, name) in levels.names().enumerate() {
             for mode in requests.levels.get(name).into_iter().flat_map(|at| at.unknown()) {
-                if !locks.iter().any(|lock| lock.place.level() == Some(level) && lock.mode == mode) {
+                if !locks.iter().any(|lock| lock.scope.level() == Some(level) && lock.mode == mode) {
                     unknown.insert((level, mode));
                 }
             }
@@ -47,13 +47,13 @@ impl Running {
         // Requests that are still unknown in the guess stay unknown.
         let left = Running::new([], guessed, levels).unknown;
         let (left, resolved): (Vec<_>, Vec<_>) =
-            self.unknown.into_iter().partition(|place| left.contains(place));
+            self.unknown.into_iter().partition(|request| left.contains(request));
         self.unknown = left.into_iter().collect();
         let known = declared.known(levels);
         for lock in guessed.known(levels) {
             // A job with unknown exclusive locks may also share something.
             let is_there = |(level, mode): &(usize, Mode)| {
-                lock.place.level() == Some(*level) && (lock.mode == *mode || *mode == Mode::Exclusive)
+                lock.scope.level() == Some(*level) && (lock.mode == *mode || *mode == Mode::Exclusive)
             };
             if resolved.iter().any(is_there) && !known.contains(&lock) && !self.locks.contains(&lock) {
                 self.locks.push(lock);
@@ -72,16 +72,16 @@ impl Running {
         let mut requests = Vec::new();
         let (mut shared, mut exclusive) = (BTreeMap::new(), BTreeSet::new());
         for lock in &self.locks {
-            match (&lock.place, lock.mode) {
-                (Place::BigLock, Mode::Exclusive) => requests.push(Request::AllExclusive),
-                (Place::WholeLevel(at), Mode::Shared) if *at == level => requests.push(Request::AllShared),
-                (Place::WholeLevel(at), Mode::Exclusive) if *at == level => {
+            match (&lock.scope, lock.mode) {
+                (Scope::BigLock, Mode::Exclusive) => requests.push(Request::AllExclusive),
+                (Scope::WholeLevel(at), Mode::Shared) if *at == level => requests.push(Request::AllShared),
+                (Scope::WholeLevel(at), Mode::Exclusive) if *at == level => {
                     requests.push(Request::AllExclusive);
                 }
-                (Place::Resource { level: at, name }, Mode::Shared) if *at == level => {
+                (Scope::Resource { level: at, name }, Mode::Shared) if *at == level => {
                     shared.insert(name.clone(), lock.units);
                 }
-                (Place::Resource { level: at, name }, Mode::Exclusive) if *at == level => {
+                (Scope::Resource { level: at, name }, Mode::Exclusive) if *at == level => {
                     exclusive.insert(name.clone());
                 }
                 _ => {}
@@ -105,7 +105,7 @@ impl Running {
 
 /// The holders of one resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Held {
+pub(crate) struct Holders {
     /// The number of jobs that share it.
     pub shared: u32,
     /// The number of units that they hold.
@@ -114,7 +114,7 @@ pub(crate) struct Held {
     pub exclusive: u32,
 }
 
-impl Held {
+impl Holders {
     /// Whether another request for it is stuck. A request for more units than there are, because the capacity was
     /// lowered, needs all of them.
     pub fn is_stuck(&self, mode: Mode, units: u32, capacity: Option<u32>) -> bool {
@@ -132,7 +132,7 @@ impl Held {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct AtLevel {
     kinds: [u32; 7],
-    resources: BTreeMap<String, Held>,
+    resources: BTreeMap<String, Holders>,
 }
 
 /// The locks of all running jobs.
@@ -159,15 +159,15 @@ impl Summary {
     pub fn add(&mut self, job: &Running) {
         self.count(job, |count| *count = count.saturating_add(1));
         for lock in &job.locks {
-            let Place::Resource { level, name } = &lock.place else { continue };
+            let Scope::Resource { level, name } = &lock.scope else { continue };
             let Some(at) = self.at.get_mut(*level) else { continue };
-            let held = at.resources.entry(name.clone()).or_default();
+            let holders = at.resources.entry(name.clone()).or_default();
             match lock.mode {
                 Mode::Shared => {
-                    held.shared += 1;
-                    held.units += u64::from(lock.units);
+                    holders.shared += 1;
+                    holders.units += u64::from(lock.units);
                 }
-                Mode::Exclusive => held.exclusive += 1,
+                Mode::Exclusive => holders.exclusive += 1,
             }
         }
     }
@@ -179,17 +179,17 @@ impl Summary {
             *count = count.saturating_sub(1);
         });
         for lock in &job.locks {
-            let Place::Resource { level, name } = &lock.place else { continue };
+            let Scope::Resource { level, name } = &lock.scope else { continue };
             let Some(at) = self.at.get_mut(*level) else { continue };
-            let Some(held) = at.resources.get_mut(name) else { continue };
+            let Some(holders) = at.resources.get_mut(name) else { continue };
             match lock.mode {
                 Mode::Shared => {
-                    held.shared = held.shared.saturating_sub(1);
-                    held.units = held.units.saturating_sub(u64::from(lock.units));
+                    holders.shared = holders.shared.saturating_sub(1);
+                    holders.units = holders.units.saturating_sub(u64::from(lock.units));
                 }
-                Mode::Exclusive => held.exclusive = held.exclusive.saturating_sub(1),
+                Mode::Exclusive => holders.exclusive = holders.exclusive.saturating_sub(1),
             }
-            if held.shared == 0 && held.exclusive == 0 {
+            if holders.shared == 0 && holders.exclusive == 0 {
                 at.resources.remove(name);
             }
         }
@@ -197,18 +197,18 @@ impl Summary {
 
     fn count(&mut self, job: &Running, change: impl Fn(&mut u32)) {
         for lock in &job.locks {
-            let (level, kind) = match (&lock.place, lock.mode) {
-                (Place::BigLock, mode) => {
+            let (level, kind) = match (&lock.scope, lock.mode) {
+                (Scope::BigLock, mode) => {
                     change(&mut self.big_lock[usize::from(mode == Mode::Exclusive)]);
                     if mode == Mode::Exclusive {
                         self.at.iter_mut().for_each(|at| change(&mut at.kinds[Kind::AllExclusive as usize]));
                     }
                     continue;
                 }
-                (Place::WholeLevel(level), Mode::Shared) => (*level, Kind::AllShared),
-                (Place::WholeLevel(level), Mode::Exclusive) => (*level, Kind::AllExclusive),
-                (Place::Resource { level, .. }, Mode::Shared) => (*level, Kind::Shared),
-                (Place::Resource { level, .. }, Mode::Exclusive) => (*level, Kind::Exclusive),
+                (Scope::WholeLevel(level), Mode::Shared) => (*level, Kind::AllShared),
+                (Scope::WholeLevel(level), Mode::Exclusive) => (*level, Kind::AllExclusive),
+                (Scope::Resource { level, .. }, Mode::Shared) => (*level, Kind::Shared),
+                (Scope::Resource { level, .. }, Mode::Exclusive) => (*level, Kind::Exclusive),
             };
             self.at.get_mut(level).into_iter().for_each(|at| change(&mut at.kinds[kind as usize]));
         }
@@ -227,7 +227,7 @@ impl Summary {
     }
 
     /// The holders of a resource.
-    pub(crate) fn held(&self, level: usize, name: &str) -> Held {
+    pub(crate) fn holders(&self, level: usize, name: &str) -> Holders {
         self.at.get(level).and_then(|at| at.resources.get(name)).copied().unwrap_or_default()
     }
 
@@ -253,11 +253,13 @@ pub(crate) fn weigh(all: &[&Summary], wanted: &Requests, base: Weight) -> Predic
     if wanted.big_lock {
         return Predicted::new(base, vec![STUCK; levels.len()]);
     }
-    let held = |level, name: &String| {
-        all.iter().map(|summary| summary.held(level, name)).fold(Held::default(), |sum, held| Held {
-            shared: sum.shared + held.shared,
-            units: sum.units + held.units,
-            exclusive: sum.exclusive + held.exclusive,
+    let holders = |level, name: &String| {
+        all.iter().map(|summary| summary.holders(level, name)).fold(Holders::default(), |sum, holders| {
+            Holders {
+                shared: sum.shared + holders.shared,
+                units: sum.units + holders.units,
+                exclusive: sum.exclusive + holders.exclusive,
+            }
         })
     };
     let weight = |level, request: &Request| {
@@ -265,10 +267,10 @@ pub(crate) fn weigh(all: &[&Summary], wanted: &Requests, base: Weight) -> Predic
         let name_in_common = match request {
             _ if apart == STUCK => return STUCK,
             Request::Shared(names) => names.iter().any(|(name, units)| {
-                held(level, name).is_stuck(Mode::Shared, *units, levels.capacity(level, name))
+                holders(level, name).is_stuck(Mode::Shared, *units, levels.capacity(level, name))
             }),
             Request::Exclusive(names) => {
-                names.iter().any(|name| held(level, name).is_stuck(Mode::Exclusive, 1, None))
+                names.iter().any(|name| holders(level, name).is_stuck(Mode::Exclusive, 1, None))
             }
             _ => false,
         };
@@ -286,15 +288,15 @@ pub(crate) fn weigh(all: &[&Summary], wanted: &Requests, base: Weight) -> Predic
 pub struct Obstacle {
     /// The lock that is wanted.
     pub wanted: Lock,
-    /// The place of a conflicting lock: the wanted place, all of its level, or one of the resources of the level.
-    pub place: Place,
-    /// How it is held.
-    pub held: Hold,
+    /// What a conflicting lock locks: the wanted scope, all of its level, or one of the resources of the level.
+    pub scope: Scope,
+    /// How that is held.
+    pub occupancy: Occupancy,
 }
 
-/// How a place is held.
+/// How a scope is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Hold {
+pub enum Occupancy {
     /// By one or several jobs that share it.
     Shared,
     /// By one job exclusively.
@@ -310,47 +312,48 @@ pub enum Hold {
 /// summaries, if a binding one has some of them.
 pub(crate) fn obstacle(binding: &[&Summary], counted: &[&Summary], wanted: &[Lock]) -> Option<Obstacle> {
     wanted.iter().find_map(|lock| {
-        let (place, held) = binding.iter().find_map(|summary| in_the_way(summary, counted, lock))?;
-        Some(Obstacle { wanted: lock.clone(), place, held })
+        let (scope, occupancy) = binding.iter().find_map(|summary| conflict(summary, counted, lock))?;
+        Some(Obstacle { wanted: lock.clone(), scope, occupancy })
     })
 }
 
-fn in_the_way(summary: &Summary, counted: &[&Summary], lock: &Lock) -> Option<(Place, Hold)> {
+fn conflict(summary: &Summary, counted: &[&Summary], lock: &Lock) -> Option<(Scope, Occupancy)> {
     let alone = lock.mode == Mode::Exclusive;
     let by = |shared: bool, exclusive: bool| match (shared, exclusive) {
-        (_, true) => Some(Hold::Exclusive),
-        (true, false) if alone => Some(Hold::Shared),
+        (_, true) => Some(Occupancy::Exclusive),
+        (true, false) if alone => Some(Occupancy::Shared),
         _ => None,
     };
-    let here = |held: &Held| by(held.shared > 0, held.exclusive > 0);
+    let here = |holders: &Holders| by(holders.shared > 0, holders.exclusive > 0);
     let whole = |level: usize| {
         let kinds = &summary.at.get(level)?.kinds;
         let shared = kinds[Kind::AllShared as usize] > 0;
-        by(shared, kinds[Kind::AllExclusive as usize] > 0).map(|held| (Place::WholeLevel(level), held))
+        by(shared, kinds[Kind::AllExclusive as usize] > 0)
+            .map(|occupancy| (Scope::WholeLevel(level), occupancy))
     };
-    match &lock.place {
-        Place::BigLock => {
+    match &lock.scope {
+        Scope::BigLock => {
             by(summary.big_lock_holders(Mode::Shared) > 0, summary.big_lock_holders(Mode::Exclusive) > 0)
-                .map(|held| (Place::BigLock, held))
+                .map(|occupancy| (Scope::BigLock, occupancy))
         }
-        Place::WholeLevel(level) => whole(*level).or_else(|| {
+        Scope::WholeLevel(level) => whole(*level).or_else(|| {
             let at = summary.at.get(*level)?;
             if at.kinds[Kind::Exclusive as usize] == 0 && !alone {
                 return None;
             }
-            let resource = |name: &String| Place::Resource { level: *level, name: name.clone() };
-            at.resources.iter().find_map(|(name, held)| Some((resource(name), here(held)?)))
+            let resource = |name: &String| Scope::Resource { level: *level, name: name.clone() };
+            at.resources.iter().find_map(|(name, holders)| Some((resource(name), here(holders)?)))
         }),
-        Place::Resource { level, name } => whole(*level).or_else(|| {
-            let held = summary.held(*level, name);
+        Scope::Resource { level, name } => whole(*level).or_else(|| {
+            let holders = summary.holders(*level, name);
             let too_few = || {
                 let capacity = summary.levels.capacity(*level, name)?;
-                let taken: u64 = counted.iter().map(|summary| summary.held(*level, name).units).sum();
+                let taken: u64 = counted.iter().map(|summary| summary.holders(*level, name).units).sum();
                 let wanted = u64::from(lock.units.min(capacity));
-                let stuck = !alone && held.units > 0 && taken + wanted > u64::from(capacity);
-                stuck.then(|| Hold::Units { free: u64::from(capacity).saturating_sub(taken) })
+                let stuck = !alone && holders.units > 0 && taken + wanted > u64::from(capacity);
+                stuck.then(|| Occupancy::Units { free: u64::from(capacity).saturating_sub(taken) })
             };
-            Some((lock.place.clone(), here(&held).or_else(too_few)?))
+            Some((lock.scope.clone(), here(&holders).or_else(too_few)?))
         }),
     }
 }

@@ -9,9 +9,9 @@ use proptest::sample::Index;
 use super::aging::{Aging, Rules};
 use super::contention::{DEFAULT_BASE, Predicted, Weight, big_lock, weigh_by_comparing};
 use super::line::lines;
-use super::locks::{AtLevel, Level, Levels, Lock, Mode, Place, Request, Requests};
+use super::locks::{AtLevel, Level, Levels, Lock, Mode, Request, Requests, Scope};
 use super::order::{Candidate, Decision, Reason, System, order};
-use super::summary::{Hold, Running, Summary};
+use super::summary::{Occupancy, Running, Summary};
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
@@ -66,13 +66,13 @@ pub(crate) fn running() -> impl Strategy<Value = Running> {
     (requests(), more).prop_map(|(requests, more)| {
         let levels = levels();
         let found = more.into_iter().map(|(level, name, shared, units)| Lock {
-            place: Place::Resource { level, name: (*name.get(&NAMES)).to_owned() },
+            scope: Scope::Resource { level, name: (*name.get(&NAMES)).to_owned() },
             mode: if shared { Mode::Shared } else { Mode::Exclusive },
             units: if shared { units } else { 1 },
         });
-        let mut locks: BTreeMap<Place, Lock> = BTreeMap::new();
+        let mut locks: BTreeMap<Scope, Lock> = BTreeMap::new();
         for lock in requests.known(&levels).into_iter().chain(found) {
-            locks.entry(lock.place.clone()).or_insert(lock);
+            locks.entry(lock.scope.clone()).or_insert(lock);
         }
         Running::new(locks.into_values(), &requests, &levels)
     })
@@ -90,10 +90,10 @@ fn summary_of(jobs: &[Running]) -> Summary {
 
 /// Whether two locks are compatible by definition. Units are left out.
 fn are_compatible(one: &Lock, other: &Lock) -> bool {
-    let touch = match (&one.place, &other.place) {
-        (Place::BigLock, Place::BigLock) => true,
-        (Place::WholeLevel(a), Place::Resource { level: b, .. } | Place::WholeLevel(b))
-        | (Place::Resource { level: b, .. }, Place::WholeLevel(a)) => a == b,
+    let touch = match (&one.scope, &other.scope) {
+        (Scope::BigLock, Scope::BigLock) => true,
+        (Scope::WholeLevel(a), Scope::Resource { level: b, .. } | Scope::WholeLevel(b))
+        | (Scope::Resource { level: b, .. }, Scope::WholeLevel(a)) => a == b,
         (one, other) => one == other,
     };
     !touch || one.mode == Mode::Shared && other.mode == Mode::Shared
@@ -102,9 +102,9 @@ fn are_compatible(one: &Lock, other: &Lock) -> bool {
 /// Whether a lock is free, compared with the locks of every job.
 fn is_free(lock: &Lock, jobs: &[Running], levels: &Levels) -> bool {
     let held = || jobs.iter().flat_map(Running::locks);
-    let units = held().filter(|held| held.place == lock.place).map(|held| held.units).sum::<u32>();
-    let fits = match (&lock.place, lock.mode) {
-        (Place::Resource { level, name }, Mode::Shared) => {
+    let units = held().filter(|held| held.scope == lock.scope).map(|held| held.units).sum::<u32>();
+    let fits = match (&lock.scope, lock.mode) {
+        (Scope::Resource { level, name }, Mode::Shared) => {
             levels.capacity(*level, name).is_none_or(|most| units + lock.units.min(most) <= most)
         }
         _ => true,
@@ -174,7 +174,7 @@ proptest! {
     ) {
         let summary = summary_of(&jobs);
         if let Some(obstacle) = summary.obstacle(&wanted.known(&levels()))
-            && let Some(level) = obstacle.wanted.place.level()
+            && let Some(level) = obstacle.wanted.scope.level()
         {
             prop_assert_eq!(summary.weigh(&wanted, DEFAULT_BASE).levels[level].to_f64(), 3.0);
         }
@@ -288,18 +288,18 @@ proptest! {
             jobs.push(Running::starting(wanted, &levels()));
         }
         let full = seen.len() == scene.room;
-        for hold in &decision.hold {
-            match &hold.reason {
+        for deferral in &decision.defer {
+            match &deferral.reason {
                 Reason::NoRoom => prop_assert!(full),
                 Reason::Locked(obstacle) => prop_assert!(!is_free(&obstacle.wanted, &jobs, &levels())),
                 Reason::Reserved(_) => {}
             }
-            seen.push(hold.job);
+            seen.push(deferral.job);
         }
         prop_assert!(decision.reserve.len() <= 1);
         for place in &decision.reserve {
-            let hold = decision.hold.iter().find(|hold| hold.job == *place).unwrap();
-            prop_assert!(hold.weighed.aged_out && hold.reason != Reason::NoRoom);
+            let deferral = decision.defer.iter().find(|deferral| deferral.job == *place).unwrap();
+            prop_assert!(deferral.weighed.aged_out && deferral.reason != Reason::NoRoom);
         }
         seen.sort_unstable();
         prop_assert_eq!(seen, (0..scene.window.len()).collect::<Vec<_>>());
@@ -316,7 +316,7 @@ proptest! {
         let mut jobs = scene.running.clone();
         let mut left: Vec<usize> = (0..scene.window.len()).collect();
         let mut examined = decision.start.iter().map(|start| start.job).collect::<Vec<_>>();
-        let held = decision.hold.iter().map(|hold| hold.job).collect::<BTreeSet<_>>();
+        let deferred = decision.defer.iter().map(|deferral| deferral.job).collect::<BTreeSet<_>>();
         let mut order = Vec::new();
         let started: BTreeSet<usize> = examined.drain(..).collect();
         let mut count = 0;
@@ -333,11 +333,11 @@ proptest! {
                 prop_assert_eq!(decision.start[count].job, first);
                 count += 1;
             } else {
-                prop_assert!(held.contains(&first));
+                prop_assert!(deferred.contains(&first));
                 order.push(first);
             }
         }
-        let examined: Vec<usize> = decision.hold.iter().map(|hold| hold.job).take(order.len()).collect();
+        let examined: Vec<usize> = decision.defer.iter().map(|deferral| deferral.job).take(order.len()).collect();
         prop_assert_eq!(examined, order);
     }
 
@@ -377,7 +377,9 @@ fn on_an_idle_system_jobs_that_lock_less_start_first() {
         decision.start.iter().map(|start| start.weighed.predicted.total.to_f64()).collect();
     // The last job is weighed while a job runs that shares another node.
     assert_eq!(weights, [1.0, 1.3, 1.5]);
-    assert!(matches!(&decision.hold[0].reason, Reason::Locked(obstacle) if obstacle.place == Place::BigLock));
+    assert!(
+        matches!(&decision.defer[0].reason, Reason::Locked(obstacle) if obstacle.scope == Scope::BigLock)
+    );
 }
 
 #[test]
@@ -391,7 +393,7 @@ fn jobs_that_start_in_one_pass_are_compatible() {
     };
     let decision = decide(&scene);
     assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [0, 2]);
-    assert_eq!(decision.hold.iter().map(|hold| hold.job).collect::<Vec<_>>(), [1, 3]);
+    assert_eq!(decision.defer.iter().map(|deferral| deferral.job).collect::<Vec<_>>(), [1, 3]);
     assert!(decision.reserve.is_empty());
 }
 
@@ -402,7 +404,7 @@ fn the_last_units_go_to_a_job_that_fits() {
     let scene = Scene { running, window: vec![disk(2), disk(1), disk(1)], reserve: Vec::new(), room: 3 };
     let decision = decide(&scene);
     assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [1]);
-    assert_eq!(decision.hold.len(), 2);
+    assert_eq!(decision.defer.len(), 2);
 }
 
 #[test]
@@ -565,7 +567,7 @@ fn a_job_that_knows_no_lock_yet_reserves_the_big_lock_against_a_job_that_wants_i
     let window = [job(&big, 0, None), job(&unknown, 1, Some(0))];
     let running = Summary::new(&levels());
     // A row of the lock queue names the lock alone.
-    let shared = Lock { place: Place::BigLock, mode: Mode::Shared, units: 1 };
+    let shared = Lock { scope: Scope::BigLock, mode: Mode::Shared, units: 1 };
     let reservations = [Running::new([shared], &Requests::default(), &levels())];
     let system = System {
         running: &running,
@@ -577,7 +579,7 @@ fn a_job_that_knows_no_lock_yet_reserves_the_big_lock_against_a_job_that_wants_i
     };
     let decision = order(&window, system, &Rules::default());
     assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [1]);
-    assert!(matches!(&decision.hold[..], [hold] if matches!(hold.reason, Reason::Reserved(_))));
+    assert!(matches!(&decision.defer[..], [deferral] if matches!(deferral.reason, Reason::Reserved(_))));
 }
 
 #[test]
@@ -606,7 +608,7 @@ fn reservations_are_served_in_their_order() {
     // One reservation at a time.
     assert_eq!(decision.reserve, [0]);
     let reasons: Vec<bool> =
-        decision.hold.iter().map(|hold| matches!(hold.reason, Reason::Reserved(_))).collect();
+        decision.defer.iter().map(|deferral| matches!(deferral.reason, Reason::Reserved(_))).collect();
     assert_eq!(reasons, [false, true, true]);
     // Once the node is free, the first job starts, and none of the jobs that it blocks.
     let decision = decide(&Scene { running: Vec::new(), ..scene });
@@ -635,7 +637,7 @@ fn the_first_reservation_is_served_first_whatever_the_window_says() {
     assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [2]);
     // Jobs with a reservation keep it. The other job gets one when no job of the window has one.
     assert_eq!(decision.reserve, [0; 0]);
-    assert!(decision.hold.iter().all(|hold| matches!(hold.reason, Reason::Reserved(_))));
+    assert!(decision.defer.iter().all(|deferral| matches!(deferral.reason, Reason::Reserved(_))));
 }
 
 #[test]
@@ -658,12 +660,12 @@ fn reserved_units_count_with_held_ones() {
             },
             &Rules::default(),
         );
-        decision.hold.into_iter().map(|hold| hold.reason).collect::<Vec<_>>()
+        decision.defer.into_iter().map(|deferral| deferral.reason).collect::<Vec<_>>()
     };
     assert_eq!(reasons(&[]), []);
     assert_eq!(reasons(&[reservation(&one)]), []);
     assert!(
-        matches!(&reasons(&[reservation(&three)])[..], [Reason::Reserved(obstacle)] if obstacle.held == Hold::Units { free: 0 })
+        matches!(&reasons(&[reservation(&three)])[..], [Reason::Reserved(obstacle)] if obstacle.occupancy == Occupancy::Units { free: 0 })
     );
 }
 

@@ -16,7 +16,7 @@ use crate::{Claim, Keyspace, Result};
 const OTHER_ROWS: usize = 32;
 
 /// Whether a job can have the locks that it knows it wants.
-pub(crate) enum Known {
+pub(crate) enum Availability {
     /// It wants no locks.
     None,
     /// All of them are free, and this transaction proves it.
@@ -28,23 +28,28 @@ pub(crate) enum Known {
 }
 
 /// Checks whether a pending job can have its known locks. Adds conflicts only if it can.
-pub(crate) async fn known(tx: &Transaction, keys: &Keyspace, levels: &Levels, job: &Job) -> Result<Known> {
-    let Some(held) = Held::known(&job.locks) else { return Ok(Known::None) };
+pub(crate) async fn known(
+    tx: &Transaction,
+    keys: &Keyspace,
+    levels: &Levels,
+    job: &Job,
+) -> Result<Availability> {
+    let Some(held) = Held::known(&job.locks) else { return Ok(Availability::None) };
     let most_levels = job.locks.levels.len();
     // Per lock and per level: two ranges of holders and a queue. Per lock also its row, and that of its reservation.
     let conflicts = 3 * (held.len() + most_levels) + OTHER_ROWS;
     if !tx.has_room_for(2 * held.len() + OTHER_ROWS, conflicts) {
-        return Ok(Known::NoRoom);
+        return Ok(Availability::NoRoom);
     }
     let mut search = claim_search(tx, keys, levels, job, 1);
     if let Some(blocked) = look(&mut search, job, &held).await? {
-        return Ok(Known::Blocked(Box::new(blocked)));
+        return Ok(Availability::Blocked(Box::new(blocked)));
     }
     if !tx.has_room_for(2 * held.len() + OTHER_ROWS, search.conflicts() + OTHER_ROWS) {
-        return Ok(Known::NoRoom);
+        return Ok(Availability::NoRoom);
     }
     search.prove();
-    Ok(Known::Free(Box::new(held)))
+    Ok(Availability::Free(Box::new(held)))
 }
 
 fn claim_search<'a>(

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use turnwise_policy::predictive_queue::locks::{
-    AtLevel, BIG_LOCK, Levels, Lock, MAX_RESOURCES, Mode, Place, Request, Requests, Units,
+    AtLevel, BIG_LOCK, Levels, Lock, MAX_RESOURCES, Mode, Request, Requests, Scope, Units,
 };
 use turnwise_store::Limits;
 
@@ -42,22 +42,22 @@ impl Spot {
         Spot { level: Some(level.to_owned()), name: Some(name.to_owned()) }
     }
 
-    /// The place of this name in the configured levels; `None` if its level is not configured.
-    pub fn place(&self, levels: &Levels) -> Option<Place> {
-        let Some(level) = &self.level else { return Some(Place::BigLock) };
+    /// The scope with this name in the configured levels; `None` if its level is not configured.
+    pub fn scope(&self, levels: &Levels) -> Option<Scope> {
+        let Some(level) = &self.level else { return Some(Scope::BigLock) };
         let level = levels.position(level)?;
         Some(match &self.name {
-            None => Place::WholeLevel(level),
-            Some(name) => Place::Resource { level, name: name.clone() },
+            None => Scope::WholeLevel(level),
+            Some(name) => Scope::Resource { level, name: name.clone() },
         })
     }
 
-    /// The name of a place; `None` if its level is not configured.
-    pub fn of(place: &Place, levels: &Levels) -> Option<Spot> {
-        let Some(level) = place.level() else { return Some(Spot::BIG_LOCK) };
+    /// The name of a scope; `None` if its level is not configured.
+    pub fn of(scope: &Scope, levels: &Levels) -> Option<Spot> {
+        let Some(level) = scope.level() else { return Some(Spot::BIG_LOCK) };
         let level = levels.names().nth(level)?;
-        Some(match place {
-            Place::Resource { name, .. } => Spot::resource(level, name),
+        Some(match scope {
+            Scope::Resource { name, .. } => Spot::resource(level, name),
             _ => Spot::whole(level),
         })
     }
@@ -102,9 +102,9 @@ impl LockAt {
         LockAt { spot, mode, units: 1 }
     }
 
-    /// The same lock with its place in the levels; `None` if its level is not configured.
+    /// The same lock with its scope in the levels; `None` if its level is not configured.
     pub fn lock(&self, levels: &Levels) -> Option<Lock> {
-        Some(Lock { place: self.spot.place(levels)?, mode: self.mode, units: self.units })
+        Some(Lock { scope: self.spot.scope(levels)?, mode: self.mode, units: self.units })
     }
 
     /// The same as a declaration.
@@ -125,7 +125,7 @@ impl LockAt {
 
     /// The same lock by name; `None` if its level is not configured.
     pub fn of(lock: &Lock, levels: &Levels) -> Option<LockAt> {
-        Some(LockAt { spot: Spot::of(&lock.place, levels)?, mode: lock.mode, units: lock.units })
+        Some(LockAt { spot: Spot::of(&lock.scope, levels)?, mode: lock.mode, units: lock.units })
     }
 }
 

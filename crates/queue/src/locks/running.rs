@@ -1,6 +1,6 @@
 //! Locks that a running job requests, waits for and releases, under its claim.
 
-use turnwise_policy::predictive_queue::locks::{Levels, MAX_RESOURCES, Mode, Place};
+use turnwise_policy::predictive_queue::locks::{Levels, MAX_RESOURCES, Mode, Scope};
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use super::held::{Held, LockAt, MAX_LOCKS_BYTES, Spot, allows, most_locks};
@@ -139,9 +139,9 @@ fn refuse(problem: String) -> Error {
     Error::Invalid { field: "locks", problem }
 }
 
-/// Whether a job may request a lock; returns the lock's place in the levels.
-fn check(levels: &Levels, job: &Job, lock: &LockAt) -> Result<Place> {
-    let Some(place) = lock.spot.place(levels) else {
+/// Whether a job may request a lock; returns the lock's scope in the levels.
+fn check(levels: &Levels, job: &Job, lock: &LockAt) -> Result<Scope> {
+    let Some(scope) = lock.spot.scope(levels) else {
         let known: Vec<&str> = levels.names().collect();
         let level = lock.spot.level.as_deref().unwrap_or_default();
         return Err(refuse(format!("there is no level {level:?}; the levels are {}", known.join(", "))));
@@ -166,7 +166,7 @@ fn check(levels: &Levels, job: &Job, lock: &LockAt) -> Result<Place> {
         turnwise_policy::predictive_queue::locks::check_name(name)
             .map_err(|problem| refuse(format!("a lock of level {:?} {problem}", lock.spot.level)))?;
     }
-    Ok(place)
+    Ok(scope)
 }
 
 /// Takes locks in the given order, up to the first that is not free.
@@ -264,20 +264,20 @@ async fn free(
 /// A held lock that forbids waiting for this one: any that does not come before it. A held lock on a whole level comes after
 /// each of its resources, because holders of one resource may wait for the next.
 fn above(levels: &Levels, held: &Held, lock: &LockAt) -> Option<LockAt> {
-    let wanted = lock.spot.place(levels)?;
-    let is_below = |other: &LockAt| match other.spot.place(levels) {
-        Some(Place::BigLock) => wanted != Place::BigLock,
-        Some(Place::WholeLevel(level)) => wanted.level().is_some_and(|wanted| level < wanted),
-        Some(place @ Place::Resource { .. }) => before(&place, &wanted),
+    let wanted = lock.spot.scope(levels)?;
+    let is_below = |other: &LockAt| match other.spot.scope(levels) {
+        Some(Scope::BigLock) => wanted != Scope::BigLock,
+        Some(Scope::WholeLevel(level)) => wanted.level().is_some_and(|wanted| level < wanted),
+        Some(scope @ Scope::Resource { .. }) => before(&scope, &wanted),
         // A lock of a level that is no longer configured: it has no place in the order, and no job waits for it.
         None => true,
     };
     held.locks().into_iter().find(|other| !is_below(other))
 }
 
-fn before(one: &Place, other: &Place) -> bool {
-    let name = |place: &Place| match place {
-        Place::Resource { name, .. } => Some(name.clone()),
+fn before(one: &Scope, other: &Scope) -> bool {
+    let name = |scope: &Scope| match scope {
+        Scope::Resource { name, .. } => Some(name.clone()),
         _ => None,
     };
     (one.level(), name(one)) < (other.level(), name(other))

@@ -130,10 +130,10 @@ impl<F> World<F> {
     }
 }
 
-/// Reports where a check failed.
-pub struct Place(pub String);
+/// Where a check is; printed if it fails.
+pub struct FailureContext(pub String);
 
-impl Drop for Place {
+impl Drop for FailureContext {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("failed at {}", self.0);

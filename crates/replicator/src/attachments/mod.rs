@@ -70,7 +70,7 @@ pub(crate) struct Copier {
 }
 
 /// How one attempt to copy a revision ended.
-enum Outcome {
+enum CopyResult {
     Written,
     /// The target rejects it permanently ([`crate::refusal`]); counted and skipped.
     Refused,
@@ -114,23 +114,23 @@ impl Copier {
             };
             let attempt = match attempt {
                 Err(error) if error.status() == Some(404) && error.side() == Some(Side::Source) => {
-                    Ok(Outcome::Absent(error))
+                    Ok(CopyResult::Absent(error))
                 }
                 attempt => attempt,
             };
             match attempt {
-                Ok(Outcome::Written) => {
+                Ok(CopyResult::Written) => {
                     tally.docs_written.add(1);
                     return Ok(());
                 }
-                Ok(Outcome::Refused) => {
+                Ok(CopyResult::Refused) => {
                     tally.doc_write_failures.add(1);
                     return Ok(());
                 }
-                Ok(Outcome::NoMultipart) => self.source_has_multipart.store(false, Ordering::Relaxed),
-                Ok(Outcome::Encoded) => revision.encoded = true,
-                Ok(Outcome::Absent(error)) if was_absent => return Err(error),
-                Ok(Outcome::Absent(error)) => {
+                Ok(CopyResult::NoMultipart) => self.source_has_multipart.store(false, Ordering::Relaxed),
+                Ok(CopyResult::Encoded) => revision.encoded = true,
+                Ok(CopyResult::Absent(error)) if was_absent => return Err(error),
+                Ok(CopyResult::Absent(error)) => {
                     tracing::info!(doc_id = revision.id, "requesting a revision once more: {error}");
                     was_absent = true;
                     (revision.stubs, revision.ancestors) = (None, Arc::default());
@@ -152,7 +152,7 @@ impl Copier {
         body: Body,
         tally: &Tally,
         fill: impl FnOnce(Filler) -> F,
-    ) -> Result<Outcome, Error>
+    ) -> Result<CopyResult, Error>
     where
         F: Future<Output = Result<(), Error>>,
     {
@@ -190,7 +190,7 @@ impl Copier {
     }
 
     /// Writes a document whose attachments, if any, are stubs that the target has.
-    async fn put_doc(&self, id: &str, doc: Vec<u8>, tally: &Tally) -> Result<Outcome, Error> {
+    async fn put_doc(&self, id: &str, doc: Vec<u8>, tally: &Tally) -> Result<CopyResult, Error> {
         tally.bytes_written.add(doc.len() as u64);
         let upload = Upload::from_bytes(doc.into(), "application/json");
         answered(id, self.target.send_upload(Method::PUT, &path(id), upload).await, self.target_is_pouchdb)
@@ -207,7 +207,7 @@ async fn answered(
     id: &str,
     answer: Result<crate::http::Answer, Error>,
     target_is_pouchdb: bool,
-) -> Result<Outcome, Error> {
+) -> Result<CopyResult, Error> {
     /// The status alone is not enough, because a proxy in front of the server may return any status.
     #[derive(Deserialize)]
     struct Written {
@@ -218,9 +218,9 @@ async fn answered(
         Ok(mut answer) => {
             let body = answer.bytes(ANSWER_BYTES).await?;
             match serde_json::from_slice(&body) {
-                Ok(Written { ok: true }) => Ok(Outcome::Written),
+                Ok(Written { ok: true }) => Ok(CopyResult::Written),
                 // PouchDB Server lists the documents that it has not written.
-                _ if target_is_pouchdb && body.trim_ascii() == b"[]" => Ok(Outcome::Written),
+                _ if target_is_pouchdb && body.trim_ascii() == b"[]" => Ok(CopyResult::Written),
                 _ => {
                     Err(answer.malformed(format!("not that the document was written: {}", beginning(&body))))
                 }
@@ -228,7 +228,7 @@ async fn answered(
         }
         Err(error) if passes_over_put(&error) => {
             tracing::warn!(doc_id = id, %error, "the target refuses a document");
-            Ok(Outcome::Refused)
+            Ok(CopyResult::Refused)
         }
         Err(error) => Err(error),
     }

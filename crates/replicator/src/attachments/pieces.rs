@@ -3,7 +3,7 @@
 use super::frame::{Frame, frame};
 use super::stubs::{self, Stub};
 use super::whole::{too_long, too_short};
-use super::{Copier, Filler, Outcome, Revision};
+use super::{Copier, CopyResult, Filler, Revision};
 use crate::error::{Error, Fault};
 use crate::http::Request;
 use crate::query::{Query, doc_path, encode};
@@ -14,7 +14,11 @@ const DOC_BYTES: usize = 256 * 1024 * 1024;
 
 impl Copier {
     /// One attempt to copy `revision`, attachment by attachment.
-    pub(super) async fn send_pieces(&self, revision: &mut Revision, tally: &Tally) -> Result<Outcome, Error> {
+    pub(super) async fn send_pieces(
+        &self,
+        revision: &mut Revision,
+        tally: &Tally,
+    ) -> Result<CopyResult, Error> {
         let doc = match revision.stubs.take() {
             Some(doc) => doc,
             None => self.read_stubs(revision).await?,

@@ -4,7 +4,7 @@ use http::header::CONTENT_TYPE;
 
 use super::frame::frame;
 use super::parts::Parts;
-use super::{Copier, Outcome, Revision, stubs};
+use super::{Copier, CopyResult, Revision, stubs};
 use crate::error::{Error, Fault};
 use crate::http::{Answer, Request};
 use crate::multipart;
@@ -16,7 +16,7 @@ const ANCESTORS: usize = 50;
 
 impl Copier {
     /// One attempt to copy `revision` by way of `open_revs` with `multipart/mixed`.
-    pub(super) async fn send_whole(&self, revision: &Revision, tally: &Tally) -> Result<Outcome, Error> {
+    pub(super) async fn send_whole(&self, revision: &Revision, tally: &Tally) -> Result<CopyResult, Error> {
         let mut query = Query::default();
         query.add("open_revs", &serde_json::json!([revision.rev]).to_string());
         query.add("revs", "true");
@@ -29,7 +29,7 @@ impl Copier {
         let answer = self.source.send(&request).await?;
         let boundary = answer.header(CONTENT_TYPE).and_then(multipart::boundary).map(str::to_owned);
         let Some(boundary) = boundary else {
-            return Ok(Outcome::NoMultipart);
+            return Ok(CopyResult::NoMultipart);
         };
         let mut parts = Parts::new(answer, &boundary);
         let mut outcome = None;
@@ -40,17 +40,17 @@ impl Copier {
                     .ok_or_else(|| parts.malformed("a multipart part without a boundary"))?;
                 self.send_related(Parts::new(&mut parts, boundary), &revision.id, tally).await?
             } else if content_type.contains("error=\"true\"") {
-                return Ok(Outcome::Absent(parts.fault(absent(&revision.rev))));
+                return Ok(CopyResult::Absent(parts.fault(absent(&revision.rev))));
             } else {
                 let doc = parts.doc().await?;
                 self.put_doc(&revision.id, doc, tally).await?
             };
-            if matches!(sent, Outcome::Encoded | Outcome::Absent(_)) {
+            if matches!(sent, CopyResult::Encoded | CopyResult::Absent(_)) {
                 return Ok(sent);
             }
             // With `latest`, one revision may have become several; if one is rejected, the result is a rejection.
             outcome = Some(match outcome {
-                Some(Outcome::Refused) => Outcome::Refused,
+                Some(CopyResult::Refused) => CopyResult::Refused,
                 _ => sent,
             });
         }
@@ -63,7 +63,7 @@ impl Copier {
         mut parts: Parts<&mut Parts<Answer>>,
         id: &str,
         tally: &Tally,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<CopyResult, Error> {
         if parts.next_part().await?.is_none() {
             return Err(parts.malformed("a multipart part without a document"));
         }
@@ -73,7 +73,7 @@ impl Copier {
             return self.put_doc(id, following.doc, tally).await;
         }
         if self.target_is_pouchdb && following.stubs.iter().any(|stub| stub.encoding.is_some()) {
-            return Ok(Outcome::Encoded);
+            return Ok(CopyResult::Encoded);
         }
         let (frame, body) = frame(&following, self.target_is_pouchdb);
         self.put(id, body, tally, async |filler| {

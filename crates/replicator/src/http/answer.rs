@@ -18,20 +18,20 @@ use super::deadline::Deadline;
 use super::gate::Permit;
 use super::trickle::Trickle;
 use crate::error::{Error, Fault, PeerError, excerpt};
-use crate::room::Places;
+use crate::room::MemoryPermits;
 
 /// The most bytes that are read of an error's body.
 const ERROR_BODY_BYTES: usize = 64 * 1024;
 
 /// The destination of a request; adds this context to errors.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct Destination {
     pub peer: Peer,
     pub method: Method,
     pub path: String,
 }
 
-impl Place {
+impl Destination {
     pub fn fault(&self, fault: Fault) -> Error {
         let inner = &*self.peer.0;
         let clean = |text: &str| self.peer.clean(text);
@@ -84,14 +84,14 @@ fn causes(error: &(dyn std::error::Error + 'static)) -> String {
 
 /// A response whose head has arrived and whose body has not.
 pub(crate) struct Answer {
-    pub(super) place: Place,
+    pub(super) destination: Destination,
     pub(super) response: http::Response<Incoming>,
     /// The silence after which it has broken off.
     pub(super) timeout: Duration,
     /// When it must have ended.
     pub(super) deadline: Deadline,
     /// The memory places that it holds, if it is large.
-    pub(super) places: Places,
+    pub(super) places: MemoryPermits,
     /// The check of its minimum progress.
     pub(super) trickle: Trickle,
     /// Kept as long as the connection is in use.
@@ -117,17 +117,17 @@ impl Answer {
 
     /// Waits until this many bytes of the response may be held.
     pub async fn hold(&mut self, bytes: usize) -> Result<(), Error> {
-        self.place.peer.0.room.grow(&mut self.places, bytes).await
+        self.destination.peer.0.room.grow(&mut self.places, bytes).await
     }
 
     /// Releases the memory: nothing large of the response is held any more.
     pub fn release(&mut self) {
-        self.places = Places::default();
+        self.places = MemoryPermits::default();
     }
 
     /// Adds the context of this response to a fault.
     pub fn fault(&self, fault: Fault) -> Error {
-        self.place.fault(fault)
+        self.destination.fault(fault)
     }
 
     pub fn malformed(&self, cause: impl std::fmt::Display) -> Error {

@@ -36,12 +36,12 @@ use tokio::time::Instant;
 
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Fault, PeerError, Side, excerpt, shorten};
-use crate::room::{Places, Room};
+use crate::room::{MemoryPermits, Room};
 use crate::secret::{Scrubber, Secret};
 use crate::spec::{MinimumProgress, Replication};
 use crate::upload::{Progress, Upload};
 
-use answer::Place;
+use answer::Destination;
 pub(crate) use answer::{Answer, beginning};
 pub use auth::AuthPlugin;
 use auth::{Auth, LOGIN_TYPE, Login, LoginAnswer};
@@ -245,7 +245,7 @@ impl Peer {
 
     /// Adds the context of a request to a fault.
     pub fn fault(&self, method: Method, path: &str, fault: Fault) -> Error {
-        Place { peer: self.clone(), method, path: path.to_owned() }.fault(fault)
+        Destination { peer: self.clone(), method, path: path.to_owned() }.fault(fault)
     }
 
     /// Sends `request` once and waits for the head of its response. Every status except 2xx is an error.
@@ -327,9 +327,9 @@ impl Peer {
         mut permit: Option<Permit>,
         timeout: Duration,
     ) -> Result<Answer, Error> {
-        let place = Place { peer: self.clone(), method: method.clone(), path: path.to_owned() };
+        let destination = Destination { peer: self.clone(), method: method.clone(), path: path.to_owned() };
         if has_dot_segment(path) {
-            return Err(place.fault(Fault::Unexpected(DOT_SEGMENT.to_owned())));
+            return Err(destination.fault(Fault::Unexpected(DOT_SEGMENT.to_owned())));
         }
         let url = format!("{}{path}", self.0.base);
         let mut renewed = false;
@@ -340,7 +340,8 @@ impl Peer {
             let ticket = ticket.await.map_err(|fault| self.login_fault(fault))?;
             let again = upload.as_ref().map(Upload::again);
             let counted = permit.as_mut();
-            let sent = Self::dispatch(&place, &self.0.base, &url, headers, upload, counted, timeout).await;
+            let sent =
+                Self::dispatch(&destination, &self.0.base, &url, headers, upload, counted, timeout).await;
             let (response, deadline) = sent.inspect_err(|_| self.0.auth.broke_off(ticket))?;
             let status = response.status();
             if !renewed && self.0.auth.answered(ticket, status, response.headers()) {
@@ -349,18 +350,18 @@ impl Peer {
                     None => None,
                     Some(Some(again)) => Some(again),
                     // The sender of the stream must start again.
-                    Some(None) => return Err(place.fault(Fault::LoggedOut)),
+                    Some(None) => return Err(destination.fault(Fault::LoggedOut)),
                 };
                 continue;
             }
             let trickle = Trickle::new(self.0.minimum_progress, timeout, false);
             let answer = Answer {
-                place,
+                destination,
                 response,
                 timeout,
                 deadline,
                 trickle,
-                places: Places::default(),
+                places: MemoryPermits::default(),
                 _permit: permit,
             };
             return if status.is_success() { Ok(answer) } else { Err(answer.into_error(status).await) };
@@ -370,7 +371,7 @@ impl Peer {
     /// Sends one request and waits for the head of its response. It waits first for the limiter and, if it is
     /// `counted`, for a place at the server.
     async fn dispatch(
-        place: &Place,
+        destination: &Destination,
         limited: &Arc<str>,
         url: &str,
         headers: HeaderMap,
@@ -378,16 +379,17 @@ impl Peer {
         counted: Option<&mut Permit>,
         timeout: Duration,
     ) -> Result<(Response, Deadline), Error> {
-        let Inner { side, limiter, pressure, places, transport, request_timeout, .. } = &*place.peer.0;
-        let mut builder = http::Request::builder().method(place.method.clone()).uri(url);
+        let Inner { side, limiter, pressure, places, transport, request_timeout, .. } = &*destination.peer.0;
+        let mut builder = http::Request::builder().method(destination.method.clone()).uri(url);
         if let Some(map) = builder.headers_mut() {
             *map = headers;
             map.entry(USER_AGENT).or_insert(HeaderValue::from_static(OWN_NAME));
         }
         let described = upload.as_ref().map(|upload| (upload.content_type().to_owned(), upload.encoding()));
         let progress = upload.as_ref().map(Upload::progress);
-        let wrong =
-            |cause: http::Error| place.fault(Fault::Unexpected(format!("the request is invalid: {cause}")));
+        let wrong = |cause: http::Error| {
+            destination.fault(Fault::Unexpected(format!("the request is invalid: {cause}")))
+        };
         let mut request = builder.body(Outgoing(upload)).map_err(wrong)?;
         if let Some((content_type, encoding)) = described {
             // Replaces the replication's own headers, because only this function knows what it sends.
@@ -397,21 +399,21 @@ impl Peer {
                 request.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static(encoding));
             }
         }
-        limiter.wait(&place.method, limited).await;
+        limiter.wait(&destination.method, limited).await;
         if let Some(permit) = counted {
             // Returns the place of the previous attempt first.
             permit.place = None;
             permit.place = Some(Arc::clone(places).acquire_owned().await.expect("never closed"));
         }
-        let deadline = Deadline::of(&place.path, *request_timeout);
+        let deadline = Deadline::of(&destination.path, *request_timeout);
         let sent = deadline.before(watched(timeout, progress.as_deref(), transport.send(request))).await;
-        let response = match sent.map_err(|fault| place.fault(fault))? {
-            None => return Err(place.fault(Fault::Silent(timeout))),
-            Some(Err(error)) => return Err(place.transport(&error)),
+        let response = match sent.map_err(|fault| destination.fault(fault))? {
+            None => return Err(destination.fault(Fault::Silent(timeout))),
+            Some(Err(error)) => return Err(destination.transport(&error)),
             Some(Ok(response)) => response,
         };
         let (status, retry_after) = (response.status(), answer::retry_after(response.headers()));
-        limiter.answered(&place.method, limited, status, retry_after);
+        limiter.answered(&destination.method, limited, status, retry_after);
         match status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
                 pressure.refused(*side, Instant::now());
@@ -424,23 +426,24 @@ impl Peer {
 
     /// Opens a session.
     async fn log_in(&self, Login { body, authorization }: Login) -> Result<LoginAnswer, Fault> {
-        let place = Place { peer: self.clone(), method: Method::POST, path: String::new() };
+        let destination = Destination { peer: self.clone(), method: Method::POST, path: String::new() };
         let mut headers = self.0.headers.clone();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         headers.extend(authorization.map(|value| (AUTHORIZATION, value)));
         let Inner { login_url, timeout, minimum_progress, .. } = &*self.0;
         let upload = Upload::from_bytes(body, LOGIN_TYPE);
-        let sent = Self::dispatch(&place, login_url, login_url, headers, Some(upload), None, *timeout).await;
+        let sent =
+            Self::dispatch(&destination, login_url, login_url, headers, Some(upload), None, *timeout).await;
         let (response, deadline) = sent.map_err(fault_of)?;
         let (status, headers) = (response.status(), response.headers().clone());
         let trickle = Trickle::new(*minimum_progress, *timeout, false);
         let mut answer = Answer {
-            place,
+            destination,
             response,
             timeout: *timeout,
             deadline,
             trickle,
-            places: Places::default(),
+            places: MemoryPermits::default(),
             _permit: None,
         };
         let fault = if status.is_success() {

@@ -23,8 +23,8 @@ const MAX_LOOKUPS: usize = 128;
 /// With this many names in the table, those that no request waits for are removed.
 const SWEEP: usize = 1_024;
 
-type Found = Result<Arc<[SocketAddr]>, Arc<io::Error>>;
-type Lookup = Pin<Box<dyn Future<Output = Found> + Send>>;
+type LookupResult = Result<Arc<[SocketAddr]>, Arc<io::Error>>;
+type Lookup = Pin<Box<dyn Future<Output = LookupResult> + Send>>;
 
 /// The system's resolver, with shared lookups. Clones are cheap.
 #[derive(Clone)]

@@ -24,7 +24,7 @@ use turnwise_store::Store;
 use turnwise_worker::Live;
 
 use super::Multiplex;
-use super::server::{Found, Server, is_refusal};
+use super::server::{DatabaseSeq, Server, is_refusal};
 use crate::doc_processor::Settings;
 use crate::error::{Error, Fault};
 use crate::http::Answer;
@@ -490,12 +490,12 @@ impl Feed {
         let mut differ: BTreeMap<(String, String), Vec<ParkedJob>> = BTreeMap::new();
         for job in page {
             match found.get(&job.at.key) {
-                Some(Found::At(seq)) if seq.to_string() == job.token => {}
-                Some(Found::At(_)) => {
+                Some(DatabaseSeq::At(seq)) if seq.to_string() == job.token => {}
+                Some(DatabaseSeq::At(_)) => {
                     let asked = (job.at.key.clone(), job.token.clone());
                     differ.entry(asked).or_default().push(job.clone());
                 }
-                Some(Found::NotReported) | None => changed.push(job.clone()),
+                Some(DatabaseSeq::NotReported) | None => changed.push(job.clone()),
             }
         }
         let ask = |((name, token), jobs): ((String, String), Vec<ParkedJob>)| {

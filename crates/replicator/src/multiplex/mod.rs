@@ -104,7 +104,7 @@ struct Inner {
 
 /// A group, as runs use it.
 struct Group {
-    known: Mutex<Known>,
+    last_check: Mutex<CheckResult>,
     /// Held during a check of the server; concurrent runs wait for the same result.
     asking: tokio::sync::Mutex<()>,
 }
@@ -118,20 +118,20 @@ struct InVain {
 
 /// The result of a group's last check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Known {
-    Nothing,
+enum CheckResult {
+    Unknown,
     Open { until: Instant },
     Closed { until: Instant },
 }
 
-impl Known {
+impl CheckResult {
     /// Whether the server offers `_db_updates`, if that was checked and is still valid.
     fn answer(self) -> Option<bool> {
         let now = Instant::now();
         match self {
-            Known::Open { until } => (until > now).then_some(true),
-            Known::Closed { until } => (until > now).then_some(false),
-            Known::Nothing => None,
+            CheckResult::Open { until } => (until > now).then_some(true),
+            CheckResult::Closed { until } => (until > now).then_some(false),
+            CheckResult::Unknown => None,
         }
     }
 }
@@ -142,7 +142,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Group {
     fn answer(&self) -> Option<bool> {
-        lock(&self.known).answer()
+        lock(&self.last_check).answer()
     }
 }
 
@@ -176,7 +176,8 @@ impl Multiplex {
                 return None;
             }
         }
-        let unknown = || Group { known: Mutex::new(Known::Nothing), asking: tokio::sync::Mutex::default() };
+        let unknown =
+            || Group { last_check: Mutex::new(CheckResult::Unknown), asking: tokio::sync::Mutex::default() };
         Some(groups.entry(group.to_owned()).or_insert_with(|| Arc::new(unknown())).clone())
     }
 
@@ -188,7 +189,7 @@ impl Multiplex {
     /// Records that a group's server does not offer `_db_updates`, or cannot be watched here.
     fn close(&self, group: &str) {
         if let Some(group) = self.group(group) {
-            *lock(&group.known) = Known::Closed { until: Instant::now() + CLOSED_FOR };
+            *lock(&group.last_check) = CheckResult::Closed { until: Instant::now() + CLOSED_FOR };
         }
     }
 
@@ -255,12 +256,12 @@ impl Prospect {
             }
         };
         let until = Instant::now() + lasts;
-        let mut known = lock(&group.known);
+        let mut last_check = lock(&group.last_check);
         // The service has found meanwhile that the group cannot be watched.
-        if known.answer() == Some(false) {
+        if last_check.answer() == Some(false) {
             return false;
         }
-        *known = if answer { Known::Open { until } } else { Known::Closed { until } };
+        *last_check = if answer { CheckResult::Open { until } } else { CheckResult::Closed { until } };
         answer
     }
 

@@ -22,7 +22,7 @@ pub(super) struct Server(Peer);
 
 /// The sequence of a database.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum DatabaseSeq {
     /// The current sequence.
     At(Seq),
     /// Not reported: the database does not exist, denies access, or is broken. Its job's own run finds out.
@@ -61,7 +61,7 @@ impl Server {
     }
 
     /// The sequences of these databases. At most a hundred, because servers accept no more in one request.
-    pub async fn infos(&self, names: &[&str]) -> Result<HashMap<String, Found>, Error> {
+    pub async fn infos(&self, names: &[&str]) -> Result<HashMap<String, DatabaseSeq>, Error> {
         #[derive(Deserialize)]
         struct Line {
             key: String,
@@ -81,12 +81,13 @@ impl Server {
             Err(error) => return Err(error),
         };
         let lines: Vec<Line> = answer.json(INFO_BYTES).await?;
-        let found =
-            |line: Line| (line.key, line.info.map_or(Found::NotReported, |info| Found::At(info.update_seq)));
+        let found = |line: Line| {
+            (line.key, line.info.map_or(DatabaseSeq::NotReported, |info| DatabaseSeq::At(info.update_seq)))
+        };
         Ok(lines.into_iter().map(found).collect())
     }
 
-    async fn one_by_one(&self, names: &[&str]) -> Result<HashMap<String, Found>, Error> {
+    async fn one_by_one(&self, names: &[&str]) -> Result<HashMap<String, DatabaseSeq>, Error> {
         #[derive(Deserialize)]
         struct Info {
             update_seq: Seq,
@@ -97,11 +98,11 @@ impl Server {
             async move {
                 let found = match peer.send(&Request::get(format!("{}/", encode(&name)))).await {
                     Ok(answer) => match answer.json::<Info>(INFO_BYTES).await {
-                        Ok(info) => Found::At(info.update_seq),
+                        Ok(info) => DatabaseSeq::At(info.update_seq),
                         Err(error) => return (name, Err(error)),
                     },
                     // This response concerns one database only; the others are still asked.
-                    Err(error) if error.status().is_some() => Found::NotReported,
+                    Err(error) if error.status().is_some() => DatabaseSeq::NotReported,
                     Err(error) => return (name, Err(error)),
                 };
                 (name, Ok(found))
@@ -120,7 +121,7 @@ impl Server {
         if found.is_empty() && silent.len() > 1 {
             return silent.pop().map_or(Ok(found), |(_, error)| Err(error));
         }
-        found.extend(silent.into_iter().map(|(name, _)| (name, Found::NotReported)));
+        found.extend(silent.into_iter().map(|(name, _)| (name, DatabaseSeq::NotReported)));
         Ok(found)
     }
 

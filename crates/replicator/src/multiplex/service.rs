@@ -49,11 +49,11 @@ pub struct Service {
 
 /// The scope of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Look {
+enum PassScope {
     /// Every group: its owner may have changed, or it may never have had one.
-    AtAll,
+    AllGroups,
     /// Groups with jobs that have just parked.
-    AtNew,
+    NewGroups,
 }
 
 /// The feeds of a node.
@@ -87,7 +87,7 @@ impl Service {
         let mut feeds = Feeds::default();
         let mut mode = self.multiplex.0.mode.changes();
         let mut members = self.ownership.changes();
-        let mut look = Look::AtAll;
+        let mut scope = PassScope::AllGroups;
         loop {
             let wake = self.wake_key().await;
             match self.multiplex.mode() {
@@ -95,7 +95,7 @@ impl Service {
                     feeds = Feeds::default();
                     self.wake_all().await;
                 }
-                Mode::Auto => self.look(&mut feeds, look).await,
+                Mode::Auto => self.pass(&mut feeds, scope).await,
             }
             let watch = match self.store.watch(self.keys.unwatched_wake(JOB_TYPE), wake).await {
                 Ok(watch) => watch,
@@ -104,20 +104,20 @@ impl Service {
                     self.sleep(ERROR_PAUSE)
                 }
             };
-            look = tokio::select! {
-                () = watch => Look::AtNew,
-                Ok(()) = mode.changed() => Look::AtAll,
-                Ok(()) = members.changed() => Look::AtAll,
+            scope = tokio::select! {
+                () = watch => PassScope::NewGroups,
+                Ok(()) = mode.changed() => PassScope::AllGroups,
+                Ok(()) = members.changed() => PassScope::AllGroups,
                 ended = feeds.ended() => match ended {
                     (group, Ended::Feed(left)) => {
                         if left == Left::Closed {
                             tracing::info!(group, "a server no longer offers `_db_updates`: its idle replications run again");
                             self.multiplex.close(&group);
                         }
-                        Look::AtAll
+                        PassScope::AllGroups
                     }
                     // Jobs may have parked meanwhile, at positions before the last one that was woken.
-                    (_, Ended::Woken) => Look::AtNew,
+                    (_, Ended::Woken) => PassScope::NewGroups,
                 }
             };
         }
@@ -135,8 +135,8 @@ impl Service {
     }
 
     /// Starts and closes feeds, and notifies those that have new jobs.
-    async fn look(&self, feeds: &mut Feeds, look: Look) {
-        if look == Look::AtAll {
+    async fn pass(&self, feeds: &mut Feeds, scope: PassScope) {
+        if scope == PassScope::AllGroups {
             feeds.known.retain(|group, (_, task)| {
                 let stays = self.ownership.is_mine(group);
                 if !stays {
@@ -147,9 +147,9 @@ impl Service {
         }
         let keys = &self.keys;
         let groups = tried(&self.store, |tx| async move {
-            match look {
-                Look::AtAll => parking::groups(&tx, keys, JOB_TYPE, None, GROUPS).await,
-                Look::AtNew => parking::unwatched_groups(&tx, keys, JOB_TYPE, GROUPS).await,
+            match scope {
+                PassScope::AllGroups => parking::groups(&tx, keys, JOB_TYPE, None, GROUPS).await,
+                PassScope::NewGroups => parking::unwatched_groups(&tx, keys, JOB_TYPE, GROUPS).await,
             }
         })
         .await;

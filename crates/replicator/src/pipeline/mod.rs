@@ -48,23 +48,23 @@ const LAST_CHECKPOINT: Duration = Duration::from_secs(3);
 pub async fn replicate(replication: &Replication, context: &Context) -> Result<Report, Error> {
     let mut tally = Tally::default();
     for starts_over in 0.. {
-        let found = tokio::select! {
-            found = Found::look(replication, context) => found?,
+        let peers = tokio::select! {
+            peers = Peers::open(replication, context) => peers?,
             () = context.stop.cancelled() => return Ok(Report::stopped_before_it_began()),
         };
-        let (source, target) = (found.source.clone(), found.target.clone());
-        let copier = Copier::new(source, target, replication, &found.target_info, tally);
-        let mut checkpoints = found.checkpoints;
+        let (source, target) = (peers.source.clone(), peers.target.clone());
+        let copier = Copier::new(source, target, replication, &peers.target_info, tally);
+        let mut checkpoints = peers.checkpoints;
         if starts_over > 0
             && let Some(checkpoints) = &mut checkpoints
         {
             // The checkpoints may have been written when the database had already been replaced.
             checkpoints.distrust();
         }
-        let account = Account::new(replication, &copier.tally, checkpoints.as_ref(), &found.info)
+        let account = Account::new(replication, &copier.tally, checkpoints.as_ref(), &peers.info)
             .after(context.before.as_ref());
         let run = Run::new(replication, context, &copier, account, checkpoints);
-        match run.run(found.source, found.info).await {
+        match run.run(peers.source, peers.info).await {
             Err(error) if error.is_replaced() && starts_over < STARTS_OVER => tracing::warn!("{error}"),
             ended => return ended,
         }
@@ -75,7 +75,7 @@ pub async fn replicate(replication: &Replication, context: &Context) -> Result<R
 }
 
 /// The two peers, and their descriptions before anything is copied.
-struct Found {
+struct Peers {
     source: Peer,
     target: Peer,
     info: Info,
@@ -84,8 +84,8 @@ struct Found {
     checkpoints: Option<Checkpoints>,
 }
 
-impl Found {
-    async fn look(replication: &Replication, context: &Context) -> Result<Self, Error> {
+impl Peers {
+    async fn open(replication: &Replication, context: &Context) -> Result<Self, Error> {
         let source = Peer::new(Side::Source, replication, &context.client);
         let target = source.beside(Side::Target, replication, &context.client);
         let id = database::replication_id(replication, &context.client, &context.server_uuid);

@@ -118,7 +118,7 @@ impl Follower {
         match self.open().await {
             Err(end) => end,
             Ok(since) => {
-                self.upstream.events.tell(Event::Followed(self.db.as_str().into()));
+                self.upstream.events.send(Event::Followed(self.db.as_str().into()));
                 let ended = tokio::select! {
                     ended = self.read(since) => ended,
                     ended = self.write_back() => ended,
@@ -227,7 +227,7 @@ impl Follower {
             match self.read_feed(&mut since).await {
                 // The position does not exist in this database. Documents that are already known change nothing.
                 Err(End::Upstream(error)) if error.status() == Some(400) && !since.is_zero() => {
-                    let error = server::told(&error);
+                    let error = server::message(&error);
                     tracing::warn!(db = self.db, error, "the upstream's changes are read from the beginning");
                     since = Seq::zero();
                 }
@@ -283,7 +283,7 @@ impl Follower {
         *since = seq;
         for change in batch.drain(..) {
             let (db, doc) = (self.db.as_str().into(), change.id.as_str().into());
-            self.upstream.events.tell(Event::Mirrored { db, doc });
+            self.upstream.events.send(Event::Mirrored { db, doc });
         }
         Ok(())
     }

@@ -34,7 +34,7 @@ pub(super) struct Welcome {
 }
 
 /// An error's message without the side, because there is only one server.
-pub(super) fn told(error: &Error) -> String {
+pub(super) fn message(error: &Error) -> String {
     let text = error.to_string();
     text.strip_prefix("source ").map(str::to_owned).unwrap_or(text)
 }
@@ -134,9 +134,9 @@ pub(super) async fn documents(
     Ok((rows, documents))
 }
 
-/// The result of writing one document.
+/// The result of writing one document: a row of the response to `_bulk_docs`.
 #[derive(Debug, Deserialize)]
-pub(super) struct Outcome {
+pub(super) struct BulkDocsRow {
     #[serde(default)]
     pub id: String,
     #[serde(default)]
@@ -152,7 +152,7 @@ pub(super) async fn write(
     server: &Peer,
     name: &str,
     docs: &[Map<String, Value>],
-) -> Result<Vec<Outcome>, Error> {
+) -> Result<Vec<BulkDocsRow>, Error> {
     let path = format!("{}/_bulk_docs", encode(name));
     let answer = server.send(&Request::post(path, json!({ "docs": docs }).to_string())).await?;
     answer.json(NAMES_BYTES).await

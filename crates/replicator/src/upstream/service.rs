@@ -97,7 +97,7 @@ impl From<turnwise_queue::Error> for Lost {
 impl std::fmt::Display for Lost {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Lost::Upstream(error) => f.write_str(&server::told(error)),
+            Lost::Upstream(error) => f.write_str(&server::message(error)),
             Lost::Store(error) => write!(f, "the store: {error}"),
         }
     }
@@ -129,7 +129,7 @@ impl Upstream {
         client: &Client,
     ) -> Result<Option<String>, String> {
         let server = address.server(defaults, client).map_err(|error| error.to_string())?;
-        server::welcome(&server).await.map(|welcome| welcome.uuid).map_err(|error| server::told(&error))
+        server::welcome(&server).await.map(|welcome| welcome.uuid).map_err(|error| server::message(&error))
     }
 
     /// The first mirrors in a store. Even mirrors of an upstream that is no longer configured have jobs.
@@ -171,7 +171,7 @@ impl Upstream {
             if let Lost::Upstream(_) = &lost
                 && self.condition.set(Condition::Silent(lost.to_string()))
             {
-                self.events.tell(Event::UpstreamAnswers(false));
+                self.events.send(Event::UpstreamAnswers(false));
             }
             tracing::warn!(upstream = %self.address, error = %lost, "cannot follow the upstream; retrying in {pause:?}");
             self.sleep(pause).await;
@@ -210,7 +210,7 @@ impl Upstream {
             );
         }
         if self.condition.set(Condition::Answers) {
-            self.events.tell(Event::UpstreamAnswers(true));
+            self.events.send(Event::UpstreamAnswers(true));
         }
         let look = Notify::new();
         let (following, updates) = watch::channel(false);
@@ -234,7 +234,7 @@ impl Upstream {
                     following.send_replace(false);
                     // If the server itself does not respond, this ends everything.
                     server::welcome(server).await?;
-                    let error = server::told(&error);
+                    let error = server::message(&error);
                     tracing::info!(
                         error,
                         "`_db_updates` is not available: the upstream's list of databases is polled"
@@ -293,7 +293,7 @@ impl Upstream {
             for (name, _) in
                 followed.extract_if(.., |name, _| !self.ownership.is_mine(name) || !names.contains(name))
             {
-                self.events.tell(Event::Left(local_name(&name).as_str().into()));
+                self.events.send(Event::Left(local_name(&name).as_str().into()));
             }
             for name in names.iter().filter(|name| self.ownership.is_mine(name)) {
                 if followed.contains_key(name) {
@@ -328,7 +328,7 @@ impl Upstream {
                             break;
                         };
                         let failures = if entry.began.elapsed() > LONGEST_PAUSE { 0 } else { entry.failures };
-                        self.events.tell(Event::Left(local_name(&name).as_str().into()));
+                        self.events.send(Event::Left(local_name(&name).as_str().into()));
                         if self.may_go_on(server, &name, end).await? {
                             let next = self.start(&mut tasks, server, &name, failures + 1);
                             followed.insert(name, next);
@@ -420,7 +420,7 @@ impl Upstream {
                 server::welcome(server).await?;
                 tracing::info!(
                     db = local_name(name),
-                    error = server::told(&error),
+                    error = server::message(&error),
                     "following the upstream's database again after an error"
                 );
                 Ok(true)

@@ -14,7 +14,7 @@ use turnwise_store::Watch;
 
 use super::follow::{End, Follower};
 use super::rows::{Owed, list_owed, read_seen, write_owed, write_seen};
-use super::server::{self, Outcome};
+use super::server::{self, BulkDocsRow};
 use super::service::Upstream;
 use crate::documents::{read, write::REPLICATION};
 use crate::error::Error;
@@ -130,9 +130,9 @@ impl Follower {
         for outcome in self.write(&drafts).await? {
             let Some((id, _)) = due.get_key_value(&outcome.id) else { continue };
             let became = match outcome {
-                Outcome { rev: Some(rev), error: None, .. } => WriteResult::Written(rev),
-                Outcome { error: Some(error), .. } if error == "conflict" => WriteResult::Changed,
-                Outcome { error, reason, .. } => {
+                BulkDocsRow { rev: Some(rev), error: None, .. } => WriteResult::Written(rev),
+                BulkDocsRow { error: Some(error), .. } if error == "conflict" => WriteResult::Changed,
+                BulkDocsRow { error, reason, .. } => {
                     let reason = match reason {
                         Some(Value::String(reason)) => reason,
                         _ => String::new(),
@@ -148,7 +148,7 @@ impl Follower {
     }
 
     /// Writes documents together, or one by one if the server rejects all of them because of one.
-    async fn write(&self, drafts: &[Map<String, Value>]) -> Result<Vec<Outcome>, End> {
+    async fn write(&self, drafts: &[Map<String, Value>]) -> Result<Vec<BulkDocsRow>, End> {
         let refusal = match drafts {
             [] => return Ok(Vec::new()),
             drafts => match server::write(&self.server, &self.name, drafts).await {
@@ -157,11 +157,11 @@ impl Follower {
                 Err(error) => return Err(error.into()),
             },
         };
-        let refused = |draft: &Map<String, Value>, error: &Error| Outcome {
+        let refused = |draft: &Map<String, Value>, error: &Error| BulkDocsRow {
             id: draft.get("_id").and_then(Value::as_str).unwrap_or_default().to_owned(),
             rev: None,
             error: Some("refused".to_owned()),
-            reason: Some(Value::String(server::told(error))),
+            reason: Some(Value::String(server::message(error))),
         };
         if let [draft] = drafts {
             return Ok(vec![refused(draft, &refusal)]);
@@ -214,7 +214,7 @@ impl Follower {
         for (id, became) in results {
             match became {
                 WriteResult::Written(_) => {
-                    events.tell(Event::WrittenBack { db: db.as_str().into(), doc: (*id).into() });
+                    events.send(Event::WrittenBack { db: db.as_str().into(), doc: (*id).into() });
                 }
                 WriteResult::Changed => {
                     tracing::debug!(db, id, "the upstream's document has a newer revision, which decides")

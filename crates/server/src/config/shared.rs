@@ -169,7 +169,7 @@ impl Shared {
                         file.mark_unchanged();
                         if known.as_ref() != Some(&rows) || reloaded {
                             let config = self.over(&rows, |problem| tracing::warn!("{problem}"));
-                            tell(before.as_ref(), &config);
+                            log_changes(before.as_ref(), &config);
                             apply(&config);
                             (known, before) = (Some(rows), Some(config));
                         }
@@ -210,24 +210,24 @@ impl Shared {
     }
 
     /// The file, overridden by the rows. Reports each row that cannot be used.
-    fn over(&self, rows: &Rows, tell: impl Fn(String)) -> Config {
+    fn over(&self, rows: &Rows, report: impl Fn(String)) -> Config {
         let mut config = Config::clone(&self.file.borrow());
         for ((section, key), value) in rows {
             let written = changeable(section, key).map(|entry| entry.write(&mut config, value));
             match written {
                 Ok(Ok(())) => {}
                 Ok(Err(right)) => {
-                    tell(format!(
+                    report(format!(
                         "the shared setting [{section}] {key} = {value} is ignored: expected {right}"
                     ));
                 }
-                Err(_) => tell(format!(
+                Err(_) => report(format!(
                     "the shared setting [{section}] {key} is unknown to this release, and is ignored"
                 )),
             }
         }
         let names = rows.keys().filter_map(|(section, key)| effect::missing(&config, section, key));
-        names.for_each(|problem| tell(format!("the shared setting {problem}")));
+        names.for_each(|problem| report(format!("the shared setting {problem}")));
         config
     }
 }
@@ -272,7 +272,7 @@ async fn read(tx: &Transaction, keys: &Keyspace) -> Result<Rows, Error> {
 }
 
 /// Logs the changes. Secret values are masked.
-fn tell(before: Option<&Config>, now: &Config) {
+fn log_changes(before: Option<&Config>, now: &Config) {
     let Some(before) = before else { return };
     let values = |config| {
         Entry::all(config)

@@ -262,9 +262,9 @@ impl Writer {
                 }
             }
             drop(tx);
-            self.tell(pieces, &batch).await?;
-            let told = changes.as_slice().is_empty() && self.sent < self.query.limit;
-            if told && !page.more {
+            self.send(pieces, &batch).await?;
+            let is_complete = changes.as_slice().is_empty() && self.sent < self.query.limit;
+            if is_complete && !page.more {
                 self.at = page.last;
                 break;
             }
@@ -285,7 +285,7 @@ impl Writer {
         Ok(row)
     }
 
-    async fn tell(&self, pieces: &mut Pieces, batch: &Batch) -> Result<(), ApiError> {
+    async fn send(&self, pieces: &mut Pieces, batch: &Batch) -> Result<(), ApiError> {
         if self.query.feed != Feed::Continuous {
             return Ok(pieces.batch(batch).await?);
         }

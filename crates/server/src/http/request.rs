@@ -12,7 +12,7 @@ use turnwise_replicator::documents::MAX_BODY_BYTES;
 
 use super::App;
 use super::error::{ApiError, internal};
-use super::room::{Cost, Full, Held, SMALL_BODY_BYTES};
+use super::room::{Cost, Full, MemoryPermit, SMALL_BODY_BYTES};
 use super::rows::Listed;
 
 /// Largest body of a request with one document, in bytes: the document, and room for whitespace.
@@ -90,7 +90,7 @@ impl Params {
 /// A body, and the memory that is reserved for it until the request is complete.
 pub(crate) struct Sent {
     pub text: Bytes,
-    pub room: Held,
+    pub room: MemoryPermit,
 }
 
 /// Reads a body completely, after reserving memory for its processing.
@@ -145,7 +145,7 @@ pub(crate) async fn json_object(
     body: Body,
     headers: &HeaderMap,
     limit: usize,
-) -> Result<(Map<String, Value>, Held), ApiError> {
+) -> Result<(Map<String, Value>, MemoryPermit), ApiError> {
     check_json(headers)?;
     let Sent { text, room } = bytes(app, body, headers, limit, Cost::TREE).await?;
     Ok((object(&text, "Request body must be a JSON object")?, room))
@@ -158,7 +158,7 @@ pub(crate) async fn json_rows(
     headers: &HeaderMap,
     (name, limit): (&str, usize),
     cost: Cost,
-) -> Result<(Listed, Held), ApiError> {
+) -> Result<(Listed, MemoryPermit), ApiError> {
     check_json(headers)?;
     let Sent { text, room } = bytes(app, body, headers, limit, cost).await?;
     let name = name.to_owned();

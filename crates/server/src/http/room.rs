@@ -67,7 +67,7 @@ pub(crate) struct Room {
 
 /// A request's reservation. Empty for a small body.
 #[derive(Debug, Default)]
-pub(crate) struct Held(Option<OwnedSemaphorePermit>);
+pub(crate) struct MemoryPermit(Option<OwnedSemaphorePermit>);
 
 /// The budget was used up until the timeout.
 #[derive(Debug, PartialEq, Eq)]
@@ -89,21 +89,21 @@ impl Room {
     }
 
     /// Waits for the reservation of a body.
-    pub async fn take(&self, body: usize, cost: Cost) -> Result<Held, Full> {
+    pub async fn take(&self, body: usize, cost: Cost) -> Result<MemoryPermit, Full> {
         if body <= SMALL_BODY_BYTES {
-            return Ok(Held::default());
+            return Ok(MemoryPermit::default());
         }
         // No request reserves more than the whole budget.
         let kb = cost.bytes(body).div_ceil(1 << 10).min(self.kb);
         let taking = self.free.clone().acquire_many_owned(u32::try_from(kb).unwrap_or(u32::MAX));
         match tokio::time::timeout(self.patience, taking).await {
-            Ok(permit) => Ok(Held(Some(permit.expect("the semaphore is never closed")))),
+            Ok(permit) => Ok(MemoryPermit(Some(permit.expect("the semaphore is never closed")))),
             Err(_) => Err(Full),
         }
     }
 }
 
-impl Held {
+impl MemoryPermit {
     /// Whether the body is larger than [`SMALL_BODY_BYTES`].
     pub fn is_some(&self) -> bool {
         self.0.is_some()

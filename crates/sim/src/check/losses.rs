@@ -4,7 +4,12 @@ use super::*;
 
 impl Checker {
     /// A live worker loses a run only after the run exceeded its time.
-    pub(super) fn check_expired(&self, known: &Known, commit: &Commit<'_>, old: &Job) -> Result<(), Broken> {
+    pub(super) fn check_expired(
+        &self,
+        known: &CheckerState,
+        commit: &Commit<'_>,
+        old: &Job,
+    ) -> Result<(), Broken> {
         let Some(claim) = old.claim().map(|claim| (claim.worker.clone(), claim.number)) else {
             return Ok(());
         };
@@ -35,7 +40,7 @@ impl Checker {
     /// worker that has left gives its jobs back. In both cases, a job whose next run was refused is cancelled.
     pub(super) fn check_lost(
         &self,
-        known: &Known,
+        known: &CheckerState,
         commit: &Commit<'_>,
         (old, new): (&Job, &Job),
         refused: bool,
@@ -59,7 +64,7 @@ impl Checker {
         let worker = old.claim().map(|claim| claim.worker.as_str()).unwrap_or_default();
         // A worker that leaves gives back the jobs that it has not ended. If it dies meanwhile, other processes finish its
         // removal.
-        let may_have_left = known.left.contains(worker) || known.home(worker) == Some(commit.place);
+        let may_have_left = known.left.contains(worker) || known.home(worker) == Some(commit.site);
         let expired = event.reason().is_some_and(|reason| reason.contains(OVER));
         let counts = (expired || old.terms().on_lost == OnLost::Count) && !goes;
         ensure(counted == counts || !counted && may_have_left, "a lost worker counts as an attempt", story)?;
@@ -80,7 +85,7 @@ impl Checker {
     /// number unchanged.
     pub(super) fn check_streak(
         &self,
-        known: &Known,
+        known: &CheckerState,
         commit: &Commit<'_>,
         (old, new): (&Job, &Job),
         event: &EventKind,

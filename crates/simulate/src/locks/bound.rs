@@ -37,7 +37,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
-use super::population::{BIG, Job, PlaceId, Population, Want};
+use super::population::{BIG, Job, Population, ScopeId, Want};
 
 /// The number of moments `t` that are tried.
 const MOMENTS: usize = 64;
@@ -68,7 +68,7 @@ struct Task {
 
 impl Task {
     fn has_big_lock(&self) -> bool {
-        self.locks.iter().any(|(want, _)| want.place == BIG && want.exclusive)
+        self.locks.iter().any(|(want, _)| want.scope == BIG && want.exclusive)
     }
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn makespan(population: &Population, slots: usize) -> Bound {
     let jobs = &population.jobs;
     let task = |job: &Job| Task { run: job.run_us as f64, locks: holds(job).collect() };
     let tasks: Vec<Task> = jobs.iter().map(task).collect();
-    let places = Places { population, slots: slots as f64 };
+    let scopes = Scopes { population, slots: slots as f64 };
     let mut bound = Bound { us: 0.0, by: "nothing".to_owned() };
     for job in jobs {
         bound.raise((job.comes_us + job.run_us) as f64, || "the job that comes last".to_owned());
@@ -111,19 +111,19 @@ pub(crate) fn makespan(population: &Population, slots: usize) -> Bound {
     // Jobs are in the order of their arrival.
     for from in (0..jobs.len()).step_by(jobs.len().div_ceil(MOMENTS).max(1)) {
         let at_us = jobs[from].comes_us as f64;
-        let Bound { us, by } = places.all(&tasks[from..]);
+        let Bound { us, by } = scopes.all(&tasks[from..]);
         bound.raise(at_us + us, || by);
     }
     bound
 }
 
-/// The places that jobs lock, and the slots.
-struct Places<'p> {
+/// The scopes that jobs lock, and the slots.
+struct Scopes<'p> {
     population: &'p Population,
     slots: f64,
 }
 
-impl Places<'_> {
+impl Scopes<'_> {
     fn all(&self, tasks: &[Task]) -> Bound {
         let mut bound = Bound { us: 0.0, by: String::new() };
         let all: Times<'_> = tasks.iter().map(|task| (task, task.run)).collect();
@@ -141,15 +141,15 @@ impl Places<'_> {
 
     /// The least time of the jobs that lock something at a level.
     fn at_level(&self, level: u8, name: &str, tasks: &Times<'_>) -> Bound {
-        let place = |want: &Want| &self.population.places[want.place as usize];
+        let scope = |want: &Want| &self.population.scopes[want.scope as usize];
         let mut whole_alone = 0.0;
         let (mut some, mut whole_shared) = (Times::new(), Times::new());
-        let mut uses: BTreeMap<PlaceId, Use<'_>> = BTreeMap::new();
+        let mut uses: BTreeMap<ScopeId, Use<'_>> = BTreeMap::new();
         let mut named: Vec<(&Task, Vec<(Want, f64)>)> = Vec::new();
         for (task, _) in tasks {
-            let here = || task.locks.iter().filter(|(want, _)| place(want).level == Some(level));
+            let here = || task.locks.iter().filter(|(want, _)| scope(want).level == Some(level));
             let Some(longest) = here().map(|(_, hold)| *hold).reduce(f64::max) else { continue };
-            let whole = here().find(|(want, _)| place(want).whole);
+            let whole = here().find(|(want, _)| scope(want).whole);
             if let Some((_, hold)) = whole.filter(|(want, _)| want.exclusive) {
                 whole_alone += hold;
                 continue;
@@ -162,8 +162,8 @@ impl Places<'_> {
                 Some(_) => {}
                 None => named.push((*task, here().copied().collect())),
             }
-            for (want, hold) in here().filter(|(want, _)| !place(want).whole) {
-                let used = uses.entry(want.place).or_default();
+            for (want, hold) in here().filter(|(want, _)| !scope(want).whole) {
+                let used = uses.entry(want.scope).or_default();
                 if want.exclusive {
                     used.alone += hold;
                 } else if whole.is_none() {
@@ -174,7 +174,7 @@ impl Places<'_> {
         let mut bound = Bound { us: self.by_slots(&some), by: format!("all of {name}") };
         for (id, Use { alone, shared }) in &uses {
             let shared = shared.iter().chain(&whole_shared).copied().collect();
-            let name = || self.population.places[*id as usize].name.clone();
+            let name = || self.population.scopes[*id as usize].name.clone();
             bound.raise(alone + self.together(&shared), name);
         }
         self.two_of_three(&uses, &named, &whole_shared, &mut bound);
@@ -185,18 +185,18 @@ impl Places<'_> {
     /// Raises the bound to the least time of the jobs that lock two of three resources.
     fn two_of_three(
         &self,
-        uses: &BTreeMap<PlaceId, Use<'_>>,
+        uses: &BTreeMap<ScopeId, Use<'_>>,
         named: &[(&Task, Vec<(Want, f64)>)],
         whole_shared: &Times<'_>,
         bound: &mut Bound,
     ) {
-        let mut busiest: Vec<(f64, PlaceId)> = uses.iter().map(|(id, used)| (used.alone, *id)).collect();
+        let mut busiest: Vec<(f64, ScopeId)> = uses.iter().map(|(id, used)| (used.alone, *id)).collect();
         busiest.retain(|(alone, _)| *alone > 0.0);
         busiest.sort_by(|one, other| other.0.total_cmp(&one.0));
         busiest.truncate(BUSIEST);
         let bits = named.iter().map(|(task, here)| {
             let bit = |want: &Want| {
-                busiest.iter().position(|(_, id)| *id == want.place).map_or(0, |at| 1_u32 << at)
+                busiest.iter().position(|(_, id)| *id == want.scope).map_or(0, |at| 1_u32 << at)
             };
             let exclusive = here.iter().filter(|(want, _)| want.exclusive);
             Bits {
@@ -222,7 +222,7 @@ impl Places<'_> {
             }
             let shared = named.iter().filter(|bits| !two(bits.exclusive, three) && two(bits.any, three));
             let shared = shared.map(|bits| (bits.task, bits.hold)).chain(whole_shared.iter().copied());
-            let name = |at: usize| self.population.places[busiest[at].1 as usize].name.as_str();
+            let name = |at: usize| self.population.scopes[busiest[at].1 as usize].name.as_str();
             bound.raise(alone + self.together(&shared.collect()), || {
                 format!("two of {}, {} and {}", name(a), name(b), name(c))
             });
@@ -235,17 +235,17 @@ impl Places<'_> {
         longest.max(times.iter().map(|(_, time)| time).sum::<f64>() / self.slots)
     }
 
-    /// The least time of these jobs, as they also lock other places.
+    /// The least time of these jobs, as they also lock other scopes.
     fn together(&self, times: &Times<'_>) -> f64 {
-        let mut at: HashMap<PlaceId, f64> = HashMap::new();
+        let mut at: HashMap<ScopeId, f64> = HashMap::new();
         for (task, time) in times {
             for (want, hold) in &task.locks {
-                let part = match self.population.places[want.place as usize].capacity {
+                let part = match self.population.scopes[want.scope as usize].capacity {
                     _ if want.exclusive => 1.0,
                     Some(capacity) => f64::from(want.units) / f64::from(capacity),
                     None => continue,
                 };
-                *at.entry(want.place).or_default() += time.min(*hold) * part;
+                *at.entry(want.scope).or_default() += time.min(*hold) * part;
             }
         }
         at.into_values().fold(self.by_slots(times), f64::max)
@@ -259,18 +259,18 @@ pub(crate) fn mean_wait(population: &Population, slots: usize) -> Bound {
     let count = jobs.len().max(1) as f64;
     let all: Vec<(i64, i64)> = jobs.iter().map(|job| (job.comes_us, job.run_us)).collect();
     bound.raise(least_waits(all, slots) / count, || "the slots".to_owned());
-    let mut load: HashMap<PlaceId, f64> = HashMap::new();
+    let mut load: HashMap<ScopeId, f64> = HashMap::new();
     for (want, hold) in jobs.iter().flat_map(holds).filter(|(want, _)| want.exclusive) {
-        *load.entry(want.place).or_default() += hold;
+        *load.entry(want.scope).or_default() += hold;
     }
-    let mut sets: BTreeMap<PlaceId, Vec<(i64, i64)>> = BTreeMap::new();
+    let mut sets: BTreeMap<ScopeId, Vec<(i64, i64)>> = BTreeMap::new();
     for job in jobs {
         let alone = holds(job).filter(|(want, _)| want.exclusive);
         let busiest = alone
-            .max_by(|(a, _), (b, _)| load[&a.place].total_cmp(&load[&b.place]).then(a.place.cmp(&b.place)));
+            .max_by(|(a, _), (b, _)| load[&a.scope].total_cmp(&load[&b.scope]).then(a.scope.cmp(&b.scope)));
         if let Some((want, hold)) = busiest {
             let hold = hold as i64;
-            sets.entry(want.place).or_default().push((job.comes_us + job.run_us - hold, hold));
+            sets.entry(want.scope).or_default().push((job.comes_us + job.run_us - hold, hold));
         }
     }
     let sum: f64 = sets.into_values().map(|set| least_waits(set, 1).max(0.0)).sum();
@@ -398,11 +398,11 @@ mod tests {
 
     /// Whether two jobs can work at the same time. Units are left out.
     fn are_compatible(one: &Job, other: &Job, population: &Population) -> bool {
-        let place = |want: &Want| &population.places[want.place as usize];
+        let scope = |want: &Want| &population.scopes[want.scope as usize];
         one.real.iter().all(|a| {
             other.real.iter().all(|b| {
-                let same_level = place(a).level == place(b).level;
-                let meet = a.place == b.place || same_level && (place(a).whole || place(b).whole);
+                let same_level = scope(a).level == scope(b).level;
+                let meet = a.scope == b.scope || same_level && (scope(a).whole || scope(b).whole);
                 !meet || !a.exclusive && !b.exclusive
             })
         })
@@ -419,7 +419,7 @@ mod tests {
         let fits = |job: usize, start: i64| {
             let beside = |at: i64| placed.iter().filter(move |other| other.1 <= at && at < end(other));
             let units = |at: i64, want: &Want| -> u32 {
-                let of = |job: usize| jobs[job].real.iter().filter(|other| other.place == want.place);
+                let of = |job: usize| jobs[job].real.iter().filter(|other| other.scope == want.scope);
                 beside(at).flat_map(|(other, _)| of(*other)).map(|other| other.units).sum()
             };
             let overlapping =
@@ -428,7 +428,7 @@ mod tests {
             overlapping.clone().all(|(other, _)| are_compatible(&jobs[job], &jobs[*other], population))
                 && moments.clone().all(|at| beside(at).count() < slots)
                 && jobs[job].real.iter().filter(|want| !want.exclusive).all(|want| {
-                    let capacity = population.places[want.place as usize].capacity;
+                    let capacity = population.scopes[want.scope as usize].capacity;
                     capacity.is_none_or(|most| moments.clone().all(|at| units(at, want) + want.units <= most))
                 })
         };

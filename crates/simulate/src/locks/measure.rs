@@ -1,6 +1,6 @@
 //! The measurements of a run.
 
-use super::population::{Job, PlaceId, Population, Want};
+use super::population::{Job, Population, ScopeId, Want};
 
 /// The measurements of a run.
 #[derive(Debug, Clone, Default)]
@@ -21,13 +21,13 @@ pub(crate) struct Measure {
     pub held_idle_us: i64,
     /// From each of these moments on: the number of working jobs, and of slots in which jobs wait.
     pub steps: Vec<(i64, usize, usize)>,
-    /// For each place, how long it was held exclusively.
+    /// For each scope, how long it was held exclusively.
     exclusive_us: Vec<i64>,
 }
 
 impl Measure {
     pub(crate) fn new(population: &Population) -> Self {
-        Measure { exclusive_us: vec![0; population.places.len()], ..Measure::default() }
+        Measure { exclusive_us: vec![0; population.scopes.len()], ..Measure::default() }
     }
 
     /// A job has ended that held each of these locks since the moment beside it.
@@ -43,7 +43,7 @@ impl Measure {
         for (want, since_us) in held {
             self.held_us += at_us - since_us;
             if want.exclusive {
-                self.exclusive_us[want.place as usize] += at_us - since_us;
+                self.exclusive_us[want.scope as usize] += at_us - since_us;
             }
         }
     }
@@ -62,12 +62,12 @@ impl Measure {
         self.steps.push((at_us, working, waiting));
     }
 
-    /// The place that was held exclusively for the longest time; of several, the first.
-    pub(crate) fn busiest(&self) -> Option<(PlaceId, i64)> {
+    /// The scope that was held exclusively for the longest time; of several, the first.
+    pub(crate) fn busiest(&self) -> Option<(ScopeId, i64)> {
         let mut busiest = None;
-        for (place, us) in (0..).zip(&self.exclusive_us) {
+        for (scope, us) in (0..).zip(&self.exclusive_us) {
             if *us > busiest.map_or(0, |(_, most)| most) {
-                busiest = Some((place, *us));
+                busiest = Some((scope, *us));
             }
         }
         busiest

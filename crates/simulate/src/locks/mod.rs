@@ -24,10 +24,10 @@
 
 mod bound;
 mod measure;
-mod outcome;
 pub mod plot;
 mod population;
 pub mod report;
+mod results;
 pub mod scenario;
 mod scheme;
 mod table;
@@ -40,7 +40,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-pub use outcome::{Bounds, Compared, OfOperation, Outcome};
+pub use results::{Bounds, Compared, OfOperation, SchemeResults};
 pub use scenario::Scenario;
 
 use measure::Measure;
@@ -125,7 +125,7 @@ pub fn run(scenario: &Scenario, schemes: &[Scheme]) -> Result<Compared, crate::s
             Scheme::BestWait => best(*scheme, |measure| measure.waits.iter().map(|(_, wait)| wait).sum()),
             Scheme::BestMakespan => best(*scheme, |measure| measure.makespan_us),
         };
-        outcomes.push(Outcome::new(*scheme, scenario, &population, measure));
+        outcomes.push(SchemeResults::new(*scheme, scenario, &population, measure));
     }
     Ok(Compared {
         jobs: population.jobs.len(),
@@ -138,14 +138,14 @@ pub fn run(scenario: &Scenario, schemes: &[Scheme]) -> Result<Compared, crate::s
 /// Orders of jobs for schemes that know all run times and locks.
 fn clairvoyant(population: &Population) -> Vec<List> {
     let job = |id: u32| &population.jobs[id as usize];
-    // The work for each place, of the jobs that lock it exclusively.
-    let mut load = vec![0.0; population.places.len()];
+    // The work for each scope, of the jobs that lock it exclusively.
+    let mut load = vec![0.0; population.scopes.len()];
     for job in &population.jobs {
         let alone = job.real.iter().filter(|want| want.exclusive);
-        alone.for_each(|want| load[want.place as usize] += job.run_us as f64);
+        alone.for_each(|want| load[want.scope as usize] += job.run_us as f64);
     }
     let busiest = |id: u32| {
-        let loads = job(id).real.iter().map(|want| load[want.place as usize]);
+        let loads = job(id).real.iter().map(|want| load[want.scope as usize]);
         loads.fold(0.0, f64::max)
     };
     let locks = |id: u32| job(id).real.len() as f64;

@@ -4,7 +4,7 @@ use std::error::Error;
 
 use plotters::prelude::*;
 
-use super::{Compared, Outcome};
+use super::{Compared, SchemeResults};
 use crate::plot::{Area, COLOURS, HEAD, INK, LEGEND, OTHERS, WIDTH, cut, font};
 
 /// The most points of a line.
@@ -47,7 +47,7 @@ pub fn svg(title: &str, compared: &Compared) -> Result<String, Box<dyn Error>> {
 }
 
 /// The part of the jobs, in percent, that waited no longer than so many minutes.
-fn waits(outcome: &Outcome) -> Points {
+fn waits(outcome: &SchemeResults) -> Points {
     let waits = &outcome.waits_s;
     let every = waits.len().div_ceil(POINTS).max(1);
     let shown = (0..waits.len()).filter(|n| n % every == every - 1 || *n + 1 == waits.len());
@@ -56,7 +56,7 @@ fn waits(outcome: &Outcome) -> Points {
 }
 
 /// The average number of working jobs, in each of [`POINTS`] equal parts of the makespan.
-fn working(outcome: &Outcome) -> Points {
+fn working(outcome: &SchemeResults) -> Points {
     let stretch = (outcome.makespan_s / POINTS as f64).max(f64::MIN_POSITIVE);
     let mut sums = vec![0.0; POINTS];
     for pair in outcome.steps.windows(2) {

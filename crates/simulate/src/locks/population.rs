@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use turnwise_policy::predictive_queue::locks::{Levels, Lock, Mode, Place, Request, Requests};
+use turnwise_policy::predictive_queue::locks::{Levels, Lock, Mode, Request, Requests, Scope};
 
 use super::scenario::{Cluster, Scenario};
 use super::template;
@@ -12,20 +12,20 @@ use crate::scenario::Error;
 
 /// A job's number, in the order of arrival.
 pub(crate) type JobId = u32;
-/// A place's number: the big lock is 0, then come the levels as a whole, then the resources.
-pub(crate) type PlaceId = u32;
+/// A scope's number: the big lock is 0, then come the levels as a whole, then the resources.
+pub(crate) type ScopeId = u32;
 
-/// The place of the big lock.
-pub(crate) const BIG: PlaceId = 0;
+/// The scope of the big lock.
+pub(crate) const BIG: ScopeId = 0;
 
-/// The place of all of a level.
-pub(crate) fn whole(level: u8) -> PlaceId {
-    PlaceId::from(level) + 1
+/// The scope of all of a level.
+pub(crate) fn whole(level: u8) -> ScopeId {
+    ScopeId::from(level) + 1
 }
 
-/// A place that jobs can lock.
+/// A scope that jobs can lock.
 #[derive(Debug, Clone)]
-pub(crate) struct PlaceOf {
+pub(crate) struct LockScope {
     /// The level; the big lock has none.
     pub level: Option<u8>,
     /// Whether it stands for all of its level.
@@ -39,7 +39,7 @@ pub(crate) struct PlaceOf {
 /// A lock that a job wants. The locks of one job are in the order in which they may be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Want {
-    pub place: PlaceId,
+    pub scope: ScopeId,
     pub exclusive: bool,
     pub units: u32,
 }
@@ -86,7 +86,7 @@ pub(crate) struct Job {
 
 pub(crate) struct Population {
     pub levels: Levels,
-    pub places: Vec<PlaceOf>,
+    pub scopes: Vec<LockScope>,
     pub jobs: Vec<Job>,
 }
 
@@ -124,7 +124,7 @@ impl Population {
                 declared,
             });
         }
-        Ok(Population { levels: scenario.levels.clone(), places: names.places, jobs })
+        Ok(Population { levels: scenario.levels.clone(), scopes: names.scopes, jobs })
     }
 }
 
@@ -248,7 +248,7 @@ impl Map {
             }
             "group_nodes" => self.group_nodes(group).map(node).collect(),
             "group_instances" => {
-                let of_group = |place: &usize| self.placed[*place].0 % self.groups == group;
+                let of_group = |instance: &usize| self.placed[*instance].0 % self.groups == group;
                 (0..self.placed.len()).filter(of_group).map(instance).collect()
             }
             _ => Vec::new(),
@@ -256,41 +256,45 @@ impl Map {
     }
 }
 
-/// Numbers of places by their names.
+/// Numbers of scopes by their names.
 struct Names<'a> {
     levels: &'a Levels,
-    places: Vec<PlaceOf>,
-    known: HashMap<(u8, String), PlaceId>,
+    scopes: Vec<LockScope>,
+    known: HashMap<(u8, String), ScopeId>,
 }
 
 impl<'a> Names<'a> {
     fn new(levels: &'a Levels) -> Self {
-        let place =
-            |level: Option<u8>, name: String| PlaceOf { level, whole: level.is_some(), capacity: None, name };
-        let mut places = vec![place(None, "the big lock".to_owned())];
-        places.extend((0..).zip(levels.names()).map(|(n, name)| place(Some(n), format!("all of {name}"))));
-        Names { levels, places, known: HashMap::new() }
+        let scope = |level: Option<u8>, name: String| LockScope {
+            level,
+            whole: level.is_some(),
+            capacity: None,
+            name,
+        };
+        let mut scopes = vec![scope(None, "the big lock".to_owned())];
+        scopes.extend((0..).zip(levels.names()).map(|(n, name)| scope(Some(n), format!("all of {name}"))));
+        Names { levels, scopes, known: HashMap::new() }
     }
 
     fn want(&mut self, lock: &Lock) -> Want {
-        let place = match &lock.place {
-            Place::BigLock => BIG,
-            Place::WholeLevel(level) => whole(small(*level)),
-            Place::Resource { level, name } => {
-                let places = &mut self.places;
+        let scope = match &lock.scope {
+            Scope::BigLock => BIG,
+            Scope::WholeLevel(level) => whole(small(*level)),
+            Scope::Resource { level, name } => {
+                let scopes = &mut self.scopes;
                 *self.known.entry((small(*level), name.clone())).or_insert_with(|| {
                     let capacity = self.levels.capacity(*level, name);
-                    places.push(PlaceOf {
+                    scopes.push(LockScope {
                         level: Some(small(*level)),
                         whole: false,
                         capacity,
                         name: name.clone(),
                     });
-                    PlaceId::try_from(places.len() - 1).expect("jobs name fewer resources than 2^32")
+                    ScopeId::try_from(scopes.len() - 1).expect("jobs name fewer resources than 2^32")
                 })
             }
         };
-        Want { place, exclusive: lock.mode == Mode::Exclusive, units: lock.units }
+        Want { scope, exclusive: lock.mode == Mode::Exclusive, units: lock.units }
     }
 }
 
@@ -329,7 +333,7 @@ mod tests {
     #[test]
     fn jobs_lock_objects_that_belong_together() {
         let population = population(TEXT);
-        let name = |want: &Want| population.places[want.place as usize].name.as_str();
+        let name = |want: &Want| population.scopes[want.scope as usize].name.as_str();
         let number = |name: &str| -> usize { name.trim_start_matches(char::is_alphabetic).parse().unwrap() };
         let mut hot = 0;
         for job in &population.jobs {

@@ -1,6 +1,6 @@
 //! The outcome of a simulation, for people.
 
-use super::{Compared, Outcome, Scenario};
+use super::{Compared, Scenario, SchemeResults};
 use crate::report::percent;
 
 /// One line that describes the simulation.
@@ -27,7 +27,7 @@ pub const HEAD: [&str; 9] =
 /// A line per scheme, times in seconds; then the bound.
 pub fn rows(compared: &Compared) -> Vec<[String; 9]> {
     let bound = &compared.bound;
-    let row = |outcome: &Outcome| {
+    let row = |outcome: &SchemeResults| {
         let of_bound = if bound.makespan_s > 0.0 { outcome.makespan_s / bound.makespan_s } else { 1.0 };
         [
             outcome.scheme.to_string(),
@@ -79,7 +79,7 @@ pub fn figures(compared: &Compared) -> String {
 /// A table of mean waits by operation, in seconds, with a column for each scheme: its head and its lines. `None`
 /// unless all schemes were simulated.
 pub fn by_operation(compared: &Compared) -> Option<([&'static str; 7], Vec<[String; 7]>)> {
-    let outcomes = <&[Outcome; 5]>::try_from(compared.outcomes.as_slice()).ok()?;
+    let outcomes = <&[SchemeResults; 5]>::try_from(compared.outcomes.as_slice()).ok()?;
     let [a, b, c, d, e] = outcomes.each_ref().map(|outcome| outcome.scheme.name());
     let row = |n: usize| {
         let of = &outcomes[0].operations[n];

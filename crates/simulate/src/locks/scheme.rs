@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use turnwise_policy::predictive_queue::aging::{Aging, Rules};
 use turnwise_policy::predictive_queue::contention::Weight;
-use turnwise_policy::predictive_queue::locks::{Lock, Mode, Place};
+use turnwise_policy::predictive_queue::locks::{Lock, Mode, Scope};
 use turnwise_policy::predictive_queue::summary::{Running, Summary};
 use turnwise_policy::predictive_queue::window;
 use turnwise_policy::schedule::{self, Candidate, Locks, schedule};
@@ -33,8 +33,8 @@ pub(crate) struct PlainAging;
 
 impl Chooser for PlainAging {
     fn choose(&mut self, view: &View<'_>) -> Choice {
-        let places = &view.population.places;
-        let mut tickets = Tickets::new(places, view.population.levels.len());
+        let scopes = &view.population.scopes;
+        let mut tickets = Tickets::new(scopes, view.population.levels.len());
         for (job, ticket) in view.reserved {
             view.job(*job).known.iter().for_each(|want| tickets.add(*want, *ticket));
         }
@@ -121,7 +121,7 @@ impl Chooser for Predictive {
 /// A list that knows how long jobs run and what they lock. The first jobs of the list whose locks are free start.
 pub(crate) struct List {
     /// The position of each job.
-    places: Vec<u32>,
+    ranks: Vec<u32>,
     /// Pending jobs, by their position.
     waiting: BTreeSet<(u32, JobId)>,
     /// The number of jobs that have arrived so far.
@@ -135,9 +135,9 @@ impl List {
         order.sort_by(|a, b| {
             key(*a).partial_cmp(&key(*b)).unwrap_or(std::cmp::Ordering::Equal).then(a.cmp(b))
         });
-        let mut places = vec![0; order.len()];
-        (0..).zip(order).for_each(|(place, id)| places[id as usize] = place);
-        List { places, waiting: BTreeSet::new(), seen: 0 }
+        let mut ranks = vec![0; order.len()];
+        (0..).zip(order).for_each(|(rank, id)| ranks[id as usize] = rank);
+        List { ranks, waiting: BTreeSet::new(), seen: 0 }
     }
 }
 
@@ -145,7 +145,7 @@ impl Chooser for List {
     fn choose(&mut self, view: &View<'_>) -> Choice {
         // Jobs are numbered in the order of their arrival.
         while view.pending.contains(&self.seen) {
-            self.waiting.insert((self.places[self.seen as usize], self.seen));
+            self.waiting.insert((self.ranks[self.seen as usize], self.seen));
             self.seen += 1;
         }
         let mut start: Vec<JobId> = Vec::new();
@@ -161,7 +161,7 @@ impl Chooser for List {
             }
         }
         start.iter().for_each(|id| {
-            self.waiting.remove(&(self.places[*id as usize], *id));
+            self.waiting.remove(&(self.ranks[*id as usize], *id));
         });
         Choice { start, reserve: Vec::new() }
     }
@@ -174,12 +174,12 @@ fn rules(view: &View<'_>) -> schedule::Rules {
 }
 
 fn lock(want: Want, population: &Population) -> Lock {
-    let place = &population.places[want.place as usize];
+    let scope = &population.scopes[want.scope as usize];
     let mode = if want.exclusive { Mode::Exclusive } else { Mode::Shared };
-    let place = match place.level.map(usize::from) {
-        None => Place::BigLock,
-        Some(level) if place.whole => Place::WholeLevel(level),
-        Some(level) => Place::Resource { level, name: place.name.clone() },
+    let scope = match scope.level.map(usize::from) {
+        None => Scope::BigLock,
+        Some(level) if scope.whole => Scope::WholeLevel(level),
+        Some(level) => Scope::Resource { level, name: scope.name.clone() },
     };
-    Lock { place, mode, units: want.units }
+    Lock { scope, mode, units: want.units }
 }

@@ -1,14 +1,14 @@
 //! The locks that jobs hold.
 //!
-//! Counters per place and per level decide which locks are free, so a check costs as much as the job's own locks.
+//! Counters per scope and per level decide which locks are free, so a check costs as much as the job's own locks.
 //! [`Table::assert_exclusion`] is independent of the counters. After each step of the world, it checks that no two
 //! jobs hold locks that exclude each other.
 
 use std::collections::HashMap;
 
-use super::population::{BIG, JobId, PlaceId, PlaceOf, Want, whole};
+use super::population::{BIG, JobId, LockScope, ScopeId, Want, whole};
 
-/// The number of held locks: at a place, or of all names of a level.
+/// The number of held locks: at a scope, or of all names of a level.
 #[derive(Debug, Clone, Copy, Default)]
 struct Count {
     shared: u32,
@@ -40,7 +40,7 @@ impl Count {
 
 #[derive(Clone)]
 pub(crate) struct Table<'a> {
-    places: &'a [PlaceOf],
+    scopes: &'a [LockScope],
     at: Vec<Count>,
     /// For each level: the held locks of its resources.
     named: Vec<Count>,
@@ -48,17 +48,17 @@ pub(crate) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    pub(crate) fn new(places: &'a [PlaceOf], levels: usize) -> Self {
+    pub(crate) fn new(scopes: &'a [LockScope], levels: usize) -> Self {
         Table {
-            places,
-            at: vec![Count::default(); places.len()],
+            scopes,
+            at: vec![Count::default(); scopes.len()],
             named: vec![Count::default(); levels],
             held: HashMap::new(),
         }
     }
 
-    fn place(&self, place: PlaceId) -> &PlaceOf {
-        &self.places[place as usize]
+    fn scope(&self, scope: ScopeId) -> &LockScope {
+        &self.scopes[scope as usize]
     }
 
     /// The locks of a job, in the order in which it took them.
@@ -68,25 +68,25 @@ impl<'a> Table<'a> {
 
     /// Whether a job holds a lock at a level.
     pub(crate) fn holds_at(&self, job: JobId, level: Option<u8>) -> bool {
-        self.held(job).iter().any(|want| self.place(want.place).level == level)
+        self.held(job).iter().any(|want| self.scope(want.scope).level == level)
     }
 
     /// Whether a job could take this lock now, besides those that it holds.
     pub(crate) fn is_free(&self, job: JobId, want: Want) -> bool {
-        let own = |counts: &dyn Fn(&PlaceOf, PlaceId) -> bool| {
+        let own = |counts: &dyn Fn(&LockScope, ScopeId) -> bool| {
             let mut count = Count::default();
-            let mine = self.held(job).iter().filter(|held| counts(self.place(held.place), held.place));
+            let mine = self.held(job).iter().filter(|held| counts(self.scope(held.scope), held.scope));
             mine.for_each(|held| count.change(*held, true));
             count
         };
-        let others_at = |at: PlaceId| self.at[at as usize].without(own(&|_, place| place == at));
+        let others_at = |at: ScopeId| self.at[at as usize].without(own(&|_, scope| scope == at));
         let others_named = |level: u8| {
-            let mine = own(&|place, _| place.level == Some(level) && !place.whole);
+            let mine = own(&|scope, _| scope.level == Some(level) && !scope.whole);
             self.named[usize::from(level)].without(mine)
         };
-        let here = others_at(want.place);
-        let place = self.place(want.place);
-        let fits = match place.capacity {
+        let here = others_at(want.scope);
+        let scope = self.scope(want.scope);
+        let fits = match scope.capacity {
             Some(capacity) => here.units + u64::from(want.units) <= u64::from(capacity),
             None => true,
         };
@@ -94,8 +94,8 @@ impl<'a> Table<'a> {
             true => here.exclusive == 0 && here.shared == 0,
             false => here.exclusive == 0 && fits,
         };
-        let Some(level) = place.level else { return free_here };
-        let around = if place.whole { others_named(level) } else { others_at(whole(level)) };
+        let Some(level) = scope.level else { return free_here };
+        let around = if scope.whole { others_named(level) } else { others_at(whole(level)) };
         free_here && around.exclusive == 0 && (!want.exclusive || around.shared == 0)
     }
 
@@ -119,9 +119,9 @@ impl<'a> Table<'a> {
     }
 
     fn count(&mut self, want: Want, add: bool) {
-        self.at[want.place as usize].change(want, add);
-        let place = &self.places[want.place as usize];
-        if let (Some(level), false) = (place.level, place.whole) {
+        self.at[want.scope as usize].change(want, add);
+        let scope = &self.scopes[want.scope as usize];
+        if let (Some(level), false) = (scope.level, scope.whole) {
             self.named[usize::from(level)].change(want, add);
         }
     }
@@ -136,11 +136,11 @@ impl<'a> Table<'a> {
     /// # Panics
     /// Two jobs hold locks that exclude each other, or share more units than there are.
     pub(crate) fn assert_exclusion(&self) {
-        // For each place: its holders, one that is exclusive, and the units.
-        let mut at: HashMap<PlaceId, (Vec<JobId>, Option<JobId>, u64)> = HashMap::new();
+        // For each scope: its holders, one that is exclusive, and the units.
+        let mut at: HashMap<ScopeId, (Vec<JobId>, Option<JobId>, u64)> = HashMap::new();
         for (job, wants) in &self.held {
             for want in wants {
-                let (holders, exclusive, units) = at.entry(want.place).or_default();
+                let (holders, exclusive, units) = at.entry(want.scope).or_default();
                 holders.push(*job);
                 match want.exclusive {
                     true => *exclusive = Some(*job),
@@ -148,15 +148,15 @@ impl<'a> Table<'a> {
                 }
             }
         }
-        for (place, (holders, exclusive, units)) in &at {
-            let name = &self.place(*place).name;
+        for (scope, (holders, exclusive, units)) in &at {
+            let name = &self.scope(*scope).name;
             let alone = |job: JobId, holders: &[JobId]| holders.iter().all(|other| *other == job);
             assert!(exclusive.is_none_or(|job| alone(job, holders)), "{name} is held by {holders:?}");
             assert!(
-                self.place(*place).capacity.is_none_or(|most| *units <= u64::from(most)),
+                self.scope(*scope).capacity.is_none_or(|most| *units <= u64::from(most)),
                 "{name}: {units} units"
             );
-            let PlaceOf { level: Some(level), whole: false, .. } = self.place(*place) else { continue };
+            let LockScope { level: Some(level), whole: false, .. } = self.scope(*scope) else { continue };
             if let Some((of_all, of_all_exclusive, _)) = at.get(&whole(*level)) {
                 let together = |job: JobId| alone(job, holders) && alone(job, of_all);
                 assert!(of_all_exclusive.or(*exclusive).is_none_or(together), "all, and {name}");
@@ -175,28 +175,28 @@ mod tests {
     use super::*;
 
     /// The big lock, all of a level, `a`, and `b`, which has three units.
-    fn places() -> Vec<PlaceOf> {
-        let place =
-            |level, whole, capacity, name: &str| PlaceOf { level, whole, capacity, name: name.into() };
+    fn scopes() -> Vec<LockScope> {
+        let scope =
+            |level, whole, capacity, name: &str| LockScope { level, whole, capacity, name: name.into() };
         vec![
-            place(None, false, None, "big"),
-            place(Some(0), true, None, "all"),
-            place(Some(0), false, None, "a"),
-            place(Some(0), false, Some(3), "b"),
+            scope(None, false, None, "big"),
+            scope(Some(0), true, None, "all"),
+            scope(Some(0), false, None, "a"),
+            scope(Some(0), false, Some(3), "b"),
         ]
     }
 
-    fn shared(place: PlaceId) -> Want {
-        Want { place, exclusive: false, units: 1 }
+    fn shared(scope: ScopeId) -> Want {
+        Want { scope, exclusive: false, units: 1 }
     }
 
-    fn exclusive(place: PlaceId) -> Want {
-        Want { place, exclusive: true, units: 1 }
+    fn exclusive(scope: ScopeId) -> Want {
+        Want { scope, exclusive: true, units: 1 }
     }
 
     #[test]
     fn which_locks_exclude_each_other() {
-        let places = places();
+        let scopes = scopes();
         let all = [shared(1), exclusive(1), shared(2), exclusive(2), shared(3), exclusive(3)];
         // For each lock of one job: which of the six locks another job could take.
         for (held, free) in [
@@ -207,7 +207,7 @@ mod tests {
             (Want { units: 3, ..shared(3) }, [true, false, true, true, false, false]),
             (exclusive(3), [false, false, true, true, false, false]),
         ] {
-            let mut table = Table::new(&places, 1);
+            let mut table = Table::new(&scopes, 1);
             table.take(7, held);
             assert_eq!(all.map(|want| table.is_free(8, want)), free, "beside {held:?}");
             // A job's own locks never block it.
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn exclusion_is_checked_independently_of_the_counters() {
-        let places = places();
+        let scopes = scopes();
         for (one, other) in [
             (exclusive(2), shared(2)),
             (exclusive(1), shared(2)),
@@ -230,7 +230,7 @@ mod tests {
             (exclusive(0), exclusive(2)),
             (Want { units: 3, ..shared(3) }, shared(3)),
         ] {
-            let mut table = Table::new(&places, 1);
+            let mut table = Table::new(&scopes, 1);
             table.held.insert(1, vec![one]);
             table.assert_exclusion();
             table.held.insert(2, vec![other]);

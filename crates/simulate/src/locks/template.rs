@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use turnwise_policy::predictive_queue::locks::{AtLevel, Levels, Lock, Mode, Place, Request, Requests};
+use turnwise_policy::predictive_queue::locks::{AtLevel, Levels, Lock, Mode, Request, Requests, Scope};
 
 /// The words that may be in braces. A word is alone in its name. Words in the plural become several names.
 pub const WORDS: [&str; 10] = [
@@ -98,8 +98,8 @@ pub(crate) fn covers(declared: &Requests, real: &Requests, levels: &Levels) -> R
     // already holds one.
     let held = declared.known(levels);
     let later = asked_for(declared, real, levels);
-    let last_held = held.iter().filter_map(|lock| lock.place.level()).max();
-    if let Some(first) = later.iter().filter_map(|lock| lock.place.level()).min()
+    let last_held = held.iter().filter_map(|lock| lock.scope.level()).max();
+    if let Some(first) = later.iter().filter_map(|lock| lock.scope.level()).min()
         && last_held.is_some_and(|last| first <= last)
     {
         let name = levels.names().nth(first).unwrap_or_default();
@@ -121,10 +121,10 @@ pub(crate) fn asked_for(declared: &Requests, real: &Requests, levels: &Levels) -
 /// Whether a job that has the one lock need not request the other.
 fn suffices(has: &Lock, lock: &Lock) -> bool {
     let mode = has.mode == Mode::Exclusive || lock.mode == Mode::Shared;
-    let place = has.place == lock.place
-        || matches!(has.place, Place::WholeLevel(level) if lock.place.level() == Some(level));
-    let units = has.mode == Mode::Exclusive || has.place != lock.place || has.units >= lock.units;
-    mode && place && units
+    let scope = has.scope == lock.scope
+        || matches!(has.scope, Scope::WholeLevel(level) if lock.scope.level() == Some(level));
+    let units = has.mode == Mode::Exclusive || has.scope != lock.scope || has.units >= lock.units;
+    mode && scope && units
 }
 
 /// The names that each word stands for, for one job.

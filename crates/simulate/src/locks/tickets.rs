@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::population::{Job, PlaceId, PlaceOf, Want, Wide, whole};
+use super::population::{Job, LockScope, ScopeId, Want, Wide, whole};
 
 /// A position in the order. [`NONE`] is after all others.
 pub(crate) type Ticket = u64;
@@ -37,18 +37,18 @@ impl First {
 
 /// The tickets that bind starting jobs, at this moment.
 pub(crate) struct Tickets<'a> {
-    places: &'a [PlaceOf],
+    scopes: &'a [LockScope],
     at: Vec<First>,
     named: Vec<First>,
-    /// For each place with counted units: all tickets, with their units.
-    counted: HashMap<PlaceId, Vec<(Ticket, u32)>>,
+    /// For each scope with counted units: all tickets, with their units.
+    counted: HashMap<ScopeId, Vec<(Ticket, u32)>>,
 }
 
 impl<'a> Tickets<'a> {
-    pub(crate) fn new(places: &'a [PlaceOf], levels: usize) -> Self {
+    pub(crate) fn new(scopes: &'a [LockScope], levels: usize) -> Self {
         Tickets {
-            places,
-            at: vec![NO_TICKETS; places.len()],
+            scopes,
+            at: vec![NO_TICKETS; scopes.len()],
             named: vec![NO_TICKETS; levels],
             counted: HashMap::new(),
         }
@@ -56,13 +56,13 @@ impl<'a> Tickets<'a> {
 
     /// Adds a ticket for a lock.
     pub(crate) fn add(&mut self, want: Want, ticket: Ticket) {
-        self.at[want.place as usize].add(want.exclusive, ticket);
-        let place = &self.places[want.place as usize];
-        if let (Some(level), false) = (place.level, place.whole) {
+        self.at[want.scope as usize].add(want.exclusive, ticket);
+        let scope = &self.scopes[want.scope as usize];
+        if let (Some(level), false) = (scope.level, scope.whole) {
             self.named[usize::from(level)].add(want.exclusive, ticket);
         }
-        if place.capacity.is_some() && !want.exclusive {
-            self.counted.entry(want.place).or_default().push((ticket, want.units));
+        if scope.capacity.is_some() && !want.exclusive {
+            self.counted.entry(want.scope).or_default().push((ticket, want.units));
         }
     }
 
@@ -74,10 +74,10 @@ impl<'a> Tickets<'a> {
     /// The earliest ticket that conflicts with what the job declared.
     fn before(&self, job: &Job) -> Ticket {
         let known = job.known.iter().map(|want| {
-            let here = self.at[want.place as usize].against(want.exclusive);
-            let place = &self.places[want.place as usize];
-            let around = match place.level {
-                Some(level) if place.whole => self.named[usize::from(level)],
+            let here = self.at[want.scope as usize].against(want.exclusive);
+            let scope = &self.scopes[want.scope as usize];
+            let around = match scope.level {
+                Some(level) if scope.whole => self.named[usize::from(level)],
                 Some(level) => self.at[whole(level) as usize],
                 None => NO_TICKETS,
             };
@@ -98,10 +98,10 @@ impl<'a> Tickets<'a> {
 
     /// Whether earlier tickets leave too few units.
     fn no_units(&self, want: Want, ticket: Ticket) -> bool {
-        let (Some(capacity), false) = (self.places[want.place as usize].capacity, want.exclusive) else {
+        let (Some(capacity), false) = (self.scopes[want.scope as usize].capacity, want.exclusive) else {
             return false;
         };
-        let before = self.counted.get(&want.place).into_iter().flatten().filter(|(other, _)| *other < ticket);
+        let before = self.counted.get(&want.scope).into_iter().flatten().filter(|(other, _)| *other < ticket);
         let units: u64 = before.map(|(_, units)| u64::from(*units)).sum();
         units > 0 && units + u64::from(want.units) > u64::from(capacity)
     }
@@ -130,7 +130,7 @@ mod tests {
         );
         let population = Population::new(&Scenario::parse(&text).unwrap()).unwrap();
         let job = |operation| population.jobs.iter().find(|job| job.operation == operation).unwrap();
-        let mut tickets = Tickets::new(&population.places, 3);
+        let mut tickets = Tickets::new(&population.scopes, 3);
         job(0).known.iter().for_each(|want| tickets.add(*want, 5));
         tickets.bind(job(1), ticket)
     }

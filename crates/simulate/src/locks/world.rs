@@ -29,7 +29,7 @@ pub(crate) enum Start {
     /// have its locks takes them, even if another job has waited for longer.
     Inside,
     /// It takes all at once, or does not start. It requests undeclared locks while it runs, one after the other.
-    /// These are served first come, first served, at each place.
+    /// These are served first come, first served, at each scope.
     AtOnce,
     /// It takes all at once, including those that it would request later.
     Clairvoyant,
@@ -140,7 +140,7 @@ impl<'a> World<'a> {
             events: (0..).zip(&population.jobs).map(|(id, job)| Reverse((job.comes_us, id))).collect(),
             pending: BTreeSet::new(),
             inside: BTreeMap::new(),
-            table: Table::new(&population.places, population.levels.len()),
+            table: Table::new(&population.scopes, population.levels.len()),
             reserved: BTreeMap::new(),
             next_ticket: 0,
             measure: Measure::new(population),
@@ -253,19 +253,19 @@ impl<'a> World<'a> {
         served
     }
 
-    /// Whether a job must wait for an earlier one: first come, first served, at each place. An earlier job that waits
+    /// Whether a job must wait for an earlier one: first come, first served, at each scope. An earlier job that waits
     /// for all of a level also precedes jobs that hold nothing at that level yet.
     fn must_wait_for_earlier(&self, job: JobId, wants: &[Want], before: &[(Ticket, JobId)]) -> bool {
         if self.how != Start::AtOnce {
             return false;
         }
-        let places = &self.population.places;
+        let scopes = &self.population.scopes;
         let conflicts = |other: &Want| {
-            let other_place = &places[other.place as usize];
+            let other_scope = &scopes[other.scope as usize];
             wants.iter().any(|want| {
-                let level = places[want.place as usize].level;
-                let all = other_place.whole && other_place.level == level && !self.table.holds_at(job, level);
-                other.place == want.place || all && (other.exclusive || want.exclusive)
+                let level = scopes[want.scope as usize].level;
+                let all = other_scope.whole && other_scope.level == level && !self.table.holds_at(job, level);
+                other.scope == want.scope || all && (other.exclusive || want.exclusive)
             })
         };
         let others = before.iter().filter_map(|(_, other)| self.inside.get(other)?.waits_for());
@@ -365,6 +365,6 @@ impl<'a> World<'a> {
 
 /// The sets of locks that are taken at once: one for each level.
 fn by_level(wants: &[Want], population: &Population) -> VecDeque<Vec<Want>> {
-    let level = |want: &Want| population.places[want.place as usize].level;
+    let level = |want: &Want| population.scopes[want.scope as usize].level;
     wants.chunk_by(|one, next| level(one) == level(next)).map(<[Want]>::to_vec).collect()
 }

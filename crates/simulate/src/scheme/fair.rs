@@ -24,31 +24,31 @@ use crate::{JobId, Policy};
 
 /// A number with a total order.
 #[derive(Debug, Clone, Copy)]
-struct Place(f64);
+struct OrderKey(f64);
 
-impl Ord for Place {
+impl Ord for OrderKey {
     fn cmp(&self, other: &Self) -> Ordering {
         self.0.total_cmp(&other.0)
     }
 }
 
-impl PartialOrd for Place {
+impl PartialOrd for OrderKey {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Place {
+impl PartialEq for OrderKey {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Place {}
+impl Eq for OrderKey {}
 
 /// The row of a waiting job: its key (only the RFC's scheme has keys), the time since which it has not started, its
 /// id.
-type Row = (Place, i64, JobId);
+type Row = (OrderKey, i64, JobId);
 
 /// The time between two charges of running jobs where nothing rotates, as in the worker.
 const CHARGE_INTERVAL_US: i64 = 60_000_000;
@@ -60,7 +60,7 @@ static NO_LOCKS: LazyLock<Requests> = LazyLock::new(Requests::default);
 
 /// The charges of one run.
 #[derive(Debug, Clone, Copy, Default)]
-struct Turn {
+struct RunCharge {
     /// Its remaining expected cost, in µs.
     left_us: f64,
     /// The run time that was charged, in µs.
@@ -82,7 +82,7 @@ pub(crate) struct Fair {
     /// Per job: the key of its priority value.
     keys: Vec<Key>,
     /// Per job: its current run.
-    turns: Vec<Turn>,
+    charges: Vec<RunCharge>,
     /// The last time when jobs that do not rotate were charged.
     charged_us: i64,
     /// Per tenant: when a cycle last read its queue for turns among its own jobs.
@@ -90,8 +90,8 @@ pub(crate) struct Fair {
     /// Per tenant: its waiting jobs.
     queues: Vec<BTreeSet<Row>>,
     /// Per tenant with waiting jobs: its position in `order`, and the time that breaks ties.
-    places: Vec<Option<(Place, i64)>>,
-    order: BTreeSet<(Place, i64, usize)>,
+    places: Vec<Option<(OrderKey, i64)>>,
+    order: BTreeSet<(OrderKey, i64, usize)>,
 }
 
 impl Fair {
@@ -116,7 +116,7 @@ impl Fair {
             boost: Boost::new(0, &rules),
             usage: vec![Usage::default(); tenants],
             keys: Vec::new(),
-            turns: Vec::new(),
+            charges: Vec::new(),
             charged_us: 0,
             looked_us: vec![0; tenants],
             queues: vec![BTreeSet::new(); tenants],
@@ -130,7 +130,7 @@ impl Fair {
             Fairness::VirtualTime => 0.0,
             Fairness::Rfc => self.keys[job as usize].get(),
         };
-        (Place(key), view.job(job).order_us, job)
+        (OrderKey(key), view.job(job).order_us, job)
     }
 
     /// The expected cost of a tenant's next job. Where jobs rotate and nothing else is known, it is one turn.
@@ -151,20 +151,20 @@ impl Fair {
             self.expectation.learn(&of.name, cost_us);
         }
         self.ledger.start(&of.name, of.shares, cost_us);
-        self.turns[job as usize].left_us = cost_us;
+        self.charges[job as usize].left_us = cost_us;
     }
 
     /// Charges the run time of a job since its last charge.
     fn book(&mut self, view: View<'_>, job: JobId) {
-        let (of, turn) = (view.tenant_of(job), &mut self.turns[job as usize]);
-        let ran_us = std::mem::take(&mut turn.uncharged_us);
-        turn.ran_us += ran_us;
+        let (of, charge) = (view.tenant_of(job), &mut self.charges[job as usize]);
+        let ran_us = std::mem::take(&mut charge.uncharged_us);
+        charge.ran_us += ran_us;
         if view.job(job).continuous {
             self.ledger.charge_rotating(&of.name, of.shares, ran_us, view.interval_us as f64);
         } else {
-            let left_us = (turn.left_us - ran_us).max(LEAST_COST_US.min(turn.left_us));
-            self.ledger.expect(&of.name, turn.left_us, left_us);
-            turn.left_us = left_us;
+            let left_us = (charge.left_us - ran_us).max(LEAST_COST_US.min(charge.left_us));
+            self.ledger.expect(&of.name, charge.left_us, left_us);
+            charge.left_us = left_us;
             self.ledger.charge(&of.name, of.shares, ran_us);
         }
         self.put(view, view.job(job).tenant);
@@ -176,7 +176,7 @@ impl Fair {
             Fairness::VirtualTime => {
                 let expected_us = self.expected_us(view, tenant);
                 let of = &view.tenants[tenant];
-                (Place(self.ledger.next(&of.name, of.shares, expected_us)), 0)
+                (OrderKey(self.ledger.next(&of.name, of.shares, expected_us)), 0)
             }
             Fairness::Rfc => (*key, *since),
         });
@@ -289,7 +289,7 @@ impl Scheme for Fair {
             Some(known) => *known = key,
             None => {
                 self.keys.push(key);
-                self.turns.push(Turn::default());
+                self.charges.push(RunCharge::default());
             }
         }
         self.waits(view, job);
@@ -324,7 +324,7 @@ impl Scheme for Fair {
     fn charge(&mut self, view: View<'_>, job: JobId, ran_us: i64) {
         let ran_us = ran_us as f64;
         self.usage[view.job(job).tenant].charge(ran_us, view.now_us, &self.rules);
-        self.turns[job as usize].uncharged_us += ran_us;
+        self.charges[job as usize].uncharged_us += ran_us;
         if self.rotates {
             self.book(view, job);
         }
@@ -332,15 +332,15 @@ impl Scheme for Fair {
 
     fn ended(&mut self, view: View<'_>, job: JobId, completed: bool) {
         self.book(view, job);
-        let (of, turn) = (view.tenant_of(job), std::mem::take(&mut self.turns[job as usize]));
+        let (of, charge) = (view.tenant_of(job), std::mem::take(&mut self.charges[job as usize]));
         if self.order.is_empty() {
             // No job waited, so no tenant had a deficit meanwhile.
             self.ledger.advance_to(self.ledger.tag(&of.name, of.shares));
         }
-        self.ledger.end(&of.name, turn.left_us);
+        self.ledger.end(&of.name, charge.left_us);
         if completed && !view.job(job).continuous {
             let is_first = !self.expectation.knows_type();
-            self.expectation.learn(&of.name, turn.ran_us);
+            self.expectation.learn(&of.name, charge.ran_us);
             if is_first {
                 self.reorder(view);
             }

@@ -44,7 +44,7 @@ pub(super) struct Committer {
     /// The last published version, on which the next group builds.
     version: u64,
     /// Every version that a snapshot may still hold, oldest first.
-    held: VecDeque<Held>,
+    leased: VecDeque<LeasedVersion>,
     /// The number of transactions for which the next group waits: one from each client that was answered, and those that
     /// wait already.
     expected: usize,
@@ -52,7 +52,8 @@ pub(super) struct Committer {
     patience: Duration,
 }
 
-struct Held {
+/// A version that a snapshot may hold.
+struct LeasedVersion {
     version: u64,
     /// When the next version was published, after which no snapshot of this one was taken.
     replaced_us: Option<i64>,
@@ -64,7 +65,7 @@ impl Committer {
     pub(super) fn new(shared: Arc<Shared>, segment: Segment, disk_patience: Patience) -> Self {
         let newest = shared.published();
         let version = newest.version();
-        let held = Held { version, replaced_us: None, lease: Arc::downgrade(&newest.lease) };
+        let leased = LeasedVersion { version, replaced_us: None, lease: Arc::downgrade(&newest.lease) };
         Committer {
             shared,
             segment,
@@ -73,7 +74,7 @@ impl Committer {
             disk_patience,
             window: Window::new(version),
             version,
-            held: VecDeque::from([held]),
+            leased: VecDeque::from([leased]),
             expected: 0,
             patience: Duration::ZERO,
         }
@@ -187,13 +188,13 @@ impl Committer {
         tables.active.apply(version, wal::rows(record), oldest);
         self.shared.gaps.cut(batch.iter().filter(|(_, value)| value.is_some()).map(|(key, _)| key));
         let lease = Lease::new(version);
-        let held = Held { version, replaced_us: None, lease: Arc::downgrade(&lease) };
+        let leased = LeasedVersion { version, replaced_us: None, lease: Arc::downgrade(&lease) };
         self.version = version;
         self.shared.publish(lease);
-        if let Some(replaced) = self.held.back_mut() {
+        if let Some(replaced) = self.leased.back_mut() {
             replaced.replaced_us = Some(self.shared.runtime.elapsed_us());
         }
-        self.held.push_back(held);
+        self.leased.push_back(leased);
         let counters = &self.shared.counters;
         count(&counters.groups, 1);
         count(&counters.commits, accepted.len());
@@ -206,9 +207,9 @@ impl Committer {
         self.shared.watches.wake(batch.iter());
         self.window.push(version, batch.into_keys().collect());
         if self.window.wants_merging() {
-            self.held.retain(|held| held.lease.strong_count() > 0);
-            let held: Vec<u64> = self.held.iter().map(|held| held.version).collect();
-            self.window.merge(&held);
+            self.leased.retain(|leased| leased.lease.strong_count() > 0);
+            let versions: Vec<u64> = self.leased.iter().map(|leased| leased.version).collect();
+            self.window.merge(&versions);
         }
     }
 
@@ -305,16 +306,16 @@ impl Committer {
     /// Expires snapshots that are too old, and drops the keys that no other held snapshot needs. Returns the oldest version
     /// that a snapshot may still read.
     fn forget(&mut self, now_us: i64) -> u64 {
-        while let Some(Held { replaced_us: Some(replaced_us), lease, .. }) = self.held.front() {
+        while let Some(LeasedVersion { replaced_us: Some(replaced_us), lease, .. }) = self.leased.front() {
             if let Some(lease) = lease.upgrade() {
                 if self.shared.check_age(*replaced_us, now_us).is_ok() {
                     break;
                 }
                 lease.expired.store(true, Ordering::SeqCst);
             }
-            self.held.pop_front();
+            self.leased.pop_front();
         }
-        let oldest = self.held.front().map_or(self.version, |held| held.version);
+        let oldest = self.leased.front().map_or(self.version, |leased| leased.version);
         self.window.forget_until(oldest);
         oldest
     }

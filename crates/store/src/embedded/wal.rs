@@ -268,7 +268,7 @@ fn path_of(folder: &Path, number: u64) -> PathBuf {
 
 /// The result of reading a log.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct LogContents {
     /// The records after the checkpoint, with consecutive versions.
     pub(super) records: Vec<(u64, Bytes)>,
     /// The files with these records and with older ones.
@@ -290,7 +290,7 @@ pub(super) fn read(
     demanded: Option<&RangeInclusive<u64>>,
     disk: &Disk,
     write: bool,
-) -> Result<Found, Trouble> {
+) -> Result<LogContents, Trouble> {
     let numbers = numbers(folder, demanded.is_some())?;
     if let Some(missing) = demanded.and_then(|demanded| demanded.clone().find(|n| !numbers.contains(n))) {
         let path = path_of(folder, missing);
@@ -299,12 +299,13 @@ pub(super) fn read(
             "this part of the log is missing: what was acknowledged last is in it",
         ));
     }
-    let mut found = Found { last_number: demanded.map_or(0, |demanded| *demanded.end()), ..Found::default() };
+    let mut contents =
+        LogContents { last_number: demanded.map_or(0, |demanded| *demanded.end()), ..LogContents::default() };
     let mut last = version;
     for number in numbers {
         let path = path_of(folder, number);
         if demanded.is_some_and(|demanded| number > *demanded.end()) {
-            found.unused.push(path);
+            contents.unused.push(path);
             continue;
         }
         let is_demanded = demanded.is_some_and(|demanded| demanded.contains(&number));
@@ -337,12 +338,12 @@ pub(super) fn read(
                 ));
             }
             last = next;
-            found.records.push((next, record));
+            contents.records.push((next, record));
         }
-        found.files.push(file);
-        found.last_number = found.last_number.max(number);
+        contents.files.push(file);
+        contents.last_number = contents.last_number.max(number);
     }
-    Ok(found)
+    Ok(contents)
 }
 
 /// The numbers of the segments in a folder, in order.
@@ -435,12 +436,12 @@ mod tests {
         (folder, ends)
     }
 
-    fn demanding(folder: &Path, version: u64, demanded: RangeInclusive<u64>) -> Result<Found> {
+    fn demanding(folder: &Path, version: u64, demanded: RangeInclusive<u64>) -> Result<LogContents> {
         Ok(read(folder, version, Some(&demanded), &disk(), true)?)
     }
 
-    fn versions_of(found: Found) -> Vec<u64> {
-        found.records.into_iter().map(|(version, _)| version).collect()
+    fn versions_of(contents: LogContents) -> Vec<u64> {
+        contents.records.into_iter().map(|(version, _)| version).collect()
     }
 
     fn versions(folder: &Path, version: u64) -> Result<Vec<u64>> {
@@ -472,8 +473,8 @@ mod tests {
         assert_eq!(versions(folder.path(), 0).unwrap(), [1, 2, 3, 4, 5]);
         assert_eq!(versions(folder.path(), 3).unwrap(), [4, 5]);
         assert_eq!(versions(folder.path(), 5).unwrap(), [0; 0]);
-        let found = demanding(folder.path(), 0, 1..=2).unwrap();
-        assert_eq!((found.last_number, found.files.len()), (2, 2));
+        let contents = demanding(folder.path(), 0, 1..=2).unwrap();
+        assert_eq!((contents.last_number, contents.files.len()), (2, 2));
     }
 
     #[test]
@@ -513,9 +514,9 @@ mod tests {
         let (folder, _) = log();
         for unfinished in [vec![], vec![7; 100], file_head(1, 5_000)] {
             fs::write(path_of(folder.path(), 3), unfinished).unwrap();
-            let found = demanding(folder.path(), 0, 1..=2).unwrap();
-            assert_eq!((found.last_number, found.unused.len()), (2, 1));
-            assert_eq!(versions_of(found), [1, 2, 3, 4, 5]);
+            let contents = demanding(folder.path(), 0, 1..=2).unwrap();
+            assert_eq!((contents.last_number, contents.unused.len()), (2, 1));
+            assert_eq!(versions_of(contents), [1, 2, 3, 4, 5]);
             assert!(matches!(demanding(folder.path(), 0, 1..=3), Err(Error::Corrupt(_))));
         }
     }
@@ -526,9 +527,9 @@ mod tests {
         let first: Vec<u8> = (1..=3).flat_map(|version| record(4, version)).chain([0; 100]).collect();
         fs::write(path_of(folder.path(), 4), first).unwrap();
         fs::write(path_of(folder.path(), 5), record(5, 4)).unwrap();
-        let found = read(folder.path(), 1, None, &disk(), true).unwrap();
-        assert_eq!(found.last_number, 5);
-        assert_eq!(versions_of(found), [2, 3, 4]);
+        let contents = read(folder.path(), 1, None, &disk(), true).unwrap();
+        assert_eq!(contents.last_number, 5);
+        assert_eq!(versions_of(contents), [2, 3, 4]);
         // It stays valid for reading until its rows are in the base.
         append(&mut segment(folder.path(), 6), 5);
         assert_eq!(versions_of(demanding(folder.path(), 1, 6..=6).unwrap()), [2, 3, 4, 5]);
@@ -560,8 +561,8 @@ mod tests {
         append(&mut third, 6);
         assert_eq!(versions(folder.path(), 3).unwrap(), [4, 5, 6]);
         fs::remove_file(path_of(folder.path(), 2)).unwrap();
-        let found = demanding(folder.path(), 3, 3..=3).unwrap();
-        assert_eq!(found.records[1], (5, again(&last, 3)));
+        let contents = demanding(folder.path(), 3, 3..=3).unwrap();
+        assert_eq!(contents.records[1], (5, again(&last, 3)));
     }
 
     #[test]

@@ -133,14 +133,14 @@ pub(super) fn needed(space: &Space, changes: &Changes) -> Result<Needed> {
 
 /// What a snapshot has read.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct ReadSet {
     /// The ranges whose rows are all known.
     covered: Intervals,
     /// The rows in `covered`, with the revisions of their latest changes.
     revisions: BTreeMap<Bytes, i64>,
 }
 
-impl Seen {
+impl ReadSet {
     /// Adds all rows of a range. Beyond the limit, they are remembered only if `must` is set.
     pub(super) fn add(&mut self, covered: (Bytes, Bytes), rows: &[KeyValue], must: bool) {
         if !must && self.revisions.len() + rows.len() > MAX_SEEN_ROWS {
@@ -430,25 +430,25 @@ mod tests {
 
     #[test]
     fn each_row_that_was_read_has_one_condition() {
-        let mut seen = Seen::default();
+        let mut read_set = ReadSet::default();
         let range = |begin: &str, end: &str| space().range(begin.as_bytes(), end.as_bytes()).unwrap();
-        seen.add(range("b", "f"), &[row("b", 3), row("d", 5)], false);
-        seen.add(range("k", "k\0"), &[row("k", 7)], false);
-        seen.add(range("m", "m\0"), &[], false);
+        read_set.add(range("b", "f"), &[row("b", 3), row("d", 5)], false);
+        read_set.add(range("k", "k\0"), &[row("k", 7)], false);
+        read_set.add(range("m", "m\0"), &[], false);
         let changes = Changes {
             read_keys: vec![key("d"), key("k"), key("m"), key("z")],
             read_ranges: vec![(key("c"), key("e")), (key("b"), key("d")), (key("x"), key("y"))],
             ..Changes::default()
         };
         let needed = needed(&space(), &changes).unwrap();
-        let missing = seen.missing(&needed);
+        let missing = read_set.missing(&needed);
         let missing_text: Vec<_> = missing.iter().map(|(b, e)| format!("{}..{}", text(b), text(e))).collect();
         assert_eq!(missing_text, ["p/x..p/y", "p/z..p/z+"]);
-        seen.add(range("x", "y"), &[row("x", 9)], true);
-        seen.add(range("z", "z\0"), &[], true);
-        assert!(seen.missing(&needed).iter().next().is_none());
+        read_set.add(range("x", "y"), &[row("x", 9)], true);
+        read_set.add(range("z", "z\0"), &[], true);
+        assert!(read_set.missing(&needed).iter().next().is_none());
         assert_eq!(
-            as_text(&seen.compares(&needed, 10)),
+            as_text(&read_set.compares(&needed, 10)),
             [
                 "p/k.. = 7",
                 "p/m.. = 0",
@@ -469,24 +469,24 @@ mod tests {
             arrivals: vec![(key("b"), key("f")), (key("c"), key("e"))],
             ..Changes::default()
         };
-        let mut seen = Seen::default();
-        seen.add(space().range(b"d", b"d\0").unwrap(), &[row("d", 5)], false);
+        let mut read_set = ReadSet::default();
+        read_set.add(space().range(b"d", b"d\0").unwrap(), &[row("d", 5)], false);
         let needed = needed(&space(), &changes).unwrap();
-        assert!(seen.missing(&needed).iter().next().is_none());
-        assert_eq!(as_text(&seen.compares(&needed, 10)), ["p/d.. = 5", "p/b..p/f < 11"]);
+        assert!(read_set.missing(&needed).iter().next().is_none());
+        assert_eq!(as_text(&read_set.compares(&needed, 10)), ["p/d.. = 5", "p/b..p/f < 11"]);
     }
 
     #[test]
     fn too_many_rows_are_read_again() {
-        let mut seen = Seen::default();
+        let mut read_set = ReadSet::default();
         let rows = vec![row("a", 1); MAX_SEEN_ROWS + 1];
         let range = space().range(b"a", b"b").unwrap();
-        seen.add(range.clone(), &rows, false);
+        read_set.add(range.clone(), &rows, false);
         let changes = Changes { read_ranges: vec![(key("a"), key("b"))], ..Changes::default() };
         let needed = needed(&space(), &changes).unwrap();
-        assert_eq!(seen.missing(&needed), needed.all);
-        seen.add(range, &rows[..1], true);
-        assert_eq!(seen.compares(&needed, 1).len(), 2);
+        assert_eq!(read_set.missing(&needed), needed.all);
+        read_set.add(range, &rows[..1], true);
+        assert_eq!(read_set.compares(&needed, 1).len(), 2);
     }
 
     #[test]

@@ -28,7 +28,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 
 /// The state of the compaction row when this process last read it.
 #[derive(Default)]
-struct Turn {
+struct CompactionRow {
     version: i64,
     /// The store's revision at that moment.
     revision: i64,
@@ -36,12 +36,12 @@ struct Turn {
 
 /// Compacts until the task is aborted.
 pub(super) async fn run(shared: Arc<Shared>, runtime: Arc<dyn Runtime>) {
-    let mut turn = Turn::default();
+    let mut row = CompactionRow::default();
     loop {
         // Random jitter, so that processes that were started together do not stay in step.
         let jitter = Duration::from_millis(runtime.random() % 5_000);
         runtime.sleep(PERIOD + jitter).await;
-        match take_turn(&shared, &mut turn).await {
+        match take_turn(&shared, &mut row).await {
             Ok(Some(revision)) => compact(&shared, revision).await,
             Ok(None) => {}
             Err(error) => tracing::debug!(%error, "etcd: no compaction"),
@@ -51,13 +51,13 @@ pub(super) async fn run(shared: Arc<Shared>, runtime: Arc<dyn Runtime>) {
 
 /// Replaces the row, unless another process has replaced it since this process last read it. If it succeeds, it is this
 /// process's turn to compact. It returns the revision of that read, a period ago.
-async fn take_turn(shared: &Shared, turn: &mut Turn) -> Result<Option<i64>> {
+async fn take_turn(shared: &Shared, row: &mut CompactionRow) -> Result<Option<i64>> {
     let key = shared.space.own("compacted");
     let unchanged = Compare {
         result: CompareResult::Equal as i32,
         target: CompareTarget::Version as i32,
         key: key.clone(),
-        with: Some(CompareWith::Version(turn.version)),
+        with: Some(CompareWith::Version(row.version)),
         range_end: Bytes::new(),
     };
     let put = Request::Put(PutRequest { key: key.clone(), value: Bytes::new() });
@@ -69,16 +69,16 @@ async fn take_turn(shared: &Shared, turn: &mut Turn) -> Result<Option<i64>> {
     };
     let response = shared.members.commit(request).await?;
     let now = response.header.map_or(0, |header| header.revision);
-    let before = std::mem::replace(&mut turn.revision, now);
+    let before = std::mem::replace(&mut row.revision, now);
     if response.succeeded {
-        turn.version += 1;
+        row.version += 1;
         return Ok((before > 0).then_some(before));
     }
     let found = response.responses.into_iter().find_map(|answer| match answer.response {
         Some(Response::Range(found)) => found.kvs.into_iter().next(),
         _ => None,
     });
-    turn.version = found.map_or(0, |row| row.version);
+    row.version = found.map_or(0, |row| row.version);
     Ok(None)
 }
 

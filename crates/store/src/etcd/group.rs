@@ -220,7 +220,7 @@ impl Group {
         operations.extend(shared_stamps.into_iter().map(|(key, (_, last))| put(key, space::stamped(last))));
         let request = TxnRequest { success: operations, ..TxnRequest::default() };
         match shared.members.commit(request).await {
-            Ok(response) => tell(answers, &response),
+            Ok(response) => answer_all(answers, &response),
             Err(error) => {
                 for answer in answers {
                     let _ = answer.send(Err(error.clone()));
@@ -253,7 +253,7 @@ fn stamp(response: &TxnResponse, place: u16, succeeded: bool) -> Result<Versions
     if succeeded { Ok(space::versionstamp(revision, place)) } else { Err(Error::Conflict) }
 }
 
-fn tell(answers: Vec<oneshot::Sender<Result<Versionstamp>>>, response: &TxnResponse) {
+fn answer_all(answers: Vec<oneshot::Sender<Result<Versionstamp>>>, response: &TxnResponse) {
     for (place, answer) in answers.into_iter().enumerate() {
         let said = response.responses.get(place).and_then(|answer| answer.response.as_ref());
         let result = match (said, u16::try_from(place)) {

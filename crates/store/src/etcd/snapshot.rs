@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::api::{RangeRequest, RangeResponse, SortOrder};
-use super::commit::{self, Intervals, Prepared, Seen};
+use super::commit::{self, Intervals, Prepared, ReadSet};
 use super::{Shared, group, heads, reads, space};
 use crate::key::successor;
 use crate::{Changes, Error, KeyValue, RangeRead, Result, Snapshot, Versionstamp};
@@ -32,7 +32,7 @@ pub(super) struct EtcdSnapshot {
 #[derive(Default)]
 struct State {
     pin: Option<Pin>,
-    seen: Seen,
+    read_set: ReadSet,
 }
 
 #[derive(Clone, Copy)]
@@ -126,7 +126,7 @@ impl EtcdSnapshot {
                 }
                 _ => (begin.clone(), end.clone()),
             };
-            self.state().seen.add(covered, page, keys_only);
+            self.state().read_set.add(covered, page, keys_only);
             let space = &self.shared.space;
             rows.extend(page.iter().map(|row| (space.stripped(&row.key), space::value(row))));
             if rows.len() >= read.limit {
@@ -164,7 +164,7 @@ impl Snapshot for EtcdSnapshot {
         let key = self.shared.space.key(key)?;
         let response = self.read(RangeRequest { key: key.clone(), ..RangeRequest::default() }).await?;
         let after = successor(&key);
-        self.state().seen.add((key, after), &response.kvs, false);
+        self.state().read_set.add((key, after), &response.kvs, false);
         Ok(response.kvs.first().map(space::value))
     }
 
@@ -178,9 +178,9 @@ impl Snapshot for EtcdSnapshot {
         // A transaction that has read nothing has nothing to check.
         if let Some(pin) = pin {
             needed = commit::needed(&self.shared.space, &changes)?;
-            let missing = self.state().seen.missing(&needed);
+            let missing = self.state().read_set.missing(&needed);
             self.see(&missing, self.shared.limits.transaction_conflicts + 1).await?;
-            compares = self.state().seen.compares(&needed, pin.revision);
+            compares = self.state().read_set.compares(&needed, pin.revision);
         }
         let writes = commit::writes(&self.shared.space, &changes)?;
         group::commit(&self.shared, Prepared { needed, compares, writes }).await

@@ -147,8 +147,8 @@ fn model(mut rows: Rows, steps: &[Step]) -> (Vec<Option<Vec<KeyValue>>>, Rows) {
             ),
             Step::Range { begin, end, limit, reverse } => {
                 let read = RangeRead { begin: key(begin), end: key(end), limit, reverse };
-                let in_the_way = begin < end && stamped.range(key(begin)..key(end)).next().is_some();
-                seen.push((!in_the_way).then(|| range_of(&rows, &read)));
+                let has_stamp = begin < end && stamped.range(key(begin)..key(end)).next().is_some();
+                seen.push((!has_stamp).then(|| range_of(&rows, &read)));
             }
             Step::Set(n, v) => {
                 stamped.remove(&key(n));

@@ -286,7 +286,7 @@ impl External {
                 match error {
                     // Its record is gone, and this server has recorded the end.
                     Error::Halt if status == RunStatus::EndTried => {
-                        drop(account.ended(worker, number, by_itself));
+                        account.ended(worker, number, by_itself);
                     }
                     Error::Halt => account.ended_elsewhere(worker, number),
                     Error::Invalid { .. } if status == RunStatus::Running => account.ends_not(worker, number),

@@ -196,11 +196,11 @@ pub(crate) async fn pass(
     let turns = |waiting: &[(String, usize)], most| fair.turns(waiting, most);
     // Also without room: running jobs may be preempted only for jobs that are pending.
     let (rotation, most) = (&fair.rotation, room.max(1));
-    let held_back = rate_limits::look(
+    let held_back = rate_limits::release_limited(
         tx,
         keys,
         job_type,
-        rate_limits::Look { rotation, most, clears: failed == 0 },
+        rate_limits::ReleaseOptions { rotation, most, clears: failed == 0 },
         mine,
         turns,
     )

@@ -14,17 +14,17 @@ use tokio_util::sync::CancellationToken;
 
 /// The workers with a request, by name. Other workers have no entry.
 #[derive(Clone, Default)]
-pub(crate) struct Accepting(Arc<Mutex<HashMap<String, Line>>>);
+pub(crate) struct Accepting(Arc<Mutex<HashMap<String, WorkerRequests>>>);
 
 /// The requests of one worker.
-struct Line {
-    turn: Arc<tokio::sync::Mutex<()>>,
+struct WorkerRequests {
+    mutex: Arc<tokio::sync::Mutex<()>>,
     /// Ends the wait of the latest request.
     latest: CancellationToken,
 }
 
 /// The right to request a worker's jobs, which only one request has.
-pub(super) struct Turn {
+pub(super) struct RequestPermit {
     accepting: Accepting,
     worker: String,
     guard: Option<OwnedMutexGuard<()>>,
@@ -32,35 +32,35 @@ pub(super) struct Turn {
 
 impl Accepting {
     /// Ends the wait of an earlier request of this worker, and returns when that one is over. A later request cancels `leave`.
-    pub(super) async fn turn(&self, worker: String, leave: &CancellationToken) -> Turn {
-        let turn = match self.lock().entry(worker.clone()) {
-            Entry::Occupied(mut line) => {
-                let line = line.get_mut();
-                std::mem::replace(&mut line.latest, leave.clone()).cancel();
-                line.turn.clone()
+    pub(super) async fn acquire(&self, worker: String, leave: &CancellationToken) -> RequestPermit {
+        let mutex = match self.lock().entry(worker.clone()) {
+            Entry::Occupied(mut entry) => {
+                let requests = entry.get_mut();
+                std::mem::replace(&mut requests.latest, leave.clone()).cancel();
+                requests.mutex.clone()
             }
-            Entry::Vacant(line) => {
-                line.insert(Line { turn: Arc::default(), latest: leave.clone() }).turn.clone()
+            Entry::Vacant(entry) => {
+                entry.insert(WorkerRequests { mutex: Arc::default(), latest: leave.clone() }).mutex.clone()
             }
         };
         // Created before the wait, so that a request that stops waiting removes its entry.
-        let mut place = Turn { accepting: self.clone(), worker, guard: None };
-        place.guard = Some(turn.lock_owned().await);
-        place
+        let mut permit = RequestPermit { accepting: self.clone(), worker, guard: None };
+        permit.guard = Some(mutex.lock_owned().await);
+        permit
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Line>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, WorkerRequests>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Turn {
+impl Drop for RequestPermit {
     fn drop(&mut self) {
-        let mut lines = self.accepting.lock();
+        let mut workers = self.accepting.lock();
         drop(self.guard.take());
-        // A request that waits for its turn holds the line, too. No request can join the line under this mutex.
-        if lines.get(&self.worker).is_some_and(|line| Arc::strong_count(&line.turn) == 1) {
-            lines.remove(&self.worker);
+        // A request that waits holds the worker's mutex, too. No request can begin to wait under this lock.
+        if workers.get(&self.worker).is_some_and(|requests| Arc::strong_count(&requests.mutex) == 1) {
+            workers.remove(&self.worker);
         }
     }
 }
@@ -75,29 +75,29 @@ mod tests {
         let accepting = Accepting::default();
         let (first, second, other) =
             (CancellationToken::new(), CancellationToken::new(), CancellationToken::new());
-        let turn = accepting.turn("a".into(), &first).await;
-        let _other = accepting.turn("b".into(), &other).await;
+        let permit = accepting.acquire("a".into(), &first).await;
+        let _other = accepting.acquire("b".into(), &other).await;
         let waiting = {
             let (accepting, second) = (accepting.clone(), second.clone());
-            tokio::spawn(async move { accepting.turn("a".into(), &second).await })
+            tokio::spawn(async move { accepting.acquire("a".into(), &second).await })
         };
         first.cancelled().await;
         assert!(!waiting.is_finished() && !second.is_cancelled() && !other.is_cancelled());
-        drop(turn);
-        let turn = waiting.await.unwrap();
+        drop(permit);
+        let permit = waiting.await.unwrap();
         assert_eq!(accepting.lock().len(), 2);
-        drop(turn);
+        drop(permit);
         assert_eq!(accepting.lock().keys().collect::<Vec<_>>(), ["b"]);
     }
 
     #[tokio::test]
     async fn a_request_that_stops_waiting_leaves_no_entry() {
         let accepting = Accepting::default();
-        let turn = accepting.turn("a".into(), &CancellationToken::new()).await;
+        let permit = accepting.acquire("a".into(), &CancellationToken::new()).await;
         let second = CancellationToken::new();
-        let waiting = accepting.turn("a".into(), &second);
+        let waiting = accepting.acquire("a".into(), &second);
         assert!(futures::poll!(std::pin::pin!(waiting)).is_pending());
-        drop(turn);
+        drop(permit);
         assert!(accepting.lock().is_empty());
     }
 }

@@ -84,13 +84,13 @@ const JOB_BYTES: usize = 100_000;
 struct Ready {
     job: turnwise_queue::NewJob,
     if_exists: IfExists,
-    given: Given,
+    members: StatedMembers,
     /// The server generated its id, so no other job can have it.
     made: bool,
 }
 
 /// Which members a request states. A job that is added again keeps its values of the other members.
-struct Given {
+struct StatedMembers {
     tenant: bool,
     user: bool,
     options: bool,
@@ -138,14 +138,14 @@ async fn add_some(app: &App, ready: &[Ready], now_us: i64) -> turnwise_queue::Re
         let some = &ready[..most];
         let added = app.store.transact(|tx| async move {
             let mut added = Vec::with_capacity(some.len());
-            for Ready { job, if_exists, given, made } in some {
+            for Ready { job, if_exists, members, made } in some {
                 if is_full(&app.store, &tx, added.len()) {
                     break;
                 }
                 let done = match if_exists {
                     IfExists::Keep => jobs::add_once(&tx, &app.keys, job, now_us).await?,
                     IfExists::Again => {
-                        let job = with_kept(app, &tx, job, given).await?;
+                        let job = with_kept(app, &tx, job, members).await?;
                         jobs::add(&tx, &app.keys, &job, now_us).await?
                     }
                 };
@@ -190,38 +190,38 @@ async fn with_kept(
     app: &App,
     tx: &Transaction,
     new: &turnwise_queue::NewJob,
-    given: &Given,
+    members: &StatedMembers,
 ) -> turnwise_queue::Result<turnwise_queue::NewJob> {
     let mut new = new.clone();
     let Some(old) = jobs::get(tx, &app.keys, &new.job_type, &new.id).await? else {
-        if new.job_type == turnwise_command::JOB_TYPE && !given.options {
+        if new.job_type == turnwise_command::JOB_TYPE && !members.options {
             let problem = "must be given, because the job does not exist yet".to_owned();
             return Err(turnwise_queue::Error::Invalid { field: "options", problem });
         }
         return Ok(new);
     };
-    if !given.options {
+    if !members.options {
         new.options = jobs::options(tx, &app.keys, &old).await?;
     }
     new.continuous = old.continuous;
-    if !given.locks {
+    if !members.locks {
         // A running job may already have been added again, with other locks.
         let next = old.run().and_then(|run| run.next.locks.clone());
         new.locks = next.unwrap_or_else(|| old.locks.clone());
     }
-    if !given.tenant {
+    if !members.tenant {
         new.tenant = old.tenant;
     }
-    if !given.user {
+    if !members.user {
         new.user = old.user;
     }
-    if !given.summary {
+    if !members.summary {
         new.summary = old.summary;
     }
-    if !given.max_attempts {
+    if !members.max_attempts {
         new.max_attempts = old.max_attempts;
     }
-    if !given.reasons {
+    if !members.reasons {
         new.reasons = old.reasons;
     }
     new.traits = catalogue::traits(&new, &app.catalogue);
@@ -278,7 +278,7 @@ fn prepare(
     let checked = |checked: Result<(), names::Problem>| checked.map_err(|problem| bad(&problem.to_string()));
     checked(names::check_type(&new.job_type))?;
     let empty = || RawValue::from_string("{}".to_owned()).expect("it is JSON");
-    let given = Given {
+    let members = StatedMembers {
         tenant: new.tenant.is_some(),
         user: new.user.is_some(),
         options: new.options.is_some(),
@@ -289,7 +289,7 @@ fn prepare(
     };
     let options = new.options.unwrap_or_else(empty);
     // Options that the job keeps were checked when they were added.
-    let checked_options = (given.options || new.if_exists == IfExists::Keep).then_some(&*options);
+    let checked_options = (members.options || new.if_exists == IfExists::Keep).then_some(&*options);
     owned::check_addable(commands, &new.job_type, checked_options).map_err(|error| error.at(place))?;
     let made = new.id.is_none();
     let id = new.id.unwrap_or_else(|| app.new_uuid());
@@ -373,5 +373,5 @@ fn prepare(
             "store large data elsewhere, and put its address into the options",
         ));
     }
-    Ok(Ready { job, if_exists: new.if_exists, given, made })
+    Ok(Ready { job, if_exists: new.if_exists, members, made })
 }

@@ -14,7 +14,7 @@ use turnwise_protocol::{MAX_BODY_BYTES, MAX_DEPTH, Nothing, Object, codes};
 
 use super::error::{Result, V1Error};
 use super::extract::{SEE_OPENAPI, shortened};
-use crate::http::room::{Cost, Full, Held, Room, SMALL_BODY_BYTES};
+use crate::http::room::{Cost, Full, MemoryPermit, Room, SMALL_BODY_BYTES};
 use crate::http::{App, request};
 
 /// How long a client may take to send its body.
@@ -27,8 +27,8 @@ impl<T: DeserializeOwned, const MAX: usize> FromRequest<App> for Json<T, MAX> {
 
     async fn from_request(request: Request, app: &App) -> Result<Self> {
         check_content_type(request.headers())?;
-        let kept = request.extensions().get::<Kept>().cloned();
-        let mut reader = Reader { room: &app.body_room, bytes: Vec::new(), held: Held::default() };
+        let memory = request.extensions().get::<BodyMemory>().cloned();
+        let mut reader = Reader { room: &app.body_room, bytes: Vec::new(), permit: MemoryPermit::default() };
         match tokio::time::timeout(BODY_TIMEOUT, reader.read(request, MAX)).await {
             Ok(read) => read?,
             Err(_) => {
@@ -38,8 +38,8 @@ impl<T: DeserializeOwned, const MAX: usize> FromRequest<App> for Json<T, MAX> {
             }
         }
         let parsed = parse(&reader.bytes).map(Json);
-        if let Some(kept) = kept {
-            *kept.0.lock().unwrap_or_else(PoisonError::into_inner) = reader.held;
+        if let Some(memory) = memory {
+            *memory.0.lock().unwrap_or_else(PoisonError::into_inner) = reader.permit;
         }
         parsed
     }
@@ -47,7 +47,7 @@ impl<T: DeserializeOwned, const MAX: usize> FromRequest<App> for Json<T, MAX> {
 
 /// The memory reserved for a request's body, until the response is complete: data from the body stays in memory until then.
 #[derive(Clone, Default)]
-pub(super) struct Kept(Arc<Mutex<Held>>);
+pub(super) struct BodyMemory(Arc<Mutex<MemoryPermit>>);
 
 /// The body of a request whose path states everything: an empty object, or no bytes.
 pub(super) struct NoBody;
@@ -79,7 +79,7 @@ struct Reader<'a> {
     room: &'a Room,
     bytes: Vec<u8>,
     /// The memory reserved for the body, until it is parsed.
-    held: Held,
+    permit: MemoryPermit,
 }
 
 impl Reader<'_> {
@@ -103,7 +103,7 @@ impl Reader<'_> {
             if bytes > limit {
                 return Err(too_large());
             }
-            if bytes > SMALL_BODY_BYTES && !self.held.is_some() {
+            if bytes > SMALL_BODY_BYTES && !self.permit.is_some() {
                 self.reserve(limit).await?;
             }
             self.bytes.extend_from_slice(&piece);
@@ -113,7 +113,7 @@ impl Reader<'_> {
 
     /// Reserves memory for a body, if it needs a reservation.
     async fn reserve(&mut self, bytes: usize) -> Result<()> {
-        self.held = self.room.take(bytes, Cost::TEXT).await.map_err(|_| {
+        self.permit = self.room.take(bytes, Cost::TEXT).await.map_err(|_| {
             V1Error::new(StatusCode::SERVICE_UNAVAILABLE, codes::UNAVAILABLE, Full::REASON, "try again later")
         })?;
         self.bytes.reserve_exact(bytes.min(SMALL_BODY_BYTES));
@@ -267,7 +267,7 @@ mod tests {
     #[tokio::test]
     async fn a_large_body_waits_for_room_and_a_small_one_does_not() {
         let room = Room::of_kb(24 << 10);
-        let reader = || Reader { room: &room, bytes: Vec::new(), held: Held::default() };
+        let reader = || Reader { room: &room, bytes: Vec::new(), permit: MemoryPermit::default() };
         let declared = |bytes: usize| {
             let request = Request::builder().header(header::CONTENT_LENGTH, bytes);
             request.body(axum::body::Body::from(vec![b' '; bytes])).unwrap()

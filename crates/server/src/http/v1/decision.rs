@@ -9,13 +9,13 @@ use turnwise_store::Transaction;
 use turnwise_worker::{QueueHead, QueueRules, compared, explain, startable};
 
 use super::error::Result;
-use super::place::{self, Next};
+use super::position::{self, Next};
 use super::reason::free;
 use super::standing::Snapshot;
 use crate::http::App;
 
 /// Why a job does not start.
-pub(super) struct Held {
+pub(super) struct Explanation {
     pub reason: Reason,
     /// How many jobs start instead.
     pub before: usize,
@@ -39,14 +39,14 @@ impl Head {
         let (room, rules) = (free(snapshot), rules(app));
         let first = compared(&rules, &[], room);
         let asked = least.max(first);
-        let mut next = place::front(app, tx, snapshot, asked).await?;
+        let mut next = position::front(app, tx, snapshot, asked).await?;
         if room == 0 {
             return Ok(Head { next, reasons: Vec::new(), starting: 0, is_incomplete: false });
         }
         let pending: Vec<&Pending> = next.iter().map(|next| &next.pending).collect();
         let compared = compared(&rules, &pending, room);
         if compared > asked && next.len() == asked {
-            next = place::front(app, tx, snapshot, compared).await?;
+            next = position::front(app, tx, snapshot, compared).await?;
         }
         let beyond = next.len() >= compared;
         let mut tenants: BTreeMap<&str, usize> = BTreeMap::new();
@@ -62,22 +62,27 @@ impl Head {
     }
 
     /// Why the job at this position does not start; `None` if it does.
-    pub fn held(&self, position: usize) -> Option<Held> {
+    pub fn explanation(&self, position: usize) -> Option<Explanation> {
         let reason = self.reasons.get(position).cloned().unwrap_or(Some(Reason::NoRoom))?;
-        Some(Held { reason, before: self.starting })
+        Some(Explanation { reason, before: self.starting })
     }
 }
 
 /// Why a pending job does not start; `None` if it does.
-pub(super) async fn of(app: &App, tx: &Transaction, snapshot: &Snapshot, job: &Job) -> Result<Option<Held>> {
+pub(super) async fn of(
+    app: &App,
+    tx: &Transaction,
+    snapshot: &Snapshot,
+    job: &Job,
+) -> Result<Option<Explanation>> {
     let room = free(snapshot);
     if room == 0 {
-        return Ok(Some(Held { reason: Reason::NoRoom, before: 0 }));
+        return Ok(Some(Explanation { reason: Reason::NoRoom, before: 0 }));
     }
     let head = Head::read(app, tx, snapshot, 0).await?;
     let mut compared = head.next.iter().take(head.reasons.len());
     if let Some(position) = compared.position(|next| next.id == job.id) {
-        return Ok(head.held(position));
+        return Ok(head.explanation(position));
     }
     if head.is_incomplete {
         // A worker then searches the rest of the queue for jobs that can start.
@@ -87,7 +92,7 @@ pub(super) async fn of(app: &App, tx: &Transaction, snapshot: &Snapshot, job: &J
             return Ok(None);
         }
     }
-    Ok(Some(Held { reason: Reason::NoRoom, before: head.starting }))
+    Ok(Some(Explanation { reason: Reason::NoRoom, before: head.starting }))
 }
 
 fn rules(app: &App) -> std::sync::Arc<QueueRules> {

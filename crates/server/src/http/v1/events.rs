@@ -176,7 +176,7 @@ impl Follower {
         let (key, tx) = (keys.job(job_type, id), store.begin().await?);
         let seen = tx.get(&key).await?;
         let Some(job) = jobs::get(&tx, keys, job_type, id).await? else {
-            self.tell(names::REMOVED, None, &Removed { removed: true });
+            self.push(names::REMOVED, None, &Removed { removed: true });
             self.done = true;
             return Ok(());
         };
@@ -187,13 +187,13 @@ impl Follower {
             let info = jobs::active_report(&tx, keys, &job).await?.and_then(|active| active.info);
             report = Some((key, seen, info));
         }
-        if self.tell_steps(&job)
-            | self.tell_progress(report.as_ref().and_then(|(_, _, info)| info.as_deref()))
+        if self.push_steps(&job)
+            | self.push_progress(report.as_ref().and_then(|(_, _, info)| info.as_deref()))
         {
             return Ok(());
         }
         if job.state().is_final() {
-            self.tell_end(job, tx).await?;
+            self.push_end(job, tx).await?;
             return Ok(());
         }
         drop(tx);
@@ -218,14 +218,14 @@ impl Follower {
         let mut events = with_ids(&job.history);
         let Some(last) = self.last else { return events };
         match events.iter().position(|(id, _)| *id == last) {
-            Some(told) => events.split_off(told + 1),
+            Some(at) => events.split_off(at + 1),
             // The event was dropped from the history, or belongs to another job of this name.
             None => events.into_iter().filter(|(id, _)| id.at_us > last.at_us).collect(),
         }
     }
 
     /// Sends new steps. Returns whether there were any.
-    fn tell_steps(&mut self, job: &Job) -> bool {
+    fn push_steps(&mut self, job: &Job) -> bool {
         let unseen = self.unseen(job);
         let newest = unseen.len().saturating_sub(1);
         for (n, (event_id, event)) in unseen.iter().enumerate() {
@@ -236,27 +236,27 @@ impl Follower {
                 reason: event.kind.reason().map(str::to_owned),
             };
             self.last = Some(*event_id);
-            self.tell(names::STATE, Some(LastSeen { event: *event_id, end: false }), &data);
+            self.push(names::STATE, Some(LastSeen { event: *event_id, end: false }), &data);
         }
         !unseen.is_empty()
     }
 
-    fn tell_progress(&mut self, info: Option<&serde_json::value::RawValue>) -> bool {
+    fn push_progress(&mut self, info: Option<&serde_json::value::RawValue>) -> bool {
         let Some(info) = info.filter(|info| self.info.as_deref() != Some(info.get())) else { return false };
         self.info = Some(info.get().to_owned());
-        self.tell(names::PROGRESS, None, &Progress { info: info.to_owned() });
+        self.push(names::PROGRESS, None, &Progress { info: info.to_owned() });
         true
     }
 
-    async fn tell_end(&mut self, job: Job, tx: turnwise_store::Transaction) -> Result<()> {
+    async fn push_end(&mut self, job: Job, tx: turnwise_store::Transaction) -> Result<()> {
         let id = self.last.map(|event| LastSeen { event, end: true });
         let job: api::Job = view::job(&self.about.app, &tx, job).await?;
-        self.tell(names::END, id, &job);
+        self.push(names::END, id, &job);
         self.done = true;
         Ok(())
     }
 
-    fn tell<T: Serialize>(&mut self, name: &str, id: Option<LastSeen>, data: &T) {
+    fn push<T: Serialize>(&mut self, name: &str, id: Option<LastSeen>, data: &T) {
         let mut text = format!("event: {name}\n");
         if let Some(id) = id {
             writeln!(text, "id: {id}").expect("a string takes all that is written");

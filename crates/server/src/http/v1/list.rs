@@ -69,13 +69,13 @@ pub(super) fn check_limit(limit: usize) -> Result<()> {
 /// A position after a row, where rows are sorted by type and id. Opaque to clients. An empty id, which no job has, is
 /// the position before the first row of a type.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Cursor {
     pub job_type: String,
     pub id: String,
 }
 
-impl Place {
-    pub fn parse(text: &str) -> Result<Place> {
+impl Cursor {
+    pub fn parse(text: &str) -> Result<Cursor> {
         let wrong = || {
             V1Error::bad("after: must be the `next` of a page", "leave it out to begin with the first page")
         };
@@ -86,7 +86,7 @@ impl Place {
         if !fits || text.contains(char::is_control) {
             return Err(wrong());
         }
-        Ok(Place { job_type, id: id.to_owned() })
+        Ok(Cursor { job_type, id: id.to_owned() })
     }
 
     pub fn text(&self) -> String {
@@ -107,14 +107,14 @@ pub(super) async fn list_jobs(
     Params(params): Params<ListParams>,
 ) -> Result<Response> {
     check_limit(params.limit)?;
-    let mut place = params.after.as_deref().map(Place::parse).transpose()?;
+    let mut cursor = params.after.as_deref().map(Cursor::parse).transpose()?;
     if let Some(tenant) = &params.tenant {
         names::check_name("tenant", tenant)?;
     }
     if let Some(job_type) = &params.job_type {
         names::check_type(job_type)?;
-        match place.as_ref().map(|place| place.job_type.cmp(job_type)) {
-            Some(Ordering::Less) => place = None,
+        match cursor.as_ref().map(|cursor| cursor.job_type.cmp(job_type)) {
+            Some(Ordering::Less) => cursor = None,
             Some(Ordering::Greater) => return Ok(answer::ok(&Jobs { jobs: Vec::new(), next: None })),
             Some(Ordering::Equal) | None => {}
         }
@@ -123,8 +123,8 @@ pub(super) async fn list_jobs(
     let mut looked_at = 0;
     let next = loop {
         let tx = app.store.begin().await?;
-        let (job_type, after) = match (&place, &params.job_type) {
-            (Some(Place { job_type, id }), _) => (job_type.clone(), Some(id.as_str())),
+        let (job_type, after) = match (&cursor, &params.job_type) {
+            (Some(Cursor { job_type, id }), _) => (job_type.clone(), Some(id.as_str())),
             (None, Some(job_type)) => (job_type.clone(), None),
             (None, None) => match jobs::types_after(&tx, &app.keys, None, 1).await?.pop() {
                 Some(first) => (first, None),
@@ -149,19 +149,19 @@ pub(super) async fn list_jobs(
             }
         }
         if let Some(id) = last {
-            place = Some(Place { job_type: job_type.clone(), id });
+            cursor = Some(Cursor { job_type: job_type.clone(), id });
         }
         if exhausted && !full {
             if params.job_type.is_some() {
                 break None;
             }
             match jobs::types_after(&tx, &app.keys, Some(&job_type), 1).await?.pop() {
-                Some(next) => place = Some(Place { job_type: next, id: String::new() }),
+                Some(next) => cursor = Some(Cursor { job_type: next, id: String::new() }),
                 None => break None,
             }
         }
         if full || looked_at >= MAX_LOOKED_AT {
-            break place.as_ref().map(Place::text);
+            break cursor.as_ref().map(Cursor::text);
         }
     };
     Ok(answer::ok(&Jobs { jobs: page.jobs, next }))
@@ -220,11 +220,11 @@ mod tests {
     #[test]
     fn positions_round_trip() {
         for (job_type, id) in [("mail", "a"), ("a.b-c", "x/y z%2F…"), ("t", "/"), ("a b", "")] {
-            let place = Place { job_type: job_type.to_owned(), id: id.to_owned() };
-            assert_eq!(Place::parse(&place.text()).unwrap(), place);
+            let cursor = Cursor { job_type: job_type.to_owned(), id: id.to_owned() };
+            assert_eq!(Cursor::parse(&cursor.text()).unwrap(), cursor);
         }
         for text in ["", "mail", "/x", "%ff/x", "mail/\0"] {
-            assert!(Place::parse(text).is_err(), "{text:?}");
+            assert!(Cursor::parse(text).is_err(), "{text:?}");
         }
     }
 }

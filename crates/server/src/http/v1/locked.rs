@@ -13,7 +13,7 @@ use turnwise_worker::{QueueRules, Weight, weigh};
 use super::error::Result;
 use super::locks::{blocker, shown};
 use super::standing::Snapshot;
-use super::{place, unknown};
+use super::{position, unknown};
 use crate::http::App;
 
 /// Maximum number of blocking jobs in a response.
@@ -38,7 +38,7 @@ pub(super) async fn look(app: &App, tx: &Transaction, job: &Job) -> Result<Optio
     let (keys, levels) = (&app.keys, &rules.levels);
     let blocked = match job.state() {
         State::Pending => locks::blocked(tx, keys, levels, job, MAX_BY + 1).await?,
-        State::Waiting => locks::in_the_way(tx, keys, levels, job, MAX_BY + 1).await?,
+        State::Waiting => locks::blockers_of_run(tx, keys, levels, job, MAX_BY + 1).await?,
         _ => None,
     };
     Ok(Some(Locked { rules, blocked }))
@@ -84,8 +84,8 @@ impl Locked {
 
     /// The sentence about a lock that is free now, but not for this job. The next decision gives the lock to an earlier
     /// job, or reserves it for one. `None` if the job waits for another reason.
-    pub fn before(&self, held: &schedule::Reason) -> Option<String> {
-        let (obstacle, does) = match held {
+    pub fn before(&self, reason: &schedule::Reason) -> Option<String> {
+        let (obstacle, does) = match reason {
             schedule::Reason::Locked(obstacle) => (obstacle, "takes it when it starts"),
             schedule::Reason::LockReserved(obstacle) => (obstacle, "reserves it"),
             _ => return None,
@@ -137,7 +137,7 @@ impl Locked {
         job: &Job,
     ) -> Result<Vec<Pending>> {
         let room = snapshot.capacity.slots.saturating_sub(snapshot.capacity.running);
-        let front = place::front(app, tx, snapshot, self.rules.window(room)).await?;
+        let front = position::front(app, tx, snapshot, self.rules.window(room)).await?;
         let others = front.into_iter().map(|next| next.pending).filter(|other| other.id != job.id);
         Ok(others.collect())
     }

@@ -10,7 +10,7 @@ use utoipa::IntoParams;
 use super::Common;
 use super::error::Result;
 use super::extract::Params;
-use super::list::{Place, check_limit, default_limit};
+use super::list::{Cursor, check_limit, default_limit};
 use crate::http::{App, answer};
 
 /// Maximum number of running jobs that are shown of a worker.
@@ -50,21 +50,21 @@ pub(super) async fn list_workers(
     Params(params): Params<WorkersParams>,
 ) -> Result<Response> {
     check_limit(params.limit)?;
-    let mut place = params.after.as_deref().map(Place::parse).transpose()?;
+    let mut cursor = params.after.as_deref().map(Cursor::parse).transpose()?;
     if let Some(job_type) = &params.job_type {
         names::check_type(job_type)?;
     }
     let (mut page, mut running) = (Vec::new(), 0);
-    let mut job_type = match (params.job_type.clone(), &place) {
+    let mut job_type = match (params.job_type.clone(), &cursor) {
         (Some(job_type), _) => Some(job_type),
-        (None, Some(place)) => Some(place.job_type.clone()),
+        (None, Some(cursor)) => Some(cursor.job_type.clone()),
         (None, None) => type_after(&app, None).await?,
     };
     while let Some(of_type) = job_type {
-        let mut after = match place.take() {
+        let mut after = match cursor.take() {
             // No worker of that type follows.
-            Some(place) if place.job_type > of_type => break,
-            Some(place) if place.job_type == of_type => Some(place.id),
+            Some(cursor) if cursor.job_type > of_type => break,
+            Some(cursor) if cursor.job_type == of_type => Some(cursor.id),
             _ => None,
         };
         loop {
@@ -73,7 +73,7 @@ pub(super) async fn list_workers(
             let exhausted = batch.len() < BATCH;
             for (id, _) in batch {
                 if page.len() >= params.limit || running >= PAGE_RUNNING {
-                    let next = Place { job_type: of_type, id: after.unwrap_or_default() }.text();
+                    let next = Cursor { job_type: of_type, id: after.unwrap_or_default() }.text();
                     return Ok(answer::ok(&Workers { workers: page, next: Some(next) }));
                 }
                 // A worker without a row is being removed.

@@ -19,7 +19,7 @@ mod members;
 mod nodes;
 mod openapi;
 mod owned;
-mod place;
+mod position;
 mod reason;
 mod retry;
 mod run_locks;
@@ -182,7 +182,7 @@ struct Panicked;
 
 async fn logged(mut request: Request, next: Next) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let room = body::Kept::default();
+    let room = body::BodyMemory::default();
     request.extensions_mut().insert(room.clone());
     // A panic in a handler is a bug, and the client still gets a response.
     let response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {

@@ -1,25 +1,25 @@
 //! The reason for a job's state, as a code and as a sentence, and its expected start. Pure functions of a snapshot of
-//! the type and the job's place.
+//! the type and the job's position.
 
-use turnwise_protocol::{Awaited, Expected, Limited, LimitedBy, Place, Reason};
+use turnwise_protocol::{Awaited, Expected, Limited, LimitedBy, Position, Reason};
 use turnwise_queue::{Job, State, Then};
 use turnwise_replicator::doc_processor::timestamp;
 
 use turnwise_policy::schedule;
 use turnwise_policy::standing::{self, Stands, explain};
 
-use super::decision::Held;
-use super::place::Found;
+use super::decision::Explanation;
+use super::position::Predecessors;
 use super::standing::{Snapshot, many};
 
 /// Maximum number of jobs in a sentence.
 const MAX_NAMED: usize = 3;
 
-/// The reason of a pending job. `held` is its reason in the next decision (`None`: it starts). If that is a lack of
+/// The reason of a pending job. `explanation` is its reason in the next decision (`None`: it starts). If that is a lack of
 /// slots, the standing explains it. `in_tenant` jobs of its tenant, and `overall` jobs of all tenants, precede it.
 pub(super) fn of_pending(
     snapshot: &Snapshot,
-    held: Option<&Held>,
+    explanation: Option<&Explanation>,
     tenant: &str,
     in_tenant: usize,
     overall: usize,
@@ -30,9 +30,9 @@ pub(super) fn of_pending(
         churn: snapshot.churn(),
         can_preempt: snapshot.can_preempt(tenant),
         in_tenant,
-        overall: overall.max(held.map_or(0, |held| held.before)),
+        overall: overall.max(explanation.map_or(0, |explanation| explanation.before)),
     };
-    match held.map(|held| &held.reason) {
+    match explanation.map(|explanation| &explanation.reason) {
         _ if stands.workers == 0 => Reason::NoWorker,
         None => Reason::StartsNext,
         Some(schedule::Reason::Locked(_)) => Reason::Locked,
@@ -92,13 +92,19 @@ pub(super) fn sentence(
     snapshot: &Snapshot,
     job: &Job,
     reason: Reason,
-    found: Option<&Found>,
+    predecessors: Option<&Predecessors>,
     node: Option<&str>,
     after: &[Awaited],
 ) -> String {
-    let none = Found { place: Place::default(), before: Vec::new(), others: 0, longer: None, cost_us: None };
-    let found = found.unwrap_or(&none);
-    let (tenant, place) = (&job.tenant, &found.place);
+    let none = Predecessors {
+        position: Position::default(),
+        before: Vec::new(),
+        others: 0,
+        longer: None,
+        cost_us: None,
+    };
+    let predecessors = predecessors.unwrap_or(&none);
+    let (tenant, position) = (&job.tenant, &predecessors.position);
     let at = |us| timestamp(us);
     let crashes = count(job.crashes as usize, false, "crash", "crashes");
     match reason {
@@ -111,36 +117,38 @@ pub(super) fn sentence(
         }
         Reason::AllSlotsTaken => format!("Is next, but {}.", taken(snapshot)),
         Reason::BehindItsTenant => {
-            let own = count(place.in_tenant, place.in_tenant_more, "job", "jobs");
-            let others = match place.overall.saturating_sub(place.in_tenant) {
+            let own = count(position.in_tenant, position.in_tenant_more, "job", "jobs");
+            let others = match position.overall.saturating_sub(position.in_tenant) {
                 0 => String::new(),
-                jobs => format!(" and {} of other tenants", count(jobs, place.overall_more, "job", "jobs")),
+                jobs => {
+                    format!(" and {} of other tenants", count(jobs, position.overall_more, "job", "jobs"))
+                }
             };
-            let start = if place.overall == 1 { "starts" } else { "start" };
+            let start = if position.overall == 1 { "starts" } else { "start" };
             format!(
                 "Waits for its turn: {own} of its tenant `{tenant}`{others} {start} before it, and {}.",
                 taken(snapshot)
             )
         }
-        Reason::TenantHadItsShare if place.overall == 0 => format!(
+        Reason::TenantHadItsShare if position.overall == 0 => format!(
             "Is the first in the queue of its tenant `{tenant}`, which has received its share: the tenants of the running jobs are entitled to \
              as much, and {}.",
             taken(snapshot)
         ),
         Reason::TenantHadItsShare => {
-            let jobs = count(place.overall, place.overall_more, "job", "jobs");
-            let of = count(found.others, false, "other tenant", "other tenants");
-            let start = if place.overall == 1 { "starts" } else { "start" };
+            let jobs = count(position.overall, position.overall_more, "job", "jobs");
+            let of = count(predecessors.others, false, "other tenant", "other tenants");
+            let start = if position.overall == 1 { "starts" } else { "start" };
             format!(
                 "Is the first in the queue of its tenant `{tenant}`, which has received its share: {jobs} of {of} {start} before it, and {}.",
                 taken(snapshot)
             )
         }
         Reason::RotatesIn => {
-            let ahead = match place.overall {
+            let ahead = match position.overall {
                 0 => "it is next".to_owned(),
                 1 => "1 job starts before it".to_owned(),
-                jobs => format!("{} start before it", count(jobs, place.overall_more, "job", "jobs")),
+                jobs => format!("{} start before it", count(jobs, position.overall_more, "job", "jobs")),
             };
             let every = snapshot.rules.rotation.map_or(0.0, |rotation| rotation.interval.as_secs_f64());
             format!(
@@ -226,7 +234,7 @@ pub(super) fn expected(
     snapshot: &Snapshot,
     job: &Job,
     reason: Reason,
-    found: Option<&Found>,
+    predecessors: Option<&Predecessors>,
 ) -> Option<Expected> {
     let now_us = snapshot.now_us;
     let about = |in_us: f64, basis: String| {
@@ -240,11 +248,13 @@ pub(super) fn expected(
         Reason::Backoff => earliest(job.order_us(), "its backoff ends then, and it enters the queue"),
         Reason::NotBefore => earliest(job.order_us(), "its delay ends then, and it enters the queue"),
         Reason::Parked => earliest(job.order_us(), "it runs then, or as soon as a change arrives"),
-        Reason::RotatesIn => by_rotation(snapshot, &job.tenant, found?, about),
+        Reason::RotatesIn => by_rotation(snapshot, &job.tenant, predecessors?, about),
         Reason::AllSlotsTaken | Reason::BehindItsTenant | Reason::TenantHadItsShare => {
             match snapshot.churn() {
-                0 => by_run_times(snapshot, &job.tenant, found?, about),
-                _ if snapshot.can_preempt(&job.tenant) => by_rotation(snapshot, &job.tenant, found?, about),
+                0 => by_run_times(snapshot, &job.tenant, predecessors?, about),
+                _ if snapshot.can_preempt(&job.tenant) => {
+                    by_rotation(snapshot, &job.tenant, predecessors?, about)
+                }
                 // When the other tenants' virtual times catch up depends on jobs that are added meanwhile.
                 _ => None,
             }
@@ -268,18 +278,18 @@ pub(super) fn expected(
 fn by_rotation(
     snapshot: &Snapshot,
     tenant: &str,
-    found: &Found,
+    predecessors: &Predecessors,
     about: impl Fn(f64, String) -> Option<Expected>,
 ) -> Option<Expected> {
-    let Place { in_tenant, overall, overall_more, .. } = found.place;
+    let Position { in_tenant, overall, overall_more, .. } = predecessors.position;
     let rotation = snapshot.rules.rotation?;
     let (churn, every) = (snapshot.churn().max(1), rotation.interval.as_secs_f64());
-    let (before, more, what) = match found.longer {
+    let (before, more, what) = match predecessors.longer {
         Some((longer, more)) => (longer, more, ["job has waited longer", "jobs have waited longer"]),
         None => (overall, overall_more, ["job starts before it", "jobs start before it"]),
     };
     let cycles = (before + 1).saturating_sub(free(snapshot)).div_ceil(churn).max(1);
-    let own = match found.longer {
+    let own = match predecessors.longer {
         Some(_) => (in_tenant + 1).div_ceil(snapshot.tenants.get(tenant)?.running.max(1)),
         None => 1,
     };
@@ -295,15 +305,15 @@ fn by_rotation(
 fn by_run_times(
     snapshot: &Snapshot,
     tenant: &str,
-    found: &Found,
+    predecessors: &Predecessors,
     about: impl Fn(f64, String) -> Option<Expected>,
 ) -> Option<Expected> {
-    let Place { overall, overall_more, .. } = found.place;
+    let Position { overall, overall_more, .. } = predecessors.position;
     let capacity = snapshot.capacity;
     let ends = (overall + 1).saturating_sub(free(snapshot));
     let each_us = match overall {
         0 => snapshot.tenants.get(tenant)?.expected_us.or(snapshot.learnt_us)?,
-        _ => found.cost_us? / many(overall),
+        _ => predecessors.cost_us? / many(overall),
     };
     let must = if ends == 1 && !overall_more { "job must end" } else { "jobs must end" };
     let more = if overall_more { "+" } else { "" };

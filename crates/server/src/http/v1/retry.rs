@@ -11,7 +11,7 @@ use utoipa::IntoParams;
 use super::body::NoBody;
 use super::error::{Result, V1Error};
 use super::extract::Params;
-use super::list::Place;
+use super::list::Cursor;
 use super::{BadBody, Common, owned};
 use crate::http::{App, answer};
 
@@ -82,18 +82,19 @@ pub(super) async fn retry_jobs(
         owned::check_rerunnable(job_type)?;
     }
     let mut retried = RetriedJobs { jobs: 0, documents: 0, next: None };
-    let mut place = after.as_deref().map(Place::parse).transpose()?;
+    let mut cursor = after.as_deref().map(Cursor::parse).transpose()?;
     // A position in another type is meaningless for this one. The listing then starts from the beginning, which is harmless.
-    if which.job_type.as_ref().is_some_and(|wanted| place.as_ref().is_some_and(|at| at.job_type != *wanted)) {
-        place = None;
+    if which.job_type.as_ref().is_some_and(|wanted| cursor.as_ref().is_some_and(|at| at.job_type != *wanted))
+    {
+        cursor = None;
     }
-    if place.is_none() && which.takes_documents() {
+    if cursor.is_none() && which.takes_documents() {
         let tenant = which.tenant.as_deref();
         let count = doc_processor::retry_errors(&app.store, &app.keys, tenant, MAX_DOCUMENTS);
         retried.documents = count.await? as u64;
     }
     for _ in 0..MAX_LOOKED_AT / BATCH {
-        let at = match place.take() {
+        let at = match cursor.take() {
             Some(at) => at,
             None => match which.first(&app).await? {
                 Some(first) => first,
@@ -102,16 +103,16 @@ pub(super) async fn retry_jobs(
         };
         let Batch { count, last, exhausted } = batch(&app, &which, &at).await?;
         retried.jobs += count;
-        place = match (exhausted, last) {
+        cursor = match (exhausted, last) {
             (true, _) => which.type_after(&app, &at.job_type).await?,
-            (false, Some(id)) => Some(Place { id, ..at }),
+            (false, Some(id)) => Some(Cursor { id, ..at }),
             (false, None) => Some(at),
         };
-        if place.is_none() {
+        if cursor.is_none() {
             return Ok(answer::ok(&retried));
         }
     }
-    retried.next = place.as_ref().map(Place::text);
+    retried.next = cursor.as_ref().map(Cursor::text);
     Ok(answer::ok(&retried))
 }
 
@@ -138,15 +139,15 @@ impl Which {
     }
 
     /// The position before the first job.
-    async fn first(&self, app: &App) -> Result<Option<Place>> {
+    async fn first(&self, app: &App) -> Result<Option<Cursor>> {
         match &self.job_type {
-            Some(job_type) => Ok(Some(Place { job_type: job_type.clone(), id: String::new() })),
+            Some(job_type) => Ok(Some(Cursor { job_type: job_type.clone(), id: String::new() })),
             None => next_type(app, None, self.state).await,
         }
     }
 
     /// The position before the first job of the next type, unless the request selects one type.
-    async fn type_after(&self, app: &App, job_type: &str) -> Result<Option<Place>> {
+    async fn type_after(&self, app: &App, job_type: &str) -> Result<Option<Cursor>> {
         match &self.job_type {
             Some(_) => Ok(None),
             None => next_type(app, Some(job_type), self.state).await,
@@ -154,12 +155,12 @@ impl Which {
     }
 }
 
-async fn next_type(app: &App, after: Option<&str>, state: RetriedState) -> Result<Option<Place>> {
+async fn next_type(app: &App, after: Option<&str>, state: RetriedState) -> Result<Option<Cursor>> {
     let tx = app.store.begin().await?;
     let types = jobs::types_after(&tx, &app.keys, after, 2).await?;
     let may_be =
         |job_type: &String| state == RetriedState::Crashing || owned::check_rerunnable(job_type).is_ok();
-    Ok(types.into_iter().find(may_be).map(|job_type| Place { job_type, id: String::new() }))
+    Ok(types.into_iter().find(may_be).map(|job_type| Cursor { job_type, id: String::new() }))
 }
 
 /// The result of one transaction.
@@ -171,7 +172,7 @@ struct Batch {
     exhausted: bool,
 }
 
-async fn batch(app: &App, which: &Which, at: &Place) -> Result<Batch> {
+async fn batch(app: &App, which: &Which, at: &Cursor) -> Result<Batch> {
     let now_us = app.now_us();
     let after = Some(at.id.as_str()).filter(|id| !id.is_empty());
     let batch = app.store.transact(|tx| async move {

@@ -10,7 +10,7 @@ use turnwise_protocol::locking::BIG_LOCK;
 use turnwise_protocol::{
     AskLocks, AskedLocks, LockMode, LockState, MAX_CLAIM, MAX_WAIT_MS, Unlocked, WantedLock, codes,
 };
-use turnwise_queue::locks::{Asked, Blocked, LockAt, Spot, may_ask};
+use turnwise_queue::locks::{Asked, Blocked, LockAt, Spot, may_request};
 use turnwise_queue::{Claim, Error as QueueError, RunKey, jobs};
 use utoipa::IntoParams;
 
@@ -122,7 +122,7 @@ async fn why_not(app: &App, path: &RunPath, wanted: &[LockAt], error: QueueError
     };
     let Ok(Some(job)) = job.await else { return V1Error::bad(problem, DECLARE) };
     let levels = app.external.options().get().queue.levels.clone();
-    let undeclared = wanted.iter().any(|lock| !may_ask(&levels, &job, lock));
+    let undeclared = wanted.iter().any(|lock| !may_request(&levels, &job, lock));
     if undeclared {
         return V1Error::conflict(codes::NOT_DECLARED, problem, DECLARE);
     }

@@ -17,7 +17,7 @@ use super::Common;
 use super::decision::Head;
 use super::error::{Result, V1Error};
 use super::extract::Params;
-use super::list::{Place, check_limit, default_limit};
+use super::list::{Cursor, check_limit, default_limit};
 use super::standing::{Of, Snapshot, all_of, could_run_since, document, types};
 use super::{locked, reason, view};
 use crate::http::{App, answer};
@@ -66,7 +66,7 @@ pub(super) async fn list_tenants(
     if let Some(job_type) = &params.job_type {
         names::check_type(job_type)?;
     }
-    let after = params.after.as_deref().map(Place::parse).transpose()?;
+    let after = params.after.as_deref().map(Cursor::parse).transpose()?;
     let order = params.order.unwrap_or_default();
     let tx = app.store.begin().await?;
     let mut snapshots = Vec::new();
@@ -75,7 +75,7 @@ pub(super) async fn list_tenants(
     let (types, behind) = types(&app, &tx, params.job_type.as_deref(), from).await?;
     // The position for the next page, if some types were not read.
     let mut partial = behind.is_some();
-    let mut rest = behind.map(|job_type| Place { job_type, id: String::new() });
+    let mut rest = behind.map(|job_type| Cursor { job_type, id: String::new() });
     for job_type in types {
         let of = match &after {
             Some(after) if after.job_type == job_type => Of::After(&after.id),
@@ -90,7 +90,7 @@ pub(super) async fn list_tenants(
         let last = snapshot.tenants.keys().next_back().cloned();
         snapshots.push(snapshot);
         if let Some(last) = unknown_from.and(last) {
-            rest = Some(Place { job_type, id: last });
+            rest = Some(Cursor { job_type, id: last });
             break;
         }
     }
@@ -107,8 +107,8 @@ pub(super) async fn list_tenants(
         all.clear();
     }
     if let Some(after) = &after {
-        let place = (after.job_type.as_str(), after.id.as_str());
-        all.retain(|(n, name)| (snapshots[*n].job_type.as_str(), name.as_str()) > place);
+        let position = (after.job_type.as_str(), after.id.as_str());
+        all.retain(|(n, name)| (snapshots[*n].job_type.as_str(), name.as_str()) > position);
     }
     let standing = |(n, name): &(usize, &String)| &snapshots[*n].tenants[*name];
     match order {
@@ -129,7 +129,7 @@ pub(super) async fn list_tenants(
     all.truncate(params.limit);
     let next = match all.last() {
         Some((n, name)) if more && order == TenantOrder::Name => {
-            Some(Place { job_type: snapshots[*n].job_type.clone(), id: (*name).clone() }.text())
+            Some(Cursor { job_type: snapshots[*n].job_type.clone(), id: (*name).clone() }.text())
         }
         _ => rest.filter(|_| order == TenantOrder::Name).map(|rest| rest.text()),
     };
@@ -254,8 +254,8 @@ async fn waiting(app: &App, tx: &Transaction, snapshot: &Snapshot, limit: usize)
     let has_room = reason::free(snapshot) > 0;
     let mut before = 0;
     let rows = rows.into_iter().enumerate().map(|(position, (next, job, locked))| {
-        let held = head.held(position);
-        let reason = reason::of_pending(snapshot, held.as_ref(), &next.tenant, next.in_tenant, before);
+        let explanation = head.explanation(position);
+        let reason = reason::of_pending(snapshot, explanation.as_ref(), &next.tenant, next.in_tenant, before);
         let reason = locked.filter(|_| reason != Reason::NoWorker).unwrap_or(reason);
         before += usize::from(!has_room || !matches!(reason, Reason::Locked | Reason::LockReserved));
         QueuedJob {

@@ -1,7 +1,7 @@
 //! Jobs in the form of the API, without their options.
 
 use serde_json::value::RawValue;
-use turnwise_policy::eligibility::dependencies::{Otherwise, Outcome};
+use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
 use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
 use turnwise_protocol as api;
 use turnwise_queue::{End, EventKind, Job, Place, State, jobs};
@@ -114,9 +114,9 @@ pub(super) fn awaited(
     otherwise: api::Otherwise,
 ) -> turnwise_queue::After {
     let accepted = accepted.iter().map(|end| match end {
-        api::End::Completed => Outcome::Completed,
-        api::End::Failed => Outcome::Failed,
-        api::End::Cancelled => Outcome::Cancelled,
+        api::End::Completed => DependencyEnd::Completed,
+        api::End::Failed => DependencyEnd::Failed,
+        api::End::Cancelled => DependencyEnd::Cancelled,
     });
     let otherwise = match otherwise {
         api::Otherwise::Cancel => Otherwise::Cancel,
@@ -128,11 +128,11 @@ pub(super) fn awaited(
 /// A dependency in the form of the API, with that job's state.
 pub(super) fn awaits(after: turnwise_queue::After, job: Option<&Job>) -> api::Awaited {
     let accepted = after.accepted.into_iter().filter_map(|outcome| match outcome {
-        Outcome::Completed => Some(api::End::Completed),
-        Outcome::Failed => Some(api::End::Failed),
-        Outcome::Cancelled => Some(api::End::Cancelled),
+        DependencyEnd::Completed => Some(api::End::Completed),
+        DependencyEnd::Failed => Some(api::End::Failed),
+        DependencyEnd::Cancelled => Some(api::End::Cancelled),
         // Requests cannot contain this value.
-        Outcome::Removed => None,
+        DependencyEnd::Removed => None,
     });
     let otherwise = match after.otherwise {
         Otherwise::Cancel => api::Otherwise::Cancel,

@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::Value;
-use turnwise_protocol::{Awaited, DocumentWhy, Limited, MAX_COUNTED, Place, Reason, Why, names};
+use turnwise_protocol::{Awaited, DocumentWhy, Limited, MAX_COUNTED, Position, Reason, Why, names};
 use turnwise_queue::{Job, State as QueueState, dependencies, jobs, rate_limits, workers};
 use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_replicator::doc_processor::{self, Nodes, Status};
@@ -15,7 +15,7 @@ use utoipa::IntoParams;
 use super::error::{Result, V1Error};
 use super::extract::{JobPath, Named, Names};
 use super::standing::{Of, Snapshot, could_run_since};
-use super::{Common, NoJob, decision, locked, place, reason, view};
+use super::{Common, NoJob, decision, locked, position, reason, view};
 use crate::http::{App, answer};
 
 /// Explain why a job waits
@@ -44,32 +44,32 @@ pub(in crate::http) async fn waits(
     if job.state() == QueueState::Running {
         return Ok(None);
     }
-    let Explanation { reason, sentence, .. } = explain(app, tx, job).await?;
+    let Cause { reason, sentence, .. } = explain(app, tx, job).await?;
     Ok(Some((reason, sentence)))
 }
 
 /// The reason for a job's state, and what it was found from.
-struct Explanation {
+struct Cause {
     snapshot: Snapshot,
     reason: Reason,
     sentence: String,
-    found: Option<place::Found>,
+    predecessors: Option<position::Predecessors>,
     node: Option<String>,
     after: Vec<Awaited>,
     limited: Option<Limited>,
     locked: Option<locked::Locked>,
 }
 
-async fn explain(app: &App, tx: &Transaction, job: &Job) -> Result<Explanation> {
+async fn explain(app: &App, tx: &Transaction, job: &Job) -> Result<Cause> {
     let snapshot = Snapshot::read(app, tx, &job.job_type, Of::Tenant(&job.tenant)).await?;
-    let (mut found, mut held, mut node) = (None, None, None);
+    let (mut predecessors, mut explanation, mut node) = (None, None, None);
     let reason = match job.state() {
         QueueState::Pending => {
-            let place = place::find(app, tx, &snapshot, job).await?;
-            let Place { in_tenant, overall, .. } = place.place;
-            held = decision::of(app, tx, &snapshot, job).await?;
-            let reason = reason::of_pending(&snapshot, held.as_ref(), &job.tenant, in_tenant, overall);
-            found = Some(place);
+            let found = position::find(app, tx, &snapshot, job).await?;
+            let Position { in_tenant, overall, .. } = found.position;
+            explanation = decision::of(app, tx, &snapshot, job).await?;
+            let reason = reason::of_pending(&snapshot, explanation.as_ref(), &job.tenant, in_tenant, overall);
+            predecessors = Some(found);
             reason
         }
         QueueState::Delayed | QueueState::Crashing => reason::of_delayed(&snapshot, job),
@@ -99,18 +99,21 @@ async fn explain(app: &App, tx: &Transaction, job: &Job) -> Result<Explanation> 
         let running = rate_limits::count(tx, &app.keys, &limit.bucket).await?;
         limited = Some(Limited { running: Some(running), ..view::limited(&limit) });
     }
-    let before = locked.as_ref().zip(held.as_ref()).and_then(|(locked, held)| locked.before(&held.reason));
+    let before = locked
+        .as_ref()
+        .zip(explanation.as_ref())
+        .and_then(|(locked, explanation)| locked.before(&explanation.reason));
     let sentence = match (&locked, by_locks, before) {
         (_, None, Some(sentence)) if is_about_locks => sentence,
         (Some(locked), Some(_), _) => locked.sentence(job, &reason::runs(job, node.as_deref())),
         _ if reason == Reason::RateLimited => reason::of_limit(limited.as_ref()),
-        _ => reason::sentence(&snapshot, job, reason, found.as_ref(), node.as_deref(), &after),
+        _ => reason::sentence(&snapshot, job, reason, predecessors.as_ref(), node.as_deref(), &after),
     };
-    Ok(Explanation { snapshot, reason, sentence, found, node, after, limited, locked })
+    Ok(Cause { snapshot, reason, sentence, predecessors, node, after, limited, locked })
 }
 
 async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
-    let Explanation { snapshot, reason, sentence, mut found, node, after, limited, locked } =
+    let Cause { snapshot, reason, sentence, mut predecessors, node, after, limited, locked } =
         explain(app, tx, &job).await?;
     let failed = matches!(job.state(), QueueState::Crashing | QueueState::Failed | QueueState::Pending)
         || job.state() == QueueState::Cancelled;
@@ -118,12 +121,12 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
         Some(locked) => Some(locked.why(app, tx, &snapshot, &job).await?),
         None => None,
     };
-    let expected = reason::expected(&snapshot, &job, reason, found.as_ref());
+    let expected = reason::expected(&snapshot, &job, reason, predecessors.as_ref());
     let tenant = snapshot.tenant(app, tx, &job.tenant, MAX_COUNTED).await?;
-    let (before, before_more) = match &mut found {
-        Some(found) => {
-            let named = found.before.len();
-            (std::mem::take(&mut found.before), found.others > named)
+    let (before, before_more) = match &mut predecessors {
+        Some(predecessors) => {
+            let named = predecessors.before.len();
+            (std::mem::take(&mut predecessors.before), predecessors.others > named)
         }
         None => (Vec::new(), false),
     };
@@ -140,7 +143,7 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
         after,
         priority: i32::from(job.class),
         tenant,
-        place: found.map(|found| found.place),
+        place: predecessors.map(|predecessors| predecessors.position),
         before,
         before_more,
         capacity: (!job.state().is_final()).then_some(snapshot.capacity),

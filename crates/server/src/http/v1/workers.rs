@@ -121,7 +121,7 @@ pub(super) async fn accept(
     let accepting = tokio::spawn({
         let (app, leave) = (app.clone(), leave.clone());
         async move {
-            let _turn = app.accepting.turn(format!("{job_type}/{worker}"), &leave).await;
+            let _permit = app.accepting.acquire(format!("{job_type}/{worker}"), &leave).await;
             let wait = Duration::from_millis(wait_ms).min(app.max_wait());
             app.external.accept(&job_type, &worker, received, limit, wait, &leave).await
         }

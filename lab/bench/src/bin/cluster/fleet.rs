@@ -71,7 +71,7 @@ impl Fleet {
                 }
                 Order::Reset => "reset".to_owned(),
             };
-            node.lock().await.tell(&line).await.map(drop)
+            node.lock().await.send(&line).await.map(drop)
         });
         futures::future::try_join_all(orders).await.map(drop)
     }
@@ -80,7 +80,7 @@ impl Fleet {
     pub async fn counters(&self) -> Result<Counts, String> {
         let mut counts = Counts::default();
         for node in &self.nodes {
-            for line in node.lock().await.tell("counters").await? {
+            for line in node.lock().await.send("counters").await? {
                 counts.add(&line)?;
             }
         }
@@ -91,7 +91,7 @@ impl Fleet {
     pub async fn moments(&self) -> Result<Vec<String>, String> {
         let mut moments = Vec::new();
         for node in &self.nodes {
-            moments.extend(node.lock().await.tell("moments").await?);
+            moments.extend(node.lock().await.send("moments").await?);
         }
         Ok(moments)
     }
@@ -105,7 +105,7 @@ impl Fleet {
     pub async fn stop(self) -> Result<(), String> {
         for node in self.nodes {
             let mut node = node.into_inner();
-            node.tell("stop").await?;
+            node.send("stop").await?;
             let status = node.child.wait().await.map_err(|error| error.to_string())?;
             if !status.success() {
                 return Err(format!("a node ended with {status}"));
@@ -117,7 +117,7 @@ impl Fleet {
 
 impl Node {
     /// Sends a line, and returns the lines of the response before `done`.
-    async fn tell(&mut self, line: &str) -> Result<Vec<String>, String> {
+    async fn send(&mut self, line: &str) -> Result<Vec<String>, String> {
         let told = self.input.write_all(format!("{line}\n").as_bytes()).await;
         told.map_err(|error| format!("a node is gone: {error}"))?;
         self.answer("done").await

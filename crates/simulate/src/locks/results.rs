@@ -1,4 +1,4 @@
-//! The outcome of a simulation: how long jobs waited, and how slots and locks were used.
+//! The results of a simulation: how long jobs waited, and how slots and locks were used.
 
 use serde::Serialize;
 
@@ -17,8 +17,8 @@ pub struct Compared {
     pub slots: usize,
     /// The bounds that no schedule can beat.
     pub bound: Bounds,
-    /// The outcome of each scheme.
-    pub outcomes: Vec<Outcome>,
+    /// The results of each scheme.
+    pub outcomes: Vec<SchemeResults>,
 }
 
 /// Bounds that no schedule can beat. It is unknown whether a schedule can reach them.
@@ -47,9 +47,9 @@ impl Bounds {
     }
 }
 
-/// The outcome of one scheme. A job's wait is all the time in which it existed and did not work.
+/// The results of one scheme. A job's wait is all the time in which it existed and did not work.
 #[derive(Debug, Clone, Serialize)]
-pub struct Outcome {
+pub struct SchemeResults {
     /// The scheme that decided.
     pub scheme: Scheme,
     /// The end of the last job, in s since the start.
@@ -97,13 +97,13 @@ pub struct OfOperation {
     pub longest_wait_s: f64,
 }
 
-impl Outcome {
+impl SchemeResults {
     pub(super) fn new(
         scheme: Scheme,
         scenario: &Scenario,
         population: &Population,
         measure: Measure,
-    ) -> Outcome {
+    ) -> SchemeResults {
         let s = |us: i64| us as f64 / 1e6;
         let mut waits_s: Vec<f64> = measure.waits.iter().map(|(_, wait)| s(*wait)).collect();
         waits_s.sort_by(f64::total_cmp);
@@ -120,7 +120,7 @@ impl Outcome {
             })
         });
         let busiest = measure.busiest();
-        Outcome {
+        SchemeResults {
             scheme,
             makespan_s,
             mean_wait_s: part(waits_s.iter().sum(), waits_s.len() as f64),
@@ -131,7 +131,7 @@ impl Outcome {
             wasted_slot_s: s(measure.wasted_us),
             slots_working: part(s(measure.worked_us), makespan_s * scenario.slots.get() as f64),
             locks_used: 1.0 - part(s(measure.held_idle_us), s(measure.held_us)),
-            busiest_lock: busiest.map(|(place, _)| population.places[place as usize].name.clone()),
+            busiest_lock: busiest.map(|(scope, _)| population.scopes[scope as usize].name.clone()),
             busiest_lock_held: part(busiest.map_or(0.0, |(_, us)| s(us)), makespan_s),
             operations: operations.collect(),
             waits_s,

@@ -1,12 +1,12 @@
-//! The place of a pending job, and the head of a type's queue, in the order in which the policy starts jobs if nothing changes.
+//! The position of a pending job, and the head of a type's queue, in the order in which the policy starts jobs if nothing changes.
 //!
-//! With the fairness `rfc`, each job has a key, its priority value, which decides the order. With virtual time, a place
+//! With the fairness `rfc`, each job has a key, its priority value, which decides the order. With virtual time, a position
 //! follows from the lengths of the tenants' queues.
 
 use turnwise_policy::fair_share::virtual_time::{Candidate, order};
 use turnwise_policy::fair_share::{Fairness, rfc};
 use turnwise_policy::rotation::in_classes;
-use turnwise_protocol::{Before, MAX_COUNTED, Place};
+use turnwise_protocol::{Before, MAX_COUNTED, Position};
 use turnwise_queue::keyspace::QueuePlace;
 use turnwise_queue::{Job, tenants};
 use turnwise_store::{Isolation, RangeRead, Transaction};
@@ -21,7 +21,7 @@ const MAX_OTHERS: usize = 1_000;
 const CHUNK: usize = 32;
 /// Maximum number of other tenants in a response.
 const MAX_BEFORE: usize = 10;
-/// Maximum number of rows of all queues that one request counts with the fairness `rfc`: there, a place depends on each
+/// Maximum number of rows of all queues that one request counts with the fairness `rfc`: there, a position depends on each
 /// job of each tenant.
 const MAX_KEYED_ROWS: usize = 50_000;
 /// Each queue is counted at least up to this number, however many queues there are.
@@ -30,9 +30,9 @@ const LEAST_KEYED_ROWS: usize = 50;
 /// first jobs may precede those of other tenants.
 const MAX_KEYED_FRONT: usize = 50;
 
-/// A job's place.
-pub(super) struct Found {
-    pub place: Place,
+/// A job's position, and the jobs that precede it.
+pub(super) struct Predecessors {
+    pub position: Position,
     /// The first other tenants whose jobs precede it.
     pub before: Vec<Before>,
     /// The number of such tenants.
@@ -63,10 +63,15 @@ enum Ahead {
     Below { key: rfc::Key, order_us: i64, new: rfc::Key, most: usize },
 }
 
-/// Finds the place of a pending job.
-pub(super) async fn find(app: &App, tx: &Transaction, snapshot: &Snapshot, job: &Job) -> Result<Found> {
+/// Finds the position of a pending job.
+pub(super) async fn find(
+    app: &App,
+    tx: &Transaction,
+    snapshot: &Snapshot,
+    job: &Job,
+) -> Result<Predecessors> {
     let in_tenant = tenants::rank(tx, &app.keys, job, MAX_COUNTED + 1).await?;
-    let mut place = Place {
+    let mut position = Position {
         in_tenant: in_tenant.min(MAX_COUNTED),
         in_tenant_more: in_tenant > MAX_COUNTED,
         overall: in_tenant.min(MAX_COUNTED),
@@ -93,28 +98,28 @@ pub(super) async fn find(app: &App, tx: &Transaction, snapshot: &Snapshot, job: 
                 before.push(Before { tenant: tenant.clone(), shares, jobs, jobs_more });
             }
             cost_us = cost_us.zip(cost(snapshot, tenant, jobs)).map(|(one, other)| one + other);
-            place.overall = place.overall.saturating_add(jobs);
-            place.overall_more |= jobs_more;
-            if place.overall > MAX_COUNTED {
-                (place.overall, place.overall_more) = (MAX_COUNTED, true);
+            position.overall = position.overall.saturating_add(jobs);
+            position.overall_more |= jobs_more;
+            if position.overall > MAX_COUNTED {
+                (position.overall, position.overall_more) = (MAX_COUNTED, true);
                 break 'counting;
             }
         }
     }
     let unseen = others.len() - looked_at;
-    if unseen > 0 && place.overall < MAX_COUNTED {
+    if unseen > 0 && position.overall < MAX_COUNTED {
         // Each of them has at least one waiting job.
-        place.overall = (place.overall + unseen).min(MAX_COUNTED);
-        place.overall_more = true;
+        position.overall = (position.overall + unseen).min(MAX_COUNTED);
+        position.overall_more = true;
     }
-    if place.overall_more {
+    if position.overall_more {
         found = found.max(others.len());
     }
     let longer = match snapshot.take_turns(&job.tenant) {
         true => Some(waited_longer(app, tx, snapshot, job, in_tenant).await?),
         false => None,
     };
-    Ok(Found { place, before, others: found, longer, cost_us })
+    Ok(Predecessors { position, before, others: found, longer, cost_us })
 }
 
 /// Counts the jobs that have waited longer than a job, of tenants whose jobs rotate. Rotation within tenants prefers
@@ -135,11 +140,11 @@ async fn waited_longer(
     let mut longer = in_tenant;
     for chunk in others[..looked_at].chunks(CHUNK) {
         let most = MAX_COUNTED.saturating_sub(longer);
-        // The place that the job would have in the other queue is the number of jobs before it there.
+        // The position that the job would have in the other queue is the number of jobs before it there.
         let before = chunk.iter().map(|name| {
-            let place = QueuePlace::by_time(name, job.order_us());
+            let position = QueuePlace::by_time(name, job.order_us());
             let (begin, _) = app.keys.pending_of(&snapshot.job_type, name);
-            let end = app.keys.pending_entry(&snapshot.job_type, &place, &job.id);
+            let end = app.keys.pending_entry(&snapshot.job_type, &position, &job.id);
             tx.range_with(RangeRead { begin, end, limit: most, reverse: false }, Isolation::Snapshot)
         });
         let before = all_of(before.collect()).await?;

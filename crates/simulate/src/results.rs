@@ -1,4 +1,4 @@
-//! The outcome of a simulation: what each tenant got and was entitled to, and the figures of fairness.
+//! The results of a simulation: what each tenant got and was entitled to, and the figures of fairness.
 
 use serde::Serialize;
 
@@ -6,7 +6,7 @@ use crate::Policy;
 
 /// What a policy did with a scenario.
 #[derive(Debug, Clone, Serialize)]
-pub struct Outcome {
+pub struct Results {
     /// The policy that decided.
     pub policy: Policy,
     /// The most jobs that ran at once.
@@ -18,7 +18,7 @@ pub struct Outcome {
     /// The number of simulated cycles.
     pub cycles: u64,
     /// Every tenant, in the scenario's order.
-    pub tenants: Vec<TenantOutcome>,
+    pub tenants: Vec<TenantResults>,
     /// Moments after which a slot was free although a job waited. A policy that wastes nothing has none.
     pub idle_slot_passes: u64,
     /// Jobs that cycles preempted.
@@ -29,7 +29,7 @@ pub struct Outcome {
 
 /// What one tenant got. Service is in slot·cycles: one slot for the length of one cycle.
 #[derive(Debug, Clone, Serialize)]
-pub struct TenantOutcome {
+pub struct TenantResults {
     /// Its name.
     pub name: String,
     /// Its shares, at the end.
@@ -56,7 +56,7 @@ pub struct TenantOutcome {
     pub mean_wait_cycles: f64,
 }
 
-impl TenantOutcome {
+impl TenantResults {
     /// Received divided by entitled: 1 is fair.
     pub fn ratio(&self) -> f64 {
         match self.entitled > 0.0 {
@@ -77,15 +77,15 @@ impl TenantOutcome {
     }
 }
 
-impl Outcome {
+impl Results {
     /// Jain's index of the backlogged tenants' ratios: 1 if all are equal, 1/n if one of n gets everything. It is also 1
     /// if no tenant is backlogged.
     pub fn jain(&self) -> f64 {
-        jain(self.backlogged().map(TenantOutcome::ratio))
+        jain(self.backlogged().map(TenantResults::ratio))
     }
 
     /// The tenants that compete.
-    pub fn backlogged(&self) -> impl Iterator<Item = &TenantOutcome> {
+    pub fn backlogged(&self) -> impl Iterator<Item = &TenantResults> {
         self.tenants.iter().filter(|tenant| tenant.is_backlogged())
     }
 

@@ -11,7 +11,7 @@ use crate::{Keyspace, Result};
 
 /// The jobs that block a running job that waits, up to `most`: the holders of its lock, and then the jobs before it in a
 /// queue. `None` if it does not wait, or if nothing blocks it. Adds no read conflict.
-pub async fn in_the_way(
+pub async fn blockers_of_run(
     tx: &Transaction,
     keys: &Keyspace,
     levels: &Levels,
@@ -25,7 +25,7 @@ pub async fn in_the_way(
 }
 
 /// Whether a running job holds this lock, or has declared that it may want it.
-pub fn may_ask(levels: &Levels, job: &Job, lock: &LockAt) -> bool {
+pub fn may_request(levels: &Levels, job: &Job, lock: &LockAt) -> bool {
     let counted = capacity(levels, &lock.spot).is_some();
     job.held().is_some_and(|held| held.covers(lock, counted)) || allows(&job.locks, lock)
 }
