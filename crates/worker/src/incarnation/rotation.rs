@@ -1,9 +1,9 @@
 //! Rotation: at its cycles, a worker preempts running jobs for waiting ones.
 //!
-//! The worker charges its jobs, reads the heads of a few queues, calls [`schedule`], and stops the chosen jobs. It starts
-//! nothing: the next pass fills a free slot with the best waiting job. A job that is stopping counts as gone, so that the next
-//! cycle does not stop another one in its place. Of several workers, each counts only the waiting jobs of its own shard: no two
-//! stop a job for the same one.
+//! The worker charges its jobs, reads the heads of a few queues, calls [`schedule`], and stops the chosen jobs. It
+//! starts no job: the next pass fills free slots with the first waiting jobs. A job that is stopping no longer counts,
+//! so that the next cycle does not stop another one in its place. Each of several workers counts only the waiting jobs
+//! of its own shard, so no two workers stop a job for the same waiting job.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -24,19 +24,19 @@ use crate::RotationRules;
 use crate::event::Event;
 use crate::membership::duration_us;
 
-/// The number of tenants whose own jobs may take turns in one cycle, for each job that it may stop. The tenants checked
-/// longest ago come first, then those with the longest running jobs. By run time alone, tenants whose other jobs have
-/// not waited for long would always come first.
+/// A cycle checks whether the jobs of one tenant may take turns, for this many tenants per job that it may stop.
+/// Tenants that were checked longest ago come first, then the tenants with the longest runs. Without the first
+/// criterion, a tenant with long runs, whose other jobs have not waited for long, would come first in every cycle.
 const WITHIN: usize = 2;
-/// After this long, other workers have read what a worker's cycle has done: its rows are written, and read.
+/// After this long, other workers know the result of a worker's cycle: its rows are written, and they have read them.
 pub(super) const SHORTEST_PHASE: Duration = Duration::from_secs(3);
 
-/// When the cycles are, and what they have checked.
+/// When the next cycle is due, and when cycles have checked each tenant.
 pub(super) struct Rotation {
     due: Event,
     /// The time of the latest cycle, in µs; without rotation, the time when it last charged its jobs.
     cycle_us: i64,
-    /// When it last checked whether a tenant's own jobs may take turns, in µs. Only tenants with jobs here.
+    /// When it last checked whether the jobs of a tenant may take turns, in µs. Only for tenants with jobs here.
     checked_us: BTreeMap<Arc<str>, i64>,
 }
 
@@ -58,9 +58,9 @@ type Heads = BTreeMap<Arc<str>, Vec<Pending>>;
 /// The result of a decision.
 #[derive(Default)]
 pub(super) struct PreemptionResult {
-    /// There are jobs that could get a slot.
+    /// Whether jobs wait that could get a slot.
     pub any_waits: bool,
-    /// The number of jobs that were stopped for waiting ones, or as an excess.
+    /// The number of jobs that were stopped for waiting jobs, or because more jobs ran than there are slots.
     pub stopped: usize,
     /// The number of jobs for which other workers have room.
     pub surplus: usize,
@@ -82,8 +82,9 @@ impl Incarnation {
         self.rotation.cycle_us = self.now_us();
     }
 
-    /// Without rotation there are no cycles. Each of several workers has its own moment in an interval. With the same
-    /// moment, each would give back what only one should, and claim it again in the next cycle, forever.
+    /// Schedules the next cycle; without rotation there is none. Each of several workers has its own time within an
+    /// interval. With one time for all, each would give back jobs that only one should give back, and claim them again
+    /// in the next cycle.
     pub(super) fn schedule_cycle(&mut self) {
         let due_us = self.rotation_rules().map(|rotation| {
             let interval_us = duration_us(rotation.interval).max(1);
@@ -92,7 +93,7 @@ impl Incarnation {
                 return self.rotation.cycle_us.saturating_add(interval_us);
             }
             let phase_us = interval_us / workers * rank;
-            // At least half an interval, for jobs that have started recently.
+            // At least half an interval after the last cycle, so that new jobs run for some time.
             let earliest_us = self.rotation.cycle_us.saturating_add(interval_us / 2);
             let into_us = earliest_us.saturating_sub(phase_us).rem_euclid(interval_us);
             earliest_us.saturating_add(interval_us - into_us)
@@ -186,8 +187,8 @@ impl Incarnation {
             .collect()
     }
 
-    /// The jobs of its shard that could start instead: the first ones of all tenants, and some of each tenant whose own
-    /// jobs may take turns. Also returns the wake key's value.
+    /// The waiting jobs of its shard that could start instead. These are the first jobs of all tenants, and some jobs
+    /// of each tenant whose jobs may take turns. Also returns the wake key's value.
     async fn read_heads(
         &mut self,
         moment: Moment,
@@ -270,7 +271,8 @@ impl Incarnation {
             interval_us: duration_us(rotation.interval),
             idle_turn_us: duration_us(rotation.idle_turn),
         };
-        // If cycles follow each other too soon for one worker's result to reach the next one, all decide at once.
+        // If cycles follow each other too soon for one worker to know the result of another, they count as
+        // simultaneous.
         let workers = self.contenders.names.len().max(1);
         let together = rotation.interval / u32::try_from(workers).unwrap_or(u32::MAX) < SHORTEST_PHASE;
         let view = rotation::View {
