@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_shared_out_evenly_and_only_what_must_move_moves() {
+    fn keys_are_divided_evenly_and_only_keys_that_must_move_do() {
         let members: Vec<String> = ["a", "b", "c", "d"].map(str::to_owned).to_vec();
         let keys: Vec<String> = (0..4_000).map(|n| format!("key {n}")).collect();
         for member in &members {

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_moved_after_it_was_found_dead_is_not_removed() {
+    async fn a_worker_whose_counter_moved_after_it_was_found_dead_is_not_removed() {
         let dir = tempfile::tempdir().expect("a folder");
         let options = embedded::Options { durable: false, ..embedded::Options::default() };
         let engine = embedded::Embedded::open_with(dir.path(), options).expect("a store");

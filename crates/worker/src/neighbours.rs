@@ -149,7 +149,7 @@ mod tests {
     const NONE: [&str; 0] = [];
 
     #[test]
-    fn who_stands_still_for_its_timeout_is_dead_and_not_before() {
+    fn a_worker_whose_counter_does_not_move_for_its_timeout_is_dead_and_not_before() {
         let mut observations = observations();
         for _ in 0..3 {
             assert_eq!(check(&mut observations, &[("a", 7)]), NONE);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn who_moves_in_time_is_never_dead() {
+    fn a_worker_whose_counter_moves_in_time_is_never_dead() {
         let mut observations = observations();
         for n in 0..100 {
             assert_eq!(check(&mut observations, &[("a", n / 3)]), NONE);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_left_and_another_that_joined_start_from_nothing() {
+    fn observations_of_a_worker_begin_anew_when_it_joins_again() {
         let mut observations = observations();
         for _ in 0..3 {
             check(&mut observations, &[("a", 7)]);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dead_behind_a_reliable_neighbour_are_its_business() {
+    fn a_reliable_neighbour_removes_the_dead_workers_behind_it() {
         let mut observations = observations();
         for n in 0..6 {
             let found = check(&mut observations, &[("a", 1), ("b", 1), ("c", n), ("d", 1)]);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_shields_nobody_before_it_can_judge_itself() {
+    fn a_newcomer_is_not_reliable_before_it_has_watched_for_a_timeout() {
         let mut observations = observations();
         for n in 0..3 {
             check(&mut observations, &[("a", n), ("c", 1)]);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_silent_for_half_of_its_timeout_shields_nobody() {
+    fn a_neighbour_that_misses_half_of_its_timeout_is_not_reliable() {
         let mut observations = observations();
         for n in 0..9 {
             check(&mut observations, &[("a", n), ("b", n)]);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_moved_only_if_all_were_seen_before_and_stand_still() {
+    fn none_moved_only_if_all_counters_were_seen_before_and_are_unchanged() {
         let mut observations = observations();
         let ring = |counters: &[u64]| -> Vec<(String, Health)> {
             counters.iter().zip(0..).map(|(counter, n)| (format!("{n}"), health(*counter))).collect()

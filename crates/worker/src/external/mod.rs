@@ -287,7 +287,7 @@ impl External {
                 match error {
                     // The job's record is gone: the earlier attempt of this server has recorded the end.
                     Error::Halt if status == RunStatus::EndTried => {
-                        drop(account.ended(worker, number, by_itself));
+                        account.ended(worker, number, by_itself);
                     }
                     Error::Halt => account.ended_elsewhere(worker, number),
                     Error::Invalid { .. } if status == RunStatus::Running => account.ends_not(worker, number),

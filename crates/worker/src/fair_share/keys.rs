@@ -1,9 +1,9 @@
 //! Sort keys: the order of jobs under CouchDB's fair-share scheduling (RFC 017), for types whose jobs rotate by it.
 //!
 //! *Model.* An added job has no key, and is sorted by the time since when it waits. A worker that uses keys gives a key
-//! to each job at the head of a queue: that of its last run, or that of a new job. The key stays the same while the job
-//! waits. A worker that uses virtual time removes the keys again. So an operator can change the scheme while jobs wait,
-//! in both directions.
+//! to each job at the head of a queue. It is the key of the job's last run, or that of a new job. The key stays the same
+//! while the job waits. A worker that uses virtual time removes the keys again. So an operator can change the scheme
+//! while jobs wait, in both directions.
 //!
 //! *What is not exact.* A job that no worker has read yet has no key. Its later key counts from the time since when it
 //! waits, but with its tenant's usage at the time of that read. A tenant's jobs are counted once per interval, up to
