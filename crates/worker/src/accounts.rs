@@ -1,15 +1,16 @@
-//! Charges the runs of external workers, with one fair share for each job type that workers here request.
+//! Charges the runs of external workers. A server keeps one account for each job type that its workers request.
 //!
 //! *Model.* A run is charged when it has ended, with the time since its start. The server that records the end charges
-//! it: the one that the worker reported to, or the one that removed the worker. The record holds the start time, so a
-//! restart of this server, or a takeover by another one, loses nothing. If a server gave a job but does not record its
-//! end, it finds that the claim is gone and forgets the run. While a run lasts, it counts with its expected cost, at
-//! the server that gave it.
+//! it: the server that the worker reported to, or that removed the worker. The record holds the start time, so a
+//! restart of this server, or a takeover by another one, loses nothing. A server may have claimed a job whose end
+//! another server records. It then detects that the claim is gone, and forgets the run. While a run lasts, the server
+//! that claimed it counts it with its expected cost.
 //!
-//! *What is lost.* The charges of a server's last second, if it dies. A run whose worker a server was removing when it
-//! died, if a worker inside a starting process completes that removal. If the outcome of an end is unknown because the
-//! store was unreachable, the run counts as ended here. If its worker then reports to another server, the run is
-//! charged twice.
+//! *What is not charged.* If a server dies, the charges of its last second are lost. If it dies while it removes a
+//! worker, and a worker inside a starting process completes the removal, the removed worker's runs are not charged.
+//!
+//! *What is charged twice.* If the outcome of an end is unknown because the store was unreachable, the run counts as
+//! ended here. If its worker then reports to another server, that server charges the run, too.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -26,10 +27,10 @@ use crate::fair_share::{FairShare, RunCharges};
 /// The maximum number of job types with an account. Beyond it, accounts without runs are dropped, and read again when
 /// needed.
 const MAX_TYPES: usize = 1_000;
-/// The time between two updates of what long runs have cost, in µs.
+/// The time between two updates of the expected cost of long runs, in µs.
 const MAINTAIN_US: i64 = 1_000_000;
 /// The time between two sweeps for runs that have ended elsewhere, in µs. A sweep covers only workers with runs that
-/// have lasted as long. Workers that request jobs here are compared at each response.
+/// are at least as old. The runs of workers that request jobs here are compared at each response.
 const SWEEP_US: i64 = 5_000_000;
 /// The maximum number of workers that one sweep covers. The next sweep continues after them.
 const SWEEP_WORKERS: usize = 100;
@@ -74,6 +75,7 @@ struct Ending {
 /// What this server knows of a run whose end it is about to record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RunStatus {
+    /// This server does not know the run.
     Unknown,
     Running,
     /// An earlier attempt to record its end had an unknown outcome.
@@ -96,7 +98,7 @@ impl Accounts {
         account
     }
 
-    /// The types that need `maintain`: they have running jobs, or the charges of other workers were never read.
+    /// The types whose accounts need [`Account::maintain`]: those with running jobs, and those never maintained before.
     pub fn types(&self) -> Vec<String> {
         let is_busy = |runs: &Runs| !runs.running.is_empty() || runs.maintained_us == 0;
         let by_type = self.by_type();
@@ -114,7 +116,7 @@ impl Runs {
         self.running.remove(&(worker.to_owned(), claim))
     }
 
-    /// The claims of a worker that this server knows.
+    /// The numbers of a worker's claims that this server knows.
     fn of(&self, worker: &str) -> Vec<u64> {
         let from = (worker.to_owned(), 0);
         let known = self.running.range(from..).map(|((name, claim), _)| (name, *claim));
@@ -144,8 +146,8 @@ impl Account {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A worker has received a job, perhaps repeatedly. A job of the tenant `skipped_tenant` could start, too, and was skipped
-    /// for its owner.
+    /// Notes a job that a worker has received, perhaps repeatedly. `skipped_tenant` has a job that could start, too,
+    /// and was skipped for its owner.
     pub fn given(&self, worker: &str, job: &Job, skipped_tenant: Option<&str>) {
         let (Some(claim), Some(started_us)) = (job.claim(), job.started_us) else { return };
         let mut runs = self.runs();
@@ -155,12 +157,12 @@ impl Account {
         runs.running.entry(run).or_insert_with(start);
     }
 
-    /// The claims of a worker that this server knows.
+    /// The numbers of a worker's claims that this server knows.
     pub fn known(&self, worker: &str) -> Vec<u64> {
         self.runs().of(worker)
     }
 
-    /// This server is about to record the end of a run.
+    /// Notes that this server is about to record the end of a run. Returns what it knew of the run.
     pub fn ends(&self, worker: &str, claim: u64, by_itself: bool, now_us: i64) -> RunStatus {
         match self.runs().running.get_mut(&(worker.to_owned(), claim)) {
             None => RunStatus::Unknown,
@@ -172,27 +174,27 @@ impl Account {
         }
     }
 
-    /// The run continues: its end was rejected.
+    /// Notes that a run continues, because its end was rejected.
     pub fn ends_not(&self, worker: &str, claim: u64) {
         if let Some(run) = self.runs().running.get_mut(&(worker.to_owned(), claim)) {
             run.ending = None;
         }
     }
 
-    /// This server has recorded the end of a run. Returns whether it knew the run.
+    /// Charges a run whose end this server has recorded. Returns whether it knew the run.
     pub fn ended(&self, worker: &str, claim: u64, by_itself: bool) -> bool {
         let run = self.runs().take(worker, claim);
         run.map(|run| self.fair.end(run.charges, by_itself)).is_some()
     }
 
-    /// A claim no longer holds its job, and another server or worker has recorded that.
+    /// Forgets a run whose end another server or worker has recorded.
     pub fn ended_elsewhere(&self, worker: &str, claim: u64) {
         if let Some(run) = self.runs().take(worker, claim) {
             self.fair.abandon(&run.charges);
         }
     }
 
-    /// This server has ended runs of a worker, because it removed the worker.
+    /// Charges runs of a worker that this server has ended.
     pub fn given_back(&self, worker: &str, runs: &[GivenBack]) {
         for GivenBack { tenant, claim, started_us } in runs {
             if !self.ended(worker, *claim, false) {
@@ -201,13 +203,13 @@ impl Account {
         }
     }
 
-    /// A worker is gone: the process that removed it charges its runs.
+    /// Forgets the runs of a worker that was removed: the process that removed it charges them.
     pub fn left(&self, worker: &str) {
         let known = self.known(worker);
         self.compare(worker, &known, &[]);
     }
 
-    /// Compares the claims of a worker that this server knew with those that still hold a job.
+    /// Compares the known claims of a worker with the claims that still hold a job, and removes the runs of all others.
     pub fn compare(&self, worker: &str, known: &[u64], held: &[u64]) {
         for claim in known.iter().filter(|claim| !held.contains(claim)) {
             let Some(run) = self.runs().take(worker, *claim) else { continue };
@@ -218,8 +220,8 @@ impl Account {
         }
     }
 
-    /// Updates the account at intervals: reads the charges of other workers, and adds what long runs have cost. A
-    /// failed read only makes the shares less exact.
+    /// Maintains the account, at intervals: reads the charges of other workers, updates the expected cost of long runs,
+    /// and removes runs that have ended elsewhere. A failed read only makes the shares less exact.
     pub async fn maintain(&self, store: &Store, keys: &Keyspace, job_type: &str) {
         if let Err(error) = self.try_maintain(store, keys, job_type).await {
             tracing::debug!(job_type, %error, "cannot read what tenants were charged");

@@ -1,5 +1,5 @@
-//! What a worker remembers between its passes: how far the next one searches, which jobs it has skipped for their owners,
-//! and when it is useful. Workers of this process and external workers use the same.
+//! The state that a worker keeps between its passes. It states how far the next pass searches, which jobs were skipped
+//! for their owners, and when another pass is useful. Workers of this process and external workers share this code.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,17 +15,17 @@ pub(crate) struct Claimer {
     store: Store,
     keys: Keyspace,
     job_type: String,
-    /// The number of consecutive passes before the next one that had jobs filtered and room left.
+    /// The number of consecutive passes in which filters removed jobs and slots stayed free.
     filtered: u32,
     /// Jobs of other shards that were skipped for long enough: the next pass may claim them.
     expired: BTreeSet<String>,
-    /// Jobs that are skipped for their owners; after a pause, this worker may claim them.
+    /// Jobs that passes have skipped for their owners; after a pause, this worker may claim them.
     skipped_jobs: SkippedJobs,
-    /// A job becomes pending.
+    /// Happens when a job becomes pending.
     wake: Event,
-    /// A lock is released, if the locks of some jobs are not free.
+    /// Happens when a lock is released; set only if the locks of some jobs are not free.
     lock_wake: Event,
-    /// The next delayed job is due.
+    /// Happens when the next delayed job is due.
     due: Event,
 }
 
@@ -44,7 +44,7 @@ impl Claimer {
         }
     }
 
-    /// How many consecutive passes before this one had jobs filtered and room left.
+    /// The number of consecutive passes before this one in which filters removed jobs and slots stayed free.
     pub fn filtered(&self) -> u32 {
         self.filtered
     }
@@ -54,12 +54,12 @@ impl Claimer {
         &self.expired
     }
 
-    /// The next pass follows at once, and searches further: filters have taken jobs from the last one.
+    /// The next pass follows at once and reads more jobs, because filters removed jobs from the last one.
     pub fn searches_further(&mut self) {
         self.filtered = self.filtered.saturating_add(1);
     }
 
-    /// The next pass searches the head of the queue again.
+    /// The next pass reads only the head of the queue again.
     pub fn starts_over(&mut self) {
         self.filtered = 0;
         self.expired.clear();
@@ -70,7 +70,8 @@ impl Claimer {
         self.expired = expired;
     }
 
-    /// Sets up what makes the next pass useful. Jobs that the pass has skipped may be claimed after `pause`.
+    /// Sets up the events after which the next pass is useful. Jobs that the pass has skipped may be claimed after
+    /// `pause`.
     ///
     /// # Errors
     /// If the store cannot be watched.
@@ -86,13 +87,13 @@ impl Claimer {
         Ok(())
     }
 
-    /// After a failure: the next pass follows after a pause, whatever happens.
+    /// Schedules the next pass after a failure: it follows after a pause, whatever else happens.
     pub fn retry_after(&mut self, pause: Duration) {
         (self.wake, self.lock_wake) = (Event::default(), Event::default());
         self.due = Event::after(self.store.runtime(), pause);
     }
 
-    /// Returns when another pass is useful. Without room, only a due job is a reason: it becomes pending.
+    /// Returns when another pass is useful. Without a free slot, only due jobs are a reason: a pass makes them pending.
     pub async fn woken(&mut self, has_room: bool) {
         tokio::select! {
             biased;

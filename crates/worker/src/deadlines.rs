@@ -1,14 +1,14 @@
-//! Takes jobs back from external workers whose runs exceed a timeout: a worker may hang although it pings.
+//! Takes jobs back from external workers whose runs exceed a timeout: a run may hang although its worker pings.
 //!
 //! As with [`crate::monitor`], every server checks all of these runs. The server's clock selects which runs it reads
-//! ([`deadlines`]), and gives the age of a run that it sees for the first time. Everything else follows from the
-//! server's own pauses between checks, which it adds up. For each run, it remembers since when it has seen the run
-//! unchanged: since a start or report through this server, otherwise since the first check. A run is thus taken back
-//! for its silence only after a full timeout under this server's observation. A clock that jumps, or differs from
-//! another server's, does not take back a run too early.
+//! ([`deadlines`]), and gives the age of a run that it sees for the first time. All other times are sums of the
+//! server's own pauses between checks. For each run, the server remembers since when it has observed no change. This is
+//! a start or report through this server, otherwise the first check. So a run that does not report is taken back only
+//! after this server has observed it for a full timeout. A clock that jumps, or differs from another server's, thus
+//! causes no run to be taken back too early.
 //!
-//! If a worker uses one server, its run is taken back about two checks after its timeout. If the server is new, or
-//! another server received the reports, it takes up to one timeout longer.
+//! If a worker uses one server, its run is taken back about two checks after its timeout. It takes up to one timeout
+//! longer if the server is new, or if another server received the reports.
 //!
 //! A clock jump can leave index entries at times that are far off. So a server reads the whole index once after its own
 //! start, and after each jump of its clock.
@@ -35,11 +35,12 @@ const PAGE: usize = 200;
 const MAX_CHECKED: usize = 5_000;
 /// The maximum number of runs that one transaction moves in the index.
 const MOVE_BATCH: usize = 30;
-/// If the clock is off by more than this after a pause, in µs, it has jumped, or the process was suspended.
+/// If the clock differs by more than this from the expected time after a pause, in µs, it has jumped, or the process
+/// was suspended.
 const JUMP_US: i64 = 5_000_000;
-/// The number of checks between two removals of runs that have ended elsewhere.
+/// After this many checks, observations of runs that have ended elsewhere are removed.
 const PRUNE_CHECKS: u32 = 600;
-/// The maximum number of remembered runs. Beyond it, all are forgotten and observed again.
+/// The maximum number of observed runs. Beyond it, the server forgets all of them and begins to observe again.
 const MAX_OBSERVED: usize = 500_000;
 
 /// What this server knows of the runs of external workers that have a timeout.
@@ -47,21 +48,21 @@ const MAX_OBSERVED: usize = 500_000;
 pub(crate) struct RunObservations {
     /// The observed time, in µs: the sum of the pauses between checks.
     observed_us: AtomicI64,
-    /// By type, worker, and claim.
+    /// The observed runs, by type, worker, and claim.
     runs: Mutex<BTreeMap<(String, String, u64), Observation>>,
 }
 
-/// A run as this server has seen it. `since_us` and `begun_us` are times of [`RunObservations::observed_us`].
+/// A run as this server has observed it. `since_us` and `begun_us` are times of [`RunObservations::observed_us`].
 struct Observation {
     /// The time of its last report, as stored.
     updated_us: i64,
-    /// When it began, began to wait for a lock, or got one, as stored.
+    /// When it last began, began to wait for a lock, or got one, as stored.
     changed_us: i64,
-    /// When this server first saw both.
+    /// When this server first saw the values of both.
     since_us: i64,
     /// When it began.
     begun_us: i64,
-    /// This server gave the job, so both times are exact.
+    /// Whether this server claimed the job for its worker, so that both times are exact.
     exact: bool,
     /// How long to remember it without a check.
     keep_us: i64,
@@ -77,7 +78,7 @@ impl RunObservations {
         self.observed_us.load(Relaxed).saturating_add(duration_us(CHECK_INTERVAL))
     }
 
-    /// A worker has received a job for the first time.
+    /// Notes that a worker has received a job for the first time.
     pub fn given(&self, worker: &str, job: &Job) {
         let timeouts = job.terms().timeouts;
         let (Some(claim), Some(started_us), false) = (job.claim(), job.started_us, timeouts.is_none()) else {
@@ -91,7 +92,7 @@ impl RunObservations {
         self.runs().insert((job.job_type.clone(), worker.to_owned(), claim.number), observation);
     }
 
-    /// A run has reported.
+    /// Notes a report of a run.
     pub fn reported(&self, job_type: &str, worker: &str, claim: u64, updated_us: i64) {
         let since_us = self.next_us();
         let mut all = self.runs();
@@ -100,14 +101,14 @@ impl RunObservations {
         }
     }
 
-    /// A run has ended, or was taken back.
+    /// Forgets a run that has ended, or was taken back.
     pub fn ended(&self, job_type: &str, worker: &str, claim: u64) {
         self.runs().remove(&(job_type.to_owned(), worker.to_owned(), claim));
     }
 
-    /// The time that a run has left, and whether that is exact; or the timeout that it exceeded. For a run that is seen
-    /// for the first time, `now_us` gives its age, counted from `trusted_from_us` at the earliest: the clock jumped
-    /// then.
+    /// The time that a run has left, and whether that is exact; or the timeout that it exceeded. If the run is seen for
+    /// the first time, its age is the time from its start to `now_us`. The age counts from `trusted_from_us` at the
+    /// earliest, because the clock jumped then.
     fn check(
         &self,
         due: &Due,
@@ -132,7 +133,7 @@ impl RunObservations {
                 keep_us: timeouts.run_us.max(timeouts.heartbeat_us).unwrap_or(0).saturating_mul(2),
             }
         });
-        // Silence begins at the end of a wait, even if the wait began and ended between two checks.
+        // The time without a report begins at the end of a wait, even if the wait began and ended between two checks.
         if (observation.updated_us, observation.changed_us) != (due.updated_us, due.changed_us) || due.waits {
             (observation.updated_us, observation.changed_us) = (due.updated_us, due.changed_us);
             observation.since_us = observed_us;
@@ -159,7 +160,7 @@ pub struct Deadlines {
     pub store: Store,
     /// Its keys.
     pub keys: Keyspace,
-    /// Charges the runs that are taken back, and knows what was reported through this server.
+    /// Charges the runs that are taken back, and has this server's observations of runs.
     pub external: External,
 }
 
@@ -172,7 +173,7 @@ struct Checks {
     trusted_from_us: Option<i64>,
     /// Where the next check continues.
     from: Option<Bytes>,
-    /// It continues through the whole index, not only through what is due.
+    /// Whether the checks continue through the whole index, not only through its due entries.
     all: bool,
     number: u32,
 }
@@ -249,10 +250,10 @@ impl Deadlines {
             let silent_us = (!due.waits).then(|| now_us.saturating_sub(sign_us).max(0));
             let estimate = timeouts.left_us(now_us.saturating_sub(due.started_us).max(0), silent_us);
             let at_us = now_us.saturating_add(match estimate {
-                // Known exactly here, or computed from the clocks of the servers that recorded the run.
+                // Otherwise, the time left is computed from the clocks of the servers that recorded the run.
                 _ if exact => left_us,
                 Some(Ok(estimated_us)) => estimated_us,
-                // The entry keeps its place: another server may know the time exactly.
+                // The entry stays where it is: another server may know the time exactly.
                 _ => 0,
             });
             let is_due = due.deadline.at_us <= now_us;
@@ -266,7 +267,7 @@ impl Deadlines {
                 .transact(|tx| async move {
                     for (due, at_us) in batch {
                         deadlines::postpone(&tx, keys, due, *at_us).await?;
-                        // The remaining ones are due, and are read again.
+                        // The remaining entries are still due, so the next check reads them again.
                         if !tx.has_room() {
                             break;
                         }

@@ -7,8 +7,8 @@ use turnwise_store::{Isolation, Store, Watch};
 
 use crate::service::keep_up;
 
-/// Settles what ended jobs have left behind ([`dependencies::settle`], [`rate_limits::mark_rest`]). Any number of
-/// servers may do this at the same time.
+/// Releases the remaining dependents of ended jobs ([`dependencies::settle`]), and marks the remaining jobs of rate
+/// limit buckets ([`rate_limits::mark_rest`]). Any number of servers may do this at the same time.
 #[derive(Clone)]
 pub struct Dependencies {
     /// The store that holds the jobs.
@@ -18,14 +18,14 @@ pub struct Dependencies {
 }
 
 impl Dependencies {
-    /// Settles, and waits for more, until it is stopped.
+    /// Repeats passes until it is stopped.
     pub async fn run(self, stop: CancellationToken) {
         keep_up(&self.store, &stop, "cannot release jobs whose dependencies have ended", || self.pass())
             .await;
     }
 
-    /// Settles everything, a part of each group in turn, so that no group waits for another one's dependents. Returns a
-    /// watch that fires when there is more.
+    /// Processes all groups of dependents, a part of each in turn, so that no group waits for a larger one. Returns a
+    /// watch that fires when there is more work.
     async fn pass(&self) -> Result<Watch> {
         let (store, keys) = (&self.store, &self.keys);
         let wake = &keys.unsettled_wake();
@@ -56,7 +56,7 @@ impl Dependencies {
             match store.transact(|tx| async move { dependencies::settle(&tx, keys, of, now_us).await }).await
             {
                 Ok(_) => done = true,
-                // A group that cannot be settled does not stop the next ones.
+                // A failure of one group does not stop the next ones.
                 Err(error) => failed = Some(error),
             }
             last = Some(group);

@@ -1,4 +1,4 @@
-//! What a loop waits for: the end of a pause, or the change of a watched key.
+//! Events that a loop waits for: the end of a pause, or the change of a watched key.
 
 use std::future::{pending, ready};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use turnwise_store::{Runtime, Watch};
 pub(crate) struct Event(Option<SyncWrapper<Watch>>);
 
 impl Event {
-    /// The end of a pause.
+    /// An event that happens at the end of a pause.
     pub fn after(runtime: &Arc<dyn Runtime>, pause: Duration) -> Event {
         if pause.is_zero() {
             return Event::from(Box::pin(ready(())) as Watch);
@@ -21,7 +21,7 @@ impl Event {
         Event::from(Box::pin(async move { runtime.sleep(pause).await }) as Watch)
     }
 
-    /// A moment, in µs.
+    /// An event that happens at a time, in µs.
     pub fn at(runtime: &Arc<dyn Runtime>, at_us: i64) -> Event {
         let runtime = runtime.clone();
         Event::from(Box::pin(async move { runtime.sleep_until(at_us).await }) as Watch)

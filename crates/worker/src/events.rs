@@ -7,8 +7,8 @@
 //!                                   quiet period, quiet ◀──┘  └── a change: the period starts anew
 //! ```
 //!
-//! Instability is reported immediately, stability only after a quiet period. Moving work costs more than waiting for a
-//! while, and workers often start or stop in groups.
+//! Instability is reported immediately, stability only after a quiet period. Moving work costs more than waiting, and
+//! workers often start or stop in groups.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -25,9 +25,9 @@ const ERROR_PAUSE: Duration = Duration::from_secs(1);
 /// A change of the membership.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Membership {
-    /// It has changed, or is not known yet. Members should neither take nor give up work now.
+    /// The membership has changed, or is not known yet. Members should neither take nor give up work now.
     Unstable,
-    /// It has not changed for a while. These are the members, sorted by id.
+    /// The membership has not changed for a quiet period. These are the members, sorted by id.
     Stable(Vec<String>),
 }
 
@@ -47,8 +47,8 @@ pub fn membership_events(
     })
 }
 
-/// The member that owns a key, if there are members: the one with the highest hash of member and key. Callers that know
-/// the same members agree. A member that joins or leaves moves only the keys that it gains or owned.
+/// The member that owns a key, if there are members: the one with the highest hash of member and key. Callers with the
+/// same list of members compute the same owner. If a member joins or leaves, only keys that it gains or owned move.
 pub fn owner<'a>(members: &'a [String], key: &str) -> Option<&'a str> {
     let weight = |member: &&String| {
         let mut hash = Md5::new();
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_shared_out_evenly_and_only_what_must_move_moves() {
+    fn keys_are_divided_evenly_and_only_keys_that_must_move_do() {
         let members: Vec<String> = ["a", "b", "c", "d"].map(str::to_owned).to_vec();
         let keys: Vec<String> = (0..4_000).map(|n| format!("key {n}")).collect();
         for member in &members {

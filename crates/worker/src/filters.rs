@@ -1,4 +1,4 @@
-//! The filter checks of workers, and the release of paused and limited jobs when filters change.
+//! The filters that a worker applies to a job before it starts, and the release of jobs when filters change.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -35,8 +35,8 @@ impl FilterCache {
             Some((seen, rules)) if seen == stamp => rules,
             _ => {
                 let rules = Rules::new(filters::list(tx, keys).await?);
-                // Filters are checked before they are written, but those of a newer release may be unknown here.
-                // Starting jobs that they may forbid would be worse than starting none.
+                // Filters are checked before they are written, but this release may not know those of a newer one.
+                // It is better to start no job than to start one that such a filter forbids.
                 let rules = rules.map_err(|(id, mistake)| {
                     Error::Store(StoreError::Corrupt(format!("filter {id}: {mistake}")))
                 })?;
@@ -53,7 +53,7 @@ impl FilterCache {
 pub(crate) enum Admission {
     /// It may, if this limit has room.
     Admitted(Option<Limit>),
-    /// It may not, and is no longer in the queue.
+    /// It may not: a filter has removed it from the queue, or it is gone.
     Filtered,
 }
 
@@ -106,7 +106,7 @@ impl FilterSet {
     }
 }
 
-/// A member of options that conditions can test.
+/// The member of a job's options at a path, if a condition can test it.
 fn find(options: &Json, path: &[String]) -> Option<Value> {
     let found = path.iter().try_fold(options, |json, name| json.get(name))?;
     Some(match found {

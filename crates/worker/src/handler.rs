@@ -17,10 +17,10 @@ use crate::locks::JobLocks;
 /// Runs the jobs of one type.
 #[async_trait]
 pub trait JobHandler: Send + Sync + 'static {
-    /// Runs one job to its end, or until [`JobContext::stop`] is cancelled. It then saves its state and soon returns
-    /// [`Outcome::Stopped`]. After a grace period, the worker aborts it at its next `await`. Work that keeps its thread
-    /// busy belongs in `tokio::task::spawn_blocking`: a handler that never reaches an `await` cannot be aborted. It
-    /// counts as crashed after a second grace period, and its thread stays blocked.
+    /// Runs one job to its end, or until [`JobContext::stop`] is cancelled. The handler must then save its state and
+    /// soon return [`Outcome::Stopped`]. After a grace period, the worker aborts it at its next `await`. Work that
+    /// keeps its thread busy belongs in `tokio::task::spawn_blocking`: a handler that never reaches an `await` cannot
+    /// be aborted. It counts as crashed after a second grace period, and its thread stays blocked.
     async fn run(&self, job: JobContext) -> Outcome;
 
     /// Writes the handler's own rows in the transaction that ends a run. `job` is the job after that end; `None` if it
@@ -86,7 +86,7 @@ impl fmt::Debug for JobContext {
 }
 
 impl JobContext {
-    /// States that there is nothing to do now, or that there is again. An idle continuous job can be preempted before
+    /// Reports whether the job is idle: it has nothing to do at present. An idle continuous job can be preempted before
     /// the next rotation, for a tenant with a deficit. Other jobs are not affected. Calls are cheap: make one at every
     /// change.
     pub fn idle(&self, idle: bool) {
@@ -112,12 +112,12 @@ impl JobContext {
 #[derive(Clone, Default)]
 pub(crate) struct Idle {
     is_idle: Arc<AtomicBool>,
-    /// Shared by all runs of a worker.
+    /// Notified when a run becomes idle; shared by all runs of a worker.
     became_idle: Arc<Notify>,
 }
 
 impl Idle {
-    /// The idle state of a run; notifies `became_idle` when the run becomes idle.
+    /// The idle state of a run, which notifies `became_idle` when the run becomes idle.
     pub fn of(became_idle: &Arc<Notify>) -> Self {
         Idle { is_idle: Arc::default(), became_idle: became_idle.clone() }
     }
@@ -143,11 +143,11 @@ pub enum Outcome {
     Failed(String),
     /// It failed with an error that may pass: retried after a backoff.
     Crashed(String),
-    /// It stopped early, because the worker asked it to.
+    /// It stopped early, because the worker cancelled [`JobContext::stop`].
     Stopped,
     /// It has nothing to do until a watched source changes ([`turnwise_queue::parking`]).
     Parked {
-        /// What wakes the job.
+        /// The watched source.
         at: Parked,
         /// The state that its source is compared with.
         token: String,

@@ -1,8 +1,8 @@
 //! Background workers: they claim jobs, run their handlers and record the results.
 //!
-//! A worker is one incarnation of a process, for one job type, under an id that is used only once. Its loop waits for
-//! work with a watch instead of polling. It then reads the head of the queue, calls [`turnwise_policy::schedule`], claims
-//! in one transaction, and spawns a task per job ([`run`]). Only rows of the store coordinate workers.
+//! A worker runs jobs of one type, under an id that is used only once. Its loop watches the store for new work instead
+//! of polling. It then reads the head of the queue, calls [`turnwise_policy::schedule`], and claims the chosen jobs,
+//! all in one transaction. For each claimed job it spawns a task ([`run`]). Only rows of the store coordinate workers.
 //!
 //! Workers of one type monitor each other's heartbeats ([`neighbours`]). A server:
 //! - acts for external workers, written in any language ([`External`]), and monitors them ([`Monitor`]);

@@ -1,4 +1,4 @@
-//! A worker's membership: joining under a new id, and removing what earlier processes left.
+//! A worker's membership: it joins under a new id, and removes the rows and claims of earlier processes.
 
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ pub(crate) async fn join(
         .await
 }
 
-/// Removes a worker, in as many transactions as necessary, and reports the runs that it has ended.
+/// Removes a worker, in as many transactions as necessary, and passes the runs that this ends to `report`.
 pub(crate) async fn remove(
     store: &Store,
     keys: &Keyspace,
@@ -100,8 +100,8 @@ pub(crate) async fn remove(
     }
 }
 
-/// Removes a worker that was found dead, unless its counter has moved since because its watcher was slow. The next
-/// check retries a failed removal.
+/// Removes a worker that was found dead, unless its counter has moved since then. If the removal fails, the next check
+/// of its watcher retries it.
 pub(crate) async fn remove_dead(
     store: &Store,
     keys: &Keyspace,
@@ -113,7 +113,7 @@ pub(crate) async fn remove_dead(
     remove_dead_and(store, keys, job_type, worker, seen, max_history, |_| ()).await;
 }
 
-/// Like [`remove_dead`], but also reports the runs that it has ended.
+/// Like [`remove_dead`], and passes the runs that this ends to `report`.
 pub(crate) async fn remove_dead_and(
     store: &Store,
     keys: &Keyspace,
@@ -133,7 +133,7 @@ pub(crate) async fn remove_dead_and(
                         let context = Context::new(&tx, keys, job_type, now_us, max_history);
                         workers::remove_some(context, worker, Removal::Lost, REMOVE_BATCH).await
                     }
-                    // It has moved, or another watcher removed it first.
+                    // Its counter has moved, or another watcher has removed it.
                     _ => Ok(Removed { done: true, given_back: Vec::new() }),
                 }
             })
@@ -153,8 +153,8 @@ pub(crate) async fn remove_dead_and(
     }
 }
 
-/// Removes every worker that an earlier process of an exclusive store left behind: it must be dead. External workers
-/// survive a restart and stay. A removal that has begun is completed, whichever worker it concerns.
+/// Removes every worker of earlier processes on an exclusive store: these processes must have ended. External workers
+/// survive a restart and stay. Removals that have begun are completed, also those of external workers.
 pub(crate) async fn remove_predecessors(
     store: &Store,
     keys: &Keyspace,
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_moved_after_it_was_found_dead_is_not_removed() {
+    async fn a_worker_whose_counter_moved_after_it_was_found_dead_is_not_removed() {
         let dir = tempfile::tempdir().expect("a folder");
         let options = embedded::Options { durable: false, ..embedded::Options::default() };
         let engine = embedded::Embedded::open_with(dir.path(), options).expect("a store");

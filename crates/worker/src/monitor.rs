@@ -5,10 +5,11 @@
 //! one. A server that has just started knows nothing, so it gives each worker a full timeout. If several servers
 //! monitor a worker, the first one that finds it dead removes it.
 //!
-//! While no commit succeeds, no worker can ping. So none is judged then, and each has a full timeout afterwards.
+//! While no commit succeeds, no worker can ping. So the monitor removes none then, and each has a full timeout
+//! afterwards.
 //!
-//! Workers inside processes are checked by their neighbours. But all workers of a type may be gone, and the last one
-//! has no neighbour. So this monitor removes a worker that has missed its heartbeats for twice its timeout.
+//! The neighbours of a worker inside a server check it. If all workers of a type die, no neighbour is left. So this
+//! monitor removes such a worker when it has missed its heartbeats for twice its timeout.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -44,7 +45,7 @@ impl Default for MonitorOptions {
 #[derive(Default)]
 struct MonitorState {
     types: BTreeMap<String, Observations>,
-    /// The number of attempted commits at the last check.
+    /// The number of attempted commits by the last check.
     commits: u64,
 }
 
@@ -85,7 +86,7 @@ impl Monitor {
         }
     }
 
-    /// Checks all workers once, and removes the dead.
+    /// Checks all workers once, and removes the dead ones.
     async fn check(&self, state: &mut MonitorState) -> Result<()> {
         let keys = &self.keys;
         let MonitorOptions { interval, max_history } = self.options.get();
@@ -120,8 +121,8 @@ impl Monitor {
         Ok(())
     }
 
-    /// Whether no commit has succeeded here for an interval, although some were tried. A full store may still answer
-    /// reads: then no counter moves, and no worker is dead.
+    /// Whether no commit has succeeded here for an interval, although some were tried. A store whose disk is full may
+    /// still answer reads: no counter moves then, although the workers live.
     fn no_worker_can_ping(&self, state: &mut MonitorState, interval: Duration) -> bool {
         let commits = self.store.counters().commits;
         let tried = std::mem::replace(&mut state.commits, commits) != commits;
@@ -129,7 +130,7 @@ impl Monitor {
         tried && self.store.runtime().now_us().saturating_sub(since_us) >= duration_us(interval)
     }
 
-    /// All current workers, by type. Their number is acceptable: each of them also pings once per interval.
+    /// All current workers, by type. Reading all is affordable: each of them also writes a heartbeat once per interval.
     async fn workers(&self) -> Result<BTreeMap<String, Vec<(String, Health)>>> {
         let mut workers: BTreeMap<String, Vec<(String, Health)>> = BTreeMap::new();
         let mut last: Option<(String, String)> = None;

@@ -1,24 +1,24 @@
-//! Which workers to the right in the ring are dead, and which watcher removes them.
+//! Which of a worker's right-hand neighbours in the ring are dead, and which worker removes them.
 //!
-//! The workers of a type form a ring, in the order of their ids. With each ping, a worker checks the counters of those
-//! to its right. No clock is compared with another one: a check counts as one interval, because the watcher has slept
-//! that long since its last check. A worker is dead if its counter has not moved for as many checks as make up its
-//! timeout. A clock that is set, a store that blocks all workers, or a pause of the watcher thus never makes a worker
-//! look dead.
+//! The workers of a type form a ring, in the order of their ids. With each ping, a worker, here called the watcher,
+//! checks the health counters of the workers to its right. No clock is compared with another one: a check counts as one
+//! interval, because the watcher has slept that long since its last check. A worker is dead if its counter has not
+//! moved for as many checks as make up its timeout. No worker thus seems dead because a clock was set, the store
+//! blocked all workers, or the watcher paused.
 //!
-//! A watcher removes the dead workers up to the first neighbour that can be relied on to watch those behind it:
+//! A watcher removes the dead workers up to the first reliable neighbour, which watches the workers behind itself:
 //!
 //! ```text
 //!    watcher ─▶ dead ─▶ dead ─▶ newcomer ─▶ dead ─▶ alive ─▶ dead
 //!               └──── mine ────┘            mine    └─ its ─┘
 //! ```
 //!
-//! *Newcomers* have not watched for long enough to judge. Neighbours that have been silent for half of their timeout
-//! cannot be relied on either. If two watchers each think so of the other's neighbour, both remove it, which is
+//! *Newcomers* are not reliable: they have not watched for a whole timeout. A neighbour whose counter has not moved for
+//! half of its timeout is not reliable either. Two watchers may therefore both remove the same worker, which is
 //! harmless.
 //!
-//! One check reads [`WINDOW`] neighbours; if none of them has moved, it immediately reads [`WIDE_WINDOW`]. The death of
-//! many is thus found as fast as the death of one: a check after it, and a timeout.
+//! One check reads [`WINDOW`] neighbours; if no counter among them has moved, it immediately reads [`WIDE_WINDOW`].
+//! Many deaths are thus found as fast as one: after the next check and one timeout.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,10 +27,10 @@ use turnwise_queue::Health;
 
 use crate::membership::duration_us;
 
-/// Neighbours that a check reads.
+/// The number of neighbours that a check reads.
 pub(crate) const WINDOW: usize = 32;
-/// Neighbours that a check reads if no counter in [`WINDOW`] has moved. Dead workers beyond it are found one window
-/// after the other.
+/// The number of neighbours that a check reads if no counter in [`WINDOW`] has moved. Dead workers beyond it are found
+/// one window after the other.
 pub(crate) const WIDE_WINDOW: usize = 1_000;
 
 /// What a watcher remembers of its neighbours.
@@ -40,11 +40,12 @@ pub(crate) struct Observations {
     counters: BTreeMap<String, CounterHistory>,
 }
 
+/// A worker's health counter over the past checks.
 struct CounterHistory {
     counter: u64,
-    /// Consecutive checks that found the counter unchanged.
+    /// The number of consecutive checks that found the counter unchanged.
     unchanged: u32,
-    /// Checks since it was first seen.
+    /// The number of checks since the worker was first seen.
     known: u32,
 }
 
@@ -53,9 +54,9 @@ struct CounterHistory {
 pub(crate) enum Condition {
     /// Its counter has not moved for its timeout.
     Dead,
-    /// It was first seen at least a timeout ago, and was silent for less than half of it.
+    /// It was first seen at least a timeout ago, and its counter moved within the last half of it.
     Reliable,
-    /// Neither.
+    /// Neither dead nor reliable.
     Unsure,
 }
 
@@ -117,8 +118,8 @@ pub(crate) fn mine(ring: Vec<(String, Health, Condition)>) -> Vec<(String, Healt
         .collect()
 }
 
-/// The workers that watch and are watched in the ring: external workers have no access to the store, so a server
-/// monitors them.
+/// The workers of a ring that run inside servers. External workers have no access to the store: they watch no worker,
+/// and a server monitors them.
 pub(crate) fn in_process(mut ring: Vec<(String, Health)>) -> Vec<(String, Health)> {
     ring.retain(|(_, health)| !health.external);
     ring
@@ -148,7 +149,7 @@ mod tests {
     const NONE: [&str; 0] = [];
 
     #[test]
-    fn who_stands_still_for_its_timeout_is_dead_and_not_before() {
+    fn a_worker_whose_counter_does_not_move_for_its_timeout_is_dead_and_not_before() {
         let mut observations = observations();
         for _ in 0..3 {
             assert_eq!(check(&mut observations, &[("a", 7)]), NONE);
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn who_moves_in_time_is_never_dead() {
+    fn a_worker_whose_counter_moves_in_time_is_never_dead() {
         let mut observations = observations();
         for n in 0..100 {
             assert_eq!(check(&mut observations, &[("a", n / 3)]), NONE);
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_left_and_another_that_joined_start_from_nothing() {
+    fn observations_of_a_worker_begin_anew_when_it_joins_again() {
         let mut observations = observations();
         for _ in 0..3 {
             check(&mut observations, &[("a", 7)]);
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dead_behind_a_reliable_neighbour_are_its_business() {
+    fn a_reliable_neighbour_removes_the_dead_workers_behind_it() {
         let mut observations = observations();
         for n in 0..6 {
             let found = check(&mut observations, &[("a", 1), ("b", 1), ("c", n), ("d", 1)]);
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_shields_nobody_before_it_can_judge_itself() {
+    fn a_newcomer_is_not_reliable_before_it_has_watched_for_a_timeout() {
         let mut observations = observations();
         for n in 0..3 {
             check(&mut observations, &[("a", n), ("c", 1)]);
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_silent_for_half_of_its_timeout_shields_nobody() {
+    fn a_neighbour_that_misses_half_of_its_timeout_is_not_reliable() {
         let mut observations = observations();
         for n in 0..9 {
             check(&mut observations, &[("a", n), ("b", n)]);
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_moved_only_if_all_were_seen_before_and_stand_still() {
+    fn none_moved_only_if_all_counters_were_seen_before_and_are_unchanged() {
         let mut observations = observations();
         let ring = |counters: &[u64]| -> Vec<(String, Health)> {
             counters.iter().zip(0..).map(|(counter, n)| (format!("{n}"), health(*counter))).collect()

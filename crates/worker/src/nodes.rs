@@ -1,12 +1,12 @@
 //! A node's membership among the nodes of its store: a worker without slots, whose name no other live node has.
 //!
-//! A killed node leaves its row behind for a health timeout. A process that starts under the same name on the same
-//! listener knows that the old node is dead. Any other process cannot know, so it watches: a live node moves its
-//! counter at least twice in a timeout. A node that does not is dead, or at least so late that it would soon be removed
-//! anyway, so its row is removed.
+//! The row of a killed node stays for a health timeout. A process that starts under the same name on the same listener
+//! knows that the old node is dead. Any other process must watch the old node's health counter: a live node increments
+//! it at least twice in a timeout. If the counter does not move, the node is dead, or so late that its neighbours would
+//! soon remove it. The starting process then removes its row.
 //!
-//! If the old node was only unreachable, it finds itself removed, like any worker, and registers again beside the new
-//! one. Two nodes then have one name. Only lists show this: no claim, lock or row depends on a node's name.
+//! If the old node was only unreachable, it detects that it was removed, and registers again under the same name. Two
+//! nodes then have one name. Only lists show this: no claim, lock or row depends on a node's name.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::{JobContext, JobHandler, Options, Outcome, Worker};
 
 /// The maximum number of dead nodes of the same name that a starting node removes.
 const MAX_NAMESAKES: usize = 10;
-/// How late a live node may move its counter.
+/// How late a live node may increment its counter.
 const LATE: Duration = Duration::from_secs(1);
 
 /// The result of starting as a node.
@@ -40,7 +40,8 @@ pub enum Joined {
 }
 
 /// Registers a node of the store under the name `options.node`. The options `health_interval`, `health_timeout` and
-/// `exclusive` apply as to every worker. With a patience, gives up when the store does not answer for that long.
+/// `exclusive` apply as to every worker. If `patience` is given and the store does not answer for that long, this
+/// fails.
 ///
 /// # Errors
 /// Those of [`Worker::start`].
@@ -105,16 +106,17 @@ pub async fn join_nodes(
     })
 }
 
+/// The state of another node of the same name.
 enum Liveness {
     /// Its counter has moved: it lives.
     Alive,
-    /// Its counter has not moved for longer than that of a live node would.
+    /// Its counter has not moved for longer than a live node's counter stays unchanged.
     Dead(Health),
     /// It has left, or was removed.
     Gone,
 }
 
-/// The node that this process replaces is dead.
+/// The state of a node that this process replaces: it is dead, or gone.
 async fn replaced(store: &Store, keys: &Keyspace, node: &workers::Worker) -> Result<Liveness> {
     Ok(read_health(store, keys, &node.id).await?.map_or(Liveness::Gone, |(health, _)| Liveness::Dead(health)))
 }

@@ -1,7 +1,7 @@
 //! Records the end of a run, fenced by its claim, and retries until that succeeds.
 //!
-//! A transaction costs an fsync, whatever its size, so runs that end at the same time share one. The task that holds
-//! the turn writes for all that wait. Each end has its own reply, and a lost claim does not affect the other ends.
+//! A transaction costs an fsync, whatever its size, so runs that end at the same time share one. The task that holds a
+//! mutex writes the ends of all waiting tasks. Each end has its own reply, and a lost claim does not affect other ends.
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
@@ -24,19 +24,19 @@ use crate::run::{ClaimedJob, RunEnd, Shared};
 
 /// The pause before the next attempt to write an end that the store could not commit.
 const END_RETRY: Duration = Duration::from_secs(1);
-/// A parked job runs again after this long even without changes: what it depends on besides its source may have
-/// changed. Its source is compared far more often.
+/// A parked job runs again after this long even if its source has not changed: its target or its settings may have. Its
+/// source is compared far more often.
 const PARKED: Duration = Duration::from_secs(4 * 3600);
-/// It runs up to this much later, so that jobs that were parked together do not all start at the same time.
+/// A parked job runs up to this much later, so that jobs that were parked together do not all start at the same time.
 const PARKED_SPREAD: Duration = Duration::from_secs(4 * 3600);
 /// The maximum number of ends that one transaction records.
 const GROUP: usize = 256;
 
-/// A run that has ended, but is not recorded.
+/// A run that has ended, but whose end is not recorded.
 pub(crate) struct FinishedRun {
     pub job: ClaimedJob,
     pub outcome: Outcome,
-    /// It was preempted.
+    /// Whether it was preempted.
     pub preempted: bool,
     /// Its last report.
     pub info: Option<Box<RawValue>>,
@@ -144,7 +144,7 @@ struct End {
 #[derive(Default)]
 pub(crate) struct Recorder {
     waiting: Mutex<VecDeque<WaitingEnd>>,
-    /// The task that holds it writes for all that wait.
+    /// The task that holds this mutex writes the ends of all waiting tasks.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -178,7 +178,7 @@ impl Recorder {
             let ready = waiting.len().min(GROUP);
             waiting.drain(..ready).collect()
         };
-        // One end can fail the transaction of a whole group. Each then gets a transaction of its own.
+        // One end can make the transaction of a whole group fail. Each end then gets a transaction of its own.
         let mut most = GROUP;
         while !group.is_empty() {
             let ends: Vec<Arc<End>> = group.iter().take(most).map(|waiting| waiting.end.clone()).collect();
@@ -199,7 +199,7 @@ impl Recorder {
     }
 }
 
-/// The task that was writing this end is gone.
+/// The error for an end whose writing task was dropped.
 fn abandoned() -> Error {
     Error::Store(StoreError::UnknownOutcome("the transaction was abandoned".to_owned()))
 }
@@ -216,7 +216,7 @@ async fn write(shared: &Shared, ends: &[Arc<End>]) -> Result<Vec<Result<()>>> {
     shared
         .store
         .transact(|tx| async move {
-            // Whatever failed the last attempt, half as many ends meet it half as often.
+            // Each attempt writes half as many ends as the one before it, which halves the chance of the same failure.
             let attempt = attempts.fetch_add(1, Relaxed);
             let most = ends.len().checked_shr(attempt).unwrap_or(0).max(1);
             let now_us = runtime.now_us();
@@ -250,7 +250,7 @@ async fn write_one(shared: &Shared, tx: &Transaction, end: &End, now_us: i64) ->
                 Err(Error::Store(StoreError::Misuse("the handler's `ended` panicked".to_owned())))
             })
         }
-        // An earlier attempt was committed, together with the handler's rows.
+        // An earlier attempt has committed this end, together with the handler's rows.
         claims::Ended::AlreadyRecorded(_) => Ok(()),
     }
 }

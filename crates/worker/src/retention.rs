@@ -17,8 +17,8 @@ const TYPES_PER_PASS: usize = 2_000;
 const BATCH: usize = 200;
 /// The maximum number of jobs that one pass removes.
 const MAX_PER_PASS: usize = 10_000;
-/// The pause after a pass that left more to remove. Removal keeps up with several thousand jobs a second, and leaves
-/// room for other transactions in between.
+/// The pause after a pass that left jobs to remove. With it, several thousand jobs a second are removed, and other
+/// transactions run in between.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Settings of the retention.
@@ -81,8 +81,9 @@ impl Retention {
         }
     }
 
-    /// Removes up to [`MAX_PER_PASS`] jobs. Returns whether there may be more. Each type in turn gets one batch, across
-    /// passes, so that a type with many jobs does not delay other types.
+    /// Removes about [`MAX_PER_PASS`] jobs or fewer. Returns whether there may be more. It removes one batch of each
+    /// type in turn, and the next pass continues behind the last type. So a type with many jobs does not delay other
+    /// types.
     async fn pass(&self, round: &mut Round) -> Result<bool> {
         let (store, keys) = (&self.store, &self.keys);
         let before_us = store.runtime().now_us().saturating_sub(duration_us(self.options.get().retention));

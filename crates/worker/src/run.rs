@@ -1,4 +1,4 @@
-//! One run of a job: its handler as a task, its reports, and its end. The claim fences every write.
+//! One run of a job: the task of its handler, its reports, and its end. Every write is fenced by the claim.
 
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -21,19 +21,19 @@ use crate::membership::join;
 use crate::record::{FinishedRun, Recorder, record};
 use crate::{JobContext, JobHandler, Live, Options, Outcome, Tunables};
 
-/// What all runs of a worker share.
+/// The state that all runs of a worker share.
 pub(crate) struct Shared {
     pub store: Store,
     pub keys: Keyspace,
     pub job_type: String,
     pub handler: Arc<dyn JobHandler>,
     pub options: Options,
-    /// The options that are in force now.
+    /// The current values of the settings that may change.
     pub tunables: Live<Tunables>,
     pub recorder: Recorder,
     /// Wakes the worker's jobs that wait for locks.
     pub lock_wake: LockWake,
-    /// What past runs locked.
+    /// Records of the locks that past runs took.
     pub lock_history: LockHistory,
 }
 
@@ -51,7 +51,7 @@ impl Shared {
 pub(crate) struct Controls {
     /// Asks the handler to stop and give the job back.
     pub stop: CancellationToken,
-    /// The claim is gone: abort, and write nothing more.
+    /// Cancelled when the claim is gone: the run aborts its handler, and writes nothing more.
     pub halt: CancellationToken,
     /// Whether the handler reported that it has nothing to do.
     pub idle: Idle,
@@ -165,9 +165,9 @@ struct Run {
 }
 
 impl Run {
-    /// WaitState for the handler's end; the handler begins after `delay`. Meanwhile writes its reports, forwards stop
-    /// requests, and enforces its timeouts. A run that is idle or waits for a lock need not report. `None` if the claim was
-    /// lost.
+    /// Waits for the handler's end; the handler begins after `delay`. Meanwhile writes its reports, forwards stop
+    /// requests, and enforces its timeouts. A run that is idle or waits for a lock need not report. `None` if the claim
+    /// was lost.
     async fn supervise(&mut self, mut task: AbortOnDropHandle<Outcome>, delay: Duration) -> Option<Outcome> {
         let runtime = self.shared.store.runtime().clone();
         let Options { report_interval, stop_grace, .. } = self.shared.options;
@@ -211,7 +211,7 @@ impl Run {
                     break;
                 }
                 Some(heartbeat_us) = async { silent.as_mut().await; self.job.timeouts.heartbeat_us } => {
-                    // When an idle run became busy is not known.
+                    // It is not known when an idle run became busy.
                     let may_rest = std::mem::replace(&mut was_idle, self.controls.idle.is_idle());
                     let rested = was_idle || may_rest || self.controls.waits.now();
                     let since_us = match (rested, self.controls.waits.ended_us()) {
@@ -251,7 +251,7 @@ impl Run {
         })
     }
 
-    /// Aborts the handler's task, and returns once it has ended: another worker may have the job only then. A handler
+    /// Aborts the handler's task, and returns once it has ended: only then may another worker claim the job. A handler
     /// that blocks its thread cannot be aborted. It counts as crashed, so that its worker continues and the next
     /// attempt waits for a backoff.
     async fn abort(&self, mut task: AbortOnDropHandle<Outcome>) -> Outcome {

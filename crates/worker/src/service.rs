@@ -1,4 +1,4 @@
-//! The loop of services that process all pending work and then wait for more.
+//! The loop of services that process all work in the store and then wait for more.
 
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::Result;
@@ -6,8 +6,8 @@ use turnwise_store::{Store, Watch};
 
 use crate::incarnation::ERROR_PAUSE;
 
-/// Repeats a pass until it is stopped. The next pass begins when the watch that the last one returned fires, or after a
-/// pause if it failed.
+/// Repeats a pass until it is stopped. Each pass returns a watch, and the next pass begins when it fires. After a
+/// failed pass, the next one begins after a pause.
 pub(crate) async fn keep_up<Pass>(
     store: &Store,
     stop: &CancellationToken,

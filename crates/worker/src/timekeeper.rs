@@ -8,7 +8,7 @@ use turnwise_store::{Store, Watch};
 
 use crate::service::keep_up;
 
-/// Compares the clocks every few seconds. One for each process.
+/// Compares the clocks every few seconds. Each process runs one.
 #[derive(Clone)]
 pub struct Timekeeper {
     /// The store whose clock it follows.

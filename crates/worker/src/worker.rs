@@ -20,7 +20,7 @@ use crate::run::Shared;
 use crate::{FairRules, JobHandler, Live, QueueRules};
 
 /// A shutdown takes at most this much longer than the handlers' two grace periods. Another worker, or the next process,
-/// recovers what is left.
+/// recovers jobs that are still claimed then.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(3);
 
 /// A worker's settings.
@@ -50,7 +50,8 @@ pub struct Options {
     pub fair: FairRules,
     /// The order of jobs that lock.
     pub queue: Arc<QueueRules>,
-    /// No other process can use the store, so workers found in it at the start are dead, unless they are external.
+    /// Whether no other process can use the store. Workers found in it at the start are then dead, unless they are
+    /// external.
     pub exclusive: bool,
     /// What a node publishes about itself ([`join_nodes`](crate::join_nodes)); workers publish nothing.
     pub node_options: Option<NodeOptions>,

@@ -42,13 +42,13 @@ async fn a_tenants_jobs_start_by_class_and_a_change_counts_at_once() {
 }
 
 #[tokio::test]
-async fn where_keys_decide_classes_order_a_tenants_own_jobs() {
+async fn where_keys_decide_classes_order_the_jobs_of_a_tenant() {
     let mut world = World::new();
     for (id, class) in [("a", 0), ("b", 5), ("c", -5), ("d", 19), ("e", -20), ("f", 0)] {
         add(&world, "x", id, class, None).await;
         world.clock.advance(std::time::Duration::from_millis(1));
     }
-    // More jobs than one pass reads of a queue, all with keys: the store holds them behind those of other classes.
+    // More jobs than one pass reads of a queue. All have keys, so the store sorts them behind jobs of other classes.
     for n in 0..30 {
         add(&world, "x", &format!("many{n:02}"), 0, None).await;
     }
@@ -69,7 +69,7 @@ async fn where_keys_decide_classes_order_a_tenants_own_jobs() {
 }
 
 #[tokio::test]
-async fn nobody_gets_ahead_of_other_tenants_by_classes() {
+async fn no_tenant_gets_ahead_of_other_tenants_by_classes() {
     for locks in [None, Some(r#"{"node":{"exclusive":["n"]}}"#)] {
         let mut world = World::new();
         for n in 0..6 {

@@ -49,7 +49,7 @@ async fn a_job_that_is_due_by_a_clock_that_was_set_forward_starts() {
 }
 
 #[tokio::test]
-async fn what_is_added_after_a_clock_was_set_back_does_not_overtake_and_what_is_delayed_is_not_late() {
+async fn after_a_clock_was_set_back_new_jobs_do_not_overtake_and_delayed_jobs_are_not_late() {
     let mut world = World::new();
     let options = Options { max_jobs: 1, ..Options::default() };
     add(&world, &world.store, "a", Duration::ZERO).await;
@@ -83,7 +83,7 @@ async fn what_is_added_after_a_clock_was_set_back_does_not_overtake_and_what_is_
 }
 
 #[tokio::test]
-async fn nodes_go_by_the_clock_that_is_ahead() {
+async fn nodes_follow_the_clock_that_is_ahead() {
     let world = World::new();
     let behind = runtime::Manual::new(world.clock.now_us() - 2 * HOUR_US, 2);
     let other = Store::new(world.engine.clone(), behind.clone()).with_limits(Limits::SMALL);

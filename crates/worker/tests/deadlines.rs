@@ -14,11 +14,11 @@ use turnwise_queue::{Claim, Error, NewJob, RunKey, State, jobs, workers};
 use turnwise_store::{Isolation, RangeRead};
 use turnwise_worker::{Accepted, Deadlines, External, ExternalEnd, ExternalOptions, Options};
 
-use crate::common::{PATIENCE, T, Word, World, json};
+use crate::common::{Instruction, PATIENCE, T, World, json};
 
 const TEN: Timeouts = Timeouts { run_us: None, heartbeat_us: Some(10_000_000) };
 const WHOLE: Timeouts = Timeouts { run_us: Some(10_000_000), heartbeat_us: None };
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 async fn add(world: &World, id: &str, timeouts: Timeouts) {
     let new = NewJob { timeouts, ..NewJob::new(T, id, json("{}")) };
@@ -47,7 +47,7 @@ async fn a_run_in_this_process_that_reports_nothing_is_stopped_and_has_crashed()
     add(&world, "a", TEN).await;
     let run = world.next_run().await;
     passes(&world, 8, 10).await;
-    assert!(run.word.send(Word::Report(1)).is_ok());
+    assert!(run.instruction.send(Instruction::Report(1)).is_ok());
     world.settle().await;
     // It has ten more seconds.
     passes(&world, 8, 10).await;
@@ -58,7 +58,7 @@ async fn a_run_in_this_process_that_reports_nothing_is_stopped_and_has_crashed()
 }
 
 #[tokio::test]
-async fn a_handler_that_hangs_is_aborted_when_its_whole_time_is_over() {
+async fn a_handler_that_hangs_is_aborted_after_its_timeout() {
     let mut world = World::new();
     let timeouts = WHOLE;
     let options = Options { max_jobs: 1, exclusive: true, timeouts, ..Options::default() };
@@ -67,7 +67,7 @@ async fn a_handler_that_hangs_is_aborted_when_its_whole_time_is_over() {
     world.add("a").await;
     let run = world.next_run().await;
     let (hangs, hanging) = tokio::sync::oneshot::channel();
-    assert!(run.word.send(Word::Hang(hangs)).is_ok());
+    assert!(run.instruction.send(Instruction::Hang(hangs)).is_ok());
     hanging.await.unwrap();
     passes(&world, 10, 10).await;
     assert_eq!(world.get("a").await.unwrap().state(), State::Running, "it has its grace period");
@@ -78,14 +78,14 @@ async fn a_handler_that_hangs_is_aborted_when_its_whole_time_is_over() {
 }
 
 #[tokio::test]
-async fn a_run_that_has_nothing_to_do_need_not_report_and_a_continuous_one_has_no_whole_time() {
+async fn an_idle_run_need_not_report_and_a_continuous_one_has_no_timeout() {
     let mut world = World::new();
     let worker = world.start(1).await;
     let timeouts = TEN.or(WHOLE);
     let new = NewJob { timeouts, continuous: true, ..NewJob::new(T, "a", json("{}")) };
     world.run(async |tx, keys| jobs::add(tx, keys, &new, 5).await).await;
     let run = world.next_run().await;
-    assert!(run.word.send(Word::Idle).is_ok());
+    assert!(run.instruction.send(Instruction::Idle).is_ok());
     world.settle().await;
     for _ in 0..5 {
         passes(&world, 10, 10).await;
@@ -126,16 +126,16 @@ impl Served {
         accepted.unwrap().remove(0)
     }
 
-    /// This many checks, each of which takes this long on the clock.
-    async fn look(&self, looks: usize, each: Duration) {
-        for _ in 0..looks {
-            let wait = self.world.clock.wait_for_sleepers(LOOK, 1);
-            tokio::time::timeout(PATIENCE, wait).await.expect("nobody looks");
+    /// Lets this many checks happen, each after this time on the clock.
+    async fn check(&self, checks: usize, each: Duration) {
+        for _ in 0..checks {
+            let wait = self.world.clock.wait_for_sleepers(CHECK_INTERVAL, 1);
+            tokio::time::timeout(PATIENCE, wait).await.expect("the server makes no check");
             self.world.clock.advance(each);
             self.world.settle().await;
         }
-        let wait = self.world.clock.wait_for_sleepers(LOOK, 1);
-        tokio::time::timeout(PATIENCE, wait).await.expect("nobody looks");
+        let wait = self.world.clock.wait_for_sleepers(CHECK_INTERVAL, 1);
+        tokio::time::timeout(PATIENCE, wait).await.expect("the server makes no check");
     }
 
     async fn update(&self, id: &str, claim: u64) -> turnwise_queue::Result<()> {
@@ -156,18 +156,18 @@ impl Served {
 }
 
 #[tokio::test]
-async fn an_external_run_that_hangs_is_taken_from_a_worker_that_pings() {
+async fn an_external_run_that_hangs_is_taken_back_from_a_worker_that_pings() {
     let timeouts = Arc::new(BTreeMap::from([(T.to_owned(), TEN)]));
     let served = Served::new(ExternalOptions { timeouts, ..ExternalOptions::default() }).await;
     served.world.add("a").await;
     let claim = served.accept(0).await.claim;
     served.is_sound().await;
-    served.look(8, LOOK).await;
+    served.check(8, CHECK_INTERVAL).await;
     served.update("a", claim).await.unwrap();
-    // One check for what happened during the pause before it.
-    served.look(10, LOOK).await;
+    // The first of these checks covers the pause in which the run has reported.
+    served.check(10, CHECK_INTERVAL).await;
     assert_eq!(served.state("a").await, State::Running, "it has reported");
-    served.look(2, LOOK).await;
+    served.check(2, CHECK_INTERVAL).await;
     until_crashed(&served.world, "a", "reported nothing for its heartbeat_timeout of 10s").await;
     // The worker is still a member, but its claim is gone.
     served.external.ping(T, &served.worker).await.unwrap();
@@ -182,38 +182,38 @@ async fn an_external_run_that_hangs_is_taken_from_a_worker_that_pings() {
 }
 
 #[tokio::test]
-async fn a_whole_time_is_over_however_often_the_run_reports() {
+async fn a_timeout_ends_a_run_however_often_it_reports() {
     let served = Served::new(ExternalOptions::default()).await;
     add(&served.world, "a", WHOLE).await;
     let claim = served.accept(0).await.claim;
     for _ in 0..10 {
-        served.look(1, LOOK).await;
+        served.check(1, CHECK_INTERVAL).await;
         served.update("a", claim).await.unwrap();
     }
-    served.look(2, LOOK).await;
+    served.check(2, CHECK_INTERVAL).await;
     until_crashed(&served.world, "a", "ran for longer than its timeout of 10s").await;
     served.stop.cancel();
 }
 
 #[tokio::test]
-async fn a_clock_that_jumps_takes_nothing_away_and_a_hang_is_found_all_the_same() {
+async fn a_clock_that_jumps_ends_no_run_and_a_hanging_run_is_still_found() {
     let served = Served::new(ExternalOptions::default()).await;
     add(&served.world, "a", TEN.or(Timeouts { run_us: Some(60_000_000), heartbeat_us: None })).await;
     let claim = served.accept(0).await.claim;
-    served.look(3, LOOK).await;
+    served.check(3, CHECK_INTERVAL).await;
     // The clock is set two hours forward, or the machine was suspended for as long.
-    served.look(1, Duration::from_secs(7_200)).await;
+    served.check(1, Duration::from_secs(7_200)).await;
     assert_eq!(served.state("a").await, State::Running);
     served.update("a", claim).await.unwrap();
-    served.look(9, LOOK).await;
+    served.check(9, CHECK_INTERVAL).await;
     assert_eq!(served.state("a").await, State::Running);
-    served.look(3, LOOK).await;
+    served.check(3, CHECK_INTERVAL).await;
     until_crashed(&served.world, "a", "heartbeat_timeout").await;
     served.stop.cancel();
 }
 
 #[tokio::test]
-async fn a_server_that_has_just_started_gives_a_run_one_heartbeat_more() {
+async fn a_server_that_has_just_started_gives_a_run_one_more_heartbeat_timeout() {
     let served = Served::new(ExternalOptions::default()).await;
     served.stop.cancel();
     add(&served.world, "a", TEN).await;
@@ -224,9 +224,9 @@ async fn a_server_that_has_just_started_gives_a_run_one_heartbeat_more() {
     let (store, keys) = (served.world.store.clone(), served.world.keys.clone());
     let external = External::new(store.clone(), keys.clone(), ExternalOptions::default());
     tokio::spawn(Deadlines { store, keys, external }.run(stop.clone()));
-    served.look(10, LOOK).await;
-    assert_eq!(served.state("a").await, State::Running, "nobody has seen it for its time");
-    served.look(1, LOOK).await;
+    served.check(10, CHECK_INTERVAL).await;
+    assert_eq!(served.state("a").await, State::Running, "no server has observed it for its timeout");
+    served.check(1, CHECK_INTERVAL).await;
     until_crashed(&served.world, "a", "heartbeat_timeout").await;
     stop.cancel();
 }
@@ -237,12 +237,12 @@ async fn a_run_that_waits_for_a_lock_need_not_report() {
 }
 
 #[tokio::test]
-async fn a_wait_between_two_looks_at_a_run_is_no_silence() {
+async fn a_lock_wait_between_two_checks_resets_the_heartbeat_timeout() {
     need_not_report(8).await;
 }
 
 /// A run waits for a lock for this many checks, and then has its whole timeout for a report.
-async fn need_not_report(looks: usize) {
+async fn need_not_report(checks: usize) {
     let served = Served::new(ExternalOptions::default()).await;
     let lock = LockAt { spot: Spot::resource("instance", "x"), mode: Mode::Exclusive, units: 1 };
     let mut claims = Vec::new();
@@ -264,15 +264,15 @@ async fn need_not_report(looks: usize) {
     };
     assert!(matches!(ask("holds", claims[0]).await.unwrap(), Asked::Granted));
     assert!(matches!(ask("waits", claims[1]).await.unwrap(), Asked::Waits(_)));
-    served.look(looks, LOOK).await;
+    served.check(checks, CHECK_INTERVAL).await;
     assert_eq!(served.state("waits").await, State::Waiting);
     let holds = claim_of(claims[0]);
     served.external.unlock(RunKey::new(T, "holds", &holds), std::slice::from_ref(&lock.spot)).await.unwrap();
     assert!(matches!(ask("waits", claims[1]).await.unwrap(), Asked::Granted));
-    served.look(9, LOOK).await;
+    served.check(9, CHECK_INTERVAL).await;
     assert_eq!(served.state("waits").await, State::Running);
     // The first check after it has got the lock detects that; at most one timeout later the run expires.
-    served.look(13, LOOK).await;
+    served.check(13, CHECK_INTERVAL).await;
     until_crashed(&served.world, "waits", "heartbeat_timeout").await;
     // Its locks are released.
     served.is_sound().await;

@@ -1,4 +1,4 @@
-//! Commits of unknown outcome: whatever their real result, every claim is known in the end, and no slot is used twice.
+//! Commits of unknown outcome: whatever their real result, the worker finds all of its claims, and uses no slot twice.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -15,13 +15,13 @@ const ACTIVE: &str = "active";
 
 /// Lets the pause after an error pass.
 async fn after_the_pause(world: &World) {
-    // The pings' sleep is a long one, too.
+    // Two tasks sleep at least that long: the loop, and the next ping.
     tokio::time::timeout(PATIENCE, world.clock.wait_for_sleepers(ERROR_PAUSE, 2)).await.unwrap();
     world.clock.advance(ERROR_PAUSE);
 }
 
 #[tokio::test]
-async fn jobs_of_a_claim_that_was_committed_after_all_are_run_and_no_slot_is_given_twice() {
+async fn jobs_of_a_claim_of_unknown_outcome_that_was_committed_run_and_no_slot_is_used_twice() {
     let mut world = World::new();
     for n in 0..6 {
         world.add(&n.to_string()).await;
@@ -78,7 +78,7 @@ async fn a_claim_that_arrives_after_the_doubt_has_ended_is_refused() {
     faulty.fail(Fault::Late, ACTIVE);
     let worker = world.start_beside(&store, 1).await;
     faulty.happened(1).await;
-    // It comes first in the queue: "a" itself is not touched, so that only the fence can reject its claim.
+    // "A" comes before "a" in the queue. So no transaction changes "a", and only the fence can reject its claim.
     world.add("A").await;
     after_the_pause(&world).await;
     let run = world.next_run().await;
@@ -110,7 +110,7 @@ async fn a_job_that_was_cancelled_before_it_was_adopted_stops() {
 }
 
 #[tokio::test]
-async fn a_full_worker_ends_its_doubt_too() {
+async fn a_full_worker_resolves_an_unknown_outcome_too() {
     let mut world = World::new();
     world.add("a").await;
     let (store, faulty) = world.faulty();

@@ -34,7 +34,7 @@ impl Events {
         let clock = self.world.clock.clone();
         tokio::select! {
             biased;
-            event = self.events.next() => panic!("told {event:?}"),
+            event = self.events.next() => panic!("unexpected {event:?}"),
             () = clock.wait_for_sleeper(from) => {}
         }
         clock.advance(duration);
@@ -59,7 +59,7 @@ fn stable(ids: &[&str]) -> Membership {
 }
 
 #[tokio::test]
-async fn the_first_members_are_told_after_the_start_period() {
+async fn the_first_members_are_reported_after_the_start_period() {
     let mut events = Events::new();
     events.join("b").await;
     events.join("a").await;
@@ -69,7 +69,7 @@ async fn the_first_members_are_told_after_the_start_period() {
 }
 
 #[tokio::test]
-async fn a_change_is_told_at_once_and_the_new_members_after_a_quiet_period() {
+async fn a_change_is_reported_at_once_and_the_new_members_after_a_quiet_period() {
     let mut events = Events::new();
     assert_eq!(events.next().await, Membership::Unstable);
     events.quiet(START, START).await;
@@ -85,7 +85,7 @@ async fn a_change_is_told_at_once_and_the_new_members_after_a_quiet_period() {
 }
 
 #[tokio::test]
-async fn every_change_begins_the_quiet_period_anew_and_nothing_is_told_in_between() {
+async fn every_change_restarts_the_quiet_period_without_a_further_event() {
     let mut events = Events::new();
     assert_eq!(events.next().await, Membership::Unstable);
     events.quiet(START, START).await;

@@ -40,7 +40,7 @@ async fn wait_for(
 
 /// Accepts without waiting. The worker has received all claims up to `received`.
 async fn accept(external: &External, worker: &str, received: u64, limit: usize) -> Vec<Accepted> {
-    // On a clock that does not move, even no time would be too long to wait.
+    // The clock does not move, so even a wait of zero would not end.
     let accepted = wait_for(external, worker, received, limit, WAIT);
     tokio::time::timeout(PATIENCE, accepted).await.expect("nothing was accepted").unwrap()
 }
@@ -54,7 +54,7 @@ async fn end(external: &External, worker: &str, accepted: &Accepted, end: Extern
 }
 
 #[tokio::test]
-async fn what_another_server_gave_is_given_again_to_who_waits_here() {
+async fn a_job_claimed_by_another_server_is_delivered_again_to_a_request_that_waits_here() {
     let world = World::new();
     let external = external(&world);
     let (first, worker) = (join(&external, 1).await, join(&external, 1).await);
@@ -80,7 +80,7 @@ async fn what_another_server_gave_is_given_again_to_who_waits_here() {
 }
 
 #[tokio::test]
-async fn a_job_goes_from_accept_to_its_end() {
+async fn a_job_is_accepted_and_completed() {
     let world = World::new();
     let external = external(&world);
     let worker = external.register(T, Some("carpenter 7"), 4).await.unwrap();
@@ -126,7 +126,7 @@ async fn every_way_to_end_a_run_leads_to_its_state() {
 }
 
 #[tokio::test]
-async fn an_answer_that_was_lost_is_given_again_and_nothing_new_before() {
+async fn a_lost_response_is_sent_again_before_any_new_job() {
     let world = World::new();
     let external = external(&world);
     let worker = join(&external, 5).await;
@@ -143,7 +143,7 @@ async fn an_answer_that_was_lost_is_given_again_and_nothing_new_before() {
 }
 
 #[tokio::test]
-async fn a_claim_of_unknown_outcome_is_answered_with_what_was_claimed() {
+async fn a_claim_of_unknown_outcome_is_answered_with_the_claimed_jobs() {
     for (fault, numbers) in [(Fault::Committed, [1, 2]), (Fault::Lost, [1, 2])] {
         let world = World::new();
         let (store, faulty) = world.faulty();
@@ -156,7 +156,7 @@ async fn a_claim_of_unknown_outcome_is_answered_with_what_was_claimed() {
         let accepting = accept(&external, &worker, 0, 2);
         let retry = async {
             faulty.happened(1).await;
-            // The store's own retry waits a little.
+            // The store's retry pauses.
             world.clock.wait_for_sleeper(Duration::from_micros(1)).await;
             world.clock.advance(Duration::from_secs(1));
         };
@@ -167,7 +167,7 @@ async fn a_claim_of_unknown_outcome_is_answered_with_what_was_claimed() {
 }
 
 #[tokio::test]
-async fn a_repeated_end_answers_the_same_and_counts_once() {
+async fn ending_a_job_is_idempotent() {
     let world = World::new();
     let external = external(&world);
     let worker = join(&external, 1).await;
@@ -205,7 +205,7 @@ async fn a_worker_never_gets_more_than_its_slots() {
 }
 
 #[tokio::test]
-async fn accepting_waits_for_a_job_and_no_longer_than_it_was_told() {
+async fn accepting_waits_for_a_job_until_its_wait_is_over() {
     let world = World::new();
     let external = external(&world);
     let worker = join(&external, 9).await;
@@ -277,12 +277,12 @@ async fn waiting_workers_stand_in_line_and_one_arrival_wakes_one_of_them() {
         for _ in 0..50 {
             tokio::task::yield_now().await;
         }
-        assert!(faulty.begun() <= begun + 2, "all who wait looked");
+        assert!(faulty.begun() <= begun + 2, "every waiting request made a pass");
     }
 }
 
 #[tokio::test]
-async fn a_waiting_worker_that_goes_away_lets_the_next_one_in() {
+async fn a_waiting_worker_that_leaves_admits_the_next_one() {
     let world = World::new();
     let external = external(&world);
     let (first, second) = (join(&external, 1).await, join(&external, 1).await);
@@ -303,7 +303,7 @@ async fn a_waiting_worker_that_goes_away_lets_the_next_one_in() {
 }
 
 #[tokio::test]
-async fn what_someone_was_about_to_claim_and_did_not_is_claimed_by_who_waits() {
+async fn a_job_that_a_concurrent_pass_failed_to_claim_is_claimed_by_a_waiting_request() {
     let world = World::new();
     let (store, faulty) = world.faulty();
     let external = External::new(store, world.keys.clone(), ExternalOptions::default());
@@ -330,7 +330,7 @@ async fn what_someone_was_about_to_claim_and_did_not_is_claimed_by_who_waits() {
 }
 
 #[tokio::test]
-async fn a_claim_that_arrives_late_is_given_to_who_waits_at_once() {
+async fn a_claim_that_arrives_late_is_delivered_to_a_waiting_request_at_once() {
     let world = World::new();
     let external = external(&world);
     let (first, second) = (join(&external, 1).await, join(&external, 1).await);
@@ -359,7 +359,7 @@ async fn a_claim_that_arrives_late_is_given_to_who_waits_at_once() {
 }
 
 #[tokio::test]
-async fn many_who_accept_at_once_do_not_get_in_each_others_way() {
+async fn many_concurrent_requests_do_not_conflict() {
     let world = World::new();
     let (store, faulty) = world.faulty();
     let external = External::new(store, world.keys.clone(), ExternalOptions::default());
@@ -383,11 +383,11 @@ async fn many_who_accept_at_once_do_not_get_in_each_others_way() {
     ids.dedup();
     assert_eq!(ids.len(), 20);
     // One request reads the contenders for all, and one reads the tenants' charges.
-    assert_eq!(faulty.begun() - begun, 2 + 20, "some had to try again");
+    assert_eq!(faulty.begun() - begun, 2 + 20, "some requests had to be repeated");
 }
 
 #[tokio::test]
-async fn a_ping_tells_which_claims_shall_stop_and_an_update_that_its_own_shall() {
+async fn a_ping_returns_the_claims_that_must_stop_and_an_update_whether_its_own_must() {
     let world = World::new();
     let external = external(&world);
     let worker = join(&external, 5).await;
@@ -408,7 +408,7 @@ async fn a_ping_tells_which_claims_shall_stop_and_an_update_that_its_own_shall()
 }
 
 #[tokio::test]
-async fn a_worker_that_was_removed_is_told_to_halt_whatever_it_says() {
+async fn every_request_of_a_removed_worker_returns_halt() {
     let world = World::new();
     let external = external(&world);
     let worker = join(&external, 5).await;
@@ -445,7 +445,7 @@ async fn foreign_claims_change_nothing() {
 }
 
 #[tokio::test]
-async fn leaving_gives_every_job_back_and_only_external_workers_leave_so() {
+async fn leaving_gives_every_job_back_and_only_external_workers_can_leave() {
     let world = World::new();
     let external = external(&world);
     let worker = join(&external, 500).await;
@@ -468,7 +468,7 @@ async fn leaving_gives_every_job_back_and_only_external_workers_leave_so() {
 }
 
 #[tokio::test]
-async fn another_server_goes_on_where_one_stopped() {
+async fn another_server_continues_after_one_has_stopped() {
     let world = World::new();
     let before = external(&world);
     let worker = join(&before, 5).await;

@@ -14,7 +14,7 @@ use turnwise_worker::{
 
 use crate::common::{PATIENCE, Run, T, World, done, json};
 
-/// Long compared with anything here.
+/// Much longer than any step of a test takes.
 const INTERVAL: Duration = Duration::from_secs(60);
 
 async fn start(world: &World, max_jobs: usize, shares: &[(&str, u32)]) -> Worker {
@@ -61,7 +61,7 @@ async fn until_charged(
 }
 
 #[tokio::test]
-async fn one_job_beside_many_is_next() {
+async fn the_only_job_of_a_tenant_is_next_before_many_of_another_one() {
     let mut world = World::new();
     for n in 0..500 {
         world.add_for("many", &format!("m{n:03}"), false).await;
@@ -98,7 +98,7 @@ async fn each_tenant_gets_run_time_by_its_shares_however_long_its_jobs_are() {
     }
     let total: u64 = ran_s.values().sum();
     for (tenant, shard) in [("a", 1), ("b", 1), ("c", 2)] {
-        // Within one job of the largest kind, plus the runs before anything was known.
+        // The tolerance is one job of the longest kind, plus the runs before their cost was known.
         assert!(ran_s[tenant].abs_diff(total * shard / 4) <= 40, "{ran_s:?}");
     }
     worker.shutdown().await;
@@ -113,7 +113,7 @@ async fn no_slot_is_free_while_a_job_waits() {
     for step in 0..400 {
         rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let roll = (rng >> 33) % 100;
-        // In the first half more than can run, in the second half less.
+        // In the first half, more jobs than slots; in the second half, fewer.
         if roll < if step < 200 { 60 } else { 30 } {
             world.add_for(&format!("t{}", roll % 5), &format!("{step:03}"), false).await;
             waiting += 1;
@@ -156,12 +156,12 @@ async fn changed_shares_count_at_once() {
 }
 
 #[tokio::test]
-async fn what_ran_before_the_settings_change_is_charged_whole() {
+async fn run_time_before_a_change_of_settings_is_charged_in_full() {
     let mut world = World::new();
     world.add_for("a", "a1", false).await;
     let worker = start(&world, 1, &[]).await;
     let run = world.next_run().await;
-    // There is no rotation: it is not charged yet.
+    // Without rotation, the run is not charged yet.
     world.clock.advance(Duration::from_secs(50));
     world.settle().await;
     let tunables = worker.tunables().get();
@@ -203,7 +203,7 @@ async fn a_tenant_whose_queue_is_empty_for_a_while_is_not_listed_any_more() {
 }
 
 #[tokio::test]
-async fn who_comes_after_a_worker_that_died_knows_what_it_charged() {
+async fn a_worker_reads_the_charges_of_a_worker_that_died() {
     let mut world = World::new();
     for id in ["a1", "a2"] {
         world.add_for("a", id, false).await;
@@ -222,7 +222,7 @@ async fn who_comes_after_a_worker_that_died_knows_what_it_charged() {
 }
 
 #[tokio::test]
-async fn what_is_forgotten_leaves_no_row() {
+async fn a_tenant_whose_usage_has_decayed_has_no_row() {
     let mut world = World::new();
     world.add_for("a", "a1", false).await;
     let worker = start(&world, 1, &[]).await;
@@ -246,7 +246,7 @@ async fn what_is_forgotten_leaves_no_row() {
 }
 
 #[tokio::test]
-async fn jobs_that_start_together_are_spread_and_one_alone_is_not() {
+async fn jobs_that_start_together_are_spread_and_a_single_one_is_not() {
     let mut world = World::new();
     let rotation =
         RotationRules { startup_jitter: Duration::from_secs(3), max_churn: 1, ..RotationRules::default() };
@@ -277,7 +277,7 @@ async fn jobs_that_start_together_are_spread_and_one_alone_is_not() {
 }
 
 #[tokio::test]
-async fn runs_of_external_workers_are_charged_by_whoever_records_their_end() {
+async fn the_server_that_records_the_end_of_an_external_run_charges_it() {
     let world = World::new();
     let external = || External::new(world.store.clone(), world.keys.clone(), ExternalOptions::default());
     let accept = async |external: &External, worker: &str| {
@@ -317,7 +317,7 @@ async fn runs_of_external_workers_are_charged_by_whoever_records_their_end() {
     assert_eq!((charged.len(), charged[0].1.service_us, charged[0].1.running), (1, ran_us, 0));
 }
 
-/// Two servers with one worker, and a job that the first one gave and whose end the second one has recorded. Also
+/// Two servers with one worker, and a job that the first server claimed and whose end the second one has recorded. Also
 /// returns the claim, and the run time in µs.
 async fn given_here_and_ended_there(world: &World) -> (External, External, String, u64, u64) {
     let (here, there) = (server(world, "here"), server(world, "there"));
@@ -428,7 +428,7 @@ async fn settle(world: &World) {
 }
 
 #[tokio::test]
-async fn no_run_is_for_nothing() {
+async fn every_run_costs_at_least_the_minimum() {
     let mut world = World::new();
     for n in 0..100 {
         world.add_for("a", &format!("a{n}"), false).await;
@@ -451,7 +451,7 @@ async fn no_run_is_for_nothing() {
 }
 
 #[tokio::test]
-async fn a_job_that_runs_for_long_is_seldom_written() {
+async fn the_row_of_a_long_run_is_seldom_written() {
     let world = World::new();
     world.add_for("a", "long", false).await;
     let external = server(&world, "n");
@@ -476,7 +476,7 @@ async fn a_job_that_runs_for_long_is_seldom_written() {
 }
 
 #[tokio::test]
-async fn a_run_that_another_server_ended_is_forgotten_when_its_worker_asks_again() {
+async fn a_run_that_another_server_ended_is_forgotten_when_its_worker_requests_jobs() {
     let world = World::new();
     let (a, b) = (server(&world, "a"), server(&world, "b"));
     let worker = a.register(T, None, 40).await.unwrap().id;
@@ -496,13 +496,13 @@ async fn a_run_that_another_server_ended_is_forgotten_when_its_worker_asks_again
     // It holds no job, so none is sent again. Soon afterwards no server counts one.
     assert!(accept(&a, &worker, received, 1).await.is_empty());
     until_totals(&world, "t", (0, 0.0, 300 * 10_000)).await;
-    // Nothing is left that its leaving could charge again.
+    // When the worker leaves, no run is left to be charged.
     b.leave(T, &worker).await.unwrap();
     until_totals(&world, "t", (0, 0.0, 300 * 10_000)).await;
 }
 
 #[tokio::test]
-async fn a_run_that_another_server_ended_is_forgotten_though_its_worker_never_comes_back() {
+async fn a_run_that_another_server_ended_is_forgotten_even_if_its_worker_makes_no_request() {
     let world = World::new();
     let (a, b) = (server(&world, "a"), server(&world, "b"));
     let (busy, gone) = (a.register(T, None, 3).await.unwrap().id, a.register(T, None, 1).await.unwrap().id);
@@ -534,7 +534,7 @@ async fn a_run_that_another_server_ended_is_forgotten_though_its_worker_never_co
 }
 
 #[tokio::test]
-async fn who_removes_a_worker_charges_what_it_ran() {
+async fn the_server_that_removes_a_worker_charges_its_runs() {
     for restarted in [false, true] {
         let world = World::new();
         let (mut a, b) = (server(&world, "a"), server(&world, "b"));
@@ -566,7 +566,7 @@ async fn who_removes_a_worker_charges_what_it_ran() {
 }
 
 #[tokio::test]
-async fn who_leaves_is_charged_once_whatever_server_it_tells() {
+async fn a_worker_that_leaves_is_charged_once_whatever_server_it_uses() {
     let world = World::new();
     let (a, b) = (server(&world, "a"), server(&world, "b"));
     let worker = a.register(T, None, 2).await.unwrap().id;

@@ -1,5 +1,5 @@
-//! Filters at the head of the queue: a job behind thousands that a filter pauses starts after a few transactions,
-//! however little room its worker has.
+//! Filters at the head of the queue: a job behind thousands of paused jobs starts after a few transactions. That holds for
+//! a worker with one free slot, too.
 
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::eligibility::filters::{Action, Rule};
@@ -9,16 +9,16 @@ use turnwise_worker::{External, ExternalOptions, Filters};
 
 use crate::common::{PATIENCE, T, World, done, json};
 
-/// Jobs that a filter pauses.
+/// The number of jobs that a filter pauses.
 const PAUSED: usize = 2_000;
-/// The maximum number of transactions: a pass filters up to 500 jobs, after a few passes that find out how many there
-/// are. The worker itself needs some more.
+/// The maximum number of transactions. A pass filters up to 500 jobs, after a few smaller passes. The worker itself needs
+/// some more transactions.
 const MOST_COMMITS: u64 = 40;
 
-/// Thousands of paused jobs, and behind them one that is not paused; each of them declares these locks.
+/// A world with thousands of paused jobs, and behind them one job that is not paused. Each job declares these locks.
 async fn world(locks: &str) -> (World, CancellationToken) {
     let mut world = World::new();
-    // With the embedded store's own limits.
+    // The store has the embedded engine's own limits.
     world.store = Store::new(world.engine.clone(), world.clock.clone());
     let stop = CancellationToken::new();
     let service = Filters { store: world.store.clone(), keys: world.keys.clone() };
@@ -67,18 +67,18 @@ async fn one_slot_is_room_enough(locks: &str, most_commits: u64) {
 }
 
 #[tokio::test]
-async fn one_job_behind_thousands_that_are_paused_starts_soon() {
+async fn a_job_behind_thousands_of_paused_jobs_starts_soon() {
     one_slot_is_room_enough("{}", MOST_COMMITS).await;
 }
 
 #[tokio::test]
-async fn so_does_one_among_jobs_that_lock() {
-    // Each pass decides a few times about a whole window.
+async fn a_job_behind_thousands_of_paused_jobs_that_lock_starts_soon() {
+    // Each pass decides several times about a window.
     one_slot_is_room_enough(r#"{"node":{"shared":["n1"]}}"#, PAUSED as u64 / 8).await;
 }
 
 #[tokio::test]
-async fn an_external_worker_with_one_slot_is_given_it_soon() {
+async fn an_external_worker_with_one_slot_receives_a_job_behind_thousands_of_paused_jobs_soon() {
     let (world, stop) = world("{}").await;
     let external = External::new(world.store.clone(), world.keys.clone(), ExternalOptions::default());
     let worker = external.register(T, None, 1).await.unwrap().id;

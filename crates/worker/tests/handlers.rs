@@ -72,7 +72,7 @@ async fn graces(world: &World, sleepers_before: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_cancelled_job_that_blocks_its_thread_is_given_up_and_its_worker_goes_on() {
+async fn a_cancelled_job_that_blocks_its_thread_is_abandoned_and_its_worker_continues() {
     let Blocked { world, worker, let_go } = blocked().await;
     world.cancel("bad").await;
     graces(&world, 1).await;
@@ -84,7 +84,7 @@ async fn a_cancelled_job_that_blocks_its_thread_is_given_up_and_its_worker_goes_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_shutdown_does_not_wait_for_a_job_that_blocks_its_thread_and_says_so_in_its_record() {
+async fn a_shutdown_does_not_wait_for_a_job_that_blocks_its_thread_and_records_why() {
     let Blocked { world, worker, let_go } = blocked().await;
     let leaving = tokio::spawn(worker.shutdown());
     // The shutdown's deadline and its next ping sleep as well.
@@ -113,7 +113,7 @@ async fn a_shutdown_does_not_wait_for_a_store_that_hangs() {
     tokio::time::timeout(PATIENCE, deadline).await.expect("the shutdown has no deadline");
     world.clock.advance(longest);
     tokio::time::timeout(PATIENCE, leaving).await.expect("the shutdown hangs").unwrap();
-    assert_eq!(world.workers().await.len(), 1, "others find it dead");
+    assert_eq!(world.workers().await.len(), 1, "its neighbours will find it dead");
 }
 
 /// Its `ended` panics the first time.

@@ -19,7 +19,7 @@ use turnwise_worker::{
 use crate::common::{PATIENCE, T, World, done, json};
 
 const NOW: Duration = Duration::ZERO;
-/// Longer than read experience is used.
+/// Longer than a read value is used.
 const LATER: Duration = Duration::from_secs(31);
 const UNKNOWN: &str = r#"{"node":{"exclusive":"unknown"}}"#;
 
@@ -132,7 +132,7 @@ impl Learning {
         filler.end();
         let first = self.next().await;
         let id = first.id.clone();
-        // Everything ends, whatever it waits for.
+        // All runs end, also those that wait for locks.
         first.lock.send(()).unwrap();
         first.end.send(()).unwrap();
         holder.end();
@@ -151,15 +151,15 @@ impl Learning {
         let job = jobs::get(&tx, keys, T, id).await.unwrap().unwrap();
         let Weight { predicted, likely, .. } =
             weigh(store, &tx, keys, &QueueRules::default(), &job, &[]).await.unwrap();
-        let told = likely
+        let likely = likely
             .iter()
             .map(|likely| (serde_json::to_string(&likely.set).unwrap(), likely.alike, likely.runs));
-        (predicted.total.to_f64(), told.collect())
+        (predicted.total.to_f64(), likely.collect())
     }
 }
 
 #[tokio::test]
-async fn after_some_runs_the_one_whose_node_is_free_goes_first() {
+async fn after_some_runs_a_job_whose_likely_node_is_free_starts_first() {
     let mut learning = Learning::new();
     let worker = learning.start(2).await;
     // Nothing is known: they start in the order of their adds.
@@ -167,7 +167,7 @@ async fn after_some_runs_the_one_whose_node_is_free_goes_first() {
     for instance in ["web1", "web2"] {
         learning.run(instance, 2).await;
     }
-    // Values that were read are used for a while.
+    // Read values are used for a while, so time passes first.
     learning.world.clock.advance(LATER);
     assert_eq!(learning.first_of("n1", [("c", "web1"), ("d", "web2")]).await, "d");
     assert_eq!(learning.first_of("n2", [("e", "web1"), ("f", "web2")]).await, "e");
@@ -177,7 +177,7 @@ async fn after_some_runs_the_one_whose_node_is_free_goes_first() {
 }
 
 #[tokio::test]
-async fn what_is_likely_keeps_nobody_from_starting() {
+async fn likely_locks_keep_no_job_from_starting() {
     let mut learning = Learning::new();
     let worker = learning.start(2).await;
     learning.run("web1", 3).await;
@@ -198,7 +198,7 @@ async fn what_is_likely_keeps_nobody_from_starting() {
 }
 
 #[tokio::test]
-async fn what_running_jobs_will_probably_lock_counts_until_they_have_locked() {
+async fn the_likely_locks_of_a_running_job_count_until_it_has_locked() {
     let mut learning = Learning::new();
     let worker = learning.start(1).await;
     for instance in ["web1", "web2"] {
@@ -227,7 +227,7 @@ async fn what_running_jobs_will_probably_lock_counts_until_they_have_locked() {
 }
 
 #[tokio::test]
-async fn a_changed_world_changes_the_guess() {
+async fn new_runs_change_the_prediction() {
     let mut learning = Learning::new();
     let worker = learning.start(1).await;
     learning.run("web1", 16).await;
@@ -251,7 +251,7 @@ async fn a_changed_world_changes_the_guess() {
 }
 
 #[tokio::test]
-async fn what_jobs_of_external_workers_lock_is_learnt_and_they_are_given_the_lighter_ones() {
+async fn runs_of_external_workers_are_learnt_and_they_receive_lighter_jobs_first() {
     let learning = Learning::new();
     let World { store, keys, clock, .. } = &learning.world;
     let external = External::new(store.clone(), keys.clone(), ExternalOptions::default());

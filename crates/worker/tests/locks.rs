@@ -158,7 +158,7 @@ async fn granted(asked: tokio::task::JoinHandle<Result<(), LockError>>) {
 }
 
 #[tokio::test]
-async fn two_that_lock_the_same_never_run_together_and_those_behind_start() {
+async fn two_jobs_with_the_same_lock_never_run_together_and_jobs_behind_them_start() {
     let mut locking = Locking::new();
     for (id, locks) in [
         ("a", r#"{"instance":{"exclusive":["x"]}}"#),
@@ -188,7 +188,7 @@ async fn two_that_lock_the_same_never_run_together_and_those_behind_start() {
 }
 
 #[tokio::test]
-async fn behind_a_window_full_of_blocked_jobs_others_start() {
+async fn jobs_behind_a_window_full_of_blocked_jobs_start() {
     let mut locking = Locking::new();
     locking.add("000", r#"{"instance":{"exclusive":["x"]}}"#).await;
     for n in 1..100 {
@@ -210,7 +210,7 @@ async fn behind_a_window_full_of_blocked_jobs_others_start() {
 }
 
 #[tokio::test]
-async fn one_that_is_aged_out_gets_through_a_stream_of_small_ones() {
+async fn an_aged_out_job_starts_despite_a_stream_of_small_jobs() {
     let mut locking = Locking::new();
     let aging = Aging { tick_us: 1_000_000, ticks: 3 };
     let rules = Rules { aging, ..Rules::default() };
@@ -219,7 +219,7 @@ async fn one_that_is_aged_out_gets_through_a_stream_of_small_ones() {
     locking.add("small", small).await;
     let mut last = locking.next().await;
     locking.add("big", r#"{"node":{"exclusive":["n"]}}"#).await;
-    // While it is young, they pass it.
+    // Until it is aged out, the small jobs overtake it.
     for n in 0..5 {
         locking.add(&format!("small {n}"), small).await;
         let next = locking.next().await;
@@ -242,7 +242,7 @@ async fn one_that_is_aged_out_gets_through_a_stream_of_small_ones() {
 }
 
 #[tokio::test]
-async fn one_that_has_reserved_gets_through_though_a_window_of_others_stands_before_it() {
+async fn a_job_with_a_reservation_starts_from_behind_a_full_window() {
     let mut locking = Locking::new();
     let aging = Aging { tick_us: 1_000_000, ticks: 3 };
     let rules = Rules { aging, ..Rules::default() };
@@ -252,7 +252,7 @@ async fn one_that_has_reserved_gets_through_though_a_window_of_others_stands_bef
     let last = locking.next().await;
     locking.add("big", r#"{"node":{"exclusive":["n"]}}"#).await;
     locking.reserves("big").await;
-    // More jobs than a pass compares at most. Each precedes it in the queue, and its reservation blocks each.
+    // More jobs than a pass compares at most. All of them precede the job in the queue, and its reservation blocks them.
     let locks: Requests = serde_json::from_str(small).unwrap();
     let World { store, keys, .. } = &locking.world;
     let late: Vec<NewJob> = (0..1_001)
@@ -282,7 +282,7 @@ async fn one_that_has_reserved_gets_through_though_a_window_of_others_stands_bef
 }
 
 #[tokio::test]
-async fn a_running_job_takes_locks_in_their_order_and_waits_first_come_first_served() {
+async fn running_jobs_take_locks_in_lock_order_and_wait_first_come_first_served() {
     let mut locking = Locking::new();
     let worker = locking.start(8, QueueRules::default()).await;
     for id in ["a", "b", "c"] {
@@ -307,7 +307,7 @@ async fn a_running_job_takes_locks_in_their_order_and_waits_first_come_first_ser
     granted(b_asked).await;
     locking.world.until_state("b", State::Running).await;
     assert_eq!(locking.world.get("c").await.unwrap().state(), State::Waiting);
-    // Against the lock order, the job gets what is free, and waits for nothing.
+    // Against the lock order, a job gets locks that are free, but does not wait for others.
     let refused = a.context.lock(i.clone()).await.unwrap_err();
     assert!(matches!(&refused, LockError::OutOfOrder { above, .. } if above.spot == n.spot), "{refused}");
     assert_eq!(
@@ -330,7 +330,7 @@ async fn a_running_job_takes_locks_in_their_order_and_waits_first_come_first_ser
 }
 
 #[tokio::test]
-async fn the_slot_of_one_that_waits_is_lent_and_no_more_slots_than_there_are() {
+async fn a_job_that_waits_lends_its_slot_and_no_more_slots_are_lent_than_exist() {
     let mut locking = Locking::new();
     let worker = locking.start(2, QueueRules::default()).await;
     let levels = [("instance", "i"), ("node", "n"), ("network", "w")];
@@ -438,7 +438,7 @@ async fn a_run_is_not_charged_for_the_time_in_which_it_lends_its_slot() {
 }
 
 #[tokio::test]
-async fn who_stops_waiting_leaves_no_row_however_it_stops() {
+async fn a_job_that_stops_waiting_leaves_no_row() {
     let mut locking = Locking::new();
     let worker = locking.start(4, QueueRules::default()).await;
     for id in ["a", "b", "c", "d"] {
@@ -474,7 +474,7 @@ async fn who_stops_waiting_leaves_no_row_however_it_stops() {
 }
 
 #[tokio::test]
-async fn the_locks_of_a_dead_worker_go_to_those_that_wait_for_them() {
+async fn waiting_jobs_get_the_locks_of_a_dead_worker() {
     let mut locking = Locking::new();
     let declared = r#"{"instance":{"exclusive":["i"]}}"#;
     locking.add("dead", declared).await;
@@ -507,7 +507,7 @@ async fn the_locks_of_a_dead_worker_go_to_those_that_wait_for_them() {
 }
 
 #[tokio::test]
-async fn a_lock_that_a_job_of_another_type_gives_back_wakes_those_that_wait_for_it() {
+async fn a_job_is_woken_when_a_job_of_another_type_releases_its_lock() {
     const OTHER: &str = "another type";
     let mut locking = Locking::new();
     let declared = r#"{"instance":{"exclusive":["i"]}}"#;
@@ -534,7 +534,7 @@ async fn a_lock_that_a_job_of_another_type_gives_back_wakes_those_that_wait_for_
 }
 
 #[tokio::test]
-async fn external_workers_are_given_jobs_with_their_locks_and_wait_for_others() {
+async fn external_workers_receive_jobs_with_their_locks_and_wait_for_further_locks() {
     let locking = Locking::new();
     let World { store, keys, .. } = &locking.world;
     let external = External::new(store.clone(), keys.clone(), ExternalOptions::default());
@@ -599,7 +599,7 @@ impl Ledger {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_500_jobs_on_three_workers_none_holds_what_another_one_does() {
+async fn no_two_of_500_jobs_on_three_workers_hold_conflicting_locks() {
     const JOBS: usize = 500;
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir);
@@ -658,7 +658,7 @@ async fn of_500_jobs_on_three_workers_none_holds_what_another_one_does() {
 }
 
 #[tokio::test]
-async fn jobs_that_can_start_pass_any_number_that_wait_for_a_lock() {
+async fn jobs_that_can_start_overtake_any_number_of_blocked_jobs() {
     let mut locking = Locking::new();
     let (store, keys) = (locking.world.store.clone(), locking.world.keys.clone());
     let add = |tenant: String, locks: &'static str| {
@@ -700,13 +700,13 @@ async fn jobs_that_can_start_pass_any_number_that_wait_for_a_lock() {
     worker.shutdown().await;
 }
 
-/// A stamp of another engine, from whose store this one was copied: higher than all that follow.
+/// Sets a stamp of another engine, as in a copied store: it is higher than all later stamps.
 async fn copied_stamp(locking: &Locking) {
     locking.world.run(async |tx, keys| Ok(tx.set(keys.lock_wake(), vec![0xff; 10].into())?)).await;
 }
 
 #[tokio::test]
-async fn in_a_copied_store_who_waits_for_a_lock_is_woken() {
+async fn in_a_copied_store_a_job_that_waits_for_a_lock_is_woken() {
     let mut locking = Locking::new();
     copied_stamp(&locking).await;
     let worker = locking.start(3, QueueRules::default()).await;
@@ -730,7 +730,7 @@ async fn in_a_copied_store_who_waits_for_a_lock_is_woken() {
 }
 
 #[tokio::test]
-async fn in_a_copied_store_who_waits_for_a_lock_does_not_ask_again_and_again() {
+async fn in_a_copied_store_a_job_that_waits_for_a_lock_does_not_repeat_its_request() {
     let mut locking = Locking::new();
     copied_stamp(&locking).await;
     let worker = locking.start(3, QueueRules::default()).await;

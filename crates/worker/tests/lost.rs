@@ -24,7 +24,7 @@ async fn lose_its_worker(world: &mut World, healthy: bool) {
         world.clock.wait_for_sleeper(Options::default().health_interval).await;
     }
     drop(dying);
-    run.word.closed().await;
+    run.instruction.closed().await;
     drop(world.start(0).await);
 }
 
@@ -49,7 +49,7 @@ async fn a_job_that_ends_its_workers_backs_off_and_fails_with_its_last_attempt()
 }
 
 #[tokio::test]
-async fn a_healthy_run_ends_the_streak_however_it_ends() {
+async fn a_healthy_run_resets_consecutive_crashes_however_it_ends() {
     for lost in [false, true] {
         let mut world = World::new();
         world.add("a").await;
@@ -88,7 +88,7 @@ async fn a_healthy_run_ends_the_streak_however_it_ends() {
 }
 
 #[tokio::test]
-async fn attempts_are_counted_whatever_their_end_but_not_when_they_are_stopped() {
+async fn every_end_of_a_run_counts_as_an_attempt_except_a_stop() {
     let mut world = World::new();
     world.add("a").await;
     let worker = world.start(1).await;

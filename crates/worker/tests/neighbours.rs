@@ -1,4 +1,4 @@
-//! Workers that monitor each other: several processes on one store, some of which die, stall or stop half-way.
+//! Workers that monitor each other: several processes on one store, some of which die, pause or stop during a removal.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const BACKOFF_TICKS: usize = 6;
 /// Ends a worker like a crash of its process.
 async fn kill(worker: Worker) {
     drop(worker);
-    // Its tasks, and with them their sleepers, are gone after a few turns of the runtime.
+    // The runtime drops its tasks, and with them their sleepers, after a few turns.
     for _ in 0..10 {
         tokio::task::yield_now().await;
     }
@@ -42,7 +42,7 @@ async fn until_gone(world: &World, worker: &str) {
             world.store.watch(key.clone(), Some(seen)).await.unwrap().await;
         }
     };
-    tokio::time::timeout(PATIENCE, gone).await.expect("nobody removes the worker");
+    tokio::time::timeout(PATIENCE, gone).await.expect("no neighbour removes the worker");
 }
 
 #[tokio::test]
@@ -57,12 +57,12 @@ async fn the_jobs_of_a_dead_worker_are_pending_again_within_two_timeouts_and_not
     world.tick(2).await;
     world.clock.wait_for_sleepers(Options::default().health_interval, 2).await;
     kill(dying).await;
-    // Not three: if the dying worker pinged before the live one's check, the third tick is a timeout after both.
+    // Two ticks, not three: if the worker pinged and was checked just before it died, a third tick completes its timeout.
     for _ in 0..2 {
         world.tick(1).await;
     }
     world.clock.wait_for_sleepers(Options::default().health_interval, 1).await;
-    assert_eq!(world.get("a").await.unwrap().state(), State::Running, "taken for dead before its timeout");
+    assert_eq!(world.get("a").await.unwrap().state(), State::Running, "removed before its timeout");
     for _ in 2..TWO_TIMEOUTS {
         world.tick(1).await;
     }
@@ -81,7 +81,7 @@ async fn the_jobs_of_a_dead_worker_are_pending_again_within_two_timeouts_and_not
 }
 
 #[tokio::test]
-async fn the_death_of_many_at_once_is_found_as_fast_as_the_death_of_one() {
+async fn many_deaths_at_once_are_found_as_fast_as_one() {
     let world = World::new();
     let living = world.start_beside(&world.store, 0).await;
     // Their ids come after the live worker's, and fill more than one window.
@@ -101,7 +101,7 @@ async fn the_death_of_many_at_once_is_found_as_fast_as_the_death_of_one() {
 }
 
 #[tokio::test]
-async fn a_removal_that_another_one_left_half_done_is_finished() {
+async fn a_removal_that_another_worker_began_is_completed() {
     let world = World::new();
     let living = world.start_beside(&world.store, 0).await;
     world.ghost("ghost", &["a", "b", "c"]).await;
@@ -120,7 +120,7 @@ async fn a_removal_that_another_one_left_half_done_is_finished() {
 }
 
 #[tokio::test]
-async fn workers_that_live_leave_each_other_alone() {
+async fn live_workers_do_not_remove_each_other() {
     let world = World::new();
     let mut workers = Vec::new();
     for _ in 0..4 {
@@ -138,7 +138,7 @@ async fn workers_that_live_leave_each_other_alone() {
 }
 
 #[tokio::test]
-async fn a_worker_that_was_paused_comes_back_under_a_new_id_and_changes_nothing_for_its_old_jobs() {
+async fn a_paused_worker_registers_under_a_new_id_and_does_not_change_its_old_jobs() {
     let mut world = World::new();
     let (store, faulty) = world.faulty();
     let paused = world.start_beside(&store, 1).await;
@@ -194,7 +194,7 @@ async fn a_worker_that_was_paused_comes_back_under_a_new_id_and_changes_nothing_
 }
 
 #[tokio::test]
-async fn external_workers_are_not_the_neighbours_business_and_shield_nobody() {
+async fn neighbours_ignore_external_workers_and_do_not_rely_on_them() {
     let world = World::new();
     let living = world.start_beside(&world.store, 0).await;
     let row = workers::Worker { external: true, ..workers::Worker::new("external", "n", 0, 9) };
@@ -209,7 +209,7 @@ async fn external_workers_are_not_the_neighbours_business_and_shield_nobody() {
 }
 
 #[tokio::test]
-async fn the_owner_of_an_exclusive_store_keeps_external_workers_and_no_others() {
+async fn the_owner_of_an_exclusive_store_removes_all_workers_except_external_ones() {
     let world = World::new();
     let external = |id| workers::Worker { external: true, ..workers::Worker::new(id, "n", 0, 9) };
     for id in ["external", "half removed"] {
@@ -244,7 +244,7 @@ async fn the_owner_of_an_exclusive_store_keeps_external_workers_and_no_others() 
 }
 
 #[tokio::test]
-async fn a_worker_lives_while_its_handlers_take_their_time_to_stop() {
+async fn a_worker_sends_heartbeats_while_its_handlers_stop_slowly() {
     let mut world = World::new();
     let grace = Duration::from_secs(60);
     let options = Options { max_jobs: 1, stop_grace: grace, ..Options::default() };
@@ -252,7 +252,7 @@ async fn a_worker_lives_while_its_handlers_take_their_time_to_stop() {
     world.add("a").await;
     let run = world.next_run().await;
     let (hangs, hanging) = tokio::sync::oneshot::channel();
-    assert!(run.word.send(crate::common::Word::Hang(hangs)).is_ok());
+    assert!(run.instruction.send(crate::common::Instruction::Hang(hangs)).is_ok());
     hanging.await.unwrap();
     let old = world.workers().await.remove(0);
     let health = async || {
@@ -274,7 +274,7 @@ async fn a_worker_lives_while_its_handlers_take_their_time_to_stop() {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_never_idle_pings_all_the_same() {
+async fn a_worker_that_is_never_idle_sends_heartbeats() {
     let world = World::new();
     let (store, keys) = (world.store.clone(), world.keys.clone());
     let ended = tokio::sync::watch::Sender::new(0);
@@ -320,7 +320,7 @@ impl JobHandler for Endless {
 }
 
 #[tokio::test]
-async fn a_health_interval_that_is_too_long_is_refused_with_what_would_be_right() {
+async fn a_health_interval_that_is_too_long_is_refused_with_the_correct_value() {
     let world = World::new();
     for (interval_s, timeout_s) in [(0, 15), (8, 15), (15, 15)] {
         let options = Options {

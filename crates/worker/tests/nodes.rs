@@ -35,7 +35,7 @@ async fn names(world: &World) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn nodes_are_listed_while_they_are_there() {
+async fn nodes_are_listed_while_they_are_members() {
     let world = World::new();
     let (a, b) = (joined(&world, "a").await, joined(&world, "b").await);
     let nodes = world.run(async |tx, keys| nodes::list(tx, keys).await).await;
@@ -67,7 +67,7 @@ async fn a_name_that_a_living_node_has_is_refused() {
 }
 
 #[tokio::test]
-async fn of_two_that_start_at_once_under_one_name_one_does() {
+async fn of_two_nodes_that_start_at_once_under_one_name_one_succeeds() {
     let world = World::new();
     let (first, second, ()) = tokio::join!(join(&world, "a"), join(&world, "a"), async {
         world.clock.wait_for_sleeper(WATCHES).await;
@@ -80,7 +80,7 @@ async fn of_two_that_start_at_once_under_one_name_one_does() {
 }
 
 #[tokio::test]
-async fn a_node_that_was_killed_gives_its_name_to_the_next() {
+async fn the_next_node_takes_the_name_of_a_killed_node() {
     let world = World::new();
     drop(joined(&world, "a").await);
     let killed = names(&world).await;
@@ -99,7 +99,7 @@ async fn a_node_that_was_killed_gives_its_name_to_the_next() {
 }
 
 #[tokio::test]
-async fn whoever_has_the_listener_of_another_one_does_not_wait_for_it() {
+async fn a_node_on_the_listener_of_an_older_node_does_not_wait_for_it() {
     let world = World::new();
     drop(join_at(&world, "a", Some("here")).await.unwrap());
     let killed = names(&world).await;
@@ -120,7 +120,7 @@ async fn whoever_has_the_listener_of_another_one_does_not_wait_for_it() {
 }
 
 #[tokio::test]
-async fn a_node_that_was_taken_for_dead_comes_back_under_its_name() {
+async fn a_removed_node_registers_again_under_its_name() {
     let world = World::new();
     let node = joined(&world, "a").await;
     let (_, old) = names(&world).await.remove(0);

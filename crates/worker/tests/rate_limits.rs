@@ -57,7 +57,7 @@ async fn check(store: &Store, keys: &Keyspace) {
 }
 
 #[tokio::test]
-async fn a_job_that_is_held_back_starts_when_one_of_its_bucket_ends_and_hides_nobody() {
+async fn a_limited_job_starts_when_a_job_of_its_bucket_ends_and_delays_no_other_job() {
     let mut world = World::new();
     for id in ["a", "b", "c", "d"] {
         add_in(&world, id, "rate-limit:2:net").await;
@@ -192,7 +192,7 @@ async fn a_filters_limit_counts_across_workers_and_can_be_changed() {
 }
 
 #[tokio::test]
-async fn the_places_of_a_worker_that_dies_are_given_back() {
+async fn a_dead_worker_frees_its_places_in_buckets() {
     let mut world = World::new();
     let dying = world.start_beside(&world.store, 1).await;
     add_in(&world, "a", "rate-limit:1:net").await;
@@ -226,7 +226,7 @@ async fn the_places_of_a_worker_that_dies_are_given_back() {
 
 /// A window with all cases: jobs that a filter pauses, limited jobs, jobs blocked by a lock, and jobs that can start.
 #[tokio::test]
-async fn among_jobs_that_lock_some_are_paused_and_some_held_back() {
+async fn among_jobs_that_lock_some_are_paused_and_some_are_limited() {
     let mut world = World::new();
     let stop = CancellationToken::new();
     let service = Filters { store: world.store.clone(), keys: world.keys.clone() };
@@ -283,7 +283,7 @@ async fn among_jobs_that_lock_some_are_paused_and_some_held_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_300_jobs_on_three_workers_no_more_of_a_bucket_run_than_may() {
+async fn no_more_of_300_jobs_on_three_workers_run_than_their_buckets_allow() {
     const JOBS: usize = 300;
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir);

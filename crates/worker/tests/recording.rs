@@ -45,7 +45,7 @@ async fn runs_that_end_together_share_transactions() {
 }
 
 #[tokio::test]
-async fn a_claim_that_is_lost_spoils_no_other_end() {
+async fn a_lost_claim_affects_no_other_end() {
     let mut world = World::new();
     let worker = world.start(3).await;
     for id in ["a", "b", "c"] {
@@ -90,7 +90,7 @@ struct Picky;
 #[async_trait]
 impl JobHandler for Picky {
     async fn run(&self, job: JobContext) -> Outcome {
-        // All end in the same turn of the scheduler.
+        // All runs end in the same turn of the runtime.
         Outcome::completed(&job.job.id)
     }
 
@@ -105,7 +105,7 @@ impl JobHandler for Picky {
 }
 
 #[tokio::test]
-async fn an_end_that_can_not_be_written_spoils_no_other() {
+async fn an_end_that_cannot_be_written_affects_no_other_end() {
     let world = World::new();
     for id in ["a", "bad", "c", "d"] {
         world.add(id).await;

@@ -9,7 +9,7 @@ use turnwise_policy::fair_share::Fairness;
 use turnwise_queue::{State, jobs, tenants, usage};
 use turnwise_worker::{FairRules, Options, Outcome, RotationRules};
 
-use crate::common::{PATIENCE, Run, T, Word, World, done};
+use crate::common::{Instruction, PATIENCE, Run, T, World, done};
 
 const INTERVAL: Duration = Duration::from_secs(60);
 
@@ -133,7 +133,7 @@ async fn every_job_has_its_turn() {
 }
 
 #[tokio::test]
-async fn tenants_run_as_their_shares_say() {
+async fn tenants_get_slots_by_their_shares() {
     let mut world = World::new();
     for (tenant, jobs) in [("a", 4), ("b", 20), ("c", 40)] {
         for n in 0..jobs {
@@ -162,7 +162,7 @@ async fn tenants_run_as_their_shares_say() {
 }
 
 #[tokio::test]
-async fn one_job_beside_many_starts_at_once_and_stays() {
+async fn the_only_job_of_a_tenant_starts_at_once_and_keeps_its_slot() {
     let mut world = World::new();
     for n in 0..50 {
         add(&world, "many", &format!("m{n:02}")).await;
@@ -186,7 +186,7 @@ async fn one_job_beside_many_starts_at_once_and_stays() {
 }
 
 #[tokio::test]
-async fn jobs_that_end_by_themselves_are_never_rotated() {
+async fn one_shot_jobs_are_never_preempted() {
     let mut world = World::new();
     world.add_for("a", "once", false).await;
     let worker = world.start_with(&world.store, options(1, rules(5, &[]))).await;
@@ -208,7 +208,7 @@ async fn jobs_that_end_by_themselves_are_never_rotated() {
 }
 
 #[tokio::test]
-async fn what_is_too_much_is_stopped_at_the_next_cycle_and_those_that_end_by_themselves_last() {
+async fn excess_jobs_are_stopped_at_the_next_cycle_and_one_shot_jobs_last() {
     let mut world = World::new();
     for n in 0..2 {
         world.add_for("a", &format!("once{n}"), false).await;
@@ -242,7 +242,7 @@ async fn what_is_too_much_is_stopped_at_the_next_cycle_and_those_that_end_by_the
 }
 
 #[tokio::test]
-async fn an_idle_job_gives_its_slot_back_after_its_turn_and_not_before() {
+async fn an_idle_job_is_preempted_after_its_turn_and_not_before() {
     let mut world = World::new();
     for id in ["a1", "a2", "a3"] {
         add(&world, "a", id).await;
@@ -250,10 +250,10 @@ async fn an_idle_job_gives_its_slot_back_after_its_turn_and_not_before() {
     let worker = world.start_with(&world.store, options(2, rules(5, &[]))).await;
     let mut running = Running::default();
     running.start(&mut world, 2).await;
-    let _ = running.0.remove("a2").unwrap().word.send(Word::Idle);
-    // The check comes when its turn is over: until then nothing happens.
+    let _ = running.0.remove("a2").unwrap().instruction.send(Instruction::Idle);
+    // The worker checks when the job's turn is over. Until then, it does nothing.
     let wait = world.clock.wait_for_sleepers(Duration::from_secs(10), 2);
-    tokio::time::timeout(PATIENCE, wait).await.expect("nobody waits for the end of its turn");
+    tokio::time::timeout(PATIENCE, wait).await.expect("the worker does not wait for the end of its turn");
     world.clock.advance(Duration::from_millis(9_999));
     world.clock.wait_for_sleeper(Duration::from_millis(1)).await;
     assert!(world.runs.try_recv().is_err());
@@ -265,7 +265,7 @@ async fn an_idle_job_gives_its_slot_back_after_its_turn_and_not_before() {
 }
 
 #[tokio::test]
-async fn an_idle_job_of_a_tenant_that_is_owed_more_keeps_its_slot() {
+async fn an_idle_job_of_a_tenant_with_a_deficit_keeps_its_slot() {
     let mut world = World::new();
     add(&world, "few", "f1").await;
     for n in 0..5 {
@@ -275,10 +275,10 @@ async fn an_idle_job_of_a_tenant_that_is_owed_more_keeps_its_slot() {
     let mut running = Running::default();
     running.start(&mut world, 4).await;
     assert_eq!(running.of(&world, "few").await, 1);
-    let _ = running.0.remove("f1").unwrap().word.send(Word::Idle);
+    let _ = running.0.remove("f1").unwrap().instruction.send(Instruction::Idle);
     for _ in 0..3 {
         let wait = world.clock.wait_for_sleepers(Duration::from_secs(10), 2);
-        tokio::time::timeout(PATIENCE, wait).await.expect("nobody waits for the end of its turn");
+        tokio::time::timeout(PATIENCE, wait).await.expect("the worker does not wait for the end of its turn");
         world.clock.advance(Duration::from_secs(10));
     }
     world.clock.wait_for_sleepers(Duration::from_secs(10), 2).await;
@@ -288,12 +288,12 @@ async fn an_idle_job_of_a_tenant_that_is_owed_more_keeps_its_slot() {
 }
 
 #[tokio::test]
-async fn two_workers_do_not_make_room_twice_for_the_same_job() {
+async fn two_workers_do_not_both_preempt_a_job_for_the_same_waiting_job() {
     let mut world = World::new();
     for n in 0..8 {
         add(&world, "a", &format!("a{n}")).await;
     }
-    // Far longer than all that happens before.
+    // Far longer than the steps of the test before the cycle.
     let interval = 60 * INTERVAL;
     let mut fair = rules(4, &[]);
     fair.rotation = fair.rotation.map(|rotation| RotationRules { interval, ..rotation });
@@ -303,7 +303,7 @@ async fn two_workers_do_not_make_room_twice_for_the_same_job() {
     running.start(&mut world, 4).await;
     let two = world.start_with(&world.store, beside(4)).await;
     running.start_of_all(&mut world, 4).await;
-    // All run. One more waits, and both workers have their cycles at about the same time: it belongs to one shard only.
+    // All jobs run, and one more waits. Both workers have their cycles at about the same time, but the job is in one shard.
     world.tick(2).await;
     add(&world, "a", "late").await;
     let wait = world.clock.wait_for_sleepers(interval / 2, 2);
@@ -317,9 +317,9 @@ async fn two_workers_do_not_make_room_twice_for_the_same_job() {
 }
 
 #[tokio::test]
-async fn two_workers_do_not_swing() {
+async fn two_workers_do_not_pass_jobs_back_and_forth() {
     let mut world = World::new();
-    // Far longer than all that happens between two cycles.
+    // Far longer than the steps of the test between two cycles.
     let interval = 60 * INTERVAL;
     let mut fair = rules(8, &[]);
     fair.rotation = fair.rotation.map(|rotation| RotationRules { interval, ..rotation });
@@ -337,7 +337,7 @@ async fn two_workers_do_not_swing() {
     for n in 0..16 {
         add(&world, "u", &format!("u{n:02}")).await;
     }
-    // From here on, whole half intervals: in each, one worker has its cycle, ten seconds after its beginning.
+    // From here on, time passes in half intervals. In each, one worker has its cycle, ten seconds after the beginning.
     let half_us = i64::try_from(interval.as_micros() / 2).unwrap();
     let now_us = turnwise_store::Runtime::now_us(&*world.clock);
     let until_us = half_us - (now_us + 10_000_000).rem_euclid(half_us);
@@ -364,7 +364,7 @@ async fn two_workers_do_not_swing() {
 }
 
 #[tokio::test]
-async fn a_stop_that_takes_its_time_is_not_followed_by_another_one() {
+async fn a_slow_stop_is_not_followed_by_another_one() {
     let mut world = World::new();
     add(&world, "a", "a1").await;
     let options = Options { stop_grace: INTERVAL * 3, ..options(2, rules(1, &[])) };
@@ -375,7 +375,7 @@ async fn a_stop_that_takes_its_time_is_not_followed_by_another_one() {
     running.start(&mut world, 1).await;
     add(&world, "a", "a3").await;
     let (hang, hangs) = tokio::sync::oneshot::channel();
-    let _ = running.0.remove("a1").unwrap().word.send(Word::Hang(hang));
+    let _ = running.0.remove("a1").unwrap().instruction.send(Instruction::Hang(hang));
     hangs.await.unwrap();
     // It was started first, so it is preempted.
     cycle(&world, 1).await;
@@ -387,7 +387,7 @@ async fn a_stop_that_takes_its_time_is_not_followed_by_another_one() {
 }
 
 #[tokio::test]
-async fn what_a_worker_has_charged_stays_when_it_dies() {
+async fn the_charges_of_a_dead_worker_stay() {
     let mut world = World::new();
     add(&world, "a", "a1").await;
     let options = Options { on_lost: OnLost::Requeue, ..options(1, rules(1, &[])) };
@@ -479,7 +479,7 @@ async fn schemes_can_change_while_jobs_run_and_wait() {
 }
 
 #[tokio::test]
-async fn by_keys_the_usage_of_a_tenant_holds_its_jobs_back() {
+async fn by_keys_the_usage_of_a_tenant_delays_its_jobs() {
     let mut world = World::new();
     for n in 0..20 {
         add(&world, "many", &format!("m{n:02}")).await;
@@ -515,7 +515,7 @@ async fn by_keys_the_usage_of_a_tenant_holds_its_jobs_back() {
 }
 
 #[tokio::test]
-async fn by_keys_whoever_comes_just_after_a_look_at_many_tenants_starts_at_once() {
+async fn by_keys_a_job_that_arrives_after_a_read_of_many_tenants_starts_at_once() {
     let mut world = World::new();
     let by_keys = FairRules { fairness: Fairness::Rfc, ..rules(1, &[]) };
     let worker = world.start_with(&world.store, options(200, by_keys)).await;
@@ -529,7 +529,7 @@ async fn by_keys_whoever_comes_just_after_a_look_at_many_tenants_starts_at_once(
 }
 
 #[tokio::test]
-async fn a_job_whose_backoff_is_over_has_its_turn_where_all_slots_are_taken() {
+async fn a_job_whose_backoff_is_over_gets_a_turn_although_all_slots_are_in_use() {
     for fairness in [Fairness::VirtualTime, Fairness::Rfc] {
         let mut world = World::new();
         add(&world, "a", "crashed").await;
@@ -580,7 +580,7 @@ async fn time_passes(world: &mut World, running: &mut Running, time: Duration) {
 }
 
 #[tokio::test]
-async fn workers_that_are_restarted_one_by_one_end_with_equal_parts() {
+async fn workers_that_are_restarted_one_by_one_end_with_equal_loads() {
     let mut world = World::new();
     let options = Options { max_jobs: 6, fair: rules(2, &[]), ..Options::default() };
     let mut running = Running::default();

@@ -34,13 +34,13 @@ async fn exists(world: &World, job_type: &str, worker: &str) -> bool {
 }
 
 /// Waits for the end of the monitor's check that the latest tick began.
-async fn looked(world: &World) {
+async fn checked(world: &World) {
     let wait = world.clock.wait_for_sleeper(DEFAULT_HEALTH_INTERVAL);
     tokio::time::timeout(PATIENCE, wait).await.expect("the monitor does not go on");
 }
 
 #[tokio::test]
-async fn external_workers_of_all_types_that_fall_silent_are_removed_within_two_timeouts() {
+async fn external_workers_of_all_types_that_miss_their_heartbeats_are_removed_within_two_timeouts() {
     let world = World::new();
     let external = external(&world);
     let silent = external.register(T, None, 1).await.unwrap().id;
@@ -54,7 +54,7 @@ async fn external_workers_of_all_types_that_fall_silent_are_removed_within_two_t
     let _stop = monitor(&world);
     for tick in 0..12 {
         world.tick(1).await;
-        looked(&world).await;
+        checked(&world).await;
         external.ping(T, &lively).await.unwrap();
         // It gives each worker a full timeout from its first check on.
         let gone = tick >= 3;
@@ -68,14 +68,14 @@ async fn external_workers_of_all_types_that_fall_silent_are_removed_within_two_t
 }
 
 #[tokio::test]
-async fn a_server_that_has_just_started_gives_everyone_a_full_timeout() {
+async fn a_server_that_has_just_started_gives_each_worker_a_full_timeout() {
     let world = World::new();
     let external = external(&world);
     let worker = external.register(T, None, 1).await.unwrap().id;
     let first = monitor(&world);
     for _ in 0..3 {
         world.tick(1).await;
-        looked(&world).await;
+        checked(&world).await;
     }
     first.cancel();
     // The restart takes long, and the worker cannot ping meanwhile.
@@ -83,16 +83,16 @@ async fn a_server_that_has_just_started_gives_everyone_a_full_timeout() {
     let _second = monitor(&world);
     for _ in 0..3 {
         world.tick(1).await;
-        looked(&world).await;
+        checked(&world).await;
         assert!(exists(&world, T, &worker).await);
     }
     world.tick(1).await;
-    looked(&world).await;
+    checked(&world).await;
     assert!(!exists(&world, T, &worker).await);
 }
 
 #[tokio::test]
-async fn nobody_is_dead_while_nobody_can_ping() {
+async fn no_worker_is_removed_while_none_can_send_heartbeats() {
     let world = World::new();
     let external = external(&world);
     let worker = external.register(T, None, 1).await.unwrap().id;
@@ -107,17 +107,17 @@ async fn nobody_is_dead_while_nobody_can_ping() {
     let monitor = Monitor { store: store.clone(), keys, options, external: external.clone() };
     tokio::spawn(monitor.run(stop.clone()));
     for tick in 0..12 {
-        // Reads succeed all the time.
+        // Reads still succeed.
         faulty.fail(Fault::Lost, "mark");
         assert!(!commit().await);
         world.tick(1).await;
-        looked(&world).await;
+        checked(&world).await;
         assert!(exists(&world, T, &worker).await, "tick {tick}");
     }
     assert!(commit().await);
     for tick in 0..4 {
         world.tick(1).await;
-        looked(&world).await;
+        checked(&world).await;
         assert_eq!(exists(&world, T, &worker).await, tick < 3, "tick {tick}");
     }
     // An old failure without any later attempt proves nothing.
@@ -126,7 +126,7 @@ async fn nobody_is_dead_while_nobody_can_ping() {
     assert!(!commit().await);
     for _ in 0..5 {
         world.tick(1).await;
-        looked(&world).await;
+        checked(&world).await;
     }
     assert!(!exists(&world, T, &second).await);
     stop.cancel();
@@ -173,7 +173,7 @@ async fn a_worker_of_the_last_of_many_types_is_removed() {
     let stop = monitor(&world);
     for _ in 0..4 {
         world.tick(1).await;
-        looked(&world).await;
+        checked(&world).await;
     }
     assert!(!exists(&world, LAST, &silent).await);
     assert!(exists(&world, "type-00000", "patient").await);
@@ -183,7 +183,7 @@ async fn a_worker_of_the_last_of_many_types_is_removed() {
 }
 
 #[tokio::test]
-async fn an_external_worker_that_was_removed_half_way_is_removed_whole() {
+async fn a_removal_of_an_external_worker_that_was_interrupted_is_completed() {
     let world = World::new();
     let external = external(&world);
     let worker = external.register(T, None, 5).await.unwrap().id;
@@ -200,7 +200,7 @@ async fn an_external_worker_that_was_removed_half_way_is_removed_whole() {
     let _stop = monitor(&world);
     for _ in 0..4 {
         world.tick(1).await;
-        looked(&world).await;
+        checked(&world).await;
     }
     assert!(!exists(&world, T, &worker).await);
     for (id, state) in [("a", State::Pending), ("b", State::Crashing), ("c", State::Crashing)] {
@@ -297,7 +297,7 @@ async fn jobs_of_the_last_of_many_types_are_removed() {
 }
 
 #[tokio::test]
-async fn those_that_an_end_could_not_tell_are_told_by_a_server() {
+async fn a_server_releases_dependents_that_an_end_could_not_release() {
     let world = World::new();
     let stop = CancellationToken::new();
     let service = Dependencies { store: world.store.clone(), keys: world.keys.clone() };
@@ -309,9 +309,9 @@ async fn those_that_an_end_could_not_tell_are_told_by_a_server() {
     let row = keys.job(T, "b");
     let tx = store.begin().await.unwrap();
     let seen = tx.get(&row).await.unwrap();
-    let told = store.watch(row, seen).await.unwrap();
+    let released = store.watch(row, seen).await.unwrap();
     world.run(async |tx, keys| jobs::remove(tx, keys, T, "a").await).await;
-    tokio::time::timeout(PATIENCE, told).await.expect("nobody tells it");
+    tokio::time::timeout(PATIENCE, released).await.expect("the dependent is not released");
     let job = world.get("b").await.unwrap();
     assert_eq!((job.state(), job.reason().unwrap().contains("was removed")), (State::Cancelled, true));
     stop.cancel();

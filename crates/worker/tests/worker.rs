@@ -6,7 +6,7 @@ use std::time::Duration;
 use turnwise_queue::{Context, EventKind, State, jobs, workers};
 use turnwise_worker::{Options, Outcome};
 
-use crate::common::{PATIENCE, T, Word, World, done};
+use crate::common::{Instruction, PATIENCE, T, World, done};
 
 #[tokio::test]
 async fn a_job_added_later_is_started_at_once_and_completes() {
@@ -97,7 +97,7 @@ async fn a_panic_is_a_crash_with_its_message_as_the_reason() {
     let mut world = World::new();
     let worker = world.start(1).await;
     world.add("a").await;
-    let _ = world.next_run().await.word.send(Word::Panic);
+    let _ = world.next_run().await.instruction.send(Instruction::Panic);
     let job = world.until_state("a", State::Crashing).await;
     assert_eq!(job.reason(), Some("the handler panicked: the roof is on fire"));
     worker.shutdown().await;
@@ -143,7 +143,7 @@ async fn a_handler_that_does_not_stop_is_aborted_after_its_grace_period() {
     world.add("a").await;
     let run = world.next_run().await;
     let (hangs, hanging) = tokio::sync::oneshot::channel();
-    assert!(run.word.send(Word::Hang(hangs)).is_ok());
+    assert!(run.instruction.send(Instruction::Hang(hangs)).is_ok());
     hanging.await.unwrap();
     world.cancel("a").await;
     let grace = Options::default().stop_grace;
@@ -191,7 +191,7 @@ async fn the_jobs_of_a_worker_that_died_run_again_under_a_new_one() {
     let mut first = world.next_run().await;
     let old = world.workers().await;
     drop(worker);
-    first.word.closed().await;
+    first.instruction.closed().await;
     let worker = world.start(10).await;
     world.clock.wait_for_sleeper(Duration::from_secs(30)).await;
     world.clock.advance(Duration::from_secs(30));
@@ -223,7 +223,7 @@ async fn a_worker_that_was_removed_stops_its_jobs_and_starts_over_under_a_new_id
     world.clock.advance(Options::default().health_interval);
     let second = world.next_run().await;
     assert_eq!(second.id, "a");
-    assert!(first.word.is_closed(), "the old run still goes on");
+    assert!(first.instruction.is_closed(), "the old run still goes on");
     let new = world.workers().await;
     assert!(new.len() == 1 && new[0] != old);
     second.end(done());
@@ -237,7 +237,7 @@ async fn reports_are_written_while_the_job_runs_and_kept_when_it_stops() {
     let worker = world.start(1).await;
     world.add("a").await;
     let run = world.next_run().await;
-    assert!(run.word.send(Word::Report(7)).is_ok());
+    assert!(run.instruction.send(Instruction::Report(7)).is_ok());
     let reported = async {
         loop {
             let tx = world.store.begin().await.unwrap();

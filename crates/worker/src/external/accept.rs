@@ -1,4 +1,4 @@
-//! Gives jobs to external workers.
+//! Requests of external workers for jobs.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -22,15 +22,15 @@ const REDELIVER_BATCH: usize = 10;
 const MAX_LOCKING: usize = 10_000;
 
 impl External {
-    /// Jobs for the worker. First the jobs that it holds under claims with numbers above `received`, the highest number
-    /// that it has ever received: a lost response is sent again. Otherwise up to `limit` new jobs, but never more than
-    /// it has free slots. Waits up to `wait` for jobs; the list may be empty.
+    /// Jobs for the worker. `received` is the highest claim number that it has ever received. If it holds jobs under
+    /// higher numbers, a response was lost, and these jobs are returned again. Otherwise, this claims up to `limit` new
+    /// jobs, but never more than the worker has free slots. Waits up to `wait` for jobs; the list may be empty.
     ///
     /// The waiting workers of a type form a line, and only the first of them watches the store: a job that arrives
     /// wakes one worker.
     ///
     /// `leave` ends the wait, but no running transaction. Cancel it and await the result instead of dropping this
-    /// future. After that, a caller with a new request for the same worker knows that no claim is outstanding.
+    /// future. Then no claim of this request is outstanding when the next request for the same worker begins.
     ///
     /// # Errors
     /// `Halt` if it is not a member (any more).
@@ -47,7 +47,7 @@ impl External {
         let mut deadline = pin!(runtime.sleep(wait));
         let mut first: Option<First> = None;
         let mut claimer = Claimer::new(self.store.clone(), self.keys.clone(), job_type);
-        // The time is over, and this pass is the last.
+        // Whether the time is over, so that this pass is the last.
         let mut last = false;
         loop {
             let job_released = self.passes.job_released();
@@ -71,7 +71,7 @@ impl External {
                 // A worker without a free slot must not block the line.
                 drop(first.take());
             }
-            // A claim of another request for the same worker, whose response may be lost.
+            // Fires at a claim of another request for the same worker, whose response may be lost.
             let claimed_elsewhere =
                 self.store.watch(self.keys.claim_number(job_type, worker), numbered).await?;
             let Some(pass) = pass else {
@@ -91,7 +91,7 @@ impl External {
                     () = claimed_elsewhere => {}
                     () = &mut deadline => return Ok(Vec::new()),
                 }
-                // While it was in the line, new jobs were for the workers before it. It now needs a new pass.
+                // Jobs that arrived while it was in the line woke only the workers before it. So it makes a new pass.
                 continue;
             }
             claimer.wait_after(&pass, shard.pause(runtime.random())).await?;
@@ -101,8 +101,8 @@ impl External {
                 () = claimer.woken(true) => {}
                 () = claimed_elsewhere => {}
                 () = job_released, if pass.all_in_other_passes => {}
-                // A request does not end empty while there are jobs: a caller that does not wait would only get its
-                // shard.
+                // If there are skipped jobs, the last pass may claim them. Otherwise, requests with a short wait would
+                // only get jobs of this node's shard.
                 () = &mut deadline => match pass.skipped.is_empty() {
                     false => {
                         claimer.may_claim(pass.skipped);
@@ -128,7 +128,7 @@ impl External {
         let ExternalOptions { max_history, backoff, on_lost, .. } = options;
         let timeouts = options.timeouts.get(job_type).copied().unwrap_or_default();
         let (queue, terms) = (&*options.queue, Terms { backoff, on_lost, timeouts });
-        // Held until the commit: after it, every pass sees that the jobs are no longer pending.
+        // Dropped after the commit: from then on, every pass reads that the jobs are no longer pending.
         let pass_jobs = &self.passes.begin_pass();
         let account = self.account(job_type);
         account.maintain(store, keys, job_type).await;
@@ -147,8 +147,8 @@ impl External {
                     }
                     false => Vec::new(),
                 };
-                // A claim still in flight changes this key when it is committed: one of an attempt with unknown
-                // outcome, or of a request to another server, whose response may be lost.
+                // A claim that is still in flight changes this key when it is committed. It may be a claim of an
+                // attempt with unknown outcome, or of a request to another server, whose response may be lost.
                 let numbered = tx.get(&keys.claim_number(job_type, worker)).await?;
                 if !again.is_empty() {
                     let mut jobs = Vec::with_capacity(again.len());
@@ -197,7 +197,7 @@ impl External {
             .await;
         let delivery = delivery.map(|(delivery, held)| {
             if let Some(held) = held {
-                // Drops the runs whose ends another server has recorded.
+                // Removes the runs whose ends another server has recorded.
                 account.compare(worker, &known, &held);
             }
             delivery
@@ -221,9 +221,13 @@ impl External {
 }
 
 /// The result of one attempt to find jobs.
+/// `numbered` is the value of the row with the worker's latest claim number.
 enum Delivery {
+    /// New jobs with the pass that claimed them, or jobs that are delivered again.
     Jobs { jobs: Vec<Accepted>, pass: Option<Pass> },
+    /// The pass has claimed no job.
     Nothing { pass: Pass, numbered: Option<Bytes> },
+    /// The worker has no free slot.
     NoSlot { numbered: Option<Bytes> },
 }
 

@@ -10,7 +10,7 @@ use super::External;
 use crate::membership::duration_us;
 
 impl External {
-    /// The part of the head of the queue that is this node's now.
+    /// This node's current part of the head of the queue.
     pub(super) async fn shard(&self, job_type: &str) -> Result<Shard> {
         let now_us = self.store.runtime().now_us();
         let me = workers::node_contender(&self.options.get().node);
@@ -21,7 +21,7 @@ impl External {
         let tx = self.store.begin().await?;
         let mut names = workers::contenders(&tx, &self.keys, job_type, MAX_CONTENDERS).await?;
         if let Err(place) = names.binary_search(&me) {
-            // Its workers have registered at another node, or there are too many to see this node's.
+            // The workers have registered at another node, or there are too many contenders to read this node's entry.
             names.insert(place, me.clone());
         }
         let all = (names.len() < MAX_CONTENDERS).then(|| names.iter().cloned().collect());

@@ -5,16 +5,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::OwnedMutexGuard;
 
-/// One line of waiting workers per job type.
+/// The lines of waiting workers, one per job type.
 #[derive(Default)]
 pub(super) struct Lines {
-    /// Only lines that are not empty.
+    /// The lines that are not empty.
     by_type: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 /// The head of a line. Dropping it admits the next worker.
 pub(super) struct First {
-    // The order matters: the position checks whether any other worker still holds the line.
+    // The order of the fields matters: when the position is dropped, it checks whether another worker uses the line.
     _first: OwnedMutexGuard<()>,
     _position: Position,
 }
@@ -26,7 +26,7 @@ struct Position {
 }
 
 impl Lines {
-    /// Returns once every worker that came before has left.
+    /// Returns once every worker that joined the line earlier has left.
     pub async fn join(self: &Arc<Self>, job_type: &str) -> First {
         let line = self.lock().entry(job_type.to_owned()).or_default().clone();
         let position = Position { lines: self.clone(), job_type: job_type.to_owned() };

@@ -1,9 +1,9 @@
 //! External workers, in any language: what a server does for them.
 //!
-//! They have no access to the store, so a server acts for them. All state that matters is in rows: the membership, the
-//! claims, even the number of a worker's next claim. So a server may restart, or another one may take over, and the
-//! worker continues. After a lost response, [`External::accept`] delivers the jobs again, and [`External::end`] is
-//! idempotent.
+//! External workers have no access to the store, so a server acts for them. Everything that must survive is in rows:
+//! the membership, the claims, even the number of a worker's next claim. So a server may restart, or another one may
+//! take over, and the worker continues. After a lost response, [`External::accept`] delivers the jobs again, and
+//! [`External::end`] is idempotent.
 
 mod accept;
 mod contenders;
@@ -38,6 +38,7 @@ use line::Lines;
 pub const MAX_EXTERNAL_SLOTS: usize = 1_000;
 /// The maximum number of jobs in one response.
 pub const MAX_ACCEPTED: usize = 50;
+
 /// Settings for external workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExternalOptions {
@@ -87,7 +88,7 @@ pub struct External {
     passes: Arc<ConcurrentPasses>,
     contenders: Arc<Contenders>,
     accounts: Arc<Accounts>,
-    /// What is known of runs that have a timeout.
+    /// The observations of runs that have a timeout.
     pub(crate) run_observations: Arc<RunObservations>,
     /// Wakes jobs that wait for locks.
     pub(crate) lock_wake: Arc<LockWake>,
@@ -167,8 +168,8 @@ impl External {
         let options = &options;
         self.store
             .transact(|tx| async move {
-                // Each attempt uses a new id: an earlier attempt with an unknown outcome may have registered a worker
-                // that has since been removed for missing its heartbeats.
+                // Each attempt uses a new id. An earlier attempt with an unknown outcome may have registered a worker
+                // that has since been removed.
                 let (id, started_us) = new_id(&self.store);
                 let worker = workers::Worker {
                     name: name.map(str::to_owned),
@@ -261,8 +262,8 @@ impl External {
             .store
             .transact(|tx| async move {
                 attempts.fetch_add(1, Relaxed);
-                // If another server gave the job, or this one before a restart, only the record holds what the charge
-                // needs.
+                // If another server claimed the job, or this one before a restart, only the record has the tenant and
+                // the start time.
                 let unknown = match status {
                     RunStatus::Running | RunStatus::EndTried => None,
                     RunStatus::Unknown => jobs::get(&tx, keys, job_type, id).await?,
@@ -284,7 +285,7 @@ impl External {
             Ok(ended) => ended,
             Err(error) => {
                 match error {
-                    // Its record is gone, and this server has recorded the end.
+                    // The job's record is gone: the earlier attempt of this server has recorded the end.
                     Error::Halt if status == RunStatus::EndTried => {
                         account.ended(worker, number, by_itself);
                     }
@@ -308,7 +309,7 @@ impl External {
                 job.map(|job| *job)
             }
             Ended::AlreadyRecorded(job) => {
-                // Recorded by an earlier attempt with unknown outcome, or else by another server, which charges it.
+                // An earlier attempt with unknown outcome has recorded it, or another server, which charges it.
                 match status == RunStatus::EndTried || attempts.load(Relaxed) > 1 {
                     true => drop(account.ended(worker, number, by_itself)),
                     false => account.ended_elsewhere(worker, number),
@@ -342,7 +343,7 @@ impl External {
         }
     }
 
-    /// Maintains the accounts of the known runs, even if no worker requests jobs any more.
+    /// Maintains the accounts of the known runs, also of types whose workers request no jobs at present.
     pub(crate) async fn maintain(&self) {
         for job_type in self.accounts.types() {
             self.account(&job_type).maintain(&self.store, &self.keys, &job_type).await;

@@ -17,21 +17,21 @@ use super::FairShare;
 
 /// The number of queues that are read at the same time.
 pub(super) const CONCURRENT_READS: usize = 64;
-/// How often a front is assembled again, because a queue was shorter than expected.
+/// The maximum number of rounds of reads, each of which follows because queues were shorter than expected.
 const ROUNDS: usize = 4;
 
-/// The first waiting jobs.
+/// The head of the queue, as one pass has read it.
 #[derive(Debug, Default)]
 pub(crate) struct Front {
     /// The jobs in the order in which they start, each with the index of its tenant.
     pub jobs: Vec<(Pending, usize)>,
     /// The tenants whose queues were read.
     pub tenants: Vec<TenantQueue>,
-    /// There may be more behind them.
+    /// Whether there may be more jobs behind them.
     pub beyond: bool,
-    /// A repeated read may immediately find more.
+    /// Whether a repeated read may immediately find more jobs.
     pub again: bool,
-    /// Jobs whose stored sort key is wrong, with the correct one; `None` for no key.
+    /// Jobs whose stored sort key is wrong, each with the correct key; `None` removes the key.
     pub to_sort: Vec<(String, Option<f64>)>,
 }
 
@@ -42,9 +42,9 @@ impl Front {
         first.map(|(_, tenant)| self.tenants[*tenant].tenant.clone())
     }
 
-    /// Replaces each job's class by the class's rank among those that its tenant has here: 0 for the first. In a window
-    /// that is ordered by classes first, no tenant then gets ahead of other tenants by its class numbers. A tenant with
-    /// only one class has the first rank.
+    /// Replaces each job's class by its rank among the classes of the same tenant's jobs here: 0 for the lowest class.
+    /// A window is ordered by classes first. With ranks, no tenant gets ahead of other tenants by its class numbers. If
+    /// a tenant's jobs all have one class, their rank is 0.
     pub fn rank_classes(&mut self) {
         let mut classes: BTreeMap<usize, BTreeSet<i8>> = BTreeMap::new();
         for (job, tenant) in &self.jobs {
@@ -57,13 +57,13 @@ impl Front {
     }
 }
 
-/// What was read of a tenant's queue.
+/// The part of a tenant's queue that was read.
 #[derive(Debug)]
 pub(crate) struct TenantQueue {
     pub tenant: Arc<str>,
     /// The number of jobs that were read.
     pub jobs: usize,
-    /// There are no others.
+    /// Whether these are all jobs of the queue.
     pub is_all: bool,
 }
 
@@ -74,8 +74,8 @@ struct Head {
 }
 
 impl FairShare {
-    /// The first `depth` waiting jobs; `also` are tenants with jobs that this transaction made pending. Sort keys are
-    /// corrected only for jobs that are `mine`. Call [`FairShare::refresh_waiting`] first.
+    /// The first `depth` waiting jobs; `also` are tenants with jobs that this transaction made pending. Only for jobs
+    /// that are `mine`, stored sort keys are corrected. Call [`FairShare::refresh_waiting`] first.
     pub async fn front(
         &self,
         tx: &Transaction,
@@ -88,11 +88,11 @@ impl FairShare {
         self.read_in_order(tx, wake, depth, &mine, false).await
     }
 
-    /// Like [`FairShare::front`], for a worker whose first jobs cannot start. Reads some jobs of each tenant, if there
-    /// is no time to find out how many the first ones have. No tenant is thus hidden by those before it.
+    /// Like [`FairShare::front`], for a worker whose first jobs cannot start. If the queues of the first tenants are
+    /// still not known after [`ROUNDS`], this also reads some jobs of every other tenant. So no tenant is hidden by the
+    /// tenants before it.
     ///
-    /// The transaction may have removed jobs from their queues, and may fail. So a tenant whose queue is empty is still
-    /// taken for one that waits.
+    /// The transaction may have removed jobs from queues, and may fail. So this does not record that a queue is empty.
     pub async fn wide_front(
         &self,
         tx: &Transaction,
@@ -165,8 +165,8 @@ impl FairShare {
         }
     }
 
-    /// The jobs that `shard` may claim: the first `depth` that wait, and the given number for each of the tenants
-    /// `also`. Call [`FairShare::refresh_waiting`] first.
+    /// The waiting jobs of `shard`: the first `depth`, and the given number of jobs of each tenant in `also`. Call
+    /// [`FairShare::refresh_waiting`] first.
     pub async fn heads(
         &self,
         tx: &Transaction,
@@ -199,7 +199,7 @@ impl FairShare {
         Ok(heads)
     }
 
-    /// These jobs in the order in which they start, as a front behind which there may be more.
+    /// Puts the given jobs into the order in which they start, as a head of the queue behind which there may be more.
     pub fn front_of(&self, found: Vec<(String, Pending)>) -> Front {
         let now_us = self.now_us();
         let state = self.state();
@@ -233,7 +233,7 @@ impl FairShare {
         state.waiting.in_order().take(depth).map(candidate).unzip()
     }
 
-    /// Reads the heads of queues, each with one more job, to see whether there are more.
+    /// Reads the heads of queues. It reads one job more than wanted of each, to find out whether there are more.
     async fn read(&self, tx: &Transaction, unread: Vec<(Arc<str>, usize)>) -> Result<Vec<(Arc<str>, Head)>> {
         let (keys, job_type) = (&self.inner.keys, &self.inner.job_type);
         let read = |(tenant, wanted): (Arc<str>, usize)| async move {
@@ -254,8 +254,8 @@ impl FairShare {
         wake: Option<&Bytes>,
     ) -> Front {
         let mut queues = Vec::new();
-        // The worker's own jobs have their own order: the jobs before them belong to other shards. The choice of the
-        // next tenant does not depend on which of its jobs those are.
+        // The jobs of this worker's shard come first, and are ordered without the jobs of other shards. So the order of
+        // tenants does not depend on which of their jobs are in this shard.
         let (mut own, mut others) = (Vec::with_capacity(tenants.len()), Vec::with_capacity(tenants.len()));
         let mut beyond = false;
         for (tenant, wanted) in tenants.into_iter().zip(wanted) {
@@ -272,14 +272,14 @@ impl FairShare {
         jobs.extend(in_order(&candidates, others));
         let mut state = self.state();
         beyond |= state.waiting.len() > queues.len();
-        // Tenants that have arrived since the last read are not among them.
+        // Tenants whose jobs have arrived since the last read of the waiting tenants are missing here.
         let again = !beyond && state.waiting.must_be_read_again(wake);
         Front { jobs, tenants: queues, beyond: beyond || again, again, to_sort: Vec::new() }
     }
 }
 
-/// Jobs in the order of their keys, each with its tenant. Keys decide which places a tenant gets, classes which of its
-/// jobs take them.
+/// Jobs in the order of their keys, each with its tenant. The keys decide which positions a tenant gets; the classes
+/// decide which of its jobs take these positions.
 pub(super) fn ordered_by_key(mut jobs: Vec<(Pending, usize)>) -> Vec<(Pending, usize)> {
     jobs.sort_by(|(one, _), (other, _)| by_key(one, other));
     in_classes(jobs, |(job, tenant)| (*tenant, job.class.into()))

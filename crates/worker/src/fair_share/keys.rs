@@ -1,13 +1,13 @@
 //! Sort keys: the order of jobs under CouchDB's fair-share scheduling (RFC 017), for types whose jobs rotate by it.
 //!
-//! *Model.* A client that adds a job knows nothing of schemes: the job waits by its time. A worker that uses keys gives
-//! each job at the head of a queue a key: the key of its last run, or that of a new job. The key stays the same while
-//! the job waits. A worker that uses virtual time removes the keys again. The scheme can thus change while jobs wait,
-//! in both directions.
+//! *Model.* An added job has no key, and is sorted by the time since when it waits. A worker that uses keys gives a key
+//! to each job at the head of a queue. It is the key of the job's last run, or that of a new job. The key stays the same
+//! while the job waits. A worker that uses virtual time removes the keys again. So an operator can change the scheme
+//! while jobs wait, in both directions.
 //!
 //! *What is not exact.* A job that no worker has read yet has no key. Its later key counts from the time since when it
 //! waits, but with its tenant's usage at the time of that read. A tenant's jobs are counted once per interval, up to
-//! [`MOST_COUNTED`]. If there are very many to count, tenants whose turn has not come use older numbers.
+//! [`MOST_COUNTED`]. If there are very many jobs to count, some tenants use older counts until a later pass.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ use crate::fairness::{boost_of, usage_of};
 
 /// The maximum number of a tenant's pending jobs that are counted.
 pub(crate) const MOST_COUNTED: usize = 10_000;
-/// After this many counted jobs, further tenants are counted by later passes: counting is part of a pass, which must
-/// not read everything that waits.
+/// After this many counted jobs, a pass leaves the remaining tenants to later passes: a pass must not read all waiting
+/// jobs.
 const COUNTED_AT_ONCE: u64 = 20_000;
-/// The number of tenants that are counted concurrently: up to this many times [`MOST_COUNTED`] may be read beyond
-/// [`COUNTED_AT_ONCE`].
+/// The number of tenants whose jobs are counted concurrently. Up to this many times [`MOST_COUNTED`] jobs may be read
+/// beyond [`COUNTED_AT_ONCE`].
 const CONCURRENT_COUNTS: usize = 8;
 /// The maximum number of jobs whose sort keys one transaction rewrites.
 pub(crate) const SORT_BATCH: usize = 100;
@@ -41,10 +41,10 @@ const MAX_TENANTS: usize = 1_000;
 const LEAST_SEEN: usize = 8;
 /// The maximum number of missed charges that a running job's key gets in one step.
 const MAX_CHARGES: i64 = 1_000;
-/// The number of cycles after a change of schemes in which queues are searched for jobs sorted by the other scheme:
-/// nodes do not change at the same moment.
+/// The number of cycles after a change of schemes in which a worker searches queues for jobs that the other scheme has
+/// sorted. It is more than one, because nodes do not change schemes at the same moment.
 const SEARCH_CYCLES: u32 = 3;
-/// The maximum number of consecutive transactions that remove keys, before anything else is written.
+/// The maximum number of consecutive transactions that remove keys, before other rows are written.
 const REMOVE_BATCHES: usize = 100;
 
 /// The state that keys need.
@@ -57,7 +57,7 @@ pub(super) struct Keys {
     pub to_search: Vec<Arc<str>>,
     /// The remaining cycles in which such jobs are searched.
     search_cycles: u32,
-    /// The position of the next one among the tenants that take turns.
+    /// Among the tenants that take turns, the position of the next one.
     seen: usize,
 }
 
@@ -75,14 +75,15 @@ impl Keys {
         self.pending.remove(tenant);
     }
 
-    /// From now on, jobs are ordered by the other scheme.
+    /// Notes that from now on, the other scheme orders the jobs.
     pub fn schemes_changed(&mut self) {
         self.search_cycles = SEARCH_CYCLES;
     }
 }
 
 impl FairShare {
-    /// Makes sure that all workers that use keys count from the same moment, if this one does.
+    /// If this worker uses keys, reads the increase of all keys, or writes it for the other workers. All workers must
+    /// compute it from the same time and rules.
     pub async fn agree(&self) -> Result<()> {
         let now_us = self.now_us();
         let rules = {
@@ -198,7 +199,7 @@ impl FairShare {
             let is_all = jobs.len() < most;
             let keyed = jobs.iter().filter(|job| job.key.is_some()).count();
             if !is_all {
-                // Jobs with keys are stored behind them, wherever they belong.
+                // In the store, jobs with keys come behind all jobs without keys, whatever their order is.
                 jobs.extend(tenants::keyed(tx, keys, job_type, &tenant, most).await?.into_iter().skip(keyed));
             }
             Ok::<_, Error>((tenant, jobs, is_all))
@@ -238,8 +239,8 @@ impl FairShare {
         let (keys, job_type) = (&self.inner.keys, &self.inner.job_type);
         let unkeyed = front.jobs.iter().filter(|(job, _)| job.key.is_none() && mine(&job.id));
         let ids: Vec<String> = unkeyed.map(|(job, _)| job.id.clone()).take(SORT_BATCH).collect();
-        // Snapshot reads, without conflicts: several fronts hold more rows than a transaction can check. A job that is
-        // sorted or claimed is read again.
+        // Snapshot reads, without conflicts: several heads of queues have more rows than a transaction can check. A job
+        // that is then sorted or claimed is read again.
         let read = |id: String| async move {
             let job = jobs::peek(tx, keys, job_type, &id).await?;
             Ok::<_, Error>((id, job.and_then(|job| job.priority)))
@@ -275,7 +276,7 @@ impl FairShare {
 }
 
 impl Inner {
-    /// Sorts jobs with keys by time again, for the tenants that have to be searched.
+    /// Removes the keys of jobs in the queues that have to be searched, so that these jobs are sorted by time again.
     pub(super) async fn remove_keys(&self) -> Result<()> {
         for _ in 0..REMOVE_BATCHES {
             let tenant = {
@@ -323,7 +324,7 @@ impl State {
         self.rules.rotation.is_some() && self.rules.fairness == Fairness::Rfc
     }
 
-    /// The number of waiting tenants, and those that the next pass reads.
+    /// The number of waiting tenants, and the tenants whose queues the next pass reads.
     pub(super) fn some_of_all(&mut self) -> (usize, Vec<Arc<str>>) {
         let all = self.waiting.len();
         let first = if all > MAX_TENANTS { MAX_TENANTS / 2 } else { all };
@@ -365,7 +366,7 @@ impl State {
         rfc::increment(self.usage_us(tenant, now_us), self.jobs(tenant), self.rules.shares.of(tenant))
     }
 
-    /// A job's sort key: the one after its last run, or as if it had run for one interval when it was added.
+    /// A job's sort key: the key after its last run, or the key as if it had run for one interval when it was added.
     pub(super) fn key(&self, tenant: &str, priority: Option<f64>, since_us: i64, now_us: i64) -> rfc::Key {
         match priority {
             Some(priority) => rfc::Key::stored(priority),

@@ -1,13 +1,13 @@
 //! The fair share of one job type, as one charger knows it: a worker of this process, or this node for its external
 //! workers.
 //!
-//! *Model.* A [`Ledger`] holds how much each tenant has received. [`WaitingTenants`] holds the tenants with waiting jobs, in
-//! the order that follows from it. Charges of this charger go into the ledger immediately, and into its own rows a
-//! moment later ([`rows`]). Charges of others come from their rows. So a pass reads little more than the heads of the
-//! queues that it claims from.
+//! *Model.* A [`Ledger`] holds the virtual time of each tenant. [`WaitingTenants`] holds the tenants with waiting jobs,
+//! in the order that follows from the ledger. A charger adds its charges to the ledger immediately, and to its own rows
+//! within a second ([`rows`]). It reads the charges of other chargers from their rows. So a pass reads little more than
+//! the heads of the queues that it claims from.
 //!
-//! *What is lost.* If the process dies, the charges since its last write: about one second, and for running jobs the
-//! time since the last cycle.
+//! *What is lost.* If the process dies, the charges since its last write are lost, which is about one second. For
+//! running jobs, these are the charges since the last cycle.
 
 mod front;
 mod keys;
@@ -39,10 +39,10 @@ pub(crate) use front::Front;
 pub(crate) use keys::SORT_BATCH;
 use waiting::{TenantChange, WaitingTenants};
 
-/// The rows of waiting tenants per read; the reads continue in the same snapshot.
+/// The maximum number of rows of waiting tenants per read. All reads are in one snapshot.
 const WAITING_BATCH: usize = 1_000;
-/// The maximum number of tenants with waiting jobs that are read. Those behind them by name follow when some of these
-/// are done.
+/// The maximum number of tenants with waiting jobs that a charger knows. Tenants behind them by name follow when the
+/// queues of some known tenants are empty.
 const MAX_WAITING: usize = 100_000;
 /// The time between two charges of running jobs without rotation.
 pub(crate) const CHARGE_INTERVAL: Duration = Duration::from_secs(60);
@@ -50,16 +50,16 @@ pub(crate) const CHARGE_INTERVAL: Duration = Duration::from_secs(60);
 /// When a run has lasted this many times its expected cost, its actual time becomes the expected cost.
 const OVERRUN: f64 = 1.25;
 
-/// What a job type's tenants have received, and which is next.
+/// The run time that the tenants of a job type were charged, and the order of their waiting jobs.
 pub(crate) struct FairShare {
     inner: Arc<Inner>,
-    /// The filters that decide about the next jobs.
+    /// The filters that apply to the next jobs.
     pub filters: FilterCache,
     /// Finds startable jobs behind jobs whose locks are not free.
     pub scan: Scan,
     /// Where the checks of limited jobs continue.
     pub rotation: Rotation,
-    /// Writes the rows, while there is something to write.
+    /// The task that writes the rows, while there is something to write.
     writer: Mutex<Option<AbortOnDropHandle<()>>>,
 }
 
@@ -76,17 +76,17 @@ struct State {
     ledger: Ledger,
     expectation: Expectation,
     waiting: WaitingTenants,
-    /// What this charger has charged.
+    /// The charges of this charger, by tenant.
     own: BTreeMap<String, OwnCharges>,
-    /// What others have charged, by tenant and charger, as last read.
+    /// The charges of other chargers, by tenant and charger, as last read.
     others: BTreeMap<String, BTreeMap<String, Charged>>,
-    /// The contenders for the queue; `None` if they are not known, or not all of them.
+    /// The contenders for the queue; `None` if not all of them are known.
     members: Option<BTreeSet<String>>,
     rows: rows::RowState,
     keys: keys::Keys,
 }
 
-/// What this charger has charged to one tenant.
+/// The charges of this charger to one tenant.
 #[derive(Debug, Default)]
 struct OwnCharges {
     service_us: f64,
@@ -95,7 +95,7 @@ struct OwnCharges {
     running: u64,
     /// Incremented by every change.
     version: u64,
-    /// The version that is written.
+    /// The version that was written last.
     written: u64,
     /// Whether there is a row.
     has_row: bool,
@@ -107,25 +107,25 @@ impl OwnCharges {
     }
 }
 
-/// A running job, with its charges.
+/// The charges of one run of a job.
 #[derive(Debug, Clone)]
 pub(crate) struct RunCharges {
     pub tenant: Arc<str>,
-    /// It can be preempted, and continues later.
+    /// Whether the job can be preempted, and continues later.
     pub rotates: bool,
-    /// When it was started, in µs.
+    /// When the run started, in µs.
     pub started_us: i64,
-    /// Up to when it is charged, in µs.
+    /// Up to when the run is charged, in µs.
     charged_us: i64,
-    /// Its remaining expected cost in the ledger, in µs.
+    /// The remaining expected cost of the run in the ledger, in µs.
     left_us: f64,
-    /// Its expected cost at the start, in µs.
+    /// The expected cost of the run at its start, in µs.
     expected_us: f64,
-    /// It is charged at least once in an interval.
+    /// Whether the run is charged at least once in an interval.
     pub often: bool,
-    /// Holds how long the run has lent its slot: that time is not charged.
+    /// How long the run has lent its slot: that time is not charged.
     pub waits: Option<Arc<WaitState>>,
-    /// The part of its run time that was not charged for that reason, in µs.
+    /// The part of the run time that was not charged because the slot was lent, in µs.
     lent_us: i64,
 }
 
@@ -156,8 +156,8 @@ impl FairShare {
         self.inner.store.runtime().now_us()
     }
 
-    /// Sets new rules. Running jobs are charged first, by the old rules: the limit of one charge ([`State::most_us`])
-    /// follows from them, and without rotation it is far more than with a short interval.
+    /// Sets new rules. Running jobs are charged first, by the old rules, because these set the limit of one charge
+    /// ([`State::most_us`]). Without rotation, this limit is far higher than with a short interval.
     pub fn follow<'a>(&self, rules: &FairRules, running: impl Iterator<Item = &'a mut RunCharges>) {
         let now_us = self.now_us();
         let mut state = self.state();
@@ -192,7 +192,8 @@ impl FairShare {
         self.state().members = members;
     }
 
-    /// A tenant's job was claimed and runs. A job of the tenant `skipped_tenant` could start, too, and was skipped for its owner.
+    /// Begins to charge a job that was claimed. `skipped_tenant` has a job that could start, too, and was skipped for
+    /// its owner.
     pub fn start(
         &self,
         tenant: &str,
@@ -211,8 +212,9 @@ impl FairShare {
         self.state().charge(charges, now_us);
     }
 
-    /// For a job that is charged only at its end and has run for longer than expected: sets its expected cost to its
-    /// run time so far. Each change is a row to write, so there are few.
+    /// If a job has run for much longer than expected, sets its expected cost to its run time so far. For jobs that are
+    /// charged only at their end. Each change is a row to write, so there is one only after the run time has grown by a
+    /// quarter.
     pub fn raise_expected_cost(&self, charges: &mut RunCharges) {
         let now_us = self.now_us();
         let mut state = self.state();
@@ -236,7 +238,7 @@ impl FairShare {
         state.charge(&mut charges, now_us);
         state.fill_up(&mut charges, now_us);
         if state.waiting.len() == 0 {
-            // While it ran, no tenant waited.
+            // No tenant waits, so the virtual time of the job type follows the job that has ended.
             let tag = state.ledger.tag(&charges.tenant, state.shares(&charges.tenant));
             state.ledger.advance_to(tag);
         }
@@ -249,7 +251,7 @@ impl FairShare {
             let is_first = !state.expectation.knows_type();
             state.expectation.learn(&charges.tenant, ran_us);
             if is_first {
-                // The places of the other tenants were based on a guess.
+                // The positions of the other tenants were based on a default cost.
                 state.reorder();
             }
         }
@@ -258,7 +260,7 @@ impl FairShare {
         self.write_soon();
     }
 
-    /// A job was asked to stop: it counts as gone, and is charged until it has ended.
+    /// Notes that a job must stop: it no longer counts with its expected cost, but is charged until it has ended.
     pub fn stops(&self, charges: &mut RunCharges) {
         let mut state = self.state();
         state.ledger.end(&charges.tenant, charges.left_us);
@@ -266,7 +268,8 @@ impl FairShare {
         state.changed(&charges.tenant);
     }
 
-    /// Which of the tenants, with the given numbers of jobs, is next: one index for each of up to `most` jobs.
+    /// The order in which jobs of these tenants start, where each tenant has the given number of jobs. Returns the
+    /// index of the tenant for each of the first `most` jobs.
     pub fn turns(&self, tenants: &[(String, usize)], most: usize) -> Vec<usize> {
         let state = self.state();
         let candidates: Vec<Candidate> = tenants.iter().map(|(tenant, _)| state.candidate(tenant)).collect();
@@ -274,13 +277,13 @@ impl FairShare {
         first(&candidates, &jobs, most)
     }
 
-    /// Jobs of these tenants have been made pending.
+    /// Notes that jobs of these tenants have become pending.
     pub fn made_pending<'a>(&self, tenants: impl IntoIterator<Item = &'a String>) {
         let mut state = self.state();
         tenants.into_iter().for_each(|tenant| state.suspect(tenant));
     }
 
-    /// How many jobs each other charger runs, by the rows that were last read.
+    /// How many jobs each other charger runs, according to the rows that were last read.
     pub fn running_elsewhere(&self) -> BTreeMap<String, usize> {
         let mut running: BTreeMap<String, usize> = BTreeMap::new();
         for (charger, charged) in self.state().others.values().flatten() {
@@ -313,7 +316,7 @@ impl FairShare {
         self.state().ledger.pace()
     }
 
-    /// A job does not run here any more, and another charger has charged its run.
+    /// Forgets a job that does not run here any more, and whose run another charger has charged.
     pub fn abandon(&self, charges: &RunCharges) {
         let mut state = self.state();
         state.ledger.end(&charges.tenant, charges.left_us);
@@ -326,13 +329,13 @@ impl FairShare {
         self.write_soon();
     }
 
-    /// Charges a run that this process did not know of: another server gave it, or this one before a restart.
+    /// Charges a run that this process did not know: another server claimed the job, or this one before a restart.
     pub fn end_unknown(&self, tenant: &str, started_us: i64, by_itself: bool) {
         let charges = self.state().start(tenant, None, false, started_us);
         self.end(charges, by_itself);
     }
 
-    /// Begins a cycle: once per cycle, before its charges.
+    /// Begins a cycle. Must be called once per cycle, before its charges.
     pub fn cycle(&self, max_churn: usize) {
         self.state().ledger.cycle(max_churn);
     }
@@ -347,8 +350,8 @@ impl FairShare {
         self.write_soon();
     }
 
-    /// Makes sure that the waiting tenants are known, in a snapshot where the wake key's value is `wake`. Must be
-    /// called before the transaction makes anything pending.
+    /// Reads the waiting tenants, if the known ones may be out of date. `wake` is the wake key's value in this
+    /// transaction's snapshot. Must be called before the transaction makes a job pending.
     pub async fn refresh_waiting(&self, tx: &Transaction, wake: Option<&Bytes>, now_us: i64) -> Result<()> {
         if !self.state().waiting.must_read(wake, now_us) {
             return Ok(());
@@ -375,7 +378,7 @@ impl FairShare {
         Ok(())
     }
 
-    /// The queues of these tenants are empty, after the commit of a transaction that read `wake`.
+    /// Notes that the queues of these tenants are empty, after the commit of a transaction that read `wake`.
     pub fn drained(&self, tenants: &[Arc<str>], wake: Option<&Bytes>) {
         let now_us = self.now_us();
         let mut state = self.state();
@@ -398,7 +401,7 @@ impl State {
         self.rules.shares.of(tenant)
     }
 
-    /// A tenant's place among the tenants with waiting jobs.
+    /// A tenant's position among the tenants with waiting jobs.
     fn candidate(&self, tenant: &str) -> Candidate {
         let (shares, expected_us) = (self.shares(tenant), self.expected_us(tenant));
         let next = self.ledger.next(tenant, shares, expected_us);
@@ -409,7 +412,7 @@ impl State {
         self.rules.rotation.map(|rotation| us(duration_us(rotation.interval)))
     }
 
-    /// The expected cost of a tenant's next job. If jobs rotate, an unknown job costs one charges.
+    /// The expected cost of a tenant's next job. If jobs rotate, a job of unknown cost counts with one interval.
     fn expected_us(&self, tenant: &str) -> f64 {
         match self.interval_us() {
             Some(interval_us) => self.expectation.known_us(tenant).unwrap_or(interval_us),
@@ -427,7 +430,7 @@ impl State {
         let (shares, interval_us) = (self.shares(tenant), self.interval_us().filter(|_| continuous));
         let expected_us = interval_us.unwrap_or_else(|| self.expected_us(tenant));
         if let Some(interval_us) = interval_us {
-            // A job of this kind costs one turn; tenants may have jobs of both kinds.
+            // A continuous job costs one interval. A tenant may also have one-shot jobs.
             self.expectation.learn(tenant, interval_us);
         }
         let next = |tenant: &str| self.candidate(tenant).next;
@@ -467,7 +470,8 @@ impl State {
         }
     }
 
-    /// A run costs at least the minimum: jobs too short for the clock to measure would be free otherwise.
+    /// Charges the difference to the minimum cost of a run. Otherwise, jobs too short for the clock to measure would be
+    /// free.
     fn fill_up(&mut self, charges: &mut RunCharges, now_us: i64) {
         let missing_us = LEAST_COST_US - us(charges.charged_us.saturating_sub(charges.started_us));
         if missing_us > 0.0 {
@@ -475,7 +479,7 @@ impl State {
         }
     }
 
-    /// Charges a time.
+    /// Charges a run time.
     fn add(&mut self, charges: &mut RunCharges, ran_us: f64, now_us: i64) {
         let (tenant, shares) = (charges.tenant.clone(), self.shares(&charges.tenant));
         let virtual_us = if charges.rotates {
@@ -494,13 +498,13 @@ impl State {
         self.changed(&tenant);
     }
 
-    /// The maximum of one charge, where jobs are charged in each interval. More time has passed only if the clock was
-    /// set, or the machine was suspended.
+    /// The maximum of one charge, if jobs are charged in each interval. More time passes between two charges only if
+    /// the clock was set, or the machine was suspended.
     fn most_us(&self) -> f64 {
         2.0 * self.interval_us().unwrap_or(us(duration_us(CHARGE_INTERVAL)))
     }
 
-    /// A tenant's row must be written, and its place is updated.
+    /// Notes a change of a tenant's charges: its row must be written, and its position is updated.
     fn changed(&mut self, tenant: &str) {
         if let Some(own) = self.own.get_mut(tenant) {
             own.changed();
@@ -516,7 +520,7 @@ impl State {
         }
     }
 
-    /// Updates the place of every waiting tenant.
+    /// Updates the position of every waiting tenant.
     fn reorder(&mut self) {
         let all: Vec<Arc<str>> = self.waiting.in_order().map(|(tenant, _)| tenant.clone()).collect();
         for tenant in all {

@@ -1,11 +1,11 @@
-//! The rows of fair share: writes what this charger has charged, and reads what others have.
+//! The rows of fair share: writes the charges of this charger, and reads those of others.
 //!
-//! *Model.* A row holds the total that its charger has ever charged, so that a later read shows what is new. Rows are
-//! written in batches, a moment after they change, each time with all changes so far.
+//! *Model.* A row holds the total of its charger's charges to a tenant, so the difference between two reads is what is
+//! new. Changed rows are written in batches, within a second, each time with all changes so far.
 //!
-//! *Forces.* The rows of other chargers are read at most once a second, and less often the more there are: each costs
-//! some µs. A charger that is gone leaves its rows. They count until they have decayed completely; the next charger
-//! that reads them then clears them. Each charger also clears its own.
+//! *Forces.* The rows of other chargers are read at most once a second, and less often the more rows there are: each
+//! costs some µs. The rows of a charger that is gone stay in the store. They count until they have decayed completely.
+//! The next charger that reads them then clears them. Each charger also clears its own rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Once};
@@ -25,32 +25,32 @@ const WRITE_PAUSE: Duration = Duration::from_millis(900);
 const WRITE_BATCH: usize = 200;
 /// The maximum number of tenants whose waiting rows one transaction clears.
 const CLEAR_BATCH: usize = 20;
-/// How long a queue must be empty before its tenant's waiting row is removed, in µs: a queue that often fills and
-/// empties keeps it.
+/// How long a queue must be empty before its tenant's waiting row is removed, in µs. A queue that often fills and
+/// empties thus keeps its row.
 const EMPTY_FOR_US: i64 = 5_000_000;
-/// The rows per read; the reads continue in the same snapshot.
+/// The maximum number of rows per read. All reads of a sync are in one snapshot.
 const READ_BATCH: usize = 1_000;
-/// The maximum number of rows that are read.
+/// The maximum number of rows that a sync reads.
 const MAX_ROWS: usize = 200_000;
 /// The minimum time between two reads of other chargers' rows, in µs.
 const SHORTEST_PAUSE_US: i64 = 1_000_000;
-/// The additional time for each of these rows, in µs: reading them then takes a hundredth of the time.
+/// The additional time for each of these rows, in µs: reading them then takes a hundredth of a worker's time.
 const PAUSE_US_PER_ROW: i64 = 1_000;
 /// The time between two reads of a worker without contenders, in µs: it still clears the rows of dead chargers.
 const ALONE_PAUSE_US: i64 = 60_000_000;
 
-/// The state of the rows.
+/// The state of reading and writing the rows.
 #[derive(Debug, Default)]
 pub(super) struct RowState {
-    /// A task writes, and continues until there is nothing to write.
+    /// Whether a task writes. It continues until there is nothing to write.
     writing: bool,
     /// When the rows were last read, in µs.
     read_us: Option<i64>,
-    /// A task is reading them.
+    /// Whether a task is reading them.
     reading: bool,
-    /// Their number.
+    /// The number of rows at the last read.
     count: usize,
-    /// Own rows may have decayed, too.
+    /// Whether to check which own rows have decayed.
     review: bool,
     /// Rows of other chargers that have decayed.
     decayed: BTreeSet<(String, String)>,
@@ -85,7 +85,7 @@ impl RowWrite {
 }
 
 impl FairShare {
-    /// Reads what others have charged, if it is time to and no other task is reading.
+    /// Reads the charges of other chargers, if a read is due and no other task is reading.
     pub async fn sync_if_due(&self) -> Result<()> {
         if self.inner.sync_if_due().await? {
             self.write_soon();
@@ -197,7 +197,7 @@ impl Inner {
             for (tenant, is_empty) in tenants.iter().zip(are_empty) {
                 match is_empty {
                     true => state.waiting.cleared(tenant),
-                    // The next pass finds what has arrived: its stamp is different.
+                    // The next pass finds the job that has arrived: the row's stamp has changed.
                     false => state.waiting.filled(tenant, now_us),
                 }
             }
@@ -205,7 +205,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Clears the waiting rows of tenants whose queues are empty, as many as fit. Returns for each whether it is empty.
+    /// Clears the waiting rows of these tenants if their queues are still empty, as many rows as fit into one
+    /// transaction. Returns, for each tenant that it has checked, whether its queue is empty.
     async fn clear(&self, empty: &[Arc<str>]) -> Result<Vec<bool>> {
         let (keys, job_type) = (&self.keys, &self.job_type);
         self.store
@@ -280,7 +281,7 @@ impl State {
     /// The rows to write.
     pub(super) fn rows_to_write(&mut self, charger: &str, now_us: i64) -> Vec<RowWrite> {
         if !self.rows.is_read() {
-            // Charges that are written now could not be distinguished from those that were there before.
+            // A row that this charger wrote before a restart may exist: its total must be added first.
             return Vec::new();
         }
         self.rows.review = false;
@@ -313,7 +314,7 @@ impl State {
         writes
     }
 
-    /// Whether nothing that this charger knows of a tenant has an effect any more.
+    /// Whether this charger's state of a tenant has no effect any more.
     fn is_over(&self, tenant: &str, own: &OwnCharges, now_us: i64) -> bool {
         own.running == 0
             && !self.waiting.has(tenant)
@@ -350,7 +351,7 @@ impl State {
             if write.charged.is_none() {
                 match own.version == write.version {
                     true => self.forget(&write.tenant),
-                    // The tenant has come back meanwhile: its row is written again.
+                    // The tenant was charged again meanwhile: its row is written again.
                     false => own.changed(),
                 }
             }
@@ -366,7 +367,7 @@ impl State {
         }
     }
 
-    /// Applies all rows of the type, as read now.
+    /// Applies all rows of the type, read at `now_us`.
     pub(super) fn learn_rows(&mut self, rows: Vec<(String, String, Charged)>, me: &str, now_us: i64) {
         let first = self.rows.read_us.is_none();
         (self.rows.read_us, self.rows.count) = (Some(now_us), rows.len());
@@ -384,7 +385,7 @@ impl State {
             }
             let known = before.get_mut(&tenant).and_then(|chargers| chargers.remove(&charger));
             let known_us = known.map_or(0.0, |known| known.virtual_us);
-            // A row that was cleared and written again begins at zero.
+            // A row that was cleared and written again has begun at zero.
             let since = if charged.virtual_us < known_us { 0.0 } else { known_us };
             if !first {
                 self.ledger.charge_elsewhere(&tenant, charged.virtual_us - since);
@@ -408,7 +409,7 @@ impl State {
         }
         for (tenant, chargers) in &others {
             for (charger, charged) in chargers {
-                // Also for a tenant that always has jobs: otherwise each worker that ever existed would leave a row.
+                // Also for a tenant that always has jobs: otherwise the row of each dead worker would stay for ever.
                 let is_obsolete = charged.tag <= self.ledger.now() && self.is_decayed(charged, now_us);
                 if is_obsolete && !self.is_member(charger) {
                     self.rows.decayed.insert((tenant.clone(), charger.clone()));
@@ -420,7 +421,7 @@ impl State {
         self.reorder();
     }
 
-    /// Forgets tenants that have no row, and nothing that runs or waits: they came and went without a run here.
+    /// Forgets tenants without rows, running jobs and waiting jobs: they had jobs, but no run here.
     fn forget_unused_tenants(&mut self) {
         let is_unused = |tenant: &str| {
             !self.own.contains_key(tenant)
@@ -435,7 +436,7 @@ impl State {
         }
     }
 
-    /// Takes over a row that this charger wrote before a restart. No job of that time runs here any more.
+    /// Takes over a row that this charger wrote before a restart. The jobs that ran then no longer run here.
     fn take_over(&mut self, tenant: &str, charged: &Charged) {
         let Charged { usage_us, accumulated_us, period, .. } = *charged;
         self.ledger.load(tenant, charged.tag);

@@ -33,7 +33,7 @@ fn row(charger: &str, virtual_us: f64, tag: f64) -> (String, String, Charged) {
 }
 
 #[test]
-fn what_two_others_tell_of_the_same_run_counts_once() {
+fn a_charge_that_two_rows_contain_counts_once() {
     let mut state = state();
     state.learn_rows(Vec::new(), ME, 0);
     // `b` has charged 10, and `a` knew that when it charged 5 more.
@@ -44,7 +44,7 @@ fn what_two_others_tell_of_the_same_run_counts_once() {
 }
 
 #[test]
-fn a_start_out_of_turn_moves_virtual_time_as_far_as_whose_turn_it_is() {
+fn a_start_out_of_turn_moves_virtual_time_only_to_the_skipped_tenant() {
     let now_after = |skipped: Option<&str>, waits: &[&str]| {
         let mut state = state();
         for (tenant, tag) in [("first", 5.0e6), ("second", 7.0e6), (T, 100.0e6)] {
@@ -56,13 +56,13 @@ fn a_start_out_of_turn_moves_virtual_time_as_far_as_whose_turn_it_is() {
     };
     assert_eq!(now_after(None, &["first", "second", T]), 100.0e6);
     assert_eq!(now_after(Some("first"), &["first", "second", T]), 5.0e6);
-    // It has no waiting job any more, or its turn is later.
+    // The skipped tenant has no waiting job any more, or its turn is later.
     assert_eq!(now_after(Some("first"), &["second", T]), 100.0e6);
     assert_eq!(now_after(Some(T), &["first", T]), 100.0e6);
 }
 
 #[test]
-fn rows_of_the_dead_go_also_where_there_is_always_something_to_do() {
+fn rows_of_dead_chargers_are_cleared_for_a_tenant_that_always_has_jobs() {
     let mut state = state();
     state.learn_rows(Vec::new(), ME, 0);
     state.start(T, None, true, 0);
@@ -76,18 +76,18 @@ fn rows_of_the_dead_go_also_where_there_is_always_something_to_do() {
     };
     let (rows, now_us) = dead(HOUR_US);
     state.learn_rows(rows, ME, now_us);
-    assert!(state.rows.decayed().next().is_none(), "its tag is ahead of everyone");
+    assert!(state.rows.decayed().next().is_none(), "its tag is ahead of virtual time");
     state.ledger.advance_to(10.0);
     let (rows, now_us) = dead(60_000_000);
     state.learn_rows(rows, ME, now_us);
-    assert!(state.rows.decayed().next().is_none(), "its usage counts still");
+    assert!(state.rows.decayed().next().is_none(), "its usage still counts");
     let (rows, now_us) = dead(HOUR_US);
     state.learn_rows(rows, ME, now_us);
     assert_eq!(state.rows.decayed().collect::<Vec<_>>(), [(T, "dead")]);
 }
 
 #[test]
-fn tenants_that_never_ran_here_are_forgotten() {
+fn tenants_without_runs_here_are_forgotten() {
     let mut state = state();
     state.learn_rows(Vec::new(), ME, 0);
     state.suspect(T);
@@ -96,14 +96,14 @@ fn tenants_that_never_ran_here_are_forgotten() {
     assert_eq!(state.ledger.tenants().count(), 1, "its jobs wait");
     state.found_empty(T, None, 0);
     state.learn_rows(Vec::new(), ME, 0);
-    assert_eq!(state.ledger.tenants().count(), 1, "it is ahead");
+    assert_eq!(state.ledger.tenants().count(), 1, "its virtual time is ahead");
     state.ledger.advance_to(3.0);
     state.learn_rows(Vec::new(), ME, 0);
     assert_eq!(state.ledger.tenants().count(), 0);
 }
 
 #[test]
-fn nothing_is_written_before_it_is_known_what_was_written_before() {
+fn no_row_is_written_before_the_rows_of_an_earlier_process_are_read() {
     let mut state = state();
     let mut charges = state.start(T, None, false, 0);
     state.charge(&mut charges, 7_000);
@@ -149,7 +149,7 @@ async fn a_queue_that_a_failed_pass_has_emptied_is_read_again() {
 }
 
 #[tokio::test]
-async fn one_look_counts_a_bounded_part_of_what_waits_and_the_next_ones_the_rest() {
+async fn one_pass_counts_a_bounded_number_of_jobs_and_later_passes_the_rest() {
     const TENANTS: usize = 40;
     const JOBS: usize = 1_000;
     let dir = tempfile::tempdir().unwrap();
@@ -186,7 +186,7 @@ async fn one_look_counts_a_bounded_part_of_what_waits_and_the_next_ones_the_rest
 }
 
 #[test]
-fn of_more_tenants_than_a_look_by_keys_is_at_all_are_looked_at_in_turn() {
+fn passes_by_keys_read_more_tenants_than_one_can_in_turn() {
     let mut state = state();
     for n in 0..2_600 {
         state.suspect(&format!("t{n:04}"));
@@ -196,7 +196,7 @@ fn of_more_tenants_than_a_look_by_keys_is_at_all_are_looked_at_in_turn() {
         let (all, tenants) = state.some_of_all();
         assert_eq!(all, 2_600);
         assert!((501..=1_000).contains(&tenants.len()), "{} in pass {pass}", tenants.len());
-        assert_eq!(&*tenants[0], "t0000", "who is first is in each of them");
+        assert_eq!(&*tenants[0], "t0000", "the first tenant is in each of them");
         seen.extend(tenants);
     }
     assert_eq!(seen.len(), 2_600);

@@ -1,8 +1,9 @@
 //! The tenants with waiting jobs, in the order in which they are next.
 //!
-//! *Model.* The waiting rows are read when the wake key has changed, and are valid as of its value then: a job that
-//! becomes pending changes both. In between, a tenant's queue that was read to its end stays empty until its stamp
-//! changes. So a pass costs one read of the wake key, and one range read if something has become pending.
+//! *Model.* Each tenant with waiting jobs has a waiting row, which holds a stamp. A job that becomes pending changes
+//! its tenant's stamp and the wake key. So the rows are read only when the wake key has changed. A queue that was found
+//! empty counts as empty until its stamp changes. A pass thus costs one read of the wake key, and one range read if a
+//! job has become pending.
 //!
 //! *Forces.* Reading all waiting tenants at each wake is `O(tenants)`. If there are many, they are read less often
 //! ([`STALE_US_PER_TENANT`]), as long as the known ones have enough jobs.
@@ -14,13 +15,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use turnwise_store::Versionstamp;
 
-/// How old the known state may be, per tenant, while it suffices to fill the slots. Reading a row takes about 5 µs:
-/// reading all rows repeatedly then takes at most a tenth of a worker's time.
+/// How old the known state may be, in µs per tenant, as long as its jobs fill the slots. Reading a row takes about 5
+/// µs, so repeated reads of all rows take at most a tenth of a worker's time.
 const STALE_US_PER_TENANT: i64 = 50;
-/// With fewer tenants they are always read: they fit into one small read.
+/// With fewer tenants than this, the rows are read at every change: they fit into one small read.
 const FEW: usize = 100;
 
-/// A position in the order: lower comes first.
+/// A tenant's position in the order: lower comes first.
 #[derive(Debug, Clone, Copy)]
 struct Position(f64);
 
@@ -49,7 +50,7 @@ impl Ord for Position {
 struct Queue {
     /// The stamp of its latest pending row, if known.
     stamp: Option<Versionstamp>,
-    /// That stamp was there at the first read.
+    /// Whether the first read has found that stamp.
     first: bool,
     /// Its position in the order; `None` if its queue is empty as of its stamp.
     position: Option<Position>,
@@ -60,13 +61,13 @@ struct Queue {
 /// The tenants with waiting rows.
 #[derive(Debug, Default)]
 pub(super) struct WaitingTenants {
-    /// The wake key's value at the first read. It counts as lower than any other value: a copied store keeps the stamps
-    /// of another engine, which may be higher than any that its own engine will set.
+    /// The wake key's value at the first read. It counts as lower than every other value. A copied store has stamps of
+    /// another engine, which may be higher than all stamps that its own engine will set.
     first: Option<Option<Bytes>>,
-    /// The wake key's value that this state is valid as of, once it was read.
+    /// The wake key's value in the snapshot that was read last; `None` before the first read.
     as_of: Option<Option<Bytes>>,
     read_us: i64,
-    /// The known state was not sufficient: the rows are read again.
+    /// Whether the next pass reads the rows whatever their age, because the known jobs did not fill the slots.
     too_old: bool,
     queues: BTreeMap<Arc<str>, Queue>,
     order: BTreeSet<(Position, Arc<str>)>,
@@ -75,11 +76,11 @@ pub(super) struct WaitingTenants {
 /// What a read of the rows has shown about a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TenantChange {
-    /// It has waiting jobs, perhaps since before the first read.
+    /// The tenant has waiting jobs, perhaps since before the first read.
     Found,
-    /// It has waiting jobs, and had none.
+    /// The tenant has waiting jobs, and had none before.
     Arrived,
-    /// It has none any more.
+    /// The tenant has no waiting jobs any more.
     Gone,
 }
 
@@ -90,25 +91,25 @@ impl WaitingTenants {
         if self.too_old {
             return true;
         }
-        // A transaction that began before the last read has nothing to add.
+        // The snapshot of a transaction that began before the last read is older than the known state.
         self.is_before(as_of.as_ref(), wake)
             && (self.queues.len() < FEW || self.age_us(now_us) >= self.may_be_old_us())
     }
 
-    /// The slots could not be filled with what is known. Returns whether there may be more; the rows are then read
-    /// again.
+    /// Called when the known jobs do not fill the slots. Returns whether there may be more jobs; if so, the next pass
+    /// reads the rows again.
     pub fn must_be_read_again(&mut self, wake: Option<&Bytes>) -> bool {
         let is_stale = self.is_stale(wake);
         self.too_old |= is_stale;
         is_stale
     }
 
-    /// Whether the known state may have changed since.
+    /// Whether the rows may have changed since the last read.
     fn is_stale(&self, wake: Option<&Bytes>) -> bool {
         self.as_of.as_ref().is_none_or(|as_of| self.is_before(as_of.as_ref(), wake))
     }
 
-    /// Whether one of the wake key's values is older than another.
+    /// Whether the value `one` of the wake key is older than the value `other`.
     fn is_before(&self, one: Option<&Bytes>, other: Option<&Bytes>) -> bool {
         let first = |wake: Option<&Bytes>| self.first.as_ref().is_some_and(|first| first.as_ref() == wake);
         one != other && !first(other) && (first(one) || one < other)
@@ -178,8 +179,8 @@ impl WaitingTenants {
         changes
     }
 
-    /// A job of this tenant has become pending in a transaction that may still fail. Returns whether the tenant was not
-    /// known to have one.
+    /// Notes that a job of this tenant has become pending in a transaction that may still fail. Returns whether no
+    /// waiting job of the tenant was known.
     pub fn suspect(&mut self, tenant: &str) -> bool {
         if self.queues.get(tenant).is_some_and(|queue| queue.position.is_some()) {
             return false;
@@ -192,8 +193,9 @@ impl WaitingTenants {
         true
     }
 
-    /// A tenant's queue is empty in a snapshot with the wake key's value `wake`, or after a commit based on it that
-    /// made none of its jobs pending. Returns whether that was not known.
+    /// Notes that a tenant's queue is empty in a snapshot with the wake key's value `wake`. It may also be empty after
+    /// a commit on this snapshot that made none of the tenant's jobs pending. Returns whether the queue was not known
+    /// to be empty.
     pub fn found_empty(&mut self, tenant: &str, wake: Option<&Bytes>, now_us: i64) -> bool {
         let Some(queue) = self.queues.get_mut(tenant) else { return false };
         let Some(position) = queue.position else { return false };
@@ -210,14 +212,14 @@ impl WaitingTenants {
         true
     }
 
-    /// The tenant's row was cleared, because its queue is empty.
+    /// Notes that the tenant's row was cleared, because its queue is empty.
     pub fn cleared(&mut self, tenant: &str) {
         if self.queues.get(tenant).is_some_and(|queue| queue.position.is_none()) {
             self.queues.remove(tenant);
         }
     }
 
-    /// A queue that was believed to be empty is not.
+    /// Notes that a queue that counted as empty is not empty.
     pub fn filled(&mut self, tenant: &str, now_us: i64) {
         if let Some(queue) = self.queues.get_mut(tenant) {
             queue.empty_since_us = now_us;
@@ -294,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_read_again_when_something_has_become_pending() {
+    fn rows_are_read_again_when_a_job_has_become_pending() {
         let mut waiting = WaitingTenants::default();
         assert!(waiting.must_read(None, 0));
         assert_eq!(read(&mut waiting, &[("a", 1)], 1), [("a".to_owned(), TenantChange::Found)]);
@@ -302,7 +304,7 @@ mod tests {
         assert!(waiting.must_read(wake(2).as_ref(), 0));
         assert_eq!(read(&mut waiting, &[("a", 2), ("b", 2)], 2), [("b".to_owned(), TenantChange::Arrived)]);
         assert_eq!(read(&mut waiting, &[("b", 2)], 3), [("a".to_owned(), TenantChange::Gone)]);
-        assert!(read(&mut waiting, &[("a", 1)], 1).is_empty(), "an older snapshot tells nothing");
+        assert!(read(&mut waiting, &[("a", 1)], 1).is_empty(), "an older snapshot changes nothing");
         assert_eq!(order(&waiting), ["b"]);
     }
 
@@ -332,7 +334,7 @@ mod tests {
         );
         assert!(
             read(&mut waiting, &[("a", 200), ("b", 199)], 200).is_empty(),
-            "an older snapshot tells nothing"
+            "an older snapshot changes nothing"
         );
         assert!(!waiting.must_read(wake(200).as_ref(), 0) && waiting.must_read(wake(4).as_ref(), 0));
         assert!(waiting.found_empty("a", wake(3).as_ref(), 7), "its stamp is not a later one");
@@ -344,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn tenants_stand_where_they_are_put() {
+    fn tenants_are_ordered_by_the_positions_that_are_set() {
         let mut waiting = WaitingTenants::default();
         read(&mut waiting, &[("a", 1), ("b", 1), ("c", 1)], 1);
         for (tenant, next) in [("a", 3.0), ("b", 1.0), ("c", 2.0), ("unknown", 0.0)] {
@@ -362,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn many_tenants_are_read_less_often_as_long_as_they_are_enough() {
+    fn many_tenants_are_read_less_often_as_long_as_their_jobs_fill_the_slots() {
         let mut waiting = WaitingTenants::default();
         let rows: Vec<(String, Versionstamp)> = (0..1_000).map(|n| (format!("t{n:04}"), stamp(1))).collect();
         waiting.read(rows, wake(1), 0);

@@ -1,8 +1,8 @@
-//! Balance: a worker with more than its part of the running jobs gives some back to emptier workers.
+//! Balancing: a worker with too many running jobs gives some back, so that emptier workers can claim them.
 //!
-//! As in rotation, workers decide one after the other, and each knows what the one before it did. A job that is given back keeps
-//! its place in its tenant's queue. Until its next cycle, the worker skips that job, and all that arrive, for the other workers
-//! ([`Incarnation::shard`]).
+//! As in rotation, workers decide one after the other, and each knows the result of the worker before it. A job that is
+//! given back keeps its position in its tenant's queue. Until its next cycle, the worker skips that job, and all jobs
+//! that arrive, for the other workers ([`Incarnation::shard`]).
 
 use turnwise_policy::contention::MAX_CONTENDERS;
 use turnwise_policy::rotation::balance::Load;
@@ -15,7 +15,8 @@ use crate::membership::duration_us;
 
 /// The result of the last comparison with other workers.
 pub(super) struct Balance {
-    /// Emptier workers have room for some of its jobs: until the next cycle, it claims only jobs that they leave.
+    /// Whether emptier workers have room for some of its jobs. Until the next cycle, it then claims only jobs that it
+    /// has skipped for long enough.
     pub is_above_its_part: bool,
     /// The last round in which it gave jobs back, where workers balance in turns.
     pub gave_in_round: i64,

@@ -6,7 +6,7 @@ use turnwise_store::Isolation;
 use super::{ERROR_PAUSE, Incarnation};
 use crate::event::Event;
 
-/// A client has cancelled a job of this worker.
+/// The event that a client has cancelled a job of this worker.
 #[derive(Default)]
 pub(super) struct Cancellation(Event);
 

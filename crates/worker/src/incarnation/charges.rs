@@ -10,15 +10,15 @@ use crate::fair_share::CHARGE_INTERVAL;
 use crate::membership::duration_us;
 
 impl Incarnation {
-    /// Reads the charges of other workers if it is time to. A failed read only makes the shares less exact.
+    /// Reads the charges of other workers, if a read is due. A failed read only makes the shares less exact.
     pub(super) async fn sync(&self) {
         if let Err(error) = self.fair.sync_if_due().await {
             tracing::debug!(%error, "cannot read what other workers have charged to tenants");
         }
     }
 
-    /// Charges running jobs between cycles: with each ping, if other workers' cycles depend on it, and at intervals if
-    /// there are no cycles.
+    /// Charges running jobs between cycles. If other workers' cycles depend on the charges, this happens with each
+    /// ping; if there are no cycles, at intervals.
     pub(super) fn charge_between_cycles(&mut self) {
         if self.rotation_rules().is_some() {
             if self.contenders.names.len() > 1 {
@@ -37,7 +37,7 @@ impl Incarnation {
         self.fair.charged();
     }
 
-    /// Lets the keys of running jobs grow, if keys decide the order.
+    /// Increases the keys of running jobs, if keys decide the order.
     pub(super) async fn grow_keys(&mut self) -> Result<()> {
         self.fair.agree().await?;
         if self.fair.by_keys() {

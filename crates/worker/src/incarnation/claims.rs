@@ -16,7 +16,7 @@ use crate::run::Shared;
 const PASS_ATTEMPTS: u32 = 10;
 /// After this many attempts the worker pauses in between, so that the conflicting passes do not collide again.
 const IMMEDIATE_PASS_ATTEMPTS: u32 = 3;
-/// The average time between the starts of jobs that start together, up to the configured jitter.
+/// The average time between the starts of jobs that one pass has claimed, up to the configured jitter.
 const START_PAUSE: Duration = Duration::from_millis(10);
 /// The number of jobs that one transaction adopts.
 const ADOPT_BATCH: usize = 50;
@@ -24,9 +24,9 @@ const ADOPT_BATCH: usize = 50;
 /// The numbers of this worker's claims.
 pub(super) struct Claims {
     next: AtomicU64,
-    /// Each claim up to this number either runs here or is over.
+    /// The job of each claim up to this number either runs here or has ended.
     known: u64,
-    /// A pass may or may not have been committed: there may be claims above `known`.
+    /// Whether the outcome of a pass's commit is unknown: there may be claims above `known`.
     doubt: bool,
 }
 
@@ -102,7 +102,7 @@ impl Incarnation {
             terms: tunables.terms(),
             max_history,
         };
-        // A pass that keeps conflicting must not delay a ping.
+        // A pass with repeated conflicts must not delay a ping.
         let health_interval_us = duration_us(options.health_interval);
         let give_up_us = store.runtime().now_us().saturating_add(health_interval_us);
         let mut attempt = 1;
@@ -124,7 +124,7 @@ impl Incarnation {
         }
     }
 
-    /// The time over which the starts of so many jobs are spread, if jobs rotate.
+    /// The time over which the starts of this many jobs are spread; zero if jobs do not rotate.
     fn spread(&self, jobs: usize) -> Duration {
         let jitter = self.shared.tunables.get().fair.rotation.map(|rotation| rotation.startup_jitter);
         match (jitter, u32::try_from(jobs)) {
@@ -133,8 +133,8 @@ impl Incarnation {
         }
     }
 
-    /// Resolves a doubt: makes sure that an outstanding commit has succeeded or never will. Then starts the jobs that
-    /// this worker holds but did not know of.
+    /// Resolves an unknown outcome: makes sure that an outstanding commit has succeeded or never will. Then starts the
+    /// jobs that this worker has claimed without knowing it.
     async fn adopt(&mut self) -> Result<()> {
         let shared = self.shared.clone();
         let Shared { store, keys, job_type, .. } = &*shared;

@@ -7,14 +7,14 @@ use turnwise_queue::workers;
 
 use super::Incarnation;
 
-/// The additional pause before a worker with too many jobs claims skipped jobs: it gives their owners far more time
-/// than their own pause.
+/// The additional pause before a worker with too many jobs claims skipped jobs. It is far longer than the normal pause,
+/// so that the owners of these jobs come first.
 const GIVING_PAUSE: Duration = Duration::from_secs(1);
 
 /// The contenders for the same queue, as of the last heartbeat.
 pub(super) struct Contenders {
     pub names: Vec<String>,
-    /// Since when these have not changed, in µs.
+    /// Since when the names have not changed, in µs.
     pub since_us: i64,
 }
 
@@ -25,7 +25,7 @@ impl Contenders {
 }
 
 impl Incarnation {
-    /// Reads which workers contend for the same queue. Missing knowledge only costs conflicts.
+    /// Reads which workers claim from the same queue. Without this knowledge, passes only conflict more often.
     pub(super) async fn read_contenders(&mut self) {
         let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
         let found = async {
@@ -54,7 +54,7 @@ impl Incarnation {
         (number(rank), number(self.contenders.names.len()))
     }
 
-    /// This worker's part of the head of the queue now, in the division among all workers.
+    /// This worker's current part of the head of the queue, in the division among all workers.
     pub(super) fn division(&self) -> Shard {
         match self.contenders.names.is_empty() {
             true => Shard::ALL,

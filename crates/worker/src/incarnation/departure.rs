@@ -1,4 +1,4 @@
-//! The end of an incarnation: it leaves, or it has been removed.
+//! The end of an incarnation: it leaves, or another worker has removed it.
 
 use turnwise_queue::workers::Removal;
 
@@ -36,7 +36,7 @@ impl Incarnation {
         }
     }
 
-    /// Its claims are gone: aborts all runs and waits for their end.
+    /// For an incarnation that was removed: its claims are gone. Aborts all runs and waits for their end.
     pub(crate) async fn halt(&mut self) {
         for running in self.running.values() {
             running.controls.halt.cancel();
@@ -44,7 +44,7 @@ impl Incarnation {
         while let Some(ended) = self.runs.join_next().await {
             self.forget(ended);
         }
-        // The removal may mean that the store is unreachable: the last charges are not worth a long wait.
+        // A removed worker may have no access to the store. Losing its last charges is better than a long wait.
         tokio::select! {
             biased;
             () = self.fair.close() => {}

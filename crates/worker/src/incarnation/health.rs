@@ -1,4 +1,4 @@
-//! Heartbeats: this worker's own, and the check of its neighbours' ([`crate::neighbours`]).
+//! This worker's heartbeats, and the check of its neighbours' heartbeats ([`crate::neighbours`]).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::membership::remove_dead;
 use crate::neighbours::{Observations, WIDE_WINDOW, WINDOW, in_process, mine};
 use crate::run::Shared;
 
-/// When the next heartbeat is due, and what is known of the neighbours.
+/// When the next heartbeat is due, and the observations of the neighbours.
 pub(super) struct Health {
     due: Event,
     neighbours: Observations,
@@ -43,7 +43,8 @@ impl Incarnation {
         self.health.due = self.after(self.shared.options.health_interval);
     }
 
-    /// Writes a heartbeat. False if the worker is not a member any more; an error that may pass counts as success.
+    /// Writes a heartbeat. Returns false if the worker is not a member any more. Another error counts as success: the
+    /// next heartbeat retries.
     pub(super) async fn ping(&self) -> bool {
         let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
         let now_us = self.now_us();
@@ -95,7 +96,7 @@ impl Incarnation {
         let mut dead = mine(self.health.neighbours.check(ring));
         let done = std::iter::from_fn(|| self.health.removals.try_join_next());
         for worker in done.filter_map(std::result::Result::ok).flatten() {
-            // If it could not be removed, it is still dead and is found again.
+            // If it could not be removed, the next check finds it again.
             self.health.being_removed.remove(&worker);
         }
         dead.retain(|(worker, _)| self.health.being_removed.insert(worker.clone()));

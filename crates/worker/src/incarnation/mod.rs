@@ -1,6 +1,7 @@
 //! One incarnation of a worker: its loop, and the services that the loop calls.
 //!
-//! Each service is a file: it has its state, says when it is due, and does its work as a method of [`Incarnation`].
+//! Each service is a file. It has the service's state, an event that happens when the service is due, and its work as a
+//! method of [`Incarnation`].
 
 mod balance;
 mod cancellation;
@@ -44,17 +45,19 @@ pub(crate) enum End {
     Removed,
 }
 
+/// A registered worker, under one id, until it leaves or is removed.
 pub(crate) struct Incarnation {
     shared: Arc<Shared>,
     pub id: String,
-    /// By claim number, not by job: a job may be claimed again before this loop learns of its last run's end.
+    /// The running jobs by claim number, not by job id. A job may be claimed again before this loop has processed the
+    /// end of its last run.
     running: BTreeMap<u64, Running>,
-    /// The runs, as tasks that are aborted when this is dropped.
+    /// The tasks of the runs, which are aborted when this is dropped.
     runs: JoinSet<(u64, RunEnd)>,
     fair: FairShare,
     /// Notified when a job becomes idle.
     became_idle: Arc<Notify>,
-    /// Slots that are lent, because their jobs wait for locks.
+    /// The number of jobs that wait for locks, and lend their slots.
     slots: Arc<Slots>,
     tuned: watch::Receiver<Tunables>,
     claimer: Claimer,
@@ -74,7 +77,7 @@ struct Running {
     charges: RunCharges,
     /// Its priority class.
     class: i8,
-    /// It declares locks.
+    /// Whether it declares locks.
     locks: bool,
     /// Up to when its key has been charged, in µs.
     grown_us: i64,
@@ -164,7 +167,8 @@ impl Incarnation {
                 }
             }
             let full = self.is_full();
-            // Rare events come first, so that a worker that is always busy still pings, and still stops cancelled jobs.
+            // Rare events come first, so that a worker that always has jobs to claim still pings, and stops cancelled
+            // jobs.
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return End::Stopped,
@@ -175,7 +179,7 @@ impl Incarnation {
                     self.sync().await;
                     self.charge_between_cycles();
                     self.schedule_ping();
-                    // Without a free slot it watches nothing, but there may be new delayed jobs that are due now.
+                    // Without a free slot, it watches no key, but new delayed jobs may be due now.
                     pass_due |= full;
                 }
                 () = self.cancellation.due() => self.stop_cancelled().await,
@@ -205,12 +209,12 @@ impl Incarnation {
         }
     }
 
-    /// Whether no slot is free. A worker in doubt makes a pass even then.
+    /// Whether no slot is free. A worker with claims in doubt makes a pass even then, so it never counts as full.
     fn is_full(&self) -> bool {
         self.slots_in_use() >= self.shared.tunables.get().max_jobs && !self.claims.in_doubt()
     }
 
-    /// The number of slots in use: jobs that wait for locks lend theirs, if the settings say so.
+    /// The number of slots in use. Jobs that wait for locks lend their slots, if the settings allow it.
     fn slots_in_use(&self) -> usize {
         let Tunables { max_jobs, queue, .. } = self.shared.tunables.get();
         self.running.len().saturating_sub(queue.lent(max_jobs, self.slots.waiting()))
@@ -245,7 +249,7 @@ impl Incarnation {
         let mut charges = self.fair.start(&job.tenant, skipped_tenant, job.continuous, started_us);
         (charges.often, charges.waits) = (true, Some(controls.waits.clone()));
         if job.cancel_requested() {
-            // Cancelled before it was adopted: its signal has already passed.
+            // The client cancelled it before it was adopted, so no further signal follows.
             controls.stop.cancel();
         }
         let key = self.fair.key_of_start(&job.tenant, job.priority, job.order_us());
@@ -282,7 +286,7 @@ impl Incarnation {
                 ended == RunEnd::Halted
             }
             Err(error) => {
-                // Its slot stays occupied, and its job claimed: the worker gives both back when it leaves.
+                // Its slot stays occupied, and its job stays claimed until the worker leaves.
                 tracing::error!(%error, "a run ended badly: its job is recovered when this worker ends");
                 false
             }

@@ -23,9 +23,9 @@ use super::{Incarnation, Running};
 use crate::RotationRules;
 use crate::membership::duration_us;
 
-/// The number of tenants whose own jobs may take turns in one cycle, for each job that it may stop. The tenants checked
-/// longest ago come first, then those with the longest running jobs. By run time alone, tenants whose other jobs have
-/// not waited for long would always come first.
+/// A cycle checks whether the jobs of one tenant may take turns, for this many tenants per job that it may stop.
+/// Tenants that were checked longest ago come first, then the tenants with the longest runs. Without the first
+/// criterion, a tenant with long runs, whose other jobs have not waited for long, would come first in every cycle.
 const WITHIN: usize = 2;
 
 /// A running job: its claim, the policy's view of it, and its tenant.
@@ -36,9 +36,9 @@ type Heads = BTreeMap<Arc<str>, Vec<Pending>>;
 /// The result of a decision.
 #[derive(Default)]
 pub(super) struct PreemptionResult {
-    /// There are jobs that could get a slot.
+    /// Whether jobs wait that could get a slot.
     pub any_waits: bool,
-    /// The number of jobs that were stopped for waiting ones, or as an excess.
+    /// The number of jobs that were stopped for waiting jobs, or because more jobs ran than there are slots.
     pub stopped: usize,
     /// The number of jobs for which other workers have room.
     pub surplus: usize,
@@ -73,7 +73,9 @@ impl Incarnation {
             tracing::debug!(%tenant, claim, ?why, "a job is preempted");
             match why {
                 Why::EmptierWorker => running.controls.stop.cancel(),
-                _ => running.controls.preempt(),
+                Why::Excess | Why::LargerDeficit | Why::LongestRunning | Why::Idle => {
+                    running.controls.preempt()
+                }
             }
             stopped += usize::from(why != Why::EmptierWorker);
             self.fair.stops(&mut running.charges);

@@ -17,7 +17,7 @@ use crate::membership::duration_us;
 /// After this long, other workers have read what a worker's cycle has done: its rows are written, and read.
 pub(super) const SHORTEST_PHASE: Duration = Duration::from_secs(3);
 
-/// When the cycles are, and what they have checked.
+/// When the next cycle is due, and when cycles have checked each tenant.
 pub(super) struct Rotation {
     due: Event,
     /// The time of the latest cycle, in µs; without rotation, the time when it last charged its jobs.
@@ -50,8 +50,9 @@ impl Incarnation {
         self.rotation.cycle_us = self.now_us();
     }
 
-    /// Without rotation there are no cycles. Each of several workers has its own moment in an interval. With the same
-    /// moment, each would give back what only one should, and claim it again in the next cycle, forever.
+    /// Schedules the next cycle; without rotation there is none. Each of several workers has its own time within an
+    /// interval. With one time for all, each would give back jobs that only one should give back, and claim them again
+    /// in the next cycle.
     pub(super) fn schedule_cycle(&mut self) {
         let due_us = self.rotation_rules().map(|rotation| {
             let interval_us = duration_us(rotation.interval).max(1);
@@ -60,7 +61,7 @@ impl Incarnation {
                 return self.rotation.cycle_us.saturating_add(interval_us);
             }
             let phase_us = interval_us / workers * rank;
-            // At least half an interval, for jobs that have started recently.
+            // At least half an interval after the last cycle, so that new jobs run for some time.
             let earliest_us = self.rotation.cycle_us.saturating_add(interval_us / 2);
             let into_us = earliest_us.saturating_sub(phase_us).rem_euclid(interval_us);
             earliest_us.saturating_add(interval_us - into_us)

@@ -9,21 +9,22 @@ use super::{Incarnation, Running};
 use crate::event::Event;
 use crate::membership::duration_us;
 
-/// The minimum time between two checks for jobs that idle jobs can be preempted for.
+/// The minimum time between two checks for waiting jobs, for which idle jobs can be preempted.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// When to check which jobs idle jobs can be preempted for.
+/// When the next check for waiting jobs is due, for which idle jobs can be preempted.
 #[derive(Default)]
 pub(super) struct Yielding {
     /// The earliest time of the next check, in µs.
     from_us: i64,
     due: Event,
-    /// A job becomes pending.
+    /// Happens when a job becomes pending.
     wake: Event,
 }
 
 impl Yielding {
-    /// Returns true if a check is due, and false if a job has become pending: when to check must then be found again.
+    /// Returns true if a check is due, and false if a job has become pending: the next check must then be scheduled
+    /// again.
     pub async fn due(&mut self) -> bool {
         tokio::select! {
             biased;
@@ -34,14 +35,15 @@ impl Yielding {
 }
 
 impl Running {
-    /// Whether it is idle and may be preempted for that.
+    /// Whether it may be preempted because it is idle.
     fn may_yield(&self) -> bool {
         self.charges.rotates && self.controls.idle.is_idle() && !self.is_stopping()
     }
 }
 
 impl Incarnation {
-    /// The next check is due when an idle job has had its turn, and not before the pause since the last check is over.
+    /// Schedules the next check: when an idle job has run for its minimum time, but not before the pause since the last
+    /// check is over.
     pub(super) fn schedule_yield(&mut self) {
         let due = || {
             let idle_turn = self.rotation_rules()?.idle_turn;
@@ -57,7 +59,7 @@ impl Incarnation {
     pub(super) async fn yield_idle(&mut self) {
         let idle_turn = self.rotation_rules().map_or(PAUSE, |rotation| rotation.idle_turn.max(PAUSE));
         let (pause, again, wake_seen) = match self.preempt(Moment::Idle, None).await {
-            // The jobs that start now may be idle, too: slots must not change faster than jobs have their turns.
+            // The jobs that start now may be idle, too. Each must run for its minimum time before it is preempted.
             Ok(PreemptionResult { stopped, wake_seen, .. }) if stopped > 0 => {
                 (idle_turn, Some(idle_turn), wake_seen)
             }

@@ -1,7 +1,8 @@
-//! Predicts the locks of jobs that do not know them yet, for their weight, from recently read records of past runs.
+//! Predicts the locks of jobs that do not know them yet. Only the jobs' weights use the prediction.
 //!
-//! These records change slowly, and a pass compares many jobs. So each value is read once in [`FRESH_US`], a few of
-//! them per pass. Values that are not read yet count as unknown until the next pass.
+//! The prediction comes from records of past runs: the *experience* with each value of an option. The records change
+//! slowly, and a pass compares many jobs. So a process reads each value at most once in [`FRESH_US`], and a limited
+//! number per pass. A value that was not read yet predicts nothing until a later pass.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,9 +20,9 @@ use super::QueueRules;
 use super::view::LocksView;
 use crate::pass;
 
-/// How long a read value may be used, in µs.
+/// How long the experience with a value may be used, in µs.
 const FRESH_US: i64 = 30_000_000;
-/// The maximum number of values that one pass reads: two rows each.
+/// The maximum number of values that one pass reads; each needs two rows.
 const MAX_READ: usize = 64;
 /// The maximum number of values that are remembered.
 const MAX_KNOWN: usize = 4_096;
@@ -29,7 +30,7 @@ const MAX_KNOWN: usize = 4_096;
 const MAX_COUNTED: usize = 20_000;
 /// The number of pending jobs per read.
 const COUNT_PAGE: usize = 1_000;
-/// The number of concurrent reads.
+/// The number of concurrent reads of values.
 const AT_ONCE: usize = 16;
 
 /// The experience that a process has read.
@@ -38,9 +39,10 @@ pub(crate) struct LockHistory {
     known: Mutex<BTreeMap<Value, CachedExperience>>,
 }
 
-/// Kind of jobs, option, value.
+/// A kind of jobs, an option, and its value.
 type Value = (String, String, String);
 
+/// The experience with a value, and when it was read.
 struct CachedExperience {
     read_us: i64,
     /// `None` if no run has recorded anything.
@@ -100,8 +102,8 @@ impl LockHistory {
         Ok(())
     }
 
-    /// The declaration with a likely set for each unknown request that has one, and these sets; `None` if nothing is
-    /// likely.
+    /// A job's declaration, with a likely set for each unknown request that has one, and these sets. `None` if there is
+    /// no likely set.
     pub fn guess(&self, declared: &Requests, traits: &Traits) -> Option<(Requests, Vec<Likely>)> {
         if traits.is_empty() || !declared.has_unknown() {
             return None;
@@ -153,9 +155,10 @@ pub async fn startable(
 /// A pending job's weight.
 #[derive(Debug)]
 pub struct Weight {
-    /// Against all held and requested locks, as a pass would see them now.
+    /// The weight against all held and requested locks, as a pass would compute it now.
     pub predicted: Predicted,
-    /// How many other jobs in the window name what it wants exclusively: each makes it older by a tick.
+    /// The number of other jobs in the window that name a resource which it wants exclusively. Each makes it older by a
+    /// tick.
     pub line: u64,
     /// The locks that it will probably take, but does not know yet.
     pub likely: Vec<Likely>,
@@ -173,7 +176,7 @@ pub async fn weigh(
     job: &Job,
     others: &[Pending],
 ) -> Result<Weight> {
-    // A new history, so that it returns what is known now.
+    // A new history has no cached values, so the current records are read.
     let lock_history = LockHistory::default();
     let now_us = store.runtime().now_us();
     let view = LocksView::read(tx, keys, &rules.levels, (&lock_history, now_us)).await?;

@@ -2,8 +2,8 @@
 //!
 //! - [`QueueRules`]: the settings.
 //! - [`view`]: the locks that jobs of all types hold, wait for and reserve, as one pass sees them.
-//! - [`scan`]: which jobs can start behind more blocked ones than a window holds.
-//! - [`likely`]: what past runs predict for jobs that do not know what they lock.
+//! - [`scan`]: which jobs can start behind more blocked jobs than a window holds.
+//! - [`likely`]: the locks that past runs predict for jobs that do not know them.
 //! - [`run`]: the locks that a running job requests.
 //! - [`wake`]: one watch of the store for all waits for locks in a process.
 
@@ -25,13 +25,13 @@ pub(crate) use scan::{Scan, ScanResult};
 pub(crate) use view::LocksView;
 pub(crate) use wake::LockWake;
 
-/// The order of jobs that lock, and what can be locked. Jobs that declare no locks are not affected.
+/// The order of jobs that lock, and the levels of locks. Jobs that declare no locks are not affected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueRules {
-    /// What can be locked, in lock order. The same on all nodes of a store.
+    /// The levels of locks, in lock order. They must be the same on all nodes of a store.
     pub levels: Levels,
-    /// The minimum number of jobs at the head of the queue that one pass compares. It compares more if it has room for
-    /// more than a quarter of them, or if none of them can start. At most 1,000.
+    /// The minimum number of jobs at the head of the queue that one pass compares; at most 1,000. A pass compares more
+    /// jobs if it has free slots for more than a quarter of them, or if none of them can start.
     pub window: usize,
     /// How jobs are weighed, and how they age.
     pub rules: aging::Rules,
@@ -51,13 +51,14 @@ impl Default for QueueRules {
 }
 
 impl QueueRules {
-    /// The number of jobs that a pass with this room compares first.
+    /// The number of jobs that a pass with `room` free slots compares first.
     pub fn window(&self, room: usize) -> usize {
         predictive_queue::window::first(self.window, room)
     }
 
-    /// The number of lent slots, when `waiting` of the jobs in them wait for locks. A job in a lent slot may begin to
-    /// wait, too, and lend it again. At most `slots` are lent, so that a worker never has more than twice as many jobs.
+    /// The number of lent slots, if `waiting` of a worker's jobs wait for locks. A job in a lent slot may begin to
+    /// wait, too, and lend the slot again. At most `slots` slots are lent, so a worker never has more than twice as
+    /// many jobs as slots.
     pub(crate) fn lent(&self, slots: usize, waiting: usize) -> usize {
         if self.waiting_uses_slot { 0 } else { waiting.min(slots) }
     }

@@ -1,13 +1,13 @@
 //! The locks that a running job requests: [`JobContext::lock`].
 //!
 //! *Model.* Each request is a transaction under the job's claim ([`turnwise_queue::locks::request`]). If the lock is
-//! not free, the job waits in the lock's queue, a row, and repeats the request whenever a lock is released. Its task
+//! not free, the job waits in the lock's queue, as a row, and repeats the request whenever a lock is released. Its task
 //! sleeps meanwhile, and its slot is lent to another job. A job that stops waiting, for whatever reason, leaves the
-//! queue; at the latest with its claim.
+//! queue, at the latest when its claim ends.
 //!
 //! *A job that gets its lock continues immediately*, even if its slot is occupied. If it waited for a slot, it would
-//! hold a lock meanwhile. The jobs in the slots might run forever, or wait for that very lock. So a worker may have
-//! more running jobs than slots: by the number of lent slots, and at most twice as many.
+//! hold a lock meanwhile. The jobs in the slots might run for ever, or wait for that very lock. So a worker may have
+//! more running jobs than slots: up to the number of lent slots more, and at most twice as many.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -27,16 +27,17 @@ use crate::{JobContext, Outcome};
 /// Why a lock was not granted.
 #[derive(Debug, Clone)]
 pub enum LockError {
-    /// It is not free, and the job must not wait for it, because it holds a lock that comes after it. Take locks in the
-    /// order of the levels and their names, all of a level before its resources. Or declare the lock, so that it is
-    /// taken before the job starts.
+    /// The lock is not free, and the job must not wait for it, because it holds a lock that comes after it in lock
+    /// order. Take locks in the order of the levels and of their resources' names; a whole level comes before its
+    /// resources. Or declare the lock, so that the job gets it before it starts.
     OutOfOrder {
         /// The lock that is not free, and the jobs that hold it or wait for it.
         blocked: Box<Blocked>,
         /// The held lock that comes after it.
         above: LockAt,
     },
-    /// The job's declaration does not cover it, or there is no such lock: the problem and the solution.
+    /// The job's declaration does not cover the lock, or there is no such lock. The text has the problem and the
+    /// solution.
     Refused(String),
     /// The run must end, because of a shutdown, a preemption or a cancellation. The job stops waiting, and soon returns
     /// [`Outcome::Stopped`].
@@ -78,7 +79,7 @@ impl From<LockError> for Outcome {
     }
 }
 
-/// The number of a worker's jobs that wait for locks. Notifies its loop of more.
+/// The number of a worker's jobs that wait for locks. Notifies the worker's loop when it increases.
 #[derive(Default)]
 pub(crate) struct Slots {
     waiting: AtomicUsize,
@@ -91,18 +92,19 @@ impl Slots {
     }
 }
 
-/// Whether a run waits for a lock, and how long it has lent its slot so far: that time is not charged.
+/// Whether a run waits for a lock, and how long it has lent its slot so far. The time with a lent slot is not charged.
 #[derive(Debug, Default)]
 pub(crate) struct WaitState(std::sync::Mutex<WaitTimes>);
 
 #[derive(Debug, Default)]
 struct WaitTimes {
     waits: bool,
-    /// Since when it has waited and lent its slot, in µs. Whether it lends is decided when it begins to wait.
+    /// Since when the run has waited and lent its slot, in µs. The settings at the beginning of the wait decide whether
+    /// it lends.
     since_us: Option<i64>,
-    /// How long it did so before, in µs.
+    /// How long the run lent its slot in earlier waits, in µs.
     before_us: i64,
-    /// When its last wait has ended, in µs of [`Runtime::elapsed_us`](turnwise_store::Runtime::elapsed_us).
+    /// When the run's last wait ended, in µs of [`Runtime::elapsed_us`](turnwise_store::Runtime::elapsed_us).
     ended_us: Option<i64>,
 }
 
@@ -111,7 +113,7 @@ impl WaitState {
         self.lent().waits
     }
 
-    /// When its last wait has ended, in µs of [`Runtime::elapsed_us`](turnwise_store::Runtime::elapsed_us).
+    /// When the run's last wait ended, in µs of [`Runtime::elapsed_us`](turnwise_store::Runtime::elapsed_us).
     pub fn ended_us(&self) -> Option<i64> {
         self.lent().ended_us
     }
@@ -150,16 +152,17 @@ struct Inner {
     halt: CancellationToken,
     slots: Arc<Slots>,
     waits: Arc<WaitState>,
-    /// A job waits for one lock at a time.
+    /// Held during a request: a job waits for one lock at a time.
     turn: Mutex<()>,
-    /// A wait has ended, but its row may still be there.
+    /// Whether the row of an ended wait may still be in a lock queue.
     left: AtomicBool,
 }
 
 impl JobContext {
-    /// Takes a lock that the job's declaration covers: one of a level that it declares as unknown or all, or one that
-    /// it names. A lock that the job already holds is granted immediately. Returns when the job has the lock, however
-    /// long that takes, in the order of the requests. [`JobContext::unlock`] or the end of the run releases it.
+    /// Takes a lock that the job's declaration covers. The declaration names the lock, or declares its level as unknown
+    /// or as all. A lock that the job already holds is granted immediately. Returns when the job has the lock, however
+    /// long that takes. Requests for a lock are granted in their order. [`JobContext::unlock`] or the end of the run
+    /// releases it.
     ///
     /// Dropping this future ends the wait.
     ///
@@ -169,7 +172,7 @@ impl JobContext {
         self.locks.take(&[lock]).await
     }
 
-    /// Takes several locks, one after the other in lock order, whatever order they are given in.
+    /// Takes several locks, one after the other in lock order, whatever their order in the argument.
     ///
     /// # Errors
     /// [`LockError`]; the job keeps the locks before the one that failed.
@@ -217,7 +220,7 @@ impl JobLocks {
                     waiting.begin();
                     Some(seen)
                 }
-                // The row may be there; the next attempt finds it.
+                // The request may have written its row; the next attempt finds it.
                 Err(Error::Store(error)) if error.is_retryable() => None,
                 Err(error @ Error::Store(_)) => return Err(lock_error(error)),
                 Err(error) => {
@@ -259,8 +262,8 @@ impl JobLocks {
 }
 
 impl Inner {
-    /// Requests the locks that are not held yet. Also returns the stamp that must change before a repeated request can
-    /// succeed.
+    /// Requests the locks that the job does not hold yet. Also returns the stamp that must change before a repeated
+    /// request can succeed.
     async fn ask(&self, wanted: &[LockAt]) -> turnwise_queue::Result<(Asked, Option<Bytes>)> {
         let Shared { store, keys, job_type, tunables, .. } = &*self.shared;
         let levels = &tunables.get().queue.levels;
@@ -282,8 +285,8 @@ impl Inner {
         Ok(asked)
     }
 
-    /// Leaves the lock's queue, if the job is in one. Returns whether that is done: a row that cannot be removed now
-    /// goes with the claim.
+    /// Leaves the lock's queue, if the job may be in one. Returns whether that is done; otherwise, the row stays until
+    /// another attempt, or until the claim ends.
     async fn withdraw(&self) -> bool {
         if !self.left.load(Relaxed) {
             return true;
@@ -305,8 +308,8 @@ impl Inner {
         }
     }
 
-    /// Repeats [`Inner::withdraw`] until it is done: a queued job that makes no requests would block all jobs behind
-    /// it.
+    /// Repeats [`Inner::withdraw`] until it is done: a job that stays in a lock queue without a request blocks all jobs
+    /// behind it.
     async fn withdraw_at_last(&self) {
         let runtime = self.shared.store.runtime();
         while !self.withdraw().await {
@@ -327,12 +330,12 @@ fn lock_error(error: Error) -> LockError {
     }
 }
 
-/// A waiting job, as the worker's loop counts it.
+/// The wait of a job: counted by the worker's loop while it lasts, and withdrawn when this is dropped.
 struct WaitGuard<'a> {
     locks: &'a JobLocks,
-    /// Whether it is counted.
+    /// Whether the wait is counted.
     on: bool,
-    /// No row is left of it, and no write is in flight.
+    /// Whether the wait has no row, and no write of it is in flight.
     settled: bool,
 }
 
@@ -359,7 +362,7 @@ impl WaitGuard<'_> {
 }
 
 impl Drop for WaitGuard<'_> {
-    /// The caller does not wait for the lock any more.
+    /// Withdraws the request: the caller has stopped waiting for the lock.
     fn drop(&mut self) {
         if self.settled {
             return;

@@ -1,10 +1,10 @@
-//! A scan of all waiting jobs, for those that can start behind more blocked ones than a window holds.
+//! A scan of all pending jobs: it finds jobs that can start behind more blocked jobs than a window holds.
 //!
-//! *Model.* The pending rows of a type are read page by page, in key order, a few pages per pass, until all were read.
-//! Jobs that could start with the locks of that moment are kept: they are the front of the following passes, in fair
-//! order. The claims check the locks, as always.
+//! *Model.* Passes read all pending rows of a type, in key order, a few pages per pass. A scan keeps the jobs that
+//! could start with the current locks. When it has ended, the next passes claim from these jobs, in the order of fair
+//! share. The claims check the locks, as always.
 //!
-//! *Cost.* Passes scan only if nothing in the longest window can start and there is more behind it. The next scan
+//! *Cost.* Passes scan only if no job in the largest window can start and there are more jobs behind it. The next scan
 //! begins only after a job has become pending or a lock was released. It also waits for [`PAUSE_US_PER_ROW`] for each
 //! row of the last scan. That limits the part of a worker's time that scans take.
 
@@ -16,11 +16,11 @@ use turnwise_queue::tenants::{self, Pending};
 use turnwise_queue::{Keyspace, Result};
 use turnwise_store::Transaction;
 
-/// Rows per read.
+/// The number of rows per read.
 const PAGE: usize = 1_000;
-/// Pages that one pass reads.
+/// The number of pages that one pass reads.
 const PAGES: usize = 4;
-/// The maximum number of jobs that are kept. The scan then ends, and the next one continues behind it.
+/// The maximum number of jobs that a scan keeps. It then ends, and the next scan continues behind it.
 const MAX_FOUND: usize = 2_000;
 /// The maximum number of kept jobs of one tenant, so that a tenant with many jobs leaves room for others.
 const MAX_OF_TENANT: usize = 100;
@@ -33,7 +33,7 @@ pub(crate) struct Scan(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// The current scan.
+    /// The scan that passes continue, if it has not ended.
     current: Option<CurrentScan>,
     last: LastScan,
     /// Where the next scan begins; at the first row, if the last scan has read the last row.
@@ -43,22 +43,24 @@ struct State {
 /// The values that change when a job becomes pending, and when a lock is released.
 pub(crate) type Stamps = (Option<Bytes>, Option<Bytes>);
 
+/// A scan that has not ended.
 struct CurrentScan {
-    /// Their values at its beginning.
+    /// The stamps at its beginning.
     stamps: Stamps,
     from: Option<Bytes>,
     rows: usize,
-    /// It began at the first row, and has kept all that could start.
+    /// Whether it began at the first row, and has kept all jobs that could start.
     is_whole: bool,
     of_tenant: BTreeMap<String, usize>,
     found: Vec<(String, Pending)>,
 }
 
+/// The result of the last scan that has ended.
 #[derive(Default)]
 struct LastScan {
-    /// The jobs that could start, without those that were tried.
+    /// The jobs that could start, without the jobs that passes have tried since.
     found: Vec<(String, Pending)>,
-    /// While the stamps are equal to these, another scan would find nothing; `None` if it might.
+    /// While the stamps have these values, another scan would find no job; `None` if it might find one.
     exhausted: Option<Stamps>,
     /// When it ended, in µs, and when the next one may begin.
     pause: Option<(i64, i64)>,
@@ -66,11 +68,12 @@ struct LastScan {
 
 /// The result of a pass's part of a scan.
 pub(crate) enum ScanResult {
-    /// These jobs could start, each with its tenant. The caller must [forget](Scan::forget) those that it has tried.
+    /// The jobs that could start, each with its tenant. The caller must [forget](Scan::forget) the jobs that it has
+    /// tried.
     Found(Vec<(String, Pending)>),
     /// The next pass continues the scan.
     Unfinished,
-    /// Nothing can start now. With a time, in µs: the next scan begins then.
+    /// No job can start now. With the time when the next scan may begin, in µs; `None` if it must wait for a change.
     Nothing(Option<i64>),
 }
 
@@ -79,7 +82,8 @@ impl Scan {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what a scan has found, or continues the scan. `startable` returns which of the given jobs could start.
+    /// Returns the jobs that a scan has found, or continues the scan. `startable` returns which of the given jobs could
+    /// start.
     pub async fn find(
         &self,
         tx: &Transaction,
@@ -122,8 +126,8 @@ impl Scan {
         Ok(ScanResult::Unfinished)
     }
 
-    /// Removes the jobs that were tried. Whether they run depends on a commit: if any were removed, the next scan
-    /// searches for them again. Returns when, in µs.
+    /// Removes the jobs that were tried. Whether they run depends on a commit. So if any job was removed, a further
+    /// scan follows without waiting for a change. Returns when it may begin, in µs.
     pub fn forget(&self, tried: &BTreeSet<String>) -> Option<i64> {
         let mut state = self.state();
         let before = state.last.found.len();

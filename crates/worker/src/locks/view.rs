@@ -4,8 +4,8 @@
 //! lock queues. These are snapshot reads, without conflicts, and they only affect the order: the claim checks whether a
 //! lock is free. Rows beyond the limits are not read, which only costs rejected claims.
 //!
-//! Some running jobs do not know yet what they lock. Where it matters which locks must be free, they count as unknown.
-//! For weights, their probable locks count: that is `likely`.
+//! Some running jobs do not know yet which locks they will take. In the check whether locks are free, these locks count
+//! as unknown. For weights, the predicted locks count instead: the field `likely`.
 
 use std::collections::BTreeMap;
 
@@ -24,11 +24,11 @@ const MAX_QUEUED: usize = 10_000;
 
 /// A pass's view of the locks.
 pub(crate) struct LocksView {
-    /// What running jobs lock and wait for.
+    /// The locks that running jobs hold and wait for.
     pub running: Summary,
-    /// The same with the locks that they will probably take; `None` if no prediction is known.
+    /// The same, with the predicted locks of running jobs; `None` if there is no prediction.
     likely: Option<Summary>,
-    /// What pending jobs have reserved, in the order of their reservations.
+    /// The locks that pending jobs have reserved, in the order of their reservations.
     pub reservations: Vec<Running>,
     /// Their positions in `reservations`, by type and id.
     positions: BTreeMap<(String, String), usize>,
@@ -73,7 +73,7 @@ impl LocksView {
         Ok(LocksView { running, likely, reservations, positions })
     }
 
-    /// What running jobs lock, wait for, and will probably lock: weights are computed against it.
+    /// The locks that running jobs hold, wait for, and will probably take. Weights are computed against these.
     pub fn foreseen(&self) -> &Summary {
         self.likely.as_ref().unwrap_or(&self.running)
     }

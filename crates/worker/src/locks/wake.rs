@@ -11,7 +11,7 @@ use turnwise_store::{Isolation, Result, Store};
 
 use crate::incarnation::ERROR_PAUSE;
 
-/// Wakes the waits for locks when a lock is released. Without waits, it watches nothing.
+/// Wakes the tasks that wait for locks when a lock is released. While no task waits, it does not watch the store.
 pub(crate) struct LockWake {
     inner: Arc<Inner>,
 }
@@ -20,11 +20,12 @@ struct Inner {
     store: Store,
     keys: Keyspace,
     state: Mutex<State>,
-    /// A read has completed. Not a `watch` channel: its wake order cannot be replayed from a seed.
+    /// Notified when a read has completed. It is no `watch` channel, because the wake order of such a channel cannot be
+    /// replayed from a seed.
     read_completed: Notify,
-    /// A wait needs another read.
+    /// Notified when a wait needs another read.
     read_needed: Notify,
-    /// No wait is left.
+    /// Notified when no wait is left.
     no_waits_left: Notify,
 }
 
@@ -32,8 +33,8 @@ struct Inner {
 struct State {
     /// The number of reads that have begun.
     begun: u64,
-    /// The number of the latest read, and the stamp that it found. Stamps are compared only for equality: those of a
-    /// copied store come from another engine, and may be higher than all that follow.
+    /// The number of the latest read, and the stamp that it found. Stamps are compared only for equality. A copied
+    /// store has stamps of another engine, which may be higher than all later stamps.
     latest: Option<(u64, Option<Bytes>)>,
     /// The number of waits.
     waiting: usize,
@@ -57,9 +58,9 @@ impl LockWake {
         }
     }
 
-    /// Returns once a lock has been released after the snapshot in which [`Keyspace::lock_wake`] was `seen`: a read
-    /// that began after this call has found another stamp. So a caller that alternates requests with this call makes no
-    /// more requests than there are releases.
+    /// Returns once a lock was released after the snapshot in which [`Keyspace::lock_wake`] had the value `seen`. It
+    /// returns only if a read that began after this call has found another stamp. So a caller that alternates requests
+    /// with this call makes no more requests than there are releases.
     pub async fn changed(&self, seen: Option<Bytes>) {
         let inner = &self.inner;
         let _waits = WaitGuard::new(inner);

@@ -16,10 +16,10 @@ use crate::filters::{Admission, FilterSet};
 
 /// A pass claims no further job once the options of its jobs have this total size.
 const CLAIM_OPTIONS_BYTES: usize = 8 << 20;
-/// How often a pass decides again about the same jobs, because locks that it expected to be free were not.
+/// The maximum number of decisions about the same jobs, if locks that the pass expected to be free are not.
 const DECISIONS: usize = 4;
-/// How often a pass among jobs that lock decides again, because chosen jobs could not be claimed for other reasons. Each time
-/// it reads the locks again.
+/// The maximum number of decisions about the same jobs where some lock, if chosen jobs cannot be claimed for other
+/// reasons. For each decision, the pass reads the locks again.
 const DECISIONS_WITH_LOCKS: usize = 16;
 
 /// The claims of one pass.
@@ -29,24 +29,24 @@ pub(super) struct Claims<'a> {
     filters: Option<FilterSet>,
     /// The number of running jobs in each bucket.
     tally: Tally,
-    /// Some jobs were filtered.
+    /// Whether filters or rate limits have removed jobs.
     pub filtered: bool,
     pub claimed: Vec<(Job, Box<RawValue>)>,
     options_bytes: usize,
-    /// Jobs that it has claimed, or could not claim.
+    /// The jobs that this pass has claimed, or could not claim.
     pub tried: BTreeSet<String>,
 }
 
-/// What became of a view.
+/// The result of the decisions about a view.
 #[derive(Default)]
 pub(super) struct FillResult {
     /// The last decision.
     pub decision: Decision,
-    /// Some job's locks are not free: another pass is useful when a lock is released.
+    /// Whether some job's locks are not free: another pass is useful when a lock is released.
     pub blocked: bool,
-    /// Jobs that should start were not claimed, because the transaction is full.
+    /// Whether jobs that should start were not claimed, because the transaction is full.
     pub not_started: bool,
-    /// Other passes of this process have some of the jobs.
+    /// Whether other passes of this process are about to claim some of the jobs.
     pub in_other_pass: bool,
 }
 
@@ -63,8 +63,8 @@ impl<'a> Claims<'a> {
         })
     }
 
-    /// Decides about the jobs of a view and claims those that start. Decides again if some of them could not be claimed, and
-    /// others wait for their room.
+    /// Decides about the jobs of a view and claims the jobs that start. Decides again if some of them could not be
+    /// claimed, and other jobs wait only because of the number of free slots.
     pub async fn fill(&mut self, view: &mut View) -> Result<FillResult> {
         let context = self.context;
         let mut filled = FillResult::default();
@@ -96,7 +96,7 @@ impl<'a> Claims<'a> {
                     Claiming::Claimed(_) => {}
                     Claiming::Gone | Claiming::Limited(_) => refused = refused_before + 1,
                     Claiming::Blocked(_) => blocked = blocked_before + 1,
-                    // Alone it has the whole transaction. If that is not enough, another pass does not help.
+                    // The first job has the whole transaction. If that is not enough, another pass does not help.
                     Claiming::NoRoom if self.claimed.is_empty() => refused = refused_before + 1,
                     Claiming::NoRoom => {
                         filled.not_started = true;
@@ -116,7 +116,7 @@ impl<'a> Claims<'a> {
                 filled.decision = decision;
                 return Ok(filled);
             }
-            // Jobs that were not claimed had the room of others.
+            // The slots of jobs that could not be claimed are free for other jobs.
             view.read_locks(&context.source()).await?;
         }
     }
@@ -124,7 +124,7 @@ impl<'a> Claims<'a> {
     /// Whether further jobs must wait for the next transaction.
     fn is_full(&self) -> bool {
         let Context { claimant, room, .. } = self.context;
-        // Whatever failed the last attempt, half as many jobs meet it half as often.
+        // Each attempt claims half as many jobs as the one before it, which halves the chance of the same failure.
         let halved = |jobs: usize| jobs.checked_shr(claimant.failed).unwrap_or(0).max(1);
         let most = match claimant.failed {
             0 => CLAIM_BATCH,
@@ -135,7 +135,7 @@ impl<'a> Claims<'a> {
             || !self.tried.is_empty() && !self.context.tx.has_room()
     }
 
-    /// Claims a job if it is still there, no filter rejects it, its buckets have room, and its locks are free.
+    /// Claims a job if it is still pending, the filters accept it, its buckets have room, and its locks are free.
     async fn claim(&mut self, id: &str) -> Result<Claiming> {
         let Context { tx, keys, claimant, now_us, .. } = self.context;
         let Claimant { job_type, worker, numbers, queue, terms, max_history, .. } = claimant;
@@ -153,7 +153,8 @@ impl<'a> Claims<'a> {
         }
         let number = match numbers {
             Numbers::Counted(next) => next.fetch_add(1, Relaxed),
-            // Written only with a claim: otherwise, requests that watch this key for new claims would wake for none.
+            // The row is written only with a claim. Otherwise, requests that watch it for new claims would wake without
+            // one.
             Numbers::Stored => claims::latest_number(tx, keys, job_type, worker).await? + 1,
         };
         let claim = Claim { worker: worker.to_owned(), number };
@@ -177,7 +178,7 @@ impl<'a> Claims<'a> {
         Ok(claiming)
     }
 
-    /// Rewrites the sort keys of jobs that continue to wait, where they are out of date.
+    /// Rewrites the sort keys that are out of date, of jobs that continue to wait.
     pub async fn sort(&self, queue: &Front) -> Result<()> {
         let Context { tx, keys, claimant, .. } = self.context;
         let waits = queue.to_sort.iter().filter(|(id, _)| !self.tried.contains(id));

@@ -1,4 +1,4 @@
-//! The jobs that passes of this process are about to claim.
+//! The jobs that concurrent passes of one process are about to claim.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,26 +6,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-/// Jobs that passes of this process are about to claim. Concurrent passes would all choose the head of the queue. Each
-/// one therefore skips the jobs of other passes, which avoids conflicts.
+/// The jobs that passes of this process are about to claim. Without it, concurrent passes would all choose the head of
+/// the queue, and conflict. With it, each pass skips the jobs of other passes.
 #[derive(Default)]
 pub(crate) struct ConcurrentPasses {
     jobs: Mutex<BTreeSet<(String, String)>>,
     job_released: Notify,
 }
 
-/// The jobs that one pass has reserved, until it is dropped.
+/// The jobs that one pass is about to claim. Other passes may claim them again when this is dropped.
 pub(crate) struct PassJobs {
     passes: Arc<ConcurrentPasses>,
     own: Mutex<Vec<(String, String)>>,
 }
 
 impl ConcurrentPasses {
+    /// Begins a pass, without jobs.
     pub(crate) fn begin_pass(self: &Arc<Self>) -> PassJobs {
         PassJobs { passes: self.clone(), own: Mutex::default() }
     }
 
-    /// Ends when a pass, after this call, releases its reserved jobs, claimed or not.
+    /// Ends when a pass releases its jobs after this call, whether it has claimed them or not.
     pub(crate) fn job_released(&self) -> Notified<'_> {
         self.job_released.notified()
     }
@@ -40,19 +41,19 @@ impl PassJobs {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Releases what an earlier attempt of this pass has reserved. Returns the number of jobs that other passes have reserved.
+    /// Releases the jobs of an earlier attempt of this pass. Returns the number of jobs of other passes.
     pub(super) fn restart(&self) -> usize {
         self.release();
         self.passes.jobs().len()
     }
 
-    /// Whether another pass has reserved a job.
+    /// Whether a job belongs to another pass.
     pub(super) fn is_in_other_pass(&self, job_type: &str, id: &str) -> bool {
         let job = (job_type.to_owned(), id.to_owned());
         !self.own().contains(&job) && self.passes.jobs().contains(&job)
     }
 
-    /// Reserves a job, unless another pass has it.
+    /// Adds a job to this pass, unless it belongs to another one. Returns whether the job was added.
     pub(super) fn add(&self, job_type: &str, id: &str) -> bool {
         let job = (job_type.to_owned(), id.to_owned());
         let is_new = self.passes.jobs().insert(job.clone());
@@ -64,7 +65,7 @@ impl PassJobs {
 
     fn release(&self) {
         let own = std::mem::take(&mut *self.own());
-        // A pass without reserved jobs must wake no other pass: it may itself wait for the jobs that it has read.
+        // A pass without jobs must wake no other pass: it may itself wait for the jobs that it has read.
         if !own.is_empty() {
             let mut jobs = self.passes.jobs();
             for job in own {

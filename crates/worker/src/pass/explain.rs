@@ -1,4 +1,4 @@
-//! The decision about the head of a queue, for those who ask why a job waits.
+//! Explains why a job waits, by the decision about the head of its queue.
 
 use turnwise_policy::schedule::Reason;
 use turnwise_queue::tenants::Pending;
@@ -13,14 +13,14 @@ use crate::locks::LockHistory;
 
 /// The head of a job type's queue.
 pub struct QueueHead {
-    /// The first pending jobs, in the order of the tenants' turns, each with a number that identifies its tenant here.
+    /// The first pending jobs, in the order of fair share, each with a number that identifies its tenant here.
     pub jobs: Vec<(Pending, usize)>,
-    /// There may be more behind them.
+    /// Whether there may be more jobs behind them.
     pub beyond: bool,
 }
 
-/// How many jobs of the queue a pass compares that has room for this many: if none of the first `room` jobs declares locks, only
-/// these.
+/// How many jobs of the queue a pass compares if it has `room` free slots. If none of the first `room` jobs declares
+/// locks, it compares only these.
 pub fn compared(rules: &QueueRules, first: &[&Pending], room: usize) -> usize {
     let room = room.min(CLAIM_BATCH);
     match first.iter().take(room).all(|job| job.locks.is_none()) {
@@ -29,8 +29,9 @@ pub fn compared(rules: &QueueRules, first: &[&Pending], room: usize) -> usize {
     }
 }
 
-/// Why each job at the head of a queue waits, if it is not started by the next pass of a worker that is alone and has this much room.
-/// The worker's passes make the same decision, each about its part of the queue.
+/// Why each job at the head of a queue waits; `None` for a job that the next pass would start. The pass is that of the
+/// only worker of the queue, with `room` free slots. If there are several workers, each makes the same decision about
+/// its part of the queue.
 ///
 /// # Errors
 /// Those of the store.

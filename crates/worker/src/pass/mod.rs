@@ -1,7 +1,7 @@
 //! One pass of the scheduler: it reads the head of the queue, decides, and claims, in one transaction.
 //!
-//! The decision is [`turnwise_policy::schedule`]. This module surrounds it: what is read ([`view`]), what a claim finds out
-//! ([`claims`]), how far a pass searches for jobs that can start, and when the next one is useful.
+//! [`turnwise_policy::schedule`] makes the decision. This module reads its input ([`view`]) and makes the claims
+//! ([`claims`]). It also determines how far a pass searches for jobs that can start, and when the next pass is useful.
 
 mod claims;
 mod concurrent;
@@ -36,9 +36,9 @@ use view::{Scope, Source, View};
 const CLAIM_BATCH: usize = 500;
 /// The maximum number of delayed jobs that one pass releases; fewer if the transaction has no more room.
 const RELEASE_BATCH: usize = 200;
-/// If a pass had jobs filtered and room left, the next one reads this many times as many jobs.
+/// If filters removed jobs in a pass and slots stayed free, the next pass reads this many times as many jobs.
 const WIDER: usize = 4;
-/// Rows that a reservation writes besides those of its locks.
+/// The number of rows that a reservation writes besides those of its locks.
 const ROWS_RESERVED: usize = 8;
 
 /// The worker that claims, and its limits.
@@ -53,20 +53,20 @@ pub(crate) struct Claimant<'a> {
     /// How often this pass has failed.
     pub failed: u32,
     pub numbers: Numbers<'a>,
-    /// Decides which tenant is next.
+    /// The fair share, which decides which tenant is next.
     pub fair: &'a FairShare,
     /// The order of jobs that lock.
     pub queue: &'a QueueRules,
-    /// What past runs locked.
+    /// Records of the locks that past runs took.
     pub lock_history: &'a LockHistory,
-    /// Jobs that other passes in this process are about to claim; this pass adds its own.
+    /// The jobs of this pass, if other passes of this process run at the same time.
     pub pass_jobs: Option<&'a PassJobs>,
     /// This claimant's share of the jobs, if several claim from the same queue.
     pub shard: Shard,
-    /// What the worker remembers of earlier passes. If jobs of other shards were skipped for long enough, this pass may
-    /// claim them and others of those shards.
+    /// The state that the worker keeps from earlier passes. If jobs of other shards have expired, this pass may claim
+    /// them and other jobs of those shards.
     pub claimer: &'a Claimer,
-    /// Chooses among the jobs of other shards.
+    /// A random number, which chooses among the jobs of other shards.
     pub random: u64,
     /// The terms of the runs.
     pub terms: Terms,
@@ -75,14 +75,15 @@ pub(crate) struct Claimant<'a> {
 }
 
 impl Claimant<'_> {
-    /// The number of jobs to read for a given room. Filtered and limited jobs take no room, so after a pass with such
-    /// jobs the next passes read more and more. Jobs behind thousands of them are thus found soon, whatever the room.
+    /// The number of jobs to read for a number of free slots. Filtered and limited jobs take no slot, so after passes
+    /// with such jobs, each pass reads more jobs than the one before it. Jobs behind thousands of them are thus found
+    /// soon, even with one free slot.
     fn depth(&self, room: usize) -> usize {
         room.saturating_mul(WIDER.saturating_pow(self.claimer.filtered())).min(CLAIM_BATCH)
     }
 }
 
-/// Where the claims get their numbers from.
+/// The source of the claims' numbers.
 #[derive(Clone, Copy)]
 pub(crate) enum Numbers<'a> {
     /// A counter in memory. Each attempt of a transaction takes new numbers, so that none is ever used twice.
@@ -95,18 +96,19 @@ pub(crate) enum Numbers<'a> {
 pub(crate) struct Pass {
     /// The claimed jobs, with their options.
     pub claimed: Vec<(Job, Box<RawValue>)>,
-    /// There may be more to claim immediately.
+    /// Whether another pass may claim more jobs immediately.
     pub more: bool,
-    /// Filters and rate limits have removed jobs: there may be others behind them.
+    /// Whether filters or rate limits have removed jobs: there may be other jobs behind them.
     pub filtered: bool,
-    /// There are pending jobs, but other passes of this process have reserved all of them, and may fail to claim them.
+    /// Whether there are pending jobs, but other passes of this process are about to claim all of them. They may fail
+    /// to claim them.
     pub all_in_other_passes: bool,
-    /// Jobs that were skipped for their owners although there is room for them here; the owners may have no room. Where
-    /// none of the jobs lock, only the first one: once it is gone, its owner is active. All of them if this worker's
-    /// shard is empty.
+    /// Jobs that were skipped for their owners although this worker has free slots; the owners may have none. If no job
+    /// at the head of the queue locks, these are only the first skipped job: once it is gone, its owner is active. If
+    /// this worker's shard is empty, these are all skipped jobs.
     pub skipped: BTreeSet<String>,
     /// The tenant of the first known job that could start and was skipped for its owner. Among jobs that lock, only if
-    /// there was room for more.
+    /// a slot stayed free.
     pub first_skipped_tenant: Option<Arc<str>>,
     /// Tenants whose queues are empty now.
     pub drained: Vec<Arc<str>>,
@@ -136,7 +138,7 @@ impl Pass {
     }
 }
 
-/// What one attempt of a pass works with.
+/// The input of one attempt of a pass.
 #[derive(Clone, Copy)]
 struct Context<'a> {
     tx: &'a Transaction,
@@ -163,8 +165,8 @@ impl Context<'_> {
     fn decide(&self, view: &View, room: usize) -> Decision {
         let Claimant { shard, claimer, random, .. } = self.claimant;
         let worker = Scope { room, shard, eager: self.is_eager(), random };
-        // Among jobs that lock, also all expired ones: most jobs of other shards cannot start, and a part of them may be exactly
-        // these.
+        // Among jobs that lock, all expired jobs may start. The decision chooses only some jobs of other shards, and
+        // the chosen ones may be exactly those whose locks are not free.
         view.decide(&self.source(), worker, |id| view.locks.is_some() && claimer.expired().contains(id))
     }
 
@@ -173,8 +175,8 @@ impl Context<'_> {
     }
 }
 
-/// One pass. The worker holds the jobs once the transaction is committed. Without room, a pass only makes pending the
-/// jobs whose time has come, or whose bucket has room.
+/// Makes one pass. The worker has claimed the jobs once the transaction is committed. Without a free slot, a pass only
+/// makes jobs pending: those that are due, and those whose buckets have room.
 pub(crate) async fn pass(
     tx: &Transaction,
     keys: &Keyspace,
@@ -194,7 +196,7 @@ pub(crate) async fn pass(
     let delayed =
         turnwise_queue::claims::release_due(tx, keys, job_type, now_us, RELEASE_BATCH, mine).await?;
     let turns = |waiting: &[(String, usize)], most| fair.turns(waiting, most);
-    // Also without room: running jobs may be preempted only for jobs that are pending.
+    // Also without a free slot: running jobs can be preempted only for jobs that are pending.
     let (rotation, most) = (&fair.rotation, room.max(1));
     let held_back = rate_limits::release_limited(
         tx,
@@ -244,8 +246,9 @@ pub(crate) async fn pass(
                 || !locking && claims.tried.len() >= wanted);
     let is_skipped: BTreeSet<&str> = skipped.iter().map(String::as_str).collect();
     let first_skipped_tenant = queue.tenant_of_first(|id| is_skipped.contains(id));
-    // Once the first job is gone, its owner is active. A worker with an empty shard watches all: it could be the only
-    // one with room for the last job. Jobs that lock do not start in the order of the queue, so all of them are watched.
+    // Once the first skipped job is gone, its owner is active. A worker with an empty shard watches all skipped jobs:
+    // it may be the only worker with a free slot. Jobs that lock do not start in the order of the queue, so all of them
+    // are watched.
     let watched = match (locking || shard.is_none(), &skipped_before) {
         (true, _) => usize::MAX,
         (false, None) => 1,
@@ -266,9 +269,9 @@ pub(crate) async fn pass(
     })
 }
 
-/// What a pass has found, besides its claims.
+/// The findings of a pass, besides its claims.
 struct SearchResult {
-    /// The part of the queue that was read last.
+    /// The head of the queue that was read last.
     queue: Front,
     filled: FillResult,
     /// Jobs that could start, but are skipped for their owners, in the order of the queue.
@@ -282,9 +285,9 @@ fn skipped(view: &View, filled: &FillResult) -> Vec<String> {
     filled.decision.skipped().map(|job| jobs[job].id.clone()).collect()
 }
 
-/// Claims jobs from a head of the queue where some lock. Compares more jobs than there is room for; if none can start,
-/// even more, up to [`window::MAX`]. Behind the largest window it claims what a [scan](crate::locks::Scan) finds
-/// startable.
+/// Claims jobs from a head of the queue where some jobs lock. Compares more jobs than there are free slots; if none of
+/// them can start, it compares even more, up to [`window::MAX`]. Behind the largest window, it claims jobs that a
+/// [scan](crate::locks::Scan) has found to be startable.
 async fn search(
     claims: &mut Claims<'_>,
     context: &Context<'_>,
@@ -322,7 +325,7 @@ async fn search(
             ScanResult::Found(jobs) => {
                 view = View::with_locks(&source, fair.front_of(jobs), mine).await?;
                 let found = claims.fill(&mut view).await?;
-                // If the room ran out, the jobs that were not tried can still start.
+                // If no slot is free any more, the jobs that were not tried can still start later.
                 let offered = found.offered(&view).into_iter().filter(|_| !found.decision.has_no_room());
                 let tried = claims.tried.iter().cloned().chain(offered).collect();
                 let again_us = fair.scan.forget(&tried);
@@ -339,7 +342,7 @@ async fn search(
         let rows = job.locks.known(&rules.levels).len() + ROWS_RESERVED;
         if tx.has_room_for(rows, ROWS_RESERVED) {
             locks::reserve(tx, keys, job_type, &job.id, now_us).await?;
-            // If this node's clock is behind, the reservation may precede those that blocked the job, and its locks
+            // If this node's clock is behind, this reservation may come before those that blocked the job, so its locks
             // may be free now. Another pass checks that.
             filled.not_started = true;
         } else {
@@ -356,7 +359,7 @@ impl FillResult {
         claims.claimed.is_empty() && !self.not_started && !self.in_other_pass
     }
 
-    /// The jobs that could have started here.
+    /// The jobs of this view that could have started, but were held back.
     fn offered(&self, view: &View) -> Vec<String> {
         let jobs = view.jobs();
         let is_offered = |reason: &Reason| !matches!(reason, Reason::OtherPass | Reason::Tried);

@@ -1,17 +1,18 @@
-//! The jobs that a worker skips for their owners, and when it claims them itself.
+//! The jobs that a worker skips for their owners, and when it may claim them itself. The owner of a job is the worker
+//! whose part of the queue the job is in.
 
 use std::collections::BTreeSet;
 
 use crate::event::Event;
 
-/// The jobs that are skipped for their owners, and until when.
+/// The jobs that are skipped for their owners, and the end of the pause for which they are skipped.
 #[derive(Default)]
 pub(crate) struct SkippedJobs(Option<(BTreeSet<String>, Event)>);
 
 impl SkippedJobs {
-    /// Notes the jobs that a pass has skipped. The pause continues as long as one of the jobs from its beginning is
-    /// still there. If all of them are gone, their owners are active, and the jobs skipped now begin a new pause. So no
-    /// job is skipped for longer than two pauses, whatever comes and goes before it.
+    /// Notes the jobs that a pass has skipped. The pause continues while one of the jobs from its beginning is still
+    /// skipped. If all of them are gone, their owners are active, and the jobs skipped now begin a new pause. So no job
+    /// is skipped for longer than two pauses, whatever jobs come and go before it.
     pub(crate) fn note(&mut self, skipped: BTreeSet<String>, pause: impl FnOnce() -> Event) {
         let since_before = self.0.take().and_then(|(mut before, until)| {
             before.retain(|id| skipped.contains(id));
@@ -45,7 +46,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_left_has_its_time_whatever_comes_before_it() {
+    async fn a_skipped_job_expires_whatever_jobs_come_before_it() {
         let runtime: Arc<dyn Runtime> = Arc::new(runtime::System);
         let begun = Cell::new(0);
         let mut skipped_jobs = SkippedJobs::default();

@@ -1,4 +1,4 @@
-//! What a pass has read of the queue, and the decision about it.
+//! The input of a pass's decision, as read from the store, and the decision.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::locks::{LockHistory, LocksView};
 /// because only one job of a window reserves at a time.
 const MAX_OUTSIDE: usize = 4;
 
-/// Where a view is read from, and by which rules.
+/// The store that a view is read from, and the rules that apply.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
     pub tx: &'a Transaction,
@@ -51,14 +51,14 @@ impl Source<'_> {
     }
 }
 
-/// What a pass has read of the queue.
+/// The part of the queue that a pass has read, with the locks.
 pub(super) struct View {
     pub queue: Front,
     /// The locks, if a job of the queue declares some.
     pub locks: Option<LocksView>,
-    /// Jobs with reservations that are not in the part of the queue that was read.
+    /// Jobs with reservations that are not among the jobs of `queue`.
     outside: Vec<Pending>,
-    /// What is known of each job, in the order of [`View::jobs`].
+    /// The pass's knowledge of each job, in the order of [`View::jobs`].
     pub verdicts: Vec<Verdict>,
 }
 
@@ -69,7 +69,7 @@ impl View {
         View { queue, locks: None, outside: Vec::new(), verdicts }
     }
 
-    /// A view of jobs of which some declare locks, and of those jobs with reservations that are `mine`.
+    /// A view of jobs of which some declare locks. It includes the jobs with reservations that are `mine`.
     pub async fn with_locks(
         source: &Source<'_>,
         mut queue: Front,
@@ -100,7 +100,8 @@ impl View {
         self.queue.jobs.iter().map(|(pending, _)| pending).chain(&self.outside).collect()
     }
 
-    /// Notes the jobs that this pass has tried, and those that other passes of this process have.
+    /// Sets the verdicts of jobs that this pass has tried, and of jobs that other passes of this process are about to
+    /// claim.
     pub fn note(&mut self, context: &Context<'_>, tried: &BTreeSet<String>) {
         let Claimant { job_type, pass_jobs, .. } = context.claimant;
         let verdict = |job: &Pending| match pass_jobs {
@@ -119,7 +120,7 @@ impl View {
         startable.into_iter().map(|job| jobs[job].id.clone()).collect()
     }
 
-    /// Decides which of the jobs start. Those for which `pinned` is true may start whatever their shard is.
+    /// Decides which of the jobs start. Jobs for which `pinned` returns true may start whatever their shard is.
     pub fn decide(
         &self,
         source: &Source<'_>,
@@ -139,14 +140,14 @@ impl View {
     }
 }
 
-/// A job, and what is known of it.
+/// A job, and the pass's knowledge of it.
 struct KnownJob<'a> {
     job: &'a Pending,
     verdict: Verdict,
     pinned: bool,
 }
 
-/// The worker for which a decision is made: [`schedule::View`] has the meaning of each.
+/// The worker for which a decision is made. [`schedule::View`] documents each field.
 #[derive(Clone, Copy)]
 pub(super) struct Scope {
     pub room: usize,

@@ -16,10 +16,10 @@ use turnwise_store::{Engine, Limits, Store, Transaction, runtime};
 use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker};
 
 pub const T: &str = "test";
-/// Far more than anything here takes: only a failing test waits so long.
+/// Far longer than any step of a test takes: only a failing test waits so long.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// The maximum number of commits that follow each other without any time between them: a signal, an end, a pass, and
-/// some to spare.
+/// The maximum number of commits that follow each other without waiting for the clock: a signal, an end, a pass, and a
+/// margin.
 const SETTLE_STEPS: usize = 6;
 
 pub fn json(text: &str) -> Box<RawValue> {
@@ -68,13 +68,13 @@ pub struct Scripted {
 pub struct Run {
     pub id: String,
     pub job: Job,
-    pub word: tokio::sync::oneshot::Sender<Word>,
+    pub instruction: tokio::sync::oneshot::Sender<Instruction>,
 }
 
-pub enum Word {
+pub enum Instruction {
     End(Outcome),
     Panic,
-    /// Ignore every request to stop, and report once that it does.
+    /// Report that it hangs, and then ignore every request to stop.
     Hang(tokio::sync::oneshot::Sender<()>),
     /// Send this report, then wait for the stop.
     Report(u32),
@@ -84,11 +84,11 @@ pub enum Word {
 
 impl Run {
     pub fn end(self, outcome: Outcome) {
-        let _ = self.word.send(Word::End(outcome));
+        let _ = self.instruction.send(Instruction::End(outcome));
     }
 }
 
-/// Counts down when a run is over, however it ends.
+/// Decrements the number of running jobs when it is dropped, however the run ends.
 pub struct Running(Arc<AtomicUsize>);
 
 impl Drop for Running {
@@ -103,24 +103,24 @@ impl JobHandler for Scripted {
         let now_running = self.running.fetch_add(1, SeqCst) + 1;
         let _running = Running(self.running.clone());
         self.most_running.fetch_max(now_running, SeqCst);
-        let (word, spoken) = tokio::sync::oneshot::channel();
-        let run = Run { id: context.job.id.clone(), job: context.job.clone(), word };
+        let (instruction, received) = tokio::sync::oneshot::channel();
+        let run = Run { id: context.job.id.clone(), job: context.job.clone(), instruction };
         self.runs.send(run).unwrap();
         tokio::select! {
             () = context.stop.cancelled() => Outcome::Stopped,
-            word = spoken => match word.unwrap() {
-                Word::End(outcome) => outcome,
-                Word::Panic => panic!("the roof is on fire"),
-                Word::Hang(hangs) => {
+            instruction = received => match instruction.unwrap() {
+                Instruction::End(outcome) => outcome,
+                Instruction::Panic => panic!("the roof is on fire"),
+                Instruction::Hang(hangs) => {
                     hangs.send(()).unwrap();
                     std::future::pending().await
                 }
-                Word::Idle => {
+                Instruction::Idle => {
                     context.idle(true);
                     context.stop.cancelled().await;
                     Outcome::Stopped
                 }
-                Word::Report(n) => {
+                Instruction::Report(n) => {
                     context.report(&serde_json::json!({ "n": n }));
                     context.stop.cancelled().await;
                     Outcome::Stopped
@@ -217,9 +217,9 @@ impl World {
         self.clock.advance(interval);
     }
 
-    /// Lets everything happen that waits for no time. The store's committer is a separate thread, so yielding to other
-    /// tasks does not wait for it. But it decides in the order of arrival: after each of these commits, all earlier
-    /// ones are done, and the tasks that waited for them have run.
+    /// Lets everything happen that does not wait for the clock. The store's committer is a separate thread, so yielding to
+    /// other tasks does not wait for it. But it commits in the order of arrival. So after each commit of this loop, all
+    /// earlier commits are done, and the tasks that waited for them have run.
     pub async fn settle(&self) {
         for _ in 0..SETTLE_STEPS {
             self.run(async |tx, _| Ok(tx.clear("nothing".into())?)).await;
