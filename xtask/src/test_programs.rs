@@ -14,8 +14,9 @@ use crate::failures;
 
 /// The number of test programs that run at the same time.
 const AT_ONCE: usize = 3;
-/// The packages whose test programs run longest. They start first, so that no other core waits for one of them at the end.
-const LONGEST: [&str; 3] = ["crates/cli", "lab/chaos", "lab/soak"];
+/// The packages whose test programs need the whole machine: they measure slots and memory, or kill nodes that must come back in
+/// time. They run one after another, when the others have ended.
+const ALONE: [&str; 3] = ["crates/cli", "lab/chaos", "lab/soak"];
 
 /// A program that cargo has built from tests.
 #[derive(Debug, PartialEq)]
@@ -61,26 +62,29 @@ impl Selection {
 /// program is printed when it has ended. Fails if a program fails; all run nevertheless. Failures are repeated at the end.
 pub fn run(tests: &Command) -> command::Result {
     let selection = Selection::of(tests);
-    let queue = Mutex::new(build(&selection)?);
+    let (alone, others) = build(&selection)?.into_iter().partition(Program::is_alone);
     // The failures of all programs, in the order in which they ended; also held while a program's output is printed.
     let failed = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
-            scope.spawn(|| {
-                while let Some(program) = next(&queue) {
-                    let (header, output, passed) = program.run(&selection);
-                    let mut failed = failed.lock().expect("no thread panics with it");
-                    println!("{header}");
-                    let failures = failures::pass_on(output.as_slice(), &mut std::io::stdout());
-                    let failures = failures.unwrap_or_else(|error| vec![error.to_string()]);
-                    if !passed && failures.is_empty() {
-                        failed.push(header.trim().to_owned());
+    for (programs, at_once) in [(others, AT_ONCE), (alone, 1)] {
+        let queue: Mutex<VecDeque<Program>> = Mutex::new(programs);
+        std::thread::scope(|scope| {
+            for _ in 0..at_once {
+                scope.spawn(|| {
+                    while let Some(program) = next(&queue) {
+                        let (header, output, passed) = program.run(&selection);
+                        let mut failed = failed.lock().expect("no thread panics with it");
+                        println!("{header}");
+                        let failures = failures::pass_on(output.as_slice(), &mut std::io::stdout());
+                        let failures = failures.unwrap_or_else(|error| vec![error.to_string()]);
+                        if !passed && failures.is_empty() {
+                            failed.push(header.trim().to_owned());
+                        }
+                        failed.extend(failures);
                     }
-                    failed.extend(failures);
-                }
-            });
-        }
-    });
+                });
+            }
+        });
+    }
     let documentation = failures::repeated(&mut selection.cargo(&["--doc"]));
     let failed = failed.into_inner().expect("no thread panics with it");
     for failure in &failed {
@@ -96,8 +100,8 @@ fn next(queue: &Mutex<VecDeque<Program>>) -> Option<Program> {
     queue.lock().expect("no thread panics with it").pop_front()
 }
 
-/// Builds the programs. Returns them in the order in which they start.
-fn build(selection: &Selection) -> Result<VecDeque<Program>, Failure> {
+/// Builds the programs.
+fn build(selection: &Selection) -> Result<Vec<Program>, Failure> {
     let mut build = selection.cargo(&["--no-run", "--message-format", "json-render-diagnostics"]);
     let cannot = |error: std::io::Error| Failure::new(format!("cannot run cargo: {error}"));
     let mut child = build.stdout(Stdio::piped()).spawn().map_err(cannot)?;
@@ -107,8 +111,7 @@ fn build(selection: &Selection) -> Result<VecDeque<Program>, Failure> {
         programs.extend(program(&line.map_err(cannot)?));
     }
     command::judge(&build, child.wait().map_err(cannot)?)?;
-    programs.sort_by_key(|program| !LONGEST.iter().any(|longest| program.package.ends_with(longest)));
-    Ok(programs.into())
+    Ok(programs)
 }
 
 /// The test program that one of cargo's messages names, if it names one.
@@ -129,6 +132,10 @@ fn field(message: &str, name: &str) -> Option<PathBuf> {
 }
 
 impl Program {
+    fn is_alone(&self) -> bool {
+        ALONE.iter().any(|package| self.package.ends_with(package))
+    }
+
     /// Runs it. Returns the line that announces it, its output, and whether it succeeded.
     fn run(&self, selection: &Selection) -> (String, Vec<u8>, bool) {
         let header = format!("     Running {} ({})", self.package.display(), self.executable.display());

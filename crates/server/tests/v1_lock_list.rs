@@ -201,7 +201,7 @@ async fn a_job_requests_locks_while_it_runs_waits_for_them_and_releases_them() {
     );
     assert_eq!(told["locks"]["held"], json!([{ "level": "instance", "mode": "shared", "units": 1 }]));
     let sentence = told["sentence"].as_str().unwrap();
-    assert!(sentence.contains("waits for node/n1 (exclusive) since "), "{sentence}");
+    assert!(sentence.contains("has waited for node/n1 (exclusive) since "), "{sentence}");
     assert!(sentence.contains("`first` of type `mail` holds node/n1 (exclusive) since "), "{sentence}");
     let queue = server.get("/v1/queue?type=mail").await.body;
     let row = queue["jobs"].as_array().unwrap().iter().find(|row| row["id"] == "second").unwrap();

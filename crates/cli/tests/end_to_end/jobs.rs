@@ -100,7 +100,7 @@ async fn options_come_from_the_command_line_a_file_or_stdin() {
     for (options, says) in [
         ("{hunter2", "not JSON at line 1, column 2"),
         ("@/nowhere/hunter", "cannot read"),
-        (" ", "it is empty"),
+        (" ", "the value is empty"),
     ] {
         let output = jobs(&server, &["add", "mail", "--options", options]).await;
         assert_eq!(output.status.code(), Some(2), "{output:?}");
@@ -452,7 +452,7 @@ async fn a_jobs_priority_is_set_and_changed_while_it_waits() {
     let ids: Vec<&str> = given.iter().map(|job| job["id"].as_str().unwrap()).collect();
     assert_eq!(ids, ["c", "b", "a"]);
     let set = jobs(&server, &["priority", "mail", "a", "3"]).await;
-    assert_eq!(stdout(&set), "priority 3, from when it is pending again; it is running");
+    assert_eq!(stdout(&set), "priority 3 when the job is pending again; it is running now");
     for wrong in [
         &["priority", "mail", "a", "20"][..],
         &["priority", "mail", "a"],

@@ -347,7 +347,7 @@ async fn a_worker_that_cannot_work_says_why() {
     let server = Home::new("").serve().await;
     let url = server.url();
     let cases: [(&[&str], i32, &str); 7] = [
-        (&["--type", "t", "--timeout", "0s", "--exec", "true"], 2, "more than no time"),
+        (&["--type", "t", "--timeout", "0s", "--exec", "true"], 2, "a duration above zero"),
         (&["--type", "replication", "--exec", "true", "--slots", "3"], 1, "--slots comes after --exec"),
         (&["--type", "t", "--exec", "no-such-program"], 2, "there is no such program"),
         (&["--type", "t", "--exec"], 2, "--exec"),
