@@ -11,6 +11,7 @@
 //! # }
 //! ```
 
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -76,6 +77,10 @@ impl CouchDb {
     /// If it does not start. The message holds the end of its log.
     pub async fn start() -> Option<CouchDb> {
         let program = program()?;
+        // A first start may install libraries, which one process at a time can do.
+        let lock =
+            File::create(std::env::temp_dir().join("turnwise-couchdb-start.lock")).expect("a lock file");
+        lock.lock().expect("the lock file can be locked");
         for starts in 1.. {
             let server = Self::spawn(program);
             match server.until_ready().await {
