@@ -3,9 +3,9 @@
 use crate::common::{T, json};
 use turnwise_queue::claims::{self, Ending};
 use turnwise_queue::workers::{self, Worker};
-use turnwise_queue::{Claim, Context, Error, Health, NewJob, State, jobs};
+use turnwise_queue::{Claim, Context, Error, Health, Keyspace, NewJob, State, jobs};
 use turnwise_store::tuple::Subspace;
-use turnwise_store::{Error as StoreError, Limits};
+use turnwise_store::{Error as StoreError, Limits, Transaction};
 
 const HISTORY: usize = 20;
 
@@ -171,7 +171,13 @@ async fn nothing_is_left_of_a_removed_worker() {
     for (n, id) in (1..).zip(["a", "b", "c"]) {
         world.give(id, "the worker", n).await;
     }
-    world.run(async |tx, keys| claims::next_number(tx, keys, T, "the worker").await).await;
+    let numbers = async |tx: &Transaction, keys: &Keyspace| {
+        for _ in 0..3 {
+            claims::next_number(tx, keys, T, "the worker").await?;
+        }
+        Ok(())
+    };
+    world.run(numbers).await;
     assert!(!world.remove("the worker", 2).await);
     // Cancelling a job between the batches writes the signal again.
     world.run(async |tx, keys| jobs::cancel(tx, keys, T, "c", 3).await).await;
