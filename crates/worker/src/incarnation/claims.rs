@@ -1,5 +1,6 @@
 //! Claims: passes over the queue, and the claims of passes whose outcome is not known.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -50,9 +51,12 @@ impl Incarnation {
         }
         self.fair.agree().await?;
         let pass = self.pass().await;
+        // Other workers own the expired jobs: one pass may claim them, and passes that search further would only conflict.
+        self.claimer.may_claim(BTreeSet::new());
         match &pass {
             Ok(pass) if pass.filtered && pass.more => self.claimer.searches_further(),
-            _ => self.claimer.starts_over(),
+            Ok(_) => self.claimer.starts_over(),
+            Err(_) => {}
         }
         match pass {
             Ok(mut pass) => {
