@@ -14,9 +14,11 @@ use crate::failures;
 
 /// The number of test programs that run at the same time.
 const AT_ONCE: usize = 3;
-/// The packages whose test programs need the whole machine: they measure slots and memory, or kill nodes that must come back in
-/// time. They run one after another, when the others have ended.
-const ALONE: [&str; 3] = ["crates/cli", "lab/chaos", "lab/soak"];
+/// The packages whose test programs kill nodes that must come back in time. They run together when the others have ended,
+/// because they compute little.
+const FAULTS: [&str; 3] = ["crates/cli", "lab/chaos", "lab/soak"];
+/// The targets of these packages that need the whole machine, because they measure slots and memory. They run last.
+const ALONE: [&str; 1] = ["end_to_end"];
 
 /// A program that cargo has built from tests.
 #[derive(Debug, PartialEq)]
@@ -62,10 +64,12 @@ impl Selection {
 /// program is printed when it has ended. Fails if a program fails; all run nevertheless. Failures are repeated at the end.
 pub fn run(tests: &Command) -> command::Result {
     let selection = Selection::of(tests);
-    let (alone, others) = build(&selection)?.into_iter().partition(Program::is_alone);
+    let (alone, others): (VecDeque<_>, VecDeque<_>) =
+        build(&selection)?.into_iter().partition(Program::is_alone);
+    let (faults, others) = others.into_iter().partition(Program::has_faults);
     // The failures of all programs, in the order in which they ended; also held while a program's output is printed.
     let failed = Mutex::new(Vec::new());
-    for (programs, at_once) in [(others, AT_ONCE), (alone, 1)] {
+    for (programs, at_once) in [(others, AT_ONCE), (faults, AT_ONCE), (alone, 1)] {
         let queue: Mutex<VecDeque<Program>> = Mutex::new(programs);
         std::thread::scope(|scope| {
             for _ in 0..at_once {
@@ -132,8 +136,13 @@ fn field(message: &str, name: &str) -> Option<PathBuf> {
 }
 
 impl Program {
+    fn has_faults(&self) -> bool {
+        FAULTS.iter().any(|package| self.package.ends_with(package))
+    }
+
     fn is_alone(&self) -> bool {
-        ALONE.iter().any(|package| self.package.ends_with(package))
+        let name = self.executable.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        self.has_faults() && ALONE.iter().any(|target| name.starts_with(target))
     }
 
     /// Runs it. Returns the line that announces it, its output, and whether it succeeded.

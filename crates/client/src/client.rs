@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use futures::future::BoxFuture;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::{Method, Response, StatusCode};
 use serde::Serialize;
@@ -173,17 +174,29 @@ impl Client {
     }
 
     async fn ask<T: DeserializeOwned>(&self, server: Server<'_>, request: &Request) -> Result<T> {
-        let timeout = request.wait.saturating_add(request.timeout);
-        let answer = tokio::time::timeout(timeout, async {
-            let answer = self.send(server, request, &[]).await?;
-            let status = answer.status();
-            Ok((status, read(server, answer).await?))
-        });
-        let (status, body) = answer.await.unwrap_or_else(|_| {
-            let cause = format!("it takes longer than {timeout:?}");
-            Err(Error::NoAnswer { server: server.shown(), cause, maybe_sent: true })
-        })?;
+        let (status, body) = self.exchange(server, request).await?;
         understand(server, status, &body)
+    }
+
+    /// Sends a request and reads its answer, within the request's time. Boxed, so that it is compiled once, and not for each
+    /// type of answer.
+    fn exchange<'a>(
+        &'a self,
+        server: Server<'a>,
+        request: &'a Request,
+    ) -> BoxFuture<'a, Result<(StatusCode, Bytes)>> {
+        Box::pin(async move {
+            let timeout = request.wait.saturating_add(request.timeout);
+            let answer = tokio::time::timeout(timeout, async {
+                let answer = self.send(server, request, &[]).await?;
+                let status = answer.status();
+                Ok((status, read(server, answer).await?))
+            });
+            answer.await.unwrap_or_else(|_| {
+                let cause = format!("it takes longer than {timeout:?}");
+                Err(Error::NoAnswer { server: server.shown(), cause, maybe_sent: true })
+            })
+        })
     }
 
     /// Sends a request, and returns when the headers of the answer have arrived.

@@ -12,7 +12,9 @@ use crate::job::{EventKind, Hidden, INLINE_OPTIONS_BYTES, bounded_reason, check_
 use crate::keyspace::{KeyRange, QueuePlace};
 use crate::locks::{Held, most_locks, pending_value};
 use crate::place::{self, End, Place, move_to};
-use crate::rows::{decode, read_active, read_job, read_job_with, write_active, write_job};
+use crate::rows::{
+    decode, decode_active, decode_job, read_active, read_job, read_job_with, write_active, write_job,
+};
 use crate::{
     Active, Error, Job, Keyspace, NewJob, Result, State, Then, dependencies, read_pieces, write_pieces,
 };
@@ -339,7 +341,7 @@ pub async fn list(
             begin = turnwise_store::key::successor(last);
         }
         for (key, value) in rows {
-            let mut job: Job = decode("job record", &value)?;
+            let mut job = decode_job(&value)?;
             job.id = keys.parse_job(&key).ok_or_else(|| corrupt("job key", "not a tuple of four"))?;
             job_type.clone_into(&mut job.job_type);
             jobs.push(job);
@@ -373,7 +375,7 @@ pub async fn all_active(
         .map(|(key, value)| {
             let (job_type, worker, id) =
                 keys.parse_all_active(&key).ok_or_else(|| corrupt("active key", "not a tuple of four"))?;
-            Ok((job_type, worker, id, decode("active row", &value)?))
+            Ok((job_type, worker, id, decode_active(&value)?))
         })
         .collect()
 }
@@ -401,7 +403,7 @@ async fn read_active_rows(
         .map(|(key, value)| {
             let (worker, id) =
                 keys.parse_active(&key).ok_or_else(|| corrupt("active key", "not a tuple of five"))?;
-            Ok((worker, id, decode("active row", &value)?))
+            Ok((worker, id, decode_active(&value)?))
         })
         .collect()
 }
@@ -429,7 +431,7 @@ pub async fn cancel_requests(
     let read = RangeRead { begin, end, limit: MAX_ACTIVE_OF_WORKER, reverse: false };
     let mut claims = Vec::new();
     for (_, value) in tx.range_with(read, Isolation::Snapshot).await? {
-        let active: Active = decode("active row", &value)?;
+        let active: Active = decode_active(&value)?;
         if active.cancel_requested {
             claims.push(active.claim);
         }

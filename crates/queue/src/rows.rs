@@ -18,6 +18,15 @@ pub(crate) fn decode<T: DeserializeOwned>(what: &str, value: &[u8]) -> Result<T>
     serde_json::from_slice(value).map_err(|error| corrupt(what, error))
 }
 
+/// Not generic, unlike [`decode`], so that it is compiled in this crate only. So is [`decode_active`].
+pub(crate) fn decode_job(value: &[u8]) -> Result<Job> {
+    decode("job record", value)
+}
+
+pub(crate) fn decode_active(value: &[u8]) -> Result<Active> {
+    decode("active row", value)
+}
+
 pub(crate) async fn read_job(
     tx: &Transaction,
     keys: &Keyspace,
@@ -35,7 +44,7 @@ pub(crate) async fn read_job_with(
     isolation: Isolation,
 ) -> Result<Option<Job>> {
     let Some(value) = tx.get_with(&keys.job(job_type, id), isolation).await? else { return Ok(None) };
-    let mut job: Job = decode("job record", &value)?;
+    let mut job = decode_job(&value)?;
     job.job_type = job_type.to_owned();
     job.id = id.to_owned();
     Ok(Some(job))
@@ -58,7 +67,7 @@ pub(crate) async fn read_active(
     id: &str,
 ) -> Result<Option<Active>> {
     match tx.get(&keys.active_entry(job_type, worker, id)).await? {
-        Some(value) => decode("active row", &value).map(Some),
+        Some(value) => decode_active(&value).map(Some),
         None => Ok(None),
     }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::future::{BoxFuture, join_all};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -64,8 +64,9 @@ impl Server {
     ///
     /// # Errors
     /// [`StartError`]. In that case nothing is left running.
-    pub async fn start(config: ServerConfig) -> Result<RunningServer, StartError> {
-        Self::start_node(config, None).await
+    pub fn start(config: ServerConfig) -> BoxFuture<'static, Result<RunningServer, StartError>> {
+        // Boxed, so that the crates that await it do not compile it again.
+        Box::pin(async move { Self::start_node(config, None).await })
     }
 
     /// Starts another node on a store that is already open, instead of the store of the configuration. The nodes of one
@@ -73,8 +74,12 @@ impl Server {
     ///
     /// # Errors
     /// As with [`Server::start`].
-    pub async fn start_on(store: Store, config: ServerConfig) -> Result<RunningServer, StartError> {
-        Self::start_node(config, Some(store)).await
+    pub fn start_on(
+        store: Store,
+        config: ServerConfig,
+    ) -> BoxFuture<'static, Result<RunningServer, StartError>> {
+        // Boxed, so that the crates that await it do not compile it again.
+        Box::pin(async move { Self::start_node(config, Some(store)).await })
     }
 
     async fn start_node(config: ServerConfig, store: Option<Store>) -> Result<RunningServer, StartError> {
@@ -397,17 +402,20 @@ impl RunningServer {
 
     /// Ends open feeds and waiting requests. Every job writes its checkpoint and is given back. Returns when all parts
     /// have stopped, within 10 s.
-    pub async fn shutdown(self) {
-        let RunningServer { stop, workers, services, http, .. } = self;
-        stop.cancel();
-        let stopped = async {
-            let services = join_all(services.into_iter().map(Service::ended));
-            let workers = join_all(workers.into_iter().map(Worker::shutdown));
-            tokio::join!(workers, services, Service { name: "listener", task: http }.ended());
-        };
-        if tokio::time::timeout(STOP_TIMEOUT, stopped).await.is_err() {
-            tracing::error!("the server did not stop in time; the next start recovers the rest");
-        }
+    pub fn shutdown(self) -> BoxFuture<'static, ()> {
+        // Boxed, so that the crates that await it do not compile it again.
+        Box::pin(async move {
+            let RunningServer { stop, workers, services, http, .. } = self;
+            stop.cancel();
+            let stopped = async {
+                let services = join_all(services.into_iter().map(Service::ended));
+                let workers = join_all(workers.into_iter().map(Worker::shutdown));
+                tokio::join!(workers, services, Service { name: "listener", task: http }.ended());
+            };
+            if tokio::time::timeout(STOP_TIMEOUT, stopped).await.is_err() {
+                tracing::error!("the server did not stop in time; the next start recovers the rest");
+            }
+        })
     }
 }
 

@@ -32,3 +32,4 @@ mod v1_many_tenants;
 mod v1_openapi;
 mod v1_why;
 mod v1_workers;
+mod written_before;

@@ -6,9 +6,9 @@ use turnwise_sim::plan::{ELIGIBILITY_FROM, LOCKS_FROM};
 use turnwise_sim::world::{quiet_panics, run};
 
 /// The numbers of worlds: of all sizes, with locks, and where not all jobs may start.
-const SEEDS: u64 = 30;
-const SEEDS_WITH_LOCKS: u64 = 5;
-const SEEDS_OF_ELIGIBILITY: u64 = 5;
+const SEEDS: u64 = 10;
+const SEEDS_WITH_LOCKS: u64 = 3;
+const SEEDS_OF_ELIGIBILITY: u64 = 3;
 
 #[test]
 fn two_runs_of_a_seed_give_the_same_trace() {

@@ -7,11 +7,11 @@ use turnwise_sim::plan::{ELIGIBILITY_FROM, LOCKS_FROM};
 use turnwise_sim::world::{quiet_panics, run};
 
 /// The number of worlds that a run of all tests can afford. `cargo xtask sim --seeds 10000` runs more.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 100;
 /// How many of these have locks. `cargo xtask sim --seeds 2000 --from 1000000` runs more.
-const SEEDS_WITH_LOCKS: u64 = 30;
+const SEEDS_WITH_LOCKS: u64 = 25;
 /// How many of these are worlds where not all jobs may start. `cargo xtask sim --seeds 2000 --from 2000000` runs more.
-const SEEDS_OF_ELIGIBILITY: u64 = 30;
+const SEEDS_OF_ELIGIBILITY: u64 = 25;
 /// Seeds that have found bugs without another test (docs/design/0006).
 const THAT_FOUND: [u64; 14] = [
     1_826, 1_000_157, 1_000_553, 1_000_719, 1_001_086, 1_001_116, 1_001_298, 1_001_503, 2_000_134, 2_000_162,

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
+
 use crate::embedded::{self, Embedded};
 use crate::etcd::Etcd;
 use crate::{Engine, Error, Result, Runtime, Store, StoreUrl};
@@ -28,26 +30,34 @@ pub async fn open_to_read(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<S
 /// [`Error::Unavailable`], with one line that states what to do, if the store cannot be reached or opened within some seconds.
 /// [`Error::Misuse`] if this build has no engine for the URL.
 pub async fn open(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<Store> {
-    let engine: Arc<dyn Engine> = match url {
-        StoreUrl::Embedded { data_dir } => {
-            std::fs::create_dir_all(data_dir).map_err(|error| {
-                Error::Unavailable(format!("cannot create {}: {error}", data_dir.display()))
-            })?;
-            let options = embedded::Options { runtime: runtime.clone(), ..embedded::Options::default() };
-            Embedded::open_with(data_dir.join(EMBEDDED_FOLDER), options)?
-        }
-        StoreUrl::Etcd(url) => Etcd::open(url, runtime.clone()).await?,
-        #[cfg(feature = "foundationdb")]
-        StoreUrl::Foundationdb { cluster_file, prefix } => {
-            crate::foundationdb::Foundationdb::open(cluster_file, prefix).await?
-        }
-        #[cfg(not(feature = "foundationdb"))]
-        StoreUrl::Foundationdb { .. } => {
-            return Err(Error::Misuse(
-                "this build has no engine for FoundationDB: build it with --features foundationdb".into(),
-            ));
-        }
-    };
+    let engine = engine(url, &runtime).await?;
     engine.limits().check()?;
     Ok(Store::new(engine, runtime))
+}
+
+/// Boxed, so that the crates that open stores do not compile all engines again.
+fn engine<'a>(url: &'a StoreUrl, runtime: &'a Arc<dyn Runtime>) -> BoxFuture<'a, Result<Arc<dyn Engine>>> {
+    Box::pin(async move {
+        let engine: Arc<dyn Engine> = match url {
+            StoreUrl::Embedded { data_dir } => {
+                std::fs::create_dir_all(data_dir).map_err(|error| {
+                    Error::Unavailable(format!("cannot create {}: {error}", data_dir.display()))
+                })?;
+                let options = embedded::Options { runtime: runtime.clone(), ..embedded::Options::default() };
+                Embedded::open_with(data_dir.join(EMBEDDED_FOLDER), options)?
+            }
+            StoreUrl::Etcd(url) => Etcd::open(url, runtime.clone()).await?,
+            #[cfg(feature = "foundationdb")]
+            StoreUrl::Foundationdb { cluster_file, prefix } => {
+                crate::foundationdb::Foundationdb::open(cluster_file, prefix).await?
+            }
+            #[cfg(not(feature = "foundationdb"))]
+            StoreUrl::Foundationdb { .. } => {
+                return Err(Error::Misuse(
+                    "this build has no engine for FoundationDB: build it with --features foundationdb".into(),
+                ));
+            }
+        };
+        Ok(engine)
+    })
 }

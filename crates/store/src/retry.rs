@@ -118,45 +118,16 @@ impl Store {
         Fut: Future<Output = Result<T, E>>,
         E: MaybeStoreError,
     {
-        let mut attempt = 0;
-        let give_up_us = self.patience.map(|patience| {
-            let patience_us = i64::try_from(patience.as_micros()).unwrap_or(i64::MAX);
-            self.runtime.elapsed_us().saturating_add(patience_us)
-        });
-        let is_late = || give_up_us.is_some_and(|at_us| self.runtime.elapsed_us() >= at_us);
+        let mut retries = Retries::new(self);
         loop {
-            attempt += 1;
-            let error = match self.bounded_attempt(&body).await {
-                Ok(value) => return Ok(value),
-                Err(error) => error,
+            let done = tokio::select! {
+                biased;
+                done = self.attempt(&body) => done,
+                late = retries.wait() => Err(late.into()),
             };
-            match error.store_error() {
-                Some(cause) if cause.is_away() && is_late() => return Err(error),
-                Some(cause) if cause.is_retryable() && attempt < MAX_ATTEMPTS => {
-                    tracing::debug!(attempt, %cause, "transaction runs again");
-                    let at_once = matches!(cause, Error::Conflict) && attempt <= IMMEDIATE_RETRIES;
-                    if !at_once {
-                        self.pause(attempt).await;
-                    }
-                }
-                _ => return Err(error),
-            }
-        }
-    }
-
-    /// One attempt, limited to the patience of [`Store::impatient`].
-    async fn bounded_attempt<T, E, F, Fut>(&self, body: &F) -> Result<T, E>
-    where
-        F: Fn(Transaction) -> Fut,
-        Fut: Future<Output = Result<T, E>>,
-        E: MaybeStoreError,
-    {
-        let Some(patience) = self.patience else { return self.attempt(body).await };
-        tokio::select! {
-            biased;
-            done = self.attempt(body) => done,
-            () = self.runtime.sleep(patience) => {
-                Err(Error::UnknownOutcome(format!("no answer within {patience:?}")).into())
+            match done {
+                Err(error) if retries.again(error.store_error()).await => {}
+                done => return done,
             }
         }
     }
@@ -173,18 +144,59 @@ impl Store {
         Ok(value)
     }
 
-    /// Exponential backoff with full jitter, so that transactions that conflicted do not conflict again.
-    async fn pause(&self, attempt: u32) {
-        let longest_ms = FIRST_PAUSE_MS.saturating_mul(1 << attempt.min(16)).min(LONGEST_PAUSE_MS);
-        let pause_ms = 1 + self.runtime.random() % longest_ms;
-        self.runtime.sleep(Duration::from_millis(pause_ms)).await;
-    }
-
     /// Returns a watch that resolves once `key` has another value than `seen`, a value from an earlier transaction. It never
     /// misses a change in between. It may resolve early, so the caller reads the key again.
     pub async fn watch(&self, key: Bytes, seen: Option<Bytes>) -> Result<Watch> {
         let watch = self.engine.watch(key, seen).await;
         self.meter.watched(&watch);
         watch
+    }
+}
+
+/// The attempts of one transaction. Apart from [`Store::transact`], because that is compiled for each of its callers.
+struct Retries<'a> {
+    store: &'a Store,
+    attempts: u32,
+    /// When [`Store::impatient`] gives up, in µs of the runtime's elapsed time.
+    give_up_us: Option<i64>,
+}
+
+impl<'a> Retries<'a> {
+    fn new(store: &'a Store) -> Self {
+        let give_up_us = store.patience.map(|patience| {
+            let patience_us = i64::try_from(patience.as_micros()).unwrap_or(i64::MAX);
+            store.runtime.elapsed_us().saturating_add(patience_us)
+        });
+        Retries { store, attempts: 0, give_up_us }
+    }
+
+    /// Returns when an attempt has taken too long: never, unless the store is [`Store::impatient`].
+    async fn wait(&self) -> Error {
+        let Some(patience) = self.store.patience else { return std::future::pending().await };
+        self.store.runtime.sleep(patience).await;
+        Error::UnknownOutcome(format!("no answer within {patience:?}"))
+    }
+
+    /// Whether to try again after an attempt that failed with this store error. Returns after the pause before that attempt.
+    async fn again(&mut self, error: Option<&Error>) -> bool {
+        let Some(cause) = error else { return false };
+        self.attempts += 1;
+        let is_late = self.give_up_us.is_some_and(|at_us| self.store.runtime.elapsed_us() >= at_us);
+        if !cause.is_retryable() || self.attempts >= MAX_ATTEMPTS || (cause.is_away() && is_late) {
+            return false;
+        }
+        tracing::debug!(attempt = self.attempts, %cause, "transaction runs again");
+        let is_immediate = matches!(cause, Error::Conflict) && self.attempts <= IMMEDIATE_RETRIES;
+        if !is_immediate {
+            self.pause().await;
+        }
+        true
+    }
+
+    /// Exponential backoff with full jitter, so that transactions that conflicted do not conflict again.
+    async fn pause(&self) {
+        let longest_ms = FIRST_PAUSE_MS.saturating_mul(1 << self.attempts.min(16)).min(LONGEST_PAUSE_MS);
+        let pause_ms = 1 + self.store.runtime.random() % longest_ms;
+        self.store.runtime.sleep(Duration::from_millis(pause_ms)).await;
     }
 }

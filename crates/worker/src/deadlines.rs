@@ -19,6 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::deadlines::{self, Due, Over};
 use turnwise_queue::{Job, Keyspace, Result};
@@ -180,27 +181,30 @@ struct Checks {
 
 impl Deadlines {
     /// Repeats checks until it is stopped.
-    pub async fn run(self, stop: CancellationToken) {
-        let runtime = self.store.runtime().clone();
-        let mut checks = Checks { at_us: runtime.now_us(), all: true, ..Checks::default() };
-        loop {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                () = runtime.sleep(CHECK_INTERVAL) => {}
-            }
-            self.external.run_observations.observed_us.fetch_add(duration_us(CHECK_INTERVAL), Relaxed);
-            let checked = async {
-                if let Err(error) = self.check(&mut checks).await {
-                    tracing::error!(%error, "cannot check the deadlines of runs: tries again soon");
+    pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        // Boxed, so that the crates that await it do not compile it again.
+        Box::pin(async move {
+            let runtime = self.store.runtime().clone();
+            let mut checks = Checks { at_us: runtime.now_us(), all: true, ..Checks::default() };
+            loop {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return,
+                    () = runtime.sleep(CHECK_INTERVAL) => {}
                 }
-            };
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                () = checked => {}
+                self.external.run_observations.observed_us.fetch_add(duration_us(CHECK_INTERVAL), Relaxed);
+                let checked = async {
+                    if let Err(error) = self.check(&mut checks).await {
+                        tracing::error!(%error, "cannot check the deadlines of runs: tries again soon");
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return,
+                    () = checked => {}
+                }
             }
-        }
+        })
     }
 
     /// One check.

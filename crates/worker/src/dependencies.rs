@@ -1,5 +1,6 @@
 //! Releases jobs whose dependencies have ended, where the transaction that ended one could not release all of them.
 
+use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::dependencies::{self, Unsettled};
 use turnwise_queue::{Error, Keyspace, Result, rate_limits};
@@ -19,9 +20,12 @@ pub struct Dependencies {
 
 impl Dependencies {
     /// Repeats passes until it is stopped.
-    pub async fn run(self, stop: CancellationToken) {
-        keep_up(&self.store, &stop, "cannot release jobs whose dependencies have ended", || self.pass())
-            .await;
+    pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        // Boxed, so that the crates that await it do not compile it again.
+        Box::pin(async move {
+            keep_up(&self.store, &stop, "cannot release jobs whose dependencies have ended", || self.pass())
+                .await;
+        })
     }
 
     /// Processes all groups of dependents, a part of each in turn, so that no group waits for a larger one. Returns a

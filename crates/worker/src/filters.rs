@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use serde_json::Value as Json;
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::eligibility::condition::{Subject, Value};
@@ -130,8 +131,11 @@ pub struct Filters {
 
 impl Filters {
     /// Checks all paused jobs once, and again after each change of the filters, until it is stopped.
-    pub async fn run(self, stop: CancellationToken) {
-        keep_up(&self.store, &stop, "cannot release paused jobs", || self.pass()).await;
+    pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        // Boxed, so that the crates that await it do not compile it again.
+        Box::pin(async move {
+            keep_up(&self.store, &stop, "cannot release paused jobs", || self.pass()).await;
+        })
     }
 
     async fn pass(&self) -> Result<Watch> {

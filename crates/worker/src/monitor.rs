@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::workers::GivenBack;
 use turnwise_queue::{DEFAULT_MAX_HISTORY, Health, Keyspace, Result, workers as rows};
@@ -64,26 +65,29 @@ pub struct Monitor {
 
 impl Monitor {
     /// Removes workers that miss their heartbeats, until it is stopped.
-    pub async fn run(self, stop: CancellationToken) {
-        let runtime = self.store.runtime().clone();
-        let mut state = MonitorState::default();
-        loop {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                () = runtime.sleep(self.options.get().interval) => {}
-            }
-            let removed = async {
-                if let Err(error) = self.check(&mut state).await {
-                    tracing::error!(%error, "cannot check the workers: tries again soon");
+    pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        // Boxed, so that the crates that await it do not compile it again.
+        Box::pin(async move {
+            let runtime = self.store.runtime().clone();
+            let mut state = MonitorState::default();
+            loop {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return,
+                    () = runtime.sleep(self.options.get().interval) => {}
                 }
-            };
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                () = removed => {}
+                let removed = async {
+                    if let Err(error) = self.check(&mut state).await {
+                        tracing::error!(%error, "cannot check the workers: tries again soon");
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return,
+                    () = removed => {}
+                }
             }
-        }
+        })
     }
 
     /// Checks all workers once, and removes the dead ones.

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use turnwise_queue::nodes::{self, NODE_TYPE};
 use turnwise_queue::{Error, Health, Keyspace, NodeOptions, Result, clock, workers};
 use turnwise_store::Store;
@@ -45,64 +46,67 @@ pub enum Joined {
 ///
 /// # Errors
 /// Those of [`Worker::start`].
-pub async fn join_nodes(
-    store: &Store,
-    keys: &Keyspace,
-    options: &Options,
+pub fn join_nodes<'a>(
+    store: &'a Store,
+    keys: &'a Keyspace,
+    options: &'a Options,
     node: NodeOptions,
     patience: Option<Duration>,
-) -> Result<Joined> {
-    check_health_times(options.health_interval, options.health_timeout)?;
-    let options = Options { max_jobs: 0, node_options: Some(node), ..options.clone() };
-    let bounded_store = match patience {
-        Some(patience) => store.impatient(patience),
-        None => store.clone(),
-    };
-    // The clock is set before this process uses any time.
-    clock::compare(&bounded_store, keys).await?;
-    if options.exclusive {
-        remove_predecessors(store, keys, NODE_TYPE, &options).await?;
-    }
-    let (id, started_us) = new_id(store);
-    let own = &row(&id, started_us, &options);
-    for _ in 0..MAX_NAMESAKES {
-        let namesake = bounded_store
-            .transact(|tx| async move {
-                // This key changes with every node that joins or leaves: of two concurrent starts, one is repeated.
-                tx.get(&keys.workers_versionstamp(NODE_TYPE)).await?;
-                let all = nodes::list(&tx, keys).await?;
-                // Its own row is there after an attempt of unknown outcome.
-                match all.into_iter().find(|other| other.node == own.node && other.id != own.id) {
-                    Some(other) => Ok(Some(other)),
-                    None => workers::register(&tx, keys, NODE_TYPE, own).map(|()| None),
-                }
-            })
-            .await?;
-        let Some(namesake) = namesake else {
-            let idle = Arc::new(Idle);
-            let worker = Worker::registered(store.clone(), keys.clone(), NODE_TYPE, idle, options, id);
-            return Ok(Joined::Node(worker));
+) -> BoxFuture<'a, Result<Joined>> {
+    // Boxed, so that the crates that await it do not compile it again.
+    Box::pin(async move {
+        check_health_times(options.health_interval, options.health_timeout)?;
+        let options = Options { max_jobs: 0, node_options: Some(node), ..options.clone() };
+        let bounded_store = match patience {
+            Some(patience) => store.impatient(patience),
+            None => store.clone(),
         };
-        let liveness = match (&own.node_options, &namesake.node_options) {
-            (Some(own), Some(other)) if own.place.is_some() && own.place == other.place => {
-                replaced(&bounded_store, keys, &namesake).await?
-            }
-            _ => watch_liveness(&bounded_store, keys, &namesake).await?,
-        };
-        match liveness {
-            Liveness::Alive => {
-                let url = namesake.node_options.map(|node| node.url);
-                return Ok(Joined::NameTaken { id: namesake.id, url });
-            }
-            Liveness::Dead(health) => {
-                remove_dead(store, keys, NODE_TYPE, &namesake.id, health, options.max_history).await;
-            }
-            Liveness::Gone => {}
+        // The clock is set before this process uses any time.
+        clock::compare(&bounded_store, keys).await?;
+        if options.exclusive {
+            remove_predecessors(store, keys, NODE_TYPE, &options).await?;
         }
-    }
-    Err(Error::Invalid {
-        field: "node",
-        problem: format!("{MAX_NAMESAKES} nodes of this name were found dead: choose another one"),
+        let (id, started_us) = new_id(store);
+        let own = &row(&id, started_us, &options);
+        for _ in 0..MAX_NAMESAKES {
+            let namesake = bounded_store
+                .transact(|tx| async move {
+                    // This key changes with every node that joins or leaves: of two concurrent starts, one is repeated.
+                    tx.get(&keys.workers_versionstamp(NODE_TYPE)).await?;
+                    let all = nodes::list(&tx, keys).await?;
+                    // Its own row is there after an attempt of unknown outcome.
+                    match all.into_iter().find(|other| other.node == own.node && other.id != own.id) {
+                        Some(other) => Ok(Some(other)),
+                        None => workers::register(&tx, keys, NODE_TYPE, own).map(|()| None),
+                    }
+                })
+                .await?;
+            let Some(namesake) = namesake else {
+                let idle = Arc::new(Idle);
+                let worker = Worker::registered(store.clone(), keys.clone(), NODE_TYPE, idle, options, id);
+                return Ok(Joined::Node(worker));
+            };
+            let liveness = match (&own.node_options, &namesake.node_options) {
+                (Some(own), Some(other)) if own.place.is_some() && own.place == other.place => {
+                    replaced(&bounded_store, keys, &namesake).await?
+                }
+                _ => watch_liveness(&bounded_store, keys, &namesake).await?,
+            };
+            match liveness {
+                Liveness::Alive => {
+                    let url = namesake.node_options.map(|node| node.url);
+                    return Ok(Joined::NameTaken { id: namesake.id, url });
+                }
+                Liveness::Dead(health) => {
+                    remove_dead(store, keys, NODE_TYPE, &namesake.id, health, options.max_history).await;
+                }
+                Liveness::Gone => {}
+            }
+        }
+        Err(Error::Invalid {
+            field: "node",
+            problem: format!("{MAX_NAMESAKES} nodes of this name were found dead: choose another one"),
+        })
     })
 }
 

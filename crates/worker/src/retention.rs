@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::{Keyspace, Result, jobs};
 use turnwise_store::{Error, Store};
@@ -52,33 +53,36 @@ pub struct Retention {
 
 impl Retention {
     /// Repeats passes until it is stopped.
-    pub async fn run(self, stop: CancellationToken) {
-        let runtime = self.store.runtime().clone();
-        let mut changes = self.options.changes();
-        let mut round = Round::default();
-        loop {
-            let pass = async {
-                match self.pass(&mut round).await {
-                    Ok(true) => PAUSE,
-                    Ok(false) => self.options.get().interval,
-                    Err(error) => {
-                        tracing::error!(%error, "cannot remove jobs that ended long ago: tries again later");
-                        self.options.get().interval
+    pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        // Boxed, so that the crates that await it do not compile it again.
+        Box::pin(async move {
+            let runtime = self.store.runtime().clone();
+            let mut changes = self.options.changes();
+            let mut round = Round::default();
+            loop {
+                let pass = async {
+                    match self.pass(&mut round).await {
+                        Ok(true) => PAUSE,
+                        Ok(false) => self.options.get().interval,
+                        Err(error) => {
+                            tracing::error!(%error, "cannot remove jobs that ended long ago: tries again later");
+                            self.options.get().interval
+                        }
                     }
+                };
+                let pause = tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return,
+                    pause = pass => pause,
+                };
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return,
+                    Ok(()) = changes.changed() => {}
+                    () = runtime.sleep(pause) => {}
                 }
-            };
-            let pause = tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                pause = pass => pause,
-            };
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                Ok(()) = changes.changed() => {}
-                () = runtime.sleep(pause) => {}
             }
-        }
+        })
     }
 
     /// Removes about [`MAX_PER_PASS`] jobs or fewer. Returns whether there may be more. It removes one batch of each

@@ -1,6 +1,7 @@
 //! Keeps this process's clock in step with the store's ([`clock`]). Otherwise, jobs that wait for a time would be late
 //! after the machine was suspended or its clock was set forward.
 
+use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::clock::{self, COMPARE_INTERVAL};
 use turnwise_queue::{Keyspace, Result};
@@ -19,9 +20,12 @@ pub struct Timekeeper {
 
 impl Timekeeper {
     /// Compares the clocks repeatedly, until it is stopped.
-    pub async fn run(self, stop: CancellationToken) {
-        keep_up(&self.store, &stop, "cannot compare this node's clock with the store's", || self.pass())
-            .await;
+    pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        // Boxed, so that the crates that await it do not compile it again.
+        Box::pin(async move {
+            keep_up(&self.store, &stop, "cannot compare this node's clock with the store's", || self.pass())
+                .await;
+        })
     }
 
     async fn pass(&self) -> Result<Watch> {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::backoff::{self, OnLost};
@@ -135,20 +136,23 @@ impl Worker {
     ///
     /// # Errors
     /// `Invalid` for a health interval that is too long for its timeout.
-    pub async fn start(
+    pub fn start<'a>(
         store: Store,
         keys: Keyspace,
-        job_type: &str,
+        job_type: &'a str,
         handler: Arc<dyn JobHandler>,
         options: Options,
-    ) -> Result<Worker> {
-        check_health_times(options.health_interval, options.health_timeout)?;
-        clock::compare(&store, &keys).await?;
-        if options.exclusive {
-            remove_predecessors(&store, &keys, job_type, &options).await?;
-        }
-        let id = join(&store, &keys, job_type, &options).await?;
-        Ok(Worker::registered(store, keys, job_type, handler, options, id))
+    ) -> BoxFuture<'a, Result<Worker>> {
+        // Boxed, so that the crates that await it do not compile it again.
+        Box::pin(async move {
+            check_health_times(options.health_interval, options.health_timeout)?;
+            clock::compare(&store, &keys).await?;
+            if options.exclusive {
+                remove_predecessors(&store, &keys, job_type, &options).await?;
+            }
+            let id = join(&store, &keys, job_type, &options).await?;
+            Ok(Worker::registered(store, keys, job_type, handler, options, id))
+        })
     }
 
     /// Starts a worker under an id that is already registered.

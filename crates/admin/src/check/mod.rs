@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use tokio::task::JoinSet;
 use turnwise_queue::check::{Finding, Invariant, Row};
 use turnwise_queue::keyspace::FORMAT_VERSION;
@@ -88,8 +89,9 @@ impl Report {
 ///
 /// # Errors
 /// As the store.
-pub async fn check(store: &Store, is_shared: bool, progress: &Progress) -> Result<Report> {
-    check_with(store, is_shared, progress, OPEN_SUBJECTS).await
+pub fn check<'a>(store: &'a Store, is_shared: bool, progress: &'a Progress) -> BoxFuture<'a, Result<Report>> {
+    // Boxed, so that the crates that await it do not compile it again.
+    Box::pin(async move { check_with(store, is_shared, progress, OPEN_SUBJECTS).await })
 }
 
 async fn check_with(store: &Store, is_shared: bool, progress: &Progress, open: usize) -> Result<Report> {

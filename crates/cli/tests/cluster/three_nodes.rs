@@ -1,4 +1,4 @@
-//! Twenty thousand jobs and a hundred replications on three nodes, while nodes, members of their store, and the links to it
+//! Six thousand jobs and a hundred replications on three nodes, while nodes, members of their store, and the links to it
 //! fail.
 //!
 //! Faults follow the progress of the jobs, not time; only faults that must last longer than the health timeout have a
@@ -15,7 +15,8 @@ use crate::server::{PATIENCE, turnwise};
 use crate::shared_store::SharedStore;
 use crate::workers::{Kind, Workers};
 
-const JOBS: usize = 20_000;
+/// Enough for all faults: they follow the progress of the jobs.
+const JOBS: usize = 6_000;
 const BATCH: usize = 500;
 const COMMANDS: usize = 300;
 const SLOTS: usize = 16;

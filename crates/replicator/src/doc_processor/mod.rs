@@ -32,6 +32,7 @@ mod status;
 mod summary;
 mod sweep;
 
+use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 use turnwise_queue::{Keyspace, jobs};
 use turnwise_store::{Isolation, RangeRead, Store, Transaction};
@@ -66,16 +67,19 @@ pub struct Settings {
 /// # Errors
 /// Those of [`Slot::open`]. `Invalid` with the field's name, if the document is not a valid replication. `Deleted` or
 /// `Missing`, if a deletion finds no document.
-pub async fn write(
-    tx: &Transaction,
-    keys: &Keyspace,
-    settings: &Settings,
-    db: &str,
-    draft: &Draft,
+pub fn write<'a>(
+    tx: &'a Transaction,
+    keys: &'a Keyspace,
+    settings: &'a Settings,
+    db: &'a str,
+    draft: &'a Draft,
     now_us: i64,
-) -> Result<Written> {
-    let slot = Slot::open(tx, keys, db, &draft.id, draft.rev.as_ref()).await?;
-    write_slot(tx, keys, settings, slot, draft, now_us).await
+) -> BoxFuture<'a, Result<Written>> {
+    // Boxed, so that the crates that await it do not compile it again.
+    Box::pin(async move {
+        let slot = Slot::open(tx, keys, db, &draft.id, draft.rev.as_ref()).await?;
+        write_slot(tx, keys, settings, slot, draft, now_us).await
+    })
 }
 
 /// Writes a document of a mirror in its current version at the upstream.
@@ -229,22 +233,25 @@ fn parse(body: &Map<String, Value>, defaults: &Defaults) -> Result<Replication> 
 ///
 /// # Errors
 /// `Missing`, `Deleted`, `Conflict` and those of [`databases::check`].
-pub async fn delete(
-    tx: &Transaction,
-    keys: &Keyspace,
-    db: &str,
-    id: &str,
-    rev: Option<&documents::Revision>,
-) -> Result<Written> {
-    databases::check(tx, keys, db).await?;
-    match documents::read::by_key(tx, keys, db, id).await? {
-        None => return Err(Error::Missing),
-        Some(head) if head.deleted => return Err(Error::Deleted),
-        Some(_) => {}
-    }
-    let mut slot = Slot::open(tx, keys, db, id, rev).await?;
-    schedule::forget(tx, keys, db, id).await?;
-    slot.write(tx, keys, true, &Map::new())
+pub fn delete<'a>(
+    tx: &'a Transaction,
+    keys: &'a Keyspace,
+    db: &'a str,
+    id: &'a str,
+    rev: Option<&'a documents::Revision>,
+) -> BoxFuture<'a, Result<Written>> {
+    // Boxed, so that the crates that await it do not compile it again.
+    Box::pin(async move {
+        databases::check(tx, keys, db).await?;
+        match documents::read::by_key(tx, keys, db, id).await? {
+            None => return Err(Error::Missing),
+            Some(head) if head.deleted => return Err(Error::Deleted),
+            Some(_) => {}
+        }
+        let mut slot = Slot::open(tx, keys, db, id, rev).await?;
+        schedule::forget(tx, keys, db, id).await?;
+        slot.write(tx, keys, true, &Map::new())
+    })
 }
 
 /// Deletes a database with all documents and jobs. The first transaction hides it from all clients, and further ones
@@ -252,9 +259,12 @@ pub async fn delete(
 ///
 /// # Errors
 /// Those of [`databases::check`].
-pub async fn delete_database(store: &Store, keys: &Keyspace, db: &str) -> Result<()> {
-    store.transact(|tx| async move { databases::hide(&tx, keys, db).await }).await?;
-    finish_deletion(store, keys, db).await
+pub fn delete_database<'a>(store: &'a Store, keys: &'a Keyspace, db: &'a str) -> BoxFuture<'a, Result<()>> {
+    // Boxed, so that the crates that await it do not compile it again.
+    Box::pin(async move {
+        store.transact(|tx| async move { databases::hide(&tx, keys, db).await }).await?;
+        finish_deletion(store, keys, db).await
+    })
 }
 
 pub(crate) async fn finish_deletion(store: &Store, keys: &Keyspace, db: &str) -> Result<()> {

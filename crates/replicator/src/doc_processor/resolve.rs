@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::future::BoxFuture;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::Keyspace;
@@ -80,15 +81,18 @@ pub(super) struct Entry {
 
 impl DocProcessor {
     /// Runs until `stop` is cancelled. All its work is recorded in the store, so the next run continues what a crash interrupts.
-    pub async fn run(self, stop: CancellationToken) {
-        let this = Arc::new(self);
-        let work = async {
-            tokio::join!(this.finish_deletions(), this.resolve_all(), this.check_filters(), this.sweep())
-        };
-        tokio::select! {
-            () = stop.cancelled() => {}
-            _ = work => {}
-        }
+    pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        // Boxed, so that the crates that await it do not compile it again.
+        Box::pin(async move {
+            let this = Arc::new(self);
+            let work = async {
+                tokio::join!(this.finish_deletions(), this.resolve_all(), this.check_filters(), this.sweep())
+            };
+            tokio::select! {
+                () = stop.cancelled() => {}
+                _ = work => {}
+            }
+        })
     }
 
     async fn finish_deletions(&self) {

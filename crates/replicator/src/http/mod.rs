@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::header::{
     ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT,
 };
@@ -249,7 +250,14 @@ impl Peer {
     }
 
     /// Sends `request` once and waits for the head of its response. Every status except 2xx is an error.
-    pub async fn send(&self, request: &Request) -> Result<Answer, Error> {
+    ///
+    /// Boxed, as is [`send_upload`](Self::send_upload), so that it is compiled once, and not in each crate that awaits it.
+    pub fn send<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Answer, Error>> {
+        Box::pin(self.compressed(request))
+    }
+
+    /// Sends `request` with its body compressed, if that is worth it and the server accepts it.
+    async fn compressed(&self, request: &Request) -> Result<Answer, Error> {
         let timeout = request.silence.unwrap_or(self.0.timeout);
         let compression = &self.0.compression;
         let gzipped = match &request.body {
@@ -289,9 +297,16 @@ impl Peer {
     }
 
     /// Sends a body that cannot be repeated, such as a stream of attachments.
-    pub async fn send_upload(&self, method: Method, path: &str, upload: Upload) -> Result<Answer, Error> {
-        let permit = self.connection().await;
-        self.exchange(method, path, "application/json", Some(upload), Some(permit), self.0.timeout).await
+    pub fn send_upload<'a>(
+        &'a self,
+        method: Method,
+        path: &'a str,
+        upload: Upload,
+    ) -> BoxFuture<'a, Result<Answer, Error>> {
+        Box::pin(async move {
+            let permit = self.connection().await;
+            self.exchange(method, path, "application/json", Some(upload), Some(permit), self.0.timeout).await
+        })
     }
 
     /// Sends `request` and reads its whole response, with retries.

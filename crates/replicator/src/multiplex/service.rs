@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -76,11 +77,14 @@ enum Ended {
 
 impl Service {
     /// Watches until `stop` is cancelled.
-    pub async fn run(self, stop: CancellationToken) {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = self.watch() => {}
-        }
+    pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        // Boxed, so that the crates that await it do not compile it again.
+        Box::pin(async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = self.watch() => {}
+            }
+        })
     }
 
     async fn watch(&self) {

@@ -11,6 +11,7 @@ mod run;
 use std::time::Duration;
 
 use futures::future;
+use futures::future::BoxFuture;
 
 use crate::Context;
 use crate::checkpoint::Checkpoints;
@@ -45,33 +46,39 @@ const LAST_CHECKPOINT: Duration = Duration::from_secs(3);
 /// # Errors
 /// [`Error`] states whether a retry may help, and holds the message for the user. If the peers still accept a
 /// checkpoint, it records what was copied until then.
-pub async fn replicate(replication: &Replication, context: &Context) -> Result<Report, Error> {
-    let mut tally = Tally::default();
-    for starts_over in 0.. {
-        let peers = tokio::select! {
-            peers = Peers::open(replication, context) => peers?,
-            () = context.stop.cancelled() => return Ok(Report::stopped_before_it_began()),
-        };
-        let (source, target) = (peers.source.clone(), peers.target.clone());
-        let copier = Copier::new(source, target, replication, &peers.target_info, tally);
-        let mut checkpoints = peers.checkpoints;
-        if starts_over > 0
-            && let Some(checkpoints) = &mut checkpoints
-        {
-            // The checkpoints may have been written when the database had already been replaced.
-            checkpoints.distrust();
+pub fn replicate<'a>(
+    replication: &'a Replication,
+    context: &'a Context,
+) -> BoxFuture<'a, Result<Report, Error>> {
+    // Boxed, so that the crates that await it do not compile it again.
+    Box::pin(async move {
+        let mut tally = Tally::default();
+        for starts_over in 0.. {
+            let peers = tokio::select! {
+                peers = Peers::open(replication, context) => peers?,
+                () = context.stop.cancelled() => return Ok(Report::stopped_before_it_began()),
+            };
+            let (source, target) = (peers.source.clone(), peers.target.clone());
+            let copier = Copier::new(source, target, replication, &peers.target_info, tally);
+            let mut checkpoints = peers.checkpoints;
+            if starts_over > 0
+                && let Some(checkpoints) = &mut checkpoints
+            {
+                // The checkpoints may have been written when the database had already been replaced.
+                checkpoints.distrust();
+            }
+            let account = Account::new(replication, &copier.tally, checkpoints.as_ref(), &peers.info)
+                .after(context.before.as_ref());
+            let run = Run::new(replication, context, &copier, account, checkpoints);
+            match run.run(peers.source, peers.info).await {
+                Err(error) if error.is_replaced() && starts_over < STARTS_OVER => tracing::warn!("{error}"),
+                ended => return ended,
+            }
+            // The counters keep the work that was done.
+            tally = copier.tally;
         }
-        let account = Account::new(replication, &copier.tally, checkpoints.as_ref(), &peers.info)
-            .after(context.before.as_ref());
-        let run = Run::new(replication, context, &copier, account, checkpoints);
-        match run.run(peers.source, peers.info).await {
-            Err(error) if error.is_replaced() && starts_over < STARTS_OVER => tracing::warn!("{error}"),
-            ended => return ended,
-        }
-        // The counters keep the work that was done.
-        tally = copier.tally;
-    }
-    unreachable!("the last start ends with its result")
+        unreachable!("the last start ends with its result")
+    })
 }
 
 /// The two peers, and their descriptions before anything is copied.

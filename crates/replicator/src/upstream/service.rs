@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use serde::Deserialize;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -150,11 +151,14 @@ impl Upstream {
     }
 
     /// Follows the databases that this node owns, until `stop` is cancelled.
-    pub async fn run(self, stop: CancellationToken) {
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = self.keep_following() => {}
-        }
+    pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        // Boxed, so that the crates that await it do not compile it again.
+        Box::pin(async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = self.keep_following() => {}
+            }
+        })
     }
 
     async fn keep_following(&self) {

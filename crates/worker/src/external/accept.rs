@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::contention::Shard;
@@ -34,84 +35,88 @@ impl External {
     ///
     /// # Errors
     /// `Halt` if it is not a member (any more).
-    pub async fn accept(
-        &self,
-        job_type: &str,
-        worker: &str,
+    pub fn accept<'a>(
+        &'a self,
+        job_type: &'a str,
+        worker: &'a str,
         received: u64,
         limit: usize,
         wait: Duration,
-        leave: &CancellationToken,
-    ) -> Result<Vec<Accepted>> {
-        let runtime = self.store.runtime();
-        let mut deadline = pin!(runtime.sleep(wait));
-        let mut first: Option<First> = None;
-        let mut claimer = Claimer::new(self.store.clone(), self.keys.clone(), job_type);
-        // Whether the time is over, so that this pass is the last.
-        let mut last = false;
-        loop {
-            let job_released = self.passes.job_released();
-            let shard = self.shard(job_type).await?;
-            let delivery = self.deliver(job_type, worker, (received, limit), shard, &claimer).await?;
-            let (pass, numbered) = match delivery {
-                Delivery::Jobs { jobs, .. } => return Ok(jobs),
-                Delivery::Nothing { pass, .. }
-                    if (pass.filtered || pass.more && pass.skipped.is_empty()) && !leave.is_cancelled() =>
-                {
-                    if pass.filtered {
-                        claimer.searches_further();
+        leave: &'a CancellationToken,
+    ) -> BoxFuture<'a, Result<Vec<Accepted>>> {
+        // Boxed, so that the crates that await it do not compile it again.
+        Box::pin(async move {
+            let runtime = self.store.runtime();
+            let mut deadline = pin!(runtime.sleep(wait));
+            let mut first: Option<First> = None;
+            let mut claimer = Claimer::new(self.store.clone(), self.keys.clone(), job_type);
+            // Whether the time is over, so that this pass is the last.
+            let mut last = false;
+            loop {
+                let job_released = self.passes.job_released();
+                let shard = self.shard(job_type).await?;
+                let delivery = self.deliver(job_type, worker, (received, limit), shard, &claimer).await?;
+                let (pass, numbered) = match delivery {
+                    Delivery::Jobs { jobs, .. } => return Ok(jobs),
+                    Delivery::Nothing { pass, .. }
+                        if (pass.filtered || pass.more && pass.skipped.is_empty())
+                            && !leave.is_cancelled() =>
+                    {
+                        if pass.filtered {
+                            claimer.searches_further();
+                        }
+                        continue;
                     }
+                    _ if last => return Ok(Vec::new()),
+                    Delivery::NoSlot { numbered } => (None, numbered),
+                    Delivery::Nothing { pass, numbered } => (Some(pass), numbered),
+                };
+                if pass.is_none() {
+                    // A worker without a free slot must not block the line.
+                    drop(first.take());
+                }
+                // Fires at a claim of another request for the same worker, whose response may be lost.
+                let claimed_elsewhere =
+                    self.store.watch(self.keys.claim_number(job_type, worker), numbered).await?;
+                let Some(pass) = pass else {
+                    tokio::select! {
+                        biased;
+                        () = leave.cancelled() => return Ok(Vec::new()),
+                        () = claimed_elsewhere => continue,
+                        () = &mut deadline => return Ok(Vec::new()),
+                    }
+                };
+                claimer.starts_over();
+                if first.is_none() {
+                    tokio::select! {
+                        biased;
+                        () = leave.cancelled() => return Ok(Vec::new()),
+                        head = self.lines.join(job_type) => first = Some(head),
+                        () = claimed_elsewhere => {}
+                        () = &mut deadline => return Ok(Vec::new()),
+                    }
+                    // Jobs that arrived while it was in the line woke only the workers before it. So it makes a new pass.
                     continue;
                 }
-                _ if last => return Ok(Vec::new()),
-                Delivery::NoSlot { numbered } => (None, numbered),
-                Delivery::Nothing { pass, numbered } => (Some(pass), numbered),
-            };
-            if pass.is_none() {
-                // A worker without a free slot must not block the line.
-                drop(first.take());
-            }
-            // Fires at a claim of another request for the same worker, whose response may be lost.
-            let claimed_elsewhere =
-                self.store.watch(self.keys.claim_number(job_type, worker), numbered).await?;
-            let Some(pass) = pass else {
+                claimer.wait_after(&pass, shard.pause(runtime.random())).await?;
                 tokio::select! {
                     biased;
                     () = leave.cancelled() => return Ok(Vec::new()),
-                    () = claimed_elsewhere => continue,
-                    () = &mut deadline => return Ok(Vec::new()),
-                }
-            };
-            claimer.starts_over();
-            if first.is_none() {
-                tokio::select! {
-                    biased;
-                    () = leave.cancelled() => return Ok(Vec::new()),
-                    head = self.lines.join(job_type) => first = Some(head),
+                    () = claimer.woken(true) => {}
                     () = claimed_elsewhere => {}
-                    () = &mut deadline => return Ok(Vec::new()),
+                    () = job_released, if pass.all_in_other_passes => {}
+                    // If there are skipped jobs, the last pass may claim them. Otherwise, requests with a short wait would
+                    // only get jobs of this node's shard.
+                    () = &mut deadline => match pass.skipped.is_empty() {
+                        false => {
+                            claimer.may_claim(pass.skipped);
+                            last = true;
+                        }
+                        true => return Ok(Vec::new()),
+                    },
                 }
-                // Jobs that arrived while it was in the line woke only the workers before it. So it makes a new pass.
-                continue;
             }
-            claimer.wait_after(&pass, shard.pause(runtime.random())).await?;
-            tokio::select! {
-                biased;
-                () = leave.cancelled() => return Ok(Vec::new()),
-                () = claimer.woken(true) => {}
-                () = claimed_elsewhere => {}
-                () = job_released, if pass.all_in_other_passes => {}
-                // If there are skipped jobs, the last pass may claim them. Otherwise, requests with a short wait would
-                // only get jobs of this node's shard.
-                () = &mut deadline => match pass.skipped.is_empty() {
-                    false => {
-                        claimer.may_claim(pass.skipped);
-                        last = true;
-                    }
-                    true => return Ok(Vec::new()),
-                },
-            }
-        }
+        })
     }
 
     /// One attempt to find jobs.

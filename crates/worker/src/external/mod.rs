@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use serde_json::value::RawValue;
 use turnwise_policy::backoff::{self, OnLost};
 use turnwise_policy::fair_share::Shares;
@@ -154,33 +155,36 @@ impl External {
     ///
     /// # Errors
     /// `Invalid` if `slots` is not from 1 to [`MAX_EXTERNAL_SLOTS`], or a name or type is too long.
-    pub async fn register(
-        &self,
-        job_type: &str,
-        name: Option<&str>,
+    pub fn register<'a>(
+        &'a self,
+        job_type: &'a str,
+        name: Option<&'a str>,
         slots: usize,
-    ) -> Result<workers::Worker> {
-        if !(1..=MAX_EXTERNAL_SLOTS).contains(&slots) {
-            let problem = format!("must be from 1 to {MAX_EXTERNAL_SLOTS}, not {slots}");
-            return Err(Error::Invalid { field: "slots", problem });
-        }
-        let options = self.options.get();
-        let options = &options;
-        self.store
-            .transact(|tx| async move {
-                // Each attempt uses a new id. An earlier attempt with an unknown outcome may have registered a worker
-                // that has since been removed.
-                let (id, started_us) = new_id(&self.store);
-                let worker = workers::Worker {
-                    name: name.map(str::to_owned),
-                    health_timeout_us: duration_us(options.health_timeout),
-                    external: true,
-                    ..workers::Worker::new(&id, &options.node, started_us, slots)
-                };
-                workers::register(&tx, &self.keys, job_type, &worker)?;
-                Ok(worker)
-            })
-            .await
+    ) -> BoxFuture<'a, Result<workers::Worker>> {
+        // Boxed, so that the crates that await it do not compile it again.
+        Box::pin(async move {
+            if !(1..=MAX_EXTERNAL_SLOTS).contains(&slots) {
+                let problem = format!("must be from 1 to {MAX_EXTERNAL_SLOTS}, not {slots}");
+                return Err(Error::Invalid { field: "slots", problem });
+            }
+            let options = self.options.get();
+            let options = &options;
+            self.store
+                .transact(|tx| async move {
+                    // Each attempt uses a new id. An earlier attempt with an unknown outcome may have registered a worker
+                    // that has since been removed.
+                    let (id, started_us) = new_id(&self.store);
+                    let worker = workers::Worker {
+                        name: name.map(str::to_owned),
+                        health_timeout_us: duration_us(options.health_timeout),
+                        external: true,
+                        ..workers::Worker::new(&id, &options.node, started_us, slots)
+                    };
+                    workers::register(&tx, &self.keys, job_type, &worker)?;
+                    Ok(worker)
+                })
+                .await
+        })
     }
 
     /// Records a heartbeat. Returns the claim numbers of the worker's jobs that must stop.
@@ -243,79 +247,84 @@ impl External {
     /// # Errors
     /// `Halt` if another claim holds the job, or its worker is no longer a member: nothing was changed. `Invalid` for a
     /// result or info that is too large.
-    pub async fn end(
-        &self,
-        job_type: &str,
-        worker: &str,
-        id: &str,
+    pub fn end<'a>(
+        &'a self,
+        job_type: &'a str,
+        worker: &'a str,
+        id: &'a str,
         claim: u64,
         end: ExternalEnd,
-        info: Option<&RawValue>,
-    ) -> Result<Option<Job>> {
-        let (keys, options, now_us) = (&self.keys, &self.options.get(), self.store.runtime().now_us());
-        let account = self.account(job_type);
-        let by_itself = !matches!(end, ExternalEnd::Released);
-        let status = account.ends(worker, claim, by_itself, now_us);
-        let attempts = &AtomicUsize::new(0);
-        let (number, claim, end) = (claim, &claim_of(worker, claim), &end);
-        let ended = self
-            .store
-            .transact(|tx| async move {
-                attempts.fetch_add(1, Relaxed);
-                // If another server claimed the job, or this one before a restart, only the record has the tenant and
-                // the start time.
-                let unknown = match status {
-                    RunStatus::Running | RunStatus::EndTried => None,
-                    RunStatus::Unknown => jobs::get(&tx, keys, job_type, id).await?,
-                };
-                let ending = match end.clone() {
-                    ExternalEnd::Completed(result) => Ending::Completed(result),
-                    ExternalEnd::Failed(reason) => Ending::Failed(reason),
-                    ExternalEnd::Released => Ending::Stopped,
-                    ExternalEnd::Crashed(reason) => {
-                        let job = jobs::get(&tx, keys, job_type, id).await?.ok_or(Error::Halt)?;
-                        crashed(&options.backoff, (job.started_us, job.crashes), reason, now_us)
+        info: Option<&'a RawValue>,
+    ) -> BoxFuture<'a, Result<Option<Job>>> {
+        // Boxed, so that the crates that await it do not compile it again.
+        Box::pin(async move {
+            let (keys, options, now_us) = (&self.keys, &self.options.get(), self.store.runtime().now_us());
+            let account = self.account(job_type);
+            let by_itself = !matches!(end, ExternalEnd::Released);
+            let status = account.ends(worker, claim, by_itself, now_us);
+            let attempts = &AtomicUsize::new(0);
+            let (number, claim, end) = (claim, &claim_of(worker, claim), &end);
+            let ended = self
+                .store
+                .transact(|tx| async move {
+                    attempts.fetch_add(1, Relaxed);
+                    // If another server claimed the job, or this one before a restart, only the record has the tenant and
+                    // the start time.
+                    let unknown = match status {
+                        RunStatus::Running | RunStatus::EndTried => None,
+                        RunStatus::Unknown => jobs::get(&tx, keys, job_type, id).await?,
+                    };
+                    let ending = match end.clone() {
+                        ExternalEnd::Completed(result) => Ending::Completed(result),
+                        ExternalEnd::Failed(reason) => Ending::Failed(reason),
+                        ExternalEnd::Released => Ending::Stopped,
+                        ExternalEnd::Crashed(reason) => {
+                            let job = jobs::get(&tx, keys, job_type, id).await?.ok_or(Error::Halt)?;
+                            crashed(&options.backoff, (job.started_us, job.crashes), reason, now_us)
+                        }
+                    };
+                    let context = Context::new(&tx, keys, job_type, now_us, options.max_history);
+                    Ok((claims::end(context, id, claim, &ending, info, None).await?, unknown))
+                })
+                .await;
+            let (ended, unknown) = match ended {
+                Ok(ended) => ended,
+                Err(error) => {
+                    match error {
+                        // The job's record is gone: the earlier attempt of this server has recorded the end.
+                        Error::Halt if status == RunStatus::EndTried => {
+                            account.ended(worker, number, by_itself);
+                        }
+                        Error::Halt => account.ended_elsewhere(worker, number),
+                        Error::Invalid { .. } if status == RunStatus::Running => {
+                            account.ends_not(worker, number)
+                        }
+                        // It is unknown whether the end was recorded.
+                        Error::Store(_) | Error::Invalid { .. } | Error::NotFound => {}
                     }
-                };
-                let context = Context::new(&tx, keys, job_type, now_us, options.max_history);
-                Ok((claims::end(context, id, claim, &ending, info, None).await?, unknown))
+                    return Err(error);
+                }
+            };
+            self.run_observations.ended(job_type, worker, number);
+            Ok(match ended {
+                Ended::Recorded(job) => {
+                    if !account.ended(worker, number, by_itself)
+                        && let Some(Job { tenant, started_us: Some(started_us), .. }) = &unknown
+                    {
+                        account.fair.end_unknown(tenant, *started_us, by_itself);
+                        account.maintain(&self.store, keys, job_type).await;
+                    }
+                    job.map(|job| *job)
+                }
+                Ended::AlreadyRecorded(job) => {
+                    // An earlier attempt with unknown outcome has recorded it, or another server, which charges it.
+                    match status == RunStatus::EndTried || attempts.load(Relaxed) > 1 {
+                        true => drop(account.ended(worker, number, by_itself)),
+                        false => account.ended_elsewhere(worker, number),
+                    }
+                    Some(*job)
+                }
             })
-            .await;
-        let (ended, unknown) = match ended {
-            Ok(ended) => ended,
-            Err(error) => {
-                match error {
-                    // The job's record is gone: the earlier attempt of this server has recorded the end.
-                    Error::Halt if status == RunStatus::EndTried => {
-                        account.ended(worker, number, by_itself);
-                    }
-                    Error::Halt => account.ended_elsewhere(worker, number),
-                    Error::Invalid { .. } if status == RunStatus::Running => account.ends_not(worker, number),
-                    // It is unknown whether the end was recorded.
-                    Error::Store(_) | Error::Invalid { .. } | Error::NotFound => {}
-                }
-                return Err(error);
-            }
-        };
-        self.run_observations.ended(job_type, worker, number);
-        Ok(match ended {
-            Ended::Recorded(job) => {
-                if !account.ended(worker, number, by_itself)
-                    && let Some(Job { tenant, started_us: Some(started_us), .. }) = &unknown
-                {
-                    account.fair.end_unknown(tenant, *started_us, by_itself);
-                    account.maintain(&self.store, keys, job_type).await;
-                }
-                job.map(|job| *job)
-            }
-            Ended::AlreadyRecorded(job) => {
-                // An earlier attempt with unknown outcome has recorded it, or another server, which charges it.
-                match status == RunStatus::EndTried || attempts.load(Relaxed) > 1 {
-                    true => drop(account.ended(worker, number, by_itself)),
-                    false => account.ended_elsewhere(worker, number),
-                }
-                Some(*job)
-            }
         })
     }
 
@@ -354,22 +363,27 @@ impl External {
     ///
     /// # Errors
     /// `Halt` if the worker is not an external one.
-    pub async fn leave(&self, job_type: &str, worker: &str) -> Result<()> {
-        let health =
-            self.store.transact(|tx| async move { workers::health(&tx, &self.keys, job_type, worker).await });
-        match health.await? {
-            Some(health) if health.external => {
-                let max_history = self.options.get().max_history;
-                let account = self.account(job_type);
-                let charge = |runs: &[GivenBack]| account.given_back(worker, runs);
-                remove(&self.store, &self.keys, job_type, worker, Removal::Left, max_history, charge).await?;
-                account.left(worker);
-                account.maintain(&self.store, &self.keys, job_type).await;
-                Ok(())
+    pub fn leave<'a>(&'a self, job_type: &'a str, worker: &'a str) -> BoxFuture<'a, Result<()>> {
+        // Boxed, so that the crates that await it do not compile it again.
+        Box::pin(async move {
+            let health = self
+                .store
+                .transact(|tx| async move { workers::health(&tx, &self.keys, job_type, worker).await });
+            match health.await? {
+                Some(health) if health.external => {
+                    let max_history = self.options.get().max_history;
+                    let account = self.account(job_type);
+                    let charge = |runs: &[GivenBack]| account.given_back(worker, runs);
+                    remove(&self.store, &self.keys, job_type, worker, Removal::Left, max_history, charge)
+                        .await?;
+                    account.left(worker);
+                    account.maintain(&self.store, &self.keys, job_type).await;
+                    Ok(())
+                }
+                Some(_) => Err(Error::Halt),
+                None => Ok(()),
             }
-            Some(_) => Err(Error::Halt),
-            None => Ok(()),
-        }
+        })
     }
 }
 
