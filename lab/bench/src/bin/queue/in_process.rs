@@ -211,7 +211,7 @@ impl Bench {
                 .await
                 .expect("records are sound");
             completed +=
-                page.iter().filter(|job| job.state() == State::Completed && job.attempts == 0).count();
+                page.iter().filter(|job| job.state() == State::Completed && job.attempts == 1).count();
             let Some(last) = page.last() else { break };
             after = Some(last.id.clone());
         }
