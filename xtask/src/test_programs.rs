@@ -14,8 +14,8 @@ use crate::failures;
 
 /// The number of test programs that run at the same time.
 const AT_ONCE: usize = 3;
-/// The packages whose test programs kill nodes that must come back in time. They run together when the others have ended,
-/// because they compute little.
+/// The packages whose test programs kill nodes that must come back in time. They run together when the others have ended:
+/// much of their time, they wait for a timeout.
 const FAULTS: [&str; 3] = ["crates/cli", "lab/chaos", "lab/soak"];
 /// The targets of these packages that need the whole machine, because they measure slots and memory. They run last.
 const ALONE: [&str; 1] = ["end_to_end"];

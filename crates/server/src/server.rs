@@ -66,7 +66,7 @@ impl Server {
     /// [`StartError`]. In that case nothing is left running.
     pub fn start(config: ServerConfig) -> BoxFuture<'static, Result<RunningServer, StartError>> {
         // Boxed, so that the crates that await it do not compile it again.
-        Box::pin(async move { Self::start_node(config, None).await })
+        Box::pin(Self::start_node(config, None))
     }
 
     /// Starts another node on a store that is already open, instead of the store of the configuration. The nodes of one
@@ -79,7 +79,7 @@ impl Server {
         config: ServerConfig,
     ) -> BoxFuture<'static, Result<RunningServer, StartError>> {
         // Boxed, so that the crates that await it do not compile it again.
-        Box::pin(async move { Self::start_node(config, Some(store)).await })
+        Box::pin(Self::start_node(config, Some(store)))
     }
 
     async fn start_node(config: ServerConfig, store: Option<Store>) -> Result<RunningServer, StartError> {

@@ -91,7 +91,7 @@ impl Report {
 /// As the store.
 pub fn check<'a>(store: &'a Store, is_shared: bool, progress: &'a Progress) -> BoxFuture<'a, Result<Report>> {
     // Boxed, so that the crates that await it do not compile it again.
-    Box::pin(async move { check_with(store, is_shared, progress, OPEN_SUBJECTS).await })
+    Box::pin(check_with(store, is_shared, progress, OPEN_SUBJECTS))
 }
 
 async fn check_with(store: &Store, is_shared: bool, progress: &Progress, open: usize) -> Result<Report> {
