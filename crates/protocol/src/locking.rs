@@ -100,7 +100,7 @@ pub struct Lockers {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", schema(example = json!({ "claim": 4, "locks": [{ "level": "node", "name": "n1", "mode": "exclusive" }], "wait_ms": 30_000 })))]
+#[cfg_attr(feature = "openapi", schema(example = json!({ "claim": 4, "locks": [{ "level": "node", "name": "n1", "mode": "exclusive" }], "wait_ms": 1_000 })))]
 pub struct AskLocks {
     /// The claim's number.
     #[serde(deserialize_with = "crate::number::whole")]

@@ -61,7 +61,7 @@ pub struct Pinged {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", schema(example = json!({ "received": 0, "limit": 4, "wait_ms": 30_000 })))]
+#[cfg_attr(feature = "openapi", schema(example = json!({ "received": 0, "limit": 4, "wait_ms": 1_000 })))]
 pub struct Accept {
     /// The highest claim number that the worker has received, 0 at first. The server returns jobs with higher claims of this worker again, because
     /// their response was lost.
