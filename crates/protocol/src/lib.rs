@@ -11,7 +11,7 @@
 //! - [`after`]: dependencies of jobs.
 //! - [`locks`]: the locks that a job declares.
 //! - [`events`]: the data of a job's server-sent events.
-//! - [`workers`]: operations of workers in any language: register, ping, accept, update, finish, fail, release, leave.
+//! - [`workers`]: operations of workers in any language: register, ping, accept, update, finish, fail, release, end, leave.
 //! - [`tenants`] and [`why`]: each tenant's share and queue, and why a job waits.
 //! - [`locking`]: which jobs hold or want locks, and requests for locks while a job runs.
 //! - [`nodes`]: the servers that share a store, and the state of that store.
@@ -55,10 +55,13 @@ pub use object::Object;
 pub use tenants::{Capacity, Counted, Fairness, Queue, QueuedJob, Tenant, TenantOrder, Tenants, TypeSummary};
 pub use why::{Awaited, Before, DocumentWhy, Expected, Position, Reason, Why};
 pub use workers::{
-    Accept, Accepted, AcceptedJob, Answer, EndState, Ended, Fail, Finish, Left, Nothing, Pinged, Register,
-    Registered, Release, RunningJob, Update, Updated, Worker, Workers,
+    Accept, Accepted, AcceptedJob, Answer, EndRuns, EndState, Ended, EndedRun, EndedRuns, Fail, FailRun,
+    Finish, FinishRun, Left, Nothing, Pinged, Register, Registered, Release, ReleaseRun, RunningJob, Update,
+    Updated, Worker, Workers,
 };
 
+/// Maximum number of ends of each kind in one request.
+pub const MAX_ENDS: usize = 1_000;
 /// Maximum number of jobs that one request may add.
 pub const MAX_ADDED: usize = 1_000;
 /// Maximum number of rows in one page of a listing.

@@ -2,7 +2,7 @@
 //!
 //! A worker registers under a job type and gets an id. It pings in its own thread, at the interval of the response. The server removes a worker
 //! without a ping for the health timeout, and other workers get its jobs. The worker accepts jobs, reports progress, and ends each job with `finish`,
-//! `fail` or `release`. Each of these requests carries the number of the claim.
+//! `fail` or `release`. Each of these requests carries the number of the claim. `end` ends many jobs at once, and `accept` may carry the same ends.
 //!
 //! A worker may repeat every request whose response was lost. `accept` returns the jobs again whose claim numbers are higher than the last one that
 //! the worker has received. Ending a job is idempotent: the response is the same again.
@@ -12,9 +12,10 @@ use serde_json::value::RawValue;
 #[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
+use crate::error::Error;
 use crate::jobs::State;
 #[cfg(feature = "openapi")]
-use crate::names::WorkerId;
+use crate::names::{JobId, WorkerId};
 
 /// A registration of a worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -76,6 +77,11 @@ pub struct Accept {
     #[serde(default, deserialize_with = "crate::number::whole")]
     #[cfg_attr(feature = "openapi", schema(default = 0, maximum = 300_000))]
     pub wait_ms: u64,
+    /// Runs that have ended. The server records these ends first, so their slots are free for the jobs of the response. A request with ends does not
+    /// wait for jobs.
+    #[serde(default, skip_serializing_if = "EndRuns::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(required = false))]
+    pub ends: EndRuns,
 }
 
 fn one() -> usize {
@@ -86,6 +92,9 @@ fn one() -> usize {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Accepted {
+    /// The results of the request's `ends`, in the order of `finish`, `fail` and `release`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ended: Vec<EndedRun>,
     /// The jobs, in increasing order of their claims.
     pub jobs: Vec<AcceptedJob>,
 }
@@ -235,6 +244,122 @@ pub struct Release {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
     pub info: Option<Box<RawValue>>,
+}
+
+/// Ends of many runs. Each has the effect of a request `finish`, `fail` or `release`, and may be repeated like it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", schema(example = json!({ "finish": [{ "id": "mail-17", "claim": 4 }, { "id": "mail-18", "claim": 5 }] })))]
+pub struct EndRuns {
+    /// The jobs that have completed: at most 1,000.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 1000))]
+    pub finish: Vec<FinishRun>,
+    /// The jobs that crashed or failed: at most 1,000.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 1000))]
+    pub fail: Vec<FailRun>,
+    /// The jobs that the worker gives back: at most 1,000.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 1000))]
+    pub release: Vec<ReleaseRun>,
+}
+
+impl EndRuns {
+    /// Whether there are no ends.
+    pub fn is_empty(&self) -> bool {
+        self.finish.is_empty() && self.fail.is_empty() && self.release.is_empty()
+    }
+}
+
+/// One of the jobs that have completed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct FinishRun {
+    /// The job's id.
+    #[cfg_attr(feature = "openapi", schema(value_type = JobId))]
+    pub id: String,
+    /// The number of the claim.
+    #[serde(deserialize_with = "crate::number::whole")]
+    #[cfg_attr(feature = "openapi", schema(maximum = 9_007_199_254_740_991_u64))]
+    pub claim: u64,
+    /// The result: any JSON of at most 12 kB. `null` if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
+    pub result: Option<Box<RawValue>>,
+    /// The last report: any JSON of at most 12 kB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
+    pub info: Option<Box<RawValue>>,
+}
+
+/// One of the jobs that crashed or failed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct FailRun {
+    /// The job's id.
+    #[cfg_attr(feature = "openapi", schema(value_type = JobId))]
+    pub id: String,
+    /// The number of the claim.
+    #[serde(deserialize_with = "crate::number::whole")]
+    #[cfg_attr(feature = "openapi", schema(maximum = 9_007_199_254_740_991_u64))]
+    pub claim: u64,
+    /// The error. The server keeps the first 1,000 bytes, on one line.
+    #[cfg_attr(feature = "openapi", schema(max_length = 65_536))]
+    pub reason: String,
+    /// Whether to retry the job after a backoff, unless this was the last attempt. Otherwise the job has failed.
+    #[serde(default = "yes")]
+    #[cfg_attr(feature = "openapi", schema(default = true))]
+    pub retry: bool,
+    /// The last report: any JSON of at most 12 kB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
+    pub info: Option<Box<RawValue>>,
+}
+
+/// One of the jobs that the worker gives back.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ReleaseRun {
+    /// The job's id.
+    #[cfg_attr(feature = "openapi", schema(value_type = JobId))]
+    pub id: String,
+    /// The number of the claim.
+    #[serde(deserialize_with = "crate::number::whole")]
+    #[cfg_attr(feature = "openapi", schema(maximum = 9_007_199_254_740_991_u64))]
+    pub claim: u64,
+    /// The last report: any JSON of at most 12 kB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
+    pub info: Option<Box<RawValue>>,
+}
+
+/// The results of many ends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
+pub struct EndedRuns {
+    /// One result for each end of the request, in the order of `finish`, `fail` and `release`.
+    pub ended: Vec<EndedRun>,
+}
+
+/// The result of one of many ends: a state or an error.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
+pub struct EndedRun {
+    /// The number of the claim.
+    pub claim: u64,
+    /// The job's state now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub state: Option<EndState>,
+    /// Why the end was not recorded, as in the response to a request of its own. `halt`: the worker has lost this claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub error: Option<Error>,
 }
 
 /// The result of ending a run.

@@ -43,6 +43,29 @@ async fn a_thousand_jobs_are_added_at_once() {
 }
 
 #[tokio::test]
+async fn a_hundred_jobs_end_at_once() {
+    let (_folder, server) = server().await;
+    let jobs: Vec<Value> = (0..100).map(|n| json!({ "type": "t", "id": format!("{n:03}") })).collect();
+    assert_eq!(server.post("/v1/jobs", &json!({ "jobs": jobs })).await.status, 200);
+    let registered = server.post("/v1/workers/t", &json!({ "slots": 100 })).await;
+    let worker = format!("/v1/workers/t/{}", registered.body["worker"].as_str().unwrap());
+    let mut ends: Vec<Value> = Vec::new();
+    while ends.len() < 100 {
+        let accept = json!({ "received": ends.len(), "limit": 100, "wait_ms": 10_000 });
+        let accepted = server.post(&format!("{worker}/accept"), &accept).await;
+        let jobs = accepted.body["jobs"].as_array().unwrap();
+        assert!(!jobs.is_empty(), "{}", accepted.body);
+        ends.extend(jobs.iter().map(|job| json!({ "id": job["id"], "claim": job["claim"] })));
+    }
+    let ended = server.post(&format!("{worker}/end"), &json!({ "finish": ends })).await;
+    assert_eq!(ended.status, 200, "{}", ended.body);
+    let states = ended.body["ended"].as_array().unwrap().iter().map(|end| &end["state"]);
+    assert_eq!(states.collect::<Vec<_>>(), vec!["completed"; 100]);
+    let completed = server.get("/v1/jobs?type=t&state=completed&limit=1000").await;
+    assert_eq!(completed.body["jobs"].as_array().unwrap().len(), 100);
+}
+
+#[tokio::test]
 async fn a_job_that_fits_no_transaction_is_refused_before_any_is_added() {
     let (_folder, server) = server().await;
     let job =

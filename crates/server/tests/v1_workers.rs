@@ -1,4 +1,4 @@
-//! `/v1` for external workers: register, ping, accept, update, finish, fail, release, leave.
+//! `/v1` for external workers: register, ping, accept, update, finish, fail, release, end, leave.
 
 use crate::common::{Answer, TestServer};
 use serde_json::{Value, json};
@@ -379,6 +379,8 @@ async fn a_worker_that_left_is_no_member_and_its_jobs_are_pending() {
         ("jobs/a/finish", json!({"claim": 1})),
         ("jobs/a/fail", json!({"claim": 1, "reason": "x"})),
         ("jobs/a/release", json!({"claim": 1})),
+        ("end", json!({"finish": [{"id": "a", "claim": 1}]})),
+        ("accept", json!({"received": 1, "ends": {"release": [{"id": "a", "claim": 1}]}})),
     ] {
         let gone = worker.call(what, body).await;
         assert_eq!(gone.error(), (410, "expired_worker"), "{what}: {}", gone.body);
@@ -468,7 +470,97 @@ async fn invalid_requests_of_workers_are_refused() {
         let answer = worker.call(&format!("jobs/a/{what}"), body).await;
         assert_eq!(answer.error(), (400, "bad_request"), "{what}: {}", answer.body);
     }
+    for (ends, reason) in [
+        (json!({"finish": [{"id": "a"}]}), "claim"),
+        (
+            json!({"finish": [{"id": "a", "claim": 1}], "fail": [{"id": "\u{0}", "claim": 1, "reason": ""}]}),
+            "fail[0].id:",
+        ),
+        (json!({"fail": [{"id": "a", "claim": 1}]}), "reason"),
+        (json!({"fail": [{"id": "a", "claim": 1, "reason": "r".repeat(65_537)}]}), "fail[0].reason:"),
+        (json!({"release": [{"id": "a", "claim": 1_u64 << 53}]}), "release[0].claim:"),
+        (json!({"release": vec![json!({"id": "a", "claim": 1}); 1_001]}), "release: has 1001 ends"),
+        (json!({"cancel": []}), "cancel"),
+    ] {
+        let ended = worker.call("end", ends.clone()).await;
+        assert_eq!(ended.error(), (400, "bad_request"), "{}", ended.body);
+        assert!(ended.body["reason"].as_str().unwrap().contains(reason), "{}", ended.body);
+        let accepted = worker.call("accept", json!({"received": 1, "ends": ends})).await;
+        assert_eq!(accepted.error(), (400, "bad_request"), "{}", accepted.body);
+    }
     assert_eq!(state(&server, "a").await, "running");
+}
+
+#[tokio::test]
+async fn ends_in_a_request_for_jobs_free_the_slots_for_them() {
+    let server = TestServer::start().await;
+    let worker = Worker::register(&server, 2).await;
+    for id in ["a", "b", "c", "d"] {
+        add(&server, json!({"id": id})).await;
+    }
+    worker.accept(0, 2).await;
+    let ends = json!({"fail": [{"id": "b", "claim": 2, "reason": "no", "retry": false}],
+        "finish": [{"id": "a", "claim": 1, "result": 42, "info": {"done": 1}}]});
+    let accepted = worker.call("accept", json!({"received": 2, "limit": 2, "ends": ends})).await.body;
+    assert_eq!(
+        accepted["ended"],
+        json!([{"claim": 1, "state": "completed"}, {"claim": 2, "state": "failed"}])
+    );
+    let next: Vec<&str> =
+        accepted["jobs"].as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap()).collect();
+    assert_eq!(next, ["c", "d"]);
+    let ended = server.get("/v1/jobs/t/a").await.body;
+    assert_eq!((&ended["result"], &ended["info"]), (&json!(42), &json!({"done": 1})));
+    assert_eq!(server.get("/v1/jobs/t/b").await.body["reason"], "no");
+
+    // There are no more jobs. A request with ends does not wait for them.
+    let ends = json!({"finish": [{"id": "c", "claim": 3}, {"id": "d", "claim": 4}]});
+    let request = json!({"received": 4, "limit": 2, "wait_ms": 300_000, "ends": ends});
+    let accepted = worker.call("accept", request.clone()).await.body;
+    let expected = json!({"jobs": [],
+        "ended": [{"claim": 3, "state": "completed"}, {"claim": 4, "state": "completed"}]});
+    assert_eq!(accepted, expected);
+    assert_eq!(worker.call("accept", request).await.body, expected, "it may be repeated");
+}
+
+#[tokio::test]
+async fn each_of_many_ends_has_its_own_result() {
+    let server = TestServer::start().await;
+    let (worker, other) = (Worker::register(&server, 5).await, Worker::register(&server, 1).await);
+    for id in ["a", "b", "c", "d", "e"] {
+        add(&server, json!({"id": id})).await;
+    }
+    worker.accept(0, 4).await;
+    other.take(0).await;
+    let ends = json!({
+        "finish": [{"id": "a", "claim": 1}, {"id": "b", "claim": 2, "result": "x".repeat(13_000)}, {"id": "e", "claim": 1}],
+        "fail": [{"id": "c", "claim": 3, "reason": "ouch"}, {"id": "none", "claim": 7, "reason": ""}],
+        "release": [{"id": "d", "claim": 4}],
+    });
+    for _ in 0..2 {
+        let answer = worker.call("end", ends.clone()).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let ended = answer.body["ended"].as_array().unwrap();
+        let results: Vec<(u64, &Value)> = ended
+            .iter()
+            .map(|end| (end["claim"].as_u64().unwrap(), end.get("state").unwrap_or(&end["error"]["error"])))
+            .collect();
+        let expected = [
+            (1, json!("completed")),
+            (2, json!("bad_request")),
+            (1, json!("halt")),
+            (3, json!("crashing")),
+            (7, json!("halt")),
+            (4, json!("pending")),
+        ];
+        assert_eq!(results, expected.each_ref().map(|(claim, result)| (*claim, result)));
+        assert_eq!(ended[2]["error"]["answer"], "halt");
+    }
+    for (id, expected) in
+        [("a", "completed"), ("b", "running"), ("c", "crashing"), ("d", "pending"), ("e", "running")]
+    {
+        assert_eq!(state(&server, id).await, expected, "{id}");
+    }
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use turnwise_policy::fair_share::Fairness;
 use turnwise_queue::State;
 use turnwise_queue::deadlines::Timeouts;
 use turnwise_worker::Membership;
@@ -29,9 +30,9 @@ pub const SLACK: Duration = Duration::from_secs(5);
 /// The tolerance for a run that exceeds its time: the next check by the node that enforces the timeout, and the commit.
 const OVERDUE: Duration = Duration::from_secs(10);
 
-/// The tolerance on a slow store, if jobs lock or filters may keep them. A pass takes a second or two there, and is
-/// repeated if a lock that it found free, or the filters, changed meanwhile. The same holds for a transaction that informs
-/// jobs of an end or of new filters.
+/// The tolerance on a slow store, if jobs lock, filters may keep them, or keys order them. A pass takes a second or two there,
+/// and is repeated if a lock that it found free, the filters, or a job without a key changed meanwhile. The same holds for a
+/// transaction that informs jobs of an end or of new filters.
 const SLOW_PASSES: Duration = Duration::from_secs(15);
 
 /// How long it may take to record the end of a run, with its retries on a slow store.
@@ -386,7 +387,8 @@ impl Inspection<'_> {
 
     /// How soon a job that can start starts, or a run gets a free lock that it waits for.
     fn start_within(&self, job_type: &str) -> Duration {
-        let asks_more = self.known.locks.is_some() || self.known.filters.is_some();
+        let writes_keys = self.setting.plan.options.fair.fairness == Fairness::Rfc;
+        let asks_more = writes_keys || self.known.locks.is_some() || self.known.filters.is_some();
         let slow = asks_more && self.setting.plan.is_slow();
         self.longest_wait(job_type) + if slow { SLOW_PASSES } else { SLACK }
     }

@@ -59,7 +59,9 @@ mod worker;
 pub use deadlines::Deadlines;
 pub use dependencies::Dependencies;
 pub use events::{Membership, membership_events, owner};
-pub use external::{Accepted, External, ExternalEnd, ExternalOptions, MAX_ACCEPTED, MAX_EXTERNAL_SLOTS};
+pub use external::{
+    Accepted, External, ExternalEnd, ExternalOptions, MAX_ACCEPTED, MAX_EXTERNAL_SLOTS, RunEnd,
+};
 pub use fairness::{FairRules, RotationRules, boost_of, usage_of};
 pub use filters::Filters;
 pub use handler::{JobContext, JobHandler, Outcome, handler_fn};

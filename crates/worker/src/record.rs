@@ -30,7 +30,7 @@ const PARKED: Duration = Duration::from_secs(4 * 3600);
 /// A parked job runs up to this much later, so that jobs that were parked together do not all start at the same time.
 const PARKED_SPREAD: Duration = Duration::from_secs(4 * 3600);
 /// The maximum number of ends that one transaction records.
-const GROUP: usize = 256;
+pub(crate) const GROUP: usize = 256;
 
 /// A run that has ended, but whose end is not recorded.
 pub(crate) struct FinishedRun {
@@ -204,7 +204,7 @@ fn abandoned() -> Error {
     Error::Store(StoreError::UnknownOutcome("the transaction was abandoned".to_owned()))
 }
 
-fn is_passing(error: &Error) -> bool {
+pub(crate) fn is_passing(error: &Error) -> bool {
     matches!(error, Error::Store(error) if error.is_retryable())
 }
 

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_protocol::names::{check_name, check_type};
 use turnwise_protocol::{
-    Accept, Accepted, AcceptedJob, Left, MAX_SLOTS, Pinged, Register, Registered, codes,
+    Accept, Accepted, AcceptedJob, EndRuns, Left, MAX_SLOTS, Pinged, Register, Registered, codes,
 };
 
 pub use self::lock::LockError;
@@ -289,7 +289,7 @@ impl Member {
                 ended.await;
                 continue;
             }
-            let body = Accept { received, limit: free, wait_ms };
+            let body = Accept { received, limit: free, wait_ms, ends: EndRuns::default() };
             let request = shared.request(&["accept"]).json(&body)?.waiting(wait);
             let asked = Instant::now();
             let server = shared.client.servers.current();
@@ -301,7 +301,7 @@ impl Member {
                 () = shared.client.servers.left(server) => continue,
             };
             let jobs = match answered {
-                Ok(Accepted { jobs }) => jobs,
+                Ok(Accepted { jobs, .. }) => jobs,
                 Err(error) if error.is_expired() => {
                     shared.expired.cancel();
                     return std::future::pending().await;

@@ -7,32 +7,32 @@
 
 mod accept;
 mod contenders;
+mod end;
 mod line;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use serde_json::value::RawValue;
 use turnwise_policy::backoff::{self, OnLost};
 use turnwise_policy::fair_share::Shares;
-use turnwise_queue::claims::{self, Answer, Ended, Ending};
+use turnwise_queue::claims::{self, Answer};
 use turnwise_queue::deadlines::{self, Due, Over, Timeouts};
 use turnwise_queue::workers::{GivenBack, Removal};
-use turnwise_queue::{Claim, Context, DEFAULT_MAX_HISTORY, Error, Job, Keyspace, Result, jobs, workers};
+use turnwise_queue::{Claim, DEFAULT_MAX_HISTORY, Error, Job, Keyspace, Result, jobs, workers};
 use turnwise_store::Store;
 
-use crate::accounts::{Account, Accounts, RunStatus};
+use crate::accounts::{Account, Accounts};
 use crate::deadlines::RunObservations;
 use crate::locks::{LockHistory, LockWake};
 use crate::membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, duration_us, new_id, remove};
 use crate::pass::ConcurrentPasses;
-use crate::record::crashed;
 use crate::{Live, QueueRules};
 use contenders::Contenders;
+pub use end::{ExternalEnd, RunEnd};
 use line::Lines;
 
 /// The maximum number of jobs that an external worker runs.
@@ -113,19 +113,6 @@ impl fmt::Debug for Accepted {
         let Accepted { job, claim, options: _ } = self;
         f.debug_struct("Accepted").field("job", job).field("claim", claim).finish_non_exhaustive()
     }
-}
-
-/// How an external worker ended a run.
-#[derive(Debug, Clone)]
-pub enum ExternalEnd {
-    /// It completed, with this result.
-    Completed(Box<RawValue>),
-    /// It failed with a permanent error: not retried.
-    Failed(String),
-    /// It failed with an error that may pass: retried after a backoff.
-    Crashed(String),
-    /// The worker gave the job back.
-    Released,
 }
 
 impl External {
@@ -240,92 +227,6 @@ impl External {
             .await?;
         self.run_observations.reported(job_type, worker, number, now_us);
         Ok(answer)
-    }
-
-    /// Ends a run. Returns the job as it is now, or `None` if it was removed. Idempotent.
-    ///
-    /// # Errors
-    /// `Halt` if another claim holds the job, or its worker is no longer a member: nothing was changed. `Invalid` for a
-    /// result or info that is too large.
-    pub fn end<'a>(
-        &'a self,
-        job_type: &'a str,
-        worker: &'a str,
-        id: &'a str,
-        claim: u64,
-        end: ExternalEnd,
-        info: Option<&'a RawValue>,
-    ) -> BoxFuture<'a, Result<Option<Job>>> {
-        // Boxed, so that the crates that await it do not compile it again.
-        Box::pin(async move {
-            let (keys, options, now_us) = (&self.keys, &self.options.get(), self.store.runtime().now_us());
-            let account = self.account(job_type);
-            let by_itself = !matches!(end, ExternalEnd::Released);
-            let status = account.ends(worker, claim, by_itself, now_us);
-            let attempts = &AtomicUsize::new(0);
-            let (number, claim, end) = (claim, &claim_of(worker, claim), &end);
-            let ended = self
-                .store
-                .transact(|tx| async move {
-                    attempts.fetch_add(1, Relaxed);
-                    // If another server claimed the job, or this one before a restart, only the record has the tenant and
-                    // the start time.
-                    let unknown = match status {
-                        RunStatus::Running | RunStatus::EndTried => None,
-                        RunStatus::Unknown => jobs::get(&tx, keys, job_type, id).await?,
-                    };
-                    let ending = match end.clone() {
-                        ExternalEnd::Completed(result) => Ending::Completed(result),
-                        ExternalEnd::Failed(reason) => Ending::Failed(reason),
-                        ExternalEnd::Released => Ending::Stopped,
-                        ExternalEnd::Crashed(reason) => {
-                            let job = jobs::get(&tx, keys, job_type, id).await?.ok_or(Error::Halt)?;
-                            crashed(&options.backoff, (job.started_us, job.crashes), reason, now_us)
-                        }
-                    };
-                    let context = Context::new(&tx, keys, job_type, now_us, options.max_history);
-                    Ok((claims::end(context, id, claim, &ending, info, None).await?, unknown))
-                })
-                .await;
-            let (ended, unknown) = match ended {
-                Ok(ended) => ended,
-                Err(error) => {
-                    match error {
-                        // The job's record is gone: the earlier attempt of this server has recorded the end.
-                        Error::Halt if status == RunStatus::EndTried => {
-                            account.ended(worker, number, by_itself);
-                        }
-                        Error::Halt => account.ended_elsewhere(worker, number),
-                        Error::Invalid { .. } if status == RunStatus::Running => {
-                            account.ends_not(worker, number)
-                        }
-                        // It is unknown whether the end was recorded.
-                        Error::Store(_) | Error::Invalid { .. } | Error::NotFound => {}
-                    }
-                    return Err(error);
-                }
-            };
-            self.run_observations.ended(job_type, worker, number);
-            Ok(match ended {
-                Ended::Recorded(job) => {
-                    if !account.ended(worker, number, by_itself)
-                        && let Some(Job { tenant, started_us: Some(started_us), .. }) = &unknown
-                    {
-                        account.fair.end_unknown(tenant, *started_us, by_itself);
-                        account.maintain(&self.store, keys, job_type).await;
-                    }
-                    job.map(|job| *job)
-                }
-                Ended::AlreadyRecorded(job) => {
-                    // An earlier attempt with unknown outcome has recorded it, or another server, which charges it.
-                    match status == RunStatus::EndTried || attempts.load(Relaxed) > 1 {
-                        true => drop(account.ended(worker, number, by_itself)),
-                        false => account.ended_elsewhere(worker, number),
-                    }
-                    Some(*job)
-                }
-            })
-        })
     }
 
     /// Takes a job back from its worker because its run exceeds a timeout, unless it has reported since.

@@ -170,6 +170,12 @@ impl MaybeStoreError for V1Error {
     }
 }
 
+impl From<V1Error> for Error {
+    fn from(V1Error { code, reason, hint, answer, .. }: V1Error) -> Self {
+        Error { error: code.to_owned(), reason, hint: hint.to_owned(), answer }
+    }
+}
+
 impl IntoResponse for V1Error {
     fn into_response(self) -> Response {
         if let (true, Some(error)) = (self.status.is_server_error(), &self.cause) {
@@ -179,9 +185,8 @@ impl IntoResponse for V1Error {
                 false => tracing::error!(%error, "a request could not be served"),
             }
         }
-        let V1Error { status, code, reason, hint, answer, .. } = self;
-        let body = Error { error: code.to_owned(), reason, hint: hint.to_owned(), answer };
-        let response = answer::json(status, &body);
+        let status = self.status;
+        let response = answer::json(status, &Error::from(self));
         if status == StatusCode::SERVICE_UNAVAILABLE { retry_later(response) } else { response }
     }
 }

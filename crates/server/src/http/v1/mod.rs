@@ -150,6 +150,7 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(workers::finish))
         .routes(routes!(workers::fail))
         .routes(routes!(workers::release))
+        .routes(routes!(workers::end_runs))
         .routes(routes!(run_locks::lock, run_locks::unlock))
         .routes(routes!(workers::leave));
     OpenApiRouter::with_openapi(openapi::Description::openapi()).nest("/v1", routes).split_for_parts()

@@ -7,11 +7,12 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::value::RawValue;
 use turnwise_protocol::{
-    Accept, Accepted, AcceptedJob, Answer, EndState, Ended, Fail, Finish, Left, MAX_CLAIM, MAX_REASON_BYTES,
-    MAX_SLOTS, MAX_WAIT_MS, Nothing, Pinged, Register, Registered, Release, Update, Updated, codes, names,
+    Accept, Accepted, AcceptedJob, Answer, EndRuns, EndState, Ended, EndedRun, EndedRuns, Fail, FailRun,
+    Finish, FinishRun, Left, MAX_CLAIM, MAX_ENDS, MAX_REASON_BYTES, MAX_SLOTS, MAX_WAIT_MS, Nothing, Pinged,
+    Register, Registered, Release, ReleaseRun, Update, Updated, codes, names,
 };
-use turnwise_queue::{Error as QueueError, claims, workers};
-use turnwise_worker::ExternalEnd;
+use turnwise_queue::{Error as QueueError, Job, claims, workers};
+use turnwise_worker::{ExternalEnd, RunEnd};
 
 use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
@@ -96,7 +97,7 @@ pub(super) async fn ping(
 ///
 /// If an earlier response was lost, this one first returns the jobs that the worker already holds under claims above
 /// `received`, at most 10 at a time. Otherwise the worker claims new jobs. If there are none, the request waits for up
-/// to `wait_ms`.
+/// to `wait_ms`. `ends` are recorded before that; a request with ends does not wait.
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/accept", tag = "workers", operation_id = "accept",
     params(WorkerPath), request_body = Accept,
@@ -110,11 +111,14 @@ pub(super) async fn ping(
 pub(super) async fn accept(
     State(app): State<App>,
     Named(WorkerPath { job_type, worker }): Named<WorkerPath>,
-    Json(Accept { received, limit, wait_ms }): Json<Accept>,
+    Json(Accept { received, limit, wait_ms, ends }): Json<Accept>,
 ) -> Result<Response> {
     check_range("received", received, 0, MAX_CLAIM)?;
     check_range("limit", limit, 1, MAX_SLOTS)?;
     check_range("wait_ms", wait_ms, 0, MAX_WAIT_MS)?;
+    let ends = run_ends("ends.", ends)?;
+    let wait_ms = if ends.is_empty() { wait_ms } else { 0 };
+    let ended = end_all(&app, &job_type, &worker, &ends).await?;
     let leave = app.stop.child_token();
     // The client is gone when this guard is dropped. Claims in progress complete nevertheless, and the next request finds them.
     let _gone = leave.clone().drop_guard();
@@ -131,10 +135,10 @@ pub(super) async fn accept(
         Err(QueueError::Halt) => return Err(V1Error::expired()),
         Err(error) => return Err(error.into()),
     };
-    if jobs.is_empty() && app.stop.is_cancelled() {
+    if jobs.is_empty() && ended.is_empty() && app.stop.is_cancelled() {
         return Err(V1Error::stopping());
     }
-    if jobs.is_empty() && leave.is_cancelled() {
+    if jobs.is_empty() && ended.is_empty() && leave.is_cancelled() {
         return Err(V1Error::new(
             StatusCode::CONFLICT,
             codes::SUPERSEDED,
@@ -161,7 +165,7 @@ pub(super) async fn accept(
         summary: job.summary,
         info: job.info,
     });
-    Ok(answer::ok(&Accepted { jobs: jobs.collect() }))
+    Ok(answer::ok(&Accepted { ended, jobs: jobs.collect() }))
 }
 
 /// Report progress
@@ -200,8 +204,7 @@ pub(super) async fn finish(
     Named(path): Named<RunPath>,
     Json(Finish { claim, result, info }): Json<Finish>,
 ) -> Result<Response> {
-    let null = || RawValue::from_string("null".to_owned()).expect("it is JSON");
-    end(&app, &path, claim, ExternalEnd::Completed(result.unwrap_or_else(null)), info).await
+    end(&app, path, claim, completed(result), info).await
 }
 
 /// Fail a job
@@ -218,12 +221,7 @@ pub(super) async fn fail(
     Named(path): Named<RunPath>,
     Json(Fail { claim, reason, retry, info }): Json<Fail>,
 ) -> Result<Response> {
-    if reason.len() > MAX_REASON_BYTES {
-        let problem = format!("reason: has {} bytes; at most {MAX_REASON_BYTES} are allowed", reason.len());
-        return Err(V1Error::bad(problem, "send its beginning: the first 1,000 bytes are kept"));
-    }
-    let ending = if retry { ExternalEnd::Crashed(reason) } else { ExternalEnd::Failed(reason) };
-    end(&app, &path, claim, ending, info).await
+    end(&app, path, claim, failed(reason, retry)?, info).await
 }
 
 /// Give a job back
@@ -240,40 +238,120 @@ pub(super) async fn release(
     Named(path): Named<RunPath>,
     Json(Release { claim, info }): Json<Release>,
 ) -> Result<Response> {
-    end(&app, &path, claim, ExternalEnd::Released, info).await
+    end(&app, path, claim, ExternalEnd::Released, info).await
+}
+
+/// End many runs
+///
+/// Each end has the effect of a request `finish`, `fail` or `release`, and its own result. The server records all of them
+/// in one transaction if the store allows it. Repeat the request until it gets a response.
+#[utoipa::path(
+    post, path = "/workers/{type}/{worker}/end", tag = "workers", operation_id = "end_runs",
+    params(WorkerPath), request_body = EndRuns,
+    responses((status = 200, body = EndedRuns, description = "The result of each end."), NoWorker, Membership, BadBody, Common),
+)]
+pub(super) async fn end_runs(
+    State(app): State<App>,
+    Named(WorkerPath { job_type, worker }): Named<WorkerPath>,
+    Json(ends): Json<EndRuns>,
+) -> Result<Response> {
+    let ends = run_ends("", ends)?;
+    Ok(answer::ok(&EndedRuns { ended: end_all(&app, &job_type, &worker, &ends).await? }))
+}
+
+fn completed(result: Option<Box<RawValue>>) -> ExternalEnd {
+    let null = || RawValue::from_string("null".to_owned()).expect("it is JSON");
+    ExternalEnd::Completed(result.unwrap_or_else(null))
+}
+
+fn failed(reason: String, retry: bool) -> Result<ExternalEnd> {
+    if reason.len() > MAX_REASON_BYTES {
+        let problem = format!("reason: has {} bytes; at most {MAX_REASON_BYTES} are allowed", reason.len());
+        return Err(V1Error::bad(problem, "send its beginning: the first 1,000 bytes are kept"));
+    }
+    Ok(if retry { ExternalEnd::Crashed(reason) } else { ExternalEnd::Failed(reason) })
+}
+
+/// The ends of a request, in the order of their results. `place` names them in errors.
+fn run_ends(place: &str, EndRuns { finish, fail, release }: EndRuns) -> Result<Vec<RunEnd>> {
+    for (kind, ends) in [("finish", finish.len()), ("fail", fail.len()), ("release", release.len())] {
+        if ends > MAX_ENDS {
+            let reason = format!("{place}{kind}: has {ends} ends; at most {MAX_ENDS} are allowed");
+            return Err(V1Error::bad(reason, "split them into several requests"));
+        }
+    }
+    let finish = finish.into_iter().enumerate().map(|(n, FinishRun { id, claim, result, info })| {
+        (("finish", n), Ok(RunEnd { id, claim, end: completed(result), info }))
+    });
+    let fail = fail.into_iter().enumerate().map(|(n, FailRun { id, claim, reason, retry, info })| {
+        (("fail", n), failed(reason, retry).map(|end| RunEnd { id, claim, end, info }))
+    });
+    let release = release.into_iter().enumerate().map(|(n, ReleaseRun { id, claim, info })| {
+        (("release", n), Ok(RunEnd { id, claim, end: ExternalEnd::Released, info }))
+    });
+    let all = finish.chain(fail).chain(release);
+    let checked = all.map(|((kind, n), run)| {
+        let checked = run.and_then(|run| {
+            names::check_id(&run.id)?;
+            check_range("claim", run.claim, 0, MAX_CLAIM)?;
+            Ok(run)
+        });
+        checked.map_err(|error| error.at(&format!("{place}{kind}[{n}].")))
+    });
+    checked.collect()
+}
+
+async fn end_all(app: &App, job_type: &str, worker: &str, ends: &[RunEnd]) -> Result<Vec<EndedRun>> {
+    if ends.is_empty() {
+        return Ok(Vec::new());
+    }
+    let results = app.external.end_all(job_type, worker, ends).await?;
+    let mut ended = Vec::with_capacity(results.len());
+    for (RunEnd { claim, .. }, result) in ends.iter().zip(results) {
+        ended.push(match result {
+            Ok(job) => EndedRun { claim: *claim, state: Some(end_state(job)), error: None },
+            Err(QueueError::Halt) if !is_member(app, job_type, worker).await => {
+                return Err(V1Error::expired());
+            }
+            Err(error) => EndedRun { claim: *claim, state: None, error: Some(V1Error::from(error).into()) },
+        });
+    }
+    Ok(ended)
 }
 
 async fn end(
     app: &App,
-    path: &RunPath,
+    path: RunPath,
     claim: u64,
-    ending: ExternalEnd,
+    end: ExternalEnd,
     info: Option<Box<RawValue>>,
 ) -> Result<Response> {
     check_range("claim", claim, 0, MAX_CLAIM)?;
-    let RunPath { job_type, worker, id } = path;
-    match app.external.end(job_type, worker, id, claim, ending, info.as_deref()).await {
-        Ok(job) => {
-            let state = job.map_or(EndState::Removed, |job| view::state(&job).into());
-            Ok(answer::ok(&Ended { state }))
-        }
-        Err(error) => Err(refused(app, path, error).await),
+    match app.external.end(&path.job_type, &path.worker, &path.id, claim, end, info.as_deref()).await {
+        Ok(job) => Ok(answer::ok(&Ended { state: end_state(job) })),
+        Err(error) => Err(refused(app, &path, error).await),
     }
+}
+
+fn end_state(job: Option<Job>) -> EndState {
+    job.map_or(EndState::Removed, |job| view::state(&job).into())
 }
 
 /// Whether the worker has lost only this claim, or its registration.
 pub(super) async fn refused(app: &App, path: &RunPath, error: QueueError) -> V1Error {
-    if !matches!(error, QueueError::Halt) {
-        return error.into();
+    match error {
+        QueueError::Halt if !is_member(app, &path.job_type, &path.worker).await => V1Error::expired(),
+        error => error.into(),
     }
+}
+
+/// Whether a worker is registered, as far as the store can be read.
+async fn is_member(app: &App, job_type: &str, worker: &str) -> bool {
     let member = async {
         let tx = app.store.begin().await?;
-        workers::get(&tx, &app.keys, &path.job_type, &path.worker).await
+        workers::get(&tx, &app.keys, job_type, worker).await
     };
-    match member.await {
-        Ok(None) => V1Error::expired(),
-        Ok(Some(_)) | Err(_) => V1Error::halt(),
-    }
+    !matches!(member.await, Ok(None))
 }
 
 /// Leave

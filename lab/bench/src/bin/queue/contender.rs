@@ -87,7 +87,7 @@ impl Contender {
                 "embedded store: fdatasync of the log before each acknowledgement, for all that wait"
             }
             Self::Http => {
-                "the same in `turnwise serve`; each end is a request of its own, an answer has 50 jobs at most"
+                "the same in `turnwise serve`; a request for jobs carries the ends of the last ones, an answer has 50 jobs at most"
             }
             Self::BullMq => {
                 "6.7 on Redis, appendfsync always: fsync of the log before answering, for all that wait"

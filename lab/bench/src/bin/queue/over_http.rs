@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
 
 use crate::http_client::Connection;
 
@@ -15,8 +14,6 @@ const WORKERS: usize = 4;
 const SLOTS: usize = 100;
 /// The highest number of jobs in one response, which is the server's limit.
 const ACCEPT: usize = 50;
-/// The number of connections over which each worker ends jobs, one per request.
-const FINISHERS: usize = 16;
 /// How long a worker's request for jobs waits, in ms.
 const WAIT_MS: u64 = 1_000;
 
@@ -132,29 +129,27 @@ impl Bench {
             let path =
                 format!("/v1/workers/noop/{}", registered["worker"].as_str().expect("a worker has an id"));
             let ping_interval_ms = registered["ping_interval_ms"].as_u64().expect("a number");
-            let (to_finishers, given) = mpsc::channel(SLOTS);
-            let given = Arc::new(tokio::sync::Mutex::new(given));
-            for _ in 0..FINISHERS {
-                tasks.spawn(self.clone().finish(path.clone(), given.clone()));
-            }
             tasks.spawn(ping(self.arguments.port, path.clone(), ping_interval_ms, stopped.clone()));
-            tasks.spawn(self.clone().accept(connection, path, to_finishers, stopped.clone()));
+            tasks.spawn(self.clone().accept(connection, path, stopped.clone()));
         }
         Workers { stop, tasks }
     }
 
+    /// Accepts jobs and ends them at once: their ends ride on the next request for jobs.
     async fn accept(
         self,
         mut connection: Connection,
         path: String,
-        to_finishers: mpsc::Sender<Value>,
         stopped: tokio::sync::watch::Receiver<bool>,
     ) {
         let mut received = 0;
+        let mut ends: Vec<Value> = Vec::new();
         while !*stopped.borrow() {
-            let question = json!({ "received": received, "limit": ACCEPT, "wait_ms": WAIT_MS });
+            let question = json!({ "received": received, "limit": ACCEPT, "wait_ms": WAIT_MS, "ends": { "finish": ends } });
             let answer = connection.post(&format!("{path}/accept"), &question.to_string()).await;
             let now_us = self.clock.elapsed().as_micros();
+            self.ended.fetch_add(ends.len(), Ordering::Relaxed);
+            ends.clear();
             for job in answer["jobs"].as_array().expect("a list").iter() {
                 if self.arguments.rate.is_some() {
                     let number =
@@ -163,19 +158,8 @@ impl Bench {
                     self.started_us[number].store(now_us, Ordering::Relaxed);
                 }
                 received = received.max(job["claim"].as_u64().expect("a number"));
-                to_finishers.send(job.clone()).await.expect("the finishers live");
+                ends.push(json!({ "id": job["id"], "claim": job["claim"], "result": true }));
             }
-        }
-    }
-
-    async fn finish(self, path: String, given: Arc<tokio::sync::Mutex<mpsc::Receiver<Value>>>) {
-        let mut connection = Connection::open(self.arguments.port).await;
-        loop {
-            let Some(job) = given.lock().await.recv().await else { return };
-            let id = job["id"].as_str().expect("a string");
-            let end = json!({ "claim": job["claim"], "result": true });
-            connection.post(&format!("{path}/jobs/{id}/finish"), &end.to_string()).await;
-            self.ended.fetch_add(1, Ordering::Relaxed);
         }
     }
 

@@ -1,0 +1,237 @@
+//! The ends of external workers' runs.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use futures::future::BoxFuture;
+use serde_json::value::RawValue;
+use turnwise_queue::claims::{self, Ended, Ending};
+use turnwise_queue::{Context, Error, Job, Result, jobs};
+
+use super::{External, ExternalOptions, claim_of};
+use crate::accounts::{Account, RunStatus};
+use crate::record::{GROUP, crashed, is_passing};
+
+/// How an external worker ended a run.
+#[derive(Debug, Clone)]
+pub enum ExternalEnd {
+    /// It completed, with this result.
+    Completed(Box<RawValue>),
+    /// It failed with a permanent error: not retried.
+    Failed(String),
+    /// It failed with an error that may pass: retried after a backoff.
+    Crashed(String),
+    /// The worker gave the job back.
+    Released,
+}
+
+/// The end of a run.
+#[derive(Debug, Clone)]
+pub struct RunEnd {
+    /// The job's id.
+    pub id: String,
+    /// The number of the worker's claim.
+    pub claim: u64,
+    /// How it ended.
+    pub end: ExternalEnd,
+    /// The last report.
+    pub info: Option<Box<RawValue>>,
+}
+
+impl RunEnd {
+    /// Whether the run ended by itself.
+    fn by_itself(&self) -> bool {
+        !matches!(self.end, ExternalEnd::Released)
+    }
+}
+
+/// An end, and what this server knew of its run before.
+struct Known<'a> {
+    run: &'a RunEnd,
+    status: RunStatus,
+}
+
+/// The result of writing one end.
+struct Written {
+    ended: Ended,
+    /// The job before its end, if this server did not know the run.
+    before: Option<Job>,
+    /// Whether an earlier attempt of the same transaction may have recorded it.
+    retried: bool,
+}
+
+impl External {
+    /// Ends a run. Returns the job as it is now, or `None` if it was removed. Idempotent.
+    ///
+    /// # Errors
+    /// `Halt` if another claim holds the job, or its worker is no longer a member: nothing was changed. `Invalid` for a
+    /// result or info that is too large.
+    pub fn end<'a>(
+        &'a self,
+        job_type: &'a str,
+        worker: &'a str,
+        id: &'a str,
+        claim: u64,
+        end: ExternalEnd,
+        info: Option<&'a RawValue>,
+    ) -> BoxFuture<'a, Result<Option<Job>>> {
+        let run = RunEnd { id: id.to_owned(), claim, end, info: info.map(ToOwned::to_owned) };
+        Box::pin(async move {
+            let mut results = self.end_all(job_type, worker, &[run]).await?;
+            results.pop().expect("one end goes in, one result comes out")
+        })
+    }
+
+    /// Ends runs of a worker, in as few transactions as the store allows. Returns the result of each, as [`Self::end`] does.
+    ///
+    /// # Errors
+    /// The store's: it is unknown which ends were recorded. Repeat the request.
+    pub fn end_all<'a>(
+        &'a self,
+        job_type: &'a str,
+        worker: &'a str,
+        ends: &'a [RunEnd],
+    ) -> BoxFuture<'a, Result<Vec<Result<Option<Job>>>>> {
+        // Boxed, so that the crates that await it do not compile it again.
+        Box::pin(async move {
+            let now_us = self.store.runtime().now_us();
+            let account = &*self.account(job_type);
+            let known = |run: &'a RunEnd| Known {
+                run,
+                status: account.ends(worker, run.claim, run.by_itself(), now_us),
+            };
+            let ends: Vec<Known> = ends.iter().map(known).collect();
+            let mut results = Vec::with_capacity(ends.len());
+            // One end can make the transaction of a whole group fail. Each end then gets a transaction of its own.
+            let mut most = GROUP;
+            while results.len() < ends.len() {
+                let rest = &ends[results.len()..];
+                let group = &rest[..rest.len().min(most)];
+                let written = match self.write(job_type, worker, group, now_us).await {
+                    Ok(written) => written,
+                    Err(error) if is_passing(&error) => return Err(error),
+                    Err(error) if group.len() == 1 => vec![Err(error)],
+                    Err(_) => {
+                        most = 1;
+                        continue;
+                    }
+                };
+                for (end, written) in group.iter().zip(written) {
+                    results.push(self.charge(account, job_type, worker, end, written));
+                }
+            }
+            if ends.iter().any(|end| end.status == RunStatus::Unknown) {
+                account.maintain(&self.store, &self.keys, job_type).await;
+            }
+            Ok(results)
+        })
+    }
+
+    /// Writes ends in one transaction: at least the first, and as many as fit. Returns the result of each.
+    async fn write(
+        &self,
+        job_type: &str,
+        worker: &str,
+        ends: &[Known<'_>],
+        now_us: i64,
+    ) -> Result<Vec<Result<Written>>> {
+        let (keys, options) = (&self.keys, &self.options.get());
+        let attempts = &AtomicU32::new(0);
+        self.store
+            .transact(|tx| async move {
+                let attempt = attempts.fetch_add(1, Relaxed);
+                // Each attempt writes half as many ends as the one before it, which halves the chance of the same failure.
+                let most = ends.len().checked_shr(attempt).unwrap_or(0).max(1);
+                let context = Context::new(&tx, keys, job_type, now_us, options.max_history);
+                let mut written = Vec::with_capacity(most);
+                for end in &ends[..most] {
+                    let one = write_one(context, worker, end, options, attempt > 0).await;
+                    match one {
+                        // Nothing was written for this end.
+                        Ok(_) | Err(Error::Halt | Error::Invalid { .. }) => written.push(one),
+                        Err(error) => return Err(error),
+                    }
+                    if !tx.has_room() {
+                        break;
+                    }
+                }
+                Ok(written)
+            })
+            .await
+    }
+
+    /// Charges a run whose end was written.
+    fn charge(
+        &self,
+        account: &Account,
+        job_type: &str,
+        worker: &str,
+        end: &Known<'_>,
+        written: Result<Written>,
+    ) -> Result<Option<Job>> {
+        let Known { run, status } = end;
+        let (claim, by_itself) = (run.claim, run.by_itself());
+        let Written { ended, before, retried } = match written {
+            Ok(written) => written,
+            Err(error) => {
+                match error {
+                    // The job's record is gone: the earlier attempt of this server has recorded the end.
+                    Error::Halt if *status == RunStatus::EndTried => {
+                        account.ended(worker, claim, by_itself);
+                    }
+                    Error::Halt => account.ended_elsewhere(worker, claim),
+                    Error::Invalid { .. } if *status == RunStatus::Running => account.ends_not(worker, claim),
+                    // It is unknown whether the end was recorded.
+                    Error::Store(_) | Error::Invalid { .. } | Error::NotFound => {}
+                }
+                return Err(error);
+            }
+        };
+        self.run_observations.ended(job_type, worker, claim);
+        Ok(match ended {
+            Ended::Recorded(job) => {
+                if !account.ended(worker, claim, by_itself)
+                    && let Some(Job { tenant, started_us: Some(started_us), .. }) = &before
+                {
+                    account.fair.end_unknown(tenant, *started_us, by_itself);
+                }
+                job.map(|job| *job)
+            }
+            Ended::AlreadyRecorded(job) => {
+                // An earlier attempt with unknown outcome has recorded it, or another server, which charges it.
+                match *status == RunStatus::EndTried || retried {
+                    true => drop(account.ended(worker, claim, by_itself)),
+                    false => account.ended_elsewhere(worker, claim),
+                }
+                Some(*job)
+            }
+        })
+    }
+}
+
+async fn write_one(
+    context: Context<'_>,
+    worker: &str,
+    end: &Known<'_>,
+    options: &ExternalOptions,
+    retried: bool,
+) -> Result<Written> {
+    let Context { tx, keys, job_type, now_us, .. } = context;
+    let Known { run: RunEnd { id, claim, end, info }, status } = end;
+    // If another server claimed the job, or this one before a restart, only the record has the tenant and the start time.
+    let before = match status {
+        RunStatus::Running | RunStatus::EndTried => None,
+        RunStatus::Unknown => jobs::get(tx, keys, job_type, id).await?,
+    };
+    let ending = match end.clone() {
+        ExternalEnd::Completed(result) => Ending::Completed(result),
+        ExternalEnd::Failed(reason) => Ending::Failed(reason),
+        ExternalEnd::Released => Ending::Stopped,
+        ExternalEnd::Crashed(reason) => {
+            let job = jobs::get(tx, keys, job_type, id).await?.ok_or(Error::Halt)?;
+            crashed(&options.backoff, (job.started_us, job.crashes), reason, now_us)
+        }
+    };
+    let claim = claim_of(worker, *claim);
+    let ended = claims::end(context, id, &claim, &ending, info.as_deref(), None).await?;
+    Ok(Written { ended, before, retried })
+}
