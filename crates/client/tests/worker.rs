@@ -104,13 +104,47 @@ async fn register(fake: &mut Fake, id: &str, ping_interval_ms: u64) {
 }
 
 fn give(request: Request, jobs: &[(&str, u64, &str)]) {
+    acknowledge(request, &json!([]), jobs);
+}
+
+/// The ends in a request: they have a request of their own, or come with a request for jobs.
+fn ends(request: &Request) -> Option<&Value> {
+    match request.path.rsplit('/').next() {
+        Some("end") => Some(&request.body),
+        Some("accept") => request.body.get("ends"),
+        _ => None,
+    }
+}
+
+/// The next request, which must have these ends. Answers pings that come before it.
+async fn expect_ends(fake: &mut Fake, expected: &Value) -> Request {
+    loop {
+        let request = fake.next().await;
+        if !request.path.ends_with("/ping") {
+            assert_eq!(ends(&request), Some(expected), "{request:?}");
+            return request;
+        }
+        request.answer(200, &json!({ "cancel": [] }));
+    }
+}
+
+fn recorded(claim: u64, state: &str) -> Value {
+    json!([{ "claim": claim, "state": state }])
+}
+
+fn refused(claim: u64, code: &str) -> Value {
+    json!([{ "claim": claim, "error": { "error": code, "reason": "", "hint": "" } }])
+}
+
+/// Answers a request with ends, and with these jobs if it is one for jobs.
+fn acknowledge(request: Request, ended: &Value, jobs: &[(&str, u64, &str)]) {
     let jobs: Vec<Value> = jobs
         .iter()
         .map(|(id, claim, options)| {
             json!({ "id": id, "claim": claim, "tenant": "t", "attempt": 1, "options": options, "summary": {} })
         })
         .collect();
-    request.answer(200, &json!({ "jobs": jobs }));
+    request.answer(200, &json!({ "ended": ended, "jobs": jobs }));
 }
 
 const HOUR_MS: u64 = 3_600_000;
@@ -129,25 +163,23 @@ async fn lost_answers_neither_lose_nor_repeat_a_job() {
     // Even if the server sends a claim twice, the worker runs it once.
     give(second, &[("a b", 4, "complete"), ("a b", 4, "complete")]);
     assert_eq!(worker.started().await, "a b");
-    let mut ends = 0;
-    while ends < 3 {
+    let mut sent = 0;
+    while sent < 3 {
         let request = fake.next().await;
-        match request.path.rsplit('/').next().unwrap() {
-            "accept" => {
-                assert_eq!(request.body["received"], 4);
-                give(request, &[]);
+        if let Some(ends) = ends(&request) {
+            sent += 1;
+            let end = json!({ "id": "a b", "claim": 4, "result": { "attempt": 1 } });
+            assert_eq!(*ends, json!({ "finish": [end] }));
+            match sent {
+                1 => request.lose(),
+                2 => request.refuse(503, "unknown_outcome"),
+                _ => acknowledge(request, &recorded(4, "completed"), &[]),
             }
-            "finish" => {
-                ends += 1;
-                assert!(request.path.ends_with("/w/jobs/a%20b/finish"));
-                assert_eq!(request.body, json!({ "claim": 4, "result": { "attempt": 1 } }));
-                match ends {
-                    1 => request.lose(),
-                    2 => request.refuse(503, "unknown_outcome"),
-                    _ => request.answer(200, &json!({ "state": "completed" })),
-                }
-            }
-            _ => request.answer(200, &json!({ "cancel": [] })),
+        } else if request.path.ends_with("/accept") {
+            assert_eq!(request.body["received"], 4);
+            give(request, &[]);
+        } else {
+            request.answer(200, &json!({ "cancel": [] }));
         }
     }
     worker.stop.cancel();
@@ -157,7 +189,7 @@ async fn lost_answers_neither_lose_nor_repeat_a_job() {
             request.answer(200, &json!({ "left": true }));
             break;
         }
-        assert!(!request.path.ends_with("/finish"), "the end was acknowledged already");
+        assert_eq!(ends(&request), None, "the end was acknowledged already");
         request.answer(200, &json!({ "jobs": [], "cancel": [] }));
     }
     worker.ended().await.unwrap();
@@ -169,32 +201,71 @@ async fn every_outcome_is_reported_as_it_is() {
     let worker = Worker::start(&fake, 1);
     register(&mut fake, "w", HOUR_MS).await;
     let cases = [
-        ("fail", "fail", json!({ "claim": 1, "reason": "never", "retry": false })),
+        ("fail", json!({ "id": "a", "claim": 1, "reason": "never", "retry": false })),
         (
             "panic",
-            "fail",
-            json!({ "claim": 2, "reason": "the handler panicked: the roof is on fire", "retry": true }),
+            json!({ "id": "a", "claim": 2, "reason": "the handler panicked: the roof is on fire", "retry": true }),
         ),
         (
             "large",
-            "fail",
-            json!({ "claim": 3, "reason": "its result has 20002 bytes; at most 12288 are allowed", "retry": false }),
+            json!({ "id": "a", "claim": 3, "reason": "its result has 20002 bytes; at most 12288 are allowed", "retry": false }),
         ),
     ];
-    for (n, (options, end, body)) in cases.into_iter().enumerate() {
-        give(fake.expect("/accept").await, &[("a", n as u64 + 1, options)]);
-        let request = fake.expect(&format!("/jobs/a/{end}")).await;
-        assert_eq!(request.body, body);
-        request.answer(200, &json!({ "state": "failed" }));
+    let mut request = fake.expect("/accept").await;
+    let mut ended = json!([]);
+    for (claim, (options, end)) in (1..).zip(cases) {
+        acknowledge(request, &ended, &[("a", claim, options)]);
+        // Its only slot is free once the server has recorded the end, so the request for jobs carries it.
+        request = fake.expect("/accept").await;
+        assert_eq!((&request.body["limit"], ends(&request)), (&json!(1), Some(&json!({ "fail": [end] }))));
+        ended = recorded(claim, "failed");
     }
     // An end that the server refuses is replaced, once.
-    give(fake.expect("/accept").await, &[("a", 9, "complete")]);
-    fake.expect("/jobs/a/finish").await.refuse(413, "too_large");
-    let request = fake.expect("/jobs/a/fail").await;
-    assert_eq!((&request.body["claim"], &request.body["retry"]), (&json!(9), &json!(false)));
-    request.answer(200, &json!({ "state": "failed" }));
-    fake.expect("/accept").await;
+    acknowledge(request, &ended, &[("a", 9, "complete")]);
+    let finish = json!({ "finish": [{ "id": "a", "claim": 9, "result": { "attempt": 1 } }] });
+    acknowledge(expect_ends(&mut fake, &finish).await, &refused(9, "too_large"), &[]);
+    let request = fake.expect("/accept").await;
+    let end = &request.body["ends"]["fail"][0];
+    assert_eq!((&end["claim"], &end["retry"]), (&json!(9), &json!(false)));
+    acknowledge(request, &recorded(9, "failed"), &[]);
+    assert_eq!(ends(&fake.expect("/accept").await), None);
     drop(worker);
+}
+
+#[tokio::test]
+async fn an_end_that_the_server_refuses_does_not_affect_the_ends_sent_with_it() {
+    let mut fake = Fake::start().await;
+    let mut worker = Worker::start(&fake, 3);
+    register(&mut fake, "w", HOUR_MS).await;
+    give(fake.expect("/accept").await, &[("a", 1, "stop"), ("b", 2, "stop"), ("c", 3, "stop")]);
+    for _ in 0..3 {
+        worker.started().await;
+    }
+    worker.stop.cancel();
+    let mut states = Vec::new();
+    while states.len() < 3 {
+        let request = fake.expect("/end").await;
+        let mut ended = request.body["release"].as_array().unwrap().clone();
+        match ended.as_mut_slice() {
+            [end] if end["claim"] == 2 => {
+                states.push("refused");
+                request.refuse(413, "too_large");
+            }
+            [end] => {
+                states.push("released");
+                let ended = recorded(end["claim"].as_u64().unwrap(), "pending");
+                acknowledge(request, &ended, &[]);
+            }
+            _ => request.refuse(413, "too_large"),
+        }
+    }
+    states.sort_unstable();
+    assert_eq!(states, ["refused", "released", "released"]);
+    let failed = fake.expect("/end").await;
+    assert_eq!(failed.body["fail"][0]["claim"], 2);
+    acknowledge(failed, &recorded(2, "failed"), &[]);
+    fake.expect("/leave").await.answer(200, &json!({ "left": true }));
+    worker.ended().await.unwrap();
 }
 
 #[tokio::test]
@@ -215,20 +286,24 @@ async fn locks_are_requested_until_they_are_held_or_refused() {
     let back = fake.expect(&format!("{LOCKS}?claim=4&level=node&name=n1")).await;
     assert_eq!(back.method, "DELETE");
     back.answer(200, &json!({ "unlocked": true }));
-    fake.expect("/finish").await.answer(200, &json!({ "state": "completed" }));
+    let finish = json!({ "finish": [{ "id": "a b", "claim": 4, "result": 1 }] });
+    let mut accept = expect_ends(&mut fake, &finish).await;
+    let mut ended = recorded(4, "completed");
     for (claim, code, retry) in [(5, "out_of_order", true), (6, "not_declared", false)] {
-        give(fake.expect("/accept").await, &[("a b", claim, "lock")]);
+        acknowledge(accept, &ended, &[("a b", claim, "lock")]);
         fake.expect(LOCKS).await.refuse(409, code);
-        let end = fake.expect("/fail").await;
-        assert_eq!((&end.body["claim"], &end.body["retry"]), (&json!(claim), &json!(retry)));
-        end.answer(200, &json!({ "state": "failed" }));
+        accept = fake.expect("/accept").await;
+        let end = &accept.body["ends"]["fail"][0];
+        assert_eq!((&end["claim"], &end["retry"]), (&json!(claim), &json!(retry)));
+        ended = recorded(claim, "failed");
     }
     // A run that must stop no longer waits for a lock.
-    give(fake.expect("/accept").await, &[("a b", 7, "lock")]);
+    acknowledge(accept, &ended, &[("a b", 7, "lock")]);
     let asked = fake.expect(LOCKS).await;
     worker.stop.cancel();
     asked.given_up().await;
-    fake.expect("/release").await.answer(200, &json!({ "state": "pending" }));
+    let release = json!({ "release": [{ "id": "a b", "claim": 7 }] });
+    acknowledge(expect_ends(&mut fake, &release).await, &recorded(7, "pending"), &[]);
     fake.expect("/leave").await.answer(200, &json!({ "left": true }));
     worker.ended().await.unwrap();
 }
@@ -244,19 +319,19 @@ async fn a_cancelled_job_is_stopped_and_released() {
     let request = fake.expect("/jobs/reports/update").await;
     assert_eq!(request.body, json!({ "claim": 2, "info": { "n": 1 } }));
     request.answer(200, &json!({ "answer": "cancel" }));
-    let request = fake.expect("/jobs/reports/release").await;
-    assert_eq!(request.body, json!({ "claim": 2, "info": { "n": 1 } }));
-    request.answer(200, &json!({ "state": "cancelled" }));
+    let release = json!({ "release": [{ "id": "reports", "claim": 2, "info": { "n": 1 } }] });
+    acknowledge(expect_ends(&mut fake, &release).await, &recorded(2, "cancelled"), &[]);
     let accept = fake.expect("/accept").await;
     fake.expect("/ping").await.answer(200, &json!({ "cancel": [1, 77] }));
-    let request = fake.expect("/jobs/pinged/release").await;
-    assert_eq!(request.body, json!({ "claim": 1 }));
-    request.answer(200, &json!({ "state": "cancelled" }));
+    // The request for jobs waits on the server, and the end does not wait for it.
+    let release = json!({ "release": [{ "id": "pinged", "claim": 1 }] });
+    acknowledge(expect_ends(&mut fake, &release).await, &recorded(1, "cancelled"), &[]);
     // The worker aborts a run that does not stop within the grace period.
     give(accept, &[("hangs", 3, "hang")]);
     let _accept = fake.expect("/accept").await;
     fake.expect("/ping").await.answer(200, &json!({ "cancel": [3] }));
-    fake.expect("/jobs/hangs/release").await.answer(200, &json!({ "state": "cancelled" }));
+    let release = json!({ "release": [{ "id": "hangs", "claim": 3 }] });
+    acknowledge(expect_ends(&mut fake, &release).await, &recorded(3, "cancelled"), &[]);
 }
 
 #[tokio::test]
@@ -269,8 +344,9 @@ async fn a_run_that_loses_its_claim_ends_without_a_report() {
     assert_eq!(worker.dropped().await, "a");
     // The slot is free, so the worker requests another job.
     give(fake.expect("/accept").await, &[("b", 2, "complete")]);
-    fake.expect("/jobs/b/finish").await.refuse(409, "halt");
-    fake.expect("/accept").await;
+    let finish = json!({ "finish": [{ "id": "b", "claim": 2, "result": { "attempt": 1 } }] });
+    acknowledge(expect_ends(&mut fake, &finish).await, &refused(2, "halt"), &[]);
+    assert_eq!(ends(&fake.expect("/accept").await), None);
 }
 
 #[tokio::test]
@@ -297,7 +373,7 @@ async fn an_expired_worker_stops_everything_and_registers_again() {
         let request = fake.next().await;
         match request.path.as_str() {
             path if path.ends_with("/accept") => break request,
-            path if path.ends_with("/finish") => request.refuse(410, "expired_worker"),
+            path if path.ends_with("/end") => request.refuse(410, "expired_worker"),
             _ => request.answer(200, &json!({ "cancel": [] })),
         }
     };
@@ -306,7 +382,7 @@ async fn an_expired_worker_stops_everything_and_registers_again() {
         let request = fake.next().await;
         match request.path.as_str() {
             "/v1/workers/mail" => break request,
-            path if path.ends_with("/finish") => request.refuse(410, "expired_worker"),
+            _ if ends(&request).is_some() => request.refuse(410, "expired_worker"),
             _ => request.answer(200, &json!({ "cancel": [], "jobs": [] })),
         }
     };
@@ -325,9 +401,9 @@ async fn a_worker_that_stops_gives_back_what_runs_and_leaves() {
     let accept = fake.expect("/accept").await;
     worker.stop.cancel();
     accept.given_up().await;
-    let release = fake.expect("/jobs/a/release").await;
-    release.lose();
-    fake.expect("/jobs/a/release").await.answer(200, &json!({ "state": "pending" }));
+    let release = json!({ "release": [{ "id": "a", "claim": 1 }] });
+    expect_ends(&mut fake, &release).await.lose();
+    acknowledge(expect_ends(&mut fake, &release).await, &recorded(1, "pending"), &[]);
     fake.expect("/leave").await.answer(200, &json!({ "left": true }));
     worker.ended().await.unwrap();
 
@@ -354,9 +430,10 @@ async fn a_refused_registration_ends_the_worker_and_later_faults_are_retried() {
     fake.expect("/accept").await.refuse(500, "internal_server_error");
     fake.expect("/accept").await.refuse(409, "superseded");
     give(fake.expect("/accept").await, &[("a", 1, "complete")]);
-    fake.expect("/jobs/a/finish").await.raw(200, "text/html", "<h1>Login</h1>");
-    fake.expect("/jobs/a/finish").await.refuse(500, "internal_server_error");
-    fake.expect("/jobs/a/finish").await.answer(200, &json!({ "state": "completed" }));
+    let finish = json!({ "finish": [{ "id": "a", "claim": 1, "result": { "attempt": 1 } }] });
+    expect_ends(&mut fake, &finish).await.raw(200, "text/html", "<h1>Login</h1>");
+    expect_ends(&mut fake, &finish).await.refuse(500, "internal_server_error");
+    acknowledge(expect_ends(&mut fake, &finish).await, &recorded(1, "completed"), &[]);
     fake.expect("/accept").await;
     drop(worker);
 }
@@ -392,28 +469,36 @@ async fn a_worker_fails_over_and_keeps_its_id() {
     let finish = loop {
         let request = one.next().await;
         match request.path.as_str() {
-            path if path.ends_with("/finish") => break request,
+            _ if ends(&request).is_some() => break request,
             path if path.ends_with("/accept") => accept = Some(request),
             _ => request.answer(200, &json!({ "cancel": [] })),
         }
     };
-    // The first server disappears when it has received the end of the run, and while the worker requests jobs.
+    // The first server disappears when it has received the end of the run, and perhaps while the worker requests jobs.
     finish.lose();
-    let mut ended = false;
-    while !ended || accept.is_some() {
+    let (mut ended, mut given) = (false, false);
+    while !(ended && given) {
         let request = two.next().await;
-        match request.path.as_str() {
-            "/v1/workers/mail/w/jobs/a/finish" => {
-                assert_eq!(request.body, json!({ "claim": 7, "result": { "attempt": 1 } }));
-                request.answer(200, &json!({ "state": "completed" }));
-                ended = true;
+        let what = request.path.strip_prefix("/v1/workers/mail/w/").unwrap().to_owned();
+        let mut results = json!([]);
+        if let Some(ends) = ends(&request) {
+            let end = json!({ "id": "a", "claim": 7, "result": { "attempt": 1 } });
+            assert_eq!(*ends, json!({ "finish": [end] }));
+            results = recorded(7, "completed");
+            ended = true;
+        }
+        match what.as_str() {
+            "accept" => {
+                assert_eq!(request.body["received"], if given { 8 } else { 7 });
+                if let Some(accept) = accept.take() {
+                    accept.given_up().await;
+                }
+                let jobs = if given { [].as_slice() } else { &[("b", 8, "hang")] };
+                acknowledge(request, &results, jobs);
+                given = true;
             }
-            "/v1/workers/mail/w/accept" => {
-                assert_eq!(request.body["received"], 7);
-                accept.take().unwrap().given_up().await;
-                give(request, &[("b", 8, "hang")]);
-            }
-            "/v1/workers/mail/w/ping" => request.answer(200, &json!({ "cancel": [] })),
+            "end" => acknowledge(request, &results, &[]),
+            "ping" => request.answer(200, &json!({ "cancel": [] })),
             path => panic!("unexpected: {path}"),
         }
     }
@@ -447,8 +532,7 @@ async fn a_run_that_hangs_is_aborted_when_its_time_is_over() {
             json!({ "id": "a", "claim": 1, "tenant": "t", "attempt": 1, "options": "hang", "summary": {} });
         job[member] = json!(20);
         fake.expect("/w/accept").await.answer(200, &json!({ "jobs": [job] }));
-        let request = fake.expect("/w/jobs/a/fail").await;
-        assert_eq!(request.body, json!({ "claim": 1, "reason": why, "retry": true }));
-        request.answer(200, &json!({ "state": "crashing" }));
+        let fail = json!({ "fail": [{ "id": "a", "claim": 1, "reason": why, "retry": true }] });
+        acknowledge(expect_ends(&mut fake, &fail).await, &recorded(1, "crashing"), &[]);
     }
 }

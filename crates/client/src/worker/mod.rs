@@ -3,7 +3,7 @@
 //! ```text
 //! register ─▶ ping (a task) ┐                        ┌─▶ asked to stop: every run stops, `leave`
 //!             accept (loop) ┼─ a task per run ───────┤
-//!                           ┘  its end, repeated     └─▶ expired: every run is aborted, nothing more is written, register
+//!             end (a task)  ┘  its end, repeated     └─▶ expired: every run is aborted, nothing more is written, register
 //!                              until acknowledged
 //! ```
 //!
@@ -11,6 +11,7 @@
 //! because it names the claim. With several servers, the worker fails over to the next one and keeps its id, because
 //! the servers share the store.
 
+mod ends;
 mod lock;
 mod run;
 
@@ -19,16 +20,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use reqwest::Method;
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_protocol::names::{check_name, check_type};
 use turnwise_protocol::{
-    Accept, Accepted, AcceptedJob, EndRuns, Left, MAX_SLOTS, Pinged, Register, Registered, codes,
+    Accept, Accepted, AcceptedJob, Left, MAX_SLOTS, Pinged, Register, Registered, codes,
 };
 
+use self::ends::Ends;
 pub use self::lock::LockError;
 use self::run::Supervisor;
 pub use self::run::{Outcome, Run};
@@ -116,7 +117,7 @@ where
                 id: worker,
                 expired: CancellationToken::new(),
                 runs: Mutex::default(),
-                ended: Notify::new(),
+                ends: Ends::default(),
             }),
             ping_interval: Duration::from_millis(ping_interval_ms.max(1)),
             stop: stop.clone(),
@@ -185,7 +186,7 @@ struct Shared {
     expired: CancellationToken,
     /// By claim: how to stop each run.
     runs: Mutex<BTreeMap<u64, CancellationToken>>,
-    ended: Notify,
+    ends: Ends,
 }
 
 impl Shared {
@@ -220,6 +221,7 @@ impl Member {
     {
         // The worker pings until the last run has ended.
         let _pinging = AbortOnDropHandle::new(tokio::spawn(ping(self.shared.clone(), self.ping_interval)));
+        let _ending = AbortOnDropHandle::new(tokio::spawn(ends::send_uncarried(self.shared.clone())));
         let mut tasks = JoinSet::new();
         let accepted = tokio::select! {
             biased;
@@ -227,6 +229,7 @@ impl Member {
             () = self.stop.cancelled() => Ok(()),
             never = self.accept(handler, &mut tasks) => never,
         };
+        self.shared.ends.set_carried(false);
         if accepted.is_err() || !self.shared.expired.is_cancelled() {
             self.stop_runs(&mut tasks).await;
         }
@@ -270,7 +273,8 @@ impl Member {
         }
     }
 
-    /// Requests jobs whenever a slot is free. Returns only when the server refuses a request.
+    /// Requests jobs whenever a slot is free, or is free once the server knows the end of its run. Returns only when the server
+    /// refuses a request.
     async fn accept<F, Running>(&self, handler: &Arc<F>, tasks: &mut JoinSet<()>) -> Result<()>
     where
         F: Fn(Run) -> Running + Send + Sync + 'static,
@@ -283,13 +287,19 @@ impl Member {
         let mut backoff = shared.client.backoff();
         loop {
             while tasks.try_join_next().is_some() {}
-            let ended = shared.ended.notified();
-            let free = shared.options.slots - shared.runs().len();
+            let changed = shared.ends.changed();
+            shared.ends.set_carried(true);
+            let ends = shared.ends.take();
+            let running = shared.runs().len().saturating_sub(ends.len());
+            let free = shared.options.slots.saturating_sub(running);
             if free == 0 {
-                ended.await;
+                changed.await;
                 continue;
             }
-            let body = Accept { received, limit: free, wait_ms, ends: EndRuns::default() };
+            // A request without ends waits on the server for jobs. Ends that arrive meanwhile do not wait for it.
+            let waits = ends.is_empty();
+            shared.ends.set_carried(!waits);
+            let body = Accept { received, limit: free, wait_ms, ends: ends.request() };
             let request = shared.request(&["accept"]).json(&body)?.waiting(wait);
             let asked = Instant::now();
             let server = shared.client.servers.current();
@@ -301,7 +311,10 @@ impl Member {
                 () = shared.client.servers.left(server) => continue,
             };
             let jobs = match answered {
-                Ok(Accepted { jobs, .. }) => jobs,
+                Ok(Accepted { ended, jobs }) => {
+                    ends.answered(ended, shared);
+                    jobs
+                }
                 Err(error) if error.is_expired() => {
                     shared.expired.cancel();
                     return std::future::pending().await;
@@ -310,13 +323,22 @@ impl Member {
                     if backoff.attempts() == 0 {
                         tracing::warn!("requesting jobs again until the server answers: {error}");
                     }
+                    drop(ends);
+                    shared.ends.set_carried(false);
                     tokio::time::sleep(backoff.next()).await;
+                    continue;
+                }
+                // One of the ends may be at fault.
+                Err(error) if !waits => {
+                    shared.ends.set_carried(false);
+                    shared.ends.refused(ends, error);
+                    changed.await;
                     continue;
                 }
                 Err(error) => return Err(error),
             };
             backoff = shared.client.backoff();
-            if jobs.is_empty() {
+            if jobs.is_empty() && waits {
                 tokio::time::sleep_until(asked + SHORTEST_WAIT.min(wait)).await;
             }
             for job in jobs {

@@ -12,10 +12,11 @@ use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_protocol::{
-    AcceptedJob, Answer, Ended, Fail, Finish, MAX_INFO_BYTES, MAX_REASON_BYTES, Release, Update, Updated,
+    AcceptedJob, Answer, FailRun, FinishRun, MAX_INFO_BYTES, MAX_REASON_BYTES, ReleaseRun, Update, Updated,
 };
 
-use super::{Shared, is_retryable, persist};
+use super::Shared;
+use super::ends::RunEnd;
 use crate::client::Request;
 use crate::{Error, Result};
 
@@ -127,7 +128,7 @@ struct Halt;
 impl Drop for Supervisor {
     fn drop(&mut self) {
         self.shared.runs().remove(&self.claim);
-        self.shared.ended.notify_one();
+        self.shared.ends.run_is_over();
     }
 }
 
@@ -269,17 +270,30 @@ impl Supervisor {
 
     /// Reports the end until the server acknowledges it.
     async fn end(&self, outcome: Outcome) -> Result<(), Halt> {
-        let mut request = self.ending(outcome);
+        let Shared { client, expired, ends, .. } = &*self.shared;
+        let mut end = self.ending(outcome);
         let mut replaced = false;
+        let mut backoff = client.backoff();
         loop {
-            let Shared { client, expired, .. } = &*self.shared;
-            let error = match persist::<Ended>(client, &request, expired, is_retryable).await {
-                Some(Ok(Ended { state })) => {
+            let Some(answer) = expired.run_until_cancelled(ends.send(end.clone())).await else {
+                return Err(Halt);
+            };
+            let error = match answer {
+                Some(Ok(state)) => {
                     tracing::debug!(job = self.id, ?state, "ended");
                     return Ok(());
                 }
                 Some(Err(error)) => error,
-                None => return Err(Halt),
+                None => {
+                    if backoff.attempts() == 0 {
+                        tracing::warn!(job = self.id, "reporting the end again until the server answers");
+                    }
+                    let pause = tokio::time::sleep(backoff.next());
+                    if expired.run_until_cancelled(pause).await.is_none() {
+                        return Err(Halt);
+                    }
+                    continue;
+                }
             };
             if let Some(halt) = self.halted(&error) {
                 return Err(halt);
@@ -290,12 +304,12 @@ impl Supervisor {
                 return Err(Halt);
             }
             // The server will never accept this end, but may accept a failure.
-            request = self.fail(format!("the server refused the end of this run: {error}"), false, None);
+            end = self.fail(format!("the server refused the end of this run: {error}"), false, None);
         }
     }
 
-    fn ending(&self, outcome: Outcome) -> Request {
-        let claim = self.claim;
+    fn ending(&self, outcome: Outcome) -> RunEnd {
+        let (id, claim) = (self.id.clone(), self.claim);
         let info = self.reports.borrow().clone();
         match outcome {
             Outcome::Completed(result) if result.get().len() > MAX_INFO_BYTES => {
@@ -303,22 +317,16 @@ impl Supervisor {
                 let reason = format!("its result has {bytes} bytes; at most {MAX_INFO_BYTES} are allowed");
                 self.fail(reason, false, info)
             }
-            Outcome::Completed(result) => {
-                self.json_request("finish", &Finish { claim, result: Some(result), info })
-            }
+            Outcome::Completed(result) => RunEnd::Finish(FinishRun { id, claim, result: Some(result), info }),
             Outcome::Failed(reason) => self.fail(reason, false, info),
             Outcome::Crashed(reason) => self.fail(reason, true, info),
-            Outcome::Stopped => self.json_request("release", &Release { claim, info }),
+            Outcome::Stopped => RunEnd::Release(ReleaseRun { id, claim, info }),
         }
     }
 
-    fn fail(&self, mut reason: String, retry: bool, info: Option<Box<RawValue>>) -> Request {
+    fn fail(&self, mut reason: String, retry: bool, info: Option<Box<RawValue>>) -> RunEnd {
         reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
-        self.json_request("fail", &Fail { claim: self.claim, reason, retry, info })
-    }
-
-    fn json_request(&self, what: &str, body: &impl Serialize) -> Request {
-        self.request(what).json(body).expect("texts and numbers are JSON")
+        RunEnd::Fail(FailRun { id: self.id.clone(), claim: self.claim, reason, retry, info })
     }
 
     fn request(&self, what: &str) -> Request {
