@@ -40,7 +40,8 @@ const RECORDING: Duration = Duration::from_secs(30);
 
 /// How long a calm lasts.
 pub fn calm(setting: &Setting) -> Duration {
-    2 * setting.plan.health_timeout() + SLACK
+    // A worker with many jobs is removed in several transactions.
+    2 * setting.plan.health_timeout() + if setting.plan.is_slow() { SLOW_PASSES } else { SLACK }
 }
 
 /// Checks every promise, at the end of a calm.
