@@ -31,14 +31,14 @@ pub const MUTANTS: &[Mutant] = &[
         name: "end_without_claim_check",
         file: "crates/queue/src/claims.rs",
         find: "    if !is_held(&job, claim) {\n",
-        replace: "    if job.state != State::Running {\n",
+        replace: "    if job.state() != State::Running {\n",
         why: "A worker ends a run under a claim that it lost.",
     },
     Mutant {
         name: "no_membership_check",
         file: "crates/queue/src/claims.rs",
         find: "        None => Err(Error::Halt),\n    }\n}",
-        replace: "        None => Ok(()),\n    }\n}",
+        replace: "        None => Ok(Membership { external: false }),\n    }\n}",
         why: "A worker that was removed still claims jobs and writes.",
     },
     Mutant {
@@ -465,7 +465,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "retention_too_short",
         file: "crates/worker/src/retention.rs",
         find: "duration_us(self.options.get().retention)",
-        replace: "duration_us(self.options.retention / 2)",
+        replace: "duration_us(self.options.get().retention / 2)",
         why: "Jobs are removed before their time.",
     },
 ];
