@@ -68,7 +68,6 @@ struct WaitingEnd {
 }
 
 /// The ends in one request.
-#[derive(Default)]
 pub(super) struct Batch(Vec<WaitingEnd>);
 
 impl Ends {

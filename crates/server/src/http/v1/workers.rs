@@ -306,17 +306,18 @@ async fn end_all(app: &App, job_type: &str, worker: &str, ends: &[RunEnd]) -> Re
         return Ok(Vec::new());
     }
     let results = app.external.end_all(job_type, worker, ends).await?;
-    let mut ended = Vec::with_capacity(results.len());
-    for (RunEnd { claim, .. }, result) in ends.iter().zip(results) {
-        ended.push(match result {
-            Ok(job) => EndedRun { claim: *claim, state: Some(end_state(job)), error: None },
-            Err(QueueError::Halt) if !is_member(app, job_type, worker).await => {
-                return Err(V1Error::expired());
-            }
-            Err(error) => EndedRun { claim: *claim, state: None, error: Some(V1Error::from(error).into()) },
-        });
+    let is_halted = results.iter().any(|result| matches!(result, Err(QueueError::Halt)));
+    if is_halted && !is_member(app, job_type, worker).await {
+        return Err(V1Error::expired());
     }
-    Ok(ended)
+    let ended = ends.iter().zip(results).map(|(RunEnd { claim, .. }, result)| {
+        let (state, error) = match result {
+            Ok(job) => (Some(end_state(job)), None),
+            Err(error) => (None, Some(V1Error::from(error).into())),
+        };
+        EndedRun { claim: *claim, state, error }
+    });
+    Ok(ended.collect())
 }
 
 async fn end(

@@ -135,7 +135,7 @@ impl Bench {
         Workers { stop, tasks }
     }
 
-    /// Accepts jobs and ends them at once: their ends ride on the next request for jobs.
+    /// Accepts jobs and ends them at once: the next request for jobs carries their ends.
     async fn accept(
         self,
         mut connection: Connection,
