@@ -1,12 +1,13 @@
 //! Six thousand jobs and a hundred replications on three nodes, while nodes, members of their store, and the links to it
 //! fail.
 //!
-//! Faults follow the progress of the jobs, not time; only faults that must last longer than the health timeout have a
-//! fixed length. In the end, each job has one end in its record, with the result that one of its runs reported.
+//! Each fault comes while a share of the jobs is added and run. Only faults that must last longer than the health timeout
+//! have a fixed length. In the end, each job has one end in its record, with the result that one of its runs reported.
 
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 use turnwise_client::{Client, NewJob};
 
 use crate::node::Node;
@@ -15,10 +16,11 @@ use crate::server::{PATIENCE, turnwise};
 use crate::shared_store::SharedStore;
 use crate::workers::{Kind, Workers};
 
-/// Enough for all faults: they follow the progress of the jobs.
-const JOBS: usize = 6_000;
-const BATCH: usize = 500;
-const COMMANDS: usize = 300;
+const JOBS: usize = ROUNDS * SHARE;
+/// How many jobs are added for each fault.
+const SHARE: usize = 750;
+const COMMANDS: usize = ROUNDS * COMMANDS_SHARE;
+const COMMANDS_SHARE: usize = 38;
 const SLOTS: usize = 16;
 /// Longer than the health timeout below, which is longer than etcd needs to elect a new leader.
 const LONGER: Duration = Duration::from_secs(6);
@@ -27,32 +29,31 @@ const ROUNDS: usize = 8;
 const CONFIG: &str = "checkpoint_interval = 2000\n[workers]\nhealth_interval = 1\nhealth_timeout = 4\n\
                       [jobs]\nbackoff_base_ms = 100\n[command]\nenabled = true\n";
 
-/// Adds all jobs. While a server does not answer, the client tries the next one.
-async fn add_jobs(client: Client) {
-    for batch in 0..JOBS / BATCH {
-        let job = |n: usize| -> NewJob {
-            let number = batch * BATCH + n;
-            let kind = Kind::of(number);
-            let mut job =
-                json!({ "type": kind.job_type(), "id": format!("{number:05}"), "options": { "n": number } });
-            if kind == Kind::Crashing {
-                job["max_attempts"] = json!(2);
-            }
-            serde_json::from_value(job).unwrap()
-        };
-        client.add_many((0..BATCH).map(job).collect()).await.expect("jobs are added");
-    }
+/// Adds a share of the jobs. While a server does not answer, the client tries the next one.
+async fn add_jobs(client: Client, round: usize) {
+    let job = |n: usize| -> NewJob {
+        let number = round * SHARE + n;
+        let kind = Kind::of(number);
+        let mut job =
+            json!({ "type": kind.job_type(), "id": format!("{number:05}"), "options": { "n": number } });
+        if kind == Kind::Crashing {
+            job["max_attempts"] = json!(2);
+        }
+        serde_json::from_value(job).unwrap()
+    };
+    client.add_many((0..SHARE).map(job).collect()).await.expect("jobs are added");
 }
 
-/// Of every three commands, one sleeps, and one fails permanently.
-async fn add_commands(client: Client) {
+/// Adds a share of the commands. Of every three, one sleeps, and one fails permanently.
+async fn add_commands(client: Client, round: usize) {
     let job = |n: usize| -> NewJob {
+        let number = round * COMMANDS_SHARE + n;
         let argv = [json!(["true"]), json!(["sleep", "0.2"]), json!(["sh", "-c", "exit 65"])];
-        let options = json!({ "argv": argv[n % 3] });
-        serde_json::from_value(json!({ "type": "command", "id": format!("{n:05}"), "options": options }))
+        let options = json!({ "argv": argv[number % 3] });
+        serde_json::from_value(json!({ "type": "command", "id": format!("{number:05}"), "options": options }))
             .unwrap()
     };
-    client.add_many((0..COMMANDS).map(job).collect()).await.expect("commands are added");
+    client.add_many((0..COMMANDS_SHARE).map(job).collect()).await.expect("commands are added");
 }
 
 /// The node's own workers of both types.
@@ -187,21 +188,23 @@ async fn nothing_is_lost_on(store: SharedStore) {
         let urls: Vec<String> = servers.iter().cycle().skip(first).take(3).cloned().collect();
         Client::new(&urls.join(",")).unwrap().retry_for(PATIENCE)
     };
-    let adding = (tokio::spawn(add_jobs(client(0))), tokio::spawn(add_commands(client(1))));
-    let mut workers = Workers::start(servers, SLOTS);
+    let mut adding = JoinSet::new();
+    let mut workers = Workers::start(servers.clone(), SLOTS);
 
     for round in 0..ROUNDS {
-        workers.until_run(JOBS * round / (ROUNDS + 1), PATIENCE).await;
+        workers.until_run(round * SHARE, PATIENCE).await;
         replications.add_documents().await;
-        workers.replace_oldest(round).await;
+        adding.spawn(add_jobs(client(round), round));
+        adding.spawn(add_commands(client(round + 1), round));
+        workers.until_run(round * SHARE + 1, PATIENCE).await;
+        workers.replace_oldest(round, (round + 1) * SHARE, PATIENCE).await;
         fault(round, &store, &mut nodes).await;
     }
     after("all faults");
     // The check runs while jobs run. It thus also proves that no claim is live twice at this moment.
     check_store(&store).await;
     after("the store was checked in use");
-    adding.0.await.unwrap();
-    adding.1.await.unwrap();
+    adding.join_all().await;
     workers.until_run(JOBS, PATIENCE).await;
     replications.add_documents().await;
     after("all jobs had a run");

@@ -59,7 +59,14 @@ pub struct Workers {
     slots: usize,
     stop: CancellationToken,
     /// Oldest first.
-    working: VecDeque<(&'static str, JoinHandle<turnwise_client::Result<()>>)>,
+    working: VecDeque<Worker>,
+}
+
+struct Worker {
+    job_type: &'static str,
+    /// The number of its jobs that sleep at the moment.
+    sleeping: Arc<watch::Sender<usize>>,
+    task: JoinHandle<turnwise_client::Result<()>>,
 }
 
 #[derive(Default)]
@@ -89,17 +96,27 @@ impl Workers {
         let client = Client::new(&urls.join(",")).unwrap();
         let options = WorkerOptions { slots: self.slots, ..WorkerOptions::new(job_type) };
         let (runs, stop) = (self.runs.clone(), self.stop.clone());
-        let handler = move |run: Run| runs.clone().run(run);
-        let working = tokio::spawn(async move { work(&client, options, handler, stop).await });
-        self.working.push_back((job_type, working));
+        let sleeping = Arc::new(watch::Sender::default());
+        let sleeps = sleeping.clone();
+        let handler = move |run: Run| runs.clone().run(run, sleeps.clone());
+        let task = tokio::spawn(async move { work(&client, options, handler, stop).await });
+        self.working.push_back(Worker { job_type, sleeping, task });
     }
 
     /// Aborts the oldest worker, as `kill -9` of its process would, and starts another one that prefers the server with
-    /// this index.
-    pub async fn replace_oldest(&mut self, first: usize) {
-        let (job_type, oldest) = self.working.pop_front().unwrap();
-        oldest.abort();
-        let _ = oldest.await;
+    /// this index. If its jobs sleep, this waits until one does, so that the abort meets a run; or until `added` jobs had
+    /// a run, because this worker may have got none of them.
+    pub async fn replace_oldest(&mut self, first: usize, added: usize, patience: Duration) {
+        let Worker { job_type, sleeping, task } = self.working.pop_front().unwrap();
+        if job_type == Kind::Sleeping.job_type() {
+            let mut sleeping = sleeping.subscribe();
+            tokio::select! {
+                _ = sleeping.wait_for(|sleeping| *sleeping > 0) => {}
+                () = self.until_run(added, patience) => {}
+            }
+        }
+        task.abort();
+        let _ = task.await;
         self.add(job_type, first);
     }
 
@@ -115,8 +132,8 @@ impl Workers {
     /// Stops the workers cleanly.
     pub async fn stop(&mut self) {
         self.stop.cancel();
-        for (_, working) in self.working.drain(..) {
-            working.await.unwrap().expect("a worker gave up");
+        for Worker { task, .. } in self.working.drain(..) {
+            task.await.unwrap().expect("a worker gave up");
         }
     }
 
@@ -128,13 +145,16 @@ impl Workers {
 }
 
 impl Runs {
-    async fn run(self: Arc<Self>, run: Run) -> Outcome {
+    async fn run(self: Arc<Self>, run: Run, sleeping: Arc<watch::Sender<usize>>) -> Outcome {
         let (id, number) = (run.job.id.clone(), run.job.id.parse().unwrap());
         let kind = Kind::of(number);
         if kind == Kind::Sleeping {
             // From 1 to 50 ms.
             let nap = Duration::from_millis(1 + number as u64 % 50);
-            if run.stop.run_until_cancelled(tokio::time::sleep(nap)).await.is_none() {
+            sleeping.send_modify(|sleeping| *sleeping += 1);
+            let slept = run.stop.run_until_cancelled(tokio::time::sleep(nap)).await;
+            sleeping.send_modify(|sleeping| *sleeping -= 1);
+            if slept.is_none() {
                 return Outcome::Stopped;
             }
         }
