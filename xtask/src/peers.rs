@@ -61,7 +61,16 @@ pub fn install_etcd() -> Result {
 /// Installs libclang, which generates the bindings of FoundationDB's client, unless it exists. Returns whether it exists
 /// afterwards. A failed installation is an error only with `CI=true`.
 pub fn install_libclang() -> std::result::Result<bool, Failure> {
-    let is_library = |name: &str| ["libclang.so", "libclang-"].iter().any(|start| name.starts_with(start));
+    // `libclang.so.1` and `libclang-14.so.1`, but not `libclang-cpp.so.14`, which is another library.
+    let is_library = |name: &str| {
+        let rest = name.strip_prefix("libclang");
+        rest.is_some_and(|rest| {
+            rest.starts_with(".so")
+                || rest
+                    .strip_prefix('-')
+                    .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+        })
+    };
     let holds_library = |folder: &Path| {
         let files = folder.join("lib").read_dir().into_iter().flatten().flatten();
         files.into_iter().any(|file| file.file_name().to_str().is_some_and(is_library))
