@@ -7,6 +7,7 @@ mod common;
 mod couchdb_answers;
 mod couchdb_checkpoints;
 mod couchdb_shapes;
+mod credentials;
 mod cross_site;
 mod databases;
 mod fair_settings;
