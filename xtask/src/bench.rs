@@ -29,6 +29,13 @@ pub fn queue(options: &[&str]) -> Result {
     run(program("queue", &[]).arg("--turnwise").arg(binary).arg("--apalis").arg(apalis).args(options))
 }
 
+/// What many jobs of a tenant cost the others, in turnwise and in other job servers: `lab/bench/src/bin/fairness`.
+pub fn fairness(options: &[&str]) -> Result {
+    run(cargo().args(["build", "--release", "--package", "turnwise"]))?;
+    let binary = target().join("release").join("turnwise");
+    run(program("fairness", &[]).arg("--turnwise").arg(binary).args(options))
+}
+
 /// Nodes on a shared store: `lab/bench/src/bin/cluster`. Includes FoundationDB only if there is a cluster, because its engine
 /// must link libfdb_c.
 pub fn cluster(options: &[&str]) -> Result {

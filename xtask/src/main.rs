@@ -21,6 +21,7 @@ usage: cargo xtask test [FILTER]...          install the peers if need be, then 
        cargo xtask bench idle [OPTION]...        what thousands of idle replications cost between two CouchDBs
        cargo xtask bench store [OPTION]...       the embedded store: enqueue, claim, finish
        cargo xtask bench queue [OPTION]...       jobs/s of turnwise beside other job servers
+       cargo xtask bench fairness [OPTION]...    what a tenant with many jobs costs the others, beside other job servers
        cargo xtask bench cluster [OPTION]...     jobs/s of 1, 2 and 3 nodes on etcd, and on FoundationDB where there is one
        cargo xtask bench --setup                 install those servers: apt-get, npm, cargo
        cargo xtask sim OPTION...                 the deterministic world: one seed, many, or the mutants it must catch
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         ["bench", "idle", options @ ..] => bench::idle(options),
         ["bench", "store", options @ ..] => bench::store(options),
         ["bench", "queue", options @ ..] => bench::queue(options),
+        ["bench", "fairness", options @ ..] => bench::fairness(options),
         ["bench", "cluster", options @ ..] => bench::cluster(options),
         ["bench", "--setup"] => bench::setup(),
         ["api-check", options @ ..] => api_check::api_check(options),

@@ -1,13 +1,14 @@
 //! The programs that are measured. Each adds and runs jobs, and may have a server behind it.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
+use turnwise_lab_bench::peers_folder;
+use turnwise_lab_bench::server::{self, Server};
 use turnwise_testkit::process;
 
 use crate::options::Options;
-use crate::server::{self, Server};
 
 /// A program that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,11 +166,6 @@ impl Contender {
         }
         listen(command, server.as_ref())
     }
-}
-
-/// The folder `lab/peers/` of this repository.
-fn peers_folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../peers")
 }
 
 /// Runs a program and reads its output line by line. `lab/peers/common.mjs` describes the lines.

@@ -11,7 +11,6 @@ mod in_process;
 mod options;
 mod over_http;
 mod report;
-mod server;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

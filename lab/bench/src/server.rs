@@ -13,6 +13,7 @@ const POSTGRES_USER: &str = "postgres";
 /// A running server.
 pub struct Server {
     child: Child,
+    /// The port of 127.0.0.1 that it listens on.
     pub port: u16,
 }
 
@@ -35,6 +36,7 @@ impl Server {
         Ok(server)
     }
 
+    /// The id of its process.
     pub fn process(&self) -> u32 {
         self.child.id()
     }
