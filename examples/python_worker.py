@@ -8,9 +8,10 @@ Replace the function `handle` with your own. The rest implements the protocol (`
 - The worker registers, and gets a new id each time. It never continues under an old id.
 - It sends pings. The server removes a worker without a ping for the health timeout, and other workers get its jobs.
 - It requests jobs, and states the last claim that it has received. So the server sends a lost response again.
-- It repeats the end of a job until the server has acknowledged it. Finishing is idempotent.
-- If the server answers 409, the claim is lost, and the worker drops the job. If the server answers 410, it has removed
-  the worker. The worker then drops all its jobs and registers again.
+- It repeats the end of a run until the server has acknowledged it. Ending a run is idempotent. Runs that end while a
+  request is on its way share the next request.
+- If the server answers `halt` (409), the claim is lost, and the worker drops the job. If the server answers 410, it has
+  removed the worker. The worker then drops all its jobs and registers again.
 
 The worker survives restarts of the server and failures of the network. On Ctrl-C or SIGTERM it gives its jobs back.
 """
@@ -29,6 +30,8 @@ import urllib.request
 ACCEPT_WAIT_MS = 20_000
 ANSWER_TIMEOUT_S = 10
 LONGEST_PAUSE_S = 5.0
+# Results have at most 12 kB each, so that many ends fit into one request of at most 8 MB.
+ENDS_PER_REQUEST = 100
 
 
 def handle(job):
@@ -56,6 +59,10 @@ class Halt(Exception):
 
 class Expired(Exception):
     """The server has removed this worker."""
+
+
+class Refused(Exception):
+    """The request is wrong: repeating it would not help."""
 
 
 class Server:
@@ -94,7 +101,7 @@ class Server:
             # Also 409 `superseded`: a later request of this worker has replaced this one.
             if refusal.code in (409, 429, 500, 502, 503, 504):
                 raise OSError(f"{refusal.code} {text}") from None
-            raise SystemExit(f"the server refused {path}: {refusal.code} {text}") from None
+            raise Refused(f"the server refused {path}: {refusal.code} {text}") from None
 
 
 class Job:
@@ -117,6 +124,8 @@ class Job:
                 self.stop.set()
         except (Halt, Expired):
             self.forget()
+        except Refused as refusal:
+            log(refusal)
         except (OSError, ValueError):
             pass
 
@@ -135,16 +144,7 @@ class Job:
             end, body = "fail", {"reason": str(reason), "retry": False}
         except Exception as error:  # An error ends the run, and not the worker.
             end, body = "fail", {"reason": f"{type(error).__name__}: {error}"}
-        try:
-            # Repeated until the server acknowledges it, or the claim is lost.
-            if self.worker.server.call(self.path(end), {"claim": self.claim, **body}, gone=self.lost):
-                log(f"{end} {self.id}")
-        except Halt:
-            log(f"lost {self.id}")
-        except Expired:
-            self.worker.expired.set()
-        finally:
-            self.worker.ended(self)
+        self.worker.end(self, end, {"id": self.id, "claim": self.claim, **body})
 
 
 class Worker:
@@ -154,8 +154,12 @@ class Worker:
         self.server = server
         self.slots = slots
         self.jobs = {}
+        # The ends that no request has taken: each is a job, the list that it belongs to, and its entry there.
+        self.ends = []
         self.changed = threading.Condition()
         self.expired = threading.Event()
+        # Set when no end is sent any more.
+        self.gone = threading.Event()
         base = f"/v1/workers/{urllib.parse.quote(job_type, safe='')}"
         self.registered = server.call(base, {"name": "python", "slots": slots})
         if self.registered:
@@ -164,7 +168,7 @@ class Worker:
 
     def work(self):
         """Works until the program stops or the worker has expired."""
-        for part in (self.ping, self.accept):
+        for part in (self.ping, self.accept, self.send_ends):
             threading.Thread(target=part, daemon=True).start()
         while not self.server.stop.wait(0.2) and not self.expired.is_set():
             pass
@@ -174,6 +178,7 @@ class Worker:
         else:
             self.leave()
         self.wait_until_still()
+        self.gone.set()
 
     def accept(self):
         """Requests as many jobs as there are free slots, one request at a time."""
@@ -190,6 +195,10 @@ class Worker:
                 answer = self.server.call(f"{self.path}/accept", body, timeout_s=timeout_s)
             except Expired:
                 self.expired.set()
+                return
+            except Refused as refusal:
+                log(refusal)
+                self.server.stop.set()
                 return
             for given in answer["jobs"] if answer else []:
                 received = max(received, given["claim"])
@@ -211,6 +220,10 @@ class Worker:
             except Expired:
                 self.expired.set()
                 return
+            except Refused as refusal:
+                log(refusal)
+                self.server.stop.set()
+                return
             cancelled = set(answer["cancel"] if answer else [])
             self.each(lambda job: job.stop.set() if job.claim in cancelled else None)
 
@@ -220,10 +233,61 @@ class Worker:
         for job in jobs:
             what(job)
 
-    def ended(self, job):
+    def end(self, job, end, entry):
+        """Hands the end of a run over to the thread that sends it."""
         with self.changed:
-            self.jobs.pop(job.claim, None)
+            if job.lost.is_set():
+                self.jobs.pop(job.claim, None)
+            else:
+                self.ends.append((job, end, entry))
             self.changed.notify_all()
+
+    def send_ends(self):
+        """Sends all ends that there are, in one request at a time."""
+        while not self.gone.is_set():
+            with self.changed:
+                batch, self.ends = self.ends[:ENDS_PER_REQUEST], self.ends[ENDS_PER_REQUEST:]
+                if not batch:
+                    self.changed.wait(1)
+                    continue
+            if not self.send(batch):
+                # One of them is at fault: each gets a request of its own.
+                for one in batch:
+                    self.send([one])
+
+    def send(self, batch):
+        """Sends ends until they have an answer. Returns `False` if the server has refused them together."""
+        body = {}
+        for _, end, entry in batch:
+            body.setdefault(end, []).append(entry)
+        try:
+            answer = self.server.call(f"{self.path}/end", body, gone=self.gone)
+            results = {ended["claim"]: ended for ended in answer["ended"]} if answer else {}
+        except Expired:
+            self.expired.set()
+            results = {}
+        except Refused as refusal:
+            log(refusal)
+            if len(batch) > 1:
+                return False
+            job, end, _ = batch[0]
+            if end == "finish":
+                # Its result is too large, for example.
+                reason = f"its result was refused: {str(refusal)[:500]}"
+                failed = {"id": job.id, "claim": job.claim, "reason": reason, "retry": False}
+                return self.send([(job, "fail", failed)])
+            results = {}
+        for job, end, _ in batch:
+            result = results.get(job.claim, {})
+            if "state" in result:
+                log(f"{end} {job.id}")
+            elif "error" in result:
+                log(f"lost {job.id}: {result['error']}")
+        with self.changed:
+            for job, _, _ in batch:
+                self.jobs.pop(job.claim, None)
+            self.changed.notify_all()
+        return True
 
     def wait_until_still(self, patience_s=ANSWER_TIMEOUT_S):
         deadline = time.monotonic() + patience_s
@@ -238,7 +302,7 @@ class Worker:
         try:
             self.server.once(f"{self.path}/leave", {})
             log("left")
-        except (Halt, Expired, OSError, ValueError) as error:
+        except (Halt, Expired, Refused, OSError, ValueError) as error:
             log(f"could not leave; the server removes this worker after the health timeout: {error}")
         self.each(Job.forget)
 
@@ -258,7 +322,10 @@ def main():
         signal.signal(number, lambda *_: stop.set())
     server = Server(given.server, stop)
     while not stop.is_set():
-        worker = Worker(server, given.type, given.slots)
+        try:
+            worker = Worker(server, given.type, given.slots)
+        except Refused as refusal:
+            sys.exit(f"python_worker: {refusal}")
         if worker.registered:
             worker.work()
 

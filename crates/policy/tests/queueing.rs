@@ -189,8 +189,8 @@ impl World {
         let ran_us = ((self.now_us - started_us) as f64).max(LEAST_COST_US);
         state.longest_us = state.longest_us.max(ran_us);
         state.served_us += ran_us / f64::from(state.shares);
-        self.ledger.end(&state.name, expected_us);
         self.ledger.charge(&state.name, state.shares, ran_us);
+        self.ledger.end(&state.name, expected_us);
         self.costs.learn(&state.name, ran_us);
         self.running -= 1;
     }

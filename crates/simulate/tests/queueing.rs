@@ -63,6 +63,14 @@ fn unexpected_run_times_change_no_share() {
 }
 
 #[test]
+fn a_tenant_that_comes_does_not_wait_for_what_shorter_jobs_were_expected_to_cost() {
+    let outcome = by(Policy::VirtualTime, &read("shorter-jobs"));
+    let small = &outcome.tenants[1];
+    // Some job of the large tenant ends every 20 ms on average, but many end together.
+    assert!(small.starts > 1_300 && small.longest_wait_cycles <= 1.0, "{small:?}");
+}
+
+#[test]
 fn bursts_of_one_tenant_hardly_delay_a_quiet_one() {
     for seed in [3, 4, 5] {
         let mut scenario = read("bursts");

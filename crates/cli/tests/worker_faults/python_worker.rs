@@ -94,8 +94,7 @@ async fn no_job_is_lost_or_repeated_by_a_worker_on_a_bad_network() {
     worker.says("registered").await;
 
     // The server has done what was requested, but the answer is lost.
-    for (fault, lost) in [("lost-finish", "/finish"), ("lost-accept", "/accept"), ("lost-update", "/update")]
-    {
+    for (fault, lost) in [("lost-end", "/end"), ("lost-accept", "/accept"), ("lost-update", "/update")] {
         proxy.set(Fault::Reset { after: 0 }.when(is(lost)).times(5)).await;
         add(&server, fault).await;
         completed(&server, fault).await;
@@ -105,7 +104,7 @@ async fn no_job_is_lost_or_repeated_by_a_worker_on_a_bad_network() {
     }
 
     // The server answers that it cannot do this now.
-    proxy.set(Fault::Status(503).when(is("/finish")).times(5)).await;
+    proxy.set(Fault::Status(503).when(is("/end")).times(5)).await;
     add(&server, "busy").await;
     completed(&server, "busy").await;
 

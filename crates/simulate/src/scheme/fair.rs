@@ -337,7 +337,9 @@ impl Scheme for Fair {
             // No job waited, so no tenant had a deficit meanwhile.
             self.ledger.advance_to(self.ledger.tag(&of.name, of.shares));
         }
-        self.ledger.end(&of.name, charge.left_us);
+        if self.ledger.end(&of.name, charge.left_us) {
+            self.reorder(view);
+        }
         if completed && !view.job(job).continuous {
             let is_first = !self.expectation.knows_type();
             self.expectation.learn(&of.name, charge.ran_us);

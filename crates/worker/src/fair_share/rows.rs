@@ -376,13 +376,15 @@ impl State {
         let mut before = std::mem::take(&mut self.others);
         let mut others: BTreeMap<String, BTreeMap<String, Charged>> = BTreeMap::new();
         for (tenant, charger, charged) in rows {
-            self.ledger.advance_to(charged.now);
             if charger == me {
                 if first {
+                    self.ledger.advance_to(charged.now);
                     self.take_over(&tenant, &charged);
                 }
+                // Later, its own row has nothing new, but may state a virtual time that has fallen since.
                 continue;
             }
+            self.ledger.advance_to(charged.now);
             let known = before.get_mut(&tenant).and_then(|chargers| chargers.remove(&charger));
             let known_us = known.map_or(0.0, |known| known.virtual_us);
             // A row that was cleared and written again has begun at zero.

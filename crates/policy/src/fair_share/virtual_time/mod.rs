@@ -10,6 +10,9 @@
 //! now         = the highest start tag of a job that started in its turn: the virtual time of the job type
 //! ```
 //!
+//! A start tag is an estimate. If jobs end sooner than expected, the start tags of their tenant fall, and so does `now`
+//! ([`Ledger::end`]).
+//!
 //! Forces:
 //!
 //! - *A backlog costs nothing.* A tag belongs to a tenant, not to a job. So a million waiting jobs hold no tags that
@@ -68,12 +71,19 @@ struct Account {
     waits: bool,
     /// Its shares, as of the last change of this account.
     shares: u32,
+    /// The highest start tag of a job that started in its turn, as far as costs are known now.
+    turn: f64,
+    /// The start tag before and after the tag was raised because of where `now` was.
+    raised: (f64, f64),
 }
 
 /// The accounts of all tenants that share a queue, and the virtual time of the queue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ledger {
+    /// The highest of `settled` and all accounts' turns.
     now: f64,
+    /// What `now` is without the turns of these accounts: no estimate of them contributed to it.
+    settled: f64,
     accounts: BTreeMap<String, Account>,
     /// How fast virtual time advances.
     pace: Pace,
@@ -81,7 +91,7 @@ pub struct Ledger {
 
 impl Default for Ledger {
     fn default() -> Self {
-        Ledger { now: 0.0, accounts: BTreeMap::new(), pace: Pace::default() }
+        Ledger { now: 0.0, settled: 0.0, accounts: BTreeMap::new(), pace: Pace::default() }
     }
 }
 
@@ -97,14 +107,51 @@ impl Account {
     /// Removes a deficit, except what churn has withheld: the next start is then at `now` at the earliest.
     fn lift(&mut self, shares: u32, now: f64) {
         let earliest = now - self.withheld_us / f64::from(shares.max(1));
-        self.tag += (earliest - self.start_tag(shares)).max(0.0);
+        self.raise(shares, earliest - self.start_tag(shares));
+    }
+
+    /// Raises the tag, because of where `now` is.
+    fn raise(&mut self, shares: u32, by: f64) {
+        if by > 0.0 {
+            let start_tag = self.start_tag(shares);
+            self.tag += by;
+            // Earlier ones may have been too high as well.
+            let (from, to) = self.raised;
+            self.raised = (start_tag - (to - from), start_tag + by);
+        }
+    }
+
+    /// Whether a job has started in its turn since the tag was last raised. Equal values may differ by rounding.
+    fn has_started_since(&self) -> bool {
+        let to = self.raised.1;
+        self.turn >= to - to.abs() * 1e-12
+    }
+
+    /// The turn without what the tag was raised beyond `level`.
+    fn turn_without_raise(&self, level: f64) -> f64 {
+        let (from, to) = self.raised;
+        if self.has_started_since() { self.turn - (to - level).clamp(0.0, to - from) } else { self.turn }
+    }
+
+    /// Takes back what the tag was raised too far, because `now` has fallen by `fall`. Returns whether it was.
+    fn lower(&mut self, now: f64, fall: f64) -> bool {
+        let (from, to) = self.raised;
+        let is_later = self.has_started_since();
+        let highest = if is_later { self.turn } else { to };
+        let excess = (highest - now).clamp(0.0, fall).min(to - from);
+        if is_later {
+            self.turn -= excess;
+        }
+        self.tag -= excess;
+        self.raised.1 -= excess;
+        excess > 0.0
     }
 
     /// Sets the shares. If they grow, a deficit stays the same in µs.
     fn follow(&mut self, shares: u32, now: f64) {
         let deficit = now - self.tag;
         if self.shares != 0 && shares > self.shares && deficit > 0.0 {
-            self.tag = now - deficit * f64::from(self.shares) / f64::from(shares);
+            self.raise(shares, deficit - deficit * f64::from(self.shares) / f64::from(shares));
         }
         self.shares = shares;
     }
@@ -127,6 +174,7 @@ impl Ledger {
 
     /// Advances virtual time to that of other workers.
     pub fn advance_to(&mut self, now: f64) {
+        self.settled = self.settled.max(now);
         self.now = self.now.max(now);
     }
 
@@ -198,7 +246,9 @@ impl Ledger {
         let account = self.account(tenant, shares);
         let start_tag = account.start_tag(shares);
         account.in_flight_us += expected_us;
-        self.now = self.now.max(start_tag.min(bound));
+        account.turn = account.turn.max(start_tag.min(bound));
+        let turn = account.turn;
+        self.now = self.now.max(turn);
     }
 
     /// The expected cost of a running job changes from `before_us` to what is left of it, `after_us`.
@@ -208,10 +258,39 @@ impl Ledger {
         }
     }
 
-    /// A job has ended, or did not start after all: its expected cost is subtracted. Its run time is charged
-    /// separately.
-    pub fn end(&mut self, tenant: &str, expected_us: f64) {
-        self.expect(tenant, expected_us, 0.0);
+    /// A job has ended, or did not start after all: what is left of its expected cost is subtracted. Its run time must have
+    /// been charged.
+    ///
+    /// If that cost has advanced virtual time, virtual time falls to what it would be without. Tenants that were lifted to it
+    /// meanwhile fall with it. Otherwise they would wait until their neighbour has received all that its jobs were wrongly
+    /// expected to cost. Returns whether a tag has changed.
+    pub fn end(&mut self, tenant: &str, left_us: f64) -> bool {
+        self.expect(tenant, left_us, 0.0);
+        let Some(account) = self.accounts.get_mut(tenant) else { return false };
+        let (turn, start_tag) = (account.turn, account.start_tag(account.shares));
+        if turn <= start_tag {
+            return false;
+        }
+        account.turn = start_tag;
+        if turn < self.now {
+            return false;
+        }
+        self.lower_now()
+    }
+
+    /// Recomputes virtual time after a turn has fallen. Returns whether a tag has changed.
+    ///
+    /// A tenant may have started jobs after its tag was raised to a virtual time that was too high, so that its own turn is
+    /// too high as well. It counts as if its tag had been raised only to what all turns justify without any raise.
+    fn lower_now(&mut self) -> bool {
+        let highest = |from: f64, level: f64| {
+            self.accounts.values().map(|account| account.turn_without_raise(level)).fold(from, f64::max)
+        };
+        let now = highest(self.settled, f64::MIN);
+        let now = highest(now, now).min(self.now);
+        let fall = self.now - now;
+        self.now = now;
+        self.accounts.values_mut().filter_map(|account| account.lower(now, fall).then_some(())).count() > 0
     }
 
     /// Charges the run time of a tenant's job. Returns the charge in virtual µs.
@@ -253,7 +332,8 @@ impl Ledger {
     /// in flight. The other tags follow as their tenants are charged.
     pub fn nobody_waits(&mut self) {
         let in_flight = self.accounts.values().filter(|account| account.all_in_flight_us() > 0.0);
-        self.now = in_flight.map(|account| account.tag).fold(self.now, f64::max);
+        let now = in_flight.map(|account| account.tag).fold(self.now, f64::max);
+        self.advance_to(now);
         self.accounts.values_mut().for_each(|account| account.withheld_us = 0.0);
     }
 
@@ -275,8 +355,8 @@ impl Ledger {
         self.pace = Pace { per_cycle, max_churn };
         if shares > 0.0 {
             let in_flight = self.accounts.values().filter(|account| account.all_in_flight_us() > 0.0);
-            self.now =
-                in_flight.map(|account| account.tag).min_by(f64::total_cmp).unwrap_or(0.0).max(self.now);
+            let lowest = in_flight.map(|account| account.tag).min_by(f64::total_cmp);
+            self.advance_to(lowest.unwrap_or(0.0));
         }
         for account in self.accounts.values_mut() {
             let (has_us, of) = (account.all_in_flight_us(), f64::from(account.shares));
@@ -362,7 +442,9 @@ impl Ledger {
 
     /// Forgets a tenant, whatever its account holds.
     pub fn forget(&mut self, tenant: &str) {
-        self.accounts.remove(tenant);
+        if let Some(account) = self.accounts.remove(tenant) {
+            self.settled = self.settled.max(account.turn);
+        }
     }
 
     /// The tenants with an account, by name.
