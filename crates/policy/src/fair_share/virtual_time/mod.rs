@@ -84,6 +84,8 @@ pub struct Ledger {
     now: f64,
     /// What `now` is without the turns of these accounts: no estimate of them contributed to it.
     settled: f64,
+    /// What `now` is without raises: the highest of `settled` and the accounts' turns without raises.
+    unraised: f64,
     accounts: BTreeMap<String, Account>,
     /// How fast virtual time advances.
     pace: Pace,
@@ -91,7 +93,7 @@ pub struct Ledger {
 
 impl Default for Ledger {
     fn default() -> Self {
-        Ledger { now: 0.0, settled: 0.0, accounts: BTreeMap::new(), pace: Pace::default() }
+        Ledger { now: 0.0, settled: 0.0, unraised: 0.0, accounts: BTreeMap::new(), pace: Pace::default() }
     }
 }
 
@@ -247,8 +249,9 @@ impl Ledger {
         let start_tag = account.start_tag(shares);
         account.in_flight_us += expected_us;
         account.turn = account.turn.max(start_tag.min(bound));
-        let turn = account.turn;
+        let (turn, unraised) = (account.turn, account.turn_without_raise(f64::MIN));
         self.now = self.now.max(turn);
+        self.unraised = self.unraised.max(unraised);
     }
 
     /// The expected cost of a running job changes from `before_us` to what is left of it, `after_us`.
@@ -271,11 +274,10 @@ impl Ledger {
         if turn <= start_tag {
             return false;
         }
+        let unraised = account.turn_without_raise(f64::MIN);
         account.turn = start_tag;
-        if turn < self.now {
-            return false;
-        }
-        self.lower_now()
+        // Otherwise, other tenants justify virtual time.
+        (turn >= self.now || unraised >= self.unraised) && self.lower_now()
     }
 
     /// Recomputes virtual time after a turn has fallen. Returns whether a tag has changed.
@@ -286,8 +288,9 @@ impl Ledger {
         let highest = |from: f64, level: f64| {
             self.accounts.values().map(|account| account.turn_without_raise(level)).fold(from, f64::max)
         };
-        let now = highest(self.settled, f64::MIN);
-        let now = highest(now, now).min(self.now);
+        let unraised = highest(self.settled, f64::MIN);
+        let now = highest(unraised, unraised).min(self.now);
+        self.unraised = unraised;
         let fall = self.now - now;
         self.now = now;
         self.accounts.values_mut().filter_map(|account| account.lower(now, fall).then_some(())).count() > 0

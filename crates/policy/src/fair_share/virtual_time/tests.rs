@@ -334,6 +334,25 @@ fn a_tenant_that_comes_does_not_wait_for_costs_that_were_expected_too_high() {
 }
 
 #[test]
+fn a_tenant_that_has_started_meanwhile_does_not_wait_either() {
+    let mut ledger = Ledger::default();
+    ledger.arrive("big", 1);
+    (0..10).for_each(|_| ledger.start("big", 1, 3600e6));
+    // The first job ends. Of two tenants that come, one gets its slot.
+    ledger.charge("big", 1, 1e6);
+    ledger.end("big", 3600e6);
+    ledger.arrive("lucky", 1);
+    ledger.arrive("small", 1);
+    ledger.start("lucky", 1, 3600e6);
+    (0..9).for_each(|_| {
+        ledger.charge("big", 1, 1e6);
+        ledger.end("big", 3600e6);
+    });
+    assert_eq!((ledger.tag("big", 1), ledger.now()), (10e6, 10e6));
+    assert_eq!((ledger.tag("small", 1), ledger.tag("lucky", 1)), (10e6, 10e6));
+}
+
+#[test]
 fn a_lift_to_what_tenants_have_received_stays() {
     let mut ledger = Ledger::default();
     ledger.arrive("big", 1);
