@@ -145,7 +145,8 @@ impl Account {
             self.turn -= excess;
         }
         self.tag -= excess;
-        self.raised.1 -= excess;
+        // Rounding must not swap them.
+        self.raised.1 = (to - excess).max(from);
         excess > 0.0
     }
 
@@ -264,9 +265,9 @@ impl Ledger {
     /// A job has ended, or did not start after all: what is left of its expected cost is subtracted. Its run time must have
     /// been charged.
     ///
-    /// If that cost has advanced virtual time, virtual time falls to what it would be without. Tenants that were lifted to it
-    /// meanwhile fall with it. Otherwise they would wait until their neighbour has received all that its jobs were wrongly
-    /// expected to cost. Returns whether a tag has changed.
+    /// If that cost has advanced virtual time, virtual time falls to what it would be without. Tags that were raised to it
+    /// meanwhile fall with it. Otherwise their tenants would wait until this one has received all that its jobs were wrongly
+    /// expected to cost. Returns whether another tag has changed.
     pub fn end(&mut self, tenant: &str, left_us: f64) -> bool {
         self.expect(tenant, left_us, 0.0);
         let Some(account) = self.accounts.get_mut(tenant) else { return false };
