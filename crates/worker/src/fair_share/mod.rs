@@ -242,7 +242,9 @@ impl FairShare {
             let tag = state.ledger.tag(&charges.tenant, state.shares(&charges.tenant));
             state.ledger.advance_to(tag);
         }
-        state.end_cost(&charges);
+        if state.ledger.end(&charges.tenant, charges.left_us) {
+            state.reorder();
+        }
         let own = state.own.entry(charges.tenant.to_string()).or_default();
         debug_assert!(own.running > 0, "a run of {} ends twice", charges.tenant);
         own.running = own.running.saturating_sub(1);
@@ -263,7 +265,8 @@ impl FairShare {
     /// Notes that a job must stop: it no longer counts with its expected cost, but is charged until it has ended.
     pub fn stops(&self, charges: &mut RunCharges) {
         let mut state = self.state();
-        state.end_cost(charges);
+        // Not an end yet: its last run time is charged later.
+        state.ledger.expect(&charges.tenant, charges.left_us, 0.0);
         charges.left_us = 0.0;
         state.changed(&charges.tenant);
     }
@@ -319,7 +322,8 @@ impl FairShare {
     /// Forgets a job that does not run here any more, and whose run another charger has charged.
     pub fn abandon(&self, charges: &RunCharges) {
         let mut state = self.state();
-        state.end_cost(charges);
+        // Its run time is charged when the other charger's rows are read.
+        state.ledger.expect(&charges.tenant, charges.left_us, 0.0);
         if let Some(own) = state.own.get_mut(charges.tenant.as_ref()) {
             debug_assert!(own.running > 0, "a run of {} ends twice", charges.tenant);
             own.running = own.running.saturating_sub(1);
@@ -502,13 +506,6 @@ impl State {
     /// the clock was set, or the machine was suspended.
     fn most_us(&self) -> f64 {
         2.0 * self.interval_us().unwrap_or(us(duration_us(CHARGE_INTERVAL)))
-    }
-
-    /// Subtracts what is left of a job's expected cost: it has ended.
-    fn end_cost(&mut self, charges: &RunCharges) {
-        if self.ledger.end(&charges.tenant, charges.left_us) {
-            self.reorder();
-        }
     }
 
     /// Notes a change of a tenant's charges: its row must be written, and its position is updated.
