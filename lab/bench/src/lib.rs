@@ -9,3 +9,26 @@ pub mod server;
 pub fn peers_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../peers")
 }
+
+/// Why a package of npm cannot be used here, if it cannot.
+pub fn missing_package(package: &str) -> Option<String> {
+    let folder = peers_folder().join("node_modules").join(package);
+    (!folder.is_dir() || !server::is_installed("node")).then(|| format!("npm's {package} is not installed"))
+}
+
+/// Creates an empty folder.
+pub fn empty(dir: &Path) -> Result<PathBuf, String> {
+    remove(dir)?;
+    std::fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    Ok(dir.to_owned())
+}
+
+/// Removes a folder, if it exists.
+pub fn remove(dir: &Path) -> Result<(), String> {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(format!("{}: {error}", dir.display()))
+        }
+        _ => Ok(()),
+    }
+}

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use turnwise_lab_bench::peers_folder;
 use turnwise_lab_bench::server::{self, Server};
+use turnwise_lab_bench::{missing_package, peers_folder};
 
 use crate::model;
 use crate::options::Options;
@@ -54,11 +54,6 @@ impl Contender {
 
     /// Why it cannot be measured here, if it cannot.
     pub fn missing(self, options: &Options) -> Option<String> {
-        let node = |package: &str| {
-            let folder = peers_folder().join("node_modules").join(package);
-            (!folder.is_dir() || !server::is_installed("node"))
-                .then(|| format!("npm's {package} is not installed"))
-        };
         match self {
             Self::Turnwise if !options.turnwise.is_file() => {
                 Some("target/release/turnwise is not built".into())
@@ -67,9 +62,9 @@ impl Contender {
             Self::BullMq | Self::Queues if !server::is_installed("redis-server") => {
                 Some("redis-server is not installed".into())
             }
-            Self::BullMq | Self::Queues => node("bullmq"),
+            Self::BullMq | Self::Queues => missing_package("bullmq"),
             Self::Graphile if server::postgres_bin().is_none() => Some("PostgreSQL is not installed".into()),
-            Self::Graphile => node("graphile-worker"),
+            Self::Graphile => missing_package("graphile-worker"),
         }
     }
 

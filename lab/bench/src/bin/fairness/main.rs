@@ -14,13 +14,14 @@ mod report;
 mod turnwise;
 mod workload;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use contender::Contender;
 use measure::{Measures, measure};
 use options::{Options, USAGE};
 use plot::Series;
+use turnwise_lab_bench::{empty, remove};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -102,20 +103,4 @@ fn compare(options: &Options) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// Creates an empty folder.
-fn empty(dir: &Path) -> Result<PathBuf, String> {
-    remove(dir)?;
-    std::fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-    Ok(dir.to_owned())
-}
-
-fn remove(dir: &Path) -> Result<(), String> {
-    match std::fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(format!("{}: {error}", dir.display()))
-        }
-        _ => Ok(()),
-    }
 }

@@ -4,8 +4,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use turnwise_lab_bench::peers_folder;
 use turnwise_lab_bench::server::{self, Server};
+use turnwise_lab_bench::{missing_package, peers_folder};
 use turnwise_testkit::process;
 
 use crate::options::Options;
@@ -109,11 +109,6 @@ impl Contender {
 
     /// Why it cannot be measured here, if it cannot.
     pub fn missing(self, options: &Options) -> Option<String> {
-        let node = |package: &str| {
-            let folder = peers_folder().join("node_modules").join(package);
-            (!folder.is_dir() || !server::is_installed("node"))
-                .then(|| format!("npm's {package} is not installed"))
-        };
         match self {
             Self::Turnwise => None,
             Self::Http if !options.turnwise.is_file() => Some("target/release/turnwise is not built".into()),
@@ -121,9 +116,9 @@ impl Contender {
             Self::BullMq if !server::is_installed("redis-server") => {
                 Some("redis-server is not installed".into())
             }
-            Self::BullMq => node("bullmq"),
+            Self::BullMq => missing_package("bullmq"),
             Self::Graphile if server::postgres_bin().is_none() => Some("PostgreSQL is not installed".into()),
-            Self::Graphile => node("graphile-worker"),
+            Self::Graphile => missing_package("graphile-worker"),
             Self::Apalis if !options.apalis.is_file() => Some("its program is not built".into()),
             Self::Apalis => None,
         }

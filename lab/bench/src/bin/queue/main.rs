@@ -12,13 +12,13 @@ mod options;
 mod over_http;
 mod report;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use contender::{Contender, Run, Task};
 use options::{Options, USAGE};
 use report::Runs;
-use turnwise_lab_bench::disk;
+use turnwise_lab_bench::{disk, empty, remove};
 
 /// The number of jobs per transaction, if jobs are added in batches.
 const BATCH: usize = 100;
@@ -177,20 +177,4 @@ fn print_disk(options: &Options) -> Result<(), String> {
     let [small, large] = disk::fsyncs_per_s(&dir).map_err(|error| error.to_string())?;
     println!("  (the disk alone: {small:.0} fdatasync/s of 4 kB, {large:.0} of 64 kB)");
     Ok(())
-}
-
-/// Creates an empty folder.
-fn empty(dir: &Path) -> Result<PathBuf, String> {
-    remove(dir)?;
-    std::fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-    Ok(dir.to_owned())
-}
-
-fn remove(dir: &Path) -> Result<(), String> {
-    match std::fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(format!("{}: {error}", dir.display()))
-        }
-        _ => Ok(()),
-    }
 }
