@@ -84,7 +84,8 @@ pub struct Health {
     pub seen_us: Option<i64>,
 }
 
-/// Adds a worker to the membership, under an id that was never used before.
+/// Adds a worker to the membership, under an id that was never used before. A repeated attempt uses another id, or conflicts
+/// with the first one over what it has read: the first one may commit after the worker has registered and left.
 pub fn register(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &Worker) -> Result<()> {
     check_name("type", job_type, MAX_TYPE_BYTES)?;
     if let Some(name) = &worker.name {
@@ -92,9 +93,6 @@ pub fn register(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &Work
     }
     let Worker { health_timeout_us: timeout_us, external, started_us, .. } = *worker;
     let health = Health { counter: 0, timeout_us, external, seen_us: Some(started_us) };
-    // A first attempt with an unknown outcome may still commit after the worker registered with a second one and left. The
-    // conflict keeps it from making the worker a member again.
-    tx.add_read_conflict(keys.worker(job_type, &worker.id));
     tx.set(keys.worker(job_type, &worker.id), encode(worker))?;
     tx.set(keys.health(job_type, &worker.id), encode(&health))?;
     Ok(tx.set_versionstamp(keys.workers_versionstamp(job_type))?)

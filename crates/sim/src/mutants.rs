@@ -315,13 +315,6 @@ pub const MUTANTS: &[Mutant] = &[
         why: "Large options outlive their job.",
     },
     Mutant {
-        name: "ghost_registration",
-        file: "crates/queue/src/workers.rs",
-        find: "    tx.add_read_conflict(keys.worker(job_type, &worker.id));\n",
-        replace: "",
-        why: "A registration that comes late makes a member again of a worker that has left.",
-    },
-    Mutant {
         name: "health_cleared_in_first_batch",
         file: "crates/queue/src/workers.rs",
         find: "        tx.clear(membership)?;",
