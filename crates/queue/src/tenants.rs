@@ -9,6 +9,9 @@
 //! *Forces.* A queue per tenant costs one more row per pending job than one queue for all tenants. No row is rewritten when
 //! the order of the tenants changes, however many jobs they have.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use turnwise_policy::predictive_queue::experience::Traits;
 use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_store::{Isolation, RangeRead, Transaction, Versionstamp};
@@ -35,9 +38,9 @@ pub struct Pending {
     /// Its priority class: lower ones run first.
     pub class: i8,
     /// The locks that it declares.
-    pub locks: Requests,
+    pub locks: Arc<Requests>,
     /// The option values that it shares with other jobs, if it does not know all its locks.
-    pub traits: Traits,
+    pub traits: Arc<Traits>,
 }
 
 /// Up to `limit` tenants that may have pending jobs, by name, after the tenant `after` if given. Each comes with the stamp
@@ -90,7 +93,7 @@ pub async fn front(
     tenant: &str,
     limit: usize,
 ) -> Result<Vec<Pending>> {
-    read_jobs(tx, keys, keys.pending_of(job_type, tenant), limit).await
+    DecodedRows::default().front(tx, keys, job_type, tenant, limit).await
 }
 
 /// The first `limit` jobs in a tenant's queue that are sorted by keys; their rows come last. Adds no read conflict.
@@ -101,7 +104,73 @@ pub async fn keyed(
     tenant: &str,
     limit: usize,
 ) -> Result<Vec<Pending>> {
-    read_jobs(tx, keys, keys.keyed_of(job_type, tenant), limit).await
+    DecodedRows::default().keyed(tx, keys, job_type, tenant, limit).await
+}
+
+/// The most rows that [`DecodedRows`] keeps.
+const MAX_DECODED: usize = 4_096;
+/// The longest value of a kept row, in bytes.
+const MAX_DECODED_BYTES: usize = 1_024;
+
+/// Rows of jobs that lock, decoded by earlier reads. A pass reads the head of the queue again each time, and decoding the
+/// locks of a row costs several times as much as reading it.
+#[derive(Debug, Default)]
+pub struct DecodedRows {
+    /// By key.
+    rows: Mutex<HashMap<Box<[u8]>, DecodedRow>>,
+}
+
+#[derive(Debug)]
+struct DecodedRow {
+    /// The value that was decoded.
+    value: Box<[u8]>,
+    pending: Pending,
+}
+
+impl DecodedRows {
+    /// Like [`front`].
+    pub async fn front(
+        &self,
+        tx: &Transaction,
+        keys: &Keyspace,
+        job_type: &str,
+        tenant: &str,
+        limit: usize,
+    ) -> Result<Vec<Pending>> {
+        self.decode(keys, &read_queue(tx, keys.pending_of(job_type, tenant), limit).await?)
+    }
+
+    /// Like [`keyed`].
+    pub async fn keyed(
+        &self,
+        tx: &Transaction,
+        keys: &Keyspace,
+        job_type: &str,
+        tenant: &str,
+        limit: usize,
+    ) -> Result<Vec<Pending>> {
+        self.decode(keys, &read_queue(tx, keys.keyed_of(job_type, tenant), limit).await?)
+    }
+
+    fn decode(&self, keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Result<Vec<Pending>> {
+        let mut known = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let decode = |(key, value): &(Bytes, Bytes)| {
+            if let Some(row) = known.get(&**key).filter(|row| *row.value == **value) {
+                return Ok(row.pending.clone());
+            }
+            let (_, pending) = read_pending(keys, key, value)?;
+            if (1..=MAX_DECODED_BYTES).contains(&value.len()) {
+                if known.len() >= MAX_DECODED {
+                    known.clear();
+                }
+                // Copied, because the row may be part of a larger block.
+                let row = DecodedRow { value: value.as_ref().into(), pending: pending.clone() };
+                known.insert(key.as_ref().into(), row);
+            }
+            Ok(pending)
+        };
+        rows.iter().map(decode).collect()
+    }
 }
 
 /// Up to `limit` pending jobs of a type, each with its tenant. They come tenant by tenant, in the order of their keys, from
@@ -121,16 +190,12 @@ pub async fn page(
     Ok((jobs, next))
 }
 
-async fn read_jobs(tx: &Transaction, keys: &Keyspace, range: KeyRange, limit: usize) -> Result<Vec<Pending>> {
-    let rows = read_queue(tx, range, limit).await?;
-    rows.iter().map(|(key, value)| Ok(read_pending(keys, key, value)?.1)).collect()
-}
-
 /// The tenant and the job of a pending row.
 fn read_pending(keys: &Keyspace, key: &[u8], value: &[u8]) -> Result<(String, Pending)> {
     let (QueuePlace { tenant, key, class, order_us }, id) =
         keys.parse_pending(key).ok_or_else(|| corrupt("pending key", "no place in a queue"))?;
     let (locks, traits) = of_pending_value(value)?;
+    let (locks, traits) = (Arc::new(locks), Arc::new(traits));
     Ok((tenant, Pending { id, order_us, key: key.map(SortKey::get), class, locks, traits }))
 }
 

@@ -6,6 +6,7 @@ use turnwise_policy::predictive_queue::locks::{Levels, Mode, Requests};
 use turnwise_queue::claims::{self, Claiming, Ending, Park};
 use turnwise_queue::jobs::{self, Added};
 use turnwise_queue::locks::{self, Asked, Blocked, How, LockAt, Spot};
+use turnwise_queue::tenants::DecodedRows;
 use turnwise_queue::{Claim, Context, Error, NewJob, Parked, Result, RunKey, State, check, tenants, workers};
 use turnwise_store::{Error as StoreError, Isolation};
 
@@ -763,6 +764,30 @@ async fn more_locks_than_fit_a_transaction_are_refused_or_left_to_the_next_one()
 }
 
 #[tokio::test]
+async fn decoded_rows_follow_the_rows_of_the_queue() {
+    let world = World::new().await;
+    let decoded = DecodedRows::default();
+    let decoded = &decoded;
+    let read = async || {
+        let front = world.run(async |tx, keys| decoded.front(tx, keys, T, "default", 9).await).await;
+        assert_eq!(front, world.run(async |tx, keys| tenants::front(tx, keys, T, "default", 9).await).await);
+        front.into_iter().map(|pending| (pending.id, (*pending.locks).clone())).collect::<Vec<_>>()
+    };
+    let (one, other) = (r#"{"node":{"exclusive":["n"]}}"#, r#"{"node":{"shared":["n"]}}"#);
+    world.add(&new("a", one), 5).await;
+    world.add(&new("b", other), 6).await;
+    let front = [("a".to_owned(), requests(one)), ("b".to_owned(), requests(other))];
+    assert_eq!(read().await, front);
+    assert_eq!(read().await, front);
+    // The key stays the same, and its value is another one.
+    world.add(&new("a", other), 7).await;
+    let front = [("a".to_owned(), requests(other)), ("b".to_owned(), requests(other))];
+    assert_eq!(read().await, front);
+    world.start("a", 1, other).await;
+    assert_eq!(read().await, front[1..]);
+}
+
+#[tokio::test]
 async fn a_pending_row_states_the_locks_that_its_job_wants() {
     let world = World::new().await;
     let locks = r#"{"node":{"exclusive":["n"]}}"#;
@@ -771,7 +796,10 @@ async fn a_pending_row_states_the_locks_that_its_job_wants() {
     world.run(async |tx, keys| tenants::set_key(tx, keys, T, "a", Some(0.5)).await).await;
     let front = world.run(async |tx, keys| tenants::front(tx, keys, T, "default", 9).await).await;
     let front: Vec<_> = front.into_iter().map(|pending| (pending.id, pending.locks)).collect();
-    assert_eq!(front, [("b".to_owned(), Requests::default()), ("a".to_owned(), requests(locks))]);
+    assert_eq!(
+        front,
+        [("b".to_owned(), Requests::default().into()), ("a".to_owned(), requests(locks).into())]
+    );
     let empty =
         world.rows(Some(world.keys.pending(T))).await.iter().filter(|(_, value)| value.is_empty()).count();
     assert_eq!(empty, 1);

@@ -539,6 +539,11 @@ impl Levels {
         self.0.iter().map(|level| level.name.as_str())
     }
 
+    /// The name of the level with this index.
+    pub fn name(&self, level: usize) -> Option<&str> {
+        self.0.get(level).map(|level| level.name.as_str())
+    }
+
     /// The index of the level with this name.
     pub fn position(&self, name: &str) -> Option<usize> {
         self.names().position(|level| level == name)

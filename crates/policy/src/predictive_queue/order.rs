@@ -26,10 +26,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::aging::{Aged, Aging, Rules};
-use super::contention::Predicted;
+use super::contention::Weight;
 use super::line::lines;
 use super::locks::{AtLevel, Levels, Lock, Requests, Scope};
-use super::summary::{Obstacle, Running, Summary, obstacle, weigh};
+use super::summary::{Obstacle, Running, Summary, obstacle, weigh_total};
 
 /// A job of the window.
 #[derive(Debug, Clone, Copy)]
@@ -66,10 +66,10 @@ pub struct System<'a> {
 }
 
 /// A job's weight when it was examined, or when it was last computed before that.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Weighed {
-    /// The weight, level by level.
-    pub predicted: Predicted,
+    /// The weight, before it ages.
+    pub weight: Weight,
     /// Its age, in ticks.
     pub age: u64,
     /// Its [`line`](super::line).
@@ -135,10 +135,10 @@ pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Dec
     let aging = &rules.aging;
     let weighed = |job: &Candidate<'_>, line: u64, picked: &Summary| {
         let wanted = job.likely.unwrap_or(job.requests);
-        let predicted = weigh(&[system.foreseen, picked], wanted, rules.least_base());
+        let weight = weigh_total(&[system.foreseen, picked], wanted, rules.least_base());
         let age = aging.age(job.since_us, system.now_us);
-        let aged = aging.aged(predicted.total, age.saturating_add(line));
-        Weighed { predicted, age, line, aged_out: aging.is_over(age), aged }
+        let aged = aging.aged(weight, age.saturating_add(line));
+        Weighed { weight, age, line, aged_out: aging.is_over(age), aged }
     };
     let key = |index: usize, job: &Candidate<'_>, weighed: &Weighed| {
         let late = if aging.is_overdue(weighed.age) { (false, 0) } else { (true, weighed.line) };
@@ -163,8 +163,8 @@ pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Dec
                 continue;
             }
         }
-        let weighed = weight.clone();
-        let deferral = |reason| Deferral { job: index, weighed: weighed.clone(), reason };
+        let weighed = *weight;
+        let deferral = |reason| Deferral { job: index, weighed, reason };
         if !room {
             decision.defer.push(deferral(Reason::NoRoom));
             continue;
@@ -174,9 +174,10 @@ pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Dec
         let reason = obstacle(&held, &held, &known)
             .map(Reason::Locked)
             .or_else(|| reserved.obstacle(index, job, &picked).map(Reason::Reserved));
-        let running = Running::new(known, job.requests, levels);
+        let running = || Running::new(known, job.requests, levels);
         match reason {
             None => {
+                let running = running();
                 reserved.started(index, job);
                 picked.add(&running);
                 foreseen.add(&match job.likely {
@@ -188,7 +189,7 @@ pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Dec
             Some(reason) => {
                 if may_reserve && needs_reservation(window, index, weighed.age, aging) {
                     may_reserve = false;
-                    reserved.all.add(&running);
+                    reserved.all.add(&running());
                     decision.reserve.push(index);
                 }
                 decision.defer.push(deferral(reason));

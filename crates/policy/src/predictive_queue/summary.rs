@@ -246,14 +246,28 @@ impl Summary {
     }
 }
 
-/// As [`Summary::weigh`], for several summaries as if they were one. There is at least one.
-pub(crate) fn weigh(all: &[&Summary], wanted: &Requests, base: Weight) -> Predicted {
-    let Some(first) = all.first() else { return Predicted::new(base, Vec::new()) };
-    let levels = &first.levels;
+/// As [`Summary::weigh`], for several summaries as if they were one.
+fn weigh(all: &[&Summary], wanted: &Requests, base: Weight) -> Predicted {
+    let levels = 0..all.first().map_or(0, |summary| summary.levels.len());
+    Predicted::new(base, levels.map(|level| weigh_level(all, level, wanted)).collect())
+}
+
+/// The sum of the base and the weights of all levels, for several summaries as if they were one.
+pub(crate) fn weigh_total(all: &[&Summary], wanted: &Requests, base: Weight) -> Weight {
+    let levels = 0..all.first().map_or(0, |summary| summary.levels.len());
+    levels.fold(base, |sum, level| sum.plus(weigh_level(all, level, wanted)))
+}
+
+/// The weight of what a job wants at one level, for several summaries as if they were one.
+fn weigh_level(all: &[&Summary], level: usize, wanted: &Requests) -> Weight {
     if wanted.big_lock {
-        return Predicted::new(base, vec![STUCK; levels.len()]);
+        return STUCK;
     }
-    let holders = |level, name: &String| {
+    let Some((levels, name)) = all.first().and_then(|first| Some((&first.levels, first.levels.name(level)?)))
+    else {
+        return NO_CONTENTION;
+    };
+    let holders = |name: &String| {
         all.iter().map(|summary| summary.holders(level, name)).fold(Holders::default(), |sum, holders| {
             Holders {
                 shared: sum.shared + holders.shared,
@@ -262,25 +276,22 @@ pub(crate) fn weigh(all: &[&Summary], wanted: &Requests, base: Weight) -> Predic
             }
         })
     };
-    let weight = |level, request: &Request| {
+    let weight = |request: &Request| {
         let apart = all.iter().map(|summary| summary.apart(level, request.into())).max().unwrap_or_default();
         let name_in_common = match request {
             _ if apart == STUCK => return STUCK,
             Request::Shared(names) => names.iter().any(|(name, units)| {
-                holders(level, name).is_stuck(Mode::Shared, *units, levels.capacity(level, name))
+                holders(name).is_stuck(Mode::Shared, *units, levels.capacity(level, name))
             }),
             Request::Exclusive(names) => {
-                names.iter().any(|name| holders(level, name).is_stuck(Mode::Exclusive, 1, None))
+                names.iter().any(|name| holders(name).is_stuck(Mode::Exclusive, 1, None))
             }
             _ => false,
         };
         if name_in_common { STUCK } else { apart }
     };
-    let at_level = |(level, name): (usize, &str)| {
-        let requests = wanted.levels.get(name).map(|at| at.requests());
-        requests.into_iter().flatten().map(|request| weight(level, request)).max().unwrap_or_default()
-    };
-    Predicted::new(base, levels.names().enumerate().map(at_level).collect())
+    let requests = wanted.levels.get(name).map(|at| at.requests());
+    requests.into_iter().flatten().map(weight).max().unwrap_or_default()
 }
 
 /// Why a lock is not free.

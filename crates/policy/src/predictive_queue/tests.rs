@@ -373,8 +373,7 @@ fn on_an_idle_system_jobs_that_lock_less_start_first() {
     };
     let decision = decide(&scene);
     assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [3, 2, 1]);
-    let weights: Vec<f64> =
-        decision.start.iter().map(|start| start.weighed.predicted.total.to_f64()).collect();
+    let weights: Vec<f64> = decision.start.iter().map(|start| start.weighed.weight.to_f64()).collect();
     // The last job is weighed while a job runs that shares another node.
     assert_eq!(weights, [1.0, 1.3, 1.5]);
     assert!(

@@ -10,7 +10,7 @@ use turnwise_policy::contention::Shard;
 use turnwise_policy::fair_share::virtual_time::{Candidate, apportion, first};
 use turnwise_policy::rotation::in_classes;
 use turnwise_queue::Result;
-use turnwise_queue::tenants::{self, Pending};
+use turnwise_queue::tenants::Pending;
 use turnwise_store::Transaction;
 
 use super::FairShare;
@@ -237,7 +237,7 @@ impl FairShare {
     async fn read(&self, tx: &Transaction, unread: Vec<(Arc<str>, usize)>) -> Result<Vec<(Arc<str>, Head)>> {
         let (keys, job_type) = (&self.inner.keys, &self.inner.job_type);
         let read = |(tenant, wanted): (Arc<str>, usize)| async move {
-            let mut jobs = tenants::front(tx, keys, job_type, &tenant, wanted + 1).await?;
+            let mut jobs = self.decoded.front(tx, keys, job_type, &tenant, wanted + 1).await?;
             let is_all = jobs.len() <= wanted;
             jobs.truncate(wanted);
             Ok((tenant, Head { jobs, is_all }))

@@ -195,12 +195,13 @@ impl FairShare {
         let most = (4 * depth).div_ceil(tenants.len().max(1)).clamp(LEAST_SEEN, depth.max(LEAST_SEEN));
         let (keys, job_type) = (&self.inner.keys, &self.inner.job_type);
         let read = |tenant: Arc<str>| async move {
-            let mut jobs = tenants::front(tx, keys, job_type, &tenant, most).await?;
+            let mut jobs = self.decoded.front(tx, keys, job_type, &tenant, most).await?;
             let is_all = jobs.len() < most;
             let keyed = jobs.iter().filter(|job| job.key.is_some()).count();
             if !is_all {
                 // In the store, jobs with keys come behind all jobs without keys, whatever their order is.
-                jobs.extend(tenants::keyed(tx, keys, job_type, &tenant, most).await?.into_iter().skip(keyed));
+                let by_keys = self.decoded.keyed(tx, keys, job_type, &tenant, most).await?;
+                jobs.extend(by_keys.into_iter().skip(keyed));
             }
             Ok::<_, Error>((tenant, jobs, is_all))
         };

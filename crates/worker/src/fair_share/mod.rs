@@ -26,6 +26,7 @@ use turnwise_policy::fair_share::virtual_time::{Candidate, Expectation, LEAST_CO
 use turnwise_policy::fair_share::{Shares, rfc};
 use turnwise_policy::rotation;
 use turnwise_queue::rate_limits::Rotation;
+use turnwise_queue::tenants::DecodedRows;
 use turnwise_queue::usage::Charged;
 use turnwise_queue::{Keyspace, Result, tenants};
 use turnwise_store::{Store, Transaction};
@@ -59,6 +60,8 @@ pub(crate) struct FairShare {
     pub scan: Scan,
     /// Where the checks of limited jobs continue.
     pub rotation: Rotation,
+    /// The rows of the queues that earlier passes have decoded.
+    decoded: DecodedRows,
     /// The task that writes the rows, while there is something to write.
     writer: Mutex<Option<AbortOnDropHandle<()>>>,
 }
@@ -145,7 +148,8 @@ impl FairShare {
         let (job_type, charger) = (job_type.to_owned(), charger.to_owned());
         let inner = Inner { store, keys, job_type, charger, state: Mutex::new(state) };
         let (filters, scan, rotation) = (FilterCache::default(), Scan::default(), Rotation::default());
-        FairShare { inner: Arc::new(inner), filters, scan, rotation, writer: Mutex::default() }
+        let decoded = DecodedRows::default();
+        FairShare { inner: Arc::new(inner), filters, scan, rotation, decoded, writer: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -180,7 +180,7 @@ pub async fn weigh(
     let lock_history = LockHistory::default();
     let now_us = store.runtime().now_us();
     let view = LocksView::read(tx, keys, &rules.levels, (&lock_history, now_us)).await?;
-    let traits = std::iter::once(&job.traits).chain(others.iter().map(|other| &other.traits));
+    let traits = std::iter::once(&job.traits).chain(others.iter().map(|other| &*other.traits));
     lock_history.read(tx, keys, traits, now_us).await?;
     let guess = lock_history.guess(&job.locks, &job.traits);
     let wanted = guess.as_ref().map_or(&job.locks, |(guessed, _)| guessed);
@@ -189,7 +189,7 @@ pub async fn weigh(
     let others = others.iter().zip(&guesses);
     let line = line(
         wanted,
-        others.map(|(other, guess)| guess.as_ref().map_or(&other.locks, |(guessed, _)| guessed)),
+        others.map(|(other, guess)| guess.as_ref().map_or(&*other.locks, |(guessed, _)| guessed)),
     );
     let predicted = view.foreseen().weigh(wanted, rules.rules.least_base());
     Ok(Weight { predicted, line, likely: guess.map(|(_, likely)| likely).unwrap_or_default() })

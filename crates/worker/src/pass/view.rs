@@ -43,6 +43,7 @@ impl Source<'_> {
             if let Some(job) = job.filter(Job::is_pending) {
                 let order_us = job.order_us();
                 let Job { id, locks, traits, .. } = job;
+                let (locks, traits) = (locks.into(), traits.into());
                 // It has a reservation: whatever its class, it precedes jobs of the window without one.
                 found.push(Pending { id, order_us, key: None, class: 0, locks, traits });
             }
@@ -82,7 +83,7 @@ impl View {
         let outside = source.pending(outside).await?;
         let verdicts = vec![Verdict::Unknown; queue.jobs.len() + outside.len()];
         let view = View { queue, locks: Some(locks), outside, verdicts };
-        let traits = view.jobs().into_iter().map(|job| &job.traits);
+        let traits = view.jobs().into_iter().map(|job| &*job.traits);
         source.lock_history.read(source.tx, source.keys, traits, source.now_us).await?;
         Ok(view)
     }
