@@ -8,7 +8,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::Semaphore;
 
 use crate::attachments::{self, Head, Revision};
-use crate::changes::Batch;
+use crate::changes::{Batch, TargetLeaves};
 use crate::database::Info;
 use crate::error::{Error, Side};
 use crate::feed_docs::{Demand, FeedDocs};
@@ -16,6 +16,7 @@ use crate::fetch::{Fetcher, Sink};
 use crate::http::Peer;
 use crate::pace::Pace;
 use crate::revs_diff::{self, Missing};
+use crate::seq::Seq;
 use crate::spec::Replication;
 use crate::stats::Tally;
 use crate::write::WriteBuffer;
@@ -55,6 +56,8 @@ pub(crate) struct Copier {
     inline_room: Semaphore,
     /// Whether the changes feed should include documents.
     pub demand: Arc<Demand>,
+    /// What the target is known to have.
+    pub on_target: Arc<TargetLeaves>,
     /// How large batches are.
     pub pace: Arc<Pace>,
     /// How many more revisions count as missing without a request to the target.
@@ -90,6 +93,7 @@ impl Copier {
             inline_room: Semaphore::new(INLINE_BATCHES),
             pace,
             demand: Arc::new(Demand::new(on_target.is_empty())),
+            on_target: Arc::default(),
             fresh: AtomicU64::new(if on_target.is_empty() { FRESH_REVISIONS } else { 0 }),
             tally,
         }
@@ -104,6 +108,11 @@ impl Copier {
             return Ok(());
         }
         self.tally.revisions_checked.add(batch.revisions);
+        if batch.revs.is_empty() {
+            // The target is known to have all of it.
+            self.demand.learn(batch.revisions, 0);
+            return Ok(());
+        }
         let revs = Bytes::from(batch.revs);
         let missing = match self.lacks_all(&revs, batch.revisions) {
             Some(all) => all,
@@ -111,6 +120,7 @@ impl Copier {
         };
         let revisions = missing.iter().map(|missing| missing.revs.len() as u64).sum();
         self.tally.missing_revisions_found.add(revisions);
+        self.on_target.learn(batch.revisions, revisions);
         let mut writer = Writer::new(self);
         let (came, missing) = self.take_from_feed(&batch.docs, missing, &mut writer).await?;
         let could_come = missing.iter().filter(|missing| is_first(missing)).count() as u64;
@@ -128,6 +138,11 @@ impl Copier {
             self.copy_attachments(&mut writer).await?;
         }
         writer.buffer.flush(&self.target, &self.pace, &self.tally).await
+    }
+
+    /// Reads what the target has, if it has nearly everything. `infos` describe the source and the target.
+    pub async fn read_target(&self, replication: &Replication, infos: (&Info, &Info), start: &Seq) {
+        self.on_target.read(&self.target, replication, infos, start).await;
     }
 
     /// All of `revs`, if the target is known to lack them.

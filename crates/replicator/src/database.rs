@@ -38,6 +38,11 @@ impl Info {
         self.doc_count == Some(0) && self.doc_del_count == 0 && self.update_seq.number() == Some(0)
     }
 
+    /// The number of documents, deleted ones included: the number of rows of its changes feed.
+    pub fn documents(&self) -> u64 {
+        self.doc_count.unwrap_or(0).saturating_add(self.doc_del_count)
+    }
+
     /// Whether this is PouchDB Server, which needs some requests in another form.
     pub fn is_pouchdb(&self) -> bool {
         self.backend_adapter.is_some() || self.adapter.is_some()

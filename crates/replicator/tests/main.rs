@@ -1,6 +1,7 @@
 //! The integration tests of this crate, as one program that links once.
 #![allow(clippy::unwrap_used)]
 
+mod again;
 mod attachments;
 mod common;
 mod connections;

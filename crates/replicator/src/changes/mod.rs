@@ -12,19 +12,26 @@
 //! each is a batch without changes.
 //!
 //! Documents come with the rows while [`Demand`] asks for them; when that changes, the reader reopens the feed.
+//!
+//! A cluster computes a sequence from all its shards. For every row, that is half of what a feed costs. So a feed that ends
+//! asks for the sequence of each 20th row, until it breaks off once: rows after the last sequence are then read again.
+//! A continuous feed has all sequences, so that a run that has caught up has a checkpoint for each change. A continuous run
+//! that begins with a large database reads a feed that ends first.
 
+mod leaves;
 mod patience;
 mod request;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::database;
+use crate::copy::Copier;
+use crate::database::{self, Info};
 use crate::error::{Error, Fault};
 use crate::feed_docs::{self, Demand, FeedDocs};
 use crate::http::{Answer, Peer, beginning};
@@ -33,6 +40,7 @@ use crate::pace::Pace;
 use crate::seq::Seq;
 use crate::spec::Replication;
 
+pub(crate) use leaves::TargetLeaves;
 use patience::Patience;
 use request::RequestForm;
 
@@ -44,6 +52,8 @@ const LINGER_ONE_SHOT: Duration = Duration::from_millis(500);
 const ROW_BYTES: usize = 8 * 1024 * 1024;
 /// The limit for a row that includes its document: a larger document is read separately, under the limit for documents.
 const LARGE_DOC_BYTES: usize = ROW_BYTES / 2;
+/// A continuous run from the beginning of a database with at least this many documents begins with a feed that ends.
+const BACKLOG: u64 = 5_000;
 /// A batch is full at this size, however few rows it has.
 const BATCH_BYTES: usize = 512 * 1024;
 /// The shortest interval between two openings of a continuous feed that ends immediately each time.
@@ -54,7 +64,8 @@ const SHORTEST_FEED: Duration = Duration::from_secs(1);
 pub(crate) struct Batch {
     /// Its position in the feed: the first batch of a run is 0, and each batch continues where the previous one ends.
     pub number: u64,
-    /// The body of `_revs_diff`: `{"id":["1-a","1-b"],…}`. Empty without changes.
+    /// The body of `_revs_diff`: `{"id":["1-a","1-b"],…}`, of the changes that the target is not known to have. Empty
+    /// without such changes.
     pub revs: Vec<u8>,
     /// Number of rows.
     pub changes: u64,
@@ -75,7 +86,7 @@ impl Batch {
     }
 
     /// Adds a row, unless its document's id has more than `longest_id` bytes.
-    fn add(&mut self, row: &Row<'_>, longest_id: usize) {
+    fn add(&mut self, row: &Row<'_>, longest_id: usize, on_target: &TargetLeaves) {
         let Some(id) = row.id else { return };
         let bytes = id_bytes(id);
         if bytes > longest_id {
@@ -93,10 +104,15 @@ impl Batch {
             tracing::warn!("a document without an id is skipped");
             return;
         }
+        self.changes += 1;
+        self.revisions += row.changes.len() as u64;
+        if on_target.have(id, &row.changes) {
+            return;
+        }
         if let (Some(doc), [leaf]) = (row.doc, &row.changes[..]) {
             self.docs.keep(leaf.rev, doc);
         }
-        self.revs.push(if self.changes == 0 { b'{' } else { b',' });
+        self.revs.push(if self.revs.is_empty() { b'{' } else { b',' });
         self.revs.extend_from_slice(id.get().as_bytes());
         self.revs.push(b':');
         for (nth, change) in row.changes.iter().enumerate() {
@@ -104,8 +120,6 @@ impl Batch {
             self.revs.extend_from_slice(change.rev.get().as_bytes());
         }
         self.revs.push(b']');
-        self.changes += 1;
-        self.revisions += row.changes.len() as u64;
     }
 }
 
@@ -124,12 +138,17 @@ struct Row<'a> {
     id: Option<&'a RawValue>,
     #[serde(borrow, default)]
     changes: Vec<Change<'a>>,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "with_null")]
     seq: Option<&'a RawValue>,
     #[serde(borrow)]
     last_seq: Option<&'a RawValue>,
     #[serde(borrow)]
     doc: Option<&'a RawValue>,
+}
+
+/// A value that may be `null`, which is not the same as a missing one.
+fn with_null<'de, D: Deserializer<'de>>(from: D) -> Result<Option<&'de RawValue>, D::Error> {
+    Deserialize::deserialize(from).map(Some)
 }
 
 #[derive(Deserialize)]
@@ -159,7 +178,7 @@ enum End {
     Of(Option<Seq>),
     /// The reader gave the feed up: the source has more changes than it reported.
     GivenUp,
-    /// The reader gave the feed up, to reopen it with or without documents.
+    /// The reader gave the feed up, to reopen it with or without documents, or when the target's feed has been read.
     Switched,
 }
 
@@ -176,6 +195,8 @@ pub(crate) struct Reader {
     source: Peer,
     request: RequestForm,
     continuous: bool,
+    /// Whether the first feed is one that ends.
+    ends_first: bool,
     filtered: bool,
     source_is_pouchdb: bool,
     since: Seq,
@@ -188,31 +209,39 @@ pub(crate) struct Reader {
     passed_on: Seq,
     patience: Patience,
     demand: Arc<Demand>,
+    on_target: Arc<TargetLeaves>,
+    /// Whether a feed has broken off, so that every row shall have its sequence.
+    broke_off: bool,
 }
 
 impl Reader {
-    /// A reader that starts after `since`. `source_is_pouchdb` enables workarounds for PouchDB Server.
+    /// A reader that starts after `since`. `info` describes the source.
     pub fn new(
         source: Peer,
         replication: &Replication,
         since: Seq,
-        source_is_pouchdb: bool,
-        (demand, pace): (Arc<Demand>, Arc<Pace>),
+        info: &Info,
+        copier: &Copier,
         out: mpsc::Sender<Batch>,
     ) -> Self {
+        let (filtered, source_is_pouchdb) = (replication.filter.is_some(), info.is_pouchdb());
+        let has_backlog = since.number() == Some(0) && info.documents() >= BACKLOG && !source_is_pouchdb;
         Self {
             request: RequestForm::new(replication, &source, source_is_pouchdb),
             continuous: replication.continuous,
-            filtered: replication.filter.is_some(),
+            ends_first: !replication.continuous || filtered || has_backlog,
+            filtered,
             source_is_pouchdb,
             passed_on: since.clone(),
             since,
-            pace,
+            pace: copier.pace.clone(),
             longest_id: replication.max_document_id_length.unwrap_or(usize::MAX),
             out,
             batch: Batch::default(),
             patience: Patience::new(source.timeout(), Instant::now()),
-            demand,
+            demand: copier.demand.clone(),
+            on_target: copier.on_target.clone(),
+            broke_off: false,
             source,
         }
     }
@@ -221,7 +250,7 @@ impl Reader {
     pub async fn run(mut self) -> Result<Seq, Error> {
         let peer = self.source.clone();
         let mut retries = peer.retries();
-        let mut feed = if self.continuous && !self.filtered { Feed::Continuous } else { Feed::Normal };
+        let mut feed = if self.ends_first { Feed::Normal } else { Feed::Continuous };
         loop {
             let (before, opened) = (self.since.clone(), Instant::now());
             match self.read_feed(feed).await {
@@ -242,6 +271,7 @@ impl Reader {
                     feed = Feed::Continuous;
                 }
                 Ok(End::Switched) => {
+                    self.on_target.until_read().await;
                     tracing::debug!(since = %self.since, docs = self.demand.is_wanted(), "the feed is opened again");
                     retries.reset();
                 }
@@ -251,6 +281,7 @@ impl Reader {
                     tracing::warn!(since = %self.since, "the feed omits changes that its source has; opening it again");
                 }
                 Err(error) => {
+                    self.broke_off = true;
                     if self.since != before {
                         self.patience.progress(Instant::now());
                         retries.reset();
@@ -264,7 +295,8 @@ impl Reader {
     /// Opens the feed after the last row that was read, and reads it to its end.
     async fn read_feed(&mut self, feed: Feed) -> Result<End, Error> {
         let with_docs = self.demand.is_wanted();
-        let request = self.request.ask(feed, &self.since, with_docs, self.patience.silence());
+        let every_seq = feed == Feed::Continuous || self.broke_off;
+        let request = self.request.ask(feed, &self.since, with_docs, every_seq, self.patience.silence());
         let mut answer = match self.source.send(&request).await {
             Ok(answer) => answer,
             Err(error) => return Err(self.silent_before(error)),
@@ -274,6 +306,9 @@ impl Reader {
         let mut splitter = Splitter::new(shape, ROW_BYTES);
         let mut last_seq = None;
         let mut heard = false;
+        // The feed shall be opened again; it ends with the next row that has a sequence.
+        let mut switching = false;
+        let mut at_seq = true;
         loop {
             let piece = match self.next_piece(&mut answer, feed).await {
                 Ok(Next::Piece(piece)) => piece,
@@ -285,10 +320,13 @@ impl Reader {
             heard = true;
             let batch_size = self.source.reduced(self.pace.changes());
             let (batch, since) = (&mut self.batch, &mut self.since);
-            let longest_id = self.longest_id;
+            let (longest_id, on_target) = (self.longest_id, &*self.on_target);
             let mut full = Vec::new();
             let mut rows = false;
             let parsed = splitter.push(&piece, |text| -> Result<(), String> {
+                if switching && at_seq {
+                    return Ok(());
+                }
                 let row: Row<'_> =
                     serde_json::from_slice(text).map_err(|e| format!("{e} in {}", beginning(text)))?;
                 if let Some(seq) = row.last_seq {
@@ -298,11 +336,12 @@ impl Reader {
                 let Some(seq) = row.seq.filter(|_| row.id.is_some()) else {
                     return Err(format!("a row of changes without `id` or `seq`: {}", beginning(text)));
                 };
-                if seq.get() != "null" {
+                at_seq = seq.get() != "null";
+                if at_seq {
                     *since = Seq::from_raw(seq);
                 }
                 rows = true;
-                batch.add(&row, longest_id);
+                batch.add(&row, longest_id, on_target);
                 let full_bytes =
                     batch.revs.len() >= BATCH_BYTES || batch.docs.bytes() >= feed_docs::FULL_BYTES;
                 if batch.changes as usize >= batch_size || full_bytes {
@@ -326,7 +365,8 @@ impl Reader {
                 self.demand.refuse();
                 return Ok(End::Switched);
             }
-            if some_are_full && self.demand.is_wanted() != with_docs {
+            switching |= some_are_full && (self.demand.is_wanted() != with_docs || self.on_target.are_read());
+            if switching && at_seq {
                 return Ok(End::Switched);
             }
         }
@@ -421,7 +461,7 @@ impl Reader {
 }
 
 fn end_batch(batch: &mut Batch, since: &Seq) -> Batch {
-    if batch.changes > 0 {
+    if !batch.revs.is_empty() {
         batch.revs.push(b'}');
     }
     batch.end = since.clone();

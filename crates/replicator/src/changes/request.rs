@@ -8,6 +8,9 @@ use crate::query::Query;
 use crate::seq::Seq;
 use crate::spec::{Filter, Replication};
 
+/// A feed that need not state the sequence of every row states that of each row with a multiple of this number.
+const SEQ_INTERVAL: &str = "20";
+
 /// The part that all requests of one reader share.
 pub(super) struct RequestForm {
     query: Query,
@@ -46,8 +49,16 @@ impl RequestForm {
         Self { query, body }
     }
 
-    /// The request for `feed` after `since`, with or without documents. Its response may be silent for `silence`.
-    pub fn ask(&self, feed: Feed, since: &Seq, with_docs: bool, silence: Duration) -> Request {
+    /// The request for `feed` after `since`, with or without documents, with the sequence of every row or of some. Its
+    /// response may be silent for `silence`.
+    pub fn ask(
+        &self,
+        feed: Feed,
+        since: &Seq,
+        with_docs: bool,
+        every_seq: bool,
+        silence: Duration,
+    ) -> Request {
         let mut query = Query::default();
         query.add("feed", if feed == Feed::Continuous { "continuous" } else { "normal" });
         query.append(&self.query);
@@ -55,6 +66,9 @@ impl RequestForm {
             query.add("include_docs", "true");
             query.add("attachments", "false");
             query.add("att_encoding_info", "true");
+        }
+        if !every_seq {
+            query.add("seq_interval", SEQ_INTERVAL);
         }
         query.add("since", &since.to_query());
         let path = query.on("_changes");

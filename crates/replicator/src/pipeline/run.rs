@@ -62,9 +62,9 @@ impl<'a> Run<'a> {
     }
 
     /// Copies until the feed ends, the run is stopped, or something fails.
-    pub async fn run(mut self, source: Peer, info: Info) -> Result<Report, Error> {
+    pub async fn run(mut self, source: Peer, infos: (Info, Info)) -> Result<Report, Error> {
         self.publish();
-        match self.drive(source, info).await {
+        match self.drive(source, infos).await {
             Ending::Complete => {
                 self.last_checkpoint().await?;
                 self.account.ask_pending();
@@ -89,18 +89,14 @@ impl<'a> Run<'a> {
         }
     }
 
-    async fn drive(&mut self, source: Peer, info: Info) -> Ending {
+    async fn drive(&mut self, source: Peer, (info, target_info): (Info, Info)) -> Ending {
         let (out, mut batches) = mpsc::channel::<Batch>(1);
         let start = self.account.start_seq.clone();
-        let reader = Reader::new(
-            source.clone(),
-            self.replication,
-            start,
-            info.is_pouchdb(),
-            (self.copier.demand.clone(), self.copier.pace.clone()),
-            out,
-        );
+        let reader = Reader::new(source.clone(), self.replication, start.clone(), &info, self.copier, out);
         let mut reader = pin!(reader.run());
+        let mut target_is_read = false;
+        let infos = (&info, &target_info);
+        let mut read_target = pin!(self.copier.read_target(self.replication, infos, &start));
         let ask_pending = |seq: Seq| database::pending(source.clone(), info.clone(), seq);
         let first_question = ask_pending(self.account.ask_pending());
         let wait = if self.replication.continuous { Duration::ZERO } else { PROGRESS_BAR };
@@ -184,6 +180,10 @@ impl<'a> Run<'a> {
                     }
                     Err(error) => Some(error),
                 },
+                () = &mut read_target, if !target_is_read && going_on => {
+                    target_is_read = true;
+                    None
+                }
                 batch = batches.recv(), if room && !drained && going_on => {
                     match batch {
                         None => drained = true,

@@ -18,6 +18,8 @@ pub enum Contender {
     PouchDb,
     /// The target server's own replicator. Its CPU time is part of the target's.
     CouchDb,
+    /// No replicator: reads the source's changes, as fast as it sends them.
+    Feed,
 }
 
 impl Contender {
@@ -26,27 +28,43 @@ impl Contender {
             Self::Turnwise => "turnwise",
             Self::PouchDb => "PouchDB",
             Self::CouchDb => "CouchDB",
+            Self::Feed => "_changes",
         }
     }
 
-    /// Copies one database, one-shot.
-    pub async fn copy(self, binary: &Path, target: &Peer, from: &Database, to: &Database) -> Cost {
+    /// Copies one database, one-shot, perhaps without reading and writing checkpoints.
+    pub async fn copy(
+        self,
+        binary: &Path,
+        target: &Peer,
+        (from, to): (&Database, &Database),
+        use_checkpoints: bool,
+    ) -> Cost {
         match self {
             Self::Turnwise => {
                 let mut command = Command::new(binary);
                 command.args(["replicate", from.url(), to.url()]);
+                command.arg("--option").arg(format!("use_checkpoints={use_checkpoints}"));
                 run(command).await
             }
             Self::PouchDb => run(pouchdb([(from, to)])).await,
             Self::CouchDb => {
                 let start = Instant::now();
-                let request = json!({ "source": from.url(), "target": to.url() });
+                let request =
+                    json!({ "source": from.url(), "target": to.url(), "use_checkpoints": use_checkpoints });
                 let answer =
                     client().post(format!("{}/_replicate", target.url())).json(&request).send().await;
                 let answer = answer.expect("the target server answers");
                 let status = answer.status();
                 let text = answer.text().await.expect("the target server answers");
                 assert!(status.is_success(), "_replicate answered {status} {text}");
+                Cost { seconds: start.elapsed().as_secs_f64(), ..Cost::default() }
+            }
+            Self::Feed => {
+                let start = Instant::now();
+                let url = format!("{}/_changes?style=all_docs", from.url());
+                let mut answer = client().get(url).send().await.expect("the source server answers");
+                while answer.chunk().await.expect("the source server answers").is_some() {}
                 Cost { seconds: start.elapsed().as_secs_f64(), ..Cost::default() }
             }
         }
@@ -84,6 +102,7 @@ impl Contender {
                 replicator.delete().await;
                 Cost { seconds, ..Cost::default() }
             }
+            Self::Feed => unreachable!("it is measured with one database"),
         }
     }
 }

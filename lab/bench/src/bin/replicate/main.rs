@@ -63,43 +63,64 @@ impl Bench {
     async fn measure(&self) {
         for &kind in &self.options.kinds {
             let work = Work::load(kind, &self.options, &self.source).await;
-            self.measure_work(&work).await;
+            if kind == Kind::Again {
+                let target = self.target.create("bench-again").await;
+                let pair = (&work.sources[0], &target);
+                Contender::Turnwise.copy(&self.options.turnwise, &self.target, pair, false).await;
+                self.measure_work(&work, Some(&target)).await;
+                target.delete().await;
+            } else {
+                self.measure_work(&work, None).await;
+            }
             for source in &work.sources {
                 source.delete().await;
             }
         }
     }
 
-    async fn measure_work(&self, work: &Work) {
+    /// `filled` is a target that has everything.
+    async fn measure_work(&self, work: &Work, filled: Option<&Database>) {
         let amount = work.amount();
+        let mut contenders = self.contenders.clone();
+        if filled.is_some() {
+            // Its replicator always uses checkpoints here.
+            contenders.retain(|contender| *contender != Contender::PouchDb);
+            contenders.push(Contender::Feed);
+        }
         println!("\n{}; {} rounds in turns", work.describe(), self.options.rounds);
         Cost::print_head(amount);
-        let mut costs = vec![Vec::new(); self.contenders.len()];
+        let mut costs = vec![Vec::new(); contenders.len()];
         for round in 0..self.options.rounds {
             // Each contender comes first once, so that none always finds the servers as the same other one left them.
-            for turn in 0..self.contenders.len() {
-                let index = (round + turn) % self.contenders.len();
-                let cost = self.replicate(work, self.contenders[index], round).await;
-                cost.print(&(round + 1).to_string(), self.contenders[index].name(), amount);
+            for turn in 0..contenders.len() {
+                let index = (round + turn) % contenders.len();
+                let cost = self.replicate(work, contenders[index], filled, round).await;
+                cost.print(&(round + 1).to_string(), contenders[index].name(), amount);
                 costs[index].push(cost);
             }
         }
         let medians: Vec<Cost> = costs.iter().map(|costs| Cost::median(costs)).collect();
-        for (contender, median) in self.contenders.iter().zip(&medians) {
+        for (contender, median) in contenders.iter().zip(&medians) {
             median.print("median", contender.name(), amount);
         }
-        let Some(turnwise) = self.contenders.iter().position(|&it| it == Contender::Turnwise) else { return };
-        for (contender, median) in self.contenders.iter().zip(&medians) {
+        let Some(turnwise) = contenders.iter().position(|&it| it == Contender::Turnwise) else { return };
+        for (contender, median) in contenders.iter().zip(&medians) {
             if *contender != Contender::Turnwise {
                 medians[turnwise].print_ratio(median, contender.name(), amount);
             }
         }
     }
 
-    /// Runs one replication into new databases. Compares these with the sources, and deletes them.
-    async fn replicate(&self, work: &Work, contender: Contender, round: usize) -> Cost {
-        let mut targets = Vec::with_capacity(work.sources.len());
-        for nth in 0..work.sources.len() {
+    /// Runs one replication, into new databases unless one is given. Compares these with the sources, and deletes them.
+    async fn replicate(
+        &self,
+        work: &Work,
+        contender: Contender,
+        filled: Option<&Database>,
+        round: usize,
+    ) -> Cost {
+        let mut targets: Vec<Database> = filled.into_iter().cloned().collect();
+        for nth in targets.len()..work.sources.len() {
             let name = format!("bench-{}-{round}-{nth}", contender.name().to_lowercase());
             targets.push(self.target.create(&name).await);
         }
@@ -109,7 +130,7 @@ impl Bench {
         let mut cost = if work.kind == Kind::Databases {
             contender.copy_many(binary, &self.target, &work.sources, &targets).await
         } else {
-            contender.copy(binary, &self.target, &work.sources[0], &targets[0]).await
+            contender.copy(binary, &self.target, (&work.sources[0], &targets[0]), filled.is_none()).await
         };
         let after = servers.map(|process| process.and_then(process::cpu_seconds));
         let spent = |server: usize| Some(after[server]? - before[server]?);
@@ -117,8 +138,10 @@ impl Bench {
 
         // The first copy of each contender is compared leaf by leaf, which takes longer than the copy.
         work.check(&targets, round > 0, contender.name()).await;
-        for target in targets {
-            target.delete().await;
+        if filled.is_none() {
+            for target in targets {
+                target.delete().await;
+            }
         }
         cost
     }

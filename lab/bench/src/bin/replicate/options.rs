@@ -10,7 +10,9 @@ cargo xtask bench replicate [OPTION]...
   --work NAME      documents: one database of small documents with random ids, one-shot
                    attachments: documents of three attachments of 32 kB each
                    databases: many small databases, as many documents of a _replicator database
-                   all: these three                                                            (documents)
+                   again: as `documents`, into a target that has them all already, without a checkpoint; beside
+                          the time that the source's changes feed takes alone
+                   all: these four                                                             (documents)
   --documents N    documents (20000, between given servers 100000; attachments: 2000; databases: 50 in each)
   --databases N    databases of the work `databases` (200)
   --rounds N       how often each replicator copies (3)
@@ -25,6 +27,8 @@ pub enum Kind {
     Documents,
     Attachments,
     Databases,
+    /// The target has everything already, and there is no checkpoint.
+    Again,
 }
 
 /// What to measure.
@@ -79,7 +83,8 @@ fn kinds(name: &str) -> Result<Vec<Kind>, String> {
         "documents" => Ok(vec![Kind::Documents]),
         "attachments" => Ok(vec![Kind::Attachments]),
         "databases" => Ok(vec![Kind::Databases]),
-        "all" => Ok(vec![Kind::Documents, Kind::Attachments, Kind::Databases]),
-        _ => Err(format!("--work {name}: there are documents, attachments, databases and all")),
+        "again" => Ok(vec![Kind::Again]),
+        "all" => Ok(vec![Kind::Documents, Kind::Attachments, Kind::Databases, Kind::Again]),
+        _ => Err(format!("--work {name}: there are documents, attachments, databases, again and all")),
     }
 }

@@ -26,7 +26,7 @@ impl Work {
     /// Creates and fills the sources.
     pub async fn load(kind: Kind, options: &Options, source: &Peer) -> Self {
         let (databases, documents) = match kind {
-            Kind::Documents => {
+            Kind::Documents | Kind::Again => {
                 (1, options.documents.unwrap_or(if options.source.is_some() { 100_000 } else { 20_000 }))
             }
             Kind::Attachments => (1, options.documents.unwrap_or(2_000)),
@@ -37,7 +37,7 @@ impl Work {
             let database = source.create(&format!("bench-source-{nth}")).await;
             match kind {
                 Kind::Attachments => load_attachments(&database, documents).await,
-                Kind::Documents | Kind::Databases => {
+                Kind::Documents | Kind::Databases | Kind::Again => {
                     Dataset::plain(documents).seeded(nth as u64 + 1).load(&database).await;
                 }
             }
@@ -49,6 +49,7 @@ impl Work {
     pub fn describe(&self) -> String {
         match self.kind {
             Kind::Documents => format!("{} documents of 500 bytes, random ids", self.documents),
+            Kind::Again => format!("{} documents that the target has already", self.documents),
             Kind::Attachments => {
                 format!("{} documents of {ATTACHMENTS} × {ATTACHMENT_BYTES} bytes", self.documents)
             }
@@ -59,7 +60,7 @@ impl Work {
     pub fn amount(&self) -> Amount {
         let documents = (self.sources.len() * self.documents) as f64;
         match self.kind {
-            Kind::Documents => Amount { units: documents, name: "documents" },
+            Kind::Documents | Kind::Again => Amount { units: documents, name: "documents" },
             Kind::Attachments => {
                 let bytes = documents * (ATTACHMENTS * ATTACHMENT_BYTES) as f64;
                 Amount { units: bytes / 1e6, name: "MB" }
