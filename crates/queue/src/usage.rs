@@ -26,6 +26,12 @@ pub struct Charged {
     pub tag: f64,
     /// The job type's virtual time as the charger last knew it.
     pub now: f64,
+    /// `tag` and `now` as far as charged run time justifies them, where that is less: other chargers use these.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certain_tag: Option<f64>,
+    /// See `certain_tag`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certain_now: Option<f64>,
     /// The expected cost of its running jobs, in µs.
     pub in_flight_us: f64,
     /// How many of its jobs run.
@@ -44,12 +50,24 @@ pub struct Charged {
 }
 
 impl Charged {
+    /// The tag without estimates.
+    pub fn certain_tag(&self) -> f64 {
+        self.certain_tag.unwrap_or(self.tag)
+    }
+
+    /// The job type's virtual time without estimates.
+    pub fn certain_now(&self) -> f64 {
+        self.certain_now.unwrap_or(self.now)
+    }
+
     /// The first number that is negative or not finite, with its name.
     pub(crate) fn problem(&self) -> Option<String> {
         let times = [
             ("virtual_us", self.virtual_us),
             ("tag", self.tag),
             ("now", self.now),
+            ("certain_tag", self.certain_tag.unwrap_or(0.0)),
+            ("certain_now", self.certain_now.unwrap_or(0.0)),
             ("in_flight_us", self.in_flight_us),
             ("expected_us", self.expected_us.unwrap_or(0.0)),
             ("usage_us", self.usage_us),

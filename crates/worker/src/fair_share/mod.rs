@@ -237,32 +237,8 @@ impl FairShare {
     }
 
     /// Like [`FairShare::end`], for a job that ended at an earlier time.
-    pub fn end_at(&self, mut charges: RunCharges, by_itself: bool, now_us: i64) {
-        let mut state = self.state();
-        state.charge(&mut charges, now_us);
-        state.fill_up(&mut charges, now_us);
-        if state.waiting.len() == 0 {
-            // No tenant waits, so the virtual time of the job type follows the job that has ended.
-            let tag = state.ledger.tag(&charges.tenant, state.shares(&charges.tenant));
-            state.ledger.advance_to(tag);
-        }
-        if state.ledger.end(&charges.tenant, charges.left_us) {
-            state.reorder();
-        }
-        let own = state.own.entry(charges.tenant.to_string()).or_default();
-        debug_assert!(own.running > 0, "a run of {} ends twice", charges.tenant);
-        own.running = own.running.saturating_sub(1);
-        if by_itself && !charges.rotates {
-            let ran_us = us(now_us.saturating_sub(charges.started_us).saturating_sub(charges.lent_us));
-            let is_first = !state.expectation.knows_type();
-            state.expectation.learn(&charges.tenant, ran_us);
-            if is_first {
-                // The positions of the other tenants were based on a default cost.
-                state.reorder();
-            }
-        }
-        state.changed(&charges.tenant);
-        drop(state);
+    pub fn end_at(&self, charges: RunCharges, by_itself: bool, now_us: i64) {
+        self.state().end(charges, by_itself, now_us);
         self.write_soon();
     }
 
@@ -462,6 +438,32 @@ impl State {
             waits: None,
             lent_us: 0,
         }
+    }
+
+    fn end(&mut self, mut charges: RunCharges, by_itself: bool, now_us: i64) {
+        self.charge(&mut charges, now_us);
+        self.fill_up(&mut charges, now_us);
+        if self.waiting.len() == 0 {
+            // No tenant waits, so the virtual time of the job type follows the job that has ended.
+            let tag = self.ledger.tag(&charges.tenant, self.shares(&charges.tenant));
+            self.ledger.advance_to(tag);
+        }
+        if self.ledger.end(&charges.tenant, charges.left_us) {
+            self.reorder();
+        }
+        let own = self.own.entry(charges.tenant.to_string()).or_default();
+        debug_assert!(own.running > 0, "a run of {} ends twice", charges.tenant);
+        own.running = own.running.saturating_sub(1);
+        if by_itself && !charges.rotates {
+            let ran_us = us(now_us.saturating_sub(charges.started_us).saturating_sub(charges.lent_us));
+            let is_first = !self.expectation.knows_type();
+            self.expectation.learn(&charges.tenant, ran_us);
+            if is_first {
+                // The positions of the other tenants were based on a default cost.
+                self.reorder();
+            }
+        }
+        self.changed(&charges.tenant);
     }
 
     fn charge(&mut self, charges: &mut RunCharges, now_us: i64) {

@@ -82,6 +82,15 @@ impl RowWrite {
     pub fn service_us(&self) -> Option<u64> {
         self.charged.as_ref().map(|charged| charged.service_us)
     }
+
+    /// Changes the table of rows, by tenant and charger.
+    pub fn apply(&self, table: &mut BTreeMap<(String, String), Charged>) {
+        let key = (self.tenant.clone(), self.charger.clone());
+        match &self.charged {
+            Some(charged) => table.insert(key, charged.clone()),
+            None => table.remove(&key),
+        };
+    }
 }
 
 impl FairShare {
@@ -287,6 +296,7 @@ impl State {
         self.rows.review = false;
         let mut writes = Vec::new();
         let mut forgotten = Vec::new();
+        let certain_now = self.ledger.certain_now();
         for (tenant, own) in &self.own {
             let version = own.version;
             let write =
@@ -297,7 +307,7 @@ impl State {
                     false => forgotten.push(tenant.clone()),
                 }
             } else if own.written != own.version {
-                writes.push(write(Some(self.charged(tenant, own, now_us))));
+                writes.push(write(Some(self.charged(tenant, own, certain_now, now_us))));
             }
         }
         for tenant in forgotten {
@@ -322,13 +332,18 @@ impl State {
             && self.ledger.is_forgettable(tenant)
     }
 
-    fn charged(&self, tenant: &str, own: &OwnCharges, now_us: i64) -> Charged {
+    fn charged(&self, tenant: &str, own: &OwnCharges, certain_now: f64, now_us: i64) -> Charged {
         let rfc::Usage { usage_us, accumulated_us, period } = own.usage;
+        let (shares, now) = (self.shares(tenant), self.ledger.now());
+        let tag = self.ledger.tag(tenant, shares);
+        let certain_tag = self.ledger.certain_tag(tenant, shares, certain_now).max(0.0);
         Charged {
             service_us: whole(own.service_us),
             virtual_us: own.virtual_us,
-            tag: self.ledger.tag(tenant, self.shares(tenant)),
-            now: self.ledger.now(),
+            tag,
+            now,
+            certain_tag: (certain_tag < tag).then_some(certain_tag),
+            certain_now: (certain_now < now).then_some(certain_now),
             in_flight_us: self.ledger.in_flight_here_us(tenant),
             running: own.running,
             expected_us: self.expectation.known_us(tenant),
@@ -339,7 +354,7 @@ impl State {
         }
     }
 
-    fn written(&mut self, writes: &[RowWrite], charger: &str) {
+    pub(super) fn written(&mut self, writes: &[RowWrite], charger: &str) {
         for write in writes {
             if write.charger != charger {
                 self.rows.decayed.remove(&(write.tenant.clone(), write.charger.clone()));
@@ -378,13 +393,13 @@ impl State {
         for (tenant, charger, charged) in rows {
             if charger == me {
                 if first {
-                    self.ledger.advance_to(charged.now);
+                    self.ledger.advance_to(charged.certain_now());
                     self.take_over(&tenant, &charged);
                 }
                 // Later, its own row has nothing new, but may state a virtual time that has fallen since.
                 continue;
             }
-            self.ledger.advance_to(charged.now);
+            self.ledger.advance_to(charged.certain_now());
             let known = before.get_mut(&tenant).and_then(|chargers| chargers.remove(&charger));
             let known_us = known.map_or(0.0, |known| known.virtual_us);
             // A row that was cleared and written again has begun at zero.
@@ -397,18 +412,26 @@ impl State {
             }
             others.entry(tenant).or_default().insert(charger, charged);
         }
+        // The tenants of which less runs elsewhere now.
+        let mut ended = Vec::new();
         for (tenant, chargers) in &others {
             // Only after all new charges were added: a tag may already include what another charger's row reports.
             for charged in chargers.values() {
-                self.ledger.load(tenant, charged.tag);
+                self.ledger.load(tenant, charged.certain_tag());
             }
             let live = chargers.iter().filter(|(charger, _)| self.is_member(charger));
             let in_flight_us = live.map(|(_, charged)| charged.in_flight_us).sum();
-            self.ledger.in_flight_elsewhere(tenant, in_flight_us);
+            if self.ledger.in_flight_elsewhere(tenant, in_flight_us) {
+                ended.push(tenant.as_str());
+            }
         }
-        for tenant in before.into_keys().filter(|tenant| !others.contains_key(tenant)) {
-            self.ledger.in_flight_elsewhere(&tenant, 0.0);
+        let gone: Vec<String> = before.into_keys().filter(|tenant| !others.contains_key(tenant)).collect();
+        for tenant in &gone {
+            if self.ledger.in_flight_elsewhere(tenant, 0.0) {
+                ended.push(tenant);
+            }
         }
+        self.ledger.settle(ended);
         for (tenant, chargers) in &others {
             for (charger, charged) in chargers {
                 // Also for a tenant that always has jobs: otherwise the row of each dead worker would stay for ever.
@@ -441,7 +464,7 @@ impl State {
     /// Takes over a row that this charger wrote before a restart. The jobs that ran then no longer run here.
     fn take_over(&mut self, tenant: &str, charged: &Charged) {
         let Charged { usage_us, accumulated_us, period, .. } = *charged;
-        self.ledger.load(tenant, charged.tag);
+        self.ledger.load(tenant, charged.certain_tag());
         if let Some(expected_us) = charged.expected_us {
             self.expectation.load(tenant, expected_us);
         }

@@ -61,6 +61,83 @@ fn a_start_out_of_turn_moves_virtual_time_only_to_the_skipped_tenant() {
     assert_eq!(now_after(Some(T), &["first", T]), 100.0e6);
 }
 
+/// A worker with slots, whose rows others read.
+struct Simulated {
+    name: String,
+    state: State,
+    /// The end of each run.
+    runs: Vec<(i64, RunCharges)>,
+}
+
+impl Simulated {
+    fn new(name: String, of: usize) -> Self {
+        let mut state = state();
+        state.members = Some((0..of).map(|n| format!("w{n}")).collect());
+        state.learn_rows(Vec::new(), &name, 0);
+        Simulated { name, state, runs: Vec::new() }
+    }
+
+    /// Ends what is due, and fills the slots in the order of the tenants' turns. `run_us` is how long a job runs.
+    fn step(&mut self, now_us: i64, slots: usize, run_us: impl Fn(&str) -> i64) -> Vec<String> {
+        let (due, rest) =
+            std::mem::take(&mut self.runs).into_iter().partition(|(end_us, _)| *end_us <= now_us);
+        self.runs = rest;
+        due.into_iter().for_each(|(_, run): (i64, _)| self.state.end(run, true, now_us));
+        let mut started = Vec::new();
+        while self.runs.len() < slots {
+            let Some(tenant) = self.state.waiting.in_order().next().map(|(tenant, _)| tenant.clone()) else {
+                break;
+            };
+            let run = self.state.start(&tenant, None, false, now_us);
+            self.runs.push((now_us + run_us(&tenant), run));
+            started.push(tenant.to_string());
+        }
+        started
+    }
+}
+
+/// As in `examples/scenarios/shorter-jobs.toml`, at several workers that read each other's rows.
+#[test]
+fn a_tenant_does_not_wait_for_wrong_expectations_at_another_worker() {
+    const WORKERS: usize = 3;
+    const SLOTS: usize = 16;
+    const S: i64 = 1_000_000;
+    let mut workers: Vec<_> = (0..WORKERS).map(|n| Simulated::new(format!("w{n}"), WORKERS)).collect();
+    let mut table: BTreeMap<(String, String), Charged> = BTreeMap::new();
+    let (long_us, comes_us) = (600 * S, 602 * S);
+    let mut waited_us = [None; WORKERS];
+    workers.iter_mut().for_each(|worker| worker.state.suspect("large"));
+    for now_us in (0..640 * S).step_by(100_000) {
+        for (worker, waited_us) in workers.iter_mut().zip(&mut waited_us) {
+            if now_us == comes_us {
+                worker.state.suspect("small");
+            }
+            let run_us = |tenant: &str| match tenant {
+                "large" if now_us < S => long_us,
+                "large" => S,
+                _ => S / 10,
+            };
+            let started = worker.step(now_us, SLOTS, run_us);
+            if waited_us.is_none() && started.iter().any(|tenant| tenant == "small") {
+                *waited_us = Some(now_us - comes_us);
+            }
+        }
+        if now_us % S == 0 {
+            for worker in &mut workers {
+                let writes = worker.state.rows_to_write(&worker.name, now_us);
+                writes.iter().for_each(|write| write.apply(&mut table));
+                worker.state.written(&writes, &worker.name);
+            }
+            let rows =
+                table.iter().map(|((tenant, charger), row)| (tenant.clone(), charger.clone(), row.clone()));
+            let rows: Vec<_> = rows.collect();
+            workers.iter_mut().for_each(|worker| worker.state.learn_rows(rows.clone(), &worker.name, now_us));
+        }
+    }
+    let waited_us = waited_us.map(|waited_us| waited_us.unwrap_or(i64::MAX));
+    assert!(waited_us.iter().all(|waited_us| *waited_us <= 3 * S), "it waited {waited_us:?} µs");
+}
+
 #[test]
 fn rows_of_dead_chargers_are_cleared_for_a_tenant_that_always_has_jobs() {
     let mut state = state();

@@ -131,8 +131,23 @@ impl Account {
 
     /// The turn without what the tag was raised beyond `level`.
     fn turn_without_raise(&self, level: f64) -> f64 {
+        if self.has_started_since() { self.turn - self.raised_beyond(level) } else { self.turn }
+    }
+
+    /// What the tag was raised beyond `now`.
+    fn raised_beyond(&self, now: f64) -> f64 {
         let (from, to) = self.raised;
-        if self.has_started_since() { self.turn - (to - level).clamp(0.0, to - from) } else { self.turn }
+        (to - now).clamp(0.0, to - from)
+    }
+
+    /// The turn without estimates: the tag, if that is lower, and nothing that the tag was raised beyond `now`.
+    fn certain_turn(&self, now: f64) -> f64 {
+        let tag = self.tag - self.raised_beyond(now);
+        if self.has_started_since() {
+            tag.min(self.turn - self.raised_beyond(now))
+        } else {
+            tag.min(self.turn)
+        }
     }
 
     /// Takes back what the tag was raised too far, because `now` has fallen by `fall`. Returns whether it was.
@@ -173,6 +188,25 @@ impl Ledger {
     /// The virtual time of the queue.
     pub fn now(&self) -> f64 {
         self.now
+    }
+
+    /// Virtual time as far as charged run time justifies it, for other workers. They could not take back what an estimate
+    /// has advanced: virtual time does not fall there when the job ends here.
+    pub fn certain_now(&self) -> f64 {
+        let mut accounts: Vec<&Account> =
+            self.accounts.values().filter(|account| account.turn > self.settled).collect();
+        // A tag was raised to what earlier turns justified.
+        accounts.sort_by(|one, other| one.raised.1.total_cmp(&other.raised.1));
+        accounts
+            .into_iter()
+            .fold(self.settled, |now, account| now.max(account.certain_turn(now)))
+            .min(self.now)
+    }
+
+    /// A tenant's tag without what it was raised beyond [`Ledger::certain_now`].
+    pub fn certain_tag(&self, tenant: &str, shares: u32, certain_now: f64) -> f64 {
+        let account = self.look(tenant, shares);
+        account.tag - account.raised_beyond(certain_now)
     }
 
     /// Advances virtual time to that of other workers.
@@ -327,9 +361,27 @@ impl Ledger {
         self.accounts.entry(tenant.to_owned()).or_default().tag += virtual_us.max(0.0);
     }
 
-    /// Sets the remaining expected cost of a tenant's jobs that run at other workers, in µs.
-    pub fn in_flight_elsewhere(&mut self, tenant: &str, us: f64) {
-        self.accounts.entry(tenant.to_owned()).or_default().elsewhere_us = us.max(0.0);
+    /// Sets the remaining expected cost of a tenant's jobs that run at other workers, in µs. Returns whether it fell: call
+    /// [`Ledger::settle`] then, once all charges of other workers were added.
+    pub fn in_flight_elsewhere(&mut self, tenant: &str, us: f64) -> bool {
+        let account = self.accounts.entry(tenant.to_owned()).or_default();
+        let before = std::mem::replace(&mut account.elsewhere_us, us.max(0.0));
+        us < before
+    }
+
+    /// Jobs of these tenants have ended at other workers. As in [`Ledger::end`], virtual time falls if their expected cost
+    /// was too high. Returns whether a tag has changed.
+    pub fn settle<'a>(&mut self, tenants: impl IntoIterator<Item = &'a str>) -> bool {
+        let mut fell = false;
+        for tenant in tenants {
+            let Some(account) = self.accounts.get_mut(tenant) else { continue };
+            let start_tag = account.start_tag(account.shares);
+            if account.turn > start_tag {
+                account.turn = start_tag;
+                fell = true;
+            }
+        }
+        fell && self.lower_now()
     }
 
     /// No tenant has a waiting job, so no tenant has a deficit. Virtual time advances to the highest tag of a tenant

@@ -375,3 +375,48 @@ fn a_lift_to_what_tenants_have_received_stays() {
     ledger.arrive("other", 1);
     assert_eq!(ledger.tag("other", 1), 10e6);
 }
+
+#[test]
+fn virtual_time_falls_when_jobs_at_other_workers_were_expected_to_cost_too_much() {
+    let mut ledger = Ledger::default();
+    ledger.arrive("large", 100);
+    ledger.in_flight_elsewhere("large", 16.0 * 600.0 * S);
+    ledger.start("large", 100, 600.0 * S);
+    ledger.arrive("small", 100);
+    assert_eq!((ledger.now(), ledger.tag("small", 100)), (96.0 * S, 96.0 * S));
+    // The jobs elsewhere have ended after a second each. One still runs here.
+    ledger.charge_elsewhere("large", 16.0 * S / 100.0);
+    assert!(ledger.in_flight_elsewhere("large", 0.0));
+    assert!(ledger.settle(["large", "unknown"]));
+    let now = 6.16 * S;
+    assert!((ledger.now() - now).abs() < 1.0 && (ledger.tag("small", 100) - now).abs() < 1.0);
+    assert!(!ledger.in_flight_elsewhere("large", 0.0) && !ledger.settle(["large"]));
+}
+
+#[test]
+fn what_is_certain_contains_charges_and_no_estimates() {
+    let mut ledger = Ledger::default();
+    let certain = |ledger: &Ledger, tenant: &str| {
+        let now = ledger.certain_now();
+        (now, ledger.certain_tag(tenant, 100, now))
+    };
+    // Tenants come one after the other, and each is raised to what the one before it has received.
+    for (nth, tenant) in ["a", "b", "c"].into_iter().enumerate() {
+        ledger.arrive(tenant, 100);
+        ledger.start(tenant, 100, 100.0 * S);
+        ledger.charge(tenant, 100, 100.0 * S);
+        ledger.end(tenant, 100.0 * S);
+        ledger.start(tenant, 100, 100.0 * S);
+        ledger.emptied(tenant);
+        let received = (nth + 1) as f64 * S;
+        assert_eq!((ledger.now(), certain(&ledger, tenant)), (received, (received, received)));
+    }
+    // The third one starts more, which will cost little.
+    ledger.arrive("c", 100);
+    ledger.start("c", 100, 900.0 * S);
+    ledger.start("c", 100, 900.0 * S);
+    ledger.arrive("d", 100);
+    assert_eq!((ledger.now(), ledger.tag("d", 100)), (13.0 * S, 13.0 * S));
+    assert_eq!(certain(&ledger, "d"), (3.0 * S, 3.0 * S));
+    assert_eq!(certain(&ledger, "c"), (3.0 * S, 3.0 * S));
+}
