@@ -158,7 +158,7 @@ impl DecodedRows {
             if let Some(row) = known.get(&**key).filter(|row| *row.value == **value) {
                 return Ok(row.pending.clone());
             }
-            let (_, pending) = read_pending(keys, key, value)?;
+            let (_, pending) = read_pending(keys, key, read_declared(value)?)?;
             if (1..=MAX_DECODED_BYTES).contains(&value.len()) {
                 if known.len() >= MAX_DECODED {
                     known.clear();
@@ -173,29 +173,62 @@ impl DecodedRows {
     }
 }
 
-/// Up to `limit` pending jobs of a type, each with its tenant. They come tenant by tenant, in the order of their keys, from
-/// `from` or from the start. Also returns where to continue; `None` at the end. Adds no read conflict.
+/// A part of the pending rows of a type.
+#[derive(Debug, Default)]
+pub struct Page {
+    /// The jobs that were wanted, each with its tenant.
+    pub jobs: Vec<(String, Pending)>,
+    /// How many rows were read.
+    pub rows: usize,
+    /// Where to continue; `None` at the end.
+    pub next: Option<Bytes>,
+}
+
+/// Reads up to `limit` pending rows of a type, tenant by tenant, in the order of their keys, from `from` or from the start.
+/// Returns the jobs whose declared locks are `wanted`. Of many blocked jobs, many declare the same: each declaration is
+/// decoded once, and the keys of other jobs are not. Adds no read conflict.
 pub async fn page(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,
     from: Option<Bytes>,
     limit: usize,
-) -> Result<(Vec<(String, Pending)>, Option<Bytes>)> {
+    wanted: impl Fn(&Requests) -> bool,
+) -> Result<Page> {
     let (begin, end) = keys.pending(job_type);
     let rows = read_queue(tx, (from.unwrap_or(begin), end), limit).await?;
     let next =
         rows.last().filter(|_| rows.len() == limit).map(|(key, _)| turnwise_store::key::successor(key));
-    let jobs = rows.iter().map(|(key, value)| read_pending(keys, key, value)).collect::<Result<_>>()?;
-    Ok((jobs, next))
+    let mut declared: HashMap<&[u8], Option<Declared>> = HashMap::new();
+    let mut jobs = Vec::new();
+    for (key, value) in &rows {
+        let known = match declared.get(&**value) {
+            Some(known) => known.clone(),
+            None => {
+                let known = Some(read_declared(value)?).filter(|(locks, _)| wanted(locks));
+                declared.insert(value, known.clone());
+                known
+            }
+        };
+        if let Some(known) = known {
+            jobs.push(read_pending(keys, key, known)?);
+        }
+    }
+    Ok(Page { jobs, rows: rows.len(), next })
+}
+
+/// What the value of a pending row declares.
+type Declared = (Arc<Requests>, Arc<Traits>);
+
+fn read_declared(value: &[u8]) -> Result<Declared> {
+    let (locks, traits) = of_pending_value(value)?;
+    Ok((Arc::new(locks), Arc::new(traits)))
 }
 
 /// The tenant and the job of a pending row.
-fn read_pending(keys: &Keyspace, key: &[u8], value: &[u8]) -> Result<(String, Pending)> {
+fn read_pending(keys: &Keyspace, key: &[u8], (locks, traits): Declared) -> Result<(String, Pending)> {
     let (QueuePlace { tenant, key, class, order_us }, id) =
         keys.parse_pending(key).ok_or_else(|| corrupt("pending key", "no place in a queue"))?;
-    let (locks, traits) = of_pending_value(value)?;
-    let (locks, traits) = (Arc::new(locks), Arc::new(traits));
     Ok((tenant, Pending { id, order_us, key: key.map(SortKey::get), class, locks, traits }))
 }
 

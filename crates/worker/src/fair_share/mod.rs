@@ -160,6 +160,11 @@ impl FairShare {
         self.inner.store.runtime().now_us()
     }
 
+    /// A clock that nobody sets, in µs.
+    pub fn elapsed_us(&self) -> i64 {
+        self.inner.store.runtime().elapsed_us()
+    }
+
     /// Sets new rules. Running jobs are charged first, by the old rules, because these set the limit of one charge
     /// ([`State::most_us`]). Without rotation, this limit is far higher than with a short interval.
     pub fn follow<'a>(&self, rules: &FairRules, running: impl Iterator<Item = &'a mut RunCharges>) {

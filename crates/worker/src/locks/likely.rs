@@ -141,13 +141,14 @@ pub async fn startable(
     let view = LocksView::read(tx, keys, &rules.levels, (&lock_history, now_us)).await?;
     let (mut startable, mut from) = (0, None);
     for _ in 0..MAX_COUNTED / COUNT_PAGE {
-        let (page, next) = tenants::page(tx, keys, job_type, from, COUNT_PAGE).await?;
-        let jobs: Vec<&Pending> = page.iter().map(|(_, pending)| pending).collect();
+        let is_free = |requests: &Requests| view.is_free(requests);
+        let page = tenants::page(tx, keys, job_type, from, COUNT_PAGE, is_free).await?;
+        let jobs: Vec<&Pending> = page.jobs.iter().map(|(_, pending)| pending).collect();
         startable += pass::startable(&jobs, (&view, &lock_history), (job_type, rules), now_us).len();
-        if startable >= most || next.is_none() {
+        if startable >= most || page.next.is_none() {
             break;
         }
-        from = next;
+        from = page.next;
     }
     Ok(startable.min(most))
 }

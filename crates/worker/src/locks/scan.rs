@@ -5,13 +5,14 @@
 //! share. The claims check the locks, as always.
 //!
 //! *Cost.* Passes scan only if no job in the largest window can start and there are more jobs behind it. The next scan
-//! begins only after a job has become pending or a lock was released. It also waits for [`PAUSE_US_PER_ROW`] for each
-//! row of the last scan. That limits the part of a worker's time that scans take.
+//! begins only after a job has become pending or a lock was released. It also waits for [`PAUSE`] times as long as the last
+//! scan took. That limits the part of a worker's time that scans take.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_queue::tenants::{self, Pending};
 use turnwise_queue::{Keyspace, Result};
 use turnwise_store::Transaction;
@@ -19,13 +20,16 @@ use turnwise_store::Transaction;
 /// The number of rows per read.
 const PAGE: usize = 1_000;
 /// The number of pages that one pass reads.
-const PAGES: usize = 4;
+const PAGES: usize = 16;
 /// The maximum number of jobs that a scan keeps. It then ends, and the next scan continues behind it.
 const MAX_FOUND: usize = 2_000;
 /// The maximum number of kept jobs of one tenant, so that a tenant with many jobs leaves room for others.
 const MAX_OF_TENANT: usize = 100;
-/// The pause after a scan, for each of its rows, in µs. Reading and comparing a row takes about 10 µs.
-const PAUSE_US_PER_ROW: i64 = 50;
+/// The pause after a scan, as a multiple of the time that the scan took.
+const PAUSE: i64 = 4;
+/// The shortest and the longest pause for each row of the scan, in µs. Reading and comparing a row takes about 1 µs. On a
+/// shared store, most of a scan's time is no work of this process.
+const PAUSE_US_PER_ROW: (i64, i64) = (2, 50);
 
 /// The scans of a job type, as one claimant makes them.
 #[derive(Default)]
@@ -49,6 +53,8 @@ struct CurrentScan {
     stamps: Stamps,
     from: Option<Bytes>,
     rows: usize,
+    /// The time that it has taken, in µs.
+    took_us: i64,
     /// Whether it began at the first row, and has kept all jobs that could start.
     is_whole: bool,
     of_tenant: BTreeMap<String, usize>,
@@ -82,17 +88,18 @@ impl Scan {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the jobs that a scan has found, or continues the scan. `startable` returns which of the given jobs could
-    /// start.
+    /// Returns the jobs that a scan has found, or continues the scan. `is_free` returns whether no running job blocks a job
+    /// with these locks, and `startable` which of the given jobs could start.
     pub async fn find(
         &self,
-        tx: &Transaction,
-        keys: &Keyspace,
-        job_type: &str,
+        (tx, keys, job_type): (&Transaction, &Keyspace, &str),
         stamps: &Stamps,
         now_us: i64,
+        elapsed_us: impl Fn() -> i64,
+        is_free: impl Fn(&Requests) -> bool,
         startable: impl Fn(&[&Pending]) -> BTreeSet<String>,
     ) -> Result<ScanResult> {
+        let begun_us = elapsed_us();
         let mut current = {
             let mut state = self.state();
             if !state.last.found.is_empty() {
@@ -113,15 +120,18 @@ impl Scan {
             }
         };
         for _ in 0..PAGES {
-            let (page, next) = tenants::page(tx, keys, job_type, current.from.take(), PAGE).await?;
-            let jobs: Vec<&Pending> = page.iter().map(|(_, pending)| pending).collect();
+            let page = tenants::page(tx, keys, job_type, current.from.take(), PAGE, &is_free).await?;
+            let jobs: Vec<&Pending> = page.jobs.iter().map(|(_, pending)| pending).collect();
             let startable = startable(&jobs);
-            current.keep(page, &startable);
-            current.from = next;
+            current.rows += page.rows;
+            current.keep(page.jobs, &startable);
+            current.from = page.next;
             if current.from.is_none() || current.found.len() >= MAX_FOUND {
+                current.took_us += elapsed_us().saturating_sub(begun_us);
                 return Ok(self.state().ends(current, now_us));
             }
         }
+        current.took_us += elapsed_us().saturating_sub(begun_us);
         self.state().current = Some(current);
         Ok(ScanResult::Unfinished)
     }
@@ -141,8 +151,11 @@ impl Scan {
 
 impl State {
     fn ends(&mut self, current: CurrentScan, now_us: i64) -> ScanResult {
-        let CurrentScan { stamps, from, rows, is_whole, found, .. } = current;
-        let pause_us = i64::try_from(rows).unwrap_or(i64::MAX).saturating_mul(PAUSE_US_PER_ROW);
+        let CurrentScan { stamps, from, rows, took_us, is_whole, found, .. } = current;
+        let rows = i64::try_from(rows).unwrap_or(i64::MAX);
+        let (shortest, longest) = PAUSE_US_PER_ROW;
+        let pause_us =
+            took_us.saturating_mul(PAUSE).clamp(rows.saturating_mul(shortest), rows.saturating_mul(longest));
         let again_us = now_us.saturating_add(pause_us);
         let is_whole = is_whole && from.is_none();
         self.from = from;
@@ -161,12 +174,19 @@ impl State {
 impl CurrentScan {
     fn new(stamps: Stamps, from: Option<Bytes>) -> Self {
         let is_whole = from.is_none();
-        CurrentScan { stamps, from, rows: 0, is_whole, of_tenant: BTreeMap::new(), found: Vec::new() }
+        CurrentScan {
+            stamps,
+            from,
+            rows: 0,
+            took_us: 0,
+            is_whole,
+            of_tenant: BTreeMap::new(),
+            found: Vec::new(),
+        }
     }
 
-    fn keep(&mut self, page: Vec<(String, Pending)>, startable: &BTreeSet<String>) {
-        self.rows += page.len();
-        for (tenant, pending) in page.into_iter().filter(|(_, pending)| startable.contains(&pending.id)) {
+    fn keep(&mut self, jobs: Vec<(String, Pending)>, startable: &BTreeSet<String>) {
+        for (tenant, pending) in jobs.into_iter().filter(|(_, pending)| startable.contains(&pending.id)) {
             let kept = self.of_tenant.entry(tenant.clone()).or_default();
             if *kept == MAX_OF_TENANT {
                 self.is_whole = false;

@@ -78,6 +78,11 @@ impl LocksView {
         self.likely.as_ref().unwrap_or(&self.running)
     }
 
+    /// Whether no running job blocks a job with these locks. It may still be blocked by a reservation.
+    pub fn is_free(&self, requests: &Requests) -> bool {
+        self.running.obstacle(&requests.known(self.running.levels())).is_none()
+    }
+
     /// The pending jobs of a type that have reservations.
     pub fn reserved<'a>(&'a self, job_type: &'a str) -> impl Iterator<Item = &'a str> {
         let of_type = self.positions.keys().filter(move |(of, _)| of == job_type);

@@ -16,6 +16,7 @@ use std::sync::atomic::AtomicU64;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use turnwise_policy::contention::Shard;
+use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_policy::predictive_queue::window;
 use turnwise_policy::schedule::{Decision, Reason};
 use turnwise_queue::{Job, Keyspace, Result, Terms, locks, rate_limits, tenants};
@@ -320,8 +321,11 @@ async fn search(
     let mut ages_out_us = filled.decision.ages_out_us;
     if filled.is_nothing(claims) && view.queue.beyond && filled.decision.reserve.is_none() {
         let stamps = (wake.cloned(), lock_wake.clone());
+        let pending = (tx, keys, job_type);
+        let is_free = |requests: &Requests| view.is_free(requests);
         let startable = |jobs: &[&tenants::Pending]| view.startable(&source, jobs);
-        match fair.scan.find(tx, keys, job_type, &stamps, now_us, startable).await? {
+        let elapsed_us = || fair.elapsed_us();
+        match fair.scan.find(pending, &stamps, now_us, elapsed_us, is_free, startable).await? {
             ScanResult::Found(jobs) => {
                 view = View::with_locks(&source, fair.front_of(jobs), mine).await?;
                 let found = claims.fill(&mut view).await?;

@@ -113,6 +113,11 @@ impl View {
         self.verdicts = self.jobs().into_iter().map(verdict).collect();
     }
 
+    /// Whether a job with these locks is not blocked by a running job.
+    pub fn is_free(&self, requests: &Requests) -> bool {
+        self.locks.as_ref().is_some_and(|locks| locks.is_free(requests))
+    }
+
     /// Which of these jobs could start together with the locks of this view.
     pub fn startable(&self, source: &Source<'_>, jobs: &[&Pending]) -> BTreeSet<String> {
         let Source { job_type, queue, lock_history, now_us, .. } = *source;
