@@ -275,8 +275,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "end_is_not_charged",
         file: "crates/worker/src/fair_share/mod.rs",
-        find: "        state.charge(&mut charges, now_us);\n        state.fill_up(",
-        replace: "        state.fill_up(",
+        find: "        self.charge(&mut charges, now_us);\n        self.fill_up(",
+        replace: "        self.fill_up(",
         why: "The time that a job ran since the last cycle is charged to no tenant.",
     },
     Mutant {

@@ -30,7 +30,6 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::copy::Copier;
 use crate::database::{self, Info};
 use crate::error::{Error, Fault};
 use crate::feed_docs::{self, Demand, FeedDocs};
@@ -221,7 +220,7 @@ impl Reader {
         replication: &Replication,
         since: Seq,
         info: &Info,
-        copier: &Copier,
+        (demand, pace, on_target): (Arc<Demand>, Arc<Pace>, Arc<TargetLeaves>),
         out: mpsc::Sender<Batch>,
     ) -> Self {
         let (filtered, source_is_pouchdb) = (replication.filter.is_some(), info.is_pouchdb());
@@ -234,13 +233,13 @@ impl Reader {
             source_is_pouchdb,
             passed_on: since.clone(),
             since,
-            pace: copier.pace.clone(),
+            pace,
             longest_id: replication.max_document_id_length.unwrap_or(usize::MAX),
             out,
             batch: Batch::default(),
             patience: Patience::new(source.timeout(), Instant::now()),
-            demand: copier.demand.clone(),
-            on_target: copier.on_target.clone(),
+            demand,
+            on_target,
             broke_off: false,
             source,
         }

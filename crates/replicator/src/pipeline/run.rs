@@ -92,7 +92,9 @@ impl<'a> Run<'a> {
     async fn drive(&mut self, source: Peer, (info, target_info): (Info, Info)) -> Ending {
         let (out, mut batches) = mpsc::channel::<Batch>(1);
         let start = self.account.start_seq.clone();
-        let reader = Reader::new(source.clone(), self.replication, start.clone(), &info, self.copier, out);
+        let Copier { demand, pace, on_target, .. } = self.copier;
+        let shared = (demand.clone(), pace.clone(), on_target.clone());
+        let reader = Reader::new(source.clone(), self.replication, start.clone(), &info, shared, out);
         let mut reader = pin!(reader.run());
         let mut target_is_read = false;
         let infos = (&info, &target_info);
