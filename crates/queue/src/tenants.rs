@@ -93,7 +93,7 @@ pub async fn front(
     tenant: &str,
     limit: usize,
 ) -> Result<Vec<Pending>> {
-    DecodedRows::default().front(tx, keys, job_type, tenant, limit).await
+    DecodedRows::default().read(tx, keys, keys.pending_of(job_type, tenant), limit).await
 }
 
 /// The first `limit` jobs in a tenant's queue that are sorted by keys; their rows come last. Adds no read conflict.
@@ -104,7 +104,7 @@ pub async fn keyed(
     tenant: &str,
     limit: usize,
 ) -> Result<Vec<Pending>> {
-    DecodedRows::default().keyed(tx, keys, job_type, tenant, limit).await
+    DecodedRows::default().read(tx, keys, keys.keyed_of(job_type, tenant), limit).await
 }
 
 /// The most rows that [`DecodedRows`] keeps.
@@ -128,28 +128,16 @@ struct DecodedRow {
 }
 
 impl DecodedRows {
-    /// Like [`front`].
-    pub async fn front(
+    /// The first `limit` jobs of a part of a tenant's queue: [`Keyspace::pending_of`] or [`Keyspace::keyed_of`]. Adds no read
+    /// conflict.
+    pub async fn read(
         &self,
         tx: &Transaction,
         keys: &Keyspace,
-        job_type: &str,
-        tenant: &str,
+        range: KeyRange,
         limit: usize,
     ) -> Result<Vec<Pending>> {
-        self.decode(keys, &read_queue(tx, keys.pending_of(job_type, tenant), limit).await?)
-    }
-
-    /// Like [`keyed`].
-    pub async fn keyed(
-        &self,
-        tx: &Transaction,
-        keys: &Keyspace,
-        job_type: &str,
-        tenant: &str,
-        limit: usize,
-    ) -> Result<Vec<Pending>> {
-        self.decode(keys, &read_queue(tx, keys.keyed_of(job_type, tenant), limit).await?)
+        self.decode(keys, &read_queue(tx, range, limit).await?)
     }
 
     fn decode(&self, keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Result<Vec<Pending>> {

@@ -769,7 +769,8 @@ async fn decoded_rows_follow_the_rows_of_the_queue() {
     let decoded = DecodedRows::default();
     let decoded = &decoded;
     let read = async || {
-        let front = world.run(async |tx, keys| decoded.front(tx, keys, T, "default", 9).await).await;
+        let front =
+            world.run(async |tx, keys| decoded.read(tx, keys, keys.pending_of(T, "default"), 9).await).await;
         assert_eq!(front, world.run(async |tx, keys| tenants::front(tx, keys, T, "default", 9).await).await);
         front.into_iter().map(|pending| (pending.id, (*pending.locks).clone())).collect::<Vec<_>>()
     };

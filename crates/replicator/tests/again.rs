@@ -84,8 +84,14 @@ async fn a_target_that_has_nearly_everything_is_read_and_asked_only_about_the_re
     told.clear();
     told.set(Fault::Status(403).when(is_feed)).await;
     from.put_revisions(&[revision("later", &["a"], false)]).await;
-    let report = run(&asked.through(&from), &told.through(&to), fields).await.unwrap();
+    let report = run(&asked.through(&from), &told.through(&to), fields.clone()).await.unwrap();
     assert_eq!((report.stats.docs_written, asked_about(&told).len()), (1, DOCUMENTS + 7));
+    // It begins and never ends.
+    told.clear();
+    told.set(Fault::HangMidBody { after: 1_000 }.when(is_feed)).await;
+    let fields = json!({ "use_checkpoints": false, "connection_timeout": 4_000 });
+    let report = run(&asked.through(&from), &told.through(&to), fields).await.unwrap();
+    assert_eq!((report.stats.docs_written, asked_about(&told).len()), (0, DOCUMENTS + 7));
 }
 
 #[tokio::test]

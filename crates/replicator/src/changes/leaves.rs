@@ -10,9 +10,11 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::request::RequestForm;
 use super::{Change, Envelope, Feed, ROW_BYTES, Row};
@@ -29,6 +31,8 @@ const TELLING: u64 = 4_000;
 const LEAST_DOCUMENTS: u64 = 20_000;
 /// The target's feed is not read if one side has more than this many documents for each one of the other.
 const MOST_PER_DOCUMENT: u64 = 2;
+/// The source's feed waits for at most this long.
+const LONGEST: Duration = Duration::from_secs(600);
 /// The most rows that all runs of a process keep, 8 bytes for each.
 const MOST_ROWS: u32 = 8_000_000;
 
@@ -123,7 +127,11 @@ impl TargetLeaves {
             tracing::debug!(rows, "other replications have the memory for the target's revisions");
             return;
         };
-        match self.hashes(target, replication, rows as usize).await {
+        let Ok(read) = timeout(LONGEST, self.hashes(target, replication, rows as usize)).await else {
+            tracing::debug!(limit = ?LONGEST, "the target's changes take too long to read");
+            return;
+        };
+        match read {
             Ok(sorted) => {
                 tracing::debug!(rows = sorted.len(), "the target's revisions are known");
                 let _ = self.hashes.set(Hashes { sorted, _room: room });
@@ -139,8 +147,10 @@ impl TargetLeaves {
         let mut answer = target.send(&form.ask(Feed::Normal, &Seq::zero(), false, false, silence)).await?;
         let mut splitter = Splitter::new(Shape::Array, ROW_BYTES);
         let mut hashes = Vec::with_capacity(most);
+        // A feed may be dead behind its heartbeats, so only rows count.
+        let mut silent_at = Instant::now() + silence;
         loop {
-            let piece = match tokio::time::timeout(silence, answer.chunk()).await {
+            let piece = match timeout_at(silent_at, answer.chunk()).await {
                 Ok(piece) => piece?,
                 Err(_) => return Err(answer.fault(Fault::Silent(silence))),
             };
@@ -148,6 +158,7 @@ impl TargetLeaves {
             let parsed = splitter.push(&piece, |text| -> Result<(), String> {
                 let row: Row<'_> = serde_json::from_slice(text)
                     .map_err(|error| format!("{error} in {}", beginning(text)))?;
+                silent_at = Instant::now() + silence;
                 if let Some(id) = row.id
                     && hashes.len() < most
                 {

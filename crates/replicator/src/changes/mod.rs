@@ -15,8 +15,9 @@
 //!
 //! A cluster computes a sequence from all its shards. For every row, that is half of what a feed costs. So a feed that ends
 //! asks for the sequence of each 20th row, until it breaks off once: rows after the last sequence are then read again.
-//! A continuous feed has all sequences, so that a run that has caught up has a checkpoint for each change. A continuous run
-//! that begins with a large database reads a feed that ends first.
+//! A continuous feed has all sequences, so that a run that has caught up has a checkpoint for each change. So has a feed with
+//! a filter, which may search for hours between two rows. A continuous run that begins with a large database reads a feed
+//! that ends first.
 
 mod leaves;
 mod patience;
@@ -255,7 +256,8 @@ impl Reader {
             match self.read_feed(feed).await {
                 Ok(End::Of(last_seq)) => {
                     self.patience.progress(Instant::now());
-                    if feed == Feed::Normal {
+                    // Without a filter, its time went into copying, not into a search.
+                    if feed == Feed::Normal && self.filtered {
                         self.patience.searched(opened.elapsed(), Instant::now());
                     }
                     retries.reset();
@@ -294,7 +296,7 @@ impl Reader {
     /// Opens the feed after the last row that was read, and reads it to its end.
     async fn read_feed(&mut self, feed: Feed) -> Result<End, Error> {
         let with_docs = self.demand.is_wanted();
-        let every_seq = feed == Feed::Continuous || self.broke_off;
+        let every_seq = feed == Feed::Continuous || self.filtered || self.broke_off;
         let request = self.request.ask(feed, &self.since, with_docs, every_seq, self.patience.silence());
         let mut answer = match self.source.send(&request).await {
             Ok(answer) => answer,

@@ -237,7 +237,8 @@ impl FairShare {
     async fn read(&self, tx: &Transaction, unread: Vec<(Arc<str>, usize)>) -> Result<Vec<(Arc<str>, Head)>> {
         let (keys, job_type) = (&self.inner.keys, &self.inner.job_type);
         let read = |(tenant, wanted): (Arc<str>, usize)| async move {
-            let mut jobs = self.decoded.front(tx, keys, job_type, &tenant, wanted + 1).await?;
+            let mut jobs =
+                self.decoded.read(tx, keys, keys.pending_of(job_type, &tenant), wanted + 1).await?;
             let is_all = jobs.len() <= wanted;
             jobs.truncate(wanted);
             Ok((tenant, Head { jobs, is_all }))

@@ -195,12 +195,12 @@ impl FairShare {
         let most = (4 * depth).div_ceil(tenants.len().max(1)).clamp(LEAST_SEEN, depth.max(LEAST_SEEN));
         let (keys, job_type) = (&self.inner.keys, &self.inner.job_type);
         let read = |tenant: Arc<str>| async move {
-            let mut jobs = self.decoded.front(tx, keys, job_type, &tenant, most).await?;
+            let mut jobs = self.decoded.read(tx, keys, keys.pending_of(job_type, &tenant), most).await?;
             let is_all = jobs.len() < most;
             let keyed = jobs.iter().filter(|job| job.key.is_some()).count();
             if !is_all {
                 // In the store, jobs with keys come behind all jobs without keys, whatever their order is.
-                let by_keys = self.decoded.keyed(tx, keys, job_type, &tenant, most).await?;
+                let by_keys = self.decoded.read(tx, keys, keys.keyed_of(job_type, &tenant), most).await?;
                 jobs.extend(by_keys.into_iter().skip(keyed));
             }
             Ok::<_, Error>((tenant, jobs, is_all))

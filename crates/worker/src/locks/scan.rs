@@ -19,7 +19,7 @@ use turnwise_store::Transaction;
 
 /// The number of rows per read.
 const PAGE: usize = 1_000;
-/// The number of pages that one pass reads.
+/// The number of pages that one pass reads; fewer from a slow store.
 const PAGES: usize = 16;
 /// The maximum number of jobs that a scan keeps. It then ends, and the next scan continues behind it.
 const MAX_FOUND: usize = 2_000;
@@ -129,6 +129,9 @@ impl Scan {
             if current.from.is_none() || current.found.len() >= MAX_FOUND {
                 current.took_us += elapsed_us().saturating_sub(begun_us);
                 return Ok(self.state().ends(current, now_us));
+            }
+            if !tx.has_time() {
+                break;
             }
         }
         current.took_us += elapsed_us().saturating_sub(begun_us);
