@@ -239,7 +239,7 @@ pub async fn claim_within(
         tenant: job.tenant.clone(),
         user: job.user.clone(),
         started_us: now_us,
-        updated_us: now_us,
+        reported_us: None,
         cancel_requested: false,
         continuous: job.continuous,
         deadline,
@@ -279,7 +279,7 @@ pub async fn update(
         return Err(Error::Halt);
     }
     active.info = Some(info.to_owned());
-    active.updated_us = now_us;
+    active.reported_us = Some(now_us);
     let row = keys.active_entry(job_type, &claim.worker, id);
     tx.set(row, encode(&active))?;
     Ok(if active.cancel_requested { Answer::Cancel } else { Answer::Continue })

@@ -23,9 +23,9 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::claims::{RevocationCause, take_back};
 use crate::error::corrupt;
-use crate::rows::{decode, encode, read_active, read_job};
+use crate::rows::{decode, decode_active, decode_job, encode, read_active, read_job};
 use crate::workers::GivenBack;
-use crate::{Claim, Context, Error, Job, Keyspace, Result, State};
+use crate::{Claim, Context, Error, Job, Keyspace, Result};
 
 /// The longest timeout of a run, in µs: a year.
 pub const MAX_TIMEOUT_US: i64 = 365 * 24 * 3_600 * 1_000_000;
@@ -176,31 +176,16 @@ pub async fn due(
             // Skipped: a stray row, which `store check` finds.
             continue;
         };
-        let Reported { started_us, updated_us, deadline } = decode("active row", &active)?;
-        let Some(deadline) = deadline.filter(|deadline| deadline.at_us == at_us) else {
+        let active = decode_active(&active)?;
+        let (started_us, updated_us) = (active.started_us, active.updated_us());
+        let Some(deadline) = active.deadline.filter(|deadline| deadline.at_us == at_us) else {
             continue;
         };
-        let Standing { state, changed_us } = decode("job record", &record)?;
-        let waits = state == State::Waiting;
+        let job = decode_job(&record)?;
+        let (waits, changed_us) = (job.waits().is_some(), job.changed_us);
         found.push(Due { job_type, id, claim, deadline, started_us, updated_us, changed_us, waits });
     }
     Ok((found, next))
-}
-
-/// The fields of an active row that are read.
-#[derive(Deserialize)]
-struct Reported {
-    started_us: i64,
-    updated_us: i64,
-    #[serde(default)]
-    deadline: Option<Deadline>,
-}
-
-/// The fields of a record that are read.
-#[derive(Deserialize)]
-struct Standing {
-    state: State,
-    changed_us: i64,
 }
 
 /// Moves the check of a run to `at_us`. Does nothing if it has been moved since, or the run has ended.
@@ -233,7 +218,7 @@ pub async fn expire(
     let active = read_active(tx, keys, job_type, &claim.worker, id).await?;
     let is_same = job.claim() == Some(claim);
     let has_waited = matches!(over, Over::Heartbeat(_)) && job.changed_us != *changed_us;
-    if !is_same || has_waited || active.is_none_or(|active| active.updated_us != *updated_us) {
+    if !is_same || has_waited || active.is_none_or(|active| active.updated_us() != *updated_us) {
         return Ok(None);
     }
     let started_us = job.started_us.unwrap_or(now_us);

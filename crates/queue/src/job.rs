@@ -11,7 +11,7 @@ use turnwise_policy::predictive_queue::locks::{Levels, Requests};
 
 use crate::deadlines::{Deadline, Timeouts};
 use crate::locks::MAX_LOCKS_BYTES;
-use crate::{After, Error, Place, Result, dependencies};
+use crate::{After, Error, Place, Result, dependencies, record};
 
 /// Longest job type, in bytes.
 pub const MAX_TYPE_BYTES: usize = 64;
@@ -130,18 +130,16 @@ pub struct Parked {
 }
 
 /// An event in the history of a job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     /// When, in µs since the epoch.
     pub at_us: i64,
     /// What happened.
-    #[serde(flatten)]
     pub kind: EventKind,
 }
 
 /// The kinds of events that a history keeps.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "lowercase")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventKind {
     /// Put into the queue.
     Added,
@@ -150,7 +148,6 @@ pub enum EventKind {
     /// Given back without an error: preempted, a clean shutdown, or a lost worker that does not count.
     Stopped {
         /// Why, if its worker did not give it back.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
     /// Crashed: a temporary error, a timeout, or a lost worker.
@@ -173,6 +170,33 @@ impl EventKind {
     /// Given back by its worker.
     pub const STOPPED: EventKind = EventKind::Stopped { reason: None };
 
+    /// Its name in records.
+    pub fn name(&self) -> &'static str {
+        match self {
+            EventKind::Added => "added",
+            EventKind::Started => "started",
+            EventKind::Stopped { .. } => "stopped",
+            EventKind::Crashed { .. } => "crashed",
+            EventKind::Completed => "completed",
+            EventKind::Failed { .. } => "failed",
+            EventKind::Cancelled => "cancelled",
+        }
+    }
+
+    /// The kind with this name. `None` if there is none, or it must have a reason and has none, or the other way round.
+    pub(crate) fn named(name: &str, reason: Option<String>) -> Option<EventKind> {
+        Some(match (name, reason) {
+            ("added", None) => EventKind::Added,
+            ("started", None) => EventKind::Started,
+            ("stopped", reason) => EventKind::Stopped { reason },
+            ("crashed", Some(reason)) => EventKind::Crashed { reason },
+            ("completed", None) => EventKind::Completed,
+            ("failed", Some(reason)) => EventKind::Failed { reason },
+            ("cancelled", None) => EventKind::Cancelled,
+            _ => return None,
+        })
+    }
+
     /// Why it happened, if there is a reason.
     pub fn reason(&self) -> Option<&str> {
         match self {
@@ -190,97 +214,69 @@ impl EventKind {
     }
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "what serde calls it with")]
-fn is_default(class: &i8) -> bool {
-    *class == 0
-}
-
-/// A job as it is stored.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// A job. `record.rs` has the form in which it is stored.
+#[derive(Debug, Clone)]
 pub struct Job {
     /// The job's type; in the key, not in the value.
-    #[serde(skip)]
     pub job_type: String,
     /// The job's id, unique within its type; in the key, not in the value.
-    #[serde(skip)]
     pub id: String,
     /// Its place.
-    #[serde(flatten)]
     pub place: Place,
     /// The account that it is charged to.
     pub tenant: String,
     /// On whose behalf it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// It never ends by itself: it may be preempted for another job, and continues later.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub continuous: bool,
     /// When it was added (again), in µs.
     pub added_us: i64,
     /// When it was last started, in µs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_us: Option<i64>,
     /// When it last changed its state, in µs.
     pub changed_us: i64,
     /// The group of its dependents, if other jobs wait for its end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub awaited: Option<i64>,
     /// Why it was added, as stated by the client: filters read this, and some reasons state a limit
     /// ([`rate_limits::of_reason`]).
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
     /// CANCELLED: why, if its user did not cancel it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
     /// Its priority class, [`MIN_CLASS`] to [`MAX_CLASS`]: of its tenant's jobs, those of lower classes run first.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub class: i8,
     /// Its sort key where keys decide, as of its last run: a finite number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<f64>,
     /// The locks that it declares.
-    #[serde(default, skip_serializing_if = "Requests::is_none")]
     pub locks: Requests,
     /// The option values that it shares with other jobs; past runs with them predict its unknown locks ([`crate::learnt`]).
-    #[serde(default, skip_serializing_if = "Traits::is_empty")]
     pub traits: Traits,
     /// Consecutive crashes, as of its last claim; see [`Job::streak`].
-    #[serde(default)]
     pub crashes: u32,
     /// Attempts since it was added: runs that completed, failed, crashed, or were lost with their worker, if that counts. A
     /// run that was stopped is none.
-    #[serde(default)]
     pub attempts: u32,
     /// The crash of this attempt fails the job; `None` retries it forever.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_attempts: Option<u32>,
     /// The timeouts of its runs; its type's settings apply where it has none.
-    #[serde(default, skip_serializing_if = "Timeouts::is_none")]
     pub timeouts: Timeouts,
     /// The claim under which its latest end was recorded: recording that end again changes nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_claim: Option<Claim>,
     /// Newest first.
     pub history: Vec<Event>,
     /// What may be shown to every user who may see the job: never contains a secret.
     pub summary: Box<RawValue>,
     /// The job's last report; while it runs, [`Active::info`] is newer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub info: Option<Box<RawValue>>,
     /// COMPLETED: the result.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Box<RawValue>>,
     /// Its options are cleared when it ends: they hold passwords, and a client that adds it again has them.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub forgets_options: bool,
     /// The options, unless they are stored in pieces.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) options: Option<Hidden>,
 }
 
 /// Options; debug output hides them.
-#[derive(Clone, Serialize, Deserialize)]
-#[serde(transparent)]
+#[derive(Clone)]
 pub(crate) struct Hidden(pub Box<RawValue>);
 
 impl fmt::Debug for Hidden {
@@ -443,7 +439,7 @@ impl NewJob {
             tenant: DEFAULT_TENANT.to_owned(),
             user: None,
             options,
-            summary: RawValue::from_string("{}".to_owned()).expect("this is JSON"),
+            summary: record::no_summary(),
             not_before_us: None,
             order_us: None,
             max_attempts: None,
@@ -576,8 +572,9 @@ pub struct Active {
     pub user: Option<String>,
     /// When this run started, in µs.
     pub started_us: i64,
-    /// When the worker last wrote this row, in µs.
-    pub updated_us: i64,
+    /// When the worker last reported, in µs; `None` before its first report.
+    #[serde(default, rename = "updated_us", skip_serializing_if = "Option::is_none")]
+    pub reported_us: Option<i64>,
     /// A client has asked the job to stop.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cancel_requested: bool,
@@ -588,8 +585,16 @@ pub struct Active {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Deadline>,
     /// See [`Job::summary`].
+    #[serde(default = "record::no_summary", skip_serializing_if = "record::is_no_summary")]
     pub summary: Box<RawValue>,
     /// The job's last report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub info: Option<Box<RawValue>>,
+}
+
+impl Active {
+    /// When the run last reported, or began, in µs.
+    pub fn updated_us(&self) -> i64 {
+        self.reported_us.unwrap_or(self.started_us)
+    }
 }

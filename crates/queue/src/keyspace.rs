@@ -79,8 +79,10 @@ use crate::rate_limits::LimitedPlace;
 
 pub use crate::queue_place::{QueuePlace, SortKey};
 
-/// The version of the table above. turnwise does not open a store with another one.
-pub const FORMAT_VERSION: u32 = 5;
+/// The version of the table above. turnwise does not open a store with a later one.
+pub const FORMAT_VERSION: u32 = 6;
+/// The earliest version that this release reads. Format 5 has longer job records (`record.rs`).
+pub const OLDEST_FORMAT: u32 = 5;
 
 const EXCLUSIVE: &str = "exclusive";
 const SHARED: &str = "shared";

@@ -39,6 +39,7 @@ mod pieces;
 pub mod place;
 mod queue_place;
 pub mod rate_limits;
+mod record;
 mod rows;
 pub mod tenants;
 pub mod usage;

@@ -20,7 +20,6 @@
 //! record.
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::dependencies::DependencyEnd;
 use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
@@ -35,8 +34,7 @@ use crate::rate_limits::LimitedPlace;
 use crate::{Claim, Job, Keyspace, Result, parking};
 
 /// Where a job is, with the data of that place.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "PlaceFields", into = "PlaceFields")]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Place {
     /// In the queue of its tenant.
     Pending {
@@ -223,182 +221,6 @@ impl Place {
                 matches!(was, Place::Pending { .. })
             }
         }
-    }
-}
-
-/// The place as fields of a record, the form that every release has written. Fields of other places are not written, and are
-/// ignored on reading ([`crate::check`] reports them).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct PlaceFields {
-    state: State,
-    #[serde(default)]
-    order_us: i64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    parked: Option<Parked>,
-    #[serde(default, skip_serializing_if = "is_zero")]
-    unmet: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    paused: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    limited: Option<Limit>,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    keyed: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    reserved: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    claim: Option<Claim>,
-    #[serde(default, skip_serializing_if = "is_default")]
-    terms: Terms,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    held: Option<Held>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    waits: Option<Waits>,
-    #[serde(default, skip_serializing_if = "Requests::is_none")]
-    gave_back: Requests,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    buckets: Vec<Bucket>,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    cancel_requested: bool,
-    #[serde(default)]
-    then: Then,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    next_refused: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    next_locks: Option<Requests>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    next_traits: Option<Traits>,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "what serde calls it with")]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
-}
-
-fn is_default(terms: &Terms) -> bool {
-    *terms == Terms::default()
-}
-
-impl PlaceFields {
-    fn of_state(state: State, order_us: i64) -> Self {
-        PlaceFields {
-            state,
-            order_us,
-            parked: None,
-            unmet: 0,
-            paused: None,
-            limited: None,
-            keyed: false,
-            reserved: None,
-            claim: None,
-            terms: Terms::default(),
-            held: None,
-            waits: None,
-            gave_back: Requests::default(),
-            buckets: Vec::new(),
-            cancel_requested: false,
-            then: Then::Keep,
-            next_refused: None,
-            next_locks: None,
-            next_traits: None,
-        }
-    }
-
-    /// Whether these are exactly the fields of that place. The time of a running or ended job is ignored.
-    pub(crate) fn are_of(&self, place: &Place) -> bool {
-        let expected = PlaceFields::from(place.clone());
-        PlaceFields { order_us: 0, ..self.clone() } == PlaceFields { order_us: 0, ..expected }
-    }
-}
-
-impl From<Place> for PlaceFields {
-    fn from(place: Place) -> Self {
-        let state = place.state();
-        match place {
-            Place::Pending { order_us, keyed, reserved } => {
-                PlaceFields { keyed, reserved, ..PlaceFields::of_state(state, order_us) }
-            }
-            Place::Delayed { until_us } | Place::Crashing { until_us } => {
-                PlaceFields::of_state(state, until_us)
-            }
-            Place::Parked { until_us, at } => {
-                PlaceFields { parked: Some(at), ..PlaceFields::of_state(state, until_us) }
-            }
-            Place::Blocked { until_us, unmet } => {
-                PlaceFields { unmet, ..PlaceFields::of_state(state, until_us) }
-            }
-            Place::Paused { order_us, filter } => {
-                PlaceFields { paused: Some(filter), ..PlaceFields::of_state(state, order_us) }
-            }
-            Place::Limited { order_us, limit } => {
-                PlaceFields { limited: Some(limit), ..PlaceFields::of_state(state, order_us) }
-            }
-            Place::Active(run) => {
-                let Run { claim, terms, held, waits, gave_back, buckets, cancel_requested, then, next } =
-                    *run;
-                let Next { not_before_us, unmet, refused, locks, traits } = next;
-                PlaceFields {
-                    claim: Some(claim),
-                    terms,
-                    held,
-                    waits,
-                    gave_back,
-                    buckets,
-                    cancel_requested,
-                    then,
-                    unmet,
-                    next_refused: refused,
-                    next_locks: locks,
-                    next_traits: traits,
-                    ..PlaceFields::of_state(state, not_before_us)
-                }
-            }
-            Place::Ended(_) => PlaceFields::of_state(state, 0),
-        }
-    }
-}
-
-impl TryFrom<PlaceFields> for Place {
-    type Error = &'static str;
-
-    fn try_from(fields: PlaceFields) -> std::result::Result<Self, Self::Error> {
-        let PlaceFields { state, order_us, parked, unmet, paused, limited, keyed, reserved, claim, .. } =
-            fields;
-        let until_us = order_us;
-        Ok(match state {
-            State::Pending => Place::Pending { order_us, keyed, reserved },
-            State::Crashing => Place::Crashing { until_us },
-            State::Delayed => match (unmet, paused, limited, parked) {
-                (1.., ..) => Place::Blocked { until_us, unmet },
-                (0, Some(filter), ..) => Place::Paused { order_us, filter },
-                (0, None, Some(limit), _) => Place::Limited { order_us, limit },
-                (0, None, None, Some(at)) => Place::Parked { until_us, at },
-                (0, None, None, None) => Place::Delayed { until_us },
-            },
-            State::Running | State::Waiting => {
-                let claim = claim.ok_or("it is running, and has no claim")?;
-                let next = Next {
-                    not_before_us: order_us,
-                    unmet,
-                    refused: fields.next_refused,
-                    locks: fields.next_locks,
-                    traits: fields.next_traits,
-                };
-                Place::Active(Box::new(Run {
-                    claim,
-                    terms: fields.terms,
-                    held: fields.held,
-                    waits: fields.waits,
-                    gave_back: fields.gave_back,
-                    buckets: fields.buckets,
-                    cancel_requested: fields.cancel_requested,
-                    then: fields.then,
-                    next,
-                }))
-            }
-            State::Completed => Place::Ended(End::Completed),
-            State::Failed => Place::Ended(End::Failed),
-            State::Cancelled => Place::Ended(End::Cancelled),
-        })
     }
 }
 

@@ -87,10 +87,7 @@ impl World {
     }
 
     fn history(job: &Job) -> Vec<String> {
-        let name = |event: &turnwise_queue::Event| {
-            serde_json::to_value(event).unwrap()["type"].as_str().unwrap().to_owned()
-        };
-        job.history.iter().map(name).collect()
+        job.history.iter().map(|event| event.kind.name().to_owned()).collect()
     }
 }
 

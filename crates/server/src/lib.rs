@@ -29,6 +29,7 @@ mod live;
 mod node;
 mod server;
 mod start;
+mod upgrade;
 
 pub use config::Config;
 pub use node::{check_advertised as check_advertised_url, check_name as check_node_name};

@@ -29,6 +29,7 @@ use crate::http::{self, App};
 use crate::live::{self, Parts};
 use crate::node;
 use crate::start::{self, Opened, StartError, initialise};
+use crate::upgrade;
 
 /// A shutdown takes at most this long, even if a part hangs.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -113,6 +114,7 @@ impl Server {
         let connections = Connections { most: descriptors.outgoing, ..config.connections.clone() };
         let client = Client::with(&connections).map_err(StartError::Client)?;
         let new_uuid = start::taken_over(&opened, &keys, &config, &client).await?;
+        upgrade::check_stopped(&opened, &keys).await?;
         let server_uuid = opened.asked(initialise(&opened, &keys, config.uuid.as_deref(), new_uuid)).await?;
         // Settings in the store override those in the file.
         let file = Config { uuid: Some(server_uuid.clone()), ..config };

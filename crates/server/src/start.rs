@@ -75,6 +75,19 @@ pub enum StartError {
         /// The format found.
         found: String,
     },
+    /// A node of an earlier release runs on the store, and cannot read what this release writes.
+    #[error(
+        "the data in the store {store} is in format {found}, and the node {node} of an earlier release runs on it: stop all \
+         nodes of the earlier release before you start the first node of this one"
+    )]
+    OlderNode {
+        /// Its URL, without a password.
+        store: String,
+        /// The format found.
+        found: u32,
+        /// The node's name.
+        node: String,
+    },
     /// The store is being written by `turnwise store copy`.
     #[error(
         "the store {store} is an unfinished copy of {from}: run `turnwise store copy` again until it says that it is done"
@@ -226,6 +239,7 @@ impl Opened {
             Refused::Store(cause) => StartError::Store { store, cause },
             Refused::Foreign { key } => StartError::Foreign { store, key },
             Refused::Format { found } => StartError::Format { store, found },
+            Refused::OlderNode { found, node } => StartError::OlderNode { store, found, node },
             Refused::CopyUnderWay { from } => StartError::CopyUnderWay { store, from },
             Refused::OtherUuid { theirs } => StartError::OtherUuid { store, theirs },
             Refused::Settings(error) => StartError::Settings(error),
@@ -239,6 +253,7 @@ pub(crate) enum Refused {
     Store(StoreError),
     Foreign { key: String },
     Format { found: String },
+    OlderNode { found: u32, node: String },
     CopyUnderWay { from: String },
     OtherUuid { theirs: String },
     Settings(QueueError),
@@ -321,6 +336,14 @@ async fn check_format(tx: &Transaction, keys: &Keyspace) -> Result<(), Refused> 
     };
     match Format::read(&found) {
         Format::Version(keyspace::FORMAT_VERSION) => Ok(()),
+        // From now on no release before this one starts on the store.
+        Format::Version(earlier @ keyspace::OLDEST_FORMAT..keyspace::FORMAT_VERSION) => {
+            tracing::info!(
+                "the store's data has format {earlier}: it becomes format {}",
+                keyspace::FORMAT_VERSION
+            );
+            Ok(tx.set(keys.format(), Format::current())?)
+        }
         Format::Version(other) => Err(Refused::Format { found: other.to_string() }),
         Format::Copying(copying) => Err(Refused::CopyUnderWay { from: copying.from }),
         Format::Unknown(found) => Err(Refused::Format { found }),

@@ -1,10 +1,11 @@
 //! The checks before a server starts.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::join_all;
-use turnwise_queue::keyspace::FORMAT_VERSION;
-use turnwise_queue::{Copying, Keyspace};
+use turnwise_queue::keyspace::{FORMAT_VERSION, OLDEST_FORMAT};
+use turnwise_queue::{Copying, Format, Keyspace, NODE_TYPE, Worker, workers};
 use turnwise_server::{Config, RunningServer, Server, ServerConfig, StartError, StoreUrl};
 use turnwise_store::{Error, Store, embedded, runtime};
 
@@ -58,7 +59,7 @@ async fn formats_that_this_release_does_not_know_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let store = store(&folder);
     let keys = Keyspace::default();
-    for other in [FORMAT_VERSION - 1, FORMAT_VERSION + 1] {
+    for other in [OLDEST_FORMAT - 1, FORMAT_VERSION + 1] {
         set(&store, keys.format(), other.to_string().into()).await;
         let text = start(&store).await.err().unwrap().to_string();
         let told = format!("is in format {other}, and this release knows format {FORMAT_VERSION}");
@@ -72,6 +73,37 @@ async fn formats_that_this_release_does_not_know_are_refused() {
     assert!(text.contains("unfinished copy of embedded:there"), "{text}");
     set(&store, keys.format(), FORMAT_VERSION.to_string().into()).await;
     start(&store).await.unwrap().shutdown().await;
+}
+
+#[tokio::test]
+async fn an_earlier_format_is_taken_over_once_its_nodes_have_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store(&folder);
+    let keys = Keyspace::default();
+    set(&store, keys.format(), OLDEST_FORMAT.to_string().into()).await;
+    let node = Worker { health_timeout_us: 1_000_000, ..Worker::new("old", "old@host", 0, 0) };
+    let (known, row) = (&keys, &node);
+    store.transact(|tx| async move { workers::register(&tx, known, NODE_TYPE, row) }).await.unwrap();
+    let beats = async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            let (keys, id) = (&keys, node.id.as_str());
+            let beat = |tx| async move { workers::ping(&tx, keys, NODE_TYPE, id, 1).await };
+            store.transact(beat).await.unwrap();
+        }
+    };
+    let refused = tokio::select! {
+        started = start(&store) => started.err().unwrap().to_string(),
+        () = beats => unreachable!("it beats for ever"),
+    };
+    let told =
+        format!("is in format {OLDEST_FORMAT}, and the node old@host of an earlier release runs on it");
+    assert!(refused.contains(&told), "{refused}");
+    // It was killed: its row stays, and its counter does not move.
+    start(&store).await.unwrap().shutdown().await;
+    let format =
+        store.transact(|tx| async move { tx.get(&Keyspace::default().format()).await }).await.unwrap();
+    assert_eq!(Format::read(&format.unwrap()), Format::Version(FORMAT_VERSION));
 }
 
 #[tokio::test]

@@ -342,7 +342,7 @@ impl Checker {
         for (job, worker, old, new) in reports {
             check_report(known, &commit, &job, &worker, &old, &new)?;
             if let (Ok(old), Ok(new)) = (model::active(&old), model::active(&new))
-                && old.updated_us != new.updated_us
+                && old.updated_us() != new.updated_us()
             {
                 known.beats.insert((worker, new.claim), commit.now_us);
             }
@@ -948,7 +948,7 @@ fn check_report(
     ensure(old.claim == new.claim, "a claim changes hands only through the queue", story)?;
     if old.deadline != new.deadline {
         // A node has checked the deadline, and will check it again later.
-        let same = old.updated_us == new.updated_us && old.cancel_requested == new.cancel_requested;
+        let same = old.reported_us == new.reported_us && old.cancel_requested == new.cancel_requested;
         let by_node = matches!(commit.site, Site::Node(..)) && commit.writer.op.is_none();
         return ensure(same && by_node, "nodes move deadlines, and nothing else with them", story);
     }

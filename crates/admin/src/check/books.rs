@@ -293,7 +293,7 @@ impl<'a> Books<'a> {
         };
         self.types.insert(key.0.clone());
         let has_ended = job.claim().is_some_and(|claim| job.ended_claim.as_ref() == Some(claim));
-        if has_ended || job.is_keyed() || job.unmet() > 0 || has_other_fields(&job, value) {
+        if has_ended || job.is_keyed() || job.unmet() > 0 || has_other_fields(value) {
             self.flag(subject);
         }
         let row = job.index_row();

@@ -23,7 +23,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use tokio::task::JoinSet;
 use turnwise_queue::check::{Finding, Invariant, Row};
-use turnwise_queue::keyspace::FORMAT_VERSION;
+use turnwise_queue::keyspace::{FORMAT_VERSION, OLDEST_FORMAT};
 use turnwise_queue::{Format, Keyspace};
 use turnwise_replicator::check::check_database;
 use turnwise_store::{Result, Store};
@@ -230,7 +230,7 @@ async fn check_format(store: &Store, keys: &Keyspace, report: &mut Report) -> Re
         })
         .await?;
     let problem = match format.as_deref().map(Format::read) {
-        Some(Format::Version(FORMAT_VERSION)) => return Ok(()),
+        Some(Format::Version(OLDEST_FORMAT..=FORMAT_VERSION)) => return Ok(()),
         Some(Format::Version(other)) => {
             format!("it is in format {other}, and this release knows format {FORMAT_VERSION}")
         }

@@ -11,8 +11,8 @@ use super::{Finding, IndexRow, Invariant, JobKey, Row};
 use crate::dependencies::AfterRow;
 use crate::locks::{HolderRow, QueueRow, Spot};
 use crate::pieces::PIECE_BYTES;
-use crate::place::PlaceFields;
 use crate::rate_limits::{LimitedRow, RateRow};
+use crate::record::Record;
 use crate::{Active, Claim, Job, Keyspace, Parked, Then};
 
 /// All rows of one job.
@@ -131,8 +131,8 @@ pub fn read_record(key: &JobKey, value: &[u8]) -> Result<Job, serde_json::Error>
 }
 
 /// Whether a stored record has fields of another place than its own, which readers ignore.
-pub fn has_other_fields(job: &Job, value: &[u8]) -> bool {
-    serde_json::from_slice::<PlaceFields>(value).is_ok_and(|fields| !fields.are_of(&job.place))
+pub fn has_other_fields(value: &[u8]) -> bool {
+    serde_json::from_slice::<Record<'_>>(value).is_ok_and(|record| record.contradicts_itself())
 }
 
 impl Job {
@@ -199,7 +199,7 @@ pub fn check_job(
         let problem = format!("the record is {state:?} and names another place");
         found(Invariant::OnePlace, &other.key(keys, key), problem);
     }
-    if rows.raw.as_ref().is_some_and(|raw| has_other_fields(job, raw)) {
+    if rows.raw.as_ref().is_some_and(|raw| has_other_fields(raw)) {
         found(
             Invariant::OnePlace,
             &record_key,

@@ -197,7 +197,7 @@ pub(super) async fn active_tasks(app: &App) -> Result<Response, ApiError> {
             "type": job_type,
             "user": active.user,
             "started_on": active.started_us / 1_000_000,
-            "updated_on": active.updated_us / 1_000_000,
+            "updated_on": active.updated_us() / 1_000_000,
         });
         let fields = match job_type == JOB_TYPE {
             true => replication(&id, &active)?,

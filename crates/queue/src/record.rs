@@ -1,0 +1,645 @@
+//! The job record as it is stored: one flat JSON object.
+//!
+//! *Form.* A field with its default value is not written. A time that the history states is not written either. Claims and
+//! events are arrays: `["worker", 4]`, `[1795655074175928, "crashed", "it had no network"]`. Format 5 wrote every time and
+//! counter, and claims and events as objects; such records are read, and written in this form when they next change.
+//!
+//! *Fields of a place* are beside the fields of the job. Fields of other places are ignored on reading ([`crate::check`]
+//! reports them).
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
+use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
+use turnwise_policy::predictive_queue::experience::Traits;
+use turnwise_policy::predictive_queue::locks::Requests;
+
+use crate::deadlines::Timeouts;
+use crate::job::{Event, EventKind, Hidden, Parked, State, Terms, Then};
+use crate::locks::{Held, Waits};
+use crate::place::{End, Next, Place, Run};
+use crate::{Claim, Job};
+
+/// The fields of a record; it borrows them from the job that is written.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Record<'a> {
+    state: State,
+    /// The time of the place ([`Job::order_us`]).
+    #[serde(default, skip_serializing_if = "is_default")]
+    order_us: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    parked: Option<Cow<'a, Parked>>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    unmet: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    paused: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    limited: Option<Cow<'a, Limit>>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    keyed: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reserved: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    claim: Option<ShortClaim<'a>>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    terms: Terms,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    held: Option<Cow<'a, Held>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    waits: Option<Cow<'a, Waits>>,
+    #[serde(default, skip_serializing_if = "is_none")]
+    gave_back: Cow<'a, Requests>,
+    #[serde(default, skip_serializing_if = "is_empty")]
+    buckets: Cow<'a, [Bucket]>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    cancel_requested: bool,
+    #[serde(default, skip_serializing_if = "is_default")]
+    then: Then,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    next_refused: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    next_locks: Option<Cow<'a, Requests>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    next_traits: Option<Cow<'a, Traits>>,
+
+    tenant: Cow<'a, str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    user: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    continuous: bool,
+    /// By default, the time of the latest event `added`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    added_us: Option<i64>,
+    /// By default, the time of the latest event `started`; null if it has never started.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
+    started_us: Option<Option<i64>>,
+    /// By default, the time of the latest event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    changed_us: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    awaited: Option<i64>,
+    #[serde(default, skip_serializing_if = "is_empty")]
+    reasons: Cow<'a, [String]>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    refused: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    class: i8,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    priority: Option<f64>,
+    #[serde(default, skip_serializing_if = "is_none")]
+    locks: Cow<'a, Requests>,
+    #[serde(default, skip_serializing_if = "has_no_traits")]
+    traits: Cow<'a, Traits>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    crashes: u32,
+    #[serde(default, skip_serializing_if = "is_default")]
+    attempts: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    max_attempts: Option<u32>,
+    #[serde(default, skip_serializing_if = "Timeouts::is_none")]
+    timeouts: Timeouts,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ended_claim: Option<ShortClaim<'a>>,
+    history: Cow<'a, [Event]>,
+    /// `{}` by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    summary: Option<Cow<'a, RawValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    info: Option<Cow<'a, RawValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    result: Option<Cow<'a, RawValue>>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    forgets_options: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    options: Option<Cow<'a, RawValue>>,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+fn is_empty<T: Clone>(list: &[T]) -> bool {
+    list.is_empty()
+}
+
+fn is_none(locks: &Requests) -> bool {
+    locks.is_none()
+}
+
+fn has_no_traits(traits: &Traits) -> bool {
+    traits.is_empty()
+}
+
+/// A field that is there, even if it is null.
+fn stated<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<i64>>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
+}
+
+/// When the latest event of a kind happened, in µs; the history is newest first.
+fn latest(history: &[Event], is_of_kind: impl Fn(&EventKind) -> bool) -> Option<i64> {
+    history.iter().find(|event| is_of_kind(&event.kind)).map(|event| event.at_us)
+}
+
+fn latest_added(history: &[Event]) -> Option<i64> {
+    latest(history, |kind| matches!(kind, EventKind::Added))
+}
+
+fn latest_started(history: &[Event]) -> Option<i64> {
+    latest(history, |kind| matches!(kind, EventKind::Started))
+}
+
+fn latest_change(history: &[Event]) -> Option<i64> {
+    history.first().map(|event| event.at_us)
+}
+
+/// The value, unless it is what a reader assumes.
+fn unless<T: PartialEq>(value: T, assumed: &T) -> Option<T> {
+    Some(value).filter(|value| value != assumed)
+}
+
+pub(crate) fn no_summary() -> Box<RawValue> {
+    RawValue::from_string("{}".to_owned()).expect("this is JSON")
+}
+
+pub(crate) fn is_no_summary(summary: &RawValue) -> bool {
+    summary.get() == "{}"
+}
+
+impl<'a> From<&'a Job> for Record<'a> {
+    fn from(job: &'a Job) -> Self {
+        let history = job.history.as_slice();
+        let raw = |json: &'a Option<Box<RawValue>>| json.as_deref().map(Cow::Borrowed);
+        let fields = Record {
+            state: job.state(),
+            order_us: 0,
+            parked: None,
+            unmet: 0,
+            paused: None,
+            limited: None,
+            keyed: false,
+            reserved: None,
+            claim: None,
+            terms: Terms::default(),
+            held: None,
+            waits: None,
+            gave_back: Cow::default(),
+            buckets: Cow::default(),
+            cancel_requested: false,
+            then: Then::Keep,
+            next_refused: None,
+            next_locks: None,
+            next_traits: None,
+            tenant: Cow::Borrowed(&job.tenant),
+            user: job.user.as_deref().map(Cow::Borrowed),
+            continuous: job.continuous,
+            added_us: unless(Some(job.added_us), &latest_added(history)).flatten(),
+            started_us: unless(job.started_us, &latest_started(history)),
+            changed_us: unless(Some(job.changed_us), &latest_change(history)).flatten(),
+            awaited: job.awaited,
+            reasons: Cow::Borrowed(&job.reasons),
+            refused: job.refused.as_deref().map(Cow::Borrowed),
+            class: job.class,
+            priority: job.priority,
+            locks: Cow::Borrowed(&job.locks),
+            traits: Cow::Borrowed(&job.traits),
+            crashes: job.crashes,
+            attempts: job.attempts,
+            max_attempts: job.max_attempts,
+            timeouts: job.timeouts,
+            ended_claim: job.ended_claim.as_ref().map(ShortClaim::of),
+            history: Cow::Borrowed(history),
+            summary: Some(Cow::Borrowed(&*job.summary)).filter(|summary| !is_no_summary(summary)),
+            info: raw(&job.info),
+            result: raw(&job.result),
+            forgets_options: job.forgets_options,
+            options: job.options.as_ref().map(|Hidden(options)| Cow::Borrowed(&**options)),
+        };
+        fields.at(&job.place)
+    }
+}
+
+impl<'a> Record<'a> {
+    /// The same job with the fields of a place. Fields of other places stay as they are.
+    fn at(self, place: &'a Place) -> Self {
+        let fields = Record { state: place.state(), ..self };
+        match place {
+            Place::Pending { order_us, keyed, reserved } => {
+                Record { order_us: *order_us, keyed: *keyed, reserved: *reserved, ..fields }
+            }
+            Place::Delayed { until_us } | Place::Crashing { until_us } => {
+                Record { order_us: *until_us, ..fields }
+            }
+            Place::Parked { until_us, at } => {
+                Record { order_us: *until_us, parked: Some(Cow::Borrowed(at)), ..fields }
+            }
+            Place::Blocked { until_us, unmet } => Record { order_us: *until_us, unmet: *unmet, ..fields },
+            Place::Paused { order_us, filter } => {
+                Record { order_us: *order_us, paused: Some(Cow::Borrowed(filter)), ..fields }
+            }
+            Place::Limited { order_us, limit } => {
+                Record { order_us: *order_us, limited: Some(Cow::Borrowed(limit)), ..fields }
+            }
+            Place::Active(run) => {
+                let Run { claim, terms, held, waits, gave_back, buckets, cancel_requested, then, next } =
+                    &**run;
+                let Next { not_before_us, unmet, refused, locks, traits } = next;
+                Record {
+                    order_us: *not_before_us,
+                    claim: Some(ShortClaim::of(claim)),
+                    terms: *terms,
+                    held: held.as_ref().map(Cow::Borrowed),
+                    waits: waits.as_ref().map(Cow::Borrowed),
+                    gave_back: Cow::Borrowed(gave_back),
+                    buckets: Cow::Borrowed(buckets),
+                    cancel_requested: *cancel_requested,
+                    then: *then,
+                    unmet: *unmet,
+                    next_refused: refused.as_deref().map(Cow::Borrowed),
+                    next_locks: locks.as_ref().map(Cow::Borrowed),
+                    next_traits: traits.as_ref().map(Cow::Borrowed),
+                    ..fields
+                }
+            }
+            Place::Ended(_) => fields,
+        }
+    }
+
+    /// Whether the record has fields of another place than the one that it states. The time of an ended job is ignored:
+    /// earlier releases left it there.
+    pub(crate) fn contradicts_itself(&self) -> bool {
+        let Ok(job) = Job::try_from(self.clone()) else { return true };
+        let as_stored = |mut record: Record<'_>| {
+            if job.state().is_final() || job.state().is_claimed() {
+                record.order_us = 0;
+            }
+            record.with_all_times(&job);
+            crate::rows::encode(&record)
+        };
+        as_stored(self.clone()) != as_stored(Record::from(&job))
+    }
+
+    /// States also the times that the history states, so that two records of the same job are equal.
+    fn with_all_times(&mut self, job: &Job) {
+        self.added_us = Some(job.added_us);
+        self.started_us = Some(job.started_us);
+        self.changed_us = Some(job.changed_us);
+        self.summary = self.summary.take().filter(|summary| !is_no_summary(summary));
+    }
+}
+
+impl TryFrom<Record<'_>> for Job {
+    type Error = &'static str;
+
+    /// `job_type` and `id` are in the key; the caller fills them in.
+    fn try_from(record: Record<'_>) -> Result<Self, Self::Error> {
+        let owned = |json: Option<Cow<'_, RawValue>>| json.map(Cow::into_owned);
+        let history = record.history.into_owned();
+        let added_us = record.added_us.or_else(|| latest_added(&history));
+        let changed_us = record.changed_us.or_else(|| latest_change(&history));
+        let until_us = record.order_us;
+        let order_us = record.order_us;
+        let place = match record.state {
+            State::Pending => Place::Pending { order_us, keyed: record.keyed, reserved: record.reserved },
+            State::Crashing => Place::Crashing { until_us },
+            State::Delayed => match (record.unmet, record.paused, record.limited, record.parked) {
+                (1.., ..) => Place::Blocked { until_us, unmet: record.unmet },
+                (0, Some(filter), ..) => Place::Paused { order_us, filter: filter.into_owned() },
+                (0, None, Some(limit), _) => Place::Limited { order_us, limit: limit.into_owned() },
+                (0, None, None, Some(at)) => Place::Parked { until_us, at: at.into_owned() },
+                (0, None, None, None) => Place::Delayed { until_us },
+            },
+            State::Running | State::Waiting => Place::Active(Box::new(Run {
+                claim: record.claim.ok_or("it is running, and has no claim")?.0.into_owned(),
+                terms: record.terms,
+                held: record.held.map(Cow::into_owned),
+                waits: record.waits.map(Cow::into_owned),
+                gave_back: record.gave_back.into_owned(),
+                buckets: record.buckets.into_owned(),
+                cancel_requested: record.cancel_requested,
+                then: record.then,
+                next: Next {
+                    not_before_us: order_us,
+                    unmet: record.unmet,
+                    refused: record.next_refused.map(Cow::into_owned),
+                    locks: record.next_locks.map(Cow::into_owned),
+                    traits: record.next_traits.map(Cow::into_owned),
+                },
+            })),
+            State::Completed => Place::Ended(End::Completed),
+            State::Failed => Place::Ended(End::Failed),
+            State::Cancelled => Place::Ended(End::Cancelled),
+        };
+        Ok(Job {
+            job_type: String::new(),
+            id: String::new(),
+            place,
+            tenant: record.tenant.into_owned(),
+            user: record.user.map(Cow::into_owned),
+            continuous: record.continuous,
+            added_us: added_us.ok_or("it states no time of its adding")?,
+            started_us: record.started_us.unwrap_or_else(|| latest_started(&history)),
+            changed_us: changed_us.ok_or("it states no time of its last change")?,
+            awaited: record.awaited,
+            reasons: record.reasons.into_owned(),
+            refused: record.refused.map(Cow::into_owned),
+            class: record.class,
+            priority: record.priority,
+            locks: record.locks.into_owned(),
+            traits: record.traits.into_owned(),
+            crashes: record.crashes,
+            attempts: record.attempts,
+            max_attempts: record.max_attempts,
+            timeouts: record.timeouts,
+            ended_claim: record.ended_claim.map(|claim| claim.0.into_owned()),
+            history,
+            summary: record.summary.map_or_else(no_summary, Cow::into_owned),
+            info: owned(record.info),
+            result: owned(record.result),
+            forgets_options: record.forgets_options,
+            options: record.options.map(|options| Hidden(options.into_owned())),
+        })
+    }
+}
+
+impl Serialize for Job {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Record::from(self).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Job {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Job::try_from(Record::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+/// A claim as `["worker", 4]`.
+#[derive(Clone)]
+struct ShortClaim<'a>(Cow<'a, Claim>);
+
+impl<'a> ShortClaim<'a> {
+    fn of(claim: &'a Claim) -> Self {
+        ShortClaim(Cow::Borrowed(claim))
+    }
+}
+
+impl Serialize for ShortClaim<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (&self.0.worker, self.0.number).serialize(serializer)
+    }
+}
+
+/// Reads also the form of format 5: `{"worker": "worker", "number": 4}`.
+impl<'de> Deserialize<'de> for ShortClaim<'_> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct EitherForm;
+        impl<'de> Visitor<'de> for EitherForm {
+            type Value = Claim;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a worker and the number of its claim")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Claim, A::Error> {
+                let missing = || A::Error::custom("a claim has a worker and a number");
+                let worker = seq.next_element()?.ok_or_else(missing)?;
+                let number = seq.next_element()?.ok_or_else(missing)?;
+                match seq.next_element::<IgnoredAny>()? {
+                    None => Ok(Claim { worker, number }),
+                    Some(_) => Err(missing()),
+                }
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Claim, A::Error> {
+                Claim::deserialize(MapAccessDeserializer::new(map))
+            }
+        }
+        deserializer.deserialize_any(EitherForm).map(|claim| ShortClaim(Cow::Owned(claim)))
+    }
+}
+
+/// `[at_us, "kind"]`, or `[at_us, "kind", "reason"]`.
+impl Serialize for Event {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.kind.reason() {
+            Some(reason) => (self.at_us, self.kind.name(), reason).serialize(serializer),
+            None => (self.at_us, self.kind.name()).serialize(serializer),
+        }
+    }
+}
+
+/// Reads also the form of format 5: `{"at_us": …, "type": "kind", "reason": …}`.
+impl<'de> Deserialize<'de> for Event {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Fields<'a> {
+            at_us: i64,
+            #[serde(borrow, rename = "type")]
+            name: Cow<'a, str>,
+            #[serde(default)]
+            reason: Option<String>,
+        }
+        struct EitherForm;
+        impl<'de> Visitor<'de> for EitherForm {
+            type Value = Event;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an event: a time, a kind, and a reason if it has one")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Event, A::Error> {
+                let missing = || A::Error::custom("an event has a time and a kind");
+                let at_us = seq.next_element()?.ok_or_else(missing)?;
+                let name: Cow<'de, str> = seq.next_element()?.ok_or_else(missing)?;
+                let reason = seq.next_element()?;
+                if seq.next_element::<IgnoredAny>()?.is_some() {
+                    return Err(missing());
+                }
+                event(at_us, &name, reason)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Event, A::Error> {
+                let Fields { at_us, name, reason } = Fields::deserialize(MapAccessDeserializer::new(map))?;
+                event(at_us, &name, reason)
+            }
+        }
+        deserializer.deserialize_any(EitherForm)
+    }
+}
+
+fn event<E: serde::de::Error>(at_us: i64, name: &str, reason: Option<String>) -> Result<Event, E> {
+    let kind = EventKind::named(name, reason).ok_or_else(|| E::custom("no such event"))?;
+    Ok(Event { at_us, kind })
+}
+
+#[cfg(test)]
+mod tests {
+    //! The form of records: what format 5 wrote is read, and what is read again is the same.
+
+    use serde_json::{Value, json};
+    use turnwise_policy::eligibility::rate_limits::Bucket;
+
+    use super::*;
+
+    fn read(fields: Value) -> Result<Job, serde_json::Error> {
+        // Through text: `RawValue` is read from text only.
+        serde_json::from_str(&fields.to_string())
+    }
+
+    fn written(job: &Job) -> Value {
+        serde_json::from_slice(&serde_json::to_vec(job).unwrap()).unwrap()
+    }
+
+    fn record(more: Value) -> Value {
+        let mut fields = json!({"tenant": "t", "history": [[5, "added"]]});
+        fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        fields
+    }
+
+    #[test]
+    fn every_place_is_written_as_fields_beside_those_of_the_job() {
+        let limit = json!({"bucket": {"reason": "a"}, "most": 2});
+        let limited = Limit { bucket: Bucket::Reason("a".into()), most: 2 };
+        let claim = Claim { worker: "w".into(), number: 4 };
+        let mut run = Run::new(claim, Terms::default(), None, vec![Bucket::Reason("a".into())]);
+        let plain = Place::Active(Box::new(run.clone()));
+        (run.then, run.cancel_requested) = (Then::Again, true);
+        run.next = Next { not_before_us: 9, unmet: 1, refused: Some("no".into()), ..Next::default() };
+        let parked = Parked { group: "g".into(), key: "k".into() };
+        let places = [
+            (Place::pending(3), json!({"state": "pending", "order_us": 3})),
+            (
+                Place::Pending { order_us: 3, keyed: true, reserved: Some(7) },
+                json!({"state": "pending", "order_us": 3, "keyed": true, "reserved": 7}),
+            ),
+            (Place::Delayed { until_us: 3 }, json!({"state": "delayed", "order_us": 3})),
+            (Place::Crashing { until_us: 3 }, json!({"state": "crashing", "order_us": 3})),
+            (
+                Place::Parked { until_us: 3, at: parked },
+                json!({"state": "delayed", "order_us": 3, "parked": {"group": "g", "key": "k"}}),
+            ),
+            (
+                Place::Blocked { until_us: 3, unmet: 2 },
+                json!({"state": "delayed", "order_us": 3, "unmet": 2}),
+            ),
+            (
+                Place::Paused { order_us: 3, filter: "f".into() },
+                json!({"state": "delayed", "order_us": 3, "paused": "f"}),
+            ),
+            (
+                Place::Limited { order_us: 3, limit: limited },
+                json!({"state": "delayed", "order_us": 3, "limited": limit}),
+            ),
+            (plain, json!({"state": "running", "claim": ["w", 4], "buckets": [{"reason": "a"}]})),
+            (
+                Place::Active(Box::new(run)),
+                json!({"state": "running", "claim": ["w", 4], "buckets": [{"reason": "a"}], "order_us": 9,
+                    "then": "again", "cancel_requested": true, "unmet": 1, "next_refused": "no"}),
+            ),
+            (Place::Ended(End::Completed), json!({"state": "completed"})),
+            (Place::Ended(End::Failed), json!({"state": "failed"})),
+            (Place::Ended(End::Cancelled), json!({"state": "cancelled"})),
+        ];
+        for (place, fields) in places {
+            let fields = record(fields);
+            let job = read(fields.clone()).unwrap();
+            assert_eq!(job.place, place);
+            assert_eq!(written(&job), fields);
+        }
+    }
+
+    #[test]
+    fn a_record_of_format_5_is_read_and_written_shorter() {
+        let before = json!({
+            "state": "completed", "order_us": 0, "then": "keep", "tenant": "t", "added_us": 5, "started_us": 7,
+            "changed_us": 9, "crashes": 0, "attempts": 1, "ended_claim": {"worker": "w", "number": 1},
+            "history": [
+                {"at_us": 9, "type": "completed"}, {"at_us": 7, "type": "started"},
+                {"at_us": 6, "type": "crashed", "reason": "no \"network\""}, {"at_us": 5, "type": "added"},
+            ],
+            "summary": {}, "result": true, "options": 1,
+        });
+        let job = read(before).unwrap();
+        assert_eq!((job.added_us, job.started_us, job.changed_us), (5, Some(7), 9));
+        let expected = json!({
+            "state": "completed", "tenant": "t", "attempts": 1, "ended_claim": ["w", 1],
+            "history": [[9, "completed"], [7, "started"], [6, "crashed", "no \"network\""], [5, "added"]],
+            "result": true, "options": 1,
+        });
+        assert_eq!(written(&job), expected);
+        let again = read(expected).unwrap();
+        assert_eq!((again.added_us, again.started_us, again.changed_us), (5, Some(7), 9));
+        assert_eq!(
+            (&again.history, &again.ended_claim, again.place),
+            (&job.history, &job.ended_claim, job.place)
+        );
+    }
+
+    #[test]
+    fn times_that_the_history_does_not_state_are_written() {
+        let times = |added: i64, started: Value, changed: i64| {
+            let history = json!([[9, "started"], [5, "added"]]);
+            json!({"state": "pending", "order_us": 3, "tenant": "t", "history": history,
+                "added_us": added, "started_us": started, "changed_us": changed})
+        };
+        for (added, started, changed) in [(4, json!(8), 10), (5, json!(null), 9), (6, json!(9), 9)] {
+            let job = read(times(added, started.clone(), changed)).unwrap();
+            assert_eq!(
+                (job.added_us, json!(job.started_us), job.changed_us),
+                (added, started.clone(), changed)
+            );
+            let again: Job = serde_json::from_slice(&serde_json::to_vec(&job).unwrap()).unwrap();
+            assert_eq!((again.added_us, again.changed_us), (added, changed));
+            assert_eq!(again.started_us, job.started_us);
+        }
+        assert!(read(json!({"state": "completed", "tenant": "t", "history": []})).is_err(), "no time at all");
+    }
+
+    #[test]
+    fn contradictory_fields_are_refused_or_found() {
+        let contradicts = |fields: Value| {
+            let text = fields.to_string();
+            serde_json::from_str::<Record<'_>>(&text).unwrap().contradicts_itself()
+        };
+        assert!(read(record(json!({"state": "running"}))).is_err(), "no claim");
+        assert!(!contradicts(record(json!({"state": "pending", "order_us": 3}))));
+        // Fields of another place are ignored; `store check` reports them.
+        let stray = record(json!({"state": "pending", "order_us": 3, "paused": "f"}));
+        assert_eq!(read(stray.clone()).unwrap().place, Place::pending(3));
+        assert!(contradicts(stray));
+        let waits_for_nothing = record(json!({"state": "waiting", "claim": ["w", 4]}));
+        assert_eq!(read(waits_for_nothing.clone()).unwrap().state(), State::Running);
+        assert!(contradicts(waits_for_nothing));
+        // Older releases left the time of the previous place, and stated every time.
+        let ended =
+            record(json!({"state": "failed", "order_us": 3, "changed_us": 5, "then": "keep", "summary": {}}));
+        assert_eq!(read(ended.clone()).unwrap().order_us(), 0);
+        assert!(!contradicts(ended));
+    }
+
+    #[test]
+    fn malformed_claims_and_events_are_refused() {
+        for claim in
+            [json!([]), json!(["w"]), json!(["w", 1, 2]), json!(["w", -1]), json!({"worker": "w"}), json!(4)]
+        {
+            assert!(serde_json::from_value::<ShortClaim<'_>>(claim.clone()).is_err(), "{claim}");
+        }
+        for event in [
+            json!([]),
+            json!([1]),
+            json!([1, "exploded"]),
+            json!([1, "crashed"]),
+            json!([1, "added", "x"]),
+            json!([1, "crashed", "x", "y"]),
+            json!({"type": "added"}),
+        ] {
+            assert!(serde_json::from_str::<Event>(&event.to_string()).is_err(), "{event}");
+        }
+        let stopped: Event = serde_json::from_str(r#"[1, "stopped", "its worker left"]"#).unwrap();
+        assert_eq!(stopped.kind.reason(), Some("its worker left"));
+    }
+}
