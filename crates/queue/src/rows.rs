@@ -1,5 +1,7 @@
 //! Reading and writing single rows.
 
+use std::cell::RefCell;
+
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -10,8 +12,17 @@ use crate::deadlines::Deadline;
 use crate::error::corrupt;
 use crate::{Active, Job, Keyspace, Place, Result};
 
+thread_local! {
+    /// Where values are encoded, so that each of them is allocated once and with its exact length.
+    static ENCODED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
 pub(crate) fn encode<T: Serialize>(row: &T) -> Bytes {
-    Bytes::from(serde_json::to_vec(row).expect("rows are plain data with string keys"))
+    ENCODED.with_borrow_mut(|bytes| {
+        bytes.clear();
+        serde_json::to_writer(&mut *bytes, row).expect("rows are plain data with string keys");
+        Bytes::copy_from_slice(bytes)
+    })
 }
 
 pub(crate) fn decode<T: DeserializeOwned>(what: &str, value: &[u8]) -> Result<T> {

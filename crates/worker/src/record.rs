@@ -166,7 +166,8 @@ impl Recorder {
             tokio::select! {
                 biased;
                 answer = &mut recorded => return answer.unwrap_or_else(|_| Err(abandoned())),
-                _turn = self.turn.lock() => self.write_group(shared).await,
+                // Boxed, because most runs wait for the task that has the turn, and keep their part of the memory small.
+                _turn = self.turn.lock() => Box::pin(self.write_group(shared)).await,
             }
         }
     }

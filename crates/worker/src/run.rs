@@ -112,14 +112,15 @@ impl ClaimedJob {
     }
 }
 
-/// Runs a claimed job until its end is recorded; its handler begins after `delay`.
-pub(crate) async fn run(
+/// Starts the handler of a claimed job, after `delay`. The returned future supervises it until its end is recorded. Not an
+/// `async fn`: its future would keep the arguments, too.
+pub(crate) fn run(
     shared: Arc<Shared>,
     job: Job,
     job_options: Box<RawValue>,
     controls: Controls,
     delay: Duration,
-) -> RunEnd {
+) -> impl Future<Output = RunEnd> {
     let claimed = ClaimedJob::new(&job);
     let (progress, reports) = watch::channel(None);
     let locks = JobLocks::new(
@@ -150,11 +151,13 @@ pub(crate) async fn run(
         handler.run(context).await
     }));
     let mut run = Run { shared, job: claimed, reports, controls };
-    let Some(outcome) = run.supervise(task, delay).await else { return RunEnd::Halted };
-    let info = run.reports.borrow().clone();
-    let Run { shared, job, controls, .. } = run;
-    let (preempted, key) = (controls.preempted.load(Relaxed), controls.key());
-    record(&shared, FinishedRun { job, outcome, preempted, info, key }, &controls.halt).await
+    async move {
+        let Some(outcome) = run.supervise(task, delay).await else { return RunEnd::Halted };
+        let info = run.reports.borrow().clone();
+        let Run { shared, job, controls, .. } = run;
+        let (preempted, key) = (controls.preempted.load(Relaxed), controls.key());
+        record(&shared, FinishedRun { job, outcome, preempted, info, key }, &controls.halt).await
+    }
 }
 
 struct Run {
@@ -186,14 +189,15 @@ impl Run {
             if due && unwritten {
                 (due, unwritten) = (false, false);
                 interval.set(runtime.sleep(report_interval));
-                if self.write_report().await.is_err() {
+                // Boxed: few runs report at the same time.
+                if Box::pin(self.write_report()).await.is_err() {
                     self.controls.halt.cancel();
                 }
             }
             tokio::select! {
                 biased;
                 () = self.controls.halt.cancelled() => {
-                    self.abort(task).await;
+                    Box::pin(self.abort(task)).await;
                     return None;
                 }
                 ended = &mut task => return Some(outcome(ended)),
@@ -234,13 +238,13 @@ impl Run {
         let stopped = tokio::select! {
             biased;
             () = self.controls.halt.cancelled() => {
-                self.abort(task).await;
+                Box::pin(self.abort(task)).await;
                 return None;
             }
             ended = &mut task => outcome(ended),
             () = grace => {
                 tracing::warn!(job = %self.job.id, "did not stop within its grace period: aborted");
-                self.abort(task).await
+                Box::pin(self.abort(task)).await
             }
         };
         Some(match (over, stopped) {
