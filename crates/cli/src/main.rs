@@ -40,6 +40,10 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+/// Threads free much of what other threads have allocated; glibc's allocator locks for that (docs/design/0009).
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A job server for many tenants, with a CouchDB replicator inside.
 #[derive(Parser)]
 #[command(name = "turnwise", version, about, max_term_width = 100)]
