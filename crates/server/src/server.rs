@@ -25,7 +25,7 @@ use turnwise_worker::{
 use crate::catalogue;
 use crate::config::{self, Config, Shared};
 use crate::descriptors;
-use crate::http::{self, App};
+use crate::http::{self, App, AppState};
 use crate::live::{self, Parts};
 use crate::node;
 use crate::start::{self, Opened, StartError, initialise};
@@ -276,7 +276,7 @@ impl Server {
             }));
             services.push(service("upstream", &stop, move |stop| upstream.clone().run(stop)));
         }
-        let app = App {
+        let app = App::new(AppState {
             shared: shared.on(impatient.clone()),
             store: impatient,
             keys,
@@ -298,7 +298,7 @@ impl Server {
             commands,
             upstream: condition,
             names: Arc::new(names),
-        };
+        });
         let http = AbortOnDropHandle::new(tokio::spawn(http::serve(
             listener,
             descriptors.incoming,

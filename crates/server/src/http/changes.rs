@@ -15,7 +15,7 @@ use super::error::ApiError;
 use super::request::{self, Params};
 use super::room::Cost;
 use super::rows::{NameSet, Rows};
-use super::{App, Call, docs};
+use super::{App, AppState, Call, docs};
 
 /// Number of changes that one transaction reads.
 const PAGE: usize = 200;
@@ -297,7 +297,7 @@ impl Writer {
     }
 
     async fn wait(&self, pieces: &mut Pieces, seen: Option<bytes::Bytes>) -> Result<Woken, ApiError> {
-        let App { store, keys, stop, .. } = &self.app;
+        let AppState { store, keys, stop, .. } = &*self.app;
         let mut changed = store.watch(keys.sequence(&self.query.db), seen).await?;
         loop {
             let nap = store.runtime().sleep(self.query.heartbeat.unwrap_or(self.query.timeout));

@@ -57,9 +57,20 @@ pub(crate) use self::listener::serve;
 pub(crate) use self::room::Room;
 pub(crate) use self::v1::Accepting;
 
-/// The state that all requests share.
+/// The state that all requests share. Each layer of each request clones it, so it is one pointer.
 #[derive(Clone)]
-pub(crate) struct App {
+pub(crate) struct App(Arc<AppState>);
+
+impl std::ops::Deref for App {
+    type Target = AppState;
+
+    fn deref(&self) -> &AppState {
+        &self.0
+    }
+}
+
+/// See [`App`].
+pub(crate) struct AppState {
     pub store: Store,
     pub keys: Keyspace,
     pub settings: Live<Settings>,
@@ -107,6 +118,10 @@ pub(crate) struct Health {
 pub(crate) struct Turns(Arc<[tokio::sync::Mutex<()>; 32]>);
 
 impl App {
+    pub fn new(state: AppState) -> Self {
+        App(Arc::new(state))
+    }
+
     /// The service that handles requests.
     pub fn router(self) -> Router {
         v1::router()

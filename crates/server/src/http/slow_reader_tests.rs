@@ -39,7 +39,7 @@ impl World {
         let options = Options { durable: false, runtime: runtime.clone(), ..Options::default() };
         let engine = Embedded::open_with(folder.path().join("store"), options).unwrap();
         let (store, keys) = (Store::new(engine, runtime), Keyspace::default());
-        let app = App {
+        let app = App::new(AppState {
             external: External::new(store.clone(), keys.clone(), ExternalOptions::default()),
             health: Health { interval: DEFAULT_HEALTH_INTERVAL, timeout: DEFAULT_HEALTH_TIMEOUT },
             accepting: Accepting::default(),
@@ -58,7 +58,7 @@ impl World {
             commands: None,
             upstream: None,
             names: Arc::new(Names::new("127.0.0.1:7984".parse().unwrap(), "", &[])),
-        };
+        });
         let world = World { app, clock, _folder: folder };
         world.call("PUT", Part::Itself, "", Value::Null).await;
         world.fill("a").await;

@@ -25,7 +25,7 @@ use turnwise_store::Store;
 use super::error::{Result, V1Error};
 use super::extract::{JobPath, Named};
 use super::{Common, NoJob, view};
-use crate::http::App;
+use crate::http::{App, AppState};
 
 /// Without events, the server sends an empty comment line after this time, so that both sides detect a broken connection.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -172,7 +172,8 @@ impl Follower {
     /// Sends new events. If there are none, waits until there may be some.
     async fn look_or_wait(&mut self) -> Result<()> {
         let about = self.about.clone();
-        let About { app: App { store, keys, stop, .. }, path: JobPath { job_type, id } } = &*about;
+        let About { app, path: JobPath { job_type, id } } = &*about;
+        let AppState { store, keys, stop, .. } = &**app;
         let (key, tx) = (keys.job(job_type, id), store.begin().await?);
         let seen = tx.get(&key).await?;
         let Some(job) = jobs::get(&tx, keys, job_type, id).await? else {
