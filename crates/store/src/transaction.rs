@@ -1,5 +1,6 @@
 //! A transaction: a snapshot, the transaction's own writes on top of it, and what must not have changed at commit.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -71,9 +72,15 @@ impl Pending {
     }
 
     fn add_read_key(&mut self, key: &Bytes) {
-        if !self.read_keys.contains_key(key) {
+        if let Entry::Vacant(place) = self.read_keys.entry(key.clone()) {
             self.bytes += key.len();
-            self.read_keys.insert(key.clone(), None);
+            place.insert(None);
+        }
+    }
+
+    fn note_read(&mut self, key: &Bytes, value: &Option<Bytes>) {
+        if self.read_keys.insert(key.clone(), Some(value.clone())).is_none() {
+            self.bytes += key.len();
         }
     }
 
@@ -83,8 +90,9 @@ impl Pending {
 
     /// Counts a split if `key` is in a cleared range and was not written before. Call it before the write.
     fn note_split(&mut self, key: &Bytes) {
-        let is_new = !self.writes.contains_key(key) && !self.versionstamped.contains(key);
-        self.splits += usize::from(is_new && self.is_cleared(key));
+        let is_split =
+            self.is_cleared(key) && !self.writes.contains_key(key) && !self.versionstamped.contains(key);
+        self.splits += usize::from(is_split);
     }
 
     /// The number of rows and ranges that the commit writes.
@@ -148,7 +156,7 @@ impl Transaction {
     /// The value of a key, read with the given isolation.
     pub async fn get_with(&self, key: &Bytes, isolation: Isolation) -> Result<Option<Bytes>> {
         {
-            let mut pending = self.pending();
+            let pending = self.pending();
             if pending.versionstamped.contains(key) {
                 return Err(Error::Misuse("a versionstamp is unknown before the commit".into()));
             }
@@ -158,13 +166,10 @@ impl Transaction {
             if let Some(Some(read)) = pending.read_keys.get(key) {
                 return Ok(read.clone());
             }
-            if isolation == Isolation::Serializable {
-                pending.add_read_key(key);
-            }
         }
         let value = self.snapshot.get(key).await?;
         if isolation == Isolation::Serializable {
-            self.pending().read_keys.insert(key.clone(), Some(value.clone()));
+            self.pending().note_read(key, &value);
         }
         Ok(value)
     }

@@ -5,6 +5,10 @@ use std::path::{Path, PathBuf};
 pub mod disk;
 pub mod server;
 
+/// The allocator of the shipped binary, for what runs within the benchmarks.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// The folder `lab/peers/` of this repository: the programs that use other job servers.
 pub fn peers_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../peers")

@@ -352,7 +352,12 @@ impl Drop for Committer {
 /// Adds a transaction's writes to the batch of its group.
 fn collect(changes: Changes, cleared: Vec<Bytes>, stamp: Versionstamp, batch: &mut Batch) {
     batch.extend(cleared.into_iter().map(|key| (key, None)));
-    batch.extend(changes.puts);
+    if batch.is_empty() {
+        // Built at once from sorted rows, which is faster than row by row. Large transactions are often alone in their group.
+        *batch = changes.puts.into_iter().collect();
+    } else {
+        batch.extend(changes.puts);
+    }
     let stamp = Bytes::copy_from_slice(&stamp.0);
     batch.extend(changes.versionstamped.into_iter().map(|key| (key, Some(stamp.clone()))));
 }

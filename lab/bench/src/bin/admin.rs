@@ -14,6 +14,7 @@ use std::time::Instant;
 use turnwise_admin::copy::Copy;
 use turnwise_admin::scan::{Scan, everything};
 use turnwise_admin::{check, dump};
+use turnwise_lab_bench as _;
 use turnwise_queue::Keyspace;
 use turnwise_store::{Store, StoreUrl, runtime};
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
+use turnwise_lab_bench as _;
 use turnwise_queue::{Keyspace, NewJob, Result, jobs};
 use turnwise_store::{Counters, Runtime, Store, StoreUrl, open, runtime};
 use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker};

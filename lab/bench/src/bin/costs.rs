@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use serde_json::value::RawValue;
+use turnwise_lab_bench as _;
 use turnwise_queue::claims::{self, Ending};
 use turnwise_queue::{Claim, Context, Keyspace, NewJob, Result, jobs, workers};
 use turnwise_store::embedded::{Embedded, Options};

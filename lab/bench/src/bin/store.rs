@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use turnwise_lab_bench as _;
 use turnwise_store::embedded::{Embedded, Stats};
 use turnwise_store::tuple::Subspace;
 use turnwise_store::{Engine, Store, Transaction, key, runtime};

@@ -4,10 +4,6 @@
 //! contender is a separate program that adds and runs the jobs: this program for turnwise, `lab/peers/*.mjs` and `lab/peers/apalis` for the
 //! others.
 
-/// As in the shipped binary.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 mod backlog;
 mod contender;
 mod http_client;
