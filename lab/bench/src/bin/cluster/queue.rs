@@ -81,7 +81,7 @@ pub async fn check(store: &Store, jobs: usize) -> Result<(), String> {
         let tx = store.begin().await.expect("the store can be read");
         let page = jobs::list(&tx, &Keyspace::default(), JOB_TYPE, after.as_deref(), PAGE).await;
         let page = page.map_err(|error| error.to_string())?;
-        completed += page.iter().filter(|job| job.state() == State::Completed && job.attempts == 0).count();
+        completed += page.iter().filter(|job| job.state() == State::Completed && job.attempts == 1).count();
         let Some(last) = page.last() else { break };
         after = Some(last.id.clone());
     }
