@@ -14,7 +14,7 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 use crate::deadlines::{Deadline, Over};
 use crate::error::corrupt;
 use crate::job::{bounded_reason, check_size};
-use crate::jobs::{MAX_ACTIVE_OF_WORKER, erase, place_from, refuse};
+use crate::jobs::{MAX_ACTIVE_OF_WORKER, PREFETCHED, erase, place_from, refuse};
 use crate::keyspace::SortKey;
 use crate::locks::{self, Availability, Blocked};
 use crate::place::{End, Next, Place, Run, move_to};
@@ -50,6 +50,10 @@ pub async fn release_due(
     // The extra row gives the time at which the next one is due.
     let read = RangeRead { begin, end, limit: limit + 1, reverse: false };
     let rows = tx.range_with(read, Isolation::Snapshot).await?;
+    let due = rows.iter().filter_map(|(key, _)| keys.parse_delayed(key));
+    let due = due.filter(|(not_before_us, id)| *not_before_us <= now_us && mine(id)).take(PREFETCHED);
+    let due: Vec<String> = due.map(|(_, id)| id).collect();
+    jobs::prefetch(tx, keys, due.iter().map(|id| (job_type, id.as_str()))).await?;
     let (mut moved, mut left, mut released) = (0, None, BTreeSet::new());
     for (n, (key, _)) in rows.iter().enumerate() {
         let (not_before_us, id) =
@@ -551,6 +555,19 @@ pub async fn held(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str, c
     check_member(tx, keys, job_type, &claim.worker).await?;
     let job = read_job(tx, keys, job_type, id).await?.ok_or(Error::Halt)?;
     if is_held(&job, claim) { Ok(job) } else { Err(Error::Halt) }
+}
+
+/// Reads at the same time what [`end`] reads for each of these runs, given by job id and worker
+/// ([`Transaction::prefetch`]).
+pub async fn prefetch_ends<'a>(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    runs: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Result<()> {
+    let rows =
+        runs.flat_map(|(id, worker)| [keys.job(job_type, id), keys.active_entry(job_type, worker, id)]);
+    Ok(tx.prefetch(rows.collect()).await?)
 }
 
 fn is_held(job: &Job, claim: &Claim) -> bool {

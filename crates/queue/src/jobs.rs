@@ -24,6 +24,9 @@ const LIST_BATCH: usize = 1_000;
 /// The most jobs that one worker runs: the bound of `max_jobs`.
 pub(crate) const MAX_ACTIVE_OF_WORKER: usize = 100_000;
 
+/// Steps of a transaction whose records are read together: their number may exceed what fits into the transaction.
+pub const PREFETCHED: usize = 32;
+
 /// What adding a job did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Added {
@@ -308,6 +311,15 @@ pub async fn get(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str) ->
 /// The same, without a read conflict: for callers that read the job again where it matters.
 pub async fn peek(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str) -> Result<Option<Job>> {
     read_job_with(tx, keys, job_type, id, Isolation::Snapshot).await
+}
+
+/// Reads the records of jobs at the same time that the caller will read one after the other ([`Transaction::prefetch`]).
+pub async fn prefetch<'a>(
+    tx: &Transaction,
+    keys: &Keyspace,
+    jobs: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Result<()> {
+    Ok(tx.prefetch(jobs.map(|(job_type, id)| keys.job(job_type, id)).collect()).await?)
 }
 
 /// A job's options.
@@ -638,13 +650,21 @@ pub async fn prune(
     let (begin, end) = keys.ended_before(job_type, before_us);
     let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
     let mut pruned = 0;
-    for (key, _) in &rows {
+    let ids = rows.iter().map(|(key, _)| {
+        let (_, id) = keys.parse_ended(key).ok_or_else(|| corrupt("ended key", "not a tuple of four"))?;
+        Ok(id)
+    });
+    let ids = ids.collect::<Result<Vec<String>>>()?;
+    for (n, id) in ids.iter().enumerate() {
         if pruned > 0 && !tx.has_room() {
             break;
         }
+        if n % PREFETCHED == 0 {
+            let next = ids[n..].iter().take(PREFETCHED);
+            prefetch(tx, keys, next.map(|id| (job_type, id.as_str()))).await?;
+        }
         pruned += 1;
-        let (_, id) = keys.parse_ended(key).ok_or_else(|| corrupt("ended key", "not a tuple of four"))?;
-        let job = read_job(tx, keys, job_type, &id).await?;
+        let job = read_job(tx, keys, job_type, id).await?;
         let job = job.ok_or_else(|| corrupt("ended key", "has no job record"))?;
         place::leave(tx, keys, &job)?;
         erase(tx, keys, &job)?;

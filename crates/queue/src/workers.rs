@@ -13,7 +13,7 @@ use crate::keyspace::KeyRange;
 use crate::locks::Held;
 use crate::nodes::NodeOptions;
 use crate::rows::{decode, encode, read_job};
-use crate::{Context, Error, Keyspace, Result};
+use crate::{Context, Error, Keyspace, Result, claims};
 
 /// The most workers that a listing reads.
 const MAX_WORKERS: usize = 10_000;
@@ -369,6 +369,8 @@ pub async fn remove_some(context: Context<'_>, worker: &str, why: Removal, limit
     if is_first {
         tx.prove_arrivals(proof);
     }
+    let ids: Vec<String> = rows.iter().filter_map(|(key, _)| Some(keys.parse_active(key)?.1)).collect();
+    claims::prefetch_ends(tx, keys, job_type, ids.iter().map(|id| (id.as_str(), worker))).await?;
     let mut done = rows.len() < limit;
     let mut given_back = Vec::with_capacity(rows.len());
     for (n, (key, _)) in rows.into_iter().enumerate() {

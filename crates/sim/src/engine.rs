@@ -119,6 +119,10 @@ impl Snapshot for SimSnapshot {
         Ok(rows)
     }
 
+    fn is_remote(&self) -> bool {
+        self.link.is_some()
+    }
+
     async fn commit(&self, changes: Changes) -> Result<Versionstamp> {
         let Some(link) = &self.link else {
             return self.lease.commit(&changes, &Writer { link: None, op: None, late: false });

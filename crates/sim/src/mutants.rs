@@ -49,6 +49,13 @@ pub const MUTANTS: &[Mutant] = &[
         why: "A claim that is made while its worker is removed survives the removal.",
     },
     Mutant {
+        name: "prefetched_read_without_conflict",
+        file: "crates/store/src/transaction.rs",
+        find: "                    pending.note_read(key, &value);\n                }\n                return Ok(value);\n",
+        replace: "                }\n                return Ok(value);\n",
+        why: "A run's end overwrites what another transaction wrote to the job meanwhile.",
+    },
+    Mutant {
         name: "no_requeue_at_removal",
         file: "crates/queue/src/claims.rs",
         find: "            move_to(tx, keys, job, Place::Crashing { until_us })?;\n",
@@ -394,7 +401,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "halt_does_not_abort",
         file: "crates/worker/src/run.rs",
-        find: "                () = self.controls.halt.cancelled() => {\n                    self.abort(task).await;\n                    return None;\n                }\n                ended = &mut task => return",
+        find: "                () = self.controls.halt.cancelled() => {\n                    Box::pin(self.abort(task)).await;\n                    return None;\n                }\n                ended = &mut task => return",
         replace: "                () = self.controls.halt.cancelled() => {\n                    task.detach();\n                    return None;\n                }\n                ended = &mut task => return",
         why: "A handler still runs under a claim that is lost.",
     },

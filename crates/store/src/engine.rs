@@ -131,6 +131,11 @@ pub trait Snapshot: Send + Sync {
     /// that there are no more.
     async fn range(&self, read: &RangeRead) -> Result<Vec<KeyValue>>;
 
+    /// Whether each read waits for an answer from elsewhere. Then several reads should be under way at the same time.
+    fn is_remote(&self) -> bool {
+        false
+    }
+
     /// Commits `changes` against this snapshot: all of them, or none and an error with the reason.
     async fn commit(&self, changes: Changes) -> Result<Versionstamp>;
 }

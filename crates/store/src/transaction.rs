@@ -6,6 +6,7 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use futures::stream::{self, StreamExt, TryStreamExt};
 
 use crate::counters::Metered;
 use crate::key::successor;
@@ -40,6 +41,8 @@ struct Pending {
     /// The value read for each key, so that a second read costs nothing. `None` if the key is only a conflict.
     read_keys: BTreeMap<Bytes, Option<Option<Bytes>>>,
     read_ranges: Vec<(Bytes, Bytes)>,
+    /// What [`Transaction::prefetch`] has read, without a conflict.
+    prefetched: BTreeMap<Bytes, Option<Bytes>>,
     /// Written after `cleared`: an entry here overrides a cleared range around it.
     writes: BTreeMap<Bytes, Option<Bytes>>,
     cleared: Vec<(Bytes, Bytes)>,
@@ -54,6 +57,8 @@ struct Pending {
     bytes: usize,
 }
 
+/// The reads of a [`Transaction::prefetch`] that are under way at the same time.
+const CONCURRENT_READS: usize = 64;
 /// The conflicts that a batch leaves free for its last step. The largest step is the end of a run with a place in each of
 /// eleven buckets. It needs 22 for the buckets, and 8 for its handler's reads and all others.
 const STEP: usize = 32;
@@ -156,7 +161,7 @@ impl Transaction {
     /// The value of a key, read with the given isolation.
     pub async fn get_with(&self, key: &Bytes, isolation: Isolation) -> Result<Option<Bytes>> {
         {
-            let pending = self.pending();
+            let mut pending = self.pending();
             if pending.versionstamped.contains(key) {
                 return Err(Error::Misuse("a versionstamp is unknown before the commit".into()));
             }
@@ -166,12 +171,40 @@ impl Transaction {
             if let Some(Some(read)) = pending.read_keys.get(key) {
                 return Ok(read.clone());
             }
+            if let Some(value) = pending.prefetched.get(key).cloned() {
+                if isolation == Isolation::Serializable {
+                    pending.note_read(key, &value);
+                }
+                return Ok(value);
+            }
         }
         let value = self.snapshot.get(key).await?;
         if isolation == Isolation::Serializable {
             self.pending().note_read(key, &value);
         }
         Ok(value)
+    }
+
+    /// Reads keys at the same time that the caller will read one after the other. Adds no conflict: reading a key adds it.
+    /// Does nothing where a read does not wait ([`crate::Snapshot::is_remote`]).
+    pub async fn prefetch(&self, keys: Vec<Bytes>) -> Result<()> {
+        if !self.snapshot.snapshot.is_remote() {
+            return Ok(());
+        }
+        let wanted: Vec<Bytes> = {
+            let pending = self.pending();
+            let is_known = |key: &Bytes| {
+                pending.prefetched.contains_key(key) || matches!(pending.read_keys.get(key), Some(Some(_)))
+            };
+            keys.into_iter().filter(|key| !is_known(key)).collect()
+        };
+        let read = |key: Bytes| async move {
+            let value = self.snapshot.get(&key).await?;
+            Ok::<_, Error>((key, value))
+        };
+        let read: Vec<_> = stream::iter(wanted).map(read).buffered(CONCURRENT_READS).try_collect().await?;
+        self.pending().prefetched.extend(read);
+        Ok(())
     }
 
     /// Up to `limit` rows of `[begin, end)`, in key order.

@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::backoff;
 use turnwise_queue::claims::{self, Ending, Park};
+use turnwise_queue::jobs::PREFETCHED;
 use turnwise_queue::{Context, Error, MAX_INFO_BYTES, Result};
 use turnwise_store::{Error as StoreError, Transaction};
 
@@ -222,7 +223,12 @@ async fn write(shared: &Shared, ends: &[Arc<End>]) -> Result<Vec<Result<()>>> {
             let most = ends.len().checked_shr(attempt).unwrap_or(0).max(1);
             let now_us = runtime.now_us();
             let mut written = Vec::with_capacity(most);
-            for end in &ends[..most] {
+            for (n, end) in ends[..most].iter().enumerate() {
+                if n % PREFETCHED == 0 {
+                    let next = ends[n..most].iter().take(PREFETCHED).map(|end| &end.job);
+                    let runs = next.map(|job| (job.id.as_str(), job.claim.worker.as_str()));
+                    claims::prefetch_ends(&tx, &shared.keys, &shared.job_type, runs).await?;
+                }
                 written.push(match write_one(shared, &tx, end, now_us).await {
                     // Nothing was written for this end.
                     Err(Error::Halt) => Err(Error::Halt),

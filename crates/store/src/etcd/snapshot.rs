@@ -57,9 +57,11 @@ impl EtcdSnapshot {
         if let Some(pin) = pin {
             return self.read_at(pin, request).await;
         }
-        let _turn = self.first.lock().await;
+        let turn = self.first.lock().await;
         let pin = self.state().pin;
         if let Some(pin) = pin {
+            // Those who waited for the first read now read at the same time.
+            drop(turn);
             return self.read_at(pin, request).await;
         }
         let (response, member) = reads::range(&self.shared, request, None).await?;
@@ -170,6 +172,10 @@ impl Snapshot for EtcdSnapshot {
 
     async fn range(&self, read: &RangeRead) -> Result<Vec<KeyValue>> {
         self.pages(read, false).await
+    }
+
+    fn is_remote(&self) -> bool {
+        true
     }
 
     async fn commit(&self, changes: Changes) -> Result<Versionstamp> {

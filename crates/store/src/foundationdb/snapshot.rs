@@ -120,6 +120,10 @@ impl Snapshot for FoundationdbSnapshot {
         }
     }
 
+    fn is_remote(&self) -> bool {
+        true
+    }
+
     async fn commit(&self, changes: Changes) -> Result<Versionstamp> {
         let shared = &self.shared;
         let transaction = shared.transaction(COMMIT_TIMEOUT_MS)?;

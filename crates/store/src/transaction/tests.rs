@@ -29,6 +29,10 @@ impl Snapshot for Plain {
         Ok(range_of(&self.rows, read))
     }
 
+    fn is_remote(&self) -> bool {
+        true
+    }
+
     async fn commit(&self, changes: Changes) -> Result<Versionstamp> {
         self.committed.lock().unwrap().push(changes);
         Ok(STAMP)
@@ -69,7 +73,14 @@ fn transaction_on(rows: Rows) -> (Transaction, Arc<Plain>) {
 #[derive(Debug, Clone)]
 enum Step {
     Get(u8),
-    Range { begin: u8, end: u8, limit: usize, reverse: bool },
+    /// Of the keys from one to the other.
+    Prefetch(u8, u8),
+    Range {
+        begin: u8,
+        end: u8,
+        limit: usize,
+        reverse: bool,
+    },
     Set(u8, u8),
     Clear(u8),
     ClearRange(u8, u8),
@@ -90,6 +101,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let key = || 0..KEYS;
     let step = prop_oneof![
         3 => key().prop_map(Step::Get),
+        2 => (key(), 0..=KEYS).prop_map(|(begin, end)| Step::Prefetch(begin, end)),
         4 => (key(), 0..=KEYS, 1..6_usize, any::<bool>())
             .prop_map(|(begin, end, limit, reverse)| Step::Range { begin, end, limit, reverse }),
         4 => (key(), any::<u8>()).prop_map(|(key, value)| Step::Set(key, value)),
@@ -113,6 +125,9 @@ fn take(tx: &Transaction, steps: &[Step]) -> Vec<Option<Vec<KeyValue>>> {
             Step::Get(n) => {
                 let row = |value: Option<Bytes>| value.map(|value| (key(n), value)).into_iter().collect();
                 seen.push(unless_stamped(block_on(tx.get(&key(n))).map(row)));
+            }
+            Step::Prefetch(begin, end) => {
+                block_on(tx.prefetch((begin..end).map(key).collect())).unwrap();
             }
             Step::Range { begin, end, limit, reverse } => {
                 let read = RangeRead { begin: key(begin), end: key(end), limit, reverse };
@@ -145,6 +160,7 @@ fn model(mut rows: Rows, steps: &[Step]) -> (Vec<Option<Vec<KeyValue>>>, Rows) {
                 (!stamped.contains(&key(n)))
                     .then(|| rows.get(&key(n)).map(|value| (key(n), value.clone())).into_iter().collect()),
             ),
+            Step::Prefetch(..) => {}
             Step::Range { begin, end, limit, reverse } => {
                 let read = RangeRead { begin: key(begin), end: key(end), limit, reverse };
                 let has_stamp = begin < end && stamped.range(key(begin)..key(end)).next().is_some();
@@ -230,6 +246,17 @@ proptest! {
             prop_assert!(found, "{:?} is missing in {:?}", key(changed), changes);
         }
     }
+}
+
+#[test]
+fn a_prefetched_key_conflicts_once_it_is_read() {
+    let (tx, plain) = transaction_on([(key(0), value(1)), (key(1), value(2))].into());
+    block_on(tx.prefetch(vec![key(0), key(1), key(2)])).unwrap();
+    assert_eq!(block_on(tx.get_with(&key(0), Isolation::Snapshot)).unwrap(), Some(value(1)));
+    assert_eq!(block_on(tx.get(&key(2))).unwrap(), None);
+    tx.set(key(5), value(5)).unwrap();
+    block_on(tx.commit()).unwrap();
+    assert_eq!(plain.committed.lock().unwrap()[0].read_keys, [key(2)]);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use futures::future::BoxFuture;
 use serde_json::value::RawValue;
 use turnwise_queue::claims::{self, Ended, Ending};
+use turnwise_queue::jobs::PREFETCHED;
 use turnwise_queue::{Context, Error, Job, Result, jobs};
 
 use super::{External, ExternalOptions, claim_of};
@@ -143,7 +144,12 @@ impl External {
                 let most = ends.len().checked_shr(attempt).unwrap_or(0).max(1);
                 let context = Context::new(&tx, keys, job_type, now_us, options.max_history);
                 let mut written = Vec::with_capacity(most);
-                for end in &ends[..most] {
+                for (n, end) in ends[..most].iter().enumerate() {
+                    if n % PREFETCHED == 0 {
+                        let next = ends[n..most].iter().take(PREFETCHED);
+                        let runs = next.map(|end| (end.run.id.as_str(), worker));
+                        claims::prefetch_ends(&tx, keys, job_type, runs).await?;
+                    }
                     let one = write_one(context, worker, end, options, attempt > 0).await;
                     match one {
                         // Nothing was written for this end.

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use serde_json::value::RawValue;
 use turnwise_policy::schedule::{Decision, Reason, Verdict};
 use turnwise_queue::claims::{self, Claiming};
+use turnwise_queue::jobs::PREFETCHED;
 use turnwise_queue::rate_limits::{self, Tally};
 use turnwise_queue::{Claim, Job, Result, jobs, tenants};
 
@@ -79,10 +80,15 @@ impl<'a> Claims<'a> {
             let jobs = view.jobs();
             let start: Vec<(usize, String)> =
                 decision.start.iter().map(|job| (*job, jobs[*job].id.clone())).collect();
-            for (job, id) in &start {
+            for (n, (job, id)) in start.iter().enumerate() {
                 if self.is_full() {
                     filled.not_started = true;
                     break;
+                }
+                if n % PREFETCHED == 0 {
+                    let next = start[n..].iter().take(PREFETCHED);
+                    let next = next.map(|(_, id)| (context.claimant.job_type, id.as_str()));
+                    jobs::prefetch(context.tx, context.keys, next).await?;
                 }
                 if context.claimant.pass_jobs.is_some_and(|jobs| !jobs.add(context.claimant.job_type, id)) {
                     view.verdicts[*job] = Verdict::OtherPass;

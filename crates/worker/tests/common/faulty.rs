@@ -135,6 +135,10 @@ impl Snapshot for FaultySnapshot {
         self.inner.range(read).await
     }
 
+    fn is_remote(&self) -> bool {
+        true
+    }
+
     async fn commit(&self, changes: Changes) -> Result<Versionstamp> {
         self.state.pass().await;
         self.state.commits_paused.subscribe().wait_for(|paused| !paused).await.unwrap();

@@ -138,9 +138,14 @@ async fn add_some(app: &App, ready: &[Ready], now_us: i64) -> turnwise_queue::Re
         let some = &ready[..most];
         let added = app.store.transact(|tx| async move {
             let mut added = Vec::with_capacity(some.len());
-            for Ready { job, if_exists, members, made } in some {
+            for (n, Ready { job, if_exists, members, made }) in some.iter().enumerate() {
                 if is_full(&app.store, &tx, added.len()) {
                     break;
+                }
+                if n % jobs::PREFETCHED == 0 && some.len() > 1 {
+                    let next = some[n..].iter().take(jobs::PREFETCHED);
+                    let next = next.map(|Ready { job, .. }| (job.job_type.as_str(), job.id.as_str()));
+                    jobs::prefetch(&tx, &app.keys, next).await?;
                 }
                 let done = match if_exists {
                     IfExists::Keep => jobs::add_once(&tx, &app.keys, job, now_us).await?,
