@@ -106,7 +106,7 @@ pub(crate) struct AppState {
     pub names: Arc<Names>,
 }
 
-/// See [`App::health`].
+/// See [`AppState::health`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Health {
     pub interval: Duration,
