@@ -567,7 +567,7 @@ pub async fn prefetch_ends<'a>(
 ) -> Result<()> {
     let rows =
         runs.flat_map(|(id, worker)| [keys.job(job_type, id), keys.active_entry(job_type, worker, id)]);
-    Ok(tx.prefetch(rows.collect()).await?)
+    Ok(tx.prefetch(rows).await?)
 }
 
 fn is_held(job: &Job, claim: &Claim) -> bool {

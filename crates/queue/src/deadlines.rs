@@ -176,12 +176,14 @@ pub async fn due(
             // Skipped: a stray row, which `store check` finds.
             continue;
         };
-        let active = decode_active(&active)?;
+        // Rows that cannot be read are skipped as well: the other runs must still be checked.
+        let (Ok(active), Ok(job)) = (decode_active(&active), decode_job(&record)) else {
+            continue;
+        };
         let (started_us, updated_us) = (active.started_us, active.updated_us());
         let Some(deadline) = active.deadline.filter(|deadline| deadline.at_us == at_us) else {
             continue;
         };
-        let job = decode_job(&record)?;
         let (waits, changed_us) = (job.waits().is_some(), job.changed_us);
         found.push(Due { job_type, id, claim, deadline, started_us, updated_us, changed_us, waits });
     }

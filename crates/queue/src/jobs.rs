@@ -319,7 +319,7 @@ pub async fn prefetch<'a>(
     keys: &Keyspace,
     jobs: impl Iterator<Item = (&'a str, &'a str)>,
 ) -> Result<()> {
-    Ok(tx.prefetch(jobs.map(|(job_type, id)| keys.job(job_type, id)).collect()).await?)
+    Ok(tx.prefetch(jobs.map(|(job_type, id)| keys.job(job_type, id))).await?)
 }
 
 /// A job's options.

@@ -105,16 +105,16 @@ pub(crate) struct Record<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ended_claim: Option<ShortClaim<'a>>,
     history: Cow<'a, [Event]>,
-    /// `{}` by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    summary: Option<Cow<'a, RawValue>>,
+    #[serde(default = "no_summary_given", skip_serializing_if = "is_no_summary")]
+    summary: Cow<'a, RawValue>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     info: Option<Cow<'a, RawValue>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     result: Option<Cow<'a, RawValue>>,
     #[serde(default, skip_serializing_if = "is_default")]
     forgets_options: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Null once the job has forgotten them.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "even_null")]
     options: Option<Cow<'a, RawValue>>,
 }
 
@@ -137,6 +137,12 @@ fn has_no_traits(traits: &Traits) -> bool {
 /// A field that is there, even if it is null.
 fn stated<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<i64>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
+}
+
+/// JSON that is there, even if it is null.
+fn even_null<'de, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Cow<'a, RawValue>>, D::Error> {
+    let json = Box::<RawValue>::deserialize(deserializer)?;
+    Ok(Some(Cow::Owned(json)))
 }
 
 /// When the latest event of a kind happened, in µs; the history is newest first.
@@ -163,6 +169,10 @@ fn unless<T: PartialEq>(value: T, assumed: &T) -> Option<T> {
 
 pub(crate) fn no_summary() -> Box<RawValue> {
     RawValue::from_string("{}".to_owned()).expect("this is JSON")
+}
+
+fn no_summary_given<'a>() -> Cow<'a, RawValue> {
+    Cow::Owned(no_summary())
 }
 
 pub(crate) fn is_no_summary(summary: &RawValue) -> bool {
@@ -212,7 +222,7 @@ impl<'a> From<&'a Job> for Record<'a> {
             timeouts: job.timeouts,
             ended_claim: job.ended_claim.as_ref().map(ShortClaim::of),
             history: Cow::Borrowed(history),
-            summary: Some(Cow::Borrowed(&*job.summary)).filter(|summary| !is_no_summary(summary)),
+            summary: Cow::Borrowed(&*job.summary),
             info: raw(&job.info),
             result: raw(&job.result),
             forgets_options: job.forgets_options,
@@ -287,7 +297,6 @@ impl<'a> Record<'a> {
         self.added_us = Some(job.added_us);
         self.started_us = Some(job.started_us);
         self.changed_us = Some(job.changed_us);
-        self.summary = self.summary.take().filter(|summary| !is_no_summary(summary));
     }
 }
 
@@ -356,7 +365,7 @@ impl TryFrom<Record<'_>> for Job {
             timeouts: record.timeouts,
             ended_claim: record.ended_claim.map(|claim| claim.0.into_owned()),
             history,
-            summary: record.summary.map_or_else(no_summary, Cow::into_owned),
+            summary: record.summary.into_owned(),
             info: owned(record.info),
             result: owned(record.result),
             forgets_options: record.forgets_options,
@@ -577,6 +586,15 @@ mod tests {
             (&again.history, &again.ended_claim, again.place),
             (&job.history, &job.ended_claim, job.place)
         );
+    }
+
+    #[test]
+    fn null_is_kept_where_it_means_something() {
+        let fields = record(json!({"state": "completed", "summary": null, "options": null}));
+        let job = read(fields.clone()).unwrap();
+        assert_eq!((job.summary.get(), job.has_pieces()), ("null", false));
+        assert_eq!(written(&job), fields);
+        assert!(read(record(json!({"state": "completed"}))).unwrap().has_pieces());
     }
 
     #[test]

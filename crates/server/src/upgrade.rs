@@ -1,65 +1,84 @@
 //! The first start of this release on a store of an earlier format.
 //!
 //! No row is converted at the start. This release reads rows of the earlier format, and writes a row in the current one when
-//! it next changes. But nodes of an earlier release cannot read such rows, so none of them may still run.
+//! it next changes. But processes of an earlier release cannot read such rows, so none of them may still run.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use turnwise_queue::keyspace::FORMAT_VERSION;
-use turnwise_queue::{Format, Health, Keyspace, NODE_TYPE, nodes, workers};
-use turnwise_store::{Error as StoreError, Store};
+use turnwise_queue::keyspace::{FORMAT_VERSION, OLDEST_FORMAT};
+use turnwise_queue::{Error, Format, Health, Keyspace, NODE_TYPE, workers};
+use turnwise_store::Store;
 
 use crate::start::{Opened, Refused, StartError};
 
-/// The time between two reads of the nodes' health counters.
+/// The time between two reads of the health counters.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the counters are watched beyond the longest timeout.
 const SLACK_US: i64 = 1_000_000;
+/// The most workers that are watched.
+const MAX_WORKERS: usize = 10_000;
 
-/// Makes sure that no node runs on a store of an earlier format. Nodes that have stopped have left no row. If nodes were
-/// killed, this waits until their health counters have not moved for longer than their timeout.
+/// What one look at a store of an earlier format sees.
+struct Earlier {
+    format: u32,
+    /// The health counters of nodes and of workers within processes, by type and id.
+    counters: BTreeMap<(String, String), Health>,
+}
+
+/// Makes sure that no process of an earlier release runs on a store of an earlier format. Those that have stopped have left
+/// no rows. If some were killed, this waits until their health counters have not moved for longer than their timeouts.
 pub(crate) async fn check_stopped(opened: &Opened, keys: &Keyspace) -> Result<(), StartError> {
     let Opened { store, exclusive, .. } = opened;
     if *exclusive {
         return Ok(());
     }
-    let format = store.transact(|tx| async move { tx.get(&keys.format()).await });
-    let Some(Format::Version(found)) = opened.asked(format).await?.as_deref().map(Format::read) else {
+    let Some(first) = opened.asked(look(store, keys)).await? else { return Ok(()) };
+    let Some(longest_us) = first.counters.values().map(|health| health.timeout_us).max() else {
         return Ok(());
     };
-    if found == FORMAT_VERSION {
-        return Ok(());
-    }
-    let seen = opened.asked(counters(store, keys)).await?;
-    let Some(longest_us) = seen.values().map(|health| health.timeout_us).max() else { return Ok(()) };
+    let format = first.format;
     tracing::info!(
-        "the store's data has format {found}: waiting until it is certain that no node of an earlier release runs"
+        "the store's data has format {format}: waiting until nothing of an earlier release can run on it any more"
     );
     let runtime = store.runtime();
-    let until_us = runtime.elapsed_us() + longest_us + SLACK_US;
+    let until_us = runtime.elapsed_us().saturating_add(longest_us).saturating_add(SLACK_US);
     while runtime.elapsed_us() < until_us {
         runtime.sleep(LOOK_INTERVAL).await;
-        let now = opened.asked(counters(store, keys)).await?;
-        if let Some(id) = now.iter().find(|(id, health)| seen.get(*id) != Some(health)).map(|(id, _)| id) {
-            let node = opened.asked(name(store, keys, id)).await?.unwrap_or_else(|| id.clone());
-            return opened.or_start_error(Err(Refused::OlderNode { found, node }));
+        // Another node of this release may have raised the format meanwhile.
+        let Some(now) = opened.asked(look(store, keys)).await? else { return Ok(()) };
+        let moved = |(key, health): &(&(String, String), &Health)| first.counters.get(*key) != Some(*health);
+        if let Some(((job_type, id), _)) = now.counters.iter().find(moved) {
+            let node = opened.asked(node_of(store, keys, job_type, id)).await?;
+            return opened.or_start_error(Err(Refused::OlderNode { found: format, node }));
         }
     }
     Ok(())
 }
 
-async fn counters(store: &Store, keys: &Keyspace) -> Result<BTreeMap<String, Health>, turnwise_queue::Error> {
-    let tx = store.begin().await?;
-    let rows = workers::healths(&tx, keys, NODE_TYPE, None, nodes::MAX_NODES).await?;
-    Ok(rows.into_iter().collect())
+/// `None` if the format is the current one, or one that this release does not take over.
+async fn look(store: &Store, keys: &Keyspace) -> Result<Option<Earlier>, Error> {
+    store
+        .transact(|tx| async move {
+            let format = match tx.get(&keys.format()).await?.as_deref().map(Format::read) {
+                Some(Format::Version(format @ OLDEST_FORMAT..FORMAT_VERSION)) => format,
+                _ => return Ok(None),
+            };
+            let rows = workers::all_healths(&tx, keys, None, MAX_WORKERS).await?;
+            // External workers reach the store only through a node.
+            let own = rows.into_iter().filter(|(_, _, health)| !health.external);
+            let counters = own.map(|(job_type, id, health)| ((job_type, id), health)).collect();
+            Ok(Some(Earlier { format, counters }))
+        })
+        .await
 }
 
-/// The name of the node with this id.
-async fn name(store: &Store, keys: &Keyspace, id: &str) -> Result<Option<String>, StoreError> {
-    let read = async {
-        let tx = store.begin().await?;
-        workers::get(&tx, keys, NODE_TYPE, id).await
+/// The name of a node, or of the node that a worker is on.
+async fn node_of(store: &Store, keys: &Keyspace, job_type: &str, id: &str) -> Result<String, Error> {
+    let worker = store.transact(|tx| async move { workers::get(&tx, keys, job_type, id).await }).await?;
+    let unknown = || match job_type {
+        NODE_TYPE => id.to_owned(),
+        _ => format!("of worker {id}"),
     };
-    Ok(read.await.ok().flatten().map(|worker| worker.node))
+    Ok(worker.map_or_else(unknown, |worker| worker.node))
 }

@@ -84,6 +84,10 @@ impl Snapshot for FailingSnapshot {
         self.snapshot.range(read).await
     }
 
+    fn is_remote(&self) -> bool {
+        true
+    }
+
     async fn commit(&self, changes: Changes) -> Result<Versionstamp> {
         self.engine.pass(true).await?;
         self.snapshot.commit(changes).await

@@ -178,6 +178,10 @@ impl Snapshot for CountingSnapshot {
         self.snapshot.range(read).await
     }
 
+    fn is_remote(&self) -> bool {
+        true
+    }
+
     async fn commit(&self, changes: Changes) -> Result<Versionstamp> {
         let keys = changes.puts.iter().map(|(key, _)| key);
         let rows = keys.filter(|key| key.windows(9).any(|part| part == b"together-")).count();

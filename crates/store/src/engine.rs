@@ -91,7 +91,7 @@ impl Limits {
 }
 
 /// One bounded read of consecutive keys.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RangeRead {
     /// The first key, inclusive.
     pub begin: Bytes,

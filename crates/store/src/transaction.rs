@@ -1,7 +1,7 @@
 //! A transaction: a snapshot, the transaction's own writes on top of it, and what must not have changed at commit.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -43,6 +43,8 @@ struct Pending {
     read_ranges: Vec<(Bytes, Bytes)>,
     /// What [`Transaction::prefetch`] has read, without a conflict.
     prefetched: BTreeMap<Bytes, Option<Bytes>>,
+    /// The same for ranges.
+    prefetched_ranges: HashMap<RangeRead, Vec<KeyValue>>,
     /// Written after `cleared`: an entry here overrides a cleared range around it.
     writes: BTreeMap<Bytes, Option<Bytes>>,
     cleared: Vec<(Bytes, Bytes)>,
@@ -185,9 +187,9 @@ impl Transaction {
         Ok(value)
     }
 
-    /// Reads keys at the same time that the caller will read one after the other. Adds no conflict: reading a key adds it.
+    /// Reads at the same time the keys that the caller will read one after the other. Adds no conflict: reading a key adds it.
     /// Does nothing where a read does not wait ([`crate::Snapshot::is_remote`]).
-    pub async fn prefetch(&self, keys: Vec<Bytes>) -> Result<()> {
+    pub async fn prefetch(&self, keys: impl IntoIterator<Item = Bytes>) -> Result<()> {
         if !self.snapshot.snapshot.is_remote() {
             return Ok(());
         }
@@ -205,6 +207,33 @@ impl Transaction {
         let read: Vec<_> = stream::iter(wanted).map(read).buffered(CONCURRENT_READS).try_collect().await?;
         self.pending().prefetched.extend(read);
         Ok(())
+    }
+
+    /// The same for ranges. A range counts as read only by a read with the same bounds and limit.
+    pub async fn prefetch_ranges(&self, reads: impl IntoIterator<Item = RangeRead>) -> Result<()> {
+        if !self.snapshot.snapshot.is_remote() {
+            return Ok(());
+        }
+        let wanted: Vec<RangeRead> = {
+            let pending = self.pending();
+            reads.into_iter().filter(|read| !pending.prefetched_ranges.contains_key(read)).collect()
+        };
+        let read = |read: RangeRead| async move {
+            let rows = self.snapshot.range(&read).await?;
+            Ok::<_, Error>((read, rows))
+        };
+        let read: Vec<_> = stream::iter(wanted).map(read).buffered(CONCURRENT_READS).try_collect().await?;
+        self.pending().prefetched_ranges.extend(read);
+        Ok(())
+    }
+
+    /// The rows of a range in the snapshot.
+    async fn stored(&self, read: &RangeRead) -> Result<Vec<KeyValue>> {
+        let known = self.pending().prefetched_ranges.get(read).cloned();
+        match known {
+            Some(rows) => Ok(rows),
+            None => self.snapshot.range(read).await,
+        }
     }
 
     /// Up to `limit` rows of `[begin, end)`, in key order.
@@ -264,14 +293,14 @@ impl Transaction {
     async fn merged(&self, read: &RangeRead) -> Result<(Vec<KeyValue>, ReadSize)> {
         let mut size = ReadSize::default();
         let Some(OwnWrites { rows: mut own, cleared }) = self.own_writes_in(read)? else {
-            let rows = self.snapshot.range(read).await?;
+            let rows = self.stored(read).await?;
             size.add(&rows);
             return Ok((rows, size));
         };
         let mut rows = Vec::new();
         let mut rest = read.clone();
         loop {
-            let chunk = self.snapshot.range(&rest).await?;
+            let chunk = self.stored(&rest).await?;
             size.add(&chunk);
             let exhausted = chunk.len() < rest.limit;
             if let Some((last, _)) = chunk.last() {

@@ -1,8 +1,10 @@
 //! Known locks, which a job takes with its claim, all or none; and reservations for jobs that could not get them for too
 //! long.
 
-use turnwise_policy::predictive_queue::locks::Levels;
-use turnwise_store::Transaction;
+use std::collections::HashSet;
+
+use turnwise_policy::predictive_queue::locks::{Levels, Requests};
+use turnwise_store::{RangeRead, Transaction};
 
 use super::held::{Held, LockAt};
 use super::rows::{QueueRow, put_all, put_holder};
@@ -50,6 +52,24 @@ pub(crate) async fn known(
     }
     search.prove();
     Ok(Availability::Free(Box::new(held)))
+}
+
+/// Reads at the same time what [`known`] reads for each of these pending jobs, which have no reservations
+/// ([`Transaction::prefetch_ranges`]).
+pub async fn prefetch<'a>(
+    tx: &Transaction,
+    keys: &Keyspace,
+    levels: &Levels,
+    jobs: impl Iterator<Item = (&'a str, &'a str, &'a Requests)>,
+) -> Result<()> {
+    let reads = jobs.flat_map(|(job_type, id, requests)| {
+        let search = Search::new((tx, keys, levels), (job_type, id), Rule::Claim(None), 1);
+        let locks = Held::known(requests).map(|held| held.locks()).unwrap_or_default();
+        search.first_reads(&locks)
+    });
+    // Many jobs want the same locks.
+    let reads: HashSet<RangeRead> = reads.collect();
+    Ok(tx.prefetch_ranges(reads).await?)
 }
 
 fn claim_search<'a>(

@@ -23,7 +23,7 @@ mod running;
 mod search;
 
 pub(crate) use claimed::{Availability, known, take};
-pub use claimed::{blocked, reserve};
+pub use claimed::{blocked, prefetch, reserve};
 pub(crate) use held::most_locks;
 pub use held::{Held, HeldAt, LockAt, MAX_LOCKS_BYTES, Spot, has_room};
 pub use list::{Behind, Entry, Kind, Running, Which, list, list_by_place, running, running_of};

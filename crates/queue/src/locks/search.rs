@@ -129,6 +129,12 @@ impl<'a> Search<'a> {
         Ok(None)
     }
 
+    /// What [`first_of`](Search::first_of) reads first.
+    pub(super) fn first_reads(&self, locks: &[LockAt]) -> Vec<RangeRead> {
+        let wanted = locks.iter().take(TOGETHER).flat_map(|lock| self.wanted(lock));
+        wanted.map(|((begin, end), limit)| RangeRead { begin, end, limit, reverse: false }).collect()
+    }
+
     /// What blocks a lock.
     pub(super) async fn lock(&mut self, lock: &LockAt) -> Result<Option<Blocked>> {
         self.first_of(std::slice::from_ref(lock)).await

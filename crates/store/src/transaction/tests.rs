@@ -75,6 +75,12 @@ enum Step {
     Get(u8),
     /// Of the keys from one to the other.
     Prefetch(u8, u8),
+    PrefetchRange {
+        begin: u8,
+        end: u8,
+        limit: usize,
+        reverse: bool,
+    },
     Range {
         begin: u8,
         end: u8,
@@ -102,6 +108,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         3 => key().prop_map(Step::Get),
         2 => (key(), 0..=KEYS).prop_map(|(begin, end)| Step::Prefetch(begin, end)),
+        2 => (key(), 0..=KEYS, 1..6_usize, any::<bool>())
+            .prop_map(|(begin, end, limit, reverse)| Step::PrefetchRange { begin, end, limit, reverse }),
         4 => (key(), 0..=KEYS, 1..6_usize, any::<bool>())
             .prop_map(|(begin, end, limit, reverse)| Step::Range { begin, end, limit, reverse }),
         4 => (key(), any::<u8>()).prop_map(|(key, value)| Step::Set(key, value)),
@@ -127,7 +135,11 @@ fn take(tx: &Transaction, steps: &[Step]) -> Vec<Option<Vec<KeyValue>>> {
                 seen.push(unless_stamped(block_on(tx.get(&key(n))).map(row)));
             }
             Step::Prefetch(begin, end) => {
-                block_on(tx.prefetch((begin..end).map(key).collect())).unwrap();
+                block_on(tx.prefetch((begin..end).map(key))).unwrap();
+            }
+            Step::PrefetchRange { begin, end, limit, reverse } => {
+                let read = RangeRead { begin: key(begin), end: key(end), limit, reverse };
+                block_on(tx.prefetch_ranges([read])).unwrap();
             }
             Step::Range { begin, end, limit, reverse } => {
                 let read = RangeRead { begin: key(begin), end: key(end), limit, reverse };
@@ -160,7 +172,7 @@ fn model(mut rows: Rows, steps: &[Step]) -> (Vec<Option<Vec<KeyValue>>>, Rows) {
                 (!stamped.contains(&key(n)))
                     .then(|| rows.get(&key(n)).map(|value| (key(n), value.clone())).into_iter().collect()),
             ),
-            Step::Prefetch(..) => {}
+            Step::Prefetch(..) | Step::PrefetchRange { .. } => {}
             Step::Range { begin, end, limit, reverse } => {
                 let read = RangeRead { begin: key(begin), end: key(end), limit, reverse };
                 let has_stamp = begin < end && stamped.range(key(begin)..key(end)).next().is_some();
@@ -251,7 +263,7 @@ proptest! {
 #[test]
 fn a_prefetched_key_conflicts_once_it_is_read() {
     let (tx, plain) = transaction_on([(key(0), value(1)), (key(1), value(2))].into());
-    block_on(tx.prefetch(vec![key(0), key(1), key(2)])).unwrap();
+    block_on(tx.prefetch([key(0), key(1), key(2)])).unwrap();
     assert_eq!(block_on(tx.get_with(&key(0), Isolation::Snapshot)).unwrap(), Some(value(1)));
     assert_eq!(block_on(tx.get(&key(2))).unwrap(), None);
     tx.set(key(5), value(5)).unwrap();

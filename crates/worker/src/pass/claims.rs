@@ -8,7 +8,7 @@ use turnwise_policy::schedule::{Decision, Reason, Verdict};
 use turnwise_queue::claims::{self, Claiming};
 use turnwise_queue::jobs::PREFETCHED;
 use turnwise_queue::rate_limits::{self, Tally};
-use turnwise_queue::{Claim, Job, Result, jobs, tenants};
+use turnwise_queue::{Claim, Job, Result, jobs, locks, tenants};
 
 use super::view::View;
 use super::{CLAIM_BATCH, Claimant, Context, Numbers};
@@ -51,6 +51,17 @@ pub(super) struct FillResult {
     pub in_other_pass: bool,
 }
 
+/// The result of trying to claim a job.
+enum Tried {
+    Claimed,
+    /// It is no longer pending, or filters or rate limits keep it from starting.
+    Refused,
+    /// Its locks are not free.
+    Blocked,
+    /// The transaction has no room for it.
+    NoRoom,
+}
+
 impl<'a> Claims<'a> {
     pub async fn new(context: Context<'a>) -> Result<Claims<'a>> {
         Ok(Claims {
@@ -86,9 +97,8 @@ impl<'a> Claims<'a> {
                     break;
                 }
                 if n % PREFETCHED == 0 {
-                    let next = start[n..].iter().take(PREFETCHED);
-                    let next = next.map(|(_, id)| (context.claimant.job_type, id.as_str()));
-                    jobs::prefetch(context.tx, context.keys, next).await?;
+                    let next = &start[n..start.len().min(n + PREFETCHED)];
+                    self.prefetch(next, view).await?;
                 }
                 if context.claimant.pass_jobs.is_some_and(|jobs| !jobs.add(context.claimant.job_type, id)) {
                     view.verdicts[*job] = Verdict::OtherPass;
@@ -96,15 +106,15 @@ impl<'a> Claims<'a> {
                     refused = refused_before + 1;
                     continue;
                 }
-                let claiming = self.claim(id).await?;
+                let tried = self.claim(id).await?;
                 view.verdicts[*job] = Verdict::Tried;
-                match claiming {
-                    Claiming::Claimed(_) => {}
-                    Claiming::Gone | Claiming::Limited(_) => refused = refused_before + 1,
-                    Claiming::Blocked(_) => blocked = blocked_before + 1,
+                match tried {
+                    Tried::Claimed => {}
+                    Tried::Refused => refused = refused_before + 1,
+                    Tried::Blocked => blocked = blocked_before + 1,
                     // The first job has the whole transaction. If that is not enough, another pass does not help.
-                    Claiming::NoRoom if self.claimed.is_empty() => refused = refused_before + 1,
-                    Claiming::NoRoom => {
+                    Tried::NoRoom if self.claimed.is_empty() => refused = refused_before + 1,
+                    Tried::NoRoom => {
                         filled.not_started = true;
                         break;
                     }
@@ -127,6 +137,19 @@ impl<'a> Claims<'a> {
         }
     }
 
+    /// Reads at the same time what the claims of these jobs will read one after the other.
+    async fn prefetch(&self, jobs: &[(usize, String)], view: &View) -> Result<()> {
+        let Context { tx, keys, claimant, .. } = self.context;
+        let records = jobs.iter().map(|(_, id)| (claimant.job_type, id.as_str()));
+        jobs::prefetch(tx, keys, records).await?;
+        if view.locks.is_some() {
+            let known = view.jobs();
+            let locks = jobs.iter().map(|(job, id)| (claimant.job_type, id.as_str(), &*known[*job].locks));
+            locks::prefetch(tx, keys, &claimant.queue.levels, locks).await?;
+        }
+        Ok(())
+    }
+
     /// Whether further jobs must wait for the next transaction.
     fn is_full(&self) -> bool {
         let Context { claimant, room, .. } = self.context;
@@ -142,7 +165,7 @@ impl<'a> Claims<'a> {
     }
 
     /// Claims a job if it is still pending, the filters accept it, its buckets have room, and its locks are free.
-    async fn claim(&mut self, id: &str) -> Result<Claiming> {
+    async fn claim(&mut self, id: &str) -> Result<Tried> {
         let Context { tx, keys, claimant, now_us, .. } = self.context;
         let Claimant { job_type, worker, numbers, queue, terms, max_history, .. } = claimant;
         let is_first = self.tried.insert(id.to_owned());
@@ -153,7 +176,7 @@ impl<'a> Claims<'a> {
                 Admission::Admitted(limit) => filter = limit,
                 Admission::Filtered => {
                     self.filtered = true;
-                    return Ok(Claiming::Gone);
+                    return Ok(Tried::Refused);
                 }
             }
         }
@@ -168,20 +191,26 @@ impl<'a> Claims<'a> {
         let (tally, filter) = (&mut self.tally, filter.as_ref());
         let change = turnwise_queue::Context::new(tx, keys, job_type, now_us, max_history);
         let claiming = claims::claim_within(change, levels, tally, filter, &terms, id, &claim).await?;
-        if let Claiming::Limited(full) = &claiming {
-            self.filtered = true;
-            let stamp = self.filters.as_ref().map(FilterSet::stamp);
-            rate_limits::hold_back(tx, keys, job_type, id, &full.limit, stamp, now_us).await?;
-        }
-        if let Claiming::Claimed(job) = &claiming {
-            if matches!(numbers, Numbers::Stored) {
-                claims::next_number(tx, keys, job_type, worker).await?;
+        Ok(match claiming {
+            Claiming::Claimed(job) => {
+                if matches!(numbers, Numbers::Stored) {
+                    claims::next_number(tx, keys, job_type, worker).await?;
+                }
+                let options = jobs::options(tx, keys, &job).await?;
+                self.options_bytes += options.get().len();
+                self.claimed.push((*job, options));
+                Tried::Claimed
             }
-            let options = jobs::options(tx, keys, job).await?;
-            self.options_bytes += options.get().len();
-            self.claimed.push(((**job).clone(), options));
-        }
-        Ok(claiming)
+            Claiming::Limited(full) => {
+                self.filtered = true;
+                let stamp = self.filters.as_ref().map(FilterSet::stamp);
+                rate_limits::hold_back(tx, keys, job_type, id, &full.limit, stamp, now_us).await?;
+                Tried::Refused
+            }
+            Claiming::Gone => Tried::Refused,
+            Claiming::Blocked(_) => Tried::Blocked,
+            Claiming::NoRoom => Tried::NoRoom,
+        })
     }
 
     /// Rewrites the sort keys that are out of date, of jobs that continue to wait.
