@@ -35,6 +35,8 @@ use crate::{Captured, Guard};
 /// How long to wait for remaining output after the group has ended. Only a process that left the group and holds the pipe causes
 /// this wait.
 const DRAIN: Duration = Duration::from_secs(1);
+/// How long a command may live on after its guard if one signal has ended both.
+const TOGETHER: Duration = Duration::from_millis(200);
 /// The size of the buffer for output.
 const PIECE_BYTES: usize = 64 << 10;
 
@@ -266,7 +268,15 @@ impl Group {
                 return Member::Command;
             }
             if self.guard.is_some() && !lives(self.id) {
-                return Member::Guard;
+                // One signal to the group may end both, and the guard may be the first.
+                let (pid, children) = (self.pid, &mut self.children);
+                let command = async {
+                    while lives(pid) {
+                        children.recv().await;
+                    }
+                };
+                let both = tokio::time::timeout(TOGETHER, command).await.is_ok();
+                return if both { Member::Command } else { Member::Guard };
             }
             self.children.recv().await;
         }
