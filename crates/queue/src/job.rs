@@ -170,7 +170,7 @@ impl EventKind {
     /// Given back by its worker.
     pub const STOPPED: EventKind = EventKind::Stopped { reason: None };
 
-    /// Its name in records.
+    /// Its name, in records and responses.
     pub fn name(&self) -> &'static str {
         match self {
             EventKind::Added => "added",

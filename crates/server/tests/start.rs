@@ -76,31 +76,36 @@ async fn formats_that_this_release_does_not_know_are_refused() {
 }
 
 #[tokio::test]
-async fn an_earlier_format_is_taken_over_once_its_nodes_have_stopped() {
+async fn an_earlier_format_is_taken_over_once_its_processes_have_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let store = store(&folder);
     let keys = Keyspace::default();
     set(&store, keys.format(), OLDEST_FORMAT.to_string().into()).await;
-    let node = Worker { health_timeout_us: 1_000_000, ..Worker::new("old", "old@host", 0, 0) };
-    let (known, row) = (&keys, &node);
-    store.transact(|tx| async move { workers::register(&tx, known, NODE_TYPE, row) }).await.unwrap();
-    let beats = async {
-        loop {
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            let (keys, id) = (&keys, node.id.as_str());
-            let beat = |tx| async move { workers::ping(&tx, keys, NODE_TYPE, id, 1).await };
-            store.transact(beat).await.unwrap();
-        }
-    };
-    let refused = tokio::select! {
-        started = start(&store) => started.err().unwrap().to_string(),
-        () = beats => unreachable!("it beats for ever"),
-    };
-    let told =
-        format!("is in format {OLDEST_FORMAT}, and the node old@host of an earlier release runs on it");
-    assert!(refused.contains(&told), "{refused}");
-    // It was killed: its row stays, and its counter does not move.
-    start(&store).await.unwrap().shutdown().await;
+    // A node, and a worker of a process that has no node.
+    for job_type in [NODE_TYPE, "t"] {
+        let old = Worker { health_timeout_us: 1_000_000, ..Worker::new("old", "old@host", 0, 0) };
+        let (known, row) = (&keys, &old);
+        store.transact(|tx| async move { workers::register(&tx, known, job_type, row) }).await.unwrap();
+        let beats = async {
+            loop {
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                let (keys, id) = (&keys, old.id.as_str());
+                let beat = |tx| async move { workers::ping(&tx, keys, job_type, id, 1).await };
+                store.transact(beat).await.unwrap();
+            }
+        };
+        let refused = tokio::select! {
+            started = start(&store) => started.err().unwrap().to_string(),
+            () = beats => unreachable!("it beats for ever"),
+        };
+        let told =
+            format!("is in format {OLDEST_FORMAT}, and the node old@host of an earlier release runs on it");
+        assert!(refused.contains(&told), "{refused}");
+    }
+    // They were killed: their rows stay, and their counters do not move. New nodes do not take each other for old ones.
+    for started in join_all([start(&store), start(&store)]).await {
+        started.unwrap().shutdown().await;
+    }
     let format =
         store.transact(|tx| async move { tx.get(&Keyspace::default().format()).await }).await.unwrap();
     assert_eq!(Format::read(&format.unwrap()), Format::Version(FORMAT_VERSION));

@@ -2,7 +2,7 @@
 
 use axum::response::Response;
 use serde_json::{Map, Value, json};
-use turnwise_queue::{Active, EventKind, Job, State, jobs};
+use turnwise_queue::{Active, Job, State, jobs};
 use turnwise_replicator::doc_processor::{self, Nodes, STATES, Status, Summary, timestamp};
 use turnwise_replicator::documents::{Error, databases};
 use turnwise_replicator::{JOB_TYPE, Stats};
@@ -140,7 +140,7 @@ async fn shown_job(app: &App, tx: &Transaction, nodes: &mut Nodes, job: &Job) ->
         .history
         .iter()
         .map(|event| {
-            let mut row = json!({ "timestamp": timestamp(event.at_us), "type": event_type(&event.kind) });
+            let mut row = json!({ "timestamp": timestamp(event.at_us), "type": event.kind.name() });
             if let Some(reason) = event.kind.reason() {
                 row["reason"] = json!(reason);
             }
@@ -160,18 +160,6 @@ async fn shown_job(app: &App, tx: &Transaction, nodes: &mut Nodes, job: &Job) ->
         "node": nodes.of_job(tx, &app.keys, job).await?,
         "start_time": timestamp(summary.start_time_us),
     }))
-}
-
-fn event_type(kind: &EventKind) -> &'static str {
-    match kind {
-        EventKind::Added => "added",
-        EventKind::Started => "started",
-        EventKind::Stopped { .. } => "stopped",
-        EventKind::Crashed { .. } => "crashed",
-        EventKind::Completed => "completed",
-        EventKind::Failed { .. } => "failed",
-        EventKind::Cancelled => "cancelled",
-    }
 }
 
 /// The running jobs, replications first, because clients of CouchDB look for those.
