@@ -3,6 +3,8 @@
 
     python3 examples/python_worker.py --server http://127.0.0.1:7984 --type sums --slots 4
 
+A server with identities needs a token with the scope `worker:sums`, in the environment variable TURNWISE_TOKEN.
+
 Replace the function `handle` with your own. The rest implements the protocol (`/v1/openapi.json`):
 
 - The worker registers, and gets a new id each time. It never continues under an old id.
@@ -18,6 +20,7 @@ The worker survives restarts of the server and failures of the network. On Ctrl-
 
 import argparse
 import json
+import os
 import random
 import signal
 import sys
@@ -71,6 +74,10 @@ class Server:
     def __init__(self, url, stop):
         self.url = url.rstrip("/")
         self.stop = stop
+        self.headers = {"Content-Type": "application/json"}
+        token = os.environ.get("TURNWISE_TOKEN")
+        if token:
+            self.headers["Authorization"] = f"Bearer {token}"
 
     def call(self, path, body, gone=None, timeout_s=ANSWER_TIMEOUT_S):
         """Repeats a POST until it has a response. Returns `None` once `gone` (or the program's stop) is set."""
@@ -87,7 +94,7 @@ class Server:
 
     def once(self, path, body, timeout_s=ANSWER_TIMEOUT_S):
         data = json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
+        request = urllib.request.Request(self.url + path, data, self.headers)
         try:
             with urllib.request.urlopen(request, timeout=timeout_s) as answer:
                 return json.load(answer)

@@ -8,12 +8,13 @@ use std::process::Command;
 use serde_json::Value;
 
 /// The product's crates. Each may use the crates before it, but none after it.
-const LAYERS: [&str; 13] = [
+const LAYERS: [&str; 14] = [
     "turnwise-policy",
     "turnwise-catalogue",
     "turnwise-simulate",
     "turnwise-store",
     "turnwise-queue",
+    "turnwise-identity",
     "turnwise-worker",
     "turnwise-protocol",
     "turnwise-client",

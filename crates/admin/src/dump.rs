@@ -13,7 +13,7 @@
 //!
 //! *Secrets.* Job options and the bodies of replication documents may hold passwords. Unless the caller asks for secrets,
 //! the dump hides options, and rows that this release does not know. Of bodies, it hides the parts that [`redaction`]
-//! hides, or everything if the body is stored in pieces. The rest of such a row is JSON with the same meaning. With
+//! hides, or everything if the body is stored in pieces. It hides users, tokens and the key of sessions. The rest of such a row is JSON with the same meaning. With
 //! secrets, a value is shown as it is stored, byte by byte if it fits on one line.
 
 use bytes::Bytes;
@@ -46,11 +46,14 @@ fn value_text(row: Option<&Row>, value: &Bytes, with_secrets: bool) -> String {
             | Row::UnsettledWake
             | Row::FilterStamp
             | Row::ConfigStamp
+            | Row::IdentityStamp
             | Row::Worker(_, WorkerRow::Signal),
         ) => json!({ "$versionstamp": hex(value) }).to_string(),
         Some(Row::Options(..)) if with_secrets => text(value),
         Some(Row::Body(_, _, n)) if with_secrets && (*n > 0 || value.len() == PIECE_BYTES) => text(value),
-        None | Some(Row::Options(..)) if !with_secrets => hidden(),
+        None | Some(Row::Options(..) | Row::User(_) | Row::Token(_) | Row::SessionKey) if !with_secrets => {
+            hidden()
+        }
         Some(Row::Job(_)) if !with_secrets => match serde_json::from_slice::<Map<String, Value>>(value) {
             Ok(mut job) => {
                 if let Some(options) = job.get_mut("options") {

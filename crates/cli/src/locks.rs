@@ -61,9 +61,9 @@ fn row(locker: &Locker) -> [String; 8] {
         lock.name.clone().unwrap_or_else(|| "(all)".to_owned()),
         mode(lock.mode, lock.units),
         how(locker.how).to_owned(),
-        locker.job_type.clone(),
-        locker.id.clone(),
-        locker.tenant.clone(),
+        locker.job_type.clone().unwrap_or_default(),
+        locker.id.clone().unwrap_or_default(),
+        locker.tenant.clone().unwrap_or_else(|| "another tenant".to_owned()),
         ago(locker.since_us),
     ]
 }
@@ -84,7 +84,11 @@ pub(crate) fn lines(locked: &WhyLocks) -> Vec<(&'static str, String)> {
     }
     lines.extend(locked.wanted.iter().map(|lock| ("wants", named(lock))));
     for by in &locked.by {
-        let told = format!("{}/{} {} {}", by.job_type, by.id, how(by.how), named(&by.lock));
+        let job = match (&by.job_type, &by.id) {
+            (Some(job_type), Some(id)) => format!("{job_type}/{id}"),
+            _ => "another tenant's job".to_owned(),
+        };
+        let told = format!("{job} {} {}", how(by.how), named(&by.lock));
         lines.push(("by", format!("{told} for {}", ago(by.since_us))));
     }
     lines.extend(locked.by_more.then(|| ("by", "…".to_owned())));

@@ -14,6 +14,7 @@ macro_rules! tell {
 }
 
 mod filters;
+mod identities;
 mod jobs;
 mod locks;
 mod nodes;
@@ -94,6 +95,12 @@ enum Command {
     Workers(workers::Args),
     /// List the servers that share a running server's store
     Nodes(nodes::Args),
+    /// Add, list, rotate and revoke tokens: identities of programs
+    #[command(subcommand)]
+    Tokens(identities::Tokens),
+    /// Add, list and revoke users, and change their passwords
+    #[command(subcommand)]
+    Users(identities::Users),
     /// Run a worker that executes a command for each job of a type
     Work(work::Args),
     /// Simulate the scheduling policy on a described workload, without any server
@@ -168,6 +175,8 @@ fn main() -> ExitCode {
             Command::Locks(args) => locks::run(args).await,
             Command::Workers(args) => workers::run(args).await,
             Command::Nodes(args) => nodes::run(args).await,
+            Command::Tokens(command) => identities::tokens(command).await,
+            Command::Users(command) => identities::users(command).await,
             Command::Work(args) => work::run(args).await,
             Command::Simulate(args) => simulate::run(args),
             Command::Store(command) => store::run(command).await,

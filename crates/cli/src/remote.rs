@@ -1,11 +1,14 @@
 //! The client of a running server for the commands, and the messages for its errors.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::anyhow;
+use turnwise_client::protocol::codes;
 use turnwise_client::{Client, Error};
 
 use crate::Failure;
+use crate::identities::first_line;
 
 /// How long an interactive command retries when the server does not answer.
 pub(crate) const RETRY_FOR: Duration = Duration::from_secs(2);
@@ -17,13 +20,30 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "URL", env = "TURNWISE_SERVER", default_value = "http://127.0.0.1:7984")]
     #[arg(hide_env_values = true)]
     server: String,
+    /// File with a token to send, in its first line. Or put the token into TURNWISE_TOKEN, or a name and a password into the server's URL
+    #[arg(long, value_name = "FILE", env = "TURNWISE_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
 }
+
+/// The variable with a token to send.
+const TOKEN: &str = "TURNWISE_TOKEN";
 
 impl ServerArgs {
     pub(crate) fn client(&self) -> Result<Client, Failure> {
         let client =
             Client::new(&self.server).map_err(|error| Failure::Usage(anyhow!("--server: {error}")))?;
-        Ok(client.retry_for(RETRY_FOR))
+        let client = client.retry_for(RETRY_FOR);
+        let token = match (&self.token_file, std::env::var(TOKEN)) {
+            (Some(file), _) => Some(first_line(file, "--token-file")?),
+            (None, Ok(token)) if !token.trim().is_empty() => Some(token),
+            (None, _) => None,
+        };
+        match token {
+            Some(token) => {
+                client.with_token(token.trim()).map_err(|error| Failure::Usage(anyhow!("the token: {error}")))
+            }
+            None => Ok(client),
+        }
     }
 }
 
@@ -31,6 +51,10 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match error {
             Error::Invalid(problem) => Failure::Usage(anyhow!(problem)),
+            Error::Refused(refused) if refused.error == codes::UNAUTHORIZED => Failure::Failed(anyhow!(
+                "{}\nput a token into {TOKEN} or into a file for --token-file, or a name and a password into the server's URL",
+                refused.reason
+            )),
             Error::Refused(refused) | Error::Unavailable(refused) => {
                 Failure::Failed(anyhow!("{}\n{}", refused.reason, refused.hint))
             }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, anyhow};
 use tokio::signal::unix::{SignalKind, signal};
 use turnwise_server::{
-    Config, RunningServer, Server, ServerConfig, StoreUrl, check_advertised_url, check_node_name,
+    Config, RunningServer, Server, ServerConfig, StartError, StoreUrl, check_advertised_url, check_node_name,
 };
 
 use crate::Failure;
@@ -41,6 +41,9 @@ pub(crate) struct Args {
     /// Configuration file, in CouchDB's INI format
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Serve everyone without credentials, also where others can reach the server, where it runs commands, or where several nodes share the store
+    #[arg(long)]
+    insecure_no_auth: bool,
 }
 
 fn parse_listen(text: &str) -> Result<SocketAddr, String> {
@@ -79,8 +82,13 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         advertise: args.advertise,
         config,
         guard: Some(guard),
+        insecure_no_auth: args.insecure_no_auth,
     };
-    let server = Server::start(config).await.context("cannot start")?;
+    let server = match Server::start(config).await {
+        Ok(server) => server,
+        Err(error @ StartError::Open { .. }) => return Err(Failure::Usage(error.into())),
+        Err(error) => return Err(anyhow!(error).context("cannot start").into()),
+    };
     // Before the line on stdout that says the server runs, because a supervisor may stop it from then on.
     let mut signals = crate::StopSignals::listen();
     say!("turnwise {} listens on http://{}/", env!("CARGO_PKG_VERSION"), server.listen());

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use reqwest::header::{AUTHORIZATION, HeaderValue};
 use reqwest::{Method, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -41,6 +42,8 @@ pub struct Client {
     http: reqwest::Client,
     pub(crate) servers: Arc<Servers>,
     retry_for: Duration,
+    /// `Bearer TOKEN`; a header value that is never printed.
+    authorization: Option<HeaderValue>,
 }
 
 /// Without passwords.
@@ -104,7 +107,19 @@ impl Client {
         // Without TLS roots on this machine, `https` servers cannot be trusted, but `http` still works.
         let built = builder().build().or_else(|_| builder().tls_certs_only([]).build());
         let http = built.map_err(|error| Error::Invalid(format!("no HTTP client: {}", causes(&error))))?;
-        Ok(Client { http, servers, retry_for: RETRY_FOR })
+        Ok(Client { http, servers, retry_for: RETRY_FOR, authorization: None })
+    }
+
+    /// Sends this token with each request. Otherwise the name and password in the server's URL are sent, if there are any.
+    ///
+    /// # Errors
+    /// The text has characters that no token has.
+    pub fn with_token(mut self, token: &str) -> Result<Client> {
+        let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
+            .map_err(|_| Error::Invalid("it has characters that no token has".to_owned()))?;
+        value.set_sensitive(true);
+        self.authorization = Some(value);
+        Ok(self)
     }
 
     /// Repeats requests for this long (10 s otherwise), and at least until every server was asked once.
@@ -211,7 +226,15 @@ impl Client {
         if !request.query.is_empty() {
             url.query_pairs_mut().extend_pairs(&request.query);
         }
+        if self.authorization.is_some() {
+            // reqwest would send a second header with them.
+            let _ = url.set_username("");
+            let _ = url.set_password(None);
+        }
         let mut sent = self.http.request(request.method.clone(), url);
+        if let Some(authorization) = &self.authorization {
+            sent = sent.header(AUTHORIZATION, authorization.clone());
+        }
         for (name, value) in headers {
             sent = sent.header(*name, *value);
         }
@@ -248,7 +271,7 @@ fn understand<T: DeserializeOwned>(server: Server<'_>, status: StatusCode, body:
 /// The error that an answer contains.
 fn refusal(server: Server<'_>, status: StatusCode, body: &[u8]) -> Error {
     match (serde_json::from_slice(body), status.as_u16()) {
-        (Ok(error), 503) => Error::Unavailable(error),
+        (Ok(error), 429 | 503) => Error::Unavailable(error),
         (Ok(error), _) => Error::Refused(error),
         // The answer of a proxy that cannot reach the server now.
         (Err(_), 429 | 502..=504) => Error::NoAnswer {

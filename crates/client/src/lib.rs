@@ -23,6 +23,7 @@ mod client;
 mod error;
 mod events;
 mod filters;
+mod identities;
 mod jobs;
 mod servers;
 mod sse;
@@ -36,7 +37,7 @@ pub use turnwise_protocol as protocol;
 pub use turnwise_protocol::{
     AddJob, Added, AddedJob, Before, Capacity, DocumentWhy, Expected, Fairness, IfExists, Job, Lock, LockHow,
     LockMode, LockNames, LockWord, Locker, Locks, LocksAtLevel, NewJob, Node as NodeInfo, Nodes, Position,
-    Queue, QueuedJob, Reason, RetriedState, State, Tenant, TenantOrder, Tenants, TypeSummary, WaitAnswer,
-    Why, Worker as WorkerInfo,
+    Queue, QueuedJob, Reason, RetriedState, State, Tenant, TenantOrder, Tenants, Token as TokenInfo,
+    TypeSummary, User as UserInfo, WaitAnswer, Why, Worker as WorkerInfo,
 };
 pub use worker::{LockError, Outcome, Run, WorkerOptions, work};

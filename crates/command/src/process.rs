@@ -40,13 +40,16 @@ const TOGETHER: Duration = Duration::from_millis(200);
 /// The size of the buffer for output.
 const PIECE_BYTES: usize = 64 << 10;
 
+/// Variables of turnwise that hold secrets: a token, a password, and a URL with a password.
+const SECRET_VARIABLES: [&str; 3] = ["TURNWISE_TOKEN", "TURNWISE_PASSWORD", "TURNWISE_STORE"];
+
 /// A process to run.
 pub struct Command {
     /// The executable.
     pub program: PathBuf,
     /// The name that it sees as its own, and its arguments.
     pub argv: Vec<OsString>,
-    /// Whether it also inherits this process's environment.
+    /// Whether it also inherits this process's environment, without the variables that hold turnwise's own secrets.
     pub inherit_env: bool,
     /// Its environment.
     pub env: Vec<(OsString, OsString)>,
@@ -246,6 +249,9 @@ impl Group {
         prepared.arg0(name).args(args);
         if !command.inherit_env {
             prepared.env_clear();
+        }
+        for secret in SECRET_VARIABLES {
+            prepared.env_remove(secret);
         }
         prepared.envs(command.env.iter().map(|(name, value)| (name, value)));
         if let Some(cwd) = &command.cwd {

@@ -34,7 +34,9 @@ pub mod codes {
     pub const BAD_REQUEST: &str = "bad_request";
     /// 400: the body is not JSON, or is nested too deep.
     pub const BAD_JSON: &str = "bad_json";
-    /// 403: the server manages this job or this type itself.
+    /// 401: the request needs credentials, and has none, or wrong ones.
+    pub const UNAUTHORIZED: &str = "unauthorized";
+    /// 403: the identity may not do this, or the server manages this job or this type itself.
     pub const FORBIDDEN: &str = "forbidden";
     /// 404: the path or the job does not exist.
     pub const NOT_FOUND: &str = "not_found";
@@ -44,6 +46,8 @@ pub mod codes {
     pub const METHOD_NOT_ALLOWED: &str = "method_not_allowed";
     /// 408: the body did not arrive in time.
     pub const TIMEOUT: &str = "timeout";
+    /// 409: the id is taken, or the identity cannot be removed.
+    pub const CONFLICT: &str = "conflict";
     /// 409: the worker does not hold the job under this claim any more. It stops the job and sends nothing more for it.
     pub const HALT: &str = "halt";
     /// 409: a lock is not free, and the job may not wait for it, because it holds a lock that is later in the order.
@@ -62,6 +66,10 @@ pub mod codes {
     pub const TOO_LARGE: &str = "too_large";
     /// 415: the body is not declared as JSON.
     pub const BAD_CONTENT_TYPE: &str = "bad_content_type";
+    /// 421: the header `Host` is not a name of this server.
+    pub const MISDIRECTED: &str = "misdirected_request";
+    /// 429: too many requests; the header `Retry-After` has the time in s.
+    pub const TOO_MANY_REQUESTS: &str = "too_many_requests";
     /// 503: the server is stopping, or its store is unavailable. Nothing was changed.
     pub const UNAVAILABLE: &str = "service_unavailable";
     /// 503: it is unknown whether the request took effect. If a repetition is harmless, repeat the request; otherwise check its effect first.

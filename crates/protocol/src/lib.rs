@@ -22,6 +22,7 @@ pub mod after;
 pub mod error;
 pub mod events;
 pub mod filters;
+pub mod identities;
 pub mod jobs;
 pub mod locking;
 pub mod locks;
@@ -39,6 +40,9 @@ pub use events::{JobEvent, Progress, ServerSentEvent};
 pub use filters::{
     Action, Filter, Filters, Limited, LimitedBy, MAX_CONDITION_BYTES, MAX_FILTER_NAME_BYTES, MAX_FILTERS,
     MAX_NOTE_BYTES, PutFilter, RemovedFilter,
+};
+pub use identities::{
+    ChangedIdentity, MAX_EXPIRY_S, MadeToken, Me, NewToken, NewUser, SetPassword, Token, Tokens, User, Users,
 };
 pub use jobs::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, Cancelled, Event, EventKind, IfExists, Job, Jobs, NewJob,

@@ -71,14 +71,18 @@ pub struct Locker {
     pub lock: Lock,
     /// The job's relation to the lock.
     pub how: LockHow,
-    /// The job's type.
-    #[serde(rename = "type")]
-    #[cfg_attr(feature = "openapi", schema(value_type = String))]
-    pub job_type: String,
-    /// The job.
-    pub id: String,
-    /// The job's tenant.
-    pub tenant: String,
+    /// The job's type. Missing if the sender may not read the jobs of its tenant.
+    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub job_type: Option<String>,
+    /// The job. Missing as above.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub id: Option<String>,
+    /// The job's tenant. Missing as above.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub tenant: Option<String>,
     /// Since when it holds, awaits or has reserved the lock, in µs since the Unix epoch.
     pub since_us: i64,
 }

@@ -436,6 +436,11 @@ pub struct Worker {
     pub slots: usize,
     /// When it registered, in µs since the Unix epoch.
     pub started_us: i64,
+    /// The identity that has registered it: `user:NAME` or `token:ID`. Missing for workers of servers, and for those that
+    /// were registered without credentials.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub registered_by: Option<String>,
     /// The jobs that it runs, by id: the first 100.
     pub running: Vec<RunningJob>,
     /// Whether it runs more jobs than these.

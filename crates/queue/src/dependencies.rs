@@ -97,6 +97,13 @@ fn invalid(problem: String) -> Error {
     Error::Invalid { field: "after", problem }
 }
 
+/// The error for a dependency, the n-th of a job, on a job that does not exist.
+pub fn missing(n: usize, After { job_type, id, .. }: &After) -> Error {
+    invalid(format!(
+        "[{n}]: there is no job `{id}` of type `{job_type}`: add it first, or leave this out if it has ended and was removed"
+    ))
+}
+
 /// Whether these dependencies are valid, as far as the job's own fields show.
 pub(crate) fn check(job_type: &str, id: &str, after: &[After]) -> Result<()> {
     if after.len() > MAX_AFTER {
@@ -151,10 +158,7 @@ pub(crate) async fn enter(
     let mut refused = None;
     for (n, (one, other)) in after.iter().zip(read_all(tx, keys, after).await?).enumerate() {
         let Some(other) = other else {
-            return Err(invalid(format!(
-                "[{n}]: there is no job `{}` of type `{}`: add it first, or leave this out if it has ended and was removed",
-                one.id, one.job_type
-            )));
+            return Err(missing(n, one));
         };
         match final_outcome(&other) {
             None => others.push((one, other)),

@@ -57,11 +57,17 @@
 //! | `("unresolved_wake")` | versionstamp (10 bytes), set whenever a row `("unresolved", …)` is added | with the state |
 //! | `("config", section, key)` | a setting that all servers share, in the form of their configuration files | a change of the setting |
 //! | `("config_vs")` | versionstamp (10 bytes) of the settings | with the settings |
+//! | `("users", name)` | a user: the hash of the password, and the scopes ([`identity`]) | a change of the user |
+//! | `("tokens", id)` | a token: the hash of its secret, and its scopes | a change of the token |
+//! | `("token_uses", id)` | when the token was last used, in µs, to within an hour | a server that was sent the token |
+//! | `("session_key")` | the key that signs sessions (a string); where it exists, every request needs an identity | the first identity |
+//! | `("identities_vs")` | versionstamp (10 bytes) of users and tokens | with them |
 //! | `("locks", level, mode, name, type, id)` | a holder ([`crate::locks`]); no name: the whole level; no level: the big lock | the claim's holder |
 //! | `("lock_queue", level, name, ticket, type, id)` | a job that waits for the lock or has reserved it, and its mode | the claim's holder, or a pass |
 //! | `("learnt", slot)` | what past runs with one value of an option locked ([`crate::learnt`]) | with the end of such a run |
 //! | `("lock_wake")` | versionstamp (10 bytes), set whenever one of these rows is removed | with the removal |
 //!
+//! [`identity`]: https://docs.rs/turnwise-identity
 //! [`replicator::documents`]: https://docs.rs/turnwise-replicator
 //! [`replicator::upstream`]: https://docs.rs/turnwise-replicator
 
@@ -80,8 +86,9 @@ use crate::rate_limits::LimitedPlace;
 pub use crate::queue_place::{QueuePlace, SortKey};
 
 /// The version of the table above. turnwise does not open a store with a later one.
-pub const FORMAT_VERSION: u32 = 6;
-/// The earliest version that this release reads. Format 5 has longer job records (`record.rs`).
+pub const FORMAT_VERSION: u32 = 7;
+/// The earliest version that this release reads. Format 5 has longer job records (`record.rs`). Format 6 has no identities: a
+/// release that knows none would serve everyone.
 pub const OLDEST_FORMAT: u32 = 5;
 
 const EXCLUSIVE: &str = "exclusive";
@@ -930,6 +937,47 @@ impl Keyspace {
     /// All settings that servers share, by section.
     pub fn config(&self) -> KeyRange {
         children(&self.space, &("config",))
+    }
+
+    /// A user.
+    pub fn user(&self, name: &str) -> Bytes {
+        pack(&self.space, &("users", name))
+    }
+
+    /// All users, by name.
+    pub fn users(&self) -> KeyRange {
+        children(&self.space, &("users",))
+    }
+
+    /// A token.
+    pub fn token(&self, id: &str) -> Bytes {
+        pack(&self.space, &("tokens", id))
+    }
+
+    /// All tokens, by id.
+    pub fn tokens(&self) -> KeyRange {
+        children(&self.space, &("tokens",))
+    }
+
+    /// When a token was last used.
+    pub fn token_use(&self, id: &str) -> Bytes {
+        pack(&self.space, &("token_uses", id))
+    }
+
+    /// The name of a key of [`Keyspace::users`], or the id of a key of [`Keyspace::tokens`].
+    pub fn parse_identity(&self, key: &[u8]) -> Option<String> {
+        let (_, name): (String, String) = self.space.unpack(key).ok()?;
+        Some(name)
+    }
+
+    /// The key that signs sessions.
+    pub fn session_key(&self) -> Bytes {
+        pack(&self.space, &("session_key",))
+    }
+
+    /// The versionstamp of users and tokens.
+    pub fn identities_versionstamp(&self) -> Bytes {
+        pack(&self.space, &("identities_vs",))
     }
 
     /// Section and name of a key of [`Keyspace::config`].

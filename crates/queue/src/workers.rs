@@ -44,6 +44,9 @@ pub struct Worker {
     /// It reaches the store only through a server: it watches no other worker, and survives that server's restart.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub external: bool,
+    /// The identity that has registered it, if identities are needed: only this one may act for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registered_by: Option<String>,
     /// A node's own description; workers have none.
     #[serde(default, rename = "options", skip_serializing_if = "Option::is_none")]
     pub node_options: Option<NodeOptions>,
@@ -63,6 +66,7 @@ impl Worker {
             slots,
             health_timeout_us: DEFAULT_HEALTH_TIMEOUT_US,
             external: false,
+            registered_by: None,
             node_options: None,
         }
     }

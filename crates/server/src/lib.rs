@@ -14,6 +14,7 @@
 //!     advertise: None,
 //!     config: Config::default(),
 //!     guard: None,
+//!     insecure_no_auth: false,
 //! };
 //! let server = Server::start(config).await?;
 //! println!("http://{}", server.listen());
@@ -21,12 +22,15 @@
 //! # Ok(()) }
 //! ```
 
+mod access;
 mod catalogue;
 pub mod config;
 mod descriptors;
 mod http;
 mod live;
 mod node;
+pub mod offline;
+mod open;
 mod server;
 mod start;
 mod upgrade;

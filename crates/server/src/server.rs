@@ -22,12 +22,14 @@ use turnwise_worker::{
     Timekeeper, Worker, join_nodes,
 };
 
+use crate::access::Identities;
 use crate::catalogue;
 use crate::config::{self, Config, Shared};
 use crate::descriptors;
 use crate::http::{self, App, AppState};
 use crate::live::{self, Parts};
 use crate::node;
+use crate::open::{self, Exposure};
 use crate::start::{self, Opened, StartError, initialise};
 use crate::upgrade;
 
@@ -55,6 +57,9 @@ pub struct ServerConfig {
     pub config: Config,
     /// Ends the processes of `command` jobs when this process is killed. Without a guard they continue.
     pub guard: Option<Guard>,
+    /// Starts also where a server without identities is refused: where other machines can reach it, where it runs commands,
+    /// and where several nodes share a store.
+    pub insecure_no_auth: bool,
 }
 
 /// The server; see [`Server::start`].
@@ -84,7 +89,7 @@ impl Server {
     }
 
     async fn start_node(config: ServerConfig, store: Option<Store>) -> Result<RunningServer, StartError> {
-        let ServerConfig { store: url, listen, name, advertise, config, guard } = config;
+        let ServerConfig { store: url, listen, name, advertise, config, guard, insecure_no_auth } = config;
         if let Some(name) = &name {
             node::check_name(name).map_err(StartError::Name)?;
         }
@@ -92,13 +97,6 @@ impl Server {
             node::check_advertised(url).map_err(StartError::Advertised)?;
         }
         let catalogue = catalogue::read(config.queue.catalogue.as_deref()).map_err(StartError::Catalogue)?;
-        if !listen.ip().is_loopback() {
-            tracing::warn!(
-                %listen,
-                commands = config.command.enabled,
-                "every client that can reach this address may read, change and delete every job: there are no logins yet"
-            );
-        }
         let no_listener = |cause| StartError::Listen { listen, cause };
         let listener = TcpListener::bind(listen).await.map_err(no_listener)?;
         let listen = listener.local_addr().map_err(no_listener)?;
@@ -115,13 +113,15 @@ impl Server {
         let client = Client::with(&connections).map_err(StartError::Client)?;
         let new_uuid = start::taken_over(&opened, &keys, &config, &client).await?;
         upgrade::check_stopped(&opened, &keys).await?;
+        let node = name.unwrap_or_else(|| node::default_name(listen));
+        let exposure = Exposure { listen, commands: config.command.enabled, url: &url, node: &node };
+        open::check(&opened, &keys, &exposure, insecure_no_auth).await?;
         let server_uuid = opened.asked(initialise(&opened, &keys, config.uuid.as_deref(), new_uuid)).await?;
         // Settings in the store override those in the file.
         let file = Config { uuid: Some(server_uuid.clone()), ..config };
         let shared = Shared::new(store.clone(), keys.clone(), file);
         let config = opened.asked(shared.current()).await?;
         let settings = Live::from(Settings { server_uuid, defaults: config.replication.clone() });
-        let node = name.unwrap_or_else(|| node::default_name(listen));
 
         let mode = Live::from(config.multiplex);
         let multiplex = Multiplex::new(client.clone(), mode.clone());
@@ -276,6 +276,12 @@ impl Server {
             }));
             services.push(service("upstream", &stop, move |stop| upstream.clone().run(stop)));
         }
+        let identities = Identities::new(impatient.clone(), keys.clone());
+        opened.asked(async { identities.load().await.map_err(start::Refused::Store) }).await?;
+        services.push(service("identities", &stop, {
+            let identities = identities.clone();
+            move |stop| identities.clone().follow(stop)
+        }));
         let app = App::new(AppState {
             shared: shared.on(impatient.clone()),
             store: impatient,
@@ -298,6 +304,8 @@ impl Server {
             commands,
             upstream: condition,
             names: Arc::new(names),
+            workers: http::RegisteredBy::default(),
+            identities,
         });
         let http = AbortOnDropHandle::new(tokio::spawn(http::serve(
             listener,

@@ -117,6 +117,18 @@ pub enum StartError {
         /// The system's error.
         cause: io::Error,
     },
+    /// Nobody needs credentials, and strangers could send requests.
+    #[error(
+        "{why}, and there are no users and tokens yet, so everyone could do everything. Add the first one with `turnwise tokens \
+         add --scope admin --store {store}` or `turnwise users add NAME --scope admin --store {store}`, and start again; or give \
+         --insecure-no-auth"
+    )]
+    Open {
+        /// What makes it dangerous.
+        why: String,
+        /// The store's URL, without a password.
+        store: String,
+    },
     /// The catalogue is missing or invalid.
     #[error("{0}")]
     Catalogue(String),
@@ -303,6 +315,11 @@ pub(crate) async fn taken_over(
     let no_answer = |cause| StartError::Upstream { upstream: upstream.to_string(), cause };
     let is_one = |uuid: &String| uuid.len() == 32 && uuid.bytes().all(|byte| byte.is_ascii_hexdigit());
     Ok(uuid.map_err(no_answer)?.filter(is_one))
+}
+
+/// Checks that the store is turnwise's, or empty, and makes it turnwise's.
+pub(crate) async fn claim_store(opened: &Opened, keys: &Keyspace) -> Result<(), Refused> {
+    opened.store.transact(|tx| async move { check_format(&tx, keys).await }).await
 }
 
 /// Checks the store's format, and writes the rows that every store has. Returns the server's UUID.

@@ -23,6 +23,7 @@ const DIFFERENCES: &[(&str, &str)] = &[
     ("replicate_missing", "$.reason: other words"),
     ("changes_feed", "$.reason: other words"),
     ("root", "$.git_sha: missing"),
+    ("root", "$.vendor.open: added"),
     ("root", "$.vendor.version: added"),
 ];
 

@@ -37,7 +37,11 @@ async fn a_host_name_that_can_be_rebound_is_refused() {
             "127.0.0.1.evil.example",
         ] {
             let (status, body) = get(&server, path, &format!("Host: {host}\r\n")).await;
-            assert_eq!((status, &body["error"]), (403, &json!("forbidden")), "{path} {host}: {body}");
+            assert_eq!(
+                (status, &body["error"]),
+                (421, &json!("misdirected_request")),
+                "{path} {host}: {body}"
+            );
             assert!(body.to_string().contains("[listener] names"), "{body}");
             assert_eq!(body["hint"].is_string(), path.starts_with("/v1/"), "{body}");
         }
@@ -58,8 +62,8 @@ async fn a_host_name_that_can_be_rebound_is_refused() {
         }
     }
     // As to a proxy: the host in the request line is checked, too.
-    assert_eq!(get(&server, "http://evil.example/_up", "Host: localhost\r\n").await.0, 403);
-    assert_eq!(get(&server, "http://localhost/_up", "Host: evil.example\r\n").await.0, 403);
+    assert_eq!(get(&server, "http://evil.example/_up", "Host: localhost\r\n").await.0, 421);
+    assert_eq!(get(&server, "http://localhost/_up", "Host: evil.example\r\n").await.0, 421);
     assert_eq!(get(&server, "http://localhost/_up", "Host: localhost\r\n").await.0, 200);
 }
 
@@ -85,7 +89,7 @@ async fn a_request_names_one_host() {
     assert_eq!((old("GET", "").await, old("HEAD", "").await), (200, 200));
     assert_eq!(
         (old("GET", "Host: localhost\r\n").await, old("GET", "Host: evil.example\r\n").await),
-        (200, 403)
+        (200, 421)
     );
     assert_eq!(old("DELETE", "").await, 400);
 }

@@ -1,6 +1,7 @@
 //! The integration tests of this crate, as one program: it links once.
 #![allow(clippy::unwrap_used)]
 
+mod access;
 mod any_node;
 mod changes;
 mod common;
@@ -19,6 +20,7 @@ mod rotation;
 mod shared_config;
 mod small_transactions;
 mod start;
+mod tenants_apart;
 mod upstream;
 mod v1_commands;
 mod v1_decision;

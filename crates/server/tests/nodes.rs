@@ -122,6 +122,7 @@ impl World {
             advertise: Some(format!("http://{name}.example")),
             config,
             guard: None,
+            insecure_no_auth: true,
         };
         Server::start_on(self.store.clone(), config).await
     }

@@ -18,7 +18,15 @@ fn store(folder: &tempfile::TempDir) -> Store {
 fn config() -> ServerConfig {
     let url = StoreUrl::embedded("shared");
     let listen = "127.0.0.1:0".parse().unwrap();
-    ServerConfig { store: url, listen, name: None, advertise: None, config: Config::default(), guard: None }
+    ServerConfig {
+        store: url,
+        listen,
+        name: None,
+        advertise: None,
+        config: Config::default(),
+        guard: None,
+        insecure_no_auth: true,
+    }
 }
 
 async fn start(store: &Store) -> Result<RunningServer, StartError> {

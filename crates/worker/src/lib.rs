@@ -60,7 +60,8 @@ pub use deadlines::Deadlines;
 pub use dependencies::Dependencies;
 pub use events::{Membership, membership_events, owner};
 pub use external::{
-    Accepted, External, ExternalEnd, ExternalOptions, MAX_ACCEPTED, MAX_EXTERNAL_SLOTS, RunEnd,
+    Accepted, External, ExternalEnd, ExternalOptions, MAX_ACCEPTED, MAX_EXTERNAL_SLOTS, RunEnd, TenantFilter,
+    Wanted,
 };
 pub use fairness::{FairRules, RotationRules, boost_of, usage_of};
 pub use filters::Filters;

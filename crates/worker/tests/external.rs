@@ -6,7 +6,9 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::claims::{self, Answer};
 use turnwise_queue::{Claim, Context, Error, EventKind, Job, NewJob, Result, State, jobs, workers};
-use turnwise_worker::{Accepted, External, ExternalEnd, ExternalOptions, MAX_EXTERNAL_SLOTS};
+use turnwise_worker::{
+    Accepted, External, ExternalEnd, ExternalOptions, MAX_EXTERNAL_SLOTS, TenantFilter, Wanted,
+};
 
 use crate::common::faulty::Fault;
 use crate::common::{PATIENCE, T, World, json};
@@ -51,6 +53,65 @@ fn completed() -> ExternalEnd {
 
 async fn end(external: &External, worker: &str, accepted: &Accepted, end: ExternalEnd) -> Option<Job> {
     external.end(T, worker, &accepted.job.id, accepted.claim, end, None).await.unwrap()
+}
+
+/// Adds a job of a tenant.
+async fn add_of(world: &World, tenant: &str, id: &str) {
+    let new = NewJob { tenant: tenant.to_owned(), ..NewJob::new(T, id, json("1")) };
+    world.run(async |tx, keys| jobs::add(tx, keys, &new, 7).await).await;
+}
+
+fn only(tenant: &'static str) -> Option<TenantFilter> {
+    Some(TenantFilter::new(tenant, move |of| of == tenant))
+}
+
+#[tokio::test]
+async fn a_worker_gets_the_jobs_of_its_tenants_alone() {
+    let world = World::new();
+    let external = external(&world);
+    let worker = join(&external, 500).await;
+    // More jobs of others in front than a pass reads.
+    for n in 0..60 {
+        add_of(&world, "a", &format!("a{n}")).await;
+    }
+    for n in 0..3 {
+        add_of(&world, "b", &format!("b{n}")).await;
+    }
+    let leave = CancellationToken::new();
+    let accept = |received, tenants| {
+        let wanted = Wanted { received, limit: 2, wait: WAIT, tenants };
+        let accepting = external.accept_of(T, &worker, wanted, &leave);
+        async { tokio::time::timeout(PATIENCE, accepting).await.expect("nothing was accepted").unwrap() }
+    };
+    assert_eq!(ids(&accept(0, only("b")).await), ["b0", "b1"]);
+    assert_eq!(ids(&accept(2, only("b")).await), ["b2"]);
+    let rest = accept(3, None).await;
+    assert!(rest.iter().all(|accepted| accepted.job.tenant == "a") && rest.len() == 2);
+}
+
+#[tokio::test]
+async fn a_worker_that_may_not_take_a_job_does_not_keep_it_from_the_next() {
+    let world = World::new();
+    let external = external(&world);
+    let wait = Duration::from_secs(600);
+    let waits = |worker: String, tenants| {
+        let external = external.clone();
+        let wanted = Wanted { received: 0, limit: 1, wait, tenants };
+        tokio::spawn(async move { external.accept_of(T, &worker, wanted, &CancellationToken::new()).await })
+    };
+    // It is the first to wait, and may not run what arrives.
+    let _first = waits(join(&external, 1).await, only("a"));
+    world.clock.wait_for_sleepers(wait, 1).await;
+    let second = waits(join(&external, 1).await, only("b"));
+    world.clock.wait_for_sleepers(wait, 2).await;
+    add_of(&world, "b", "b").await;
+    let accepted = tokio::time::timeout(PATIENCE, second).await.expect("it waits on").unwrap().unwrap();
+    assert_eq!(ids(&accepted), ["b"]);
+    let third = waits(join(&external, 1).await, None);
+    world.clock.wait_for_sleepers(wait, 2).await;
+    add_of(&world, "c", "c").await;
+    let accepted = tokio::time::timeout(PATIENCE, third).await.expect("it waits on").unwrap().unwrap();
+    assert_eq!(ids(&accepted), ["c"]);
 }
 
 #[tokio::test]

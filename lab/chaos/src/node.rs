@@ -99,7 +99,15 @@ impl Node {
     /// Starts the process. It may take a while until it responds.
     pub async fn start(&self, store: &str) {
         let mut command = self.binary.command(&format!("node-{}.log", self.number));
-        command.args(["--log", &self.binary.log, "serve", "--listen", &self.listen, "--config"]);
+        command.args([
+            "--log",
+            &self.binary.log,
+            "serve",
+            "--insecure-no-auth",
+            "--listen",
+            &self.listen,
+            "--config",
+        ]);
         command.arg(self.binary.folder.join("turnwise.ini")).env("TURNWISE_STORE", store);
         if self.binary.has_faketime {
             command.env("LD_PRELOAD", FAKETIME).env("FAKETIME_TIMESTAMP_FILE", self.clock_file());

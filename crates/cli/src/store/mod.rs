@@ -29,7 +29,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
 }
 
 /// Parses a store's URL. Not with clap, because its error would repeat the password.
-fn parse(name: &str, text: &str) -> Result<StoreUrl, Failure> {
+pub(crate) fn parse(name: &str, text: &str) -> Result<StoreUrl, Failure> {
     text.parse().map_err(|error| Failure::Usage(anyhow!("{name}: {error}")))
 }
 

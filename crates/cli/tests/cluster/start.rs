@@ -8,7 +8,10 @@ use crate::server::{Home, PATIENCE, turnwise};
 /// Runs `serve` until it exits. Returns its message, which must be one line.
 async fn refused(store: &str) -> String {
     let mut command = turnwise();
-    command.args(["serve", "--listen", "127.0.0.1:0"]).env("TURNWISE_STORE", store).kill_on_drop(true);
+    command
+        .args(["serve", "--insecure-no-auth", "--listen", "127.0.0.1:0"])
+        .env("TURNWISE_STORE", store)
+        .kill_on_drop(true);
     let ended = tokio::time::timeout(PATIENCE, command.output()).await.expect("it does not give up");
     let ended = crate::server::clean(ended.unwrap());
     let text = String::from_utf8(ended.stderr).unwrap();

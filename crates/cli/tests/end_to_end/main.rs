@@ -6,6 +6,7 @@ mod command;
 mod disk;
 mod documents;
 mod faults;
+mod identities;
 mod jobs;
 mod kill;
 mod memory;

@@ -88,9 +88,20 @@ impl Home {
         server.unwrap_or_else(|| panic!("turnwise ended before it listened: {}", self.log()))
     }
 
+    /// Like [`Home::serve`], without the option that serves everyone everywhere.
+    pub async fn serve_closed(&self) -> Server {
+        let server = self.start(turnwise(), "127.0.0.1:0", true, false).await;
+        server.unwrap_or_else(|| panic!("turnwise ended before it listened: {}", self.log()))
+    }
+
+    /// Its configuration file.
+    pub fn config(&self) -> PathBuf {
+        self.path("turnwise.ini")
+    }
+
     /// A server without a configuration file.
     pub async fn serve_without_file(&self) -> Server {
-        let server = self.start(turnwise(), "127.0.0.1:0", false).await;
+        let server = self.start(turnwise(), "127.0.0.1:0", false, true).await;
         server.unwrap_or_else(|| panic!("turnwise ended: {}", self.log()))
     }
 
@@ -98,15 +109,21 @@ impl Home {
     pub async fn serve_with_limit(&self, files: u32) -> Server {
         let mut command = Command::new("prlimit");
         command.arg(format!("--nofile={files}")).arg(env!("CARGO_BIN_EXE_turnwise"));
-        self.start(command, "127.0.0.1:0", true).await.unwrap()
+        self.start(command, "127.0.0.1:0", true, true).await.unwrap()
     }
 
     /// The same; `None` if the server exits instead.
     pub async fn try_serve_on(&self, listen: &str) -> Option<Server> {
-        self.start(turnwise(), listen, true).await
+        self.start(turnwise(), listen, true, true).await
     }
 
-    async fn start(&self, mut command: Command, listen: &str, with_file: bool) -> Option<Server> {
+    async fn start(
+        &self,
+        mut command: Command,
+        listen: &str,
+        with_file: bool,
+        serves_everyone: bool,
+    ) -> Option<Server> {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(self.path("log")).unwrap();
         let mut child = command
             // With the logs of other crates, because the test searches their headers and addresses for secrets, too.
@@ -118,6 +135,7 @@ impl Home {
                     .into_iter()
                     .flatten(),
             )
+            .args(serves_everyone.then_some("--insecure-no-auth"))
             .stdout(Stdio::piped())
             .stderr(log)
             .kill_on_drop(true)

@@ -103,6 +103,16 @@ pub enum Row {
     Config(String, String),
     /// The versionstamp of these settings.
     ConfigStamp,
+    /// A user: the name.
+    User(String),
+    /// A token: the id.
+    Token(String),
+    /// When a token was last used: its id.
+    TokenUse(String),
+    /// The key that signs sessions.
+    SessionKey,
+    /// The versionstamp of users and tokens.
+    IdentityStamp,
 }
 
 /// The rows of a worker, except the active ones.
@@ -209,6 +219,11 @@ impl Row {
             ("unresolved_wake", 1) => Row::UnresolvedWake,
             ("config", 3) => Row::Config(text(1)?, text(2)?),
             ("config_vs", 1) => Row::ConfigStamp,
+            ("users", 2) => Row::User(text(1)?),
+            ("tokens", 2) => Row::Token(text(1)?),
+            ("token_uses", 2) => Row::TokenUse(text(1)?),
+            ("session_key", 1) => Row::SessionKey,
+            ("identities_vs", 1) => Row::IdentityStamp,
             _ => return None,
         })
     }

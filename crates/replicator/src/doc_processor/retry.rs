@@ -15,7 +15,13 @@ const BATCH: usize = 100;
 ///
 /// # Errors
 /// Errors of the store. The documents that were retried before the error stay so.
-pub async fn retry_errors(store: &Store, keys: &Keyspace, db: Option<&str>, limit: usize) -> Result<usize> {
+pub async fn retry_errors(
+    store: &Store,
+    keys: &Keyspace,
+    wanted: impl Fn(&str) -> bool,
+    limit: usize,
+) -> Result<usize> {
+    let wanted = &wanted;
     let now_us = store.runtime().now_us();
     // Due entries come before this key, including those that became due here.
     let mut from = keys.unresolved_entry(now_us.saturating_add(1), "", "");
@@ -34,7 +40,7 @@ pub async fn retry_errors(store: &Store, keys: &Keyspace, db: Option<&str>, limi
                     break;
                 }
                 last = Some(key.clone());
-                if db.is_none_or(|db| db == db_of) {
+                if wanted(&db_of) {
                     count += usize::from(retry(&tx, keys, due_us, &db_of, &id, now_us).await?);
                 }
             }

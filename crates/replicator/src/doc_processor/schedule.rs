@@ -329,9 +329,14 @@ pub(super) async fn start(
                 true => names::without_mirror(&other_db),
                 false => &other_db,
             };
+            // Another database may be another customer's: with identities, its documents are not shown here.
+            let hidden = !both_mirrored && other_db != db && tx.get(&keys.session_key()).await?.is_some();
+            let by = match hidden {
+                true => "a document from another db".to_owned(),
+                false => format!("document `{other_id}` from db `{other_db}`"),
+            };
             let reason = format!(
-                "Replication `{id}` specified by document `{doc_id}` already started, triggered by document \
-                 `{other_id}` from db `{other_db}`"
+                "Replication `{id}` specified by document `{doc_id}` already started, triggered by {by}"
             );
             if both_mirrored {
                 // The upstream decides which of the two has failed, even while it runs nothing. If both were reported,

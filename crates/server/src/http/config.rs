@@ -21,7 +21,7 @@ const LOCAL: &str = "_local";
 
 /// The part of a node's configuration that a request is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Part {
+pub(crate) enum Part {
     /// The node itself.
     Node,
     All,

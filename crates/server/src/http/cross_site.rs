@@ -7,7 +7,8 @@
 //! origin in the header `Origin`.
 //!
 //! **Rules.** `Host` must be a name of this listener. A `POST` must have the content type JSON, which no form can send.
-//! A method that changes data must not come from another origin. Programs other than browsers do not send what these
+//! The login alone also takes forms, as CouchDB's does.
+//! A method that changes data must not come from another origin, by `Origin` or by `Sec-Fetch-Site`. Programs other than browsers do not send what these
 //! rules reject, with one exception: they may use a name that the server does not know. `[listener] names` adds such
 //! names.
 
@@ -17,13 +18,15 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, Version, header};
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
-use turnwise_protocol::{Error, codes};
+use axum::response::Response;
+use turnwise_protocol::codes;
 use url::Url;
 
-use super::answer;
-use super::error::ApiError;
+use super::refusal::{Refusal, is_v1, refuse};
 use super::request;
+
+/// Where a browser says from what kind of page a request comes.
+const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
 /// A host and a port, as in `Host` and in URLs: `localhost`, `127.0.0.1:7984`, `[::1]:7984`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,15 +127,6 @@ impl Names {
     }
 }
 
-/// Why a request is rejected.
-#[derive(Debug, PartialEq, Eq)]
-struct Refusal {
-    status: StatusCode,
-    code: &'static str,
-    reason: &'static str,
-    hint: &'static str,
-}
-
 /// Rejects requests that a page of another site may have sent.
 pub(super) async fn check(State(names): State<Arc<Names>>, request: Request, next: Next) -> Response {
     // `/v1` checks the content type in its routes, so that an unknown path or method gets its own error, whatever the type.
@@ -151,31 +145,16 @@ pub(super) async fn check_json(request: Request, next: Next) -> Response {
     }
 }
 
-fn is_v1(request: &Request) -> bool {
-    request.uri().path().split('/').nth(1) == Some("v1")
-}
-
-fn refuse(request: &Request, refusal: Refusal) -> Response {
-    // The log leaves the names out, because a stranger has chosen them.
-    tracing::debug!(method = %request.method(), path = request.uri().path(), refusal.reason, "a request was refused");
-    let Refusal { status, code, reason, hint } = refusal;
-    let response = match is_v1(request) {
-        true => {
-            let (error, reason, hint) = (code.to_owned(), reason.to_owned(), hint.to_owned());
-            answer::json(status, &Error { error, reason, hint, answer: None })
-        }
-        false => ApiError::new(status, code, format!("{reason}: {hint}")).into_response(),
-    };
-    answer::with_header(response, header::SERVER, concat!("turnwise/", env!("CARGO_PKG_VERSION")))
-}
-
 fn json<B>(request: &axum::http::Request<B>) -> Result<(), Refusal> {
-    if *request.method() == Method::POST && !request::is_json(request.headers()) {
+    // A login with a form is guarded by the origin alone: what a stranger's page could do is to log a browser in.
+    let is_login = request.uri().path().trim_end_matches('/') == "/_session";
+    if *request.method() == Method::POST && !is_login && !request::is_json(request.headers()) {
         return Err(Refusal {
             status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
             code: codes::BAD_CONTENT_TYPE,
-            reason: "Content-Type must be application/json",
+            reason: "Content-Type must be application/json".into(),
             hint: "send the header Content-Type: application/json, even without a body",
+            retry_after_s: None,
         });
     }
     Ok(())
@@ -190,8 +169,9 @@ impl Names {
             return Err(Refusal {
                 status: StatusCode::FORBIDDEN,
                 code: codes::FORBIDDEN,
-                reason: "the header Origin names another site",
-                hint: "a page of another site must not change anything here; programs must omit the header",
+                reason: "the request comes from a page of another site".into(),
+                hint: "a page of another site must not change anything here; programs must omit the headers Origin and Sec-Fetch-Site",
+                retry_after_s: None,
             });
         }
         Ok(())
@@ -199,11 +179,12 @@ impl Names {
 
     /// The host that the request names, if it is allowed; `None` if the request need not name a host.
     fn check_host<B>(&self, request: &axum::http::Request<B>) -> Result<Option<Authority>, Refusal> {
-        let bad = |reason| Refusal {
+        let bad = |reason: &'static str| Refusal {
             status: StatusCode::BAD_REQUEST,
             code: codes::BAD_REQUEST,
-            reason,
+            reason: reason.into(),
             hint: "send the header Host once, with this server's name and port",
+            retry_after_s: None,
         };
         let mut given = request.headers().get_all(header::HOST).iter();
         let (host, second) = (given.next(), given.next());
@@ -233,10 +214,11 @@ impl Names {
         match self.admit(&host) && target.is_none_or(|target| self.admit(&target)) {
             true => Ok(Some(host)),
             false => Err(Refusal {
-                status: StatusCode::FORBIDDEN,
-                code: codes::FORBIDDEN,
-                reason: "the header Host is not a name of this server",
+                status: StatusCode::MISDIRECTED_REQUEST,
+                code: codes::MISDIRECTED,
+                reason: "the header Host is not a name of this server".into(),
                 hint: "reach it by its address, by localhost or by the name of --advertise, or add the name to [listener] names",
+                retry_after_s: None,
             }),
         }
     }
@@ -244,7 +226,9 @@ impl Names {
     fn has_own_origin(&self, headers: &HeaderMap, host: Option<&Authority>) -> bool {
         let own =
             |origin: &axum::http::HeaderValue| origin.to_str().is_ok_and(|origin| self.is_own(origin, host));
+        let fetched = headers.get_all(SEC_FETCH_SITE).iter();
         headers.get_all(header::ORIGIN).iter().all(own)
+            && fetched.into_iter().all(|site| site != "cross-site")
     }
 }
 

@@ -8,6 +8,7 @@ use turnwise_replicator::documents::Error as DocumentError;
 use turnwise_store::Error as StoreError;
 
 use super::answer;
+use super::refusal::with_headers;
 
 /// An error response: `{"error": code, "reason": reason}`.
 #[derive(Debug)]
@@ -16,11 +17,13 @@ pub(crate) struct ApiError {
     pub error: &'static str,
     pub reason: String,
     header: Option<(HeaderName, String)>,
+    /// When the client may try again, in s.
+    retry_after_s: Option<u64>,
 }
 
 impl ApiError {
     pub fn new(status: StatusCode, error: &'static str, reason: impl Into<String>) -> Self {
-        ApiError { status, error, reason: reason.into(), header: None }
+        ApiError { status, error, reason: reason.into(), header: None, retry_after_s: None }
     }
 
     pub fn bad_request(reason: impl Into<String>) -> Self {
@@ -42,6 +45,11 @@ impl ApiError {
             format!("Only {allowed} allowed"),
         );
         ApiError { header: Some((header::ALLOW, allowed.to_owned())), ..error }
+    }
+
+    /// The same error, with the time after which the client may try again.
+    pub fn after(self, retry_after_s: Option<u64>) -> Self {
+        ApiError { retry_after_s, ..self }
     }
 
     pub fn stopping() -> Self {
@@ -141,6 +149,8 @@ impl IntoResponse for ApiError {
         {
             response.headers_mut().insert(name, value);
         }
-        if self.status == StatusCode::SERVICE_UNAVAILABLE { retry_later(response) } else { response }
+        let response =
+            if self.status == StatusCode::SERVICE_UNAVAILABLE { retry_later(response) } else { response };
+        with_headers(response, self.status, self.retry_after_s)
     }
 }

@@ -14,13 +14,15 @@ mod docs;
 mod error;
 mod linger;
 mod listener;
+mod refusal;
 mod replicate;
 mod request;
 mod room;
 mod root;
-mod route;
+pub(crate) mod route;
 mod rows;
 mod scheduler;
+mod session;
 #[cfg(test)]
 mod slow_reader_tests;
 mod traced;
@@ -34,7 +36,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, Method, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use tokio_util::sync::CancellationToken;
@@ -50,12 +52,14 @@ use turnwise_worker::{External, Live};
 use self::error::ApiError;
 use self::request::Params;
 use self::route::{Part, Target};
+use crate::access::{Caller, Identities, Peer, authenticate, rights};
 use crate::config::{Config, Shared};
 
 pub(crate) use self::cross_site::{Authority, Names};
 pub(crate) use self::listener::serve;
+pub(crate) use self::refusal::{Refusal, refuse};
 pub(crate) use self::room::Room;
-pub(crate) use self::v1::Accepting;
+pub(crate) use self::v1::{Accepting, RegisteredBy};
 
 /// The state that all requests share. Each layer of each request clones it, so it is one pointer.
 #[derive(Clone)]
@@ -104,6 +108,10 @@ pub(crate) struct AppState {
     pub upstream: Option<Live<Condition>>,
     /// The names under which clients reach this server.
     pub names: Arc<Names>,
+    /// Who has registered external workers.
+    pub workers: RegisteredBy,
+    /// Who may use it.
+    pub identities: Identities,
 }
 
 /// See [`AppState::health`].
@@ -126,6 +134,7 @@ impl App {
     pub fn router(self) -> Router {
         v1::router()
             .fallback(answer_request)
+            .layer(from_fn_with_state(self.clone(), authenticate))
             .layer(from_fn_with_state(self.names.clone(), cross_site::check))
             .layer(axum::middleware::map_request(|request| async { linger::lingering(request) }))
             .with_state(self)
@@ -163,6 +172,8 @@ pub(crate) struct Call {
     pub method: Method,
     pub params: Params,
     pub headers: HeaderMap,
+    pub caller: Caller,
+    pub peer: Peer,
 }
 
 impl Call {
@@ -195,29 +206,39 @@ async fn answer_request(State(app): State<App>, request: Request) -> Response {
 }
 
 async fn dispatch(app: App, request: Request) -> Result<Response, ApiError> {
+    let peer = Peer::of(&request);
     let (parts, body) = request.into_parts();
+    let Some(caller) = parts.extensions.get::<Caller>().cloned() else {
+        return Err(error::internal(&NoCaller));
+    };
     let target = route::target(parts.uri.path())?;
     let params = Params::new(parts.uri.query());
     // hyper omits the body of a response to HEAD.
     let method = if parts.method == Method::HEAD { Method::GET } else { parts.method };
-    let call = Call { method, params, headers: parts.headers };
-    let takes_more =
-        matches!(target, Target::Replicate | Target::Node(..) | Target::Db(..) | Target::Unknown);
+    let call = Call { method, params, headers: parts.headers, caller, peer };
+    let takes_more = matches!(
+        target,
+        Target::Replicate | Target::Node(..) | Target::Db(..) | Target::Session | Target::Unknown
+    );
     if !takes_more && call.method != Method::GET {
         return Err(ApiError::method("GET,HEAD"));
     }
+    rights::couchdb(&target, &call.method).check(&call.caller)?;
     match target {
         Target::Root => root::welcome(&app),
         Target::Up => up::up(&app).await,
         Target::AllDbs => root::all_dbs(&app, &call).await,
         Target::Uuids => root::uuids(&app, &call),
-        Target::Session => root::session(),
+        Target::Session => session::session(&app, &call, body).await,
         Target::Membership => up::membership(&app).await,
-        Target::ActiveTasks => scheduler::active_tasks(&app).await,
+        Target::ActiveTasks => scheduler::active_tasks(&app, &call).await,
         Target::SchedulerJobs => scheduler::jobs(&app, &call).await,
-        Target::SchedulerJob(id) => scheduler::job(&app, &id).await,
+        Target::SchedulerJob(id) => scheduler::job(&app, &call, &id).await,
         Target::SchedulerDocs(db) => scheduler::docs(&app, &call, db).await,
-        Target::SchedulerDoc(db, id) => scheduler::doc(&app, &db, &id).await,
+        Target::SchedulerDoc(db, id) => {
+            check_database(&call, &db)?;
+            scheduler::doc(&app, &db, &id).await
+        }
         Target::Replicate if call.method == Method::POST => replicate::post(&app, &call, body).await,
         Target::Replicate => Err(ApiError::method("POST")),
         Target::Node(node, part) => config::config(&app, &call, body, &node, part).await,
@@ -226,7 +247,34 @@ async fn dispatch(app: App, request: Request) -> Result<Response, ApiError> {
     }
 }
 
+/// A request reached a handler without the layer that finds out who sends it.
+#[derive(Debug, thiserror::Error)]
+#[error("nobody has authenticated a request")]
+struct NoCaller;
+
+/// A database that the caller may not read does not exist.
+fn check_database(call: &Call, db: &str) -> Result<(), ApiError> {
+    match call.caller.reads(db) {
+        true => Ok(()),
+        false => Err(turnwise_replicator::documents::Error::NoDatabase.into()),
+    }
+}
+
+/// Whether the caller may do this with the database, beside what [`rights::couchdb`] checks.
+fn check_use(call: &Call, db: &str, part: &Part) -> Result<(), ApiError> {
+    let target = Target::Db(db.to_owned(), part.clone());
+    let writes = rights::couchdb(&target, &call.method) == rights::Right::Write;
+    if writes && !call.caller.writes(db) && (call.caller.reads(db) || *part == Part::Itself) {
+        let reason = format!(
+            "this identity may not change the database `{db}`: it needs a scope client:TENANTS that names it"
+        );
+        return Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", reason));
+    }
+    check_database(call, db)
+}
+
 async fn database(app: &App, call: &Call, body: Body, db: &str, part: Part) -> Result<Response, ApiError> {
+    check_use(call, db, &part)?;
     match (part, call.method.as_str()) {
         (Part::Itself, "GET") => databases::info(app, db).await,
         (Part::Itself, "PUT") => databases::create(app, call, db).await,

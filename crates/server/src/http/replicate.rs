@@ -18,6 +18,7 @@ use turnwise_store::{MaybeStoreError, Transaction};
 use super::answer::{self, ok, respond};
 use super::error::{ApiError, internal};
 use super::{App, Call, request};
+use crate::access::Caller;
 
 /// Largest body, in bytes: a list of document ids may be long. It is below the limit for a job's options.
 const BODY_BYTES: usize = 4_000_000;
@@ -35,17 +36,17 @@ pub(super) async fn post(app: &App, call: &Call, body: Body) -> Result<Response,
             Some(id) => id,
             None => replication_id(app, &parse(app, &body)?).await?,
         };
-        cancel_job(app, &id).await?;
+        cancel_job(app, &call.caller, &id).await?;
         return Ok(ok(&json!({ "ok": true, "_local_id": id })));
     }
     let replication = parse(app, &body)?;
     let id = replication_id(app, &replication).await?;
-    let before = start(app, &replication, &id, &body).await?;
+    let before = start(app, &call.caller, &replication, &id, &body).await?;
     drop((body, room));
     if replication.continuous {
         return Ok(answer::json(StatusCode::ACCEPTED, &json!({ "ok": true, "_local_id": id })));
     }
-    wait(app, &id, before.as_ref(), &replication).await
+    wait(app, &call.caller, &id, before.as_ref(), &replication).await
 }
 
 fn parse(app: &App, body: &Map<String, Value>) -> Result<Replication, ApiError> {
@@ -145,15 +146,28 @@ fn is_gone(job: &Job) -> bool {
 /// node may have written them.
 async fn start(
     app: &App,
+    caller: &Caller,
     replication: &Replication,
     id: &str,
     body: &Map<String, Value>,
 ) -> Result<Option<Event>, ApiError> {
     let (keys, now_us) = (&app.keys, app.now_us());
-    let new = &new_job(replication, id, Origin::Request, body, now_us).map_err(wrong)?;
+    let mut new = new_job(replication, id, Origin::Request, body, now_us).map_err(wrong)?;
+    new.tenant = tenant(caller, new.tenant)?;
+    let new = &new;
     let started = app.store.transact(|tx| async move {
-        let job = jobs::get(&tx, keys, JOB_TYPE, id).await?.filter(|job| !is_gone(job));
-        let Some(job) = job else {
+        let job = jobs::get(&tx, keys, JOB_TYPE, id).await?;
+        if let Some(other) = job.as_ref().filter(|job| !caller.reads(&job.tenant)) {
+            if !is_gone(other) {
+                let reason = format!("Replication `{id}` already runs for another tenant");
+                return Err(Refused::Api(ApiError::new(StatusCode::CONFLICT, "conflict", reason)));
+            }
+            if other.state().is_final() {
+                // Its history is not this tenant's.
+                jobs::remove(&tx, keys, JOB_TYPE, id).await?;
+            }
+        }
+        let Some(job) = job.filter(|job| !is_gone(job)) else {
             jobs::add(&tx, keys, new, now_us).await?;
             return latest(&tx, keys, id).await;
         };
@@ -182,16 +196,34 @@ async fn start(
     Ok(started.await?)
 }
 
+/// The tenant that a request's job is charged to: the user whom the request names, or no user, if the sender may add jobs
+/// for that tenant.
+fn tenant(caller: &Caller, named: String) -> Result<String, ApiError> {
+    match caller.only_tenant() {
+        _ if caller.writes(&named) => Ok(named),
+        Some(only) => Ok(only.to_owned()),
+        None => {
+            let reason =
+                "this identity may add jobs for several tenants: name one of them as `user_ctx.name`";
+            Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", reason))
+        }
+    }
+}
+
 async fn latest(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<Option<Event>, Refused> {
     let job = jobs::get(tx, keys, JOB_TYPE, id).await?;
     Ok(job.and_then(|job| job.history.into_iter().next()))
 }
 
-async fn cancel_job(app: &App, id: &str) -> Result<(), ApiError> {
+async fn cancel_job(app: &App, caller: &Caller, id: &str) -> Result<(), ApiError> {
     let (keys, now_us) = (&app.keys, app.now_us());
     let cancelled = app.store.transact(|tx| async move {
         let job = jobs::get(&tx, keys, JOB_TYPE, id).await?.filter(|job| !is_gone(job));
-        let job = job.ok_or_else(|| Refused::Api(ApiError::not_found("missing")))?;
+        let job = caller.sees(job).ok_or_else(|| Refused::Api(ApiError::not_found("missing")))?;
+        if !caller.writes(&job.tenant) {
+            let reason = "this identity may not change the jobs of this tenant";
+            return Err(Refused::Api(ApiError::new(StatusCode::FORBIDDEN, "forbidden", reason)));
+        }
         if let Some((db, doc)) = document_of(&job)? {
             let reason = format!(
                 "Replication `{id}` belongs to document `{doc}` of `{db}`: delete the document to stop it"
@@ -208,6 +240,7 @@ async fn cancel_job(app: &App, id: &str) -> Result<(), ApiError> {
 /// Waits for a job's first end after `before`, and returns the response.
 async fn wait(
     app: &App,
+    caller: &Caller,
     id: &str,
     before: Option<&Event>,
     replication: &Replication,
@@ -216,7 +249,7 @@ async fn wait(
     loop {
         let tx = app.store.begin().await?;
         let seen = tx.get(&key).await?;
-        if let Some(end) = end_of(app, &tx, id, before, replication).await? {
+        if let Some(end) = end_of(app, &tx, caller, id, before, replication).await? {
             return end;
         }
         let changed = app.store.watch(key.clone(), seen).await?;
@@ -231,11 +264,12 @@ async fn wait(
 async fn end_of(
     app: &App,
     tx: &Transaction,
+    caller: &Caller,
     id: &str,
     before: Option<&Event>,
     replication: &Replication,
 ) -> Result<Option<Result<Response, ApiError>>, ApiError> {
-    let Some(job) = jobs::get(tx, &app.keys, JOB_TYPE, id).await? else {
+    let Some(job) = caller.sees(jobs::get(tx, &app.keys, JOB_TYPE, id).await?) else {
         return Ok(Some(Err(failed("the replication was cancelled"))));
     };
     if job.state() == State::Completed {

@@ -21,7 +21,7 @@ pub(super) fn welcome(app: &App) -> Result<Response, ApiError> {
         "version": API_VERSION,
         "uuid": app.settings.get().server_uuid,
         "features": ["scheduler"],
-        "vendor": { "name": "turnwise", "version": env!("CARGO_PKG_VERSION") },
+        "vendor": { "name": "turnwise", "version": env!("CARGO_PKG_VERSION"), "open": app.identities.is_open() },
     })))
 }
 
@@ -34,19 +34,10 @@ pub(super) fn uuids(app: &App, call: &Call) -> Result<Response, ApiError> {
     Ok(ok(&json!({ "uuids": uuids })))
 }
 
-/// There is no login yet: every client that can reach the server is an administrator, and the response states this.
-pub(super) fn session() -> Result<Response, ApiError> {
-    Ok(ok(&json!({
-        "ok": true,
-        "userCtx": { "name": null, "roles": ["_admin"] },
-        "info": { "authentication_handlers": [] },
-    })))
-}
-
 pub(super) async fn all_dbs(app: &App, call: &Call) -> Result<Response, ApiError> {
     let mut skip = call.params.number("skip")?.unwrap_or(0);
     let mut limit = call.params.number("limit")?.unwrap_or(usize::MAX);
-    let app = app.clone();
+    let (app, caller) = (app.clone(), call.caller.clone());
     // Read before the response begins, so that an error can still change the status.
     let first = page(&app, None).await?;
     Ok(in_pieces(async move |mut pieces| {
@@ -55,6 +46,9 @@ pub(super) async fn all_dbs(app: &App, call: &Call) -> Result<Response, ApiError
             let mut page = first;
             loop {
                 for (name, _) in page.iter().filter(|(_, database)| !database.deleting) {
+                    if !caller.reads(name) {
+                        continue;
+                    }
                     if skip > 0 {
                         skip -= 1;
                     } else if limit > 0 {

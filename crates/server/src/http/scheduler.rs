@@ -11,7 +11,8 @@ use turnwise_store::Transaction;
 use super::answer::{Batch, Pieces, in_pieces, ok};
 use super::error::{ApiError, internal};
 use super::v1::why;
-use super::{App, Call};
+use super::{App, Call, check_database};
+use crate::access::Caller;
 
 /// Default number of jobs in a response of `_scheduler/jobs`, as in CouchDB.
 const DEFAULT_JOBS: usize = 100;
@@ -32,26 +33,26 @@ pub(super) async fn jobs(app: &App, call: &Call) -> Result<Response, ApiError> {
         },
     };
     let (limit, skip) = (range("limit", DEFAULT_JOBS)?, range("skip", 0)?);
-    let total = count_jobs(app).await?;
-    let app = app.clone();
+    let total = count_jobs(app, &call.caller).await?;
+    let (app, caller) = (app.clone(), call.caller.clone());
     Ok(in_pieces(async move |mut pieces| {
-        let written = write_jobs(&app, total, limit, skip, &mut pieces).await;
+        let written = write_jobs(&app, &caller, total, (limit, skip), &mut pieces).await;
         (pieces, written)
     }))
 }
 
 /// Jobs that have ended, or are stopping because they were cancelled, no longer belong to the scheduler. Their records
 /// are kept for clients that wait for their end.
-fn is_scheduled(job: &Job) -> bool {
-    !job.state().is_final() && !job.cancel_requested()
+fn is_scheduled(caller: &Caller, job: &Job) -> bool {
+    !job.state().is_final() && !job.cancel_requested() && caller.reads(&job.tenant)
 }
 
-async fn count_jobs(app: &App) -> Result<usize, ApiError> {
+async fn count_jobs(app: &App, caller: &Caller) -> Result<usize, ApiError> {
     let (mut after, mut total): (Option<String>, usize) = (None, 0);
     loop {
         let tx = app.store.begin().await?;
         let page = jobs::list(&tx, &app.keys, JOB_TYPE, after.as_deref(), PAGE).await?;
-        total += page.iter().filter(|job| is_scheduled(job)).count();
+        total += page.iter().filter(|job| is_scheduled(caller, job)).count();
         match page.into_iter().nth(PAGE - 1) {
             Some(last) => after = Some(last.id),
             None => return Ok(total),
@@ -61,9 +62,9 @@ async fn count_jobs(app: &App) -> Result<usize, ApiError> {
 
 async fn write_jobs(
     app: &App,
+    caller: &Caller,
     total: usize,
-    mut limit: usize,
-    mut skip: usize,
+    (mut limit, mut skip): (usize, usize),
     pieces: &mut Pieces,
 ) -> Result<(), ApiError> {
     pieces.text(&format!("{{\"total_rows\":{total},\"offset\":{},\"jobs\":[", skip.min(total))).await?;
@@ -76,9 +77,9 @@ async fn write_jobs(
         let (mut batch, mut nodes) = (Batch::default(), Nodes::default());
         while limit > 0 && !batch.is_full() {
             let Some(job) = jobs.next() else { break };
-            if is_scheduled(&job) && skip > 0 {
+            if is_scheduled(caller, &job) && skip > 0 {
                 skip -= 1;
-            } else if is_scheduled(&job) {
+            } else if is_scheduled(caller, &job) {
                 limit -= 1;
                 batch.push(&shown_job(app, &tx, &mut nodes, &job).await?)?;
             }
@@ -95,13 +96,13 @@ async fn write_jobs(
     Ok(pieces.text("]}\n").await?)
 }
 
-pub(super) async fn job(app: &App, id: &str) -> Result<Response, ApiError> {
+pub(super) async fn job(app: &App, call: &Call, id: &str) -> Result<Response, ApiError> {
     let tx = app.store.begin().await?;
     match jobs::get(&tx, &app.keys, JOB_TYPE, id).await? {
-        Some(job) if is_scheduled(&job) => {
+        Some(job) if is_scheduled(&call.caller, &job) => {
             let mut shown = shown_job(app, &tx, &mut Nodes::default(), &job).await?;
             // An extra, without which the response is whole.
-            match why::waits(app, &tx, &job).await {
+            match why::waits(app, &call.caller, &tx, &job).await {
                 Ok(Some((reason, sentence))) => {
                     shown["why"] = json!({ "reason": reason, "sentence": sentence });
                 }
@@ -163,7 +164,7 @@ async fn shown_job(app: &App, tx: &Transaction, nodes: &mut Nodes, job: &Job) ->
 }
 
 /// The running jobs, replications first, because clients of CouchDB look for those.
-pub(super) async fn active_tasks(app: &App) -> Result<Response, ApiError> {
+pub(super) async fn active_tasks(app: &App, call: &Call) -> Result<Response, ApiError> {
     let tx = app.store.begin().await?;
     // The response includes all replications, however many jobs of other types run.
     let replications = jobs::active(&tx, &app.keys, JOB_TYPE, MAX_TASKS).await?;
@@ -173,7 +174,7 @@ pub(super) async fn active_tasks(app: &App) -> Result<Response, ApiError> {
         .into_iter()
         .map(|(worker, id, active)| (JOB_TYPE.to_owned(), worker, id, active))
         .chain(others)
-        .filter(|(.., active)| !active.cancel_requested)
+        .filter(|(.., active)| !active.cancel_requested && call.caller.reads(&active.tenant))
         .take(MAX_TASKS)
         .collect();
     let (mut tasks, mut nodes) = (Vec::with_capacity(active.len()), Nodes::default());
@@ -253,10 +254,14 @@ pub(super) async fn docs(app: &App, call: &Call, db: Option<String>) -> Result<R
         skip: call.params.number("skip")?.unwrap_or(0),
     };
     let one = db.is_some();
-    let dbs = match db {
-        Some(db) => vec![db],
+    let mut dbs = match db {
+        Some(db) => {
+            check_database(call, &db)?;
+            vec![db]
+        }
         None => all_databases(app).await?,
     };
+    dbs.retain(|db| call.caller.reads(db));
     let mut total = 0;
     for db in &dbs {
         let tx = app.store.begin().await?;

@@ -16,6 +16,8 @@ use turnwise_worker::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, ExternalO
 
 use super::*;
 
+const PEER: Peer = Peer { address: std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), tls: false };
+
 const DB: &str = "_replicator";
 /// Longer than the lifetime of a transaction.
 const LONG: Duration = Duration::from_secs(60);
@@ -39,6 +41,7 @@ impl World {
         let options = Options { durable: false, runtime: runtime.clone(), ..Options::default() };
         let engine = Embedded::open_with(folder.path().join("store"), options).unwrap();
         let (store, keys) = (Store::new(engine, runtime), Keyspace::default());
+        let identities = Identities::new(store.clone(), keys.clone());
         let app = App::new(AppState {
             external: External::new(store.clone(), keys.clone(), ExternalOptions::default()),
             health: Health { interval: DEFAULT_HEALTH_INTERVAL, timeout: DEFAULT_HEALTH_TIMEOUT },
@@ -58,6 +61,8 @@ impl World {
             commands: None,
             upstream: None,
             names: Arc::new(Names::new("127.0.0.1:7984".parse().unwrap(), "", &[])),
+            workers: RegisteredBy::default(),
+            identities,
         });
         let world = World { app, clock, _folder: folder };
         world.call("PUT", Part::Itself, "", Value::Null).await;
@@ -69,7 +74,13 @@ impl World {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, "application/json".parse().unwrap());
         let method = Method::from_bytes(method.as_bytes()).unwrap();
-        let call = Call { method, params: Params::new(Some(query)), headers };
+        let call = Call {
+            method,
+            params: Params::new(Some(query)),
+            headers,
+            caller: Caller::everyone(),
+            peer: PEER,
+        };
         let answer = database(&self.app, &call, Body::from(body.to_string()), DB, part).await.unwrap();
         assert!(answer.status().is_success(), "{}", answer.status());
         answer
@@ -200,7 +211,13 @@ async fn a_slow_reader_gets_all_jobs() {
     world.call("POST", Part::BulkDocs, "", json!({ "docs": docs })).await;
     world.start_jobs().await;
     let params = Params::new(Some("limit=590&skip=5"));
-    let call = Call { method: Method::GET, params, headers: HeaderMap::new() };
+    let call = Call {
+        method: Method::GET,
+        params,
+        headers: HeaderMap::new(),
+        caller: Caller::everyone(),
+        peer: PEER,
+    };
     let reader = Reader::new(scheduler::jobs(&world.app, &call).await.unwrap()).await;
     world.clock.advance(LONG);
     let answer = reader.rest().await;

@@ -235,6 +235,7 @@ fn server_config(folder: &tempfile::TempDir, replicator: &str) -> ServerConfig {
         advertise: None,
         config,
         guard: None,
+        insecure_no_auth: true,
     }
 }
 
@@ -245,4 +246,65 @@ pub fn failed(n: usize) -> Value {
 
 pub fn status(answer: &Answer) -> StatusCode {
     StatusCode::from_u16(answer.status).unwrap()
+}
+
+/// An identity that sends requests to a server.
+#[derive(Clone)]
+pub struct As<'a> {
+    pub server: &'a TestServer,
+    /// The header `Authorization`; empty for none.
+    pub authorization: String,
+}
+
+impl TestServer {
+    /// A sender without credentials.
+    pub fn nobody(&self) -> As<'_> {
+        As { server: self, authorization: String::new() }
+    }
+
+    /// A sender with this token.
+    pub fn with(&self, token: &str) -> As<'_> {
+        As { server: self, authorization: format!("Bearer {token}") }
+    }
+
+    /// Adds the first token, which may do everything. From then on every request needs credentials.
+    pub async fn close(&self) -> String {
+        self.nobody().token(&["admin"]).await
+    }
+}
+
+impl As<'_> {
+    pub async fn send(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
+        let mut request = self.server.request(method, path).header("content-type", "application/json");
+        if !self.authorization.is_empty() {
+            request = request.header("authorization", &self.authorization);
+        }
+        if let Some(body) = body {
+            request = request.body(body.to_string());
+        }
+        self.server.send(request).await
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.send("GET", path, None).await
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.send("POST", path, Some(body)).await
+    }
+
+    pub async fn put(&self, path: &str, body: &Value) -> Answer {
+        self.send("PUT", path, Some(body)).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Answer {
+        self.send("DELETE", path, None).await
+    }
+
+    /// Adds a token with these scopes, and returns its text.
+    pub async fn token(&self, scopes: &[&str]) -> String {
+        let made = self.post("/v1/tokens", &json!({ "scopes": scopes })).await;
+        assert_eq!(made.status, 201, "{}", made.body);
+        made.body["token"].as_str().unwrap().to_owned()
+    }
 }

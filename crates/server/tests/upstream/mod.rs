@@ -428,6 +428,7 @@ async fn a_new_store_waits_for_the_upstreams_uuid() {
         advertise: None,
         config: Config::parse("test.ini", &format!("{uuid}{text}")).unwrap().0,
         guard: None,
+        insecure_no_auth: true,
     };
     let refused = Server::start(config("")).await.err().unwrap().to_string();
     assert!(

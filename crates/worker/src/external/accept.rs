@@ -1,6 +1,7 @@
 //! Requests of external workers for jobs.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -22,30 +23,79 @@ const REDELIVER_BATCH: usize = 10;
 /// The maximum number of claims with locks that are read to count a worker's waiting jobs.
 const MAX_LOCKING: usize = 10_000;
 
+/// The tenants whose jobs a worker may run.
+#[derive(Clone)]
+pub struct TenantFilter {
+    /// Workers with the same name have the same tenants.
+    name: Arc<str>,
+    permits: Arc<dyn Fn(&str) -> bool + Send + Sync>,
+}
+
+impl TenantFilter {
+    /// The tenants for which `permits` is true. `name` must differ from the name of every other filter.
+    pub fn new(name: &str, permits: impl Fn(&str) -> bool + Send + Sync + 'static) -> TenantFilter {
+        TenantFilter { name: name.into(), permits: Arc::new(permits) }
+    }
+
+    pub(crate) fn permits(&self, tenant: &str) -> bool {
+        (self.permits)(tenant)
+    }
+}
+
+/// What a worker asks for.
+#[derive(Clone)]
+pub struct Wanted {
+    /// The highest claim number that it has ever received.
+    pub received: u64,
+    /// The most jobs.
+    pub limit: usize,
+    /// How long it waits for them.
+    pub wait: Duration,
+    /// The tenants whose jobs it may run; `None` means all.
+    pub tenants: Option<TenantFilter>,
+}
+
 impl External {
+    /// [`Self::accept_of`] all tenants.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn accept(
+        &self,
+        job_type: &str,
+        worker: &str,
+        received: u64,
+        limit: usize,
+        wait: Duration,
+        leave: &CancellationToken,
+    ) -> Result<Vec<Accepted>> {
+        let wanted = Wanted { received, limit, wait, tenants: None };
+        self.accept_of(job_type, worker, wanted, leave).await
+    }
+
     /// Jobs for the worker. `received` is the highest claim number that it has ever received. If it holds jobs under
     /// higher numbers, a response was lost, and these jobs are returned again. Otherwise, this claims up to `limit` new
     /// jobs, but never more than the worker has free slots. Waits up to `wait` for jobs; the list may be empty.
     ///
-    /// The waiting workers of a type form a line, and only the first of them watches the store: a job that arrives
-    /// wakes one worker.
+    /// The waiting workers of a type and of the same tenants form a line, and only the first of them watches the store: a job
+    /// that arrives wakes one worker of each line.
     ///
     /// `leave` ends the wait, but no running transaction. Cancel it and await the result instead of dropping this
     /// future. Then no claim of this request is outstanding when the next request for the same worker begins.
     ///
     /// # Errors
     /// `Halt` if it is not a member (any more).
-    pub fn accept<'a>(
+    pub fn accept_of<'a>(
         &'a self,
         job_type: &'a str,
         worker: &'a str,
-        received: u64,
-        limit: usize,
-        wait: Duration,
+        wanted: Wanted,
         leave: &'a CancellationToken,
     ) -> BoxFuture<'a, Result<Vec<Accepted>>> {
         // Boxed, so that the crates that await it do not compile it again.
         Box::pin(async move {
+            let Wanted { received, limit, wait, tenants } = wanted;
+            let tenants = tenants.as_ref();
             let runtime = self.store.runtime();
             let mut deadline = pin!(runtime.sleep(wait));
             let mut first: Option<First> = None;
@@ -55,7 +105,8 @@ impl External {
             loop {
                 let job_released = self.passes.job_released();
                 let shard = self.shard(job_type).await?;
-                let delivery = self.deliver(job_type, worker, (received, limit), shard, &claimer).await?;
+                let delivery =
+                    self.deliver((job_type, worker), (received, limit), tenants, shard, &claimer).await?;
                 let (pass, numbered) = match delivery {
                     Delivery::Jobs { jobs, .. } => return Ok(jobs),
                     Delivery::Nothing { pass, .. }
@@ -91,7 +142,7 @@ impl External {
                     tokio::select! {
                         biased;
                         () = leave.cancelled() => return Ok(Vec::new()),
-                        head = self.lines.join(job_type) => first = Some(head),
+                        head = self.lines.join(job_type, tenants.map(|tenants| &*tenants.name)) => first = Some(head),
                         () = claimed_elsewhere => {}
                         () = &mut deadline => return Ok(Vec::new()),
                     }
@@ -122,9 +173,9 @@ impl External {
     /// One attempt to find jobs.
     async fn deliver(
         &self,
-        job_type: &str,
-        worker: &str,
+        (job_type, worker): (&str, &str),
         (received, limit): (u64, usize),
+        tenants: Option<&TenantFilter>,
         shard: Shard,
         claimer: &Claimer,
     ) -> Result<Delivery> {
@@ -182,6 +233,7 @@ impl External {
                     failed,
                     numbers,
                     fair,
+                    tenants,
                     queue,
                     lock_history,
                     pass_jobs,

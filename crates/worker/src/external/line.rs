@@ -1,4 +1,5 @@
-//! The lines of external workers that wait for jobs: of each type, only the first one watches the store.
+//! The lines of external workers that wait for jobs: of each type and filter of tenants, only the first one watches the
+//! store. If workers with different tenants shared a line, the first one could not take what the next one could.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,8 +10,11 @@ use tokio::sync::OwnedMutexGuard;
 #[derive(Default)]
 pub(super) struct Lines {
     /// The lines that are not empty.
-    by_type: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    by_key: Mutex<BTreeMap<Key, Arc<tokio::sync::Mutex<()>>>>,
 }
+
+/// A job type, and the name of a filter of tenants.
+type Key = (String, Option<String>);
 
 /// The head of a line. Dropping it admits the next worker.
 pub(super) struct First {
@@ -22,27 +26,28 @@ pub(super) struct First {
 /// A position in a line. The last one to be dropped removes the line.
 struct Position {
     lines: Arc<Lines>,
-    job_type: String,
+    key: Key,
 }
 
 impl Lines {
     /// Returns once every worker that joined the line earlier has left.
-    pub async fn join(self: &Arc<Self>, job_type: &str) -> First {
-        let line = self.lock().entry(job_type.to_owned()).or_default().clone();
-        let position = Position { lines: self.clone(), job_type: job_type.to_owned() };
+    pub async fn join(self: &Arc<Self>, job_type: &str, tenants: Option<&str>) -> First {
+        let key = (job_type.to_owned(), tenants.map(str::to_owned));
+        let line = self.lock().entry(key.clone()).or_default().clone();
+        let position = Position { lines: self.clone(), key };
         First { _first: line.lock_owned().await, _position: position }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<tokio::sync::Mutex<()>>>> {
-        self.by_type.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Arc<tokio::sync::Mutex<()>>>> {
+        self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Position {
     fn drop(&mut self) {
-        let mut by_type = self.lines.lock();
-        if by_type.get(&self.job_type).is_some_and(|line| Arc::strong_count(line) == 1) {
-            by_type.remove(&self.job_type);
+        let mut by_key = self.lines.lock();
+        if by_key.get(&self.key).is_some_and(|line| Arc::strong_count(line) == 1) {
+            by_key.remove(&self.key);
         }
     }
 }

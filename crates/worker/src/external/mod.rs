@@ -31,6 +31,7 @@ use crate::locks::{LockHistory, LockWake};
 use crate::membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, duration_us, new_id, remove};
 use crate::pass::ConcurrentPasses;
 use crate::{Live, QueueRules};
+pub use accept::{TenantFilter, Wanted};
 use contenders::Contenders;
 pub use end::{ExternalEnd, RunEnd};
 use line::Lines;
@@ -138,15 +139,30 @@ impl External {
         &self.options
     }
 
-    /// Registers a worker under an id that was never used before. From then on, the worker must ping.
+    /// [`Self::register_by`] nobody in particular.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn register(
+        &self,
+        job_type: &str,
+        name: Option<&str>,
+        slots: usize,
+    ) -> Result<workers::Worker> {
+        self.register_by(job_type, name, slots, None).await
+    }
+
+    /// Registers a worker under an id that was never used before. From then on, the worker must ping. `registered_by` is the
+    /// identity that does it, if identities are needed.
     ///
     /// # Errors
     /// `Invalid` if `slots` is not from 1 to [`MAX_EXTERNAL_SLOTS`], or a name or type is too long.
-    pub fn register<'a>(
+    pub fn register_by<'a>(
         &'a self,
         job_type: &'a str,
         name: Option<&'a str>,
         slots: usize,
+        registered_by: Option<String>,
     ) -> BoxFuture<'a, Result<workers::Worker>> {
         // Boxed, so that the crates that await it do not compile it again.
         Box::pin(async move {
@@ -155,7 +171,7 @@ impl External {
                 return Err(Error::Invalid { field: "slots", problem });
             }
             let options = self.options.get();
-            let options = &options;
+            let (options, registered_by) = (&options, &registered_by);
             self.store
                 .transact(|tx| async move {
                     // Each attempt uses a new id. An earlier attempt with an unknown outcome may have registered a worker
@@ -165,6 +181,7 @@ impl External {
                         name: name.map(str::to_owned),
                         health_timeout_us: duration_us(options.health_timeout),
                         external: true,
+                        registered_by: registered_by.clone(),
                         ..workers::Worker::new(&id, &options.node, started_us, slots)
                     };
                     workers::register(&tx, &self.keys, job_type, &worker)?;

@@ -74,18 +74,19 @@ struct Head {
 }
 
 impl FairShare {
-    /// The first `depth` waiting jobs; `also` are tenants with jobs that this transaction made pending. Only for jobs
-    /// that are `mine`, stored sort keys are corrected. Call [`FairShare::refresh_waiting`] first.
+    /// The first `depth` waiting jobs; `also` are tenants with jobs that this transaction made pending. `which` states
+    /// which jobs are this worker's, by id, and which tenants' jobs it may run. Only for jobs of this worker, stored sort
+    /// keys are corrected. Call [`FairShare::refresh_waiting`] first.
     pub async fn front(
         &self,
         tx: &Transaction,
         wake: Option<&Bytes>,
         also: impl IntoIterator<Item = String>,
         depth: usize,
-        mine: impl Fn(&str) -> bool,
+        which: (impl Fn(&str) -> bool, impl Fn(&str) -> bool),
     ) -> Result<Front> {
         self.made_pending(&also.into_iter().collect::<Vec<_>>());
-        self.read_in_order(tx, wake, depth, &mine, false).await
+        self.read_in_order(tx, wake, depth, (&which.0, &which.1), false).await
     }
 
     /// Like [`FairShare::front`], for a worker whose first jobs cannot start. If the queues of the first tenants are
@@ -98,9 +99,9 @@ impl FairShare {
         tx: &Transaction,
         wake: Option<&Bytes>,
         depth: usize,
-        mine: impl Fn(&str) -> bool,
+        which: (impl Fn(&str) -> bool, impl Fn(&str) -> bool),
     ) -> Result<Front> {
-        self.read_in_order(tx, wake, depth, &mine, true).await
+        self.read_in_order(tx, wake, depth, (&which.0, &which.1), true).await
     }
 
     async fn read_in_order(
@@ -108,7 +109,7 @@ impl FairShare {
         tx: &Transaction,
         wake: Option<&Bytes>,
         depth: usize,
-        mine: &impl Fn(&str) -> bool,
+        (mine, permits): (&impl Fn(&str) -> bool, &impl Fn(&str) -> bool),
         wide: bool,
     ) -> Result<Front> {
         let now_us = self.now_us();
@@ -119,7 +120,7 @@ impl FairShare {
         let mut round = 0;
         loop {
             round += 1;
-            let (tenants, candidates) = self.candidates(depth);
+            let (tenants, candidates) = self.candidates(depth, permits);
             let known = |tenant: &Arc<str>| match heads.get(tenant) {
                 Some(head) if head.is_all => head.jobs.len(),
                 _ => usize::MAX,
@@ -146,7 +147,7 @@ impl FairShare {
                 let each = depth.div_ceil(others.len().max(1));
                 let others = others.into_iter().map(|tenant| (tenant.clone(), each)).collect();
                 heads.extend(self.read(tx, others).await?);
-                let (tenants, candidates) = self.candidates(depth);
+                let (tenants, candidates) = self.candidates(depth, permits);
                 let seen = |tenant: &Arc<str>| heads.get(tenant).map_or(0, |head| head.jobs.len());
                 let jobs: Vec<usize> = tenants.iter().map(seen).collect();
                 return Ok(self.merge(heads, (tenants, candidates), &jobs, mine, wake));
@@ -178,7 +179,7 @@ impl FairShare {
         let now_us = self.now_us();
         let mut heads: BTreeMap<Arc<str>, Vec<Pending>> = BTreeMap::new();
         for _ in 0..ROUNDS {
-            let (tenants, candidates) = self.candidates(depth);
+            let (tenants, candidates) = self.candidates(depth, |_| true);
             let mut wanted: BTreeMap<Arc<str>, usize> = also.clone();
             for (tenant, jobs) in tenants.iter().zip(apportion(&candidates, depth)) {
                 let also = wanted.entry(tenant.clone()).or_default();
@@ -224,13 +225,13 @@ impl FairShare {
     }
 
     /// The first tenants, at most as many as jobs are wanted.
-    fn candidates(&self, depth: usize) -> (Vec<Arc<str>>, Vec<Candidate>) {
+    fn candidates(&self, depth: usize, permits: impl Fn(&str) -> bool) -> (Vec<Arc<str>>, Vec<Candidate>) {
         let state = self.state();
         let candidate = |(tenant, next): (&Arc<str>, f64)| {
             let step = state.expected_us(tenant) / f64::from(state.shares(tenant));
             (tenant.clone(), Candidate { next, step })
         };
-        state.waiting.in_order().take(depth).map(candidate).unzip()
+        state.waiting.in_order().filter(|(tenant, _)| permits(tenant)).take(depth).map(candidate).unzip()
     }
 
     /// Reads the heads of queues. It reads one job more than wanted of each, to find out whether there are more.

@@ -214,10 +214,12 @@ async fn a_queue_that_a_failed_pass_has_emptied_is_read_again() {
             let tx = store.begin().await.unwrap();
             let wake = tx.get(&keys.wake("test")).await.unwrap();
             fair.refresh_waiting(&tx, wake.as_ref(), HOUR_US).await.unwrap();
-            let front = fair.front(&tx, wake.as_ref(), [], 10, |_| true).await.unwrap();
+            let front =
+                fair.front(&tx, wake.as_ref(), [], 10, (|_: &str| true, |_: &str| true)).await.unwrap();
             seen.push(front.jobs.len());
             jobs::cancel(&tx, &keys, "test", "a", HOUR_US).await.unwrap();
-            let wide = fair.wide_front(&tx, wake.as_ref(), 10, |_| true).await.unwrap();
+            let wide =
+                fair.wide_front(&tx, wake.as_ref(), 10, (|_: &str| true, |_: &str| true)).await.unwrap();
             assert!(wide.jobs.is_empty());
             // The transaction is not committed.
         }

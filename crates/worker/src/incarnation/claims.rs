@@ -97,6 +97,7 @@ impl Incarnation {
             failed: 0,
             numbers: Numbers::Counted(&self.claims.next),
             fair: &self.fair,
+            tenants: None,
             queue,
             lock_history,
             pass_jobs: None,

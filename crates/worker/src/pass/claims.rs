@@ -170,6 +170,13 @@ impl<'a> Claims<'a> {
         let Claimant { job_type, worker, numbers, queue, terms, max_history, .. } = claimant;
         let is_first = self.tried.insert(id.to_owned());
         debug_assert!(is_first, "a pass tries {id} twice");
+        if claimant.tenants.is_some() {
+            // The head of the queue leaves other tenants out, but a job with a reservation is found without it.
+            let job = jobs::peek(tx, keys, job_type, id).await?;
+            if job.is_none_or(|job| !self.context.permits(&job.tenant)) {
+                return Ok(Tried::Refused);
+            }
+        }
         let mut filter = None;
         if let Some(filters) = &self.filters {
             match filters.admits(tx, keys, job_type, id, now_us).await? {

@@ -24,6 +24,7 @@ use turnwise_store::{Isolation, Transaction};
 
 use crate::QueueRules;
 use crate::claimer::Claimer;
+use crate::external::TenantFilter;
 use crate::fair_share::{FairShare, Front};
 use crate::locks::{LockHistory, ScanResult};
 use claims::{Claims, FillResult};
@@ -56,6 +57,8 @@ pub(crate) struct Claimant<'a> {
     pub numbers: Numbers<'a>,
     /// The fair share, which decides which tenant is next.
     pub fair: &'a FairShare,
+    /// The tenants whose jobs it may run; `None` means all.
+    pub tenants: Option<&'a TenantFilter>,
     /// The order of jobs that lock.
     pub queue: &'a QueueRules,
     /// Records of the locks that past runs took.
@@ -171,6 +174,11 @@ impl Context<'_> {
         view.decide(&self.source(), worker, |id| view.locks.is_some() && claimer.expired().contains(id))
     }
 
+    /// Whether the worker may run jobs of this tenant.
+    fn permits(&self, tenant: &str) -> bool {
+        self.claimant.tenants.is_none_or(|tenants| tenants.permits(tenant))
+    }
+
     fn is_mine(&self, id: &str) -> bool {
         self.is_eager() || self.claimant.shard.has(id)
     }
@@ -188,6 +196,7 @@ pub(crate) async fn pass(
     let room = max_jobs.saturating_sub(running).min(CLAIM_BATCH);
     let context = Context { tx, keys, claimant, room, now_us };
     let mine = |id: &str| context.is_mine(id);
+    let permits = |tenant: &str| context.permits(tenant);
     let others = pass_jobs.map_or(0, PassJobs::restart);
     let wake_seen = tx.get_with(&keys.wake(job_type), Isolation::Snapshot).await?;
     if room > 0 {
@@ -221,7 +230,7 @@ pub(crate) async fn pass(
     }
     let wanted = claimant.depth(room);
     let depth = shard.front(wanted) + others;
-    let queue = fair.front(tx, wake_seen.as_ref(), released.clone(), depth, mine).await?;
+    let queue = fair.front(tx, wake_seen.as_ref(), released.clone(), depth, (mine, permits)).await?;
     let mut claims = Claims::new(context).await?;
     let locking = queue.jobs.iter().any(|(pending, _)| !pending.locks.is_none());
     let SearchResult { queue, filled, skipped, ages_out_us, lock_wake_seen } = match locking {
@@ -299,11 +308,12 @@ async fn search(
     let Context { tx, keys, claimant, room, now_us } = *context;
     let Claimant { job_type, fair, queue: rules, shard, .. } = claimant;
     let mine = |id: &str| context.is_mine(id);
+    let permits = |tenant: &str| context.permits(tenant);
     let source = context.source();
     let lock_wake = tx.get_with(&keys.lock_wake(), Isolation::Snapshot).await?;
     let mut window = rules.window(room);
     let queue = match queue.beyond {
-        true => fair.front(tx, wake, [], shard.front(window) + others, mine).await?,
+        true => fair.front(tx, wake, [], shard.front(window) + others, (mine, permits)).await?,
         false => queue,
     };
     let mut view = View::with_locks(&source, queue, mine).await?;
@@ -313,7 +323,7 @@ async fn search(
         && let Some(wider) = window::wider(window)
     {
         window = wider;
-        let queue = fair.wide_front(tx, wake, shard.front(window) + others, mine).await?;
+        let queue = fair.wide_front(tx, wake, shard.front(window) + others, (mine, permits)).await?;
         view = View::with_locks(&source, queue, mine).await?;
         filled = claims.fill(&mut view).await?;
     }
@@ -326,7 +336,8 @@ async fn search(
         let startable = |jobs: &[&tenants::Pending]| view.startable(&source, jobs);
         let elapsed_us = || fair.elapsed_us();
         match fair.scan.find(pending, &stamps, now_us, elapsed_us, is_free, startable).await? {
-            ScanResult::Found(jobs) => {
+            ScanResult::Found(mut jobs) => {
+                jobs.retain(|(tenant, _)| permits(tenant));
                 view = View::with_locks(&source, fair.front_of(jobs), mine).await?;
                 let found = claims.fill(&mut view).await?;
                 // If no slot is free any more, the jobs that were not tried can still start later.

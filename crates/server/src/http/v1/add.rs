@@ -6,17 +6,18 @@ use axum::response::Response;
 use serde_json::value::RawValue;
 use turnwise_protocol::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, IfExists, MAX_ADDED, MAX_AFTER, MAX_ATTEMPTS,
-    MAX_BATCH_BODY_BYTES, MAX_DELAY_MS, MAX_TIME_US, MAX_TIMEOUT_MS, NewJob, names,
+    MAX_BATCH_BODY_BYTES, MAX_DELAY_MS, MAX_TIME_US, MAX_TIMEOUT_MS, NewJob, codes, names,
 };
 use turnwise_queue::deadlines::Timeouts;
 use turnwise_queue::locks::has_room;
 use turnwise_queue::{After, DEFAULT_TENANT, MAX_CLASS, MIN_CLASS, dependencies, jobs};
-use turnwise_store::{Error as StoreError, Store, Transaction};
+use turnwise_store::{Error as StoreError, MaybeStoreError as _, Store, Transaction};
 
 use super::body::Json;
 use super::error::{Result, V1Error};
 use super::extract::{Named, TypePath};
 use super::{BadBody, Common, owned, view};
+use crate::access::Caller;
 use crate::catalogue;
 use crate::http::{App, answer};
 
@@ -36,10 +37,11 @@ use crate::http::{App, answer};
 )]
 pub(super) async fn add_job(
     State(app): State<App>,
+    caller: Caller,
     Named(path): Named<TypePath>,
     Json(job): Json<AddJob>,
 ) -> Result<Response> {
-    let added = add(&app, vec![NewJob::new(path.job_type, job)], |_| String::new()).await?;
+    let added = add(&app, &caller, vec![NewJob::new(path.job_type, job)], |_| String::new()).await?;
     let Some(added) = added.into_iter().next() else { unreachable!("one job goes in, one comes out") };
     let status = match added.added {
         Added::Queued | Added::Delayed | Added::Blocked | Added::Cancelled => StatusCode::CREATED,
@@ -65,13 +67,14 @@ pub(super) async fn add_job(
 )]
 pub(super) async fn add_jobs(
     State(app): State<App>,
+    caller: Caller,
     Json(AddJobs { jobs }): Json<AddJobs, MAX_BATCH_BODY_BYTES>,
 ) -> Result<Response> {
     if jobs.is_empty() || jobs.len() > MAX_ADDED {
         let reason = format!("jobs: has {} jobs; 1 to {MAX_ADDED} are allowed", jobs.len());
         return Err(V1Error::bad(reason, "split them into several requests"));
     }
-    let jobs = add(&app, jobs, |n| format!("jobs[{n}].")).await?;
+    let jobs = add(&app, &caller, jobs, |n| format!("jobs[{n}].")).await?;
     Ok(answer::ok(&AddedJobs { jobs }))
 }
 
@@ -102,7 +105,12 @@ struct StatedMembers {
 }
 
 /// Adds jobs, in as few transactions as the store allows. `place` names the n-th job in errors.
-async fn add(app: &App, jobs: Vec<NewJob>, place: impl Fn(usize) -> String) -> Result<Vec<AddedJob>> {
+async fn add(
+    app: &App,
+    caller: &Caller,
+    jobs: Vec<NewJob>,
+    place: impl Fn(usize) -> String,
+) -> Result<Vec<AddedJob>> {
     let now_us = app.now_us();
     let commands = match jobs.iter().any(|job| job.job_type == turnwise_command::JOB_TYPE) {
         true => owned::Commands::find(app).await?,
@@ -111,27 +119,31 @@ async fn add(app: &App, jobs: Vec<NewJob>, place: impl Fn(usize) -> String) -> R
     let mut ready = Vec::with_capacity(jobs.len());
     let first_us = now_us.saturating_sub(i64::try_from(jobs.len()).unwrap_or(i64::MAX));
     for (n, job) in (1..).zip(jobs) {
-        let mut one = prepare(app, &commands, job, now_us, &place(ready.len()))?;
+        let mut one = prepare(app, caller, &commands, job, now_us, &place(ready.len()))?;
         // The jobs of one request are queued in its order. The last one gets the place that a single job would get.
         one.job.order_us = Some(first_us + n);
         ready.push(one);
     }
     let mut added: Vec<AddedJob> = Vec::with_capacity(ready.len());
     while added.len() < ready.len() {
-        match add_some(app, &ready[added.len()..], now_us).await {
+        match add_some(app, caller, &ready[added.len()..], now_us).await {
             Ok(some) => added.extend(some),
-            Err(turnwise_queue::Error::Store(error)) if !added.is_empty() => {
-                let story = format!("{} of {} jobs were added: {error}", added.len(), ready.len());
-                return Err(StoreError::UnknownOutcome(story).into());
+            Err(error) => {
+                return match error.store_error().filter(|_| !added.is_empty()) {
+                    Some(cause) => {
+                        let story = format!("{} of {} jobs were added: {cause}", added.len(), ready.len());
+                        Err(StoreError::UnknownOutcome(story).into())
+                    }
+                    None => Err(error),
+                };
             }
-            Err(error) => return Err(error.into()),
         }
     }
     Ok(added)
 }
 
 /// Adds the first jobs in one transaction: at least one, and as many as the store allows.
-async fn add_some(app: &App, ready: &[Ready], now_us: i64) -> turnwise_queue::Result<Vec<AddedJob>> {
+async fn add_some(app: &App, caller: &Caller, ready: &[Ready], now_us: i64) -> Result<Vec<AddedJob>> {
     let mut most = ready.len();
     let mut announced = false;
     loop {
@@ -147,10 +159,12 @@ async fn add_some(app: &App, ready: &[Ready], now_us: i64) -> turnwise_queue::Re
                     let next = next.map(|Ready { job, .. }| (job.job_type.as_str(), job.id.as_str()));
                     jobs::prefetch(&tx, &app.keys, next).await?;
                 }
+                check_jobs(app, caller, &tx, &some[n]).await?;
                 let done = match if_exists {
                     IfExists::Keep => jobs::add_once(&tx, &app.keys, job, now_us).await?,
                     IfExists::Again => {
                         let job = with_kept(app, &tx, job, members).await?;
+                        check_tenant(caller, &job)?;
                         jobs::add(&tx, &app.keys, &job, now_us).await?
                     }
                 };
@@ -169,25 +183,68 @@ async fn add_some(app: &App, ready: &[Ready], now_us: i64) -> turnwise_queue::Re
                 };
                 added.push(AddedJob { job_type: job.job_type.clone(), id: job.id.clone(), added: done });
             }
-            Ok::<_, turnwise_queue::Error>(added)
+            Ok::<_, V1Error>(added)
         });
         match added.await {
             // Some of the jobs are large, so fewer of them fit.
-            Err(turnwise_queue::Error::Store(error))
-                if is_small(&app.store) && error.is_too_much() && most > 1 =>
-            {
+            Err(error) if is_small(&app.store) && is_too_much(&error) && most > 1 => {
                 most /= 2;
             }
             // The job has many dependencies with large records: these are written before it.
-            Err(turnwise_queue::Error::Store(error))
-                if error.is_too_much() && !announced && !ready[0].job.after.is_empty() =>
-            {
+            Err(error) if is_too_much(&error) && !announced && !ready[0].job.after.is_empty() => {
                 announce(app, &ready[0].job.after, now_us).await?;
                 announced = true;
             }
             added => return added,
         }
     }
+}
+
+fn is_too_much(error: &V1Error) -> bool {
+    error.store_error().is_some_and(StoreError::is_too_much)
+}
+
+/// Checks the jobs that exist already and that a request names: those of another tenant are not the sender's to change, or
+/// to learn about.
+async fn check_jobs(app: &App, caller: &Caller, tx: &Transaction, ready: &Ready) -> Result<()> {
+    if caller.operates() {
+        return Ok(());
+    }
+    let Ready { job, if_exists, made, .. } = ready;
+    let old = match made {
+        true => None,
+        false => jobs::get(tx, &app.keys, &job.job_type, &job.id).await?,
+    };
+    if let Some(old) = &old {
+        if !caller.reads(&old.tenant) {
+            return Err(V1Error::conflict(
+                codes::CONFLICT,
+                format!("the id `{}` is taken", job.id),
+                "choose another id, or leave it out: all tenants share the ids of a job type",
+            ));
+        }
+        if *if_exists == IfExists::Again && !caller.writes(&old.tenant) {
+            return Err(V1Error::read_only(&old.tenant));
+        }
+    }
+    for (n, after) in job.after.iter().enumerate() {
+        let other = jobs::get(tx, &app.keys, &after.job_type, &after.id).await?;
+        if caller.sees(other).is_none() {
+            return Err(dependencies::missing(n, after).into());
+        }
+    }
+    Ok(())
+}
+
+/// Checks the tenant that a job is charged to.
+fn check_tenant(caller: &Caller, job: &turnwise_queue::NewJob) -> Result<()> {
+    if caller.writes(&job.tenant) {
+        return Ok(());
+    }
+    Err(V1Error::forbidden(
+        format!("tenant: this identity may not add jobs for tenant `{}`", job.tenant),
+        "name a tenant of its scopes client:TENANTS",
+    ))
 }
 
 /// The job, completed with the existing job's values for all members that the request does not state.
@@ -272,6 +329,7 @@ pub(super) fn class_of(priority: i32) -> Result<i8, String> {
 
 fn prepare(
     app: &App,
+    caller: &Caller,
     commands: &owned::Commands<'_>,
     new: NewJob,
     now_us: i64,
@@ -299,8 +357,18 @@ fn prepare(
     let made = new.id.is_none();
     let id = new.id.unwrap_or_else(|| app.new_uuid());
     checked(names::check_id(&id))?;
-    let tenant = new.tenant.unwrap_or_else(|| DEFAULT_TENANT.to_owned());
+    let tenant = match (new.tenant, caller.only_tenant()) {
+        (Some(tenant), _) => tenant,
+        (None, Some(only)) => only.to_owned(),
+        (None, None) => DEFAULT_TENANT.to_owned(),
+    };
     checked(names::check_name("tenant", &tenant))?;
+    if new.job_type == turnwise_command::JOB_TYPE && !caller.commands() {
+        return Err(V1Error::forbidden(
+            format!("{place}type: this identity may not add jobs that run programs"),
+            "it needs the scope command, beside client:TENANTS",
+        ));
+    }
     if let Some(user) = &new.user {
         checked(names::check_name("user", user))?;
     }
@@ -362,6 +430,10 @@ fn prepare(
         Some(locks) => locks,
         None => catalogue::derived(&job, &app.catalogue, &app.store.limits()),
     };
+    // A job that is added again may keep the tenant that it has: this is checked later.
+    if members.tenant || new.if_exists == IfExists::Keep {
+        check_tenant(caller, &job).map_err(|error| error.at(place))?;
+    }
     job.traits = catalogue::traits(&job, &app.catalogue);
     job.check().map_err(|error| bad(&error.to_string()))?;
     if !has_room(&job.locks, &app.store.limits()) {

@@ -7,8 +7,11 @@ use turnwise_protocol::{Answer, Error, Problem, codes};
 use turnwise_queue::Error as QueueError;
 use turnwise_store::{Error as StoreError, MaybeStoreError};
 
+use crate::access::Unchecked;
+use crate::http::Refusal;
 use crate::http::answer;
 use crate::http::error::retry_later;
+use crate::http::refusal::with_headers;
 
 /// The result of a handler.
 pub(in crate::http) type Result<T, E = V1Error> = std::result::Result<T, E>;
@@ -21,6 +24,8 @@ pub(in crate::http) struct V1Error {
     reason: String,
     hint: &'static str,
     answer: Option<Answer>,
+    /// When the client may try again, in s.
+    retry_after_s: Option<u64>,
     /// The cause, for the log.
     cause: Option<StoreError>,
 }
@@ -32,7 +37,7 @@ impl V1Error {
         reason: impl Into<String>,
         hint: &'static str,
     ) -> Self {
-        V1Error { status, code, reason: reason.into(), hint, answer: None, cause: None }
+        V1Error { status, code, reason: reason.into(), hint, answer: None, retry_after_s: None, cause: None }
     }
 
     /// A parameter, a member or a name is invalid.
@@ -85,6 +90,14 @@ impl V1Error {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, codes::TOO_LARGE, reason, hint)
     }
 
+    /// The identity may read the tenant's jobs, and not change them.
+    pub fn read_only(tenant: &str) -> Self {
+        Self::forbidden(
+            format!("this identity may not change the jobs of tenant `{tenant}`"),
+            "it needs a scope client:TENANTS that names the tenant",
+        )
+    }
+
     /// An error that only a bug can cause.
     pub fn internal(error: &dyn std::error::Error) -> Self {
         tracing::error!(%error, "a request failed");
@@ -107,6 +120,19 @@ impl V1Error {
 impl From<Problem> for V1Error {
     fn from(problem: Problem) -> Self {
         Self::bad(problem.to_string(), "correct the name; /v1/openapi.json has the rules")
+    }
+}
+
+impl From<Refusal> for V1Error {
+    fn from(refusal: Refusal) -> Self {
+        let Refusal { status, code, reason, hint, retry_after_s } = refusal;
+        V1Error { retry_after_s, ..Self::new(status, code, reason, hint) }
+    }
+}
+
+impl From<Unchecked> for V1Error {
+    fn from(unchecked: Unchecked) -> Self {
+        Refusal::from(unchecked).into()
     }
 }
 
@@ -186,8 +212,11 @@ impl IntoResponse for V1Error {
             }
         }
         let status = self.status;
+        let retry_after_s = self.retry_after_s;
         let response = answer::json(status, &Error::from(self));
-        if status == StatusCode::SERVICE_UNAVAILABLE { retry_later(response) } else { response }
+        let response =
+            if status == StatusCode::SERVICE_UNAVAILABLE { retry_later(response) } else { response };
+        with_headers(response, status, retry_after_s)
     }
 }
 

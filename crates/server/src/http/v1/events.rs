@@ -25,6 +25,7 @@ use turnwise_store::Store;
 use super::error::{Result, V1Error};
 use super::extract::{JobPath, Named};
 use super::{Common, NoJob, view};
+use crate::access::Caller;
 use crate::http::{App, AppState};
 
 /// Without events, the server sends an empty comment line after this time, so that both sides detect a broken connection.
@@ -51,18 +52,19 @@ const LAST_EVENT_ID: &str = "last-event-id";
 )]
 pub(super) async fn follow_job(
     State(app): State<App>,
+    caller: Caller,
     Named(path): Named<JobPath>,
     headers: HeaderMap,
 ) -> Result<Response> {
     // An id that is not from this stream is ignored: the stream begins with the oldest event.
     let last = headers.get(LAST_EVENT_ID).and_then(|id| LastSeen::parse(id.to_str().ok()?));
     let tx = app.store.begin().await?;
-    let Some(job) = jobs::get(&tx, &app.keys, &path.job_type, &path.id).await? else {
+    let Some(job) = caller.sees(jobs::get(&tx, &app.keys, &path.job_type, &path.id).await?) else {
         return Err(V1Error::no_job(&path.job_type, &path.id));
     };
     drop(tx);
     let mut follower = Follower {
-        about: Arc::new(About { app, path }),
+        about: Arc::new(About { app, caller, path }),
         last: None,
         info: None,
         ready: VecDeque::new(),
@@ -137,6 +139,7 @@ fn with_ids(history: &[Event]) -> Vec<(EventId, &Event)> {
 /// The job of a stream.
 struct About {
     app: App,
+    caller: Caller,
     path: JobPath,
 }
 
@@ -172,11 +175,12 @@ impl Follower {
     /// Sends new events. If there are none, waits until there may be some.
     async fn look_or_wait(&mut self) -> Result<()> {
         let about = self.about.clone();
-        let About { app, path: JobPath { job_type, id } } = &*about;
+        let About { app, caller, path: JobPath { job_type, id } } = &*about;
         let AppState { store, keys, stop, .. } = &**app;
         let (key, tx) = (keys.job(job_type, id), store.begin().await?);
         let seen = tx.get(&key).await?;
-        let Some(job) = jobs::get(&tx, keys, job_type, id).await? else {
+        // A job that was removed may have been added again, by another tenant.
+        let Some(job) = caller.sees(jobs::get(&tx, keys, job_type, id).await?) else {
             self.push(names::REMOVED, None, &Removed { removed: true });
             self.done = true;
             return Ok(());

@@ -11,7 +11,8 @@ use utoipa::IntoParams;
 
 use super::error::{Result, V1Error};
 use super::owned;
-use crate::http::App;
+use crate::access::Caller;
+use crate::http::{App, NoCaller};
 
 /// Longest part of an invalid value that a response repeats, in bytes.
 const MAX_MISTAKE_BYTES: usize = 300;
@@ -73,6 +74,11 @@ pub(super) struct RunPath {
 pub(super) trait Names: DeserializeOwned + Send {
     /// Checks that the names are valid, and that clients may have workers with them.
     fn check(&self) -> Result<()>;
+
+    /// The type and the id of the worker that sends the request, if it is a request of a worker.
+    fn worker(&self) -> Option<(&str, &str)> {
+        None
+    }
 }
 
 impl Names for TypePath {
@@ -92,12 +98,20 @@ impl Names for WorkerPath {
     fn check(&self) -> Result<()> {
         check_worker(&self.job_type, &self.worker)
     }
+
+    fn worker(&self) -> Option<(&str, &str)> {
+        Some((&self.job_type, &self.worker))
+    }
 }
 
 impl Names for RunPath {
     fn check(&self) -> Result<()> {
         check_worker(&self.job_type, &self.worker)?;
         Ok(names::check_id(&self.id)?)
+    }
+
+    fn worker(&self) -> Option<(&str, &str)> {
+        Some((&self.job_type, &self.worker))
     }
 }
 
@@ -125,6 +139,11 @@ impl<T: Names> FromRequestParts<App> for Named<T> {
         let wrong = |_| V1Error::bad("the path is not UTF-8", "percent-encode the UTF-8 bytes of each name");
         let Path(names) = Path::<T>::from_request_parts(parts, app).await.map_err(wrong)?;
         names.check()?;
+        if let Some((job_type, worker)) = names.worker() {
+            let caller =
+                Caller::from_request_parts(parts, app).await.map_err(|_| V1Error::internal(&NoCaller))?;
+            app.workers.check(app, &caller, job_type, worker).await?;
+        }
         Ok(Named(names))
     }
 }

@@ -19,6 +19,7 @@ use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
 use super::extract::{JobPath, Named, Params};
 use super::{BadBody, Common, NoJob, owned, view};
+use crate::access::Caller;
 use crate::http::{App, answer};
 
 /// Get a job
@@ -27,9 +28,13 @@ use crate::http::{App, answer};
     responses((status = 200, body = Job, description = "The job. Its options are not shown: they may hold secrets."),
         NoJob, Common),
 )]
-pub(super) async fn get_job(State(app): State<App>, Named(path): Named<JobPath>) -> Result<Response> {
+pub(super) async fn get_job(
+    State(app): State<App>,
+    caller: Caller,
+    Named(path): Named<JobPath>,
+) -> Result<Response> {
     let tx = app.store.begin().await?;
-    match jobs::get(&tx, &app.keys, &path.job_type, &path.id).await? {
+    match caller.sees(jobs::get(&tx, &app.keys, &path.job_type, &path.id).await?) {
         Some(job) => Ok(answer::ok(&view::job(&app, &tx, job).await?)),
         None => Err(V1Error::no_job(&path.job_type, &path.id)),
     }
@@ -59,6 +64,7 @@ fn default_wait() -> u64 {
 )]
 pub(super) async fn wait_for_job(
     State(app): State<App>,
+    caller: Caller,
     Named(path): Named<JobPath>,
     Params(WaitParams { timeout_ms }): Params<WaitParams>,
 ) -> Result<Response> {
@@ -73,7 +79,7 @@ pub(super) async fn wait_for_job(
     loop {
         let tx = app.store.begin().await?;
         let seen = tx.get(&key).await?;
-        let Some(job) = jobs::get(&tx, &app.keys, &path.job_type, &path.id).await? else {
+        let Some(job) = caller.sees(jobs::get(&tx, &app.keys, &path.job_type, &path.id).await?) else {
             return Err(V1Error::no_job(&path.job_type, &path.id));
         };
         let finished = job.state().is_final();
@@ -108,19 +114,32 @@ pub(super) async fn wait_for_job(
 )]
 pub(super) async fn cancel_job(
     State(app): State<App>,
+    caller: Caller,
     Named(path): Named<JobPath>,
     _: NoBody,
 ) -> Result<Response> {
-    let (app, path, now_us) = (&app, &path, app.now_us());
+    let (app, caller, path, now_us) = (&app, &caller, &path, app.now_us());
     let cancelled = app.store.transact(|tx| async move {
         let (keys, JobPath { job_type, id }) = (&app.keys, path);
-        let job = jobs::get(&tx, keys, job_type, id).await?;
-        let job = job.ok_or_else(|| V1Error::no_job(job_type, id))?;
+        let job = changeable(caller, jobs::get(&tx, keys, job_type, id).await?, path)?;
         owned::check_stoppable(&job)?;
         jobs::cancel(&tx, keys, job_type, id, now_us).await?;
         Ok::<_, V1Error>(Cancelled { state: state_of(app, &tx, path).await? })
     });
     Ok(answer::ok(&cancelled.await?))
+}
+
+/// The job, if the caller may change it.
+fn changeable(
+    caller: &Caller,
+    job: Option<turnwise_queue::Job>,
+    JobPath { job_type, id }: &JobPath,
+) -> Result<turnwise_queue::Job> {
+    let job = caller.sees(job).ok_or_else(|| V1Error::no_job(job_type, id))?;
+    match caller.writes(&job.tenant) {
+        true => Ok(job),
+        false => Err(V1Error::read_only(&job.tenant)),
+    }
 }
 
 /// A job's state, including the changes of this transaction.
@@ -151,14 +170,14 @@ async fn state_of(
 )]
 pub(super) async fn retry_job(
     State(app): State<App>,
+    caller: Caller,
     Named(path): Named<JobPath>,
     _: NoBody,
 ) -> Result<Response> {
-    let (app, path, now_us) = (&app, &path, app.now_us());
+    let (app, caller, path, now_us) = (&app, &caller, &path, app.now_us());
     let retried = app.store.transact(|tx| async move {
         let JobPath { job_type, id } = path;
-        let job = jobs::get(&tx, &app.keys, job_type, id).await?;
-        let job = job.ok_or_else(|| V1Error::no_job(job_type, id))?;
+        let job = changeable(caller, jobs::get(&tx, &app.keys, job_type, id).await?, path)?;
         let retried = match job.state() {
             QueueState::Failed | QueueState::Cancelled => {
                 owned::check_rerunnable(job_type)?;
@@ -185,13 +204,15 @@ pub(super) async fn retry_job(
 )]
 pub(super) async fn set_priority(
     State(app): State<App>,
+    caller: Caller,
     Named(path): Named<JobPath>,
     Json(SetPriority { priority }): Json<SetPriority>,
 ) -> Result<Response> {
     let class = class_of(priority).map_err(|problem| V1Error::bad(problem, "the default is 0"))?;
-    let (app, path) = (&app, &path);
+    let (app, caller, path) = (&app, &caller, &path);
     let set = app.store.transact(|tx| async move {
         let JobPath { job_type, id } = path;
+        changeable(caller, jobs::get(&tx, &app.keys, job_type, id).await?, path)?;
         match jobs::set_class(&tx, &app.keys, job_type, id, class).await {
             Ok(classed) => {
                 let changed = matches!(classed, jobs::Classed::Set(_));
@@ -217,12 +238,15 @@ pub(super) async fn set_priority(
         NoJob, Common,
     ),
 )]
-pub(super) async fn remove_job(State(app): State<App>, Named(path): Named<JobPath>) -> Result<Response> {
-    let (app, path) = (&app, &path);
+pub(super) async fn remove_job(
+    State(app): State<App>,
+    caller: Caller,
+    Named(path): Named<JobPath>,
+) -> Result<Response> {
+    let (app, caller, path) = (&app, &caller, &path);
     let removed = app.store.transact(|tx| async move {
         let (keys, JobPath { job_type, id }) = (&app.keys, path);
-        let job = jobs::get(&tx, keys, job_type, id).await?;
-        let job = job.ok_or_else(|| V1Error::no_job(job_type, id))?;
+        let job = changeable(caller, jobs::get(&tx, keys, job_type, id).await?, path)?;
         owned::check_stoppable(&job)?;
         jobs::remove(&tx, keys, job_type, id).await?;
         Ok::<_, V1Error>(!job.state().is_claimed())

@@ -14,6 +14,7 @@ use super::Common;
 use super::error::{Result, V1Error};
 use super::extract::Params;
 use super::view;
+use crate::access::Caller;
 use crate::http::{App, answer};
 
 /// Number of jobs that one request reads. If it needs more, its page is short, and the next page continues.
@@ -104,6 +105,7 @@ impl Cursor {
 )]
 pub(super) async fn list_jobs(
     State(app): State<App>,
+    caller: Caller,
     Params(params): Params<ListParams>,
 ) -> Result<Response> {
     check_limit(params.limit)?;
@@ -139,7 +141,8 @@ pub(super) async fn list_jobs(
         for job in batch {
             last = Some(job.id.clone());
             let wanted = params.state.is_none_or(|state| view::state(&job) == state)
-                && params.tenant.as_ref().is_none_or(|tenant| *tenant == job.tenant);
+                && params.tenant.as_ref().is_none_or(|tenant| *tenant == job.tenant)
+                && caller.reads(&job.tenant);
             if wanted {
                 page.push(view::job(&app, &tx, job).await?);
                 full = page.jobs.len() >= params.limit || page.bytes >= PAGE_BYTES;

@@ -14,6 +14,7 @@ use super::error::Result;
 use super::locks::{blocker, shown};
 use super::standing::Snapshot;
 use super::{position, unknown};
+use crate::access::Caller;
 use crate::http::App;
 
 /// Maximum number of blocking jobs in a response.
@@ -58,7 +59,7 @@ impl Locked {
     }
 
     /// The reason as a sentence. `runs` states where a running job runs.
-    pub fn sentence(&self, job: &Job, runs: &str) -> String {
+    pub fn sentence(&self, caller: &Caller, job: &Job, runs: &str) -> String {
         let waits = job.waits().map(|waits| (&waits.lock, waits.since_us));
         let first = match (waits, &self.blocked) {
             (Some((lock, since_us)), _) => {
@@ -68,7 +69,7 @@ impl Locked {
             (None, None) => return format!("{runs}."),
         };
         let by = self.blocked.iter().flat_map(|blocked| &blocked.by);
-        let blockers: Vec<String> = by.clone().take(MAX_DESCRIBED).map(described).collect();
+        let blockers: Vec<String> = by.clone().take(MAX_DESCRIBED).map(|by| described(caller, by)).collect();
         let more = match by.count().saturating_sub(blockers.len()) {
             0 => String::new(),
             1 => ", and one more job blocks it".to_owned(),
@@ -95,7 +96,14 @@ impl Locked {
     }
 
     /// All details, for programs.
-    pub async fn why(self, app: &App, tx: &Transaction, snapshot: &Snapshot, job: &Job) -> Result<WhyLocks> {
+    pub async fn why(
+        self,
+        app: &App,
+        caller: &Caller,
+        tx: &Transaction,
+        snapshot: &Snapshot,
+        job: &Job,
+    ) -> Result<WhyLocks> {
         let pending = job.state() == State::Pending;
         let (weight, likely) = match pending || job.locks.has_unknown() {
             true => {
@@ -122,7 +130,7 @@ impl Locked {
             held: held.take(MAX_HELD).map(shown).collect(),
             wanted: wanted.map(shown),
             by_more: by.len() > MAX_BY,
-            by: by.into_iter().take(MAX_BY).map(blocker).collect(),
+            by: by.into_iter().take(MAX_BY).map(|by| blocker(caller, by)).collect(),
             reserved_us: job.reserved(),
             weight,
         })
@@ -168,12 +176,15 @@ impl Locked {
 }
 
 /// `migrate-17` of type `cluster` holds instance/web1 (exclusive) since …
-fn described(by: &Blocker) -> String {
-    let Blocker { lock, how, job_type, id, since_us, .. } = by;
+fn described(caller: &Caller, by: &Blocker) -> String {
+    let Blocker { lock, how, job_type, id, tenant, since_us } = by;
     let does = match how {
         How::Holds => "holds",
         How::Waits => "waits for",
         How::Reserved => "has reserved",
     };
+    if !caller.reads(tenant) {
+        return format!("another tenant's job {does} it, or a part of it, since {}", timestamp(*since_us));
+    }
     format!("`{id}` of type `{job_type}` {does} {lock} since {}", timestamp(*since_us))
 }

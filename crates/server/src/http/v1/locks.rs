@@ -14,6 +14,7 @@ use super::Common;
 use super::error::{Result, V1Error};
 use super::extract::Params;
 use super::list::{check_limit, default_limit};
+use crate::access::Caller;
 use crate::http::{App, answer};
 
 /// Longest `after`, in bytes: two names, a type and an id, with each byte encoded.
@@ -58,13 +59,15 @@ pub(super) struct LocksParams {
 
 /// List locks
 ///
-/// The jobs that hold, await or have reserved locks, by level and name. All rows of a page are from one snapshot.
+/// The jobs that hold, await or have reserved locks, by level and name. All rows of a page are from one snapshot. Jobs of
+/// tenants that the sender may not read are left out, so that a page may be short.
 #[utoipa::path(
     get, path = "/locks", tag = "locks", operation_id = "list_locks", params(LocksParams),
     responses((status = 200, body = Lockers, description = "A page of jobs with their locks."), Common),
 )]
 pub(super) async fn list_locks(
     State(app): State<App>,
+    caller: Caller,
     Params(params): Params<LocksParams>,
 ) -> Result<Response> {
     check_limit(params.limit)?;
@@ -78,12 +81,13 @@ pub(super) async fn list_locks(
     let which = Which { level: params.level.map(|level| (!big_lock).then_some(level)), name: params.name };
     let tx = app.store.begin().await?;
     let (page, behind) = list_by_place(&tx, &app.keys, &which, after, params.limit).await?;
-    let locks = page.into_iter().map(locker).collect();
+    let locks = page.into_iter().filter(|entry| caller.reads(&entry.tenant)).map(locker).collect();
     Ok(answer::ok(&Lockers { locks, next: behind.as_ref().map(text) }))
 }
 
 fn locker(entry: Entry) -> Locker {
     let Entry { lock, how, job_type, id, tenant, since_us, .. } = entry;
+    let (job_type, id, tenant) = (Some(job_type), Some(id), Some(tenant));
     Locker { lock: shown(lock), how: shown_how(how), job_type, id, tenant, since_us }
 }
 
@@ -94,10 +98,17 @@ pub(super) fn check_name(what: &str, name: &str) -> Result<()> {
         .map_err(|problem| V1Error::bad(format!("{what}: {problem}"), hint))
 }
 
-/// A job that blocks another one, in the form of the API.
-pub(super) fn blocker(by: Blocker) -> Locker {
+/// A job that blocks another one, in the form of the API. Of a job that the caller may not read, only the level and the mode
+/// of its lock are shown.
+pub(super) fn blocker(caller: &Caller, by: Blocker) -> Locker {
     let Blocker { lock, how, job_type, id, tenant, since_us } = by;
-    Locker { lock: shown(lock), how: shown_how(how), job_type, id, tenant, since_us }
+    let (mut lock, how) = (shown(lock), shown_how(how));
+    if !caller.reads(&tenant) {
+        lock.name = None;
+        return Locker { lock, how, job_type: None, id: None, tenant: None, since_us };
+    }
+    let (job_type, id, tenant) = (Some(job_type), Some(id), Some(tenant));
+    Locker { lock, how, job_type, id, tenant, since_us }
 }
 
 pub(super) fn mode(mode: LockMode) -> Mode {

@@ -124,6 +124,7 @@ fn shown(
         external: row.external,
         slots: row.slots,
         started_us: row.started_us,
+        registered_by: row.registered_by,
         running: running.collect(),
         more_running,
     }

@@ -11,6 +11,7 @@ mod error;
 mod events;
 mod extract;
 mod filters;
+mod identities;
 mod jobs;
 mod list;
 mod locked;
@@ -29,6 +30,7 @@ mod unknown;
 mod view;
 pub(in crate::http) mod why;
 mod workers;
+mod workers_of;
 
 use std::panic::AssertUnwindSafe;
 
@@ -49,6 +51,7 @@ use super::answer;
 use super::cross_site;
 
 pub(crate) use self::accepting::Accepting;
+pub(crate) use self::workers_of::RegisteredBy;
 
 /// Errors that every request may cause.
 #[derive(IntoResponses)]
@@ -57,6 +60,15 @@ enum Common {
     /// `bad_request`, `bad_json`: correct the request.
     #[response(status = 400)]
     Bad(Error),
+    /// `unauthorized`: the request needs credentials, and has none, or wrong ones.
+    #[response(status = 401)]
+    Unauthorized(Error),
+    /// `forbidden`: this identity may not do this; or see the description of the request.
+    #[response(status = 403)]
+    Forbidden(Error),
+    /// `too_many_requests`: too many wrong passwords. The header `Retry-After` has the time in s.
+    #[response(status = 429)]
+    TooMany(Error),
     /// `internal_server_error`: an internal error of the server. Its log has the details.
     #[response(status = 500)]
     Internal(Error),
@@ -152,7 +164,14 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(workers::release))
         .routes(routes!(workers::end_runs))
         .routes(routes!(run_locks::lock, run_locks::unlock))
-        .routes(routes!(workers::leave));
+        .routes(routes!(workers::leave))
+        .routes(routes!(identities::get_me))
+        .routes(routes!(identities::list_users, identities::add_user))
+        .routes(routes!(identities::remove_user))
+        .routes(routes!(identities::set_password))
+        .routes(routes!(identities::list_tokens, identities::add_token))
+        .routes(routes!(identities::revoke_token))
+        .routes(routes!(identities::rotate_token));
     OpenApiRouter::with_openapi(openapi::Description::openapi()).nest("/v1", routes).split_for_parts()
 }
 

@@ -26,6 +26,7 @@ use crate::http::answer;
         (name = "tenants", description = "For users and operators: the shares and run time of each tenant, the queue, and why a job waits."),
         (name = "locks", description = "For users and operators: the jobs that hold locks or wait for them."),
         (name = "filters", description = "For operators: the rules that decide which waiting jobs may start."),
+        (name = "identities", description = "For administrators: users, tokens, and what each may do."),
         (name = "nodes", description = "For operators: the servers that share the store, and the state of the store."),
     ),
     components(schemas(

@@ -215,6 +215,34 @@ pub(super) fn sentence(
     }
 }
 
+/// The sentence for a sender who may not know about other tenants, where it differs from [`sentence`].
+pub(super) fn without_others(
+    job: &Job,
+    reason: Reason,
+    predecessors: Option<&Predecessors>,
+) -> Option<String> {
+    Some(match reason {
+        Reason::StartsNext => "Starts next: a slot is free.".to_owned(),
+        Reason::AllSlotsTaken => "Is next, but all slots are taken.".to_owned(),
+        Reason::BehindItsTenant => {
+            let position = predecessors.map(|predecessors| predecessors.position).unwrap_or_default();
+            let own = count(position.in_tenant, position.in_tenant_more, "job", "jobs");
+            let start = if position.in_tenant == 1 { "starts" } else { "start" };
+            format!("Waits for its turn: {own} of its tenant `{}` {start} before it.", job.tenant)
+        }
+        Reason::TenantHadItsShare => format!(
+            "Is the first in the queue of its tenant `{}`, which has received its share: others have received less.",
+            job.tenant
+        ),
+        Reason::RotatesIn => "Starts at one of the next cycles, when running jobs are preempted.".to_owned(),
+        Reason::RateLimited => {
+            let limit = job.limited().map_or(0, |limit| limit.most);
+            format!("As many jobs of a bucket run as its limit allows: {limit}.")
+        }
+        _ => return None,
+    })
+}
+
 /// The sentence about the rate limit that a job waits for.
 pub(super) fn of_limit(limited: Option<&Limited>) -> String {
     let Some(Limited { by, name, limit, running }) = limited else { return String::new() };

@@ -13,6 +13,7 @@ use super::error::{Result, V1Error};
 use super::extract::Params;
 use super::list::Cursor;
 use super::{BadBody, Common, owned};
+use crate::access::Caller;
 use crate::http::{App, answer};
 
 /// Number of jobs that one request reads. If there are more, the response has `next`.
@@ -61,6 +62,7 @@ pub(super) struct RetryParams {
 )]
 pub(super) async fn retry_jobs(
     State(app): State<App>,
+    caller: Caller,
     Params(params): Params<RetryParams>,
     _: NoBody,
 ) -> Result<Response> {
@@ -77,7 +79,7 @@ pub(super) async fn retry_jobs(
             "name the type, the tenant, or both",
         ));
     }
-    let which = Which { job_type, tenant, state };
+    let which = Which { job_type, tenant, state, caller };
     if let (Some(job_type), true) = (&which.job_type, state != RetriedState::Crashing) {
         owned::check_rerunnable(job_type)?;
     }
@@ -89,8 +91,8 @@ pub(super) async fn retry_jobs(
         cursor = None;
     }
     if cursor.is_none() && which.takes_documents() {
-        let tenant = which.tenant.as_deref();
-        let count = doc_processor::retry_errors(&app.store, &app.keys, tenant, MAX_DOCUMENTS);
+        let wanted = |db: &str| which.takes(db);
+        let count = doc_processor::retry_errors(&app.store, &app.keys, wanted, MAX_DOCUMENTS);
         retried.documents = count.await? as u64;
     }
     for _ in 0..MAX_LOOKED_AT / BATCH {
@@ -121,9 +123,14 @@ struct Which {
     job_type: Option<String>,
     tenant: Option<String>,
     state: RetriedState,
+    caller: Caller,
 }
 
 impl Which {
+    fn takes(&self, tenant: &str) -> bool {
+        self.tenant.as_ref().is_none_or(|wanted| wanted == tenant) && self.caller.writes(tenant)
+    }
+
     fn takes_documents(&self) -> bool {
         let replications = self.job_type.as_ref().is_none_or(|job_type| job_type == REPLICATION);
         replications && self.state == RetriedState::Crashing
@@ -135,7 +142,7 @@ impl Which {
             RetriedState::Failed => QueueState::Failed,
             RetriedState::Cancelled => QueueState::Cancelled,
         };
-        job.state() == state && self.tenant.as_ref().is_none_or(|tenant| *tenant == job.tenant)
+        job.state() == state && self.takes(&job.tenant)
     }
 
     /// The position before the first job.

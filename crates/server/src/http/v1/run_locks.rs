@@ -20,6 +20,7 @@ use super::extract::{Named, Params, RunPath};
 use super::locks::{blocker, check_name, mode, shown};
 use super::workers::{check_range, refused};
 use super::{BadBody, Common, Membership, NoWorker};
+use crate::access::Caller;
 use crate::http::{App, answer};
 
 /// The hint for a worker that requests locks which its job cannot have.
@@ -47,6 +48,7 @@ const DECLARE: &str =
 )]
 pub(super) async fn lock(
     State(app): State<App>,
+    caller: Caller,
     Named(path): Named<RunPath>,
     Json(AskLocks { claim, locks, wait_ms }): Json<AskLocks>,
 ) -> Result<Response> {
@@ -67,7 +69,7 @@ pub(super) async fn lock(
         }
         Ok(Asked::Waits(_)) if app.stop.is_cancelled() => Err(V1Error::stopping()),
         Ok(Asked::Waits(Blocked { lock, by })) => {
-            let by = by.into_iter().map(blocker).collect();
+            let by = by.into_iter().map(|by| blocker(&caller, by)).collect();
             Ok(answer::ok(&AskedLocks { state: LockState::Waiting, lock: Some(shown(lock)), by }))
         }
         Ok(Asked::OutOfOrder { blocked, above }) => Err(V1Error::conflict(

@@ -20,6 +20,7 @@ use super::extract::Params;
 use super::list::{Cursor, check_limit, default_limit};
 use super::standing::{Of, Snapshot, all_of, could_run_since, document, types};
 use super::{locked, reason, view};
+use crate::access::Caller;
 use crate::http::{App, answer};
 
 /// Maximum number of queue rows that one page counts, with at least 100 for each tenant.
@@ -60,6 +61,7 @@ pub(super) struct TenantsParams {
 )]
 pub(super) async fn list_tenants(
     State(app): State<App>,
+    caller: Caller,
     Params(params): Params<TenantsParams>,
 ) -> Result<Response> {
     check_limit(params.limit)?;
@@ -101,6 +103,7 @@ pub(super) async fn list_tenants(
         .iter()
         .enumerate()
         .flat_map(|(n, snapshot)| snapshot.tenants.keys().map(move |name| (n, name)))
+        .filter(|(_, name)| caller.reads(name))
         .collect();
     if params.after.is_some() && order != TenantOrder::Name {
         // Other orders have only one page.
@@ -136,7 +139,8 @@ pub(super) async fn list_tenants(
     let most = (PAGE_COUNTED / all.len().max(1)).clamp(100, turnwise_protocol::MAX_COUNTED);
     let tenants = all.iter().map(|(n, name)| snapshots[*n].tenant(&app, &tx, name, most));
     let tenants: Vec<Tenant> = all_of(tenants.collect()).await?;
-    let types = snapshots.iter().map(Snapshot::summary).collect();
+    // The totals of a type count all tenants.
+    let types = snapshots.iter().filter(|_| caller.operates()).map(Snapshot::summary).collect();
     let partial = partial && order != TenantOrder::Name;
     Ok(answer::ok(&Tenants { types, tenants, next, partial }))
 }
@@ -171,6 +175,7 @@ pub(super) struct QueueParams {
 )]
 pub(super) async fn get_queue(
     State(app): State<App>,
+    caller: Caller,
     Params(params): Params<QueueParams>,
 ) -> Result<Response> {
     if params.limit == 0 || params.limit > MAX_LIMIT {
@@ -191,6 +196,10 @@ pub(super) async fn get_queue(
         }
         summaries.push(snapshot.summary());
         rows.extend(queue(&app, &tx, &snapshot, limit).await?);
+    }
+    if !caller.operates() {
+        summaries.clear();
+        rows.retain(|row| caller.reads(&row.tenant));
     }
     Ok(answer::ok(&Queue { types: summaries, jobs: rows, next }))
 }

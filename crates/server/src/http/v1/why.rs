@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::Value;
-use turnwise_protocol::{Awaited, DocumentWhy, Limited, MAX_COUNTED, Position, Reason, Why, names};
+use turnwise_protocol::{Awaited, DocumentWhy, Expected, Limited, MAX_COUNTED, Position, Reason, Why, names};
 use turnwise_queue::{Job, State as QueueState, dependencies, jobs, rate_limits, workers};
 use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_replicator::doc_processor::{self, Nodes, Status};
@@ -16,6 +16,7 @@ use super::error::{Result, V1Error};
 use super::extract::{JobPath, Named, Names};
 use super::standing::{Of, Snapshot, could_run_since};
 use super::{Common, NoJob, decision, locked, position, reason, view};
+use crate::access::Caller;
 use crate::http::{App, answer};
 
 /// Explain why a job waits
@@ -27,10 +28,14 @@ use crate::http::{App, answer};
     get, path = "/jobs/{type}/{id}/why", tag = "tenants", operation_id = "why_job", params(JobPath),
     responses((status = 200, body = Why, description = "The state of the job and the reason for it."), NoJob, Common),
 )]
-pub(super) async fn why_job(State(app): State<App>, Named(path): Named<JobPath>) -> Result<Response> {
+pub(super) async fn why_job(
+    State(app): State<App>,
+    caller: Caller,
+    Named(path): Named<JobPath>,
+) -> Result<Response> {
     let tx = app.store.begin().await?;
-    match jobs::get(&tx, &app.keys, &path.job_type, &path.id).await? {
-        Some(job) => Ok(answer::ok(&why(&app, &tx, job).await?)),
+    match caller.sees(jobs::get(&tx, &app.keys, &path.job_type, &path.id).await?) {
+        Some(job) => Ok(answer::ok(&why(&app, &caller, &tx, job).await?)),
         None => Err(V1Error::no_job(&path.job_type, &path.id)),
     }
 }
@@ -38,13 +43,14 @@ pub(super) async fn why_job(State(app): State<App>, Named(path): Named<JobPath>)
 /// Why a job waits, as a code and as a sentence; `None` if it runs.
 pub(in crate::http) async fn waits(
     app: &App,
+    caller: &Caller,
     tx: &Transaction,
     job: &Job,
 ) -> Result<Option<(Reason, String)>> {
     if job.state() == QueueState::Running {
         return Ok(None);
     }
-    let Cause { reason, sentence, .. } = explain(app, tx, job).await?;
+    let Cause { reason, sentence, .. } = explain(app, caller, tx, job).await?;
     Ok(Some((reason, sentence)))
 }
 
@@ -60,7 +66,7 @@ struct Cause {
     locked: Option<locked::Locked>,
 }
 
-async fn explain(app: &App, tx: &Transaction, job: &Job) -> Result<Cause> {
+async fn explain(app: &App, caller: &Caller, tx: &Transaction, job: &Job) -> Result<Cause> {
     let snapshot = Snapshot::read(app, tx, &job.job_type, Of::Tenant(&job.tenant)).await?;
     let (mut predecessors, mut explanation, mut node) = (None, None, None);
     let reason = match job.state() {
@@ -92,12 +98,17 @@ async fn explain(app: &App, tx: &Transaction, job: &Job) -> Result<Cause> {
     let mut after = Vec::new();
     for awaited in dependencies::unmet(tx, &app.keys, job).await? {
         let other = jobs::get(tx, &app.keys, &awaited.job_type, &awaited.id).await?;
-        after.push(view::awaits(awaited, other.as_ref()));
+        // An operator may have made the job wait for one of another tenant.
+        if other.as_ref().is_none_or(|other| caller.reads(&other.tenant)) {
+            after.push(view::awaits(awaited, other.as_ref()));
+        }
     }
     let mut limited = None;
     if let Some(limit) = job.limited().cloned() {
         let running = rate_limits::count(tx, &app.keys, &limit.bucket).await?;
-        limited = Some(Limited { running: Some(running), ..view::limited(&limit) });
+        // The running jobs of all tenants are counted.
+        let running = caller.operates().then_some(running);
+        limited = Some(Limited { running, ..view::limited(&limit) });
     }
     let before = locked
         .as_ref()
@@ -105,20 +116,24 @@ async fn explain(app: &App, tx: &Transaction, job: &Job) -> Result<Cause> {
         .and_then(|(locked, explanation)| locked.before(&explanation.reason));
     let sentence = match (&locked, by_locks, before) {
         (_, None, Some(sentence)) if is_about_locks => sentence,
-        (Some(locked), Some(_), _) => locked.sentence(job, &reason::runs(job, node.as_deref())),
+        (Some(locked), Some(_), _) => locked.sentence(caller, job, &reason::runs(job, node.as_deref())),
         _ if reason == Reason::RateLimited => reason::of_limit(limited.as_ref()),
         _ => reason::sentence(&snapshot, job, reason, predecessors.as_ref(), node.as_deref(), &after),
+    };
+    let sentence = match caller.operates() {
+        true => sentence,
+        false => reason::without_others(job, reason, predecessors.as_ref()).unwrap_or(sentence),
     };
     Ok(Cause { snapshot, reason, sentence, predecessors, node, after, limited, locked })
 }
 
-async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
+async fn why(app: &App, caller: &Caller, tx: &Transaction, job: Job) -> Result<Why> {
     let Cause { snapshot, reason, sentence, mut predecessors, node, after, limited, locked } =
-        explain(app, tx, &job).await?;
+        explain(app, caller, tx, &job).await?;
     let failed = matches!(job.state(), QueueState::Crashing | QueueState::Failed | QueueState::Pending)
         || job.state() == QueueState::Cancelled;
     let locks = match locked {
-        Some(locked) => Some(locked.why(app, tx, &snapshot, &job).await?),
+        Some(locked) => Some(locked.why(app, caller, tx, &snapshot, &job).await?),
         None => None,
     };
     let expected = reason::expected(&snapshot, &job, reason, predecessors.as_ref());
@@ -130,7 +145,7 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
         }
         None => (Vec::new(), false),
     };
-    Ok(Why {
+    let why = Why {
         state: view::state(&job),
         reason,
         sentence,
@@ -152,7 +167,25 @@ async fn why(app: &App, tx: &Transaction, job: Job) -> Result<Why> {
         locks,
         job_type: job.job_type,
         id: job.id,
-    })
+    };
+    Ok(if caller.operates() { why } else { without_others(why) })
+}
+
+/// Without what tells about other tenants, also by counts.
+fn without_others(why: Why) -> Why {
+    let place = why.place.map(|place| Position {
+        overall: place.in_tenant,
+        overall_more: place.in_tenant_more,
+        ..place
+    });
+    let expected = why.expected.map(|expected| Expected {
+        basis: match expected.earliest {
+            true => expected.basis,
+            false => "estimated from past runs".to_owned(),
+        },
+        ..expected
+    });
+    Why { place, expected, before: Vec::new(), before_more: false, capacity: None, ..why }
 }
 
 /// `/{db}/{id}`
@@ -189,8 +222,12 @@ impl Names for DocumentPath {
 )]
 pub(super) async fn why_document(
     State(app): State<App>,
+    caller: Caller,
     Named(DocumentPath { db, id }): Named<DocumentPath>,
 ) -> Result<Response> {
+    if !caller.reads(&db) {
+        return Err(no_document(&db, &id));
+    }
     let tx = app.store.begin().await?;
     let status =
         doc_processor::status(&tx, &app.keys, &mut Nodes::default(), &db, &id, app.store.runtime().now_us())
@@ -202,11 +239,11 @@ pub(super) async fn why_document(
         Ok(None) | Err(_) => return Err(no_document(&db, &id)),
     };
     let job = match &status.id {
-        Some(job) => jobs::get(&tx, &app.keys, REPLICATION, job).await?,
+        Some(job) => caller.sees(jobs::get(&tx, &app.keys, REPLICATION, job).await?),
         None => None,
     };
     let job = match job {
-        Some(job) => Some(why(&app, &tx, job).await?),
+        Some(job) => Some(why(&app, &caller, &tx, job).await?),
         None => None,
     };
     let error = error_of(&status);

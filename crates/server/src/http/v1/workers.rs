@@ -12,12 +12,13 @@ use turnwise_protocol::{
     Register, Registered, Release, ReleaseRun, Update, Updated, codes, names,
 };
 use turnwise_queue::{Error as QueueError, Job, claims, workers};
-use turnwise_worker::{ExternalEnd, RunEnd};
+use turnwise_worker::{ExternalEnd, RunEnd, Wanted};
 
 use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
 use super::extract::{Named, RunPath, TypePath, WorkerPath};
-use super::{BadBody, Common, Membership, NoWorker, owned, view};
+use super::{BadBody, Common, Membership, NoWorker, owned, view, workers_of};
+use crate::access::Caller;
 use crate::http::{App, answer};
 
 /// Maximum total size of the options in one response with jobs, in bytes. A single job's options may be larger.
@@ -39,15 +40,17 @@ const MAX_ANSWER_BYTES: usize = 8 << 20;
 )]
 pub(super) async fn register(
     State(app): State<App>,
+    caller: Caller,
     Named(TypePath { job_type }): Named<TypePath>,
     Json(Register { name, slots }): Json<Register>,
 ) -> Result<Response> {
     owned::check_workable(&job_type)?;
+    workers_of::check_type(&caller, &job_type)?;
     if let Some(name) = &name {
         names::check_name("name", name)?;
     }
     check_range("slots", slots, 1, MAX_SLOTS)?;
-    let worker = app.external.register(&job_type, name.as_deref(), slots).await?;
+    let worker = app.external.register_by(&job_type, name.as_deref(), slots, caller.name()).await?;
     let answer = Registered {
         worker: worker.id,
         ping_interval_ms: ms(app.health.interval),
@@ -110,6 +113,7 @@ pub(super) async fn ping(
 )]
 pub(super) async fn accept(
     State(app): State<App>,
+    caller: Caller,
     Named(WorkerPath { job_type, worker }): Named<WorkerPath>,
     Json(Accept { received, limit, wait_ms, ends }): Json<Accept>,
 ) -> Result<Response> {
@@ -122,12 +126,15 @@ pub(super) async fn accept(
     let leave = app.stop.child_token();
     // The client is gone when this guard is dropped. Claims in progress complete nevertheless, and the next request finds them.
     let _gone = leave.clone().drop_guard();
+    let tenants = workers_of::tenants(&caller, &job_type);
     let accepting = tokio::spawn({
         let (app, leave) = (app.clone(), leave.clone());
         async move {
             let _permit = app.accepting.acquire(format!("{job_type}/{worker}"), &leave).await;
             let wait = Duration::from_millis(wait_ms).min(app.max_wait());
-            app.external.accept(&job_type, &worker, received, limit, wait, &leave).await
+            app.external
+                .accept_of(&job_type, &worker, Wanted { received, limit, wait, tenants }, &leave)
+                .await
         }
     });
     let jobs = match accepting.await.map_err(|error| V1Error::internal(&error))? {

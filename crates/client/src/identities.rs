@@ -1,0 +1,106 @@
+//! Requests about users and tokens.
+
+use reqwest::Method;
+use turnwise_protocol::{
+    ChangedIdentity, MadeToken, Me, NewToken, NewUser, SetPassword, Token, Tokens, User, Users,
+};
+
+use crate::client::{Repeat, Request};
+use crate::{Client, Result};
+
+impl Client {
+    /// The identity that this client sends, and what it may do.
+    ///
+    /// # Errors
+    /// The identity is refused, or the server does not answer.
+    pub async fn me(&self) -> Result<Me> {
+        self.call(&Request::new(Method::GET, &["me"]), Repeat::Harmless).await
+    }
+
+    /// Adds a user.
+    ///
+    /// # Errors
+    /// The user exists, the server refuses the request, or does not answer.
+    pub async fn add_user(&self, user: &NewUser) -> Result<User> {
+        self.call(&Request::new(Method::POST, &["users"]).json(user)?, Repeat::IfUnsent).await
+    }
+
+    /// All users, by name.
+    ///
+    /// # Errors
+    /// The server refuses the request, or does not answer.
+    pub async fn users(&self) -> Result<Vec<User>> {
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            let request = Request::new(Method::GET, &["users"]).query("after", after);
+            let Users { users, next } = self.call(&request, Repeat::Harmless).await?;
+            all.extend(users);
+            match next {
+                Some(next) => after = Some(next),
+                None => return Ok(all),
+            }
+        }
+    }
+
+    /// Changes a user's password, which ends the user's sessions.
+    ///
+    /// # Errors
+    /// There is no such user, the server refuses the request, or does not answer.
+    pub async fn set_password(&self, name: &str, password: String) -> Result<()> {
+        let request =
+            Request::new(Method::PUT, &["users", name, "password"]).json(&SetPassword { password })?;
+        self.call::<ChangedIdentity>(&request, Repeat::Harmless).await.map(drop)
+    }
+
+    /// Removes a user.
+    ///
+    /// # Errors
+    /// There is no such user, the server refuses the request, or does not answer.
+    pub async fn remove_user(&self, name: &str) -> Result<()> {
+        let request = Request::new(Method::DELETE, &["users", name]);
+        self.call::<ChangedIdentity>(&request, Repeat::IfUnsent).await.map(drop)
+    }
+
+    /// Adds a token. Only this answer has its text.
+    ///
+    /// # Errors
+    /// The server refuses the request, or does not answer. In the second case, there may be a token whose text nobody knows:
+    /// revoke it.
+    pub async fn add_token(&self, token: &NewToken) -> Result<MadeToken> {
+        self.call(&Request::new(Method::POST, &["tokens"]).json(token)?, Repeat::IfUnsent).await
+    }
+
+    /// All tokens, by id.
+    ///
+    /// # Errors
+    /// The server refuses the request, or does not answer.
+    pub async fn tokens(&self) -> Result<Vec<Token>> {
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            let request = Request::new(Method::GET, &["tokens"]).query("after", after);
+            let Tokens { tokens, next } = self.call(&request, Repeat::Harmless).await?;
+            all.extend(tokens);
+            match next {
+                Some(next) => after = Some(next),
+                None => return Ok(all),
+            }
+        }
+    }
+
+    /// Gives a token a new secret. The old text is invalid from then on.
+    ///
+    /// # Errors
+    /// There is no such token, the server refuses the request, or does not answer.
+    pub async fn rotate_token(&self, id: &str) -> Result<MadeToken> {
+        self.call(&Request::new(Method::POST, &["tokens", id, "rotate"]), Repeat::Harmless).await
+    }
+
+    /// Revokes a token.
+    ///
+    /// # Errors
+    /// There is no such token, the server refuses the request, or does not answer.
+    pub async fn revoke_token(&self, id: &str) -> Result<()> {
+        let request = Request::new(Method::DELETE, &["tokens", id]);
+        self.call::<ChangedIdentity>(&request, Repeat::IfUnsent).await.map(drop)
+    }
+}

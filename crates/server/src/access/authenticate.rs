@@ -1,0 +1,257 @@
+//! Credentials: from headers to a [`Caller`].
+//!
+//! Accepted are, in this order: `Authorization: Bearer TOKEN`; `Authorization: Basic`, with a user's name and password or
+//! with a token in place of the password; and the cookie of a session. Credentials that are wrong refuse a request, also
+//! where none are needed.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use base64::Engine as _;
+use base64::prelude::{BASE64_STANDARD, BASE64_STANDARD_NO_PAD};
+use turnwise_identity::session::{Session, SessionKey};
+use turnwise_identity::{Secret, User};
+use turnwise_protocol::codes;
+use turnwise_store::Error as StoreError;
+
+use super::identities::Unchecked;
+use super::{Caller, How, Identities, rights};
+use crate::http::{App, Refusal, refuse};
+
+/// The name of the cookie, as in CouchDB.
+const COOKIE: &str = "AuthSession";
+/// How long a session lasts without a request, as in CouchDB.
+const SESSION: Duration = Duration::from_secs(600);
+/// A request gets a new cookie when its session is older than this part of the longest time.
+const RENEWED_AFTER: u64 = SESSION.as_secs() / 10;
+/// A session may be this much ahead of this node's clock, because another node has started it.
+const MAX_CLOCK_DIFFERENCE_S: u64 = 60;
+
+/// The other end of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Peer {
+    pub address: IpAddr,
+    /// Whether the connection uses TLS.
+    pub tls: bool,
+}
+
+impl Peer {
+    pub fn of(request: &Request) -> Peer {
+        let unknown = Peer { address: Ipv4Addr::UNSPECIFIED.into(), tls: false };
+        request.extensions().get::<Peer>().copied().unwrap_or(unknown)
+    }
+}
+
+/// Sets the [`Caller`] of a request, or refuses it.
+pub(crate) async fn authenticate(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    let peer = Peer::of(&request);
+    let identified = identify(&app.identities, request.headers(), peer, now_s(&app)).await;
+    let allowed = identified.and_then(|identified| {
+        let route = request.extensions().get::<MatchedPath>();
+        // Handlers of CouchDB's API check their right themselves, because one route serves all of it.
+        let right = route.map(|route| rights::v1(request.method(), route.as_str()));
+        right.map_or(Ok(()), |right| right.check(&identified.caller)).map(|()| identified)
+    });
+    match allowed {
+        Ok(Identified { caller, renewed }) => {
+            request.extensions_mut().insert(caller);
+            let mut response = next.run(request).await;
+            // A handler that has set the cookie itself knows better.
+            if let Some(cookie) = renewed.filter(|_| !response.headers().contains_key(header::SET_COOKIE)) {
+                response.headers_mut().insert(header::SET_COOKIE, cookie);
+            }
+            response
+        }
+        Err(refusal) => refuse(&request, refusal),
+    }
+}
+
+fn now_s(app: &App) -> u64 {
+    u64::try_from(app.now_us() / 1_000_000).unwrap_or_default()
+}
+
+struct Identified {
+    caller: Caller,
+    /// A new cookie for the session.
+    renewed: Option<HeaderValue>,
+}
+
+async fn identify(
+    identities: &Identities,
+    headers: &HeaderMap,
+    peer: Peer,
+    now_s: u64,
+) -> Result<Identified, Refusal> {
+    let Some(key) = identities.session_key().await.map_err(unavailable)? else {
+        return Ok(Identified { caller: Caller::everyone(), renewed: None });
+    };
+    let plain = |caller| Ok(Identified { caller, renewed: None });
+    match credentials(headers)? {
+        Credentials::None => plain(Caller::nobody()),
+        Credentials::Token(secret) => {
+            let token = identities.token(&secret).await.map_err(unavailable)?;
+            let token = token.ok_or_else(|| {
+                wrong("this token is unknown, revoked or expired", "turnwise tokens add makes a new one")
+            })?;
+            plain(Caller::token(&token.id, token.scopes.clone()))
+        }
+        Credentials::Password { name, password } => {
+            let user = check_password(identities, peer, &name, &password).await?;
+            plain(Caller::user(&user.name, How::Default, user.scopes.clone()))
+        }
+        Credentials::Session(text) => {
+            // A browser sends an old cookie until it is told otherwise. So a session that is over is no mistake, but none.
+            let over = || Ok(Identified { caller: Caller::nobody(), renewed: Some(expired_cookie(peer)) });
+            let Some(session) = Session::parse(&text) else { return over() };
+            let age_s = now_s.saturating_sub(session.started_s);
+            if age_s >= SESSION.as_secs() || session.started_s > now_s + MAX_CLOCK_DIFFERENCE_S {
+                return over();
+            }
+            let user = identities.user(&session.name).await.map_err(unavailable)?;
+            let Some(user) = user.filter(|user| key.verifies(&session, user)) else { return over() };
+            let renewed = (age_s >= RENEWED_AFTER).then(|| cookie(&key.start(&user, now_s), peer));
+            let caller = Caller::user(&user.name, How::Cookie, user.scopes.clone());
+            Ok(Identified { caller, renewed })
+        }
+    }
+}
+
+/// A new session for the user with this password: the user, and the cookie.
+pub(crate) async fn login(
+    app: &App,
+    peer: Peer,
+    name: &str,
+    password: &str,
+) -> Result<(std::sync::Arc<User>, HeaderValue), Refusal> {
+    let wrong = || wrong(WRONG_PASSWORD, "correct the name or the password");
+    let key = app.identities.session_key().await.map_err(unavailable)?;
+    let key: SessionKey = key.ok_or_else(wrong)?;
+    let user = check_password(&app.identities, peer, name, password).await?;
+    let cookie = cookie(&key.start(&user, now_s(app)), peer);
+    Ok((user, cookie))
+}
+
+/// The reason, as in CouchDB.
+const WRONG_PASSWORD: &str = "Name or password is incorrect.";
+
+async fn check_password(
+    identities: &Identities,
+    peer: Peer,
+    name: &str,
+    password: &str,
+) -> Result<std::sync::Arc<User>, Refusal> {
+    match identities.check_password(peer.address, name, password).await? {
+        Some(user) => Ok(user),
+        None => {
+            tracing::info!(address = %peer.address, "a login with a wrong name or password");
+            Err(wrong(WRONG_PASSWORD, "correct the name or the password"))
+        }
+    }
+}
+
+impl From<Unchecked> for Refusal {
+    fn from(unchecked: Unchecked) -> Self {
+        match unchecked {
+            Unchecked::Wait(wait) => Refusal {
+                status: StatusCode::TOO_MANY_REQUESTS,
+                code: codes::TOO_MANY_REQUESTS,
+                reason: "too many wrong passwords: this one was not checked".into(),
+                hint: "try again later; the header Retry-After has the time in s",
+                retry_after_s: Some(wait.as_secs() + 1),
+            },
+            Unchecked::Busy => Refusal {
+                status: StatusCode::SERVICE_UNAVAILABLE,
+                code: codes::UNAVAILABLE,
+                reason: "too many logins at the same time".into(),
+                hint: "try again; tokens and sessions are checked faster than passwords",
+                retry_after_s: Some(1),
+            },
+            Unchecked::Store(error) => unavailable(error),
+        }
+    }
+}
+
+enum Credentials {
+    None,
+    Token(Secret),
+    Password { name: String, password: String },
+    Session(String),
+}
+
+fn credentials(headers: &HeaderMap) -> Result<Credentials, Refusal> {
+    let mut given = headers.get_all(header::AUTHORIZATION).iter();
+    let Some(value) = given.next() else {
+        return Ok(session(headers).map_or(Credentials::None, Credentials::Session));
+    };
+    let hint = "send Authorization: Bearer with a token, or Basic with a name and a password";
+    let bad = || wrong("the header Authorization cannot be read", hint);
+    if given.next().is_some() {
+        return Err(wrong("the header Authorization is given twice", hint));
+    }
+    let (scheme, value) = value.to_str().ok().and_then(|value| value.split_once(' ')).ok_or_else(bad)?;
+    let value = value.trim();
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Secret::parse(value).map(Credentials::Token).ok_or_else(|| wrong("this is no token", hint));
+    }
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return Err(bad());
+    }
+    let text = BASE64_STANDARD.decode(value).or_else(|_| BASE64_STANDARD_NO_PAD.decode(value));
+    let text = text.ok().and_then(|text| String::from_utf8(text).ok()).ok_or_else(bad)?;
+    let (name, password) = text.split_once(':').ok_or_else(bad)?;
+    // Clients that know only names and passwords send a token in place of one of them.
+    Ok(match Secret::parse(password).or_else(|| Secret::parse(name)) {
+        Some(secret) => Credentials::Token(secret),
+        None => Credentials::Password { name: name.to_owned(), password: password.to_owned() },
+    })
+}
+
+fn session(headers: &HeaderMap) -> Option<String> {
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut cookies =
+        cookies.flat_map(|cookies| cookies.split(';')).filter_map(|cookie| cookie.split_once('='));
+    let (_, value) = cookies.find(|(name, _)| name.trim() == COOKIE)?;
+    Some(value.trim().trim_matches('"').to_owned()).filter(|value| !value.is_empty())
+}
+
+fn cookie(session: &str, peer: Peer) -> HeaderValue {
+    set_cookie(session, SESSION.as_secs(), peer)
+}
+
+/// The cookie that ends a session in the browser.
+pub(crate) fn expired_cookie(peer: Peer) -> HeaderValue {
+    set_cookie("", 0, peer)
+}
+
+fn set_cookie(value: &str, max_age_s: u64, Peer { tls, .. }: Peer) -> HeaderValue {
+    let secure = if tls { "; Secure" } else { "" };
+    let text = format!(
+        "{COOKIE}={value}; Version=1; Path=/; HttpOnly; SameSite=Strict; Max-Age={max_age_s}{secure}"
+    );
+    HeaderValue::try_from(text).expect("the value is base64")
+}
+
+fn wrong(reason: &'static str, hint: &'static str) -> Refusal {
+    Refusal {
+        status: StatusCode::UNAUTHORIZED,
+        code: codes::UNAUTHORIZED,
+        reason: reason.into(),
+        hint,
+        retry_after_s: None,
+    }
+}
+
+fn unavailable(error: StoreError) -> Refusal {
+    tracing::debug!(%error, "a request could not be authenticated");
+    Refusal {
+        status: StatusCode::SERVICE_UNAVAILABLE,
+        code: codes::UNAVAILABLE,
+        reason: "the store cannot answer now; nothing was changed".into(),
+        hint: "try again, after a longer pause each time",
+        retry_after_s: Some(1),
+    }
+}

@@ -1,0 +1,153 @@
+//! The sender of a request.
+
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use turnwise_identity::{Patterns, Scopes};
+use turnwise_queue::Job;
+
+/// Who sends a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Who {
+    /// Anyone: the store has no identities.
+    Everyone,
+    /// A request without credentials.
+    Nobody,
+    /// A user, by name.
+    User(String),
+    /// A token, by id.
+    Token(String),
+}
+
+/// How the sender proved who it is, under CouchDB's name for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// Not at all.
+    Nothing,
+    /// A password or a token with each request.
+    Default,
+    /// A session.
+    Cookie,
+}
+
+impl How {
+    pub fn as_str(self) -> Option<&'static str> {
+        match self {
+            How::Nothing => None,
+            How::Default => Some("default"),
+            How::Cookie => Some("cookie"),
+        }
+    }
+}
+
+/// The sender of a request, and what it may do. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    who: Who,
+    how: How,
+    scopes: Option<Scopes>,
+}
+
+impl Caller {
+    /// The sender of every request to a store without identities.
+    pub fn everyone() -> Caller {
+        Caller::new(Who::Everyone, How::Nothing, Some(Scopes::all()))
+    }
+
+    /// The sender of a request without credentials.
+    pub fn nobody() -> Caller {
+        Caller::new(Who::Nobody, How::Nothing, None)
+    }
+
+    pub fn user(name: &str, how: How, scopes: Scopes) -> Caller {
+        Caller::new(Who::User(name.to_owned()), how, Some(scopes))
+    }
+
+    pub fn token(id: &str, scopes: Scopes) -> Caller {
+        Caller::new(Who::Token(id.to_owned()), How::Default, Some(scopes))
+    }
+
+    fn new(who: Who, how: How, scopes: Option<Scopes>) -> Caller {
+        Caller(Arc::new(Inner { who, how, scopes }))
+    }
+
+    pub fn who(&self) -> &Who {
+        &self.0.who
+    }
+
+    pub fn how(&self) -> How {
+        self.0.how
+    }
+
+    /// What it may do; `None` for a request without credentials.
+    pub fn scopes(&self) -> Option<&Scopes> {
+        self.0.scopes.as_ref()
+    }
+
+    fn is(&self, may: impl FnOnce(&Scopes) -> bool) -> bool {
+        self.scopes().is_some_and(may)
+    }
+
+    /// Whether it may see everything of all tenants.
+    pub fn operates(&self) -> bool {
+        self.is(Scopes::operate)
+    }
+
+    /// Whether it may read the jobs of this tenant. A replicator database is a tenant.
+    pub fn reads(&self, tenant: &str) -> bool {
+        self.is(|scopes| scopes.read(tenant))
+    }
+
+    /// Whether it may add and change the jobs of this tenant.
+    pub fn writes(&self, tenant: &str) -> bool {
+        self.is(|scopes| scopes.write(tenant))
+    }
+
+    /// Whether it may add jobs that run programs on servers.
+    pub fn commands(&self) -> bool {
+        self.is(Scopes::command)
+    }
+
+    /// Whether it may run jobs of this type.
+    pub fn works(&self, job_type: &str) -> bool {
+        self.is(|scopes| scopes.work(job_type))
+    }
+
+    /// The tenants whose jobs of this type it may run; `None` means all.
+    pub fn work_tenants(&self, job_type: &str) -> Option<Vec<Patterns>> {
+        self.scopes().map_or(Some(Vec::new()), |scopes| scopes.work_tenants(job_type))
+    }
+
+    /// Its tenant, if it may add jobs for exactly one.
+    pub fn only_tenant(&self) -> Option<&str> {
+        self.scopes().and_then(Scopes::only_tenant)
+    }
+
+    /// The job, if it may read it. For others it does not exist.
+    pub fn sees(&self, job: Option<Job>) -> Option<Job> {
+        job.filter(|job| self.reads(&job.tenant))
+    }
+
+    /// The identity for the log and for rows: `user:jan`, `token:0123456789ab`. `None` on a store without identities.
+    pub fn name(&self) -> Option<String> {
+        match self.who() {
+            Who::Everyone | Who::Nobody => None,
+            Who::User(name) => Some(format!("user:{name}")),
+            Who::Token(id) => Some(format!("token:{id}")),
+        }
+    }
+}
+
+/// From the extension that `authenticate` sets for every request.
+impl<S: Sync> FromRequestParts<S> for Caller {
+    type Rejection = StatusCode;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        parts.extensions.get::<Caller>().cloned().ok_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+}

@@ -1,0 +1,343 @@
+//! Identities as this node knows them: a cache of rows.
+//!
+//! A row that was read is used until the versionstamp of identities changes. This node looks at the versionstamp every
+//! second, and is also woken when it changes. So a token that was revoked through another node is refused here within a
+//! second. While the store cannot be read, no row is cached, and every request must read the rows itself.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use turnwise_identity::session::SessionKey;
+use turnwise_identity::{Password, PasswordHash, Secret, Token, User, identities};
+use turnwise_queue::Keyspace;
+use turnwise_store::{Error as StoreError, Isolation, Store};
+
+use super::Attempts;
+
+/// Without a change, the versionstamp is read again after this time.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// The most users, tokens and passwords that are cached of each.
+const MAX_CACHED: usize = 10_000;
+/// The most passwords that are hashed at the same time: each takes 19 MiB, and a core for some 10 ms.
+const MAX_HASHING: usize = 2;
+/// The most passwords that wait to be hashed.
+const MAX_WAITING: usize = 64;
+/// The last use of a token is written at most once in this time.
+const USE_PRECISION_US: i64 = 3_600_000_000;
+
+/// The identities of the store. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Identities(Arc<Inner>);
+
+struct Inner {
+    store: Store,
+    keys: Keyspace,
+    cache: RwLock<Cache>,
+    attempts: Attempts,
+    hashing: Semaphore,
+    waiting: Semaphore,
+    /// Under which passwords that were right are remembered. Only this process knows it.
+    memory_key: ring::hmac::Key,
+}
+
+#[derive(Default)]
+struct Cache {
+    /// Changes with every change of identities that this node sees: a row that was read before is not cached.
+    generation: u64,
+    /// Whether rows may be cached: not while the store cannot be read.
+    caches: bool,
+    /// The key of sessions; `Some(None)` if the store is open, and `None` if that is not known. The last known state also
+    /// applies while the store cannot be read: no request changes anything then.
+    session_key: Option<Option<SessionKey>>,
+    users: HashMap<String, Arc<User>>,
+    tokens: HashMap<String, Arc<Token>>,
+    /// Passwords that were right, as MACs over the user, the password and its hash.
+    passwords: HashSet<[u8; 32]>,
+    /// When the last use of each token was written, in µs.
+    uses: HashMap<String, i64>,
+}
+
+/// Why a password cannot be checked now.
+#[derive(Debug)]
+pub(crate) enum Unchecked {
+    /// Too many wrong ones: the time until the next attempt.
+    Wait(Duration),
+    /// Too many at the same time.
+    Busy,
+    Store(StoreError),
+}
+
+impl From<StoreError> for Unchecked {
+    fn from(error: StoreError) -> Self {
+        Unchecked::Store(error)
+    }
+}
+
+impl Identities {
+    pub fn new(store: Store, keys: Keyspace) -> Identities {
+        let random = ring::rand::SystemRandom::new();
+        let memory_key = ring::hmac::Key::generate(ring::hmac::HMAC_SHA256, &random);
+        Identities(Arc::new(Inner {
+            store,
+            keys,
+            cache: RwLock::default(),
+            attempts: Attempts::default(),
+            hashing: Semaphore::new(MAX_HASHING),
+            waiting: Semaphore::new(MAX_WAITING),
+            memory_key: memory_key.expect("the operating system has random bytes"),
+        }))
+    }
+
+    fn cache(&self) -> RwLockReadGuard<'_, Cache> {
+        self.0.cache.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn cache_mut(&self) -> RwLockWriteGuard<'_, Cache> {
+        self.0.cache.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Drops the rows that are cached, and caches none until the next look.
+    fn forget(&self) {
+        let mut cache = self.cache_mut();
+        cache.generation += 1;
+        cache.caches = false;
+        cache.users.clear();
+        cache.tokens.clear();
+        cache.passwords.clear();
+    }
+
+    /// After a change through this node: applies it before the response. If the store cannot be read, requests read what
+    /// they need themselves.
+    pub async fn changed(&self) {
+        self.forget();
+        if let Err(error) = self.load().await {
+            tracing::debug!(%error, "identities are not cached until the store can be read");
+            self.cache_mut().session_key = None;
+        }
+    }
+
+    /// Reads whether the store is open.
+    pub async fn load(&self) -> Result<(), StoreError> {
+        self.look(None).await.map(|_| ())
+    }
+
+    /// Follows the changes of identities until `stop` is cancelled.
+    pub async fn follow(self, stop: CancellationToken) {
+        let following = async {
+            let Inner { store, keys, .. } = &*self.0;
+            let mut known: Option<Option<Bytes>> = None;
+            loop {
+                // A read of a store that hangs must not keep what is cached valid.
+                let look = tokio::time::timeout(LOOK_AGAIN, self.look(known.as_ref())).await;
+                match look {
+                    Ok(Ok(seen)) => known = Some(seen),
+                    Ok(Err(_)) | Err(_) => {
+                        self.forget();
+                        known = None;
+                    }
+                }
+                let seen = known.clone().flatten();
+                let changed = match known.is_some() {
+                    true => store.watch(keys.identities_versionstamp(), seen).await.ok(),
+                    false => None,
+                };
+                let changed = async {
+                    match changed {
+                        Some(changed) => changed.await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    () = changed => {}
+                    () = store.runtime().sleep(LOOK_AGAIN) => {}
+                }
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = following => {}
+        }
+    }
+
+    /// Reads the versionstamp, and if it is not `known`, starts the cache anew.
+    async fn look(&self, known: Option<&Option<Bytes>>) -> Result<Option<Bytes>, StoreError> {
+        let Inner { store, keys, .. } = &*self.0;
+        let tx = store.begin().await?;
+        let seen = tx.get_with(&keys.identities_versionstamp(), Isolation::Snapshot).await?;
+        let caches = self.cache().caches;
+        if known != Some(&seen) || !caches {
+            let session_key = identities::session_key(&tx, keys).await?;
+            self.forget();
+            let mut cache = self.cache_mut();
+            (cache.caches, cache.session_key) = (true, Some(session_key));
+        }
+        Ok(seen)
+    }
+
+    /// The key of sessions; `None` if the store is open.
+    pub async fn session_key(&self) -> Result<Option<SessionKey>, StoreError> {
+        if let Some(key) = &self.cache().session_key {
+            return Ok(key.clone());
+        }
+        let tx = self.0.store.begin().await?;
+        identities::session_key(&tx, &self.0.keys).await
+    }
+
+    /// Whether the store is known to be open. `false` if that is not known.
+    pub fn is_open(&self) -> bool {
+        matches!(self.cache().session_key, Some(None))
+    }
+
+    /// A user by name.
+    pub async fn user(&self, name: &str) -> Result<Option<Arc<User>>, StoreError> {
+        let generation = {
+            let cache = self.cache();
+            if let Some(user) = cache.users.get(name) {
+                return Ok(Some(user.clone()));
+            }
+            cache.generation
+        };
+        let tx = self.0.store.begin().await?;
+        let Some(user) = identities::user(&tx, &self.0.keys, name).await?.map(Arc::new) else {
+            return Ok(None);
+        };
+        let mut cache = self.cache_mut();
+        if cache.generation == generation && cache.caches {
+            if cache.users.len() >= MAX_CACHED {
+                cache.users.clear();
+            }
+            cache.users.insert(name.to_owned(), user.clone());
+        }
+        Ok(Some(user))
+    }
+
+    /// The token with this secret, unless it has expired.
+    pub async fn token(&self, secret: &Secret) -> Result<Option<Arc<Token>>, StoreError> {
+        let now_us = self.0.store.runtime().now_us();
+        let token = self.token_of(secret.id()).await?;
+        let token = token.filter(|token| token.verifies(secret) && !token.is_expired(now_us));
+        if let Some(token) = &token {
+            self.note_use(&token.id, now_us);
+        }
+        Ok(token)
+    }
+
+    async fn token_of(&self, id: &str) -> Result<Option<Arc<Token>>, StoreError> {
+        let generation = {
+            let cache = self.cache();
+            if let Some(token) = cache.tokens.get(id) {
+                return Ok(Some(token.clone()));
+            }
+            cache.generation
+        };
+        let tx = self.0.store.begin().await?;
+        let Some(token) = identities::token(&tx, &self.0.keys, id).await?.map(Arc::new) else {
+            return Ok(None);
+        };
+        let mut cache = self.cache_mut();
+        if cache.generation == generation && cache.caches {
+            if cache.tokens.len() >= MAX_CACHED {
+                cache.tokens.clear();
+            }
+            cache.tokens.insert(id.to_owned(), token.clone());
+        }
+        Ok(Some(token))
+    }
+
+    /// Writes that a token was used, in the background, if that was not written lately.
+    fn note_use(&self, id: &str, now_us: i64) {
+        let is_recent = |at_us: &i64| now_us.saturating_sub(*at_us) < USE_PRECISION_US;
+        if self.cache().uses.get(id).is_some_and(is_recent) {
+            return;
+        }
+        {
+            let mut cache = self.cache_mut();
+            if cache.uses.len() >= MAX_CACHED {
+                cache.uses.clear();
+            }
+            if cache.uses.insert(id.to_owned(), now_us).as_ref().is_some_and(is_recent) {
+                return;
+            }
+        }
+        let (identities, id) = (self.clone(), id.to_owned());
+        tokio::spawn(async move {
+            let Inner { store, keys, .. } = &*identities.0;
+            let id = id.as_str();
+            let written =
+                store.transact(|tx| async move { identities::used(&tx, keys, id, now_us).await }).await;
+            if let Err(error) = written {
+                tracing::debug!(%error, "the last use of a token is not recorded");
+            }
+        });
+    }
+
+    /// Checks a password. Returns the user if it is right.
+    pub async fn check_password(
+        &self,
+        peer: std::net::IpAddr,
+        name: &str,
+        password: &str,
+    ) -> Result<Option<Arc<User>>, Unchecked> {
+        let user = self.user(name).await?;
+        let memory = user.as_ref().map(|user| self.memory_of(user, password));
+        if memory.is_some_and(|memory| self.cache().passwords.contains(&memory)) {
+            return Ok(user);
+        }
+        let attempts = &self.0.attempts;
+        if let Some(wait) = attempts.wait(peer, name, std::time::Instant::now()) {
+            return Err(Unchecked::Wait(wait));
+        }
+        // A name that does not exist takes as long as one that does.
+        let hash = user.as_ref().map(|user| user.password.clone());
+        let given = password.to_owned();
+        let is_right = self.hashing(move || hash.unwrap_or_else(nobodys_hash).verifies(&given)).await?;
+        let Some(user) = user.filter(|_| is_right) else {
+            attempts.failed(peer, name, std::time::Instant::now());
+            return Ok(None);
+        };
+        attempts.succeeded(peer, name);
+        if let Some(memory) = memory {
+            let mut cache = self.cache_mut();
+            if cache.passwords.len() >= MAX_CACHED {
+                cache.passwords.clear();
+            }
+            cache.passwords.insert(memory);
+        }
+        Ok(Some(user))
+    }
+
+    /// Hashes a new password.
+    pub async fn hash(&self, password: Password) -> Result<PasswordHash, Unchecked> {
+        self.hashing(move || password.hash()).await
+    }
+
+    async fn hashing<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Unchecked> {
+        let _waits = self.0.waiting.try_acquire().map_err(|_| Unchecked::Busy)?;
+        let _works = self.0.hashing.acquire().await.map_err(|_| Unchecked::Busy)?;
+        tokio::task::spawn_blocking(work).await.map_err(|_| Unchecked::Busy)
+    }
+
+    /// What is remembered of a right password. It is of no use without this process's key, and for another hash.
+    fn memory_of(&self, user: &User, password: &str) -> [u8; 32] {
+        let mut context = ring::hmac::Context::with_key(&self.0.memory_key);
+        let hash = user.password.secret_text();
+        for part in [user.name.as_bytes(), hash.as_bytes(), password.as_bytes()] {
+            context.update(&part.len().to_le_bytes());
+            context.update(part);
+        }
+        context.sign().as_ref().try_into().unwrap_or_default()
+    }
+}
+
+/// The hash of a password that nobody has.
+fn nobodys_hash() -> PasswordHash {
+    static HASH: OnceLock<PasswordHash> = OnceLock::new();
+    HASH.get_or_init(|| Password::unknown().hash()).clone()
+}

@@ -1,0 +1,20 @@
+//! Who sends a request, and what they may do.
+//!
+//! ```text
+//!   headers ──▶ authenticate ──▶ Caller ──▶ rights (route × scope) ──▶ the handler: which tenants
+//!                    ▲
+//!               identities (a cache of rows) and attempts (backoff of wrong passwords)
+//! ```
+//!
+//! A store without identities is *open*: every request may do everything. The first identity ends this, for all nodes.
+
+mod attempts;
+mod authenticate;
+mod caller;
+mod identities;
+pub(crate) mod rights;
+
+use attempts::Attempts;
+pub(crate) use authenticate::{Peer, authenticate, expired_cookie, login};
+pub(crate) use caller::{Caller, How, Who};
+pub(crate) use identities::{Identities, Unchecked};

@@ -1,0 +1,211 @@
+//! What each route needs: the one table of route × scope.
+//!
+//! A route of `/v1` without a row is for administrators alone, and fails a test. The compiler checks that every target of
+//! CouchDB's API has one. Handlers then check the tenant: a job, a database or a lock of another tenant does not exist.
+
+use axum::http::{Method, StatusCode};
+use turnwise_identity::Scopes;
+use turnwise_protocol::codes;
+
+use super::Caller;
+use crate::http::Refusal;
+use crate::http::route::{Part, Target};
+
+/// What a request needs to be handled at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Right {
+    /// Nothing, not even credentials.
+    Anyone,
+    /// An identity.
+    Identity,
+    /// Reading the jobs of some tenant.
+    Read,
+    /// Changing the jobs of some tenant.
+    Write,
+    /// Running jobs of some type.
+    Work,
+    /// Settings, nodes, filters, and what concerns all tenants.
+    Operate,
+    /// Users and tokens.
+    Administer,
+}
+
+use Right::{Administer, Anyone, Identity, Operate, Read, Work, Write};
+
+/// The routes of `/v1`: method, path, right. `HEAD` needs the right of `GET`.
+pub(crate) const V1: &[(&str, &str, Right)] = &[
+    ("GET", "/v1/openapi.json", Anyone),
+    ("GET", "/v1/me", Identity),
+    ("GET", "/v1/jobs", Read),
+    ("POST", "/v1/jobs", Write),
+    ("POST", "/v1/jobs/{type}", Write),
+    ("GET", "/v1/jobs/{type}/{id}", Read),
+    ("DELETE", "/v1/jobs/{type}/{id}", Write),
+    ("GET", "/v1/jobs/{type}/{id}/wait", Read),
+    ("GET", "/v1/jobs/{type}/{id}/events", Read),
+    ("GET", "/v1/jobs/{type}/{id}/why", Read),
+    ("POST", "/v1/jobs/{type}/{id}/cancel", Write),
+    ("POST", "/v1/jobs/{type}/{id}/retry", Write),
+    ("PUT", "/v1/jobs/{type}/{id}/priority", Write),
+    ("POST", "/v1/retry", Write),
+    ("GET", "/v1/documents/{db}/{id}/why", Read),
+    ("GET", "/v1/tenants", Read),
+    ("GET", "/v1/queue", Read),
+    ("GET", "/v1/locks", Read),
+    ("GET", "/v1/types", Operate),
+    ("GET", "/v1/filters", Operate),
+    ("GET", "/v1/filters/{filter}", Operate),
+    ("PUT", "/v1/filters/{filter}", Operate),
+    ("DELETE", "/v1/filters/{filter}", Operate),
+    ("GET", "/v1/workers", Operate),
+    ("GET", "/v1/nodes", Operate),
+    ("GET", "/v1/store", Operate),
+    ("POST", "/v1/workers/{type}", Work),
+    ("POST", "/v1/workers/{type}/{worker}/ping", Work),
+    ("POST", "/v1/workers/{type}/{worker}/accept", Work),
+    ("POST", "/v1/workers/{type}/{worker}/end", Work),
+    ("POST", "/v1/workers/{type}/{worker}/leave", Work),
+    ("POST", "/v1/workers/{type}/{worker}/jobs/{id}/update", Work),
+    ("POST", "/v1/workers/{type}/{worker}/jobs/{id}/finish", Work),
+    ("POST", "/v1/workers/{type}/{worker}/jobs/{id}/fail", Work),
+    ("POST", "/v1/workers/{type}/{worker}/jobs/{id}/release", Work),
+    ("POST", "/v1/workers/{type}/{worker}/jobs/{id}/locks", Work),
+    ("DELETE", "/v1/workers/{type}/{worker}/jobs/{id}/locks", Work),
+    ("GET", "/v1/users", Administer),
+    ("POST", "/v1/users", Administer),
+    ("DELETE", "/v1/users/{name}", Administer),
+    ("PUT", "/v1/users/{name}/password", Administer),
+    ("GET", "/v1/tokens", Administer),
+    ("POST", "/v1/tokens", Administer),
+    ("DELETE", "/v1/tokens/{id}", Administer),
+    ("POST", "/v1/tokens/{id}/rotate", Administer),
+];
+
+/// What a request to a route of `/v1` needs.
+pub(crate) fn v1(method: &Method, path: &str) -> Right {
+    let method = if *method == Method::HEAD { "GET" } else { method.as_str() };
+    let row = V1.iter().find(|(of, route, _)| *of == method && *route == path);
+    match row {
+        Some((.., right)) => *right,
+        // Nothing is there, and everyone may know.
+        None if matches!(path, "/v1" | "/v1/" | "/v1/{*rest}") => Anyone,
+        None => Administer,
+    }
+}
+
+/// What a request to CouchDB's API needs. `HEAD` counts as `GET`.
+pub(crate) fn couchdb(target: &Target, method: &Method) -> Right {
+    let reads = *method == Method::GET;
+    match target {
+        Target::Root | Target::Up | Target::Uuids | Target::Session | Target::Unknown => Anyone,
+        Target::AllDbs
+        | Target::ActiveTasks
+        | Target::SchedulerJobs
+        | Target::SchedulerJob(_)
+        | Target::SchedulerDocs(_)
+        | Target::SchedulerDoc(..) => Read,
+        Target::Membership | Target::Node(..) => Operate,
+        Target::Replicate => Write,
+        Target::Db(_, part) => match part {
+            // These read, also where a body names what.
+            Part::AllDocs | Part::BulkGet | Part::Changes | Part::EnsureFullCommit | Part::RevsDiff => Read,
+            Part::Itself
+            | Part::BulkDocs
+            | Part::Security
+            | Part::Doc(_)
+            | Part::Local(_)
+            | Part::Attachment
+            | Part::Unknown(_) => {
+                if reads {
+                    Read
+                } else {
+                    Write
+                }
+            }
+        },
+    }
+}
+
+impl Right {
+    fn is_of(self, scopes: &Scopes) -> bool {
+        match self {
+            Anyone | Identity => true,
+            Read => scopes.read_some(),
+            Write => scopes.write_some(),
+            Work => scopes.work_some(),
+            Operate => scopes.operate(),
+            Administer => scopes.administer(),
+        }
+    }
+
+    fn needed(self) -> &'static str {
+        match self {
+            Anyone | Identity => "no scope",
+            Read => "a scope client:TENANTS or read:TENANTS",
+            Write => "a scope client:TENANTS",
+            Work => "a scope worker:TYPES",
+            Operate => "the scope operator or admin",
+            Administer => "the scope admin",
+        }
+    }
+
+    /// Refuses a caller without this right.
+    pub fn check(self, caller: &Caller) -> Result<(), Refusal> {
+        match caller.scopes() {
+            _ if self == Anyone => Ok(()),
+            None => Err(Refusal {
+                status: StatusCode::UNAUTHORIZED,
+                code: codes::UNAUTHORIZED,
+                reason: "this request needs credentials, and has none".into(),
+                hint: "send Authorization: Bearer with a token, or Basic with a name and a password",
+                retry_after_s: None,
+            }),
+            Some(scopes) if self.is_of(scopes) => Ok(()),
+            Some(_) => Err(Refusal {
+                status: StatusCode::FORBIDDEN,
+                code: codes::FORBIDDEN,
+                reason: format!("this identity may not do this: it needs {}", self.needed()).into(),
+                hint: "use another identity, or ask an administrator for the scope",
+                retry_after_s: None,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// The routes are those of the router: its description is generated from it.
+    #[test]
+    fn every_route_has_a_row_and_every_row_has_a_route() {
+        let description: serde_json::Value = serde_json::from_slice(&crate::http::v1::description()).unwrap();
+        let routes: BTreeSet<(String, String)> = description["paths"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .flat_map(|(path, methods)| {
+                let methods = methods.as_object().unwrap().keys();
+                methods.map(move |method| (method.to_uppercase(), path.clone()))
+            })
+            .collect();
+        let own = ("GET".to_owned(), "/v1/openapi.json".to_owned());
+        let rows: BTreeSet<(String, String)> =
+            V1.iter().map(|(method, path, _)| ((*method).to_owned(), (*path).to_owned())).collect();
+        assert_eq!(rows.len(), V1.len(), "a row is there twice");
+        let without: Vec<_> = routes.difference(&rows).collect();
+        assert!(without.is_empty(), "routes without a row: {without:?}");
+        let unused: Vec<_> = rows.difference(&routes).filter(|row| **row != own).collect();
+        assert!(unused.is_empty(), "rows without a route: {unused:?}");
+    }
+
+    #[test]
+    fn an_unknown_route_is_for_administrators() {
+        assert_eq!(v1(&Method::PATCH, "/v1/jobs"), Administer);
+        assert_eq!(v1(&Method::HEAD, "/v1/jobs"), Read);
+        assert_eq!(v1(&Method::GET, "/v1/{*rest}"), Anyone);
+    }
+}
