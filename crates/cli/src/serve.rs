@@ -91,7 +91,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     };
     // Before the line on stdout that says the server runs, because a supervisor may stop it from then on.
     let mut signals = crate::StopSignals::listen();
-    say!("turnwise {} listens on http://{}/", env!("CARGO_PKG_VERSION"), server.listen());
+    say!("turnwise {} listens on {}://{}/", env!("CARGO_PKG_VERSION"), server.scheme(), server.listen());
     loop {
         tokio::select! {
             () = signals.next() => break,

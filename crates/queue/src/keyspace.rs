@@ -133,7 +133,7 @@ pub type KeyRange = (Bytes, Bytes);
 /// Builds every key, under one subspace. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Keyspace {
-    space: Subspace,
+    pub(crate) space: Subspace,
 }
 
 impl Default for Keyspace {
@@ -937,47 +937,6 @@ impl Keyspace {
     /// All settings that servers share, by section.
     pub fn config(&self) -> KeyRange {
         children(&self.space, &("config",))
-    }
-
-    /// A user.
-    pub fn user(&self, name: &str) -> Bytes {
-        pack(&self.space, &("users", name))
-    }
-
-    /// All users, by name.
-    pub fn users(&self) -> KeyRange {
-        children(&self.space, &("users",))
-    }
-
-    /// A token.
-    pub fn token(&self, id: &str) -> Bytes {
-        pack(&self.space, &("tokens", id))
-    }
-
-    /// All tokens, by id.
-    pub fn tokens(&self) -> KeyRange {
-        children(&self.space, &("tokens",))
-    }
-
-    /// When a token was last used.
-    pub fn token_use(&self, id: &str) -> Bytes {
-        pack(&self.space, &("token_uses", id))
-    }
-
-    /// The name of a key of [`Keyspace::users`], or the id of a key of [`Keyspace::tokens`].
-    pub fn parse_identity(&self, key: &[u8]) -> Option<String> {
-        let (_, name): (String, String) = self.space.unpack(key).ok()?;
-        Some(name)
-    }
-
-    /// The key that signs sessions.
-    pub fn session_key(&self) -> Bytes {
-        pack(&self.space, &("session_key",))
-    }
-
-    /// The versionstamp of users and tokens.
-    pub fn identities_versionstamp(&self) -> Bytes {
-        pack(&self.space, &("identities_vs",))
     }
 
     /// Section and name of a key of [`Keyspace::config`].

@@ -30,6 +30,7 @@ mod format;
 mod job;
 pub mod jobs;
 pub mod keyspace;
+mod keyspace_identities;
 pub mod learnt;
 pub mod locks;
 pub mod nodes;

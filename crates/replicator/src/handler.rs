@@ -48,7 +48,7 @@ impl Handler {
         let object: Map<String, Value> = serde_json::from_str(job.options.get())
             .map_err(|error| crate::SpecError::new("options", error.to_string()))?;
         let Settings { server_uuid, defaults } = self.settings.get();
-        let replication = Replication::parse(&object, &defaults)?;
+        let replication = Replication::parse(&object, &defaults)?.of_tenant(&job.job.tenant);
         let mut context = Context::new(self.client.clone(), server_uuid);
         context.stop = job.stop.clone();
         context.parking =

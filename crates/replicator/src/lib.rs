@@ -66,7 +66,8 @@ pub use endpoint::{Credentials, Endpoint};
 pub use error::{Error, Fault, PeerError, Side};
 pub use handler::{Handler, JOB_TYPE};
 pub use http::{
-    AuthPlugin, Client, ConnectTo, Connections, MAX_CERTIFICATE_DEPTH, Proxy, SocketOptions, Tls,
+    AuthPlugin, Client, ConnectTo, Connections, Egress, EgressRules, MAX_CERTIFICATE_DEPTH, Proxy,
+    SocketOptions, Tls,
 };
 pub use pipeline::replicate;
 pub use replication_id::ReplicationId;

@@ -194,9 +194,17 @@ pub struct Replication {
     pub session_refresh_interval: Duration,
     /// The user on whose behalf the replication runs.
     pub user_ctx: UserCtx,
+    /// The tenant whose job it is, which decides which addresses it may reach. `None` without a server.
+    pub tenant: Option<String>,
 }
 
 impl Replication {
+    /// The same replication, as one of this tenant.
+    #[must_use]
+    pub fn of_tenant(self, tenant: &str) -> Self {
+        Replication { tenant: Some(tenant.to_owned()), ..self }
+    }
+
     /// Reads a replication document or a `_replicate` body.
     ///
     /// ```
@@ -250,6 +258,7 @@ impl Replication {
             auth_plugins: defaults.auth_plugins.clone(),
             session_refresh_interval: defaults.session_refresh_interval,
             user_ctx: fields.user_ctx()?,
+            tenant: None,
         })
     }
 }

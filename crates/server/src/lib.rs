@@ -32,6 +32,7 @@ mod node;
 pub mod offline;
 mod open;
 mod server;
+mod sparse;
 mod start;
 mod upgrade;
 

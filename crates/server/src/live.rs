@@ -50,6 +50,7 @@ impl Parts {
         self.multiplex.set(config.multiplex);
         let Config { jobs, replication, connections, .. } = config;
         self.client.set_close_interval(connections.close_interval);
+        self.client.set_egress(&connections.egress);
         self.external.set(ExternalOptions {
             max_history: jobs.max_history,
             backoff: jobs.backoff,

@@ -36,10 +36,10 @@ pub(crate) fn default_name(listen: SocketAddr) -> String {
 }
 
 /// The default URL of a node.
-pub(crate) fn default_url(listen: SocketAddr) -> String {
+pub(crate) fn default_url(scheme: &str, listen: SocketAddr) -> String {
     match listen.ip().is_unspecified() {
-        false => format!("http://{listen}"),
-        true => format!("http://{}:{}", host_name(), listen.port()),
+        false => format!("{scheme}://{listen}"),
+        true => format!("{scheme}://{}:{}", host_name(), listen.port()),
     }
 }
 
@@ -107,10 +107,12 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_reached_under_plain_urls() {
+    fn nodes_are_reached_under_urls_of_a_host_and_a_port() {
         for listen in ["127.0.0.1:7984", "[::1]:1", "0.0.0.0:7984", "[::]:7984"] {
-            let url = default_url(listen.parse().unwrap());
-            assert_eq!(check_advertised(&url), Ok(()), "{url}");
+            for scheme in ["http", "https"] {
+                let url = default_url(scheme, listen.parse().unwrap());
+                assert_eq!(check_advertised(&url), Ok(()), "{url}");
+            }
         }
         assert_eq!(check_advertised("https://jobs.example/turnwise"), Ok(()));
         for url in ["", "a:1", "ftp://a", "http://u:p@a", "http://a/?q", "http://a/#f", "http://"] {

@@ -97,6 +97,8 @@ impl Server {
             node::check_advertised(url).map_err(StartError::Advertised)?;
         }
         let catalogue = catalogue::read(config.queue.catalogue.as_deref()).map_err(StartError::Catalogue)?;
+        let tls = http::Tls::new(config.tls.clone()).map_err(StartError::Certificate)?;
+        let scheme = if tls.is_some() { "https" } else { "http" };
         let no_listener = |cause| StartError::Listen { listen, cause };
         let listener = TcpListener::bind(listen).await.map_err(no_listener)?;
         let listen = listener.local_addr().map_err(no_listener)?;
@@ -147,7 +149,7 @@ impl Server {
             ..turnwise_worker::Options::default()
         };
         let membership = NodeOptions {
-            url: advertise.unwrap_or_else(|| node::default_url(listen)),
+            url: advertise.unwrap_or_else(|| node::default_url(scheme, listen)),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             place: node::place(listen),
             upstream: config.upstream.is_some(),
@@ -276,7 +278,7 @@ impl Server {
             }));
             services.push(service("upstream", &stop, move |stop| upstream.clone().run(stop)));
         }
-        let identities = Identities::new(impatient.clone(), keys.clone());
+        let identities = Identities::new(impatient.clone(), keys.clone(), client.clone());
         opened.asked(async { identities.load().await.map_err(start::Refused::Store) }).await?;
         services.push(service("identities", &stop, {
             let identities = identities.clone();
@@ -309,11 +311,15 @@ impl Server {
         });
         let http = AbortOnDropHandle::new(tokio::spawn(http::serve(
             listener,
+            tls.clone(),
             descriptors.incoming,
             app.router(),
             stop.clone(),
         )));
-        tracing::info!("listening on http://{listen}");
+        if let Some(tls) = tls.clone() {
+            services.push(service("certificate", &stop, move |stop| tls.clone().follow(stop)));
+        }
+        tracing::info!("listening on {scheme}://{listen}");
         Ok(RunningServer {
             listen,
             store: opened.store,
@@ -324,6 +330,7 @@ impl Server {
             events,
             ownership: owned,
             shared,
+            tls,
         })
     }
 }
@@ -339,6 +346,7 @@ pub struct RunningServer {
     events: Events,
     ownership: Option<Ownership>,
     shared: Shared,
+    tls: Option<http::Tls>,
 }
 
 /// A part of the server that runs until the server stops.
@@ -385,6 +393,11 @@ impl RunningServer {
         self.listen
     }
 
+    /// The scheme of its URL: `https` with TLS.
+    pub fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+
     /// Returns when this process can no longer use the store, with the reason in one line. The process should then end,
     /// and a supervisor should restart it. A store that is full or unavailable recovers by itself, and never ends a
     /// server.
@@ -405,6 +418,9 @@ impl RunningServer {
     /// Applies a configuration file that was read again. Settings that can change at run time take effect soon. Other
     /// changes are logged, and wait for the next start.
     pub fn reload(&self, file: Config) {
+        if let Some(tls) = &self.tls {
+            tls.reload();
+        }
         for (section, key) in self.shared.reload(file) {
             tracing::warn!("[{section}] {key} has changed in the file: it needs a restart");
         }

@@ -129,6 +129,9 @@ pub enum StartError {
         /// The store's URL, without a password.
         store: String,
     },
+    /// The files for TLS are missing or unusable.
+    #[error("TLS: {0}")]
+    Certificate(String),
     /// The catalogue is missing or invalid.
     #[error("{0}")]
     Catalogue(String),

@@ -11,6 +11,7 @@ mod couchdb_shapes;
 mod credentials;
 mod cross_site;
 mod databases;
+mod egress;
 mod fair_settings;
 mod nodes;
 mod parking;

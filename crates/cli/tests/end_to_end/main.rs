@@ -18,4 +18,5 @@ mod simulate;
 mod start;
 mod stop;
 mod store;
+mod tls;
 mod work;

@@ -190,7 +190,7 @@ impl Server {
 
     /// The host and port at which it listens.
     pub fn address(&self) -> &str {
-        self.url.strip_prefix("http://").unwrap()
+        self.url.split_once("://").unwrap().1
     }
 
     /// As `kill -9` does.

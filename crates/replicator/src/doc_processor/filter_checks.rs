@@ -269,6 +269,7 @@ async fn claim(
     write_row(tx, keys, db, id, &Row { check_us: Some(next_us), ..row })?;
     // It was valid when it was written. If the limits have changed since, the job continues unchanged.
     let Ok(replication) = parse(&body, &settings.defaults) else { return Ok(None) };
+    let replication = replication.of_tenant(db);
     let entry = Entry { due_us: next_us, ..entry.clone() };
     Ok(Some(Check { entry, rev, job, replication }))
 }

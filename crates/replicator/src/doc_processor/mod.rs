@@ -47,7 +47,7 @@ pub use resolve::{DocProcessor, FETCH_TIMEOUT, FilterCode};
 pub use retry::retry_errors;
 pub use schedule::{Row, RowState};
 pub use status::{STATES, Status, status, statuses};
-pub use summary::{Origin, Summary, new_job, same_options, timestamp};
+pub use summary::{Origin, Summary, new_job, request_tenant, same_options, timestamp};
 pub use sweep::remove_finished_requests;
 
 /// The most jobs that one transaction removes when their database is deleted.

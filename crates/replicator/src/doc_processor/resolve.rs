@@ -350,6 +350,7 @@ async fn waiting(
         Err(error) => return Err(error),
     };
     // It was valid when it was written; the configuration may have changed since.
-    let replication = parse(&body, &settings.defaults).map_err(|error| error.to_string());
+    let replication = parse(&body, &settings.defaults).map(|replication| replication.of_tenant(&entry.db));
+    let replication = replication.map_err(|error| error.to_string());
     Ok(Some((rev, replication)))
 }

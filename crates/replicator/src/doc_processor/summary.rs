@@ -102,6 +102,12 @@ pub(super) fn shown(endpoint: &Endpoint) -> String {
     endpoint.url().to_string()
 }
 
+/// The tenant of a request without a document: the user that it names.
+pub fn request_tenant(replication: &Replication) -> String {
+    let user = replication.user_ctx.name.clone().filter(|user| !user.is_empty());
+    user.unwrap_or_else(|| NOBODY.to_owned())
+}
+
 /// The job that runs a replication under its id. `body` is its document or request.
 ///
 /// # Errors
@@ -131,7 +137,7 @@ pub fn new_job(
     let user = summary.user.clone().filter(|user| !user.is_empty());
     let tenant = match origin {
         Origin::Document { db, .. } => db.to_owned(),
-        Origin::Request => user.clone().unwrap_or_else(|| NOBODY.to_owned()),
+        Origin::Request => request_tenant(replication),
     };
     let to_json = |error| Error::Invalid(format!("cannot be stored: {error}"));
     let new = NewJob {

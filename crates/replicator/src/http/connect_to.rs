@@ -48,17 +48,7 @@ impl ConnectTo {
 
 impl Rule {
     fn matches(&self, host: &str, port: u16) -> bool {
-        let matches = match self.pattern.strip_prefix('*') {
-            None => host.eq_ignore_ascii_case(&self.pattern),
-            Some("") => true,
-            Some(end) => {
-                // The star stands for at least one label.
-                let start = host.len().checked_sub(end.len()).filter(|start| *start > 0);
-                start
-                    .is_some_and(|start| host.get(start..).is_some_and(|host| host.eq_ignore_ascii_case(end)))
-            }
-        };
-        matches && self.port.is_none_or(|only| only == port)
+        matches_host(&self.pattern, host) && self.port.is_none_or(|only| only == port)
     }
 }
 
@@ -101,13 +91,26 @@ impl FromStr for Rule {
     }
 }
 
+/// Whether a host is the one of a pattern: a host, `*.` and the end of one, or `*`.
+pub(super) fn matches_host(pattern: &str, host: &str) -> bool {
+    match pattern.strip_prefix('*') {
+        None => host.eq_ignore_ascii_case(pattern),
+        Some("") => true,
+        Some(end) => {
+            // The star stands for at least one label.
+            let start = host.len().checked_sub(end.len()).filter(|start| *start > 0);
+            start.is_some_and(|start| host.get(start..).is_some_and(|host| host.eq_ignore_ascii_case(end)))
+        }
+    }
+}
+
 /// Whether the text is only a host, as it appears in a URL.
-fn is_host(text: &str) -> bool {
+pub(super) fn is_host(text: &str) -> bool {
     !text.contains(['*', '@']) && text.parse::<Authority>().is_ok_and(|authority| authority.host() == text)
 }
 
 /// The parts between colons. Colons inside an address in brackets do not count.
-fn fields(text: &str) -> Vec<&str> {
+pub(super) fn fields(text: &str) -> Vec<&str> {
     let mut in_brackets = false;
     text.split(|character| {
         match character {

@@ -10,6 +10,7 @@
 
 use std::future::Future;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -27,6 +28,7 @@ use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
 use super::connect_to::ConnectTo;
+use super::egress::{Judge, Policy};
 use super::pool::Route;
 use super::proxy::{Kind, Proxy};
 use super::resolver::Resolver;
@@ -45,7 +47,8 @@ type Connecting<T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send>>;
 /// Opens connections of one kind. Clones are cheap.
 #[derive(Clone)]
 pub(super) struct Connector {
-    tcp: HttpConnector<Resolver>,
+    resolver: Resolver,
+    egress: Arc<Policy>,
     connect_to: Arc<ConnectTo>,
     tls: Arc<rustls::ClientConfig>,
     route: Arc<Route>,
@@ -54,11 +57,15 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    pub fn new(connect_to: ConnectTo, tls: Arc<rustls::ClientConfig>, most: usize) -> Self {
-        let mut tcp = HttpConnector::new_with_resolver(Resolver::default());
-        tcp.enforce_http(false);
+    pub fn new(
+        connect_to: ConnectTo,
+        tls: Arc<rustls::ClientConfig>,
+        egress: Arc<Policy>,
+        most: usize,
+    ) -> Self {
         Self {
-            tcp,
+            resolver: Resolver::default(),
+            egress,
             connect_to: Arc::new(connect_to),
             tls,
             route: Arc::default(),
@@ -68,11 +75,7 @@ impl Connector {
 
     /// The same for another route.
     pub fn by(&self, route: &Route) -> Self {
-        let mut tcp = self.tcp.clone();
-        // Before the connection is opened, because the offered window depends on these buffers.
-        tcp.set_recv_buffer_size(route.socket_options.recbuf);
-        tcp.set_send_buffer_size(route.socket_options.sndbuf);
-        Self { tcp, route: Arc::new(route.clone()), ..self.clone() }
+        Self { route: Arc::new(route.clone()), ..self.clone() }
     }
 
     /// Whether the limit of connections is reached.
@@ -80,12 +83,13 @@ impl Connector {
         self.room.available_permits() == 0
     }
 
-    async fn connect(mut self, peer: Uri) -> Result<Stream, BoxError> {
+    async fn connect(self, peer: Uri) -> Result<Stream, BoxError> {
         let secure = peer.scheme() == Some(&Scheme::HTTPS);
         let stream = match &self.route.proxy {
             None => self.dial(&peer).await?,
             Some(proxy) => {
                 let proxy = proxy.clone();
+                self.check_behind_proxy(&peer).await?;
                 let stream = self.dial(&proxy.address()).await?;
                 match proxy.kind() {
                     Kind::Socks5 => handshake(&proxy, &peer, stream).await?,
@@ -106,7 +110,7 @@ impl Connector {
     }
 
     /// A connection to the server in `at`, or to its replacement in `connect_to`.
-    async fn dial(&mut self, at: &Uri) -> Result<Stream, BoxError> {
+    async fn dial(&self, at: &Uri) -> Result<Stream, BoxError> {
         let permit = match tokio::time::timeout(LONGEST_IN_LINE, self.room.clone().acquire_owned()).await {
             Ok(permit) => permit?,
             Err(_) => {
@@ -114,9 +118,41 @@ impl Connector {
             }
         };
         let at = self.connect_to.redirected(at);
-        let stream = self.tcp.call(at).await?;
+        let judge = self.judge(&at);
+        check_literal(&judge)?;
+        let mut tcp = HttpConnector::new_with_resolver(self.resolver.judged(judge.clone()));
+        tcp.enforce_http(false);
+        // Before the connection is opened, because the offered window depends on these buffers.
+        tcp.set_recv_buffer_size(self.route.socket_options.recbuf);
+        tcp.set_send_buffer_size(self.route.socket_options.sndbuf);
+        let stream = tcp.call(at).await?;
+        let (local, remote) = (stream.inner().local_addr()?, stream.inner().peer_addr()?);
+        // An address of this machine need not be one of a private network.
+        let is_own = local.ip().to_canonical() == remote.ip().to_canonical();
+        if is_own && !self.egress.permits_own(judge.external, &judge.host, remote) {
+            return Err(judge.refusal().into());
+        }
         self.route.socket_options.apply(stream.inner())?;
         Ok(Stream { io: Box::new(stream), proxied: false, _permit: Some(permit) })
+    }
+
+    /// Judges about the server in `at`.
+    fn judge(&self, at: &Uri) -> Judge {
+        let port = at.port_u16().unwrap_or(if at.scheme() == Some(&Scheme::HTTPS) { 443 } else { 80 });
+        let host = at.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+        Judge { policy: self.egress.clone(), external: self.route.external, host: host.into(), port }
+    }
+
+    /// Checks a peer that a proxy connects to. A name that only the proxy can resolve is the proxy's to judge.
+    async fn check_behind_proxy(&self, peer: &Uri) -> Result<(), BoxError> {
+        let judge = self.judge(peer);
+        check_literal(&judge)?;
+        let is_name = judge.host.parse::<IpAddr>().is_err();
+        let Some(name) = judge.host.parse().ok().filter(|_| is_name) else { return Ok(()) };
+        match self.resolver.judged(judge).call(name).await {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error.into()),
+            _ => Ok(()),
+        }
     }
 
     async fn secure(&self, peer: &Uri, stream: Stream) -> Result<Stream, BoxError> {
@@ -125,6 +161,14 @@ impl Connector {
         let secured = TlsConnector::from(Arc::clone(&self.tls)).connect(name, TokioIo::new(stream)).await;
         let stream = secured.map_err(|cause| explained(host, cause))?;
         Ok(Stream { io: Box::new(TokioIo::new(stream)), proxied: false, _permit: None })
+    }
+}
+
+/// Checks a host that is an address, for which no name is resolved.
+fn check_literal(judge: &Judge) -> Result<(), BoxError> {
+    match judge.host.parse::<IpAddr>() {
+        Ok(address) if !judge.permits(address) => Err(judge.refusal().into()),
+        _ => Ok(()),
     }
 }
 

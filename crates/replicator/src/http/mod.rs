@@ -10,6 +10,7 @@ mod compression;
 mod connect_to;
 mod connector;
 mod deadline;
+mod egress;
 mod gate;
 mod outgoing;
 mod pool;
@@ -49,6 +50,7 @@ use auth::{Auth, LOGIN_TYPE, Login, LoginAnswer};
 use compression::{Compression, gzip};
 pub use connect_to::ConnectTo;
 use deadline::Deadline;
+pub use egress::{Egress, Rules as EgressRules};
 use gate::Permit;
 use outgoing::Outgoing;
 pub use pool::{Client, Connections};
@@ -187,6 +189,7 @@ impl Inner {
             transport: client.transport(&Route {
                 proxy: endpoint.proxy().cloned(),
                 socket_options: replication.socket_options,
+                external: client.is_external(replication.tenant.as_deref()),
             }),
             timeout: replication.connection_timeout,
             request_timeout: replication.request_timeout,

@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use super::auth::Sessions;
 use super::connect_to::ConnectTo;
 use super::connector::Connector;
+use super::egress::{Egress, Policy};
 use super::gate::Gates;
 use super::outgoing::Outgoing;
 use super::proxy::Proxy;
@@ -49,6 +50,8 @@ pub struct Connections {
     pub connect_to: ConnectTo,
     /// Which servers an `https` URL may reach, and with which client certificate.
     pub tls: Tls,
+    /// `[egress]`: which addresses may be reached.
+    pub egress: Egress,
     /// The most connections at the same time. A request that needs one more waits until one is closed.
     pub most: usize,
 }
@@ -59,6 +62,7 @@ impl Default for Connections {
             close_interval: Duration::from_secs(90),
             connect_to: ConnectTo::default(),
             tls: Tls::default(),
+            egress: Egress::default(),
             most: Semaphore::MAX_PERMITS,
         }
     }
@@ -77,6 +81,7 @@ struct Shared {
     limiter: Arc<RateLimiter>,
     /// Memory for large documents.
     room: Arc<Room>,
+    egress: Arc<Policy>,
     connector: Connector,
     table: Mutex<Table>,
 }
@@ -91,6 +96,8 @@ struct Table {
 pub(crate) struct Route {
     pub proxy: Option<Proxy>,
     pub socket_options: SocketOptions,
+    /// Whether its connections may not go to internal addresses.
+    pub external: bool,
 }
 
 /// One way of connecting, with its connections.
@@ -134,10 +141,14 @@ impl Client {
     pub fn with(connections: &Connections) -> Result<Self, Error> {
         let tls = connections.tls.config().map_err(Error::Local)?;
         let table = Table { close_interval: connections.close_interval, transports: HashMap::new() };
-        let connector = Connector::new(connections.connect_to.clone(), Arc::new(tls), connections.most);
+        let egress = Arc::new(Policy::default());
+        egress.set(connections.egress.clone());
+        let connector =
+            Connector::new(connections.connect_to.clone(), Arc::new(tls), egress.clone(), connections.most);
         let (sessions, gates) = (Sessions::default(), Gates::default());
         let (limiter, room) = (Arc::default(), Arc::default());
-        Ok(Self(Arc::new(Shared { sessions, gates, limiter, room, connector, table: Mutex::new(table) })))
+        let table = Mutex::new(table);
+        Ok(Self(Arc::new(Shared { sessions, gates, limiter, room, egress, connector, table })))
     }
 
     /// Sets how long idle connections are kept. Closes those that are idle now.
@@ -150,6 +161,30 @@ impl Client {
         for transport in table.transports.values() {
             transport.begin_anew(Some(close_interval));
         }
+    }
+
+    /// Sets which addresses may be reached. Connections that are in use stay, and idle ones are closed.
+    pub fn set_egress(&self, egress: &Egress) {
+        if *self.0.egress.rules() != *egress {
+            self.0.egress.set(egress.clone());
+            self.close_idle();
+        }
+    }
+
+    /// Whether tenants are kept from internal addresses from now on.
+    pub fn guard_internal(&self, guards: bool) {
+        if self.0.egress.guard(guards) {
+            self.close_idle();
+        }
+    }
+
+    fn close_idle(&self) {
+        self.table().transports.values().for_each(|transport| transport.begin_anew(None));
+    }
+
+    /// Whether the replications of a tenant may not reach internal addresses. Without a tenant they may.
+    pub(super) fn is_external(&self, tenant: Option<&str>) -> bool {
+        tenant.is_some_and(|tenant| !self.0.egress.rules().internal_tenants.contain(tenant))
     }
 
     /// How many methods and URLs are throttled: they have returned 429, and have not recovered yet.

@@ -18,6 +18,8 @@ use hyper_util::client::legacy::connect::dns::Name;
 use tokio::sync::Semaphore;
 use tower_service::Service;
 
+use super::egress::Judge;
+
 /// Concurrent lookups: a quarter of tokio's threads for blocking work.
 const MAX_LOOKUPS: usize = 128;
 /// With this many names in the table, those that no request waits for are removed.
@@ -32,15 +34,22 @@ pub(super) struct Resolver {
     room: Arc<Semaphore>,
     /// The waiting requests hold the lookup, so that it ends with the last of them.
     lookups: Arc<Mutex<HashMap<String, WeakShared<Lookup>>>>,
+    /// Which of the addresses may be reached; `None` permits all.
+    judge: Option<Judge>,
 }
 
 impl Default for Resolver {
     fn default() -> Self {
-        Self { room: Arc::new(Semaphore::new(MAX_LOOKUPS)), lookups: Arc::default() }
+        Self { room: Arc::new(Semaphore::new(MAX_LOOKUPS)), lookups: Arc::default(), judge: None }
     }
 }
 
 impl Resolver {
+    /// The same, for addresses that the judge permits.
+    pub fn judged(&self, judge: Judge) -> Self {
+        Self { judge: Some(judge), ..self.clone() }
+    }
+
     fn lookup(&self, name: Name) -> Shared<Lookup> {
         let mut lookups = self.lookups.lock().unwrap_or_else(PoisonError::into_inner);
         let under_way = lookups.get(name.as_str()).and_then(WeakShared::upgrade);
@@ -80,10 +89,20 @@ impl Service<Name> for Resolver {
     }
 
     fn call(&mut self, name: Name) -> Self::Future {
-        let lookup = self.lookup(name);
+        let (lookup, judge) = (self.lookup(name), self.judge.clone());
         Box::pin(async move {
             match lookup.await {
-                Ok(addresses) => Ok(addresses.iter().copied().collect::<Vec<_>>().into_iter()),
+                Ok(addresses) => {
+                    let permitted =
+                        |address: &SocketAddr| judge.as_ref().is_none_or(|judge| judge.permits(address.ip()));
+                    let found: Vec<SocketAddr> = addresses.iter().copied().filter(permitted).collect();
+                    match judge {
+                        Some(judge) if found.is_empty() && !addresses.is_empty() => {
+                            Err(io::Error::new(io::ErrorKind::PermissionDenied, judge.refusal()))
+                        }
+                        _ => Ok(found.into_iter()),
+                    }
+                }
                 Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
             }
         })

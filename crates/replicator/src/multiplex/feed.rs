@@ -246,18 +246,20 @@ impl Feed {
                     let Some(parked) = parking::list(&tx, keys, JOB_TYPE, group, from, 1).await?.pop() else {
                         return Ok(None);
                     };
-                    let options = match jobs::get(&tx, keys, JOB_TYPE, &parked.id).await? {
-                        Some(job) => Some(jobs::options(&tx, keys, &job).await?),
+                    let job = match jobs::get(&tx, keys, JOB_TYPE, &parked.id).await? {
+                        Some(job) => Some((jobs::options(&tx, keys, &job).await?, job.tenant)),
                         None => None,
                     };
-                    Ok(Some((parked, options)))
+                    Ok(Some((parked, job)))
                 })
                 .await;
-            let (parked, options) = found?;
-            let object: Option<Map<String, Value>> =
-                options.and_then(|options| serde_json::from_str(options.get()).ok());
+            let (parked, job) = found?;
             let defaults = self.settings.get().defaults;
-            match object.and_then(|object| Replication::parse(&object, &defaults).ok()) {
+            let replication = job.and_then(|(options, tenant)| {
+                let object: Map<String, Value> = serde_json::from_str(options.get()).ok()?;
+                Some(Replication::parse(&object, &defaults).ok()?.of_tenant(&tenant))
+            });
+            match replication {
                 Some(replication) => return Some((parked, replication)),
                 // Its options are not valid any more; the job's next run reports that.
                 None => {

@@ -1,10 +1,11 @@
 //! Credentials: from headers to a [`Caller`].
 //!
 //! Accepted are, in this order: `Authorization: Bearer TOKEN`; `Authorization: Basic`, with a user's name and password or
-//! with a token in place of the password; and the cookie of a session. Credentials that are wrong refuse a request, also
+//! with a token in place of the password; the cookie of a session; and a client certificate that names a user. Credentials that are wrong refuse a request, also
 //! where none are needed.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{MatchedPath, Request, State};
@@ -21,6 +22,7 @@ use turnwise_store::Error as StoreError;
 use super::identities::Unchecked;
 use super::{Caller, How, Identities, rights};
 use crate::http::{App, Refusal, refuse};
+use crate::sparse::Sparse;
 
 /// The name of the cookie, as in CouchDB.
 const COOKIE: &str = "AuthSession";
@@ -32,24 +34,31 @@ const RENEWED_AFTER: u64 = SESSION.as_secs() / 10;
 const MAX_CLOCK_DIFFERENCE_S: u64 = 60;
 
 /// The other end of a connection.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Peer {
     pub address: IpAddr,
     /// Whether the connection uses TLS.
     pub tls: bool,
+    /// The DNS names of its certificate, which the listener has verified.
+    pub names: Option<Arc<[String]>>,
 }
 
 impl Peer {
     pub fn of(request: &Request) -> Peer {
-        let unknown = Peer { address: Ipv4Addr::UNSPECIFIED.into(), tls: false };
-        request.extensions().get::<Peer>().copied().unwrap_or(unknown)
+        let unknown = || Peer { address: Ipv4Addr::UNSPECIFIED.into(), tls: false, names: None };
+        request.extensions().get::<Peer>().cloned().unwrap_or_else(unknown)
+    }
+
+    /// The scheme of URLs at which it reaches this server.
+    pub fn scheme(&self) -> &'static str {
+        if self.tls { "https" } else { "http" }
     }
 }
 
 /// Sets the [`Caller`] of a request, or refuses it.
 pub(crate) async fn authenticate(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let peer = Peer::of(&request);
-    let identified = identify(&app.identities, request.headers(), peer, now_s(&app)).await;
+    let identified = identify(&app.identities, request.headers(), &peer, now_s(&app)).await;
     let allowed = identified.and_then(|identified| {
         let route = request.extensions().get::<MatchedPath>();
         // Handlers of CouchDB's API check their right themselves, because one route serves all of it.
@@ -83,7 +92,7 @@ struct Identified {
 async fn identify(
     identities: &Identities,
     headers: &HeaderMap,
-    peer: Peer,
+    peer: &Peer,
     now_s: u64,
 ) -> Result<Identified, Refusal> {
     let Some(key) = identities.session_key().await.map_err(unavailable)? else {
@@ -91,7 +100,10 @@ async fn identify(
     };
     let plain = |caller| Ok(Identified { caller, renewed: None });
     match credentials(headers)? {
-        Credentials::None => plain(Caller::nobody()),
+        Credentials::None => plain(match user_of(identities, peer).await? {
+            Some(user) => Caller::user(&user.name, How::Certificate, user.scopes.clone()),
+            None => Caller::nobody(),
+        }),
         Credentials::Token(secret) => {
             let token = identities.token(&secret).await.map_err(unavailable)?;
             let token = token.ok_or_else(|| {
@@ -120,13 +132,23 @@ async fn identify(
     }
 }
 
+/// The user whom the peer's certificate names.
+async fn user_of(identities: &Identities, peer: &Peer) -> Result<Option<Arc<User>>, Refusal> {
+    for name in peer.names.iter().flat_map(|names| names.iter()) {
+        if let Some(user) = identities.user(name).await.map_err(unavailable)? {
+            return Ok(Some(user));
+        }
+    }
+    Ok(None)
+}
+
 /// A new session for the user with this password: the user, and the cookie.
 pub(crate) async fn login(
     app: &App,
-    peer: Peer,
+    peer: &Peer,
     name: &str,
     password: &str,
-) -> Result<(std::sync::Arc<User>, HeaderValue), Refusal> {
+) -> Result<(Arc<User>, HeaderValue), Refusal> {
     let wrong = || wrong(WRONG_PASSWORD, "correct the name or the password");
     let key = app.identities.session_key().await.map_err(unavailable)?;
     let key: SessionKey = key.ok_or_else(wrong)?;
@@ -140,14 +162,17 @@ const WRONG_PASSWORD: &str = "Name or password is incorrect.";
 
 async fn check_password(
     identities: &Identities,
-    peer: Peer,
+    peer: &Peer,
     name: &str,
     password: &str,
-) -> Result<std::sync::Arc<User>, Refusal> {
+) -> Result<Arc<User>, Refusal> {
     match identities.check_password(peer.address, name, password).await? {
         Some(user) => Ok(user),
         None => {
-            tracing::info!(address = %peer.address, "a login with a wrong name or password");
+            static LINES: Sparse = Sparse::new();
+            if let Some(left_out) = LINES.line() {
+                tracing::info!(address = %peer.address, left_out, "a login with a wrong name or password");
+            }
             Err(wrong(WRONG_PASSWORD, "correct the name or the password"))
         }
     }
@@ -218,17 +243,17 @@ fn session(headers: &HeaderMap) -> Option<String> {
     Some(value.trim().trim_matches('"').to_owned()).filter(|value| !value.is_empty())
 }
 
-fn cookie(session: &str, peer: Peer) -> HeaderValue {
+fn cookie(session: &str, peer: &Peer) -> HeaderValue {
     set_cookie(session, SESSION.as_secs(), peer)
 }
 
 /// The cookie that ends a session in the browser.
-pub(crate) fn expired_cookie(peer: Peer) -> HeaderValue {
+pub(crate) fn expired_cookie(peer: &Peer) -> HeaderValue {
     set_cookie("", 0, peer)
 }
 
-fn set_cookie(value: &str, max_age_s: u64, Peer { tls, .. }: Peer) -> HeaderValue {
-    let secure = if tls { "; Secure" } else { "" };
+fn set_cookie(value: &str, max_age_s: u64, peer: &Peer) -> HeaderValue {
+    let secure = if peer.tls { "; Secure" } else { "" };
     let text = format!(
         "{COOKIE}={value}; Version=1; Path=/; HttpOnly; SameSite=Strict; Max-Age={max_age_s}{secure}"
     );

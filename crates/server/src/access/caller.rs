@@ -30,6 +30,8 @@ pub(crate) enum How {
     Default,
     /// A session.
     Cookie,
+    /// A client certificate.
+    Certificate,
 }
 
 impl How {
@@ -38,6 +40,7 @@ impl How {
             How::Nothing => None,
             How::Default => Some("default"),
             How::Cookie => Some("cookie"),
+            How::Certificate => Some("certificate"),
         }
     }
 }

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use turnwise_identity::session::SessionKey;
 use turnwise_identity::{Password, PasswordHash, Secret, Token, User, identities};
 use turnwise_queue::Keyspace;
+use turnwise_replicator::Client;
 use turnwise_store::{Error as StoreError, Isolation, Store};
 
 use super::Attempts;
@@ -36,6 +37,8 @@ pub(crate) struct Identities(Arc<Inner>);
 struct Inner {
     store: Store,
     keys: Keyspace,
+    /// With identities, it keeps tenants from internal addresses.
+    client: Client,
     cache: RwLock<Cache>,
     attempts: Attempts,
     hashing: Semaphore,
@@ -78,12 +81,13 @@ impl From<StoreError> for Unchecked {
 }
 
 impl Identities {
-    pub fn new(store: Store, keys: Keyspace) -> Identities {
+    pub fn new(store: Store, keys: Keyspace, client: Client) -> Identities {
         let random = ring::rand::SystemRandom::new();
         let memory_key = ring::hmac::Key::generate(ring::hmac::HMAC_SHA256, &random);
         Identities(Arc::new(Inner {
             store,
             keys,
+            client,
             cache: RwLock::default(),
             attempts: Attempts::default(),
             hashing: Semaphore::new(MAX_HASHING),
@@ -171,6 +175,7 @@ impl Identities {
         let caches = self.cache().caches;
         if known != Some(&seen) || !caches {
             let session_key = identities::session_key(&tx, keys).await?;
+            self.0.client.guard_internal(session_key.is_some());
             self.forget();
             let mut cache = self.cache_mut();
             (cache.caches, cache.session_key) = (true, Some(session_key));

@@ -37,6 +37,7 @@ pub(crate) use self::entry::Entry;
 pub use self::entry::{TENANT_SHARES, TYPE_TIMEOUTS, TenantShares, TypeTimeouts, TypeTimes};
 pub use self::settings::{Changes, SETTINGS, Setting};
 pub(crate) use self::shared::{Refused, Shared};
+pub use crate::http::tls::TlsFiles;
 
 /// Maximum size of a configuration file, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -73,6 +74,8 @@ pub struct Config {
     pub workers: Workers,
     /// `[listener] names`: further names under which clients may reach this server. `*` allows every name.
     pub listener_names: Vec<String>,
+    /// `[listener] certificate`, `key`, `client_ca`: TLS.
+    pub tls: TlsFiles,
     /// `[command]`: jobs that run programs on this machine.
     pub command: Command,
     /// `[upstream] url`: a CouchDB whose replications run here, with the login for it.
@@ -282,6 +285,7 @@ impl Default for Config {
             queue: Queue::default(),
             workers: Workers::default(),
             listener_names: Vec::new(),
+            tls: TlsFiles::default(),
             command: Command::default(),
             upstream: None,
             periods: Periods::default(),
@@ -320,10 +324,12 @@ impl Config {
             uuid: running.uuid,
             connections: Connections {
                 close_interval: file.connections.close_interval,
+                egress: file.connections.egress,
                 ..running.connections
             },
             queue: Queue { catalogue: running.queue.catalogue, ..file.queue },
             workers: running.workers,
+            tls: running.tls,
             command: Command { max_jobs: file.command.max_jobs, ..running.command },
             upstream: running.upstream,
             periods: running.periods,

@@ -168,6 +168,11 @@ pub const SETTINGS: &[Setting] = settings! {
     backoff_max_exponent: Live, jobs.backoff.max_exponent = number(0..=30);
     on_lost: Live, jobs.on_lost = on_lost();
 
+    [egress]
+    allow: InFile(ABOUT_CONNECTIONS), connections.egress.allow = egress_rules();
+    deny: InFile(ABOUT_CONNECTIONS), connections.egress.deny = egress_rules();
+    internal_tenants: InFile(ABOUT_CONNECTIONS), connections.egress.internal_tenants = patterns();
+
     [queue]
     window: Live, queue.window = number(1..=window::MAX);
     tick: Live, queue.tick = seconds(TICK_MS);
@@ -182,6 +187,9 @@ pub const SETTINGS: &[Setting] = settings! {
 
     [listener]
     names: InFile(ABOUT_A_MACHINE_REACHED), listener_names = host_names();
+    certificate: InFile(ABOUT_A_MACHINE_REACHED), tls.certificate = file();
+    key: InFile(ABOUT_A_MACHINE_REACHED), tls.key = file();
+    client_ca: InFile(ABOUT_A_MACHINE_REACHED), tls.client_ca = file();
 
     [command]
     enabled: InFile(ABOUT_A_MACHINE), command.enabled = boolean();

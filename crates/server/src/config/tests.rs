@@ -4,7 +4,8 @@
 
 use super::*;
 use std::time::Duration;
-use turnwise_replicator::{AuthPlugin, MinimumProgress, Secret, SocketOptions, Tls};
+use turnwise_identity::Patterns;
+use turnwise_replicator::{AuthPlugin, Egress, MinimumProgress, Secret, SocketOptions, Tls};
 
 fn parse(text: &str) -> (Config, Vec<String>) {
     let (config, ignored) = Config::parse("my.ini", text).unwrap();
@@ -38,7 +39,7 @@ fn every_key_that_has_an_effect_has_it() {
          charge_interval = 1003\ninterval = 1004\nmax_churn = 26\nstartup_jitter = 0\nidle_turn = 1005\nmultiplex = off\n\
          [replicator.shares]\na b/_replicator = 1000 ; most\n_replicator=1\n[shares]\nDefault = 27\n\
          [jobs]\nretention = 3600\nmax_wait = 25\nmax_history = 18\nhealth_threshold = 19\nbackoff_base_ms = 20\nbackoff_max_exponent = 21\non_lost = requeue\n[timeouts]\nmail = 90\ncommand = 0.5\n[heartbeat_timeouts]\nmail = 2.5\n\
-         [queue]\nwindow = 29\ntick = 0.5\naging_ticks = 31\nbase_weight = 1.25\nwaiting_uses_slot = true\ncatalogue = /catalogue.toml\n[workers]\nhealth_interval = 0.25\nhealth_timeout = 1.5\n[listener]\nnames = Jobs.Example. , turnwise\n[command]\nenabled = true\nmax_jobs = 22\nmax_output_bytes = 23\nprograms = /bin/sh , ls\nenv = A_1, LC_*\n\
+         [queue]\nwindow = 29\ntick = 0.5\naging_ticks = 31\nbase_weight = 1.25\nwaiting_uses_slot = true\ncatalogue = /catalogue.toml\n[egress]\nallow = 10.0.0.7:5984\ndeny = *.test\ninternal_tenants = ops/*\n[workers]\nhealth_interval = 0.25\nhealth_timeout = 1.5\n[listener]\nnames = Jobs.Example. , turnwise\ncertificate = /tls/cert.pem\nkey = /tls/key.pem\nclient_ca = /tls/ca.pem\n[command]\nenabled = true\nmax_jobs = 22\nmax_output_bytes = 23\nprograms = /bin/sh , ls\nenv = A_1, LC_*\n\
          [replicator]\ncluster_start_period = 0.5\ncluster_quiet_period = 28\n[upstream]\nurl = http://u:hunter2@couch:5984\n",
     );
     let without_effect =
@@ -103,6 +104,11 @@ fn every_key_that_has_an_effect_has_it() {
                 key_file: Some("/k.pem".into()),
                 password: Some(Secret::new("hunter2")),
             },
+            egress: Egress {
+                allow: "10.0.0.7:5984".parse().unwrap(),
+                deny: "*.test".parse().unwrap(),
+                internal_tenants: Patterns::parse("ops/*").unwrap(),
+            },
             ..Connections::default()
         },
         multiplex: Mode::Off,
@@ -133,6 +139,11 @@ fn every_key_that_has_an_effect_has_it() {
             health_timeout: Duration::from_millis(1_500),
         },
         listener_names: vec!["jobs.example".into(), "turnwise".into()],
+        tls: TlsFiles {
+            certificate: Some("/tls/cert.pem".into()),
+            key: Some("/tls/key.pem".into()),
+            client_ca: Some("/tls/ca.pem".into()),
+        },
         command: Command {
             enabled: true,
             max_jobs: 22,
@@ -361,6 +372,9 @@ fn every_setting_is_read_as_it_is_written() {
             (_, "programs") => "/bin/sh,ls",
             (_, "env") => "A,LC_*",
             (_, "names") => "jobs.example,turnwise",
+            ("listener", _) => "/tls/file.pem",
+            ("egress", "internal_tenants") => "ops/*",
+            ("egress", _) => "10.0.0.0/8,*.test:80",
             ("workers", _) => "2.25",
             (_, "fairness") => "rfc",
             (_, "on_lost") => match setting.read(&config).as_deref() {
@@ -389,7 +403,9 @@ fn every_setting_is_read_as_it_is_written() {
         setting.write(&mut config, value).unwrap();
         assert_eq!(setting.read(&config).as_deref(), Some(value), "{}", setting.key);
         let before = config.clone();
-        assert!(setting.write(&mut config, "not this!/").is_err(), "{}", setting.key);
+        // Names have few rules.
+        let wrong = if setting.key == "internal_tenants" { "a,,b" } else { "not this!/" };
+        assert!(setting.write(&mut config, wrong).is_err(), "{}", setting.key);
         assert_eq!(config, before);
     }
 }

@@ -4,7 +4,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use turnwise_identity::Patterns;
 use turnwise_policy::backoff::OnLost;
+use turnwise_replicator::EgressRules;
 
 use super::value::INFINITY;
 
@@ -62,6 +64,14 @@ pub(super) fn seconds_us(us: &i64) -> Option<String> {
 
 pub(super) fn on_lost(on_lost: &OnLost) -> Option<String> {
     plain(&on_lost.name())
+}
+
+pub(super) fn egress_rules(rules: &EgressRules) -> Option<String> {
+    rules.text()
+}
+
+pub(super) fn patterns(patterns: &Patterns) -> Option<String> {
+    Some(patterns.to_string())
 }
 
 pub(super) fn file(file: &Option<PathBuf>) -> Option<String> {

@@ -4,12 +4,13 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use turnwise_identity::Patterns;
 use turnwise_policy::backoff::OnLost;
 use turnwise_policy::fair_share::Fairness;
 use turnwise_policy::predictive_queue::contention::Weight;
 use turnwise_replicator::multiplex::Mode;
 use turnwise_replicator::upstream::Address;
-use turnwise_replicator::{AuthPlugin, ConnectTo, Secret, SocketOptions};
+use turnwise_replicator::{AuthPlugin, ConnectTo, EgressRules, Secret, SocketOptions};
 
 use crate::http::Authority;
 
@@ -86,6 +87,16 @@ impl Value<'_> {
     /// A file of this machine. A relative path would depend on the working directory.
     pub fn file(self) -> Result<Option<PathBuf>, Right> {
         if self.0.starts_with('/') { Ok(Some(self.0.into())) } else { Err("an absolute path".to_owned()) }
+    }
+
+    pub fn egress_rules(self) -> Result<EgressRules, Right> {
+        self.0.parse()
+    }
+
+    /// Names with wildcards.
+    pub fn patterns(self) -> Result<Patterns, Right> {
+        let right = "names with commas between them; * stands for any characters";
+        Patterns::parse(self.0).map_err(|_| right.to_owned())
     }
 
     pub fn connect_to(self) -> Result<ConnectTo, Right> {

@@ -169,7 +169,7 @@ pub(super) async fn post(app: &App, call: &Call, body: Body, db: &str) -> Result
     let object = request::object(&text, "Document must be a JSON object")?;
     let draft = Draft::parse(None, object, &app.new_uuid())?;
     let written = write(app, db, &draft).await?;
-    let location = super::location(&call.headers, db, Some(&written.id));
+    let location = call.location(db, Some(&written.id));
     Ok(created(&written, &location, StatusCode::CREATED))
 }
 

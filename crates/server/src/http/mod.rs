@@ -25,6 +25,7 @@ mod scheduler;
 mod session;
 #[cfg(test)]
 mod slow_reader_tests;
+pub(crate) mod tls;
 mod traced;
 mod up;
 pub(crate) mod v1;
@@ -59,6 +60,7 @@ pub(crate) use self::cross_site::{Authority, Names};
 pub(crate) use self::listener::serve;
 pub(crate) use self::refusal::{Refusal, refuse};
 pub(crate) use self::room::Room;
+pub(crate) use self::tls::Tls;
 pub(crate) use self::v1::{Accepting, RegisteredBy};
 
 /// The state that all requests share. Each layer of each request clones it, so it is one pointer.
@@ -179,18 +181,14 @@ pub(crate) struct Call {
 impl Call {
     /// The absolute URL of a database or document, under the server's name in the request.
     pub fn location(&self, db: &str, doc: Option<&str>) -> String {
-        location(&self.headers, db, doc)
+        /// Characters that a path segment may contain unencoded.
+        const SEGMENT: &percent_encoding::AsciiSet =
+            &percent_encoding::NON_ALPHANUMERIC.remove(b'_').remove(b'-').remove(b'.').remove(b'~');
+        let encode = |name: &str| percent_encoding::utf8_percent_encode(name, SEGMENT).to_string();
+        let host = self.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+        let doc = doc.map(|doc| format!("/{}", encode(doc))).unwrap_or_default();
+        format!("{}://{host}/{}{doc}", self.peer.scheme(), encode(db))
     }
-}
-
-fn location(headers: &HeaderMap, db: &str, doc: Option<&str>) -> String {
-    /// Characters that a path segment may contain unencoded.
-    const SEGMENT: &percent_encoding::AsciiSet =
-        &percent_encoding::NON_ALPHANUMERIC.remove(b'_').remove(b'-').remove(b'.').remove(b'~');
-    let encode = |name: &str| percent_encoding::utf8_percent_encode(name, SEGMENT).to_string();
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let doc = doc.map(|doc| format!("/{}", encode(doc))).unwrap_or_default();
-    format!("http://{host}/{}{doc}", encode(db))
 }
 
 async fn answer_request(State(app): State<App>, request: Request) -> Response {

@@ -10,7 +10,9 @@ use axum::response::Response;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use turnwise_queue::{Event, EventKind, Job, Keyspace, State, Then, jobs};
-use turnwise_replicator::doc_processor::{FETCH_TIMEOUT, Origin, Summary, new_job, same_options};
+use turnwise_replicator::doc_processor::{
+    FETCH_TIMEOUT, Origin, Summary, new_job, request_tenant, same_options,
+};
 use turnwise_replicator::documents::{Error, redaction};
 use turnwise_replicator::{Filter, JOB_TYPE, Replication};
 use turnwise_store::{MaybeStoreError, Transaction};
@@ -34,12 +36,12 @@ pub(super) async fn post(app: &App, call: &Call, body: Body) -> Result<Response,
     if cancel {
         let id = match named_id(&body)? {
             Some(id) => id,
-            None => replication_id(app, &parse(app, &body)?).await?,
+            None => replication_id(app, &parse(app, &call.caller, &body)?).await?,
         };
         cancel_job(app, &call.caller, &id).await?;
         return Ok(ok(&json!({ "ok": true, "_local_id": id })));
     }
-    let replication = parse(app, &body)?;
+    let replication = parse(app, &call.caller, &body)?;
     let id = replication_id(app, &replication).await?;
     let before = start(app, &call.caller, &replication, &id, &body).await?;
     drop((body, room));
@@ -49,8 +51,13 @@ pub(super) async fn post(app: &App, call: &Call, body: Body) -> Result<Response,
     wait(app, &call.caller, &id, before.as_ref(), &replication).await
 }
 
-fn parse(app: &App, body: &Map<String, Value>) -> Result<Replication, ApiError> {
-    Replication::parse(body, &app.settings.get().defaults).map_err(|error| wrong(Error::field(error)))
+/// The replication of a request, as one of the sender's tenant.
+fn parse(app: &App, caller: &Caller, body: &Map<String, Value>) -> Result<Replication, ApiError> {
+    let parsed = Replication::parse(body, &app.settings.get().defaults);
+    let replication = parsed.map_err(|error| wrong(Error::field(error)))?;
+    let named = request_tenant(&replication);
+    let tenant = tenant(caller, named)?;
+    Ok(replication.of_tenant(&tenant))
 }
 
 /// For a document this error is `forbidden`; for a request it is `bad_request`.
@@ -153,7 +160,7 @@ async fn start(
 ) -> Result<Option<Event>, ApiError> {
     let (keys, now_us) = (&app.keys, app.now_us());
     let mut new = new_job(replication, id, Origin::Request, body, now_us).map_err(wrong)?;
-    new.tenant = tenant(caller, new.tenant)?;
+    new.tenant = replication.tenant.clone().unwrap_or(new.tenant);
     let new = &new;
     let started = app.store.transact(|tx| async move {
         let job = jobs::get(&tx, keys, JOB_TYPE, id).await?;

@@ -21,7 +21,7 @@ pub(super) async fn session(app: &App, call: &Call, body: Body) -> Result<Respon
         Method::POST => start(app, call, body).await,
         Method::DELETE => {
             let mut response = ok(&json!({ "ok": true }));
-            response.headers_mut().insert(header::SET_COOKIE, expired_cookie(call.peer));
+            response.headers_mut().insert(header::SET_COOKIE, expired_cookie(&call.peer));
             Ok(response)
         }
         _ => Err(ApiError::method("DELETE,GET,HEAD,POST")),
@@ -70,7 +70,7 @@ async fn start(app: &App, call: &Call, body: Body) -> Result<Response, ApiError>
     let (Some(name), Some(password)) = (name, password) else {
         return Err(ApiError::bad_request("request body must contain a username and a password"));
     };
-    let (user, cookie) = login(app, call.peer, &name, &password).await?;
+    let (user, cookie) = login(app, &call.peer, &name, &password).await?;
     let caller = Caller::user(&user.name, How::Cookie, user.scopes.clone());
     let roles = roles(caller.scopes());
     let mut response = ok(&json!({ "ok": true, "name": user.name, "roles": roles }));

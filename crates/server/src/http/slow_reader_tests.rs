@@ -16,7 +16,8 @@ use turnwise_worker::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, ExternalO
 
 use super::*;
 
-const PEER: Peer = Peer { address: std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), tls: false };
+const PEER: Peer =
+    Peer { address: std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), tls: false, names: None };
 
 const DB: &str = "_replicator";
 /// Longer than the lifetime of a transaction.
@@ -41,7 +42,7 @@ impl World {
         let options = Options { durable: false, runtime: runtime.clone(), ..Options::default() };
         let engine = Embedded::open_with(folder.path().join("store"), options).unwrap();
         let (store, keys) = (Store::new(engine, runtime), Keyspace::default());
-        let identities = Identities::new(store.clone(), keys.clone());
+        let identities = Identities::new(store.clone(), keys.clone(), Client::new().unwrap());
         let app = App::new(AppState {
             external: External::new(store.clone(), keys.clone(), ExternalOptions::default()),
             health: Health { interval: DEFAULT_HEALTH_INTERVAL, timeout: DEFAULT_HEALTH_TIMEOUT },
