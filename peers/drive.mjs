@@ -2,6 +2,9 @@
 //     node nano.mjs|pouchdb.mjs TURNWISE_URL SOURCE_DATABASE_URL TARGET_SERVER_URL
 export const [turnwise, source, targets] = process.argv.slice(2);
 
+/** The name and the password of a session, where the test gives them; basic authentication is in the URL. */
+export const login = process.env.TURNWISE_LOGIN?.split(':');
+
 /** The URL of a database of the target server. */
 export const target = (name) => `${targets}/${name}`;
 

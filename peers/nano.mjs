@@ -2,9 +2,10 @@
 // `_active_tasks`. Run by a test of turnwise (crates/cli/tests/end_to_end/clients.rs).
 import assert from 'node:assert/strict';
 import Nano from 'nano';
-import { run, source, target, turnwise, until } from './drive.mjs';
+import { login, run, source, target, turnwise, until } from './drive.mjs';
 
 const nano = Nano(turnwise);
+if (login) assert.equal((await nano.auth(...login)).ok, true);
 const replicator = nano.use('_replicator');
 const statistics = ['revisions_checked', 'missing_revisions_found', 'docs_read', 'docs_written', 'doc_write_failures',
   'changes_pending', 'checkpointed_source_seq', 'source_seq', 'through_seq'];
@@ -22,7 +23,8 @@ await run({
     assert.equal(info.couchdb, 'Welcome');
     assert.deepEqual(await nano.db.list(), ['_replicator']);
     assert.equal((await nano.uuids(3)).uuids.length, 3);
-    assert.equal((await nano.session()).ok, true);
+    const { ok, userCtx } = await nano.session();
+    assert.deepEqual([ok, userCtx.name], [true, process.env.TURNWISE_USER ?? null]);
     assert.equal((await replicator.info()).db_name, '_replicator');
   },
 

@@ -2,9 +2,24 @@
 // (crates/cli/tests/end_to_end/clients.rs).
 import assert from 'node:assert/strict';
 import PouchDB from 'pouchdb';
-import { run, source, target, turnwise, until } from './drive.mjs';
+import { login, run, source, target, turnwise, until } from './drive.mjs';
 
-const replicator = new PouchDB(`${turnwise}/_replicator`);
+/** As a browser does: the cookie of a session goes with every request. */
+async function withSession([name, password]) {
+  const body = JSON.stringify({ name, password });
+  const answer = await fetch(`${turnwise}/_session`, { method: 'POST', headers: { 'content-type': 'application/json' }, body });
+  const cookie = answer.headers.get('set-cookie').split(';')[0];
+  return (url, options = {}) => {
+    const headers = new Headers(options.headers);
+    headers.set('cookie', cookie);
+    return PouchDB.fetch(url, { ...options, headers });
+  };
+}
+
+const ask = login ? await withSession(login) : PouchDB.fetch;
+const { origin, username, password } = new URL(turnwise);
+const auth = username ? { username, password } : undefined;
+const replicator = new PouchDB(`${origin}/_replicator`, { auth, fetch: ask });
 const replication = (name, more) => ({ source, target: target(name), create_target: true, ...more });
 const failed = (status, name) => (caught) => caught.status === status && caught.name === name;
 
@@ -45,7 +60,8 @@ await run({
     assert.equal(results[0].docs[0].ok.http_connections, 3);
     await replicator.remove(id, changed.rev);
     await assert.rejects(replicator.get(id), failed(404, 'not_found'));
-    const jobs = () => PouchDB.fetch(`${turnwise}/_scheduler/jobs`).then((answer) => answer.json());
+    const headers = username ? { authorization: `Basic ${btoa(`${username}:${password}`)}` } : {};
+    const jobs = () => ask(`${origin}/_scheduler/jobs`, { headers }).then((answer) => answer.json());
     await until('no job', jobs, ({ total_rows }) => total_rows === 0);
   },
 

@@ -142,7 +142,7 @@ impl Where {
     async fn store(&self) -> Result<Option<Identities>, Failure> {
         let Some(url) = &self.store else { return Ok(None) };
         let url = store::parse("--store", url)?;
-        Ok(Some(Identities::open(&url).await.map_err(|error| Failure::Failed(error.into()))?))
+        Ok(Some(Identities::open(&url, store::seal()).await.map_err(|error| Failure::Failed(error.into()))?))
     }
 }
 

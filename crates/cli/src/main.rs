@@ -55,6 +55,10 @@ struct Cli {
     #[arg(value_parser = parse_log)]
     log: Targets,
 
+    /// File with the keys that encrypt secrets in the store, one per line in 64 hexadecimal digits. The first one encrypts, and all of them decrypt
+    #[arg(long, global = true, value_name = "FILE", env = "TURNWISE_SEAL_KEYS", hide_short_help = true)]
+    seal_keys: Option<std::path::PathBuf>,
+
     #[command(subcommand)]
     command: Command,
 }
@@ -149,6 +153,12 @@ fn main() -> ExitCode {
     }
     if !matches!(&cli.command, Command::Top(args) if args.is_live()) {
         log_to_stderr(cli.log);
+    }
+    if let Some(file) = &cli.seal_keys
+        && let Err(problem) = store::use_keys(file)
+    {
+        tell!("turnwise: --seal-keys {}: {problem}", file.display());
+        return ExitCode::from(2);
     }
     // One replication is one task beside its connections, and they wake each other for every piece of an answer. On several threads, that
     // costs more than all the rest.

@@ -83,6 +83,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         config,
         guard: Some(guard),
         insecure_no_auth: args.insecure_no_auth,
+        seal: crate::store::seal().clone(),
     };
     let server = match Server::start(config).await {
         Ok(server) => server,

@@ -61,6 +61,7 @@
 //! | `("tokens", id)` | a token: the hash of its secret, and its scopes | a change of the token |
 //! | `("token_uses", id)` | when the token was last used, in µs, to within an hour | a server that was sent the token |
 //! | `("session_key")` | the key that signs sessions (a string); where it exists, every request needs an identity | the first identity |
+//! | `("sealed")` | `true`: rows with secrets are encrypted, and so is this one, which is not visible ([`crate::sealing`]) | the first open with keys |
 //! | `("identities_vs")` | versionstamp (10 bytes) of users and tokens | with them |
 //! | `("locks", level, mode, name, type, id)` | a holder ([`crate::locks`]); no name: the whole level; no level: the big lock | the claim's holder |
 //! | `("lock_queue", level, name, ticket, type, id)` | a job that waits for the lock or has reserved it, and its mode | the claim's holder, or a pass |

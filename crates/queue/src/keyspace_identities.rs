@@ -1,4 +1,4 @@
-//! The keys of users and tokens: a part of [`Keyspace`].
+//! The keys of users, of tokens and of sealing: a part of [`Keyspace`].
 
 use bytes::Bytes;
 use turnwise_store::key::{children, pack};
@@ -45,5 +45,17 @@ impl Keyspace {
     /// The versionstamp of users and tokens.
     pub fn identities_versionstamp(&self) -> Bytes {
         pack(&self.space, &("identities_vs",))
+    }
+
+    /// The mark of a store with sealed rows.
+    pub fn sealed(&self) -> Bytes {
+        pack(&self.space, &("sealed",))
+    }
+
+    /// All rows of a family.
+    pub fn family_range(&self, family: &str) -> KeyRange {
+        let (begin, end) = children(&self.space, &(family,));
+        // A family may be one row, whose key has no further elements.
+        (pack(&self.space, &(family,)).min(begin), end)
     }
 }

@@ -42,6 +42,7 @@ mod queue_place;
 pub mod rate_limits;
 mod record;
 mod rows;
+pub mod sealing;
 pub mod tenants;
 pub mod usage;
 pub mod workers;

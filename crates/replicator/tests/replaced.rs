@@ -78,35 +78,49 @@ async fn real_peers_that_are_created_anew_are_copied_again() {
     let replication = request(from.url(), to.url(), continuous());
     let again = context.clone();
     // A run that finds its database deleted fails, and a worker starts another one.
-    let running = tokio::spawn(async move {
+    let running = async {
         loop {
             match replicate(&replication, &again).await {
                 Ok(report) => return report,
-                Err(error) => assert!(error.to_string().contains("404") && !error.is_terminal(), "{error}"),
+                // The database is gone, or a peer on a busy machine is slow.
+                Err(error) => assert!(!error.is_terminal(), "{error}"),
             }
             tokio::time::sleep(A_MOMENT).await;
         }
-    });
-    until(&context, checkpointed).await;
-    // CouchDB stores only the second in which a database was created.
-    let second = Duration::from_millis(if source.is_pouchdb() { 0 } else { 1_100 });
-    tokio::time::sleep(second).await;
+    };
+    let steps = async {
+        until(&context, checkpointed).await;
+        // CouchDB stores only the second in which a database was created.
+        let second = Duration::from_millis(if source.is_pouchdb() { 0 } else { 1_100 });
+        tokio::time::sleep(second).await;
 
-    to.delete().await;
-    to.create().await;
-    for id in ["a", "b", "c"] {
-        arrives(&to, id).await;
+        create_anew(&to).await;
+        for id in ["a", "b", "c"] {
+            arrives(&to, id).await;
+        }
+        compare(&from, &to).await.unwrap();
+
+        // PouchDB Server continues with its heartbeats, and reports nothing of the new database.
+        tokio::time::sleep(second).await;
+        create_anew(&from).await;
+        from.put("d", &json!({})).await;
+        arrives(&to, "d").await;
+        context.stop.cancel();
+    };
+    // A run that fails otherwise ends the test.
+    tokio::join!(running, steps);
+}
+
+/// Deletes a database, and creates it again. PouchDB Server refuses that (412) while it still completes requests for the old one.
+async fn create_anew(database: &Database) {
+    loop {
+        database.delete().await;
+        match database.request(http::Method::PUT, "", None).await.0.as_u16() {
+            201 => return,
+            status => assert_eq!(status, 412),
+        }
+        tokio::time::sleep(A_MOMENT).await;
     }
-    compare(&from, &to).await.unwrap();
-
-    // PouchDB Server continues with its heartbeats, and reports nothing of the new database.
-    tokio::time::sleep(second).await;
-    from.delete().await;
-    from.create().await;
-    from.put("d", &json!({})).await;
-    arrives(&to, "d").await;
-    context.stop.cancel();
-    running.await.unwrap();
 }
 
 /// The pause between two reads of a server that does not report changes.

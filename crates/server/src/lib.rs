@@ -15,6 +15,7 @@
 //!     config: Config::default(),
 //!     guard: None,
 //!     insecure_no_auth: false,
+//!     seal: turnwise_server::seal(None)?,
 //! };
 //! let server = Server::start(config).await?;
 //! println!("http://{}", server.listen());
@@ -39,7 +40,8 @@ mod upgrade;
 pub use config::Config;
 pub use node::{check_advertised as check_advertised_url, check_name as check_node_name};
 pub use turnwise_command::Guard;
-pub use turnwise_store::{InvalidUrl, StoreUrl};
+pub use turnwise_queue::sealing::seal;
+pub use turnwise_store::{InvalidUrl, Seal, StoreUrl};
 /// The description of the `/v1` API as OpenAPI 3.1: the response of `/v1/openapi.json`, and the text of `docs/openapi.json`.
 pub fn openapi() -> String {
     String::from_utf8_lossy(&http::v1::description()).into_owned()

@@ -6,7 +6,7 @@ pub use turnwise_identity::Error;
 use turnwise_identity::{Password, Scopes, Secret, Token, User, identities};
 use turnwise_protocol as api;
 use turnwise_queue::Keyspace;
-use turnwise_store::{Store, StoreUrl, runtime};
+use turnwise_store::{Seal, Store, StoreUrl, runtime};
 
 use crate::start::{self, StartError};
 use crate::upgrade;
@@ -25,8 +25,9 @@ impl Identities {
     ///
     /// # Errors
     /// The store cannot be opened, is not turnwise's, or is used by another release.
-    pub async fn open(url: &StoreUrl) -> Result<Identities, StartError> {
-        let (opened, keys) = (start::open(url, Arc::new(runtime::System)).await?, Keyspace::default());
+    pub async fn open(url: &StoreUrl, seal: &Seal) -> Result<Identities, StartError> {
+        let opened = start::open(url, Arc::new(runtime::System), seal).await?;
+        let keys = Keyspace::default();
         upgrade::check_stopped(&opened, &keys).await?;
         opened.asked(start::claim_store(&opened, &keys)).await?;
         Ok(Identities { store: opened.store, keys })

@@ -16,7 +16,7 @@ use turnwise_replicator::multiplex::{self, Multiplex};
 use turnwise_replicator::ownership::Ownership;
 use turnwise_replicator::upstream::{Condition, Upstream};
 use turnwise_replicator::{Client, Connections, Handler, JOB_TYPE};
-use turnwise_store::{Store, StoreUrl, runtime};
+use turnwise_store::{Seal, Store, StoreUrl, runtime};
 use turnwise_worker::{
     Deadlines, Dependencies, External, ExternalOptions, Filters, Joined, Live, Monitor, Retention,
     Timekeeper, Worker, join_nodes,
@@ -60,6 +60,8 @@ pub struct ServerConfig {
     /// Starts also where a server without identities is refused: where other machines can reach it, where it runs commands,
     /// and where several nodes share a store.
     pub insecure_no_auth: bool,
+    /// The keys that encrypt secrets in the store, if it has any: [`turnwise_queue::sealing::seal`].
+    pub seal: Seal,
 }
 
 /// The server; see [`Server::start`].
@@ -89,7 +91,8 @@ impl Server {
     }
 
     async fn start_node(config: ServerConfig, store: Option<Store>) -> Result<RunningServer, StartError> {
-        let ServerConfig { store: url, listen, name, advertise, config, guard, insecure_no_auth } = config;
+        let ServerConfig { store: url, listen, name, advertise, config, guard, insecure_no_auth, seal } =
+            config;
         if let Some(name) = &name {
             node::check_name(name).map_err(StartError::Name)?;
         }
@@ -104,7 +107,7 @@ impl Server {
         let listen = listener.local_addr().map_err(no_listener)?;
         let opened = match store {
             Some(store) => Opened::with(store, &url),
-            None => start::open(&url, Arc::new(runtime::System)).await?,
+            None => start::open(&url, Arc::new(runtime::System), &seal).await?,
         };
         let store = opened.store.clone();
         let runtime = store.runtime().clone();

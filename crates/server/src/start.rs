@@ -15,7 +15,7 @@ use turnwise_replicator::Client;
 use turnwise_replicator::documents::{self, databases, names};
 use turnwise_replicator::upstream::Upstream;
 use turnwise_store::{
-    Condition, Error as StoreError, Isolation, MaybeStoreError, RangeRead, Runtime, Store, StoreUrl,
+    Condition, Error as StoreError, Isolation, MaybeStoreError, RangeRead, Runtime, Seal, Store, StoreUrl,
     Transaction,
 };
 
@@ -199,8 +199,12 @@ pub(crate) struct Opened {
 }
 
 /// Opens a store.
-pub(crate) async fn open(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<Opened, StartError> {
-    let opened = match tokio::time::timeout(PATIENCE, turnwise_store::open(url, runtime)).await {
+pub(crate) async fn open(
+    url: &StoreUrl,
+    runtime: Arc<dyn Runtime>,
+    seal: &Seal,
+) -> Result<Opened, StartError> {
+    let opened = match tokio::time::timeout(PATIENCE, turnwise_store::open_with(url, runtime, seal)).await {
         Ok(opened) => opened,
         Err(_) => Err(silent()),
     };

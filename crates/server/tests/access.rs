@@ -263,7 +263,7 @@ async fn couchdb_clients_log_in() {
     assert_eq!(form.status, 200, "{}", form.body);
     let set = form.header("set-cookie").to_owned();
     assert!(
-        set.starts_with("AuthSession=") && set.contains("; HttpOnly; SameSite=Strict; Max-Age=600"),
+        set.starts_with("AuthSession=") && set.contains("; Max-Age=600; Path=/; HttpOnly; SameSite=Strict"),
         "{set}"
     );
     assert!(!set.contains("Secure"), "there is no TLS: {set}");
@@ -437,6 +437,7 @@ async fn an_open_server_is_refused_where_strangers_could_use_it() {
         config: Config::parse("test.ini", text).unwrap().0,
         guard: None,
         insecure_no_auth,
+        seal: turnwise_server::seal(None).unwrap(),
     };
     let commands = "[command]\nenabled = true\n";
     for (listen, text, why) in [
@@ -451,7 +452,7 @@ async fn an_open_server_is_refused_where_strangers_could_use_it() {
     }
     Server::start(config("127.0.0.1:0", "", false)).await.unwrap().shutdown().await;
     // The first identity is added to the store itself, also where there is none yet.
-    let identities = Identities::open(&url).await.unwrap();
+    let identities = Identities::open(&url, &turnwise_server::seal(None).unwrap()).await.unwrap();
     let new = |scope: &str| turnwise_client::protocol::NewToken {
         scopes: vec![scope.to_owned()],
         ..Default::default()
@@ -481,6 +482,7 @@ async fn a_second_node_needs_identities() {
         config: Config::default(),
         guard: None,
         insecure_no_auth,
+        seal: turnwise_server::seal(None).unwrap(),
     };
     let first = Server::start_on(store.clone(), config(false)).await.unwrap();
     let Err(error) = Server::start_on(store.clone(), config(false)).await else { panic!("it starts") };

@@ -123,6 +123,7 @@ impl World {
             config,
             guard: None,
             insecure_no_auth: true,
+            seal: turnwise_server::seal(None).unwrap(),
         };
         Server::start_on(self.store.clone(), config).await
     }

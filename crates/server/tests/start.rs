@@ -26,6 +26,7 @@ fn config() -> ServerConfig {
         config: Config::default(),
         guard: None,
         insecure_no_auth: true,
+        seal: turnwise_server::seal(None).unwrap(),
     }
 }
 

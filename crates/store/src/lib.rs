@@ -29,6 +29,7 @@ pub mod key;
 mod open;
 mod retry;
 pub mod runtime;
+mod sealed;
 mod transaction;
 mod url;
 
@@ -37,8 +38,9 @@ pub use counters::{Condition, Counters, Meter};
 pub use engine::{Changes, Engine, KeyValue, Limits, RangeRead, Snapshot, Versionstamp, Watch};
 pub use error::{Error, Result};
 pub use foundationdb_tuple as tuple;
-pub use open::{open, open_to_read};
+pub use open::{Seal, open, open_to_read, open_to_read_with, open_with};
 pub use retry::{MaybeStoreError, Store};
 pub use runtime::Runtime;
+pub use sealed::Sealing;
 pub use transaction::{Isolation, Proof, Transaction};
 pub use url::{DEFAULT_PREFIX, EtcdUrl, InvalidUrl, StoreUrl};

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures::future::BoxFuture;
 
 use crate::embedded::{self, Embedded};
 use crate::etcd::Etcd;
-use crate::{Engine, Error, Result, Runtime, Store, StoreUrl};
+use crate::{Engine, Error, Result, Runtime, Sealing, Store, StoreUrl, sealed};
 
 /// The folder of the embedded store within the data directory.
 const EMBEDDED_FOLDER: &str = "store";
@@ -17,12 +18,45 @@ const EMBEDDED_FOLDER: &str = "store";
 /// # Errors
 /// As [`open`]; [`Error::Misuse`] if there is no embedded store.
 pub async fn open_to_read(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<Store> {
+    let engine = engine_to_read(url, &runtime).await?;
+    Ok(Store::new(engine, runtime))
+}
+
+/// Like [`open_to_read`], for a store whose rows may be sealed.
+///
+/// # Errors
+/// As there; [`Error::Misuse`] if the store is sealed, and its keys are not given.
+pub async fn open_to_read_with(url: &StoreUrl, runtime: Arc<dyn Runtime>, seal: &Seal) -> Result<Store> {
+    let engine = engine_to_read(url, &runtime).await?;
+    let engine = sealed::over(engine, seal.sealing.as_ref(), &seal.mark, false).await?;
+    Ok(Store::new(engine, runtime))
+}
+
+async fn engine_to_read(url: &StoreUrl, runtime: &Arc<dyn Runtime>) -> Result<Arc<dyn Engine>> {
     match url {
-        StoreUrl::Embedded { data_dir } => {
-            Ok(Store::new(Embedded::open_to_read(data_dir.join(EMBEDDED_FOLDER))?, runtime))
-        }
-        url => open(url, runtime).await,
+        StoreUrl::Embedded { data_dir } => Ok(Embedded::open_to_read(data_dir.join(EMBEDDED_FOLDER))?),
+        url => engine(url, runtime).await,
     }
+}
+
+/// Whether and how the rows of a store are sealed.
+#[derive(Debug, Clone)]
+pub struct Seal {
+    /// The keys; `None` for a store without sealed rows.
+    pub sealing: Option<Sealing>,
+    /// The key of the row that sealed stores have.
+    pub mark: Bytes,
+}
+
+/// Opens a store whose rows are sealed, or are not.
+///
+/// # Errors
+/// As [`open`]; [`Error::Misuse`] if the store is sealed, and its keys are not given.
+pub async fn open_with(url: &StoreUrl, runtime: Arc<dyn Runtime>, seal: &Seal) -> Result<Store> {
+    let engine = engine(url, &runtime).await?;
+    engine.limits().check()?;
+    let engine = sealed::over(engine, seal.sealing.as_ref(), &seal.mark, true).await?;
+    Ok(Store::new(engine, runtime))
 }
 
 /// Opens a store.

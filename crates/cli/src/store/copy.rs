@@ -49,8 +49,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     if from.to_string() == to.to_string() {
         return Err(Failure::Usage(anyhow!("FROM and TO are the same store")));
     }
-    let source = super::open("FROM", &from).await?;
-    let target = turnwise_store::open(&to, Arc::new(runtime::System)).await;
+    let source = super::open_to_read("FROM", &from).await?;
+    let target = turnwise_store::open_with(&to, Arc::new(runtime::System), super::seal()).await;
     let target = target.map_err(|error| super::cannot_open("TO", &to, &error))?;
     let progress = Arc::new(Progress::default());
     let copy = Copy {

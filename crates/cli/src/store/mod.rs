@@ -3,9 +3,13 @@
 mod check;
 mod copy;
 mod dump;
+mod rekey;
+
+use std::path::Path;
+use std::sync::OnceLock;
 
 use anyhow::anyhow;
-use turnwise_store::{Error, Store, StoreUrl};
+use turnwise_store::{Error, Seal, Store, StoreUrl};
 
 use crate::Failure;
 
@@ -18,6 +22,8 @@ pub(crate) enum Command {
     Check(check::Args),
     /// Print rows as text: a key and a value per line
     Dump(dump::Args),
+    /// Encrypt the secrets of a store with the first of the keys, whatever they are encrypted with now
+    Rekey(rekey::Args),
 }
 
 pub(crate) async fn run(command: Command) -> Result<(), Failure> {
@@ -25,7 +31,23 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Copy(args) => copy::run(args).await,
         Command::Check(args) => check::run(args).await,
         Command::Dump(args) => dump::run(args).await,
+        Command::Rekey(args) => rekey::run(args).await,
     }
+}
+
+/// The keys of this process, from `--seal-keys`.
+static SEAL: OnceLock<Seal> = OnceLock::new();
+
+/// Reads the file with the keys. No error contains a key.
+pub(crate) fn use_keys(file: &Path) -> Result<(), String> {
+    let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
+    let seal = turnwise_queue::sealing::seal(Some(&text))?;
+    SEAL.set(seal).map_err(|_| "it was read before".to_owned())
+}
+
+/// How this process opens stores.
+pub(crate) fn seal() -> &'static Seal {
+    SEAL.get_or_init(|| turnwise_queue::sealing::seal(None).expect("no keys are no wrong ones"))
 }
 
 /// Parses a store's URL. Not with clap, because its error would repeat the password.
@@ -35,12 +57,12 @@ pub(crate) fn parse(name: &str, text: &str) -> Result<StoreUrl, Failure> {
 
 /// Opens an existing store.
 async fn open(name: &str, url: &StoreUrl) -> Result<Store, Failure> {
-    turnwise_admin::open_existing(url).await.map_err(|error| cannot_open(name, url, &error))
+    turnwise_admin::open_existing(url, seal()).await.map_err(|error| cannot_open(name, url, &error))
 }
 
 /// Opens an existing store for reading.
 async fn open_to_read(name: &str, url: &StoreUrl) -> Result<Store, Failure> {
-    turnwise_admin::open_to_read(url).await.map_err(|error| cannot_open(name, url, &error))
+    turnwise_admin::open_to_read(url, seal()).await.map_err(|error| cannot_open(name, url, &error))
 }
 
 fn cannot_open(name: &str, url: &StoreUrl, error: &Error) -> Failure {

@@ -11,6 +11,7 @@ mod jobs;
 mod kill;
 mod memory;
 mod reload;
+mod sealing;
 mod secrets;
 mod see;
 mod server;

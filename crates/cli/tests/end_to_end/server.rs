@@ -21,6 +21,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 pub struct Home {
     dir: TempDir,
     store: String,
+    /// Whether the server encrypts secrets, with the keys in `keys`.
+    seals: bool,
 }
 
 impl Home {
@@ -33,7 +35,7 @@ impl Home {
 
     /// Like [`Home::new`], on a shared store.
     pub fn on(store: &str, config: &str) -> Self {
-        let home = Home { dir: TempDir::new().unwrap(), store: store.to_owned() };
+        let home = Home { dir: TempDir::new().unwrap(), store: store.to_owned(), seals: false };
         home.configure(config);
         home
     }
@@ -43,6 +45,13 @@ impl Home {
         let quick = "[replicator]\nretries_per_request = 1\nconnection_timeout = 2000\ncheckpoint_interval = 250\n\
                      backoff_base_ms = 200\nbackoff_max_exponent = 2\n";
         std::fs::write(self.path("turnwise.ini"), format!("{quick}{config}\n")).unwrap();
+    }
+
+    /// Lets the servers of this home encrypt secrets with these keys.
+    pub fn seal(&mut self, keys: &str) -> PathBuf {
+        self.seals = true;
+        std::fs::write(self.path("keys"), keys).unwrap();
+        self.path("keys")
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -136,6 +145,7 @@ impl Home {
                     .flatten(),
             )
             .args(serves_everyone.then_some("--insecure-no-auth"))
+            .envs(self.seals.then(|| ("TURNWISE_SEAL_KEYS", self.path("keys"))))
             .stdout(Stdio::piped())
             .stderr(log)
             .kill_on_drop(true)
@@ -186,6 +196,10 @@ pub struct Server {
 impl Server {
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    pub fn client(&self) -> &Client {
+        &self.client
     }
 
     /// The host and port at which it listens.

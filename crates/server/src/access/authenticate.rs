@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -125,7 +125,7 @@ async fn identify(
             }
             let user = identities.user(&session.name).await.map_err(unavailable)?;
             let Some(user) = user.filter(|user| key.verifies(&session, user)) else { return over() };
-            let renewed = (age_s >= RENEWED_AFTER).then(|| cookie(&key.start(&user, now_s), peer));
+            let renewed = (age_s >= RENEWED_AFTER).then(|| cookie(&key.start(&user, now_s), now_s, peer));
             let caller = Caller::user(&user.name, How::Cookie, user.scopes.clone());
             Ok(Identified { caller, renewed })
         }
@@ -153,7 +153,8 @@ pub(crate) async fn login(
     let key = app.identities.session_key().await.map_err(unavailable)?;
     let key: SessionKey = key.ok_or_else(wrong)?;
     let user = check_password(&app.identities, peer, name, password).await?;
-    let cookie = cookie(&key.start(&user, now_s(app)), peer);
+    let now_s = now_s(app);
+    let cookie = cookie(&key.start(&user, now_s), now_s, peer);
     Ok((user, cookie))
 }
 
@@ -243,19 +244,21 @@ fn session(headers: &HeaderMap) -> Option<String> {
     Some(value.trim().trim_matches('"').to_owned()).filter(|value| !value.is_empty())
 }
 
-fn cookie(session: &str, peer: &Peer) -> HeaderValue {
-    set_cookie(session, SESSION.as_secs(), peer)
+fn cookie(session: &str, now_s: u64, peer: &Peer) -> HeaderValue {
+    set_cookie(session, SESSION, Duration::from_secs(now_s), peer)
 }
 
 /// The cookie that ends a session in the browser.
 pub(crate) fn expired_cookie(peer: &Peer) -> HeaderValue {
-    set_cookie("", 0, peer)
+    set_cookie("", Duration::ZERO, Duration::ZERO, peer)
 }
 
-fn set_cookie(value: &str, max_age_s: u64, peer: &Peer) -> HeaderValue {
+/// A cookie with both forms of its end: `nano` reads `Expires` only. `now` is the time since the Unix epoch.
+fn set_cookie(value: &str, age: Duration, now: Duration, peer: &Peer) -> HeaderValue {
     let secure = if peer.tls { "; Secure" } else { "" };
+    let (expires, age_s) = (httpdate::fmt_http_date(UNIX_EPOCH + now + age), age.as_secs());
     let text = format!(
-        "{COOKIE}={value}; Version=1; Path=/; HttpOnly; SameSite=Strict; Max-Age={max_age_s}{secure}"
+        "{COOKIE}={value}; Version=1; Expires={expires}; Max-Age={age_s}; Path=/; HttpOnly; SameSite=Strict{secure}"
     );
     HeaderValue::try_from(text).expect("the value is base64")
 }

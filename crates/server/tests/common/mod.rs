@@ -236,6 +236,7 @@ fn server_config(folder: &tempfile::TempDir, replicator: &str) -> ServerConfig {
         config,
         guard: None,
         insecure_no_auth: true,
+        seal: turnwise_server::seal(None).unwrap(),
     }
 }
 

@@ -429,6 +429,7 @@ async fn a_new_store_waits_for_the_upstreams_uuid() {
         config: Config::parse("test.ini", &format!("{uuid}{text}")).unwrap().0,
         guard: None,
         insecure_no_auth: true,
+        seal: turnwise_server::seal(None).unwrap(),
     };
     let refused = Server::start(config("")).await.err().unwrap().to_string();
     assert!(

@@ -1,0 +1,43 @@
+//! `turnwise store rekey`: encrypts the secrets of a store again.
+
+use std::sync::atomic::AtomicU64;
+
+use anyhow::anyhow;
+use indicatif::HumanCount;
+
+use crate::Failure;
+
+/// `turnwise store rekey`
+#[derive(clap::Args)]
+#[command(after_help = "\
+To encrypt a store that is not encrypted, or to replace a key: put the new key into the first line of the file of --seal-keys, and \
+keep the other keys in the lines after it. Restart all servers with this file, then run this command, and remove the other keys.
+
+Servers on etcd and FoundationDB may run meanwhile. Stop the server of an embedded store. Deleted data may stay in free parts of an \
+embedded store's files until they are used again: `turnwise store copy` to a new directory leaves it behind.
+
+Examples:
+  openssl rand -hex 32 > /etc/turnwise/keys && chmod 600 /etc/turnwise/keys
+  turnwise store rekey embedded:/var/lib/turnwise --seal-keys /etc/turnwise/keys
+
+Exit codes: 0 encrypted, 1 failed or interrupted, 2 wrong usage.")]
+pub(crate) struct Args {
+    /// The store: embedded:DIR, etcd://host:port,…/prefix or fdb:CLUSTER_FILE[/prefix]
+    #[arg(env = "TURNWISE_STORE", hide_env_values = true)]
+    url: String,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let url = super::parse("URL", &args.url)?;
+    if super::seal().sealing.is_none() {
+        return Err(Failure::Usage(anyhow!("--seal-keys names the file with the keys")));
+    }
+    let store = super::open("URL", &url).await?;
+    let (progress, mut signals) = (AtomicU64::new(0), crate::StopSignals::listen());
+    let rows = tokio::select! {
+        done = turnwise_admin::rekey(&store, &progress) => done.map_err(|error| anyhow!("not encrypted: {error}"))?,
+        () = signals.next() => return Err(anyhow!("interrupted; run the same command again to continue").into()),
+    };
+    say!("{} rows are encrypted with the first key.", HumanCount(rows));
+    Ok(())
+}
