@@ -22,7 +22,7 @@ use turnwise_worker::{
     Timekeeper, Worker, join_nodes,
 };
 
-use crate::access::Identities;
+use crate::access::{Audit, Identities, Pace};
 use crate::catalogue;
 use crate::config::{self, Config, Shared};
 use crate::descriptors;
@@ -101,6 +101,13 @@ impl Server {
         }
         let catalogue = catalogue::read(config.queue.catalogue.as_deref()).map_err(StartError::Catalogue)?;
         let tls = http::Tls::new(config.tls.clone()).map_err(StartError::Certificate)?;
+        let audit = match &config.audit_file {
+            Some(file) => {
+                let no_audit = |cause| StartError::Audit { file: file.display().to_string(), cause };
+                Some(Arc::new(Audit::open(file).map_err(no_audit)?))
+            }
+            None => None,
+        };
         let scheme = if tls.is_some() { "https" } else { "http" };
         let no_listener = |cause| StartError::Listen { listen, cause };
         let listener = TcpListener::bind(listen).await.map_err(no_listener)?;
@@ -310,6 +317,8 @@ impl Server {
             upstream: condition,
             names: Arc::new(names),
             workers: http::RegisteredBy::default(),
+            audit: audit.clone(),
+            pace: Pace::default(),
             identities,
         });
         let http = AbortOnDropHandle::new(tokio::spawn(http::serve(
@@ -334,6 +343,7 @@ impl Server {
             ownership: owned,
             shared,
             tls,
+            audit,
         })
     }
 }
@@ -350,6 +360,7 @@ pub struct RunningServer {
     ownership: Option<Ownership>,
     shared: Shared,
     tls: Option<http::Tls>,
+    audit: Option<Arc<Audit>>,
 }
 
 /// A part of the server that runs until the server stops.
@@ -423,6 +434,9 @@ impl RunningServer {
     pub fn reload(&self, file: Config) {
         if let Some(tls) = &self.tls {
             tls.reload();
+        }
+        if let Some(audit) = &self.audit {
+            audit.reopen();
         }
         for (section, key) in self.shared.reload(file) {
             tracing::warn!("[{section}] {key} has changed in the file: it needs a restart");

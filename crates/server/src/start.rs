@@ -132,6 +132,14 @@ pub enum StartError {
     /// The files for TLS are missing or unusable.
     #[error("TLS: {0}")]
     Certificate(String),
+    /// The audit log cannot be written.
+    #[error("[audit] file {file}: {cause}")]
+    Audit {
+        /// The file.
+        file: String,
+        /// The system's error.
+        cause: io::Error,
+    },
     /// The catalogue is missing or invalid.
     #[error("{0}")]
     Catalogue(String),

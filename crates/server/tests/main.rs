@@ -3,6 +3,7 @@
 
 mod access;
 mod any_node;
+mod audit;
 mod changes;
 mod common;
 mod couchdb_answers;

@@ -50,6 +50,36 @@ impl Server {
         Self::start(command, port, &dir.join("log"))
     }
 
+    /// The same with TLS, and with a token that every request needs. Returns the token, and the file with the certificate.
+    pub fn turnwise_with_tls(binary: &Path, dir: &Path) -> Result<(Self, String, PathBuf), String> {
+        let port = free_port();
+        let store = format!("embedded:{}", dir.join("data").display());
+        let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
+        let rcgen::CertifiedKey { cert, signing_key } = certified.map_err(|error| error.to_string())?;
+        let (certificate, key, config) =
+            (dir.join("cert.pem"), dir.join("key.pem"), dir.join("turnwise.ini"));
+        let full = |path: &Path| std::path::absolute(path).map(|path| path.display().to_string());
+        let write = || {
+            std::fs::write(&certificate, cert.pem())?;
+            std::fs::write(&key, signing_key.serialize_pem())?;
+            let text = format!("[listener]\ncertificate = {}\nkey = {}\n", full(&certificate)?, full(&key)?);
+            std::fs::write(&config, text)
+        };
+        write().map_err(|error| error.to_string())?;
+        let mut adding = Command::new(binary);
+        let added = adding.args(["tokens", "add", "--scope", "admin", "--store", &store]).output();
+        let added = added.map_err(|error| error.to_string())?;
+        if !added.status.success() {
+            return Err(String::from_utf8_lossy(&added.stderr).into_owned());
+        }
+        let token = String::from_utf8_lossy(&added.stdout).trim().to_owned();
+        let mut command = Command::new(binary);
+        command
+            .args(["serve", "--listen", &format!("127.0.0.1:{port}"), "--store", &store, "--config"])
+            .arg(config);
+        Ok((Self::start(command, port, &dir.join("log"))?, token, certificate))
+    }
+
     /// Starts Redis, which syncs its command log to the disk before each response.
     pub fn redis(dir: &Path) -> Result<Self, String> {
         let port = free_port();

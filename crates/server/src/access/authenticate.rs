@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -17,8 +17,10 @@ use base64::prelude::{BASE64_STANDARD, BASE64_STANDARD_NO_PAD};
 use turnwise_identity::session::{Session, SessionKey};
 use turnwise_identity::{Secret, User};
 use turnwise_protocol::codes;
+use turnwise_replicator::doc_processor::timestamp;
 use turnwise_store::Error as StoreError;
 
+use super::audit::{Line, is_audited};
 use super::identities::Unchecked;
 use super::{Caller, How, Identities, rights};
 use crate::http::{App, Refusal, refuse};
@@ -56,10 +58,27 @@ impl Peer {
 }
 
 /// Sets the [`Caller`] of a request, or refuses it.
-pub(crate) async fn authenticate(State(app): State<App>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn authenticate(State(app): State<App>, request: Request, next: Next) -> Response {
     let peer = Peer::of(&request);
-    let identified = identify(&app.identities, request.headers(), &peer, now_s(&app)).await;
+    let audited = app.audit.as_ref().filter(|_| is_audited(request.method(), request.uri().path()));
+    if audited.is_some_and(|audit| !audit.is_ready()) {
+        return refuse(&request, no_audit());
+    }
+    let told = audited.map(|_| (request.method().clone(), request.uri().path().to_owned()));
+    let (who, response) = handle(&app, &peer, request, next).await;
+    if let (Some(audit), Some((method, path))) = (audited, told) {
+        let (at, status) = (timestamp(app.now_us()), response.status().as_u16());
+        audit.write(&Line { at, who, address: peer.address, method: method.as_str(), path: &path, status });
+    }
+    response
+}
+
+/// The sender's name, and the response.
+async fn handle(app: &App, peer: &Peer, mut request: Request, next: Next) -> (Option<String>, Response) {
+    let identified = identify(&app.identities, request.headers(), peer, now_s(app)).await;
+    let who = identified.as_ref().ok().and_then(|identified| identified.caller.name());
     let allowed = identified.and_then(|identified| {
+        check_pace(app, &identified.caller)?;
         let route = request.extensions().get::<MatchedPath>();
         // Handlers of CouchDB's API check their right themselves, because one route serves all of it.
         let right = route.map(|route| rights::v1(request.method(), route.as_str()));
@@ -73,9 +92,35 @@ pub(crate) async fn authenticate(State(app): State<App>, mut request: Request, n
             if let Some(cookie) = renewed.filter(|_| !response.headers().contains_key(header::SET_COOKIE)) {
                 response.headers_mut().insert(header::SET_COOKIE, cookie);
             }
-            response
+            (who, response)
         }
-        Err(refusal) => refuse(&request, refusal),
+        Err(refusal) => (who, refuse(&request, refusal)),
+    }
+}
+
+/// Whether an identity has sent no more requests than it may.
+fn check_pace(app: &App, caller: &Caller) -> Result<(), Refusal> {
+    let per_second = app.config.get().limits.requests_per_second;
+    if per_second == 0 || caller.operates() {
+        return Ok(());
+    }
+    let Some(identity) = caller.name() else { return Ok(()) };
+    app.pace.admit(&identity, per_second, Instant::now()).map_err(|wait| Refusal {
+        status: StatusCode::TOO_MANY_REQUESTS,
+        code: codes::TOO_MANY_REQUESTS,
+        reason: "this identity sends too many requests".into(),
+        hint: "send fewer, or send many jobs in one request; the header Retry-After has the time in s",
+        retry_after_s: Some(wait.as_secs() + 1),
+    })
+}
+
+fn no_audit() -> Refusal {
+    Refusal {
+        status: StatusCode::SERVICE_UNAVAILABLE,
+        code: codes::UNAVAILABLE,
+        reason: "the audit log cannot be written, so nothing may be changed".into(),
+        hint: "try again later; the server's log has the reason",
+        retry_after_s: Some(10),
     }
 }
 

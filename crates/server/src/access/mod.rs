@@ -9,12 +9,16 @@
 //! A store without identities is *open*: every request may do everything. The first identity ends this, for all nodes.
 
 mod attempts;
+mod audit;
 mod authenticate;
 mod caller;
 mod identities;
+mod pace;
 pub(crate) mod rights;
 
 use attempts::Attempts;
+pub(crate) use audit::Audit;
 pub(crate) use authenticate::{Peer, authenticate, expired_cookie, login};
 pub(crate) use caller::{Caller, How, Who};
 pub(crate) use identities::{Identities, Unchecked};
+pub(crate) use pace::Pace;

@@ -76,6 +76,10 @@ pub struct Config {
     pub listener_names: Vec<String>,
     /// `[listener] certificate`, `key`, `client_ca`: TLS.
     pub tls: TlsFiles,
+    /// `[audit] file`: where requests that change something are logged.
+    pub audit_file: Option<PathBuf>,
+    /// `[limits]`: what each identity may use.
+    pub limits: Limits,
     /// `[command]`: jobs that run programs on this machine.
     pub command: Command,
     /// `[upstream] url`: a CouchDB whose replications run here, with the login for it.
@@ -241,6 +245,13 @@ impl Default for Workers {
     }
 }
 
+/// `[limits]`
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// `requests_per_second`: how many requests an identity may send; 0 is no limit.
+    pub requests_per_second: u32,
+}
+
 /// `[command]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
@@ -286,6 +297,8 @@ impl Default for Config {
             workers: Workers::default(),
             listener_names: Vec::new(),
             tls: TlsFiles::default(),
+            audit_file: None,
+            limits: Limits::default(),
             command: Command::default(),
             upstream: None,
             periods: Periods::default(),
@@ -330,6 +343,7 @@ impl Config {
             queue: Queue { catalogue: running.queue.catalogue, ..file.queue },
             workers: running.workers,
             tls: running.tls,
+            audit_file: running.audit_file,
             command: Command { max_jobs: file.command.max_jobs, ..running.command },
             upstream: running.upstream,
             periods: running.periods,

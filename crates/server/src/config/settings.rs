@@ -191,6 +191,12 @@ pub const SETTINGS: &[Setting] = settings! {
     key: InFile(ABOUT_A_MACHINE_REACHED), tls.key = file();
     client_ca: InFile(ABOUT_A_MACHINE_REACHED), tls.client_ca = file();
 
+    [limits]
+    requests_per_second: Live, limits.requests_per_second = number(0..=1_000_000);
+
+    [audit]
+    file: InFile(ABOUT_A_MACHINE), audit_file = file();
+
     [command]
     enabled: InFile(ABOUT_A_MACHINE), command.enabled = boolean();
     max_jobs: Live, command.max_jobs = number(1..=MAX_COMMANDS);

@@ -63,6 +63,8 @@ impl World {
             upstream: None,
             names: Arc::new(Names::new("127.0.0.1:7984".parse().unwrap(), "", &[])),
             workers: RegisteredBy::default(),
+            audit: None,
+            pace: Pace::default(),
             identities,
         });
         let world = World { app, clock, _folder: folder };

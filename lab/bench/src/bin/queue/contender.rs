@@ -8,6 +8,7 @@ use turnwise_lab_bench::server::{self, Server};
 use turnwise_lab_bench::{missing_package, peers_folder};
 use turnwise_testkit::process;
 
+use crate::http_client::{CERTIFICATE, TOKEN};
 use crate::options::Options;
 
 /// A program that is measured.
@@ -17,6 +18,8 @@ pub enum Contender {
     Turnwise,
     /// turnwise as a server, with clients and workers over `/v1`.
     Http,
+    /// The same with TLS, and with a token in each request.
+    Https,
     BullMq,
     Graphile,
     Apalis,
@@ -59,12 +62,14 @@ pub struct Run {
 }
 
 impl Contender {
-    pub const ALL: [Self; 5] = [Self::Turnwise, Self::Http, Self::BullMq, Self::Graphile, Self::Apalis];
+    pub const ALL: [Self; 6] =
+        [Self::Turnwise, Self::Http, Self::Https, Self::BullMq, Self::Graphile, Self::Apalis];
 
     pub fn key(self) -> &'static str {
         match self {
             Self::Turnwise => "turnwise",
             Self::Http => "http",
+            Self::Https => "https",
             Self::BullMq => "bullmq",
             Self::Graphile => "graphile",
             Self::Apalis => "apalis",
@@ -75,6 +80,7 @@ impl Contender {
         match self {
             Self::Turnwise => "turnwise in process",
             Self::Http => "turnwise over HTTP",
+            Self::Https => "turnwise over HTTPS, with tokens",
             Self::BullMq => "BullMQ",
             Self::Graphile => "graphile-worker",
             Self::Apalis => "apalis",
@@ -87,6 +93,7 @@ impl Contender {
             Self::Turnwise => {
                 "embedded store: fdatasync of the log before each acknowledgement, for all that wait"
             }
+            Self::Https => "the same as over HTTP; TLS 1.3 on each connection, a token in each request",
             Self::Http => {
                 "the same in `turnwise serve`; a request for jobs carries the ends of the last ones, an answer has 50 jobs at most"
             }
@@ -104,15 +111,17 @@ impl Contender {
 
     /// Whether it is turnwise.
     pub fn is_turnwise(self) -> bool {
-        matches!(self, Self::Turnwise | Self::Http)
+        matches!(self, Self::Turnwise | Self::Http | Self::Https)
     }
 
     /// Why it cannot be measured here, if it cannot.
     pub fn missing(self, options: &Options) -> Option<String> {
         match self {
             Self::Turnwise => None,
-            Self::Http if !options.turnwise.is_file() => Some("target/release/turnwise is not built".into()),
-            Self::Http => None,
+            Self::Http | Self::Https if !options.turnwise.is_file() => {
+                Some("target/release/turnwise is not built".into())
+            }
+            Self::Http | Self::Https => None,
             Self::BullMq if !server::is_installed("redis-server") => {
                 Some("redis-server is not installed".into())
             }
@@ -126,10 +135,16 @@ impl Contender {
 
     /// Runs the program in the empty folder `dir`.
     pub fn run(self, options: &Options, dir: &Path, task: Task) -> Result<Run, String> {
+        let mut identity = None;
         let server = match self {
             Self::BullMq => Some(Server::redis(dir)?),
             Self::Graphile => Some(Server::postgres(dir)?),
             Self::Http => Some(Server::turnwise(&options.turnwise, dir)?),
+            Self::Https => {
+                let (server, token, certificate) = Server::turnwise_with_tls(&options.turnwise, dir)?;
+                identity = Some((token, certificate));
+                Some(server)
+            }
             Self::Turnwise | Self::Apalis => None,
         };
         let this = || std::env::current_exe().map(Command::new).map_err(|error| error.to_string());
@@ -139,7 +154,7 @@ impl Contender {
             command
         };
         let mut command = match self {
-            Self::Turnwise | Self::Http => this()?,
+            Self::Turnwise | Self::Http | Self::Https => this()?,
             Self::BullMq => node("bullmq.mjs"),
             Self::Graphile => node("graphile.mjs"),
             Self::Apalis => Command::new(&options.apalis),
@@ -147,6 +162,10 @@ impl Contender {
         match self {
             Self::Turnwise => drop(command.arg("in-process")),
             Self::Http => drop(command.arg("over-http")),
+            Self::Https => {
+                let (token, certificate) = identity.ok_or("there is no token")?;
+                command.arg("over-http").env(TOKEN, token).env(CERTIFICATE, certificate);
+            }
             Self::BullMq | Self::Graphile | Self::Apalis => {}
         }
         match &server {

@@ -1,30 +1,66 @@
 //! A minimal HTTP client: JSON over one persistent connection, so that the benchmark measures the server and not the client.
 
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
 /// The largest head of a response, in bytes.
 const HEAD_BYTES: usize = 16 << 10;
 
+/// The variable with the token to send, if one is needed.
+pub const TOKEN: &str = "BENCH_TOKEN";
+/// The variable with the file of the server's certificate, if it speaks TLS.
+pub const CERTIFICATE: &str = "BENCH_CERTIFICATE";
+
+trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
 /// A connection to a server on this machine.
 pub struct Connection {
-    stream: TcpStream,
+    stream: Box<dyn Io>,
+    /// The header with the token, as a line.
+    authorization: String,
     buffer: Vec<u8>,
+}
+
+/// TLS with the one certificate that is trusted.
+fn tls(file: &str) -> TlsConnector {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    let certificate = CertificateDer::from_pem_file(file).expect("the benchmark has written it");
+    roots.add(certificate).expect("the benchmark has made it");
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config =
+        config.expect("the provider has these versions").with_root_certificates(roots).with_no_client_auth();
+    Arc::new(config).into()
 }
 
 impl Connection {
     pub async fn open(port: u16) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port)).await.expect("the server accepts connections");
         stream.set_nodelay(true).expect("a connected socket can be set");
-        Connection { stream, buffer: Vec::new() }
+        let stream: Box<dyn Io> = match std::env::var(CERTIFICATE) {
+            Ok(file) => {
+                let name = ServerName::try_from("localhost").expect("it is a name");
+                Box::new(tls(&file).connect(name, stream).await.expect("the certificate is the server's"))
+            }
+            Err(_) => Box::new(stream),
+        };
+        let authorization = std::env::var(TOKEN).map(|token| format!("Authorization: Bearer {token}\r\n"));
+        Connection { stream, authorization: authorization.unwrap_or_default(), buffer: Vec::new() }
     }
 
     /// Posts JSON, and returns the JSON of the response. Panics if the response is no success.
     pub async fn post(&mut self, path: &str, body: &str) -> Value {
-        let length = body.len();
+        let (length, authorization) = (body.len(), &self.authorization);
         let request = format!(
-            "POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+            "POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n{authorization}Content-Length: {length}\r\n\r\n{body}"
         );
         self.stream.write_all(request.as_bytes()).await.expect("the server reads");
         let (status, body) = self.answer().await;

@@ -12,7 +12,7 @@ cargo xtask bench queue [OPTION]...
   --submitters N   how many add at the same time (64)
   --rounds N       how often each is measured (3)
   --backlog N      jobs that wait while turnwise is killed and opened again (1000000); 0 leaves it out
-  --only A,B,…     turnwise, http, bullmq, graphile, apalis, backlog (all)
+  --only A,B,…     turnwise, http, https, bullmq, graphile, apalis, backlog (all)
   --modes A,B,…    one (64 submitters, a job per transaction), lone (one submitter), batch (100 per transaction), latency (all)
   --dir DIR        where stores go, on the disk to measure (target/bench-queue)
   --turnwise FILE  the server to measure over HTTP (target/release/turnwise, built by the command)
@@ -33,7 +33,7 @@ pub struct Options {
 }
 
 /// The values of `--only`.
-pub const SUBJECTS: [&str; 6] = ["turnwise", "http", "bullmq", "graphile", "apalis", "backlog"];
+pub const SUBJECTS: [&str; 7] = ["turnwise", "http", "https", "bullmq", "graphile", "apalis", "backlog"];
 /// The values of `--modes`.
 pub const MODES: [&str; 4] = ["one", "lone", "batch", "latency"];
 

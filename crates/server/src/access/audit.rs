@@ -1,0 +1,159 @@
+//! The audit log: a line for each request that changes something.
+//!
+//! `{"at":"…","who":"user:jan","address":"10.0.0.7","method":"PUT","path":"/v1/jobs/mail/a/priority","status":200}`. A line has
+//! no query and no body, so it has no options and no secrets. What workers do for their jobs is in the histories of the jobs.
+//! While the file cannot be written, requests that change something are refused. So at most the requests that were under way
+//! when it failed have no line.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use axum::http::Method;
+use serde::Serialize;
+
+/// Paths of CouchDB's API that read although they take a body.
+const READS: [&str; 5] = ["_all_docs", "_bulk_get", "_changes", "_ensure_full_commit", "_revs_diff"];
+
+/// The file.
+pub(crate) struct Audit {
+    path: PathBuf,
+    /// `None` after a failure: the next request opens it again.
+    file: Mutex<Option<File>>,
+}
+
+/// One line.
+#[derive(Serialize)]
+pub(crate) struct Line<'a> {
+    pub at: String,
+    /// The identity; null without credentials.
+    pub who: Option<String>,
+    pub address: std::net::IpAddr,
+    pub method: &'a str,
+    pub path: &'a str,
+    pub status: u16,
+}
+
+impl Audit {
+    /// # Errors
+    /// The file cannot be written.
+    pub fn open(path: &Path) -> io::Result<Audit> {
+        let file = Mutex::new(Some(append(path)?));
+        Ok(Audit { path: path.to_owned(), file })
+    }
+
+    /// Opens the file again, after it was renamed.
+    pub fn reopen(&self) {
+        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Whether a line could be written now.
+    pub fn is_ready(&self) -> bool {
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if file.is_none() {
+            // An empty line shows whether there is room.
+            let opened = append(&self.path).and_then(|mut opened| opened.write_all(b"\n").map(|()| opened));
+            match opened {
+                Ok(opened) => *file = Some(opened),
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    pub fn write(&self, line: &Line<'_>) {
+        let mut text = serde_json::to_vec(line).unwrap_or_default();
+        text.push(b'\n');
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if file.is_none() {
+            *file = append(&self.path).ok();
+        }
+        let written = match file.as_mut() {
+            Some(file) => file.write_all(&text),
+            None => Err(io::Error::other("it cannot be opened")),
+        };
+        if let Err(error) = written {
+            tracing::error!(file = %self.path.display(), %error, "the audit log cannot be written: changes are refused");
+            *file = None;
+        }
+    }
+}
+
+fn append(path: &Path) -> io::Result<File> {
+    File::options().create(true).append(true).mode(0o600).open(path)
+}
+
+/// Whether a request changes something that the audit log tells of.
+pub(crate) fn is_audited(method: &Method, path: &str) -> bool {
+    if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
+        return false;
+    }
+    let mut parts = path.split('/').filter(|part| !part.is_empty());
+    let first = parts.next();
+    let (second, rest) = (parts.next(), parts.count());
+    // Registering a worker is a change; its heartbeats, reports and ends are not.
+    let is_run = first == Some("v1") && second == Some("workers") && rest > 1;
+    let last = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    let reads = first != Some("v1") && READS.contains(&last);
+    !is_run && !reads
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn changes_are_told_and_reads_and_runs_are_not() {
+        for (method, path, audited) in [
+            (Method::GET, "/v1/jobs", false),
+            (Method::POST, "/v1/jobs", true),
+            (Method::POST, "/v1/jobs/mail/_changes/cancel", true),
+            (Method::POST, "/v1/workers/mail", true),
+            (Method::POST, "/v1/workers/mail/1/ping", false),
+            (Method::DELETE, "/v1/workers/mail/1/jobs/a/locks", false),
+            (Method::PUT, "/_replicator/d", true),
+            (Method::POST, "/_replicator/_all_docs", false),
+            (Method::POST, "/_replicator/_bulk_docs", true),
+            (Method::POST, "/_session", true),
+            (Method::DELETE, "/v1/tokens/1", true),
+        ] {
+            assert_eq!(is_audited(&method, path), audited, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_fails_is_opened_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit");
+        assert!(Audit::open(&folder.path().join("none/audit")).is_err());
+        let audit = Audit::open(&path).unwrap();
+        let line = |status| Line {
+            at: String::new(),
+            who: None,
+            address: [10, 0, 0, 7].into(),
+            method: "PUT",
+            path: "/x",
+            status,
+        };
+        audit.write(&line(200));
+        std::fs::rename(&path, folder.path().join("old")).unwrap();
+        audit.reopen();
+        assert!(audit.is_ready());
+        audit.write(&line(201));
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(
+            text.trim(),
+            r#"{"at":"","who":null,"address":"10.0.0.7","method":"PUT","path":"/x","status":201}"#
+        );
+        // The folder is gone, as on a disk that is not there.
+        audit.reopen();
+        std::fs::remove_dir_all(folder.path()).unwrap();
+        assert!(!audit.is_ready());
+        audit.write(&line(202));
+        std::fs::create_dir_all(folder.path()).unwrap();
+        assert!(audit.is_ready());
+    }
+}
