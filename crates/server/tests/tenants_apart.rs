@@ -340,3 +340,38 @@ async fn replications_on_request_belong_to_the_tenant_of_the_sender() {
     assert_eq!(other.get(&path).await.body["tenant"], "two");
     assert_eq!(one.post("/_replicate", &json!({"cancel": true, "replication_id": id})).await.status, 200);
 }
+
+#[tokio::test]
+async fn a_client_gains_nothing_by_inventing_names() {
+    let server = TestServer::start().await;
+    let admin = server.close().await;
+    let admin = server.with(&admin);
+    let (greedy, fair) = (admin.token(&["client:greedy"]).await, admin.token(&["client:fair"]).await);
+    let (greedy, fair) = (server.with(&greedy), server.with(&fair));
+    for n in 0..20 {
+        let job = json!({"tenant": format!("greedy-{n}")});
+        assert_eq!(greedy.post("/v1/jobs/t", &job).await.error(), (403, "forbidden"));
+        // The name of a user is no tenant.
+        for _ in 0..5 {
+            assert_eq!(greedy.post("/v1/jobs/t", &json!({"user": format!("greedy-{n}")})).await.status, 201);
+        }
+    }
+    for _ in 0..100 {
+        assert_eq!(fair.post("/v1/jobs/t", &json!({})).await.status, 201);
+    }
+    let worker = admin.post("/v1/workers/t", &json!({"slots": 100})).await.body;
+    let path = format!("/v1/workers/t/{}", worker["worker"].as_str().unwrap());
+    // All slots are free at first, so that both tenants get as many of them.
+    let (mut received, mut of_greedy, mut all) = (json!(0), 0, 0);
+    while all < 100 {
+        let wanted = json!({"received": received, "limit": 50, "wait_ms": 10_000});
+        let accepted = admin.post(&format!("{path}/accept"), &wanted).await.body;
+        for job in accepted["jobs"].as_array().unwrap() {
+            all += 1;
+            of_greedy += usize::from(job["tenant"] == "greedy");
+            received = job["claim"].clone();
+        }
+    }
+    // Twenty tenants beside one would have had 95.
+    assert!((48..=52).contains(&of_greedy), "{of_greedy} of 100 slots");
+}

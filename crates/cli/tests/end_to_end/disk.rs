@@ -153,7 +153,7 @@ async fn a_server_without_descriptors_keeps_its_store() {
 async fn connections_leave_descriptors_for_the_store() {
     let home = Home::new("");
     let server = home.serve_with_limit(160).await;
-    // More clients than file descriptors: connections that are not accepted wait.
+    // More clients than file descriptors: most of those that are too many are closed.
     let mut clients = Vec::new();
     for _ in 0..130 {
         clients.push(tokio::net::TcpStream::connect(server.address()).await.unwrap());
@@ -168,8 +168,36 @@ async fn connections_leave_descriptors_for_the_store() {
     }
     assert!(open < 160 - 16, "{open} files are open");
     drop(clients);
+    // An address that has too many gets no more, until the server has seen that they are closed.
+    while server.open_files().await + 10 > open {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
     assert_eq!(server.get("/_up").await["status"], "ok");
     assert!(add(&server, 1).await.0.is_success());
+}
+
+#[tokio::test]
+async fn idle_connections_of_one_address_keep_no_other_out() {
+    let home = Home::new("");
+    let server = home.serve_with_limit(1024).await;
+    let mut idle = Vec::new();
+    for _ in 0..2_000 {
+        idle.push(tokio::net::TcpStream::connect(server.address()).await.unwrap());
+    }
+    let elsewhere =
+        reqwest::Client::builder().local_address("127.0.0.2".parse::<std::net::IpAddr>().unwrap());
+    let elsewhere = elsewhere.no_proxy().build().unwrap();
+    let up = elsewhere.get(format!("{}/_up", server.url())).timeout(std::time::Duration::from_secs(10));
+    assert_eq!(up.send().await.unwrap().status(), 200);
+    // They are closed, although their clients hold them.
+    let closed = async {
+        while server.open_files().await > 100 {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, closed).await.expect("idle connections stay open");
+    assert_eq!(server.get("/_up").await["status"], "ok");
+    drop(idle);
 }
 
 #[tokio::test]
