@@ -22,7 +22,7 @@ use turnwise_worker::{
     Timekeeper, Worker, join_nodes,
 };
 
-use crate::access::{Audit, Identities, Pace};
+use crate::access::{Audit, Identities, Jwt, Pace};
 use crate::catalogue;
 use crate::config::{self, Config, Shared};
 use crate::descriptors;
@@ -108,6 +108,7 @@ impl Server {
             }
             None => None,
         };
+        let jwt = Jwt::new(&config.jwt).map_err(StartError::Jwt)?.map(Arc::new);
         let scheme = if tls.is_some() { "https" } else { "http" };
         let no_listener = |cause| StartError::Listen { listen, cause };
         let listener = TcpListener::bind(listen).await.map_err(no_listener)?;
@@ -318,6 +319,7 @@ impl Server {
             names: Arc::new(names),
             workers: http::RegisteredBy::default(),
             audit: audit.clone(),
+            jwt: jwt.clone(),
             pace: Pace::default(),
             identities,
         });
@@ -344,6 +346,7 @@ impl Server {
             shared,
             tls,
             audit,
+            jwt,
         })
     }
 }
@@ -361,6 +364,7 @@ pub struct RunningServer {
     shared: Shared,
     tls: Option<http::Tls>,
     audit: Option<Arc<Audit>>,
+    jwt: Option<Arc<Jwt>>,
 }
 
 /// A part of the server that runs until the server stops.
@@ -437,6 +441,9 @@ impl RunningServer {
         }
         if let Some(audit) = &self.audit {
             audit.reopen();
+        }
+        if let Some(jwt) = &self.jwt {
+            jwt.reload();
         }
         for (section, key) in self.shared.reload(file) {
             tracing::warn!("[{section}] {key} has changed in the file: it needs a restart");

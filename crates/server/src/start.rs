@@ -132,6 +132,9 @@ pub enum StartError {
     /// The files for TLS are missing or unusable.
     #[error("TLS: {0}")]
     Certificate(String),
+    /// The keys of JSON Web Tokens are missing or unusable.
+    #[error("JSON Web Tokens: {0}")]
+    Jwt(String),
     /// The audit log cannot be written.
     #[error("[audit] file {file}: {cause}")]
     Audit {

@@ -14,6 +14,7 @@ mod cross_site;
 mod databases;
 mod egress;
 mod fair_settings;
+mod jwt;
 mod nodes;
 mod parking;
 mod replication_api;

@@ -1,6 +1,6 @@
 //! Credentials: from headers to a [`Caller`].
 //!
-//! Accepted are, in this order: `Authorization: Bearer TOKEN`; `Authorization: Basic`, with a user's name and password or
+//! Accepted are, in this order: `Authorization: Bearer`, with a token or a JSON Web Token; `Authorization: Basic`, with a user's name and password or
 //! with a token in place of the password; the cookie of a session; and a client certificate that names a user. Credentials that are wrong refuse a request, also
 //! where none are needed.
 
@@ -75,7 +75,7 @@ pub(crate) async fn authenticate(State(app): State<App>, request: Request, next:
 
 /// The sender's name, and the response.
 async fn handle(app: &App, peer: &Peer, mut request: Request, next: Next) -> (Option<String>, Response) {
-    let identified = identify(&app.identities, request.headers(), peer, now_s(app)).await;
+    let identified = identify(app, request.headers(), peer, now_s(app)).await;
     let who = identified.as_ref().ok().and_then(|identified| identified.caller.name());
     let allowed = identified.and_then(|identified| {
         check_pace(app, &identified.caller)?;
@@ -134,12 +134,8 @@ struct Identified {
     renewed: Option<HeaderValue>,
 }
 
-async fn identify(
-    identities: &Identities,
-    headers: &HeaderMap,
-    peer: &Peer,
-    now_s: u64,
-) -> Result<Identified, Refusal> {
+async fn identify(app: &App, headers: &HeaderMap, peer: &Peer, now_s: u64) -> Result<Identified, Refusal> {
+    let identities = &app.identities;
     let Some(key) = identities.session_key().await.map_err(unavailable)? else {
         return Ok(Identified { caller: Caller::everyone(), renewed: None });
     };
@@ -155,6 +151,12 @@ async fn identify(
                 wrong("this token is unknown, revoked or expired", "turnwise tokens add makes a new one")
             })?;
             plain(Caller::token(&token.id, token.scopes.clone()))
+        }
+        Credentials::Jwt(token) => {
+            let caller = app.jwt.as_ref().and_then(|jwt| jwt.caller(&token));
+            plain(caller.ok_or_else(|| {
+                wrong("this is no valid token", "get a new one from the service that makes them")
+            })?)
         }
         Credentials::Password { name, password } => {
             let user = check_password(identities, peer, &name, &password).await?;
@@ -249,6 +251,7 @@ impl From<Unchecked> for Refusal {
 enum Credentials {
     None,
     Token(Secret),
+    Jwt(String),
     Password { name: String, password: String },
     Session(String),
 }
@@ -266,7 +269,8 @@ fn credentials(headers: &HeaderMap) -> Result<Credentials, Refusal> {
     let (scheme, value) = value.to_str().ok().and_then(|value| value.split_once(' ')).ok_or_else(bad)?;
     let value = value.trim();
     if scheme.eq_ignore_ascii_case("bearer") {
-        return Secret::parse(value).map(Credentials::Token).ok_or_else(|| wrong("this is no token", hint));
+        let token = Secret::parse(value).map(Credentials::Token);
+        return Ok(token.unwrap_or_else(|| Credentials::Jwt(value.to_owned())));
     }
     if !scheme.eq_ignore_ascii_case("basic") {
         return Err(bad());

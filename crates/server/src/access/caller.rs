@@ -19,6 +19,8 @@ pub(crate) enum Who {
     User(String),
     /// A token, by id.
     Token(String),
+    /// The subject of a JSON Web Token.
+    Jwt(String),
 }
 
 /// How the sender proved who it is, under CouchDB's name for it.
@@ -32,6 +34,8 @@ pub(crate) enum How {
     Cookie,
     /// A client certificate.
     Certificate,
+    /// A JSON Web Token with each request.
+    Jwt,
 }
 
 impl How {
@@ -41,6 +45,7 @@ impl How {
             How::Default => Some("default"),
             How::Cookie => Some("cookie"),
             How::Certificate => Some("certificate"),
+            How::Jwt => Some("jwt"),
         }
     }
 }
@@ -73,6 +78,11 @@ impl Caller {
 
     pub fn token(id: &str, scopes: Scopes) -> Caller {
         Caller::new(Who::Token(id.to_owned()), How::Default, Some(scopes))
+    }
+
+    /// The subject of a JSON Web Token. Without scopes it is somebody who may do nothing.
+    pub fn jwt(subject: &str, how: How, scopes: Option<Scopes>) -> Caller {
+        Caller::new(Who::Jwt(subject.to_owned()), how, Some(scopes.unwrap_or_default()))
     }
 
     fn new(who: Who, how: How, scopes: Option<Scopes>) -> Caller {
@@ -142,6 +152,7 @@ impl Caller {
             Who::Everyone | Who::Nobody => None,
             Who::User(name) => Some(format!("user:{name}")),
             Who::Token(id) => Some(format!("token:{id}")),
+            Who::Jwt(subject) => Some(format!("jwt:{subject}")),
         }
     }
 }

@@ -13,6 +13,7 @@ mod audit;
 mod authenticate;
 mod caller;
 mod identities;
+pub(crate) mod jwt;
 mod pace;
 pub(crate) mod rights;
 
@@ -21,4 +22,5 @@ pub(crate) use audit::Audit;
 pub(crate) use authenticate::{Peer, authenticate, expired_cookie, login};
 pub(crate) use caller::{Caller, How, Who};
 pub(crate) use identities::{Identities, Unchecked};
+pub(crate) use jwt::Jwt;
 pub(crate) use pace::Pace;

@@ -37,6 +37,7 @@ pub(crate) use self::entry::Entry;
 pub use self::entry::{TENANT_SHARES, TYPE_TIMEOUTS, TenantShares, TypeTimeouts, TypeTimes};
 pub use self::settings::{Changes, SETTINGS, Setting};
 pub(crate) use self::shared::{Refused, Shared};
+pub use crate::access::jwt::JwtFiles;
 pub use crate::http::tls::TlsFiles;
 
 /// Maximum size of a configuration file, in bytes.
@@ -76,6 +77,8 @@ pub struct Config {
     pub listener_names: Vec<String>,
     /// `[listener] certificate`, `key`, `client_ca`: TLS.
     pub tls: TlsFiles,
+    /// `[jwt_auth]`: JSON Web Tokens.
+    pub jwt: JwtFiles,
     /// `[audit] file`: where requests that change something are logged.
     pub audit_file: Option<PathBuf>,
     /// `[limits]`: what each identity may use.
@@ -297,6 +300,7 @@ impl Default for Config {
             workers: Workers::default(),
             listener_names: Vec::new(),
             tls: TlsFiles::default(),
+            jwt: JwtFiles::default(),
             audit_file: None,
             limits: Limits::default(),
             command: Command::default(),
@@ -343,6 +347,7 @@ impl Config {
             queue: Queue { catalogue: running.queue.catalogue, ..file.queue },
             workers: running.workers,
             tls: running.tls,
+            jwt: running.jwt,
             audit_file: running.audit_file,
             command: Command { max_jobs: file.command.max_jobs, ..running.command },
             upstream: running.upstream,

@@ -194,6 +194,11 @@ pub const SETTINGS: &[Setting] = settings! {
     [limits]
     requests_per_second: Live, limits.requests_per_second = number(0..=1_000_000);
 
+    [jwt_auth]
+    keys: InFile(ABOUT_A_MACHINE_REACHED), jwt.keys = file();
+    audience: InFile(ABOUT_A_MACHINE_REACHED), jwt.audience = word();
+    roles_claim_path: InFile(ABOUT_A_MACHINE_REACHED), jwt.roles_claim_path = word();
+
     [audit]
     file: InFile(ABOUT_A_MACHINE), audit_file = file();
 

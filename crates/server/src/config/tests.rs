@@ -39,7 +39,7 @@ fn every_key_that_has_an_effect_has_it() {
          charge_interval = 1003\ninterval = 1004\nmax_churn = 26\nstartup_jitter = 0\nidle_turn = 1005\nmultiplex = off\n\
          [replicator.shares]\na b/_replicator = 1000 ; most\n_replicator=1\n[shares]\nDefault = 27\n\
          [jobs]\nretention = 3600\nmax_wait = 25\nmax_history = 18\nhealth_threshold = 19\nbackoff_base_ms = 20\nbackoff_max_exponent = 21\non_lost = requeue\n[timeouts]\nmail = 90\ncommand = 0.5\n[heartbeat_timeouts]\nmail = 2.5\n\
-         [queue]\nwindow = 29\ntick = 0.5\naging_ticks = 31\nbase_weight = 1.25\nwaiting_uses_slot = true\ncatalogue = /catalogue.toml\n[egress]\nallow = 10.0.0.7:5984\ndeny = *.test\ninternal_tenants = ops/*\n[workers]\nhealth_interval = 0.25\nhealth_timeout = 1.5\n[listener]\nnames = Jobs.Example. , turnwise\ncertificate = /tls/cert.pem\nkey = /tls/key.pem\nclient_ca = /tls/ca.pem\n[limits]\nrequests_per_second = 290\n[audit]\nfile = /audit\n[command]\nenabled = true\nmax_jobs = 22\nmax_output_bytes = 23\nprograms = /bin/sh , ls\nenv = A_1, LC_*\n\
+         [queue]\nwindow = 29\ntick = 0.5\naging_ticks = 31\nbase_weight = 1.25\nwaiting_uses_slot = true\ncatalogue = /catalogue.toml\n[egress]\nallow = 10.0.0.7:5984\ndeny = *.test\ninternal_tenants = ops/*\n[workers]\nhealth_interval = 0.25\nhealth_timeout = 1.5\n[listener]\nnames = Jobs.Example. , turnwise\ncertificate = /tls/cert.pem\nkey = /tls/key.pem\nclient_ca = /tls/ca.pem\n[limits]\nrequests_per_second = 290\n[audit]\nfile = /audit\n[jwt_auth]\nkeys = /jwks.json\naudience = turnwise\nroles_claim_path = a.b\n[command]\nenabled = true\nmax_jobs = 22\nmax_output_bytes = 23\nprograms = /bin/sh , ls\nenv = A_1, LC_*\n\
          [replicator]\ncluster_start_period = 0.5\ncluster_quiet_period = 28\n[upstream]\nurl = http://u:hunter2@couch:5984\n",
     );
     let without_effect =
@@ -145,6 +145,11 @@ fn every_key_that_has_an_effect_has_it() {
             client_ca: Some("/tls/ca.pem".into()),
         },
         audit_file: Some("/audit".into()),
+        jwt: JwtFiles {
+            keys: Some("/jwks.json".into()),
+            audience: Some("turnwise".into()),
+            roles_claim_path: Some("a.b".into()),
+        },
         limits: Limits { requests_per_second: 290 },
         command: Command {
             enabled: true,
@@ -374,7 +379,7 @@ fn every_setting_is_read_as_it_is_written() {
             (_, "programs") => "/bin/sh,ls",
             (_, "env") => "A,LC_*",
             (_, "names") => "jobs.example,turnwise",
-            ("listener" | "audit", _) => "/tls/file.pem",
+            ("listener" | "audit", _) | (_, "keys") => "/tls/file.pem",
             ("egress", "internal_tenants") => "ops/*",
             ("egress", _) => "10.0.0.0/8,*.test:80",
             ("workers", _) => "2.25",

@@ -70,6 +70,10 @@ pub(super) fn egress_rules(rules: &EgressRules) -> Option<String> {
     rules.text()
 }
 
+pub(super) fn word(text: &Option<String>) -> Option<String> {
+    text.clone()
+}
+
 pub(super) fn patterns(patterns: &Patterns) -> Option<String> {
     Some(patterns.to_string())
 }

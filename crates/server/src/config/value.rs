@@ -93,6 +93,16 @@ impl Value<'_> {
         self.0.parse()
     }
 
+    /// Text without white space.
+    pub fn word(self) -> Result<Option<String>, Right> {
+        match self.0 {
+            text if text.is_empty() || text.len() > 200 || text.contains(char::is_whitespace) => {
+                Err("up to 200 bytes without white space".to_owned())
+            }
+            text => Ok(Some(text.to_owned())),
+        }
+    }
+
     /// Names with wildcards.
     pub fn patterns(self) -> Result<Patterns, Right> {
         let right = "names with commas between them; * stands for any characters";

@@ -53,7 +53,7 @@ use turnwise_worker::{External, Live};
 use self::error::ApiError;
 use self::request::Params;
 use self::route::{Part, Target};
-use crate::access::{Audit, Caller, Identities, Pace, Peer, authenticate, rights};
+use crate::access::{Audit, Caller, Identities, Jwt, Pace, Peer, authenticate, rights};
 use crate::config::{Config, Shared};
 
 pub(crate) use self::cross_site::{Authority, Names};
@@ -112,6 +112,8 @@ pub(crate) struct AppState {
     pub names: Arc<Names>,
     /// Who has registered external workers.
     pub workers: RegisteredBy,
+    /// The keys of JSON Web Tokens, if they are accepted.
+    pub jwt: Option<Arc<Jwt>>,
     /// The audit log, if there is one.
     pub audit: Option<Arc<Audit>>,
     /// How many requests each identity has sent.

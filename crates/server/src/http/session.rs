@@ -31,7 +31,7 @@ pub(super) async fn session(app: &App, call: &Call, body: Body) -> Result<Respon
 fn current(caller: &Caller) -> Value {
     let name = match caller.who() {
         Who::Everyone | Who::Nobody => None,
-        Who::User(name) => Some(name.clone()),
+        Who::User(name) | Who::Jwt(name) => Some(name.clone()),
         Who::Token(id) => Some(format!("token:{id}")),
     };
     let mut info = Map::new();

@@ -64,6 +64,7 @@ impl World {
             names: Arc::new(Names::new("127.0.0.1:7984".parse().unwrap(), "", &[])),
             workers: RegisteredBy::default(),
             audit: None,
+            jwt: None,
             pace: Pace::default(),
             identities,
         });
