@@ -1,5 +1,5 @@
 //! Tools for whole stores: [copying](copy) a store to another one, [checking](check) it, showing it as [text](dump),
-//! sealing its secrets with another key ([`rekey`]).
+//! sealing its secrets with another key ([`rekey()`]).
 //!
 //! Each of them reads every row of a store, which may be larger than memory, and which servers may be using if it is shared. So
 //! they read page by page ([`scan`]), each page in its own transaction.

@@ -40,8 +40,9 @@ const TOGETHER: Duration = Duration::from_millis(200);
 /// The size of the buffer for output.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Variables of turnwise that hold secrets: a token, a password, and a URL with a password.
-const SECRET_VARIABLES: [&str; 3] = ["TURNWISE_TOKEN", "TURNWISE_PASSWORD", "TURNWISE_STORE"];
+/// Variables of turnwise that hold secrets: a token, a password, and URLs that may have a password.
+const SECRET_VARIABLES: [&str; 4] =
+    ["TURNWISE_TOKEN", "TURNWISE_PASSWORD", "TURNWISE_SERVER", "TURNWISE_STORE"];
 
 /// A process to run.
 pub struct Command {

@@ -6,6 +6,7 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hmac;
 
 use crate::User;
@@ -34,6 +35,35 @@ impl SessionKey {
         let signature = hmac::sign(&self.0, &signed(user, now_s));
         let text = format!("{}:{now_s:x}:{}", user.name, BASE64.encode(signature));
         BASE64.encode(text)
+    }
+
+    /// A text that only servers with this key can read, and that any of them can. For positions in lists, which name rows.
+    pub fn seal(&self, text: &str) -> String {
+        let nonce: [u8; NONCE_LEN] = random();
+        let mut sealed = text.as_bytes().to_vec();
+        let sealing = self.cipher().seal_in_place_append_tag(
+            Nonce::assume_unique_for_key(nonce),
+            Aad::empty(),
+            &mut sealed,
+        );
+        sealing.expect("the text is far below the limit of the cipher");
+        BASE64.encode([&nonce[..], &sealed].concat())
+    }
+
+    /// A text from [`SessionKey::seal`]; `None` for any other one.
+    pub fn open(&self, sealed: &str) -> Option<String> {
+        let mut text = BASE64.decode(sealed).ok()?;
+        let sealed = text.split_off(text.len().min(NONCE_LEN));
+        let (nonce, mut text) = (Nonce::try_assume_unique_for_key(&text).ok()?, sealed);
+        let opened = self.cipher().open_in_place(nonce, Aad::empty(), &mut text).ok()?.to_vec();
+        String::from_utf8(opened).ok()
+    }
+
+    fn cipher(&self) -> LessSafeKey {
+        let key = hmac::sign(&self.0, b"turnwise positions");
+        let key =
+            UnboundKey::new(&AES_256_GCM, key.as_ref()).expect("an HMAC-SHA256 has the length of the key");
+        LessSafeKey::new(key)
     }
 
     /// Whether the session is this user's, and was started by a server with this key.
@@ -83,6 +113,16 @@ mod tests {
     fn user(name: &str, password: &str) -> User {
         let hash = Password::new(password.to_owned()).unwrap().hash();
         User::new(name, hash, Scopes::all(), 0).unwrap()
+    }
+
+    #[test]
+    fn a_sealed_text_is_read_with_its_key_alone() {
+        let (key, other) = (SessionKey::of_text("a"), SessionKey::of_text("b"));
+        let sealed = key.seal("mail/a job of another tenant");
+        assert_eq!(key.open(&sealed).as_deref(), Some("mail/a job of another tenant"));
+        assert_ne!(key.seal("mail/a job of another tenant"), sealed);
+        assert_eq!((other.open(&sealed), key.open(""), key.open("mail/a")), (None, None, None));
+        assert!(key.open(&sealed[..sealed.len() - 2]).is_none());
     }
 
     #[test]

@@ -129,6 +129,11 @@ impl Server {
         let node = name.unwrap_or_else(|| node::default_name(listen));
         let exposure = Exposure { listen, commands: config.command.enabled, url: &url, node: &node };
         open::check(&opened, &keys, &exposure, insecure_no_auth).await?;
+        // Clients can use another server, or retry, so they learn early that the store is unavailable.
+        let impatient = store.impatient(REQUEST_PATIENCE);
+        let identities = Identities::new(impatient.clone(), keys.clone(), client.clone());
+        // Before any job runs: with identities, tenants are kept from internal addresses.
+        opened.asked(async { identities.load().await.map_err(start::Refused::Store) }).await?;
         let server_uuid = opened.asked(initialise(&opened, &keys, config.uuid.as_deref(), new_uuid)).await?;
         // Settings in the store override those in the file.
         let file = Config { uuid: Some(server_uuid.clone()), ..config };
@@ -184,8 +189,6 @@ impl Server {
             shares: config.jobs.shares.clone(),
             queue: queue.clone(),
         };
-        // Clients can use another server, or retry, so they learn early that the store is unavailable.
-        let impatient = store.impatient(REQUEST_PATIENCE);
         let external = External::new(impatient.clone(), keys.clone(), external);
         let start = |job_type, handler, options| {
             Worker::start(store.clone(), keys.clone(), job_type, handler, options)
@@ -289,8 +292,6 @@ impl Server {
             }));
             services.push(service("upstream", &stop, move |stop| upstream.clone().run(stop)));
         }
-        let identities = Identities::new(impatient.clone(), keys.clone(), client.clone());
-        opened.asked(async { identities.load().await.map_err(start::Refused::Store) }).await?;
         services.push(service("identities", &stop, {
             let identities = identities.clone();
             move |stop| identities.clone().follow(stop)

@@ -426,6 +426,36 @@ async fn a_worker_of_some_tenants_gets_their_jobs_alone() {
 }
 
 #[tokio::test]
+async fn a_worker_of_some_tenants_waits_although_others_have_jobs() {
+    let cluster = Cluster::start([""]).await;
+    let server = cluster.at(0);
+    let admin = server.close().await;
+    let admin = server.with(&admin);
+    let register = async |token: &str, slots: u64| {
+        let registered = server.with(token).post("/v1/workers/t", &json!({ "slots": slots })).await.body;
+        format!("/v1/workers/t/{}/accept", registered["worker"].as_str().unwrap())
+    };
+    let all = admin.token(&["worker:t"]).await;
+    let some = admin.token(&["worker:t@acme"]).await;
+    let (all_path, some_path) = (register(&all, 1).await, register(&some, 10).await);
+    // Its one job is blocked by a run, and another tenant has more jobs that could start than a scan finds.
+    let job = |id: &str, tenant: &str, lock: &str| json!({"type": "t", "id": id, "tenant": tenant, "locks": {"node": {"exclusive": [lock]}}});
+    assert_eq!(admin.post("/v1/jobs", &json!({"jobs": [job("first", "acme", "n")]})).await.status, 200);
+    let taken =
+        server.with(&all).post(&all_path, &json!({"received": 0, "limit": 1, "wait_ms": 1000})).await.body;
+    assert_eq!(taken["jobs"][0]["id"], "first");
+    let others = (0..300).map(|n| job(&format!("o{n}"), "other", &format!("l{n}")));
+    let jobs: Vec<_> = std::iter::once(job("blocked", "acme", "n")).chain(others).collect();
+    assert_eq!(admin.post("/v1/jobs", &json!({ "jobs": jobs })).await.status, 200);
+    let worker = server.with(&some);
+    let before = cluster.store.counters();
+    let nothing = worker.post(&some_path, &json!({"received": 0, "limit": 1, "wait_ms": 3000})).await.body;
+    assert_eq!(nothing["jobs"], json!([]));
+    let made = cluster.store.counters().since(&before).transactions;
+    assert!(made < 100, "{made} transactions in 3 s without anything to do");
+}
+
+#[tokio::test]
 async fn an_open_server_is_refused_where_strangers_could_use_it() {
     let folder = tempfile::tempdir().unwrap();
     let url = StoreUrl::embedded(folder.path().join("data"));

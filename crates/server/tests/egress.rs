@@ -39,7 +39,13 @@ async fn reason(caller: &As<'_>, replication: &Value) -> String {
 async fn tenants_reach_no_internal_address_in_any_form() {
     let internal = Internal::start().await;
     let port = internal.port;
-    let server = TestServer::start_with(&format!("connect_to = public.example:80:127.0.0.1:{port}\n")).await;
+    let peer = Peer::start().await;
+    let target = peer.create("target").await;
+    let rules = format!(
+        "connect_to = public.example:80:127.0.0.1:{port}\n[egress]\nallow = 127.0.0.1/32:{}\n",
+        url_port(target.url())
+    );
+    let server = TestServer::start_with(&rules).await;
     let admin = server.close().await;
     let admin = server.with(&admin);
     let token = admin.token(&["client:acme"]).await;
@@ -64,7 +70,8 @@ async fn tenants_reach_no_internal_address_in_any_form() {
     let mut sources: Vec<Value> =
         hosts.iter().map(|host| json!(format!("http://{host}:{port}/secret"))).collect();
     sources.push(json!("http://public.example/secret"));
-    let target = "http://203.0.113.9:1/none";
+    // It may be reached, so that every refusal is about the source.
+    let target = target.url();
     for source in &sources {
         let told = reason(&client, &json!({"source": source, "target": target})).await;
         assert!(told.contains("[egress]") && !told.contains("127.0.0.1: "), "{source}: {told}");
@@ -134,7 +141,7 @@ async fn operators_and_exceptions_reach_what_tenants_do_not() {
     // An allowed proxy is no way to what is not allowed.
     let internal = Internal::start().await;
     let behind = json!({
-        "source": format!("http://localhost:{}/a", internal.port), "target": "http://203.0.113.9/b",
+        "source": format!("http://localhost:{}/a", internal.port), "target": peer.db("behind").url(),
         "source_proxy": format!("http://127.0.0.1:{port}")
     });
     assert!(reason(&server.with(&token), &behind).await.contains("[egress]"));

@@ -15,6 +15,7 @@ mod databases;
 mod egress;
 mod fair_settings;
 mod jwt;
+mod lasting;
 mod nodes;
 mod parking;
 mod replication_api;

@@ -330,6 +330,17 @@ async fn replications_on_request_belong_to_the_tenant_of_the_sender() {
     assert_eq!(same.error(), (409, "conflict"), "{}", same.body);
     let cancel = other.post("/_replicate", &json!({"cancel": true, "replication_id": id})).await;
     assert_eq!(cancel.error(), (404, "not_found"), "{}", cancel.body);
+    // Who may read it may join it, and not change it.
+    let reader = admin.token(&["read:one", "client:two"]).await;
+    let reader = world.server.with(&reader);
+    assert_eq!(reader.post("/_replicate", &request).await.status, 202);
+    for options in [json!({"worker_processes": 1}), json!({"http_connections": 3})] {
+        let mut changed = request.clone();
+        changed.as_object_mut().unwrap().extend(options.as_object().unwrap().clone());
+        let refused = reader.post("/_replicate", &changed).await;
+        assert_eq!(refused.error(), (409, "conflict"), "{}", refused.body);
+    }
+    assert_eq!(one.get(&path).await.body["tenant"], "one");
     // A name in the request is no proof of anything.
     let mut posing = request.clone();
     posing["source"] = json!("http://127.0.0.1:1/c");
@@ -374,4 +385,46 @@ async fn a_client_gains_nothing_by_inventing_names() {
     }
     // Twenty tenants beside one would have had 95.
     assert!((48..=52).contains(&of_greedy), "{of_greedy} of 100 slots");
+}
+
+#[tokio::test]
+async fn a_position_in_a_list_does_not_name_what_is_there() {
+    let server = TestServer::start().await;
+    let admin = server.close().await;
+    let admin = server.with(&admin);
+    let token = admin.token(&["client:acme"]).await;
+    let client = server.with(&token);
+    // More jobs of another tenant than a request reads, between two own ones.
+    for (id, tenant) in [("a", "acme"), ("z", "acme")] {
+        ok(&admin, "POST", "/v1/jobs/t", &json!({"id": id, "tenant": tenant})).await;
+    }
+    for batch in 0..3 {
+        let jobs: Vec<Value> = (0..1_000)
+            .map(|n| json!({"type": "t", "id": format!("{SECRET}-{batch}-{n}"), "tenant": SECRET}))
+            .collect();
+        ok(&admin, "POST", "/v1/jobs", &json!({"jobs": jobs})).await;
+    }
+    for (path, method) in
+        [("/v1/jobs?limit=1000", "GET"), ("/v1/jobs?limit=1", "GET"), ("/v1/retry?type=t", "POST")]
+    {
+        let (mut found, mut after, mut pages) = (Vec::new(), String::new(), 0);
+        loop {
+            let answer = client.send(method, &format!("{path}{after}"), Some(&json!({}))).await;
+            assert_eq!(answer.status, 200, "{}", answer.body);
+            let text = answer.body.to_string();
+            assert!(!text.contains(SECRET), "{text}");
+            pages += 1;
+            let jobs = answer.body["jobs"].as_array().cloned().unwrap_or_default();
+            found.extend(jobs.iter().map(|job| job["id"].as_str().unwrap().to_owned()));
+            match answer.body["next"].as_str() {
+                Some(next) => after = format!("&after={}", next.replace('/', "%2F")),
+                None => break,
+            }
+        }
+        assert!(pages > 1, "{path}");
+        assert!(method == "POST" || found == ["a", "z"], "{path}: {found:?}");
+    }
+    // A position that the client has made up would show where other jobs are.
+    let made_up = client.get(&format!("/v1/jobs?after=t%2F{SECRET}")).await;
+    assert_eq!(made_up.error(), (400, "bad_request"), "{}", made_up.body);
 }

@@ -289,6 +289,16 @@ async fn owner(
     })
 }
 
+/// The record that `new` would take over from another tenant, whose progress and history are not for this one. Without
+/// identities, nothing is hidden.
+async fn foreign(tx: &Transaction, keys: &Keyspace, new: &NewJob) -> turnwise_queue::Result<Option<Job>> {
+    let job = jobs::get(tx, keys, JOB_TYPE, &new.id).await?.filter(|job| job.tenant != new.tenant);
+    match job.is_some() && tx.get(&keys.session_key()).await?.is_some() {
+        true => Ok(job),
+        false => Ok(None),
+    }
+}
+
 /// Gives a document the job with the replication id `id`, replacing its previous job.
 ///
 /// # Errors
@@ -314,6 +324,15 @@ pub(super) async fn start(
     let mut row = Row { start_time_us: asked_us, ..Row::new(document, RowState::Scheduled, now_us) };
     match owner(tx, keys, document, id).await? {
         Owner::Nobody => {
+            let foreign = foreign(tx, keys, &new).await?;
+            if foreign.as_ref().is_some_and(|job| job.state().is_claimed()) {
+                let reason = format!("Replication `{id}` of another db has not stopped yet");
+                let row = errored(&row, old.as_ref(), &reason, now_us);
+                return Ok(write_row(tx, keys, db, doc_id, &row)?);
+            }
+            if foreign.is_some() {
+                jobs::remove(tx, keys, JOB_TYPE, id).await?;
+            }
             add(tx, keys, &new, now_us).await?;
         }
         Owner::This(job) if same_options(tx, keys, &job, &new).await? => {

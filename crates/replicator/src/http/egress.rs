@@ -69,6 +69,8 @@ impl Rules {
     }
 
     fn contain(&self, host: &str, address: SocketAddr) -> bool {
+        // The final dot of an absolute name changes nothing.
+        let host = host.strip_suffix('.').unwrap_or(host);
         self.0.iter().any(|Rule { what, port }| {
             let matches = match what {
                 What::Net(net) => net.contains(&address.ip().to_canonical()),
@@ -336,6 +338,7 @@ mod tests {
             // What is denied is denied to all.
             (false, "db", "10.9.0.7:5984", false),
             (false, "Evil.Example", "198.51.100.1:80", false),
+            (false, "evil.example.", "198.51.100.1:80", false),
             (false, "a.example", "203.0.113.9:25", false),
             (false, "a.example", "203.0.113.9:443", true),
         ] {

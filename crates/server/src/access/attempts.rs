@@ -4,7 +4,7 @@
 //! from elsewhere, and cannot try many users quickly. A user whose password is known to be right never waits.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,14 +21,21 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 /// The most users and addresses that are remembered.
 const MAX_KNOWN: usize = 10_000;
 
+/// The smallest network of one customer: an IPv4 address, or the first 64 bits of an IPv6 address.
+pub(crate) fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address => address,
+    }
+}
+
 /// The wrong passwords of the last minutes.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts(Mutex<HashMap<Key, Failures>>);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
-    /// An IPv4 address, or the first 64 bits of an IPv6 address: one customer usually has all of the rest.
-    network: u64,
+    network: IpAddr,
     /// `None` counts all users.
     user: Option<String>,
 }
@@ -41,10 +48,7 @@ struct Failures {
 
 impl Key {
     fn both(address: IpAddr, user: &str) -> [(Key, u32); 2] {
-        let network = match address.to_canonical() {
-            IpAddr::V4(address) => u64::from(address.to_bits()),
-            IpAddr::V6(address) => u64::try_from(address.to_bits() >> 64).unwrap_or_default(),
-        };
+        let network = network(address);
         let user = Some(user.to_owned());
         [(Key { network, user }, FREE_FOR_USER), (Key { network, user: None }, FREE_FOR_ADDRESS)]
     }

@@ -1,39 +1,104 @@
 //! The audit log: a line for each request that changes something.
 //!
 //! `{"at":"…","who":"user:jan","address":"10.0.0.7","method":"PUT","path":"/v1/jobs/mail/a/priority","status":200}`. A line has
-//! no query and no body, so it has no options and no secrets. What workers do for their jobs is in the histories of the jobs.
+//! no query and no body, so it has no options and no secrets. Without a status, the client closed the connection before the
+//! response. What workers do for their jobs is in the histories of the jobs.
 //! While the file cannot be written, requests that change something are refused. So at most the requests that were under way
 //! when it failed have no line.
 
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use axum::http::Method;
+use axum::http::{Method, StatusCode};
 use serde::Serialize;
+
+use crate::sparse::Sparse;
 
 /// Paths of CouchDB's API that read although they take a body.
 const READS: [&str; 5] = ["_all_docs", "_bulk_get", "_changes", "_ensure_full_commit", "_revs_diff"];
+
+/// The most bytes of a path in a line.
+const MAX_PATH_BYTES: usize = 1024;
 
 /// The file.
 pub(crate) struct Audit {
     path: PathBuf,
     /// `None` after a failure: the next request opens it again.
     file: Mutex<Option<File>>,
+    /// The lines of senders without credentials, or with wrong ones.
+    strangers: Sparse,
 }
 
 /// One line.
 #[derive(Serialize)]
-pub(crate) struct Line<'a> {
+struct Line<'a> {
     pub at: String,
     /// The identity; null without credentials.
     pub who: Option<String>,
-    pub address: std::net::IpAddr,
+    pub address: IpAddr,
     pub method: &'a str,
     pub path: &'a str,
-    pub status: u16,
+    /// Null if the client closed the connection before the response: the change may have been made.
+    pub status: Option<u16>,
+    /// How many lines of unknown senders were left out before this one.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub left_out: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// A request that is under way. Dropping it writes its line, also if the client closes the connection first.
+pub(crate) struct Audited {
+    audit: Arc<Audit>,
+    at: String,
+    address: IpAddr,
+    method: Method,
+    path: String,
+    who: Option<String>,
+    status: Option<StatusCode>,
+}
+
+impl Audited {
+    pub fn new(audit: Arc<Audit>, at: String, address: IpAddr, method: &Method, path: &str) -> Audited {
+        let path = path[..path.floor_char_boundary(MAX_PATH_BYTES)].to_owned();
+        Audited { audit, at, address, method: method.clone(), path, who: None, status: None }
+    }
+
+    pub fn sent_by(&mut self, who: Option<String>) {
+        self.who = who;
+    }
+
+    pub fn ended(mut self, status: StatusCode) {
+        self.status = Some(status);
+    }
+}
+
+impl Drop for Audited {
+    fn drop(&mut self) {
+        // Anyone can cause these lines, so their number is limited: they must not fill the disk.
+        let is_stranger = self.who.is_none() && self.status == Some(StatusCode::UNAUTHORIZED);
+        let left_out = match is_stranger {
+            true => self.audit.strangers.line(),
+            false => Some(0),
+        };
+        let Some(left_out) = left_out else { return };
+        self.audit.write(&Line {
+            at: std::mem::take(&mut self.at),
+            who: self.who.take(),
+            address: self.address,
+            method: self.method.as_str(),
+            path: &self.path,
+            status: self.status.map(|status| status.as_u16()),
+            left_out,
+        });
+    }
 }
 
 impl Audit {
@@ -41,7 +106,7 @@ impl Audit {
     /// The file cannot be written.
     pub fn open(path: &Path) -> io::Result<Audit> {
         let file = Mutex::new(Some(append(path)?));
-        Ok(Audit { path: path.to_owned(), file })
+        Ok(Audit { path: path.to_owned(), file, strangers: Sparse::new() })
     }
 
     /// Opens the file again, after it was renamed.
@@ -63,7 +128,7 @@ impl Audit {
         true
     }
 
-    pub fn write(&self, line: &Line<'_>) {
+    fn write(&self, line: &Line<'_>) {
         let mut text = serde_json::to_vec(line).unwrap_or_default();
         text.push(b'\n');
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,8 +160,10 @@ pub(crate) fn is_audited(method: &Method, path: &str) -> bool {
     let (second, rest) = (parts.next(), parts.count());
     // Registering a worker is a change; its heartbeats, reports and ends are not.
     let is_run = first == Some("v1") && second == Some("workers") && rest > 1;
-    let last = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
-    let reads = first != Some("v1") && READS.contains(&last);
+    let reads = *method == Method::POST
+        && first != Some("v1")
+        && rest == 0
+        && second.is_some_and(|second| READS.contains(&second));
     !is_run && !reads
 }
 
@@ -116,6 +183,8 @@ mod tests {
             (Method::DELETE, "/v1/workers/mail/1/jobs/a/locks", false),
             (Method::PUT, "/_replicator/d", true),
             (Method::POST, "/_replicator/_all_docs", false),
+            (Method::PUT, "/_replicator/_local/_changes", true),
+            (Method::PUT, "/_replicator/_design/_changes", true),
             (Method::POST, "/_replicator/_bulk_docs", true),
             (Method::POST, "/_session", true),
             (Method::DELETE, "/v1/tokens/1", true),
@@ -136,7 +205,8 @@ mod tests {
             address: [10, 0, 0, 7].into(),
             method: "PUT",
             path: "/x",
-            status,
+            status: Some(status),
+            left_out: 0,
         };
         audit.write(&line(200));
         std::fs::rename(&path, folder.path().join("old")).unwrap();

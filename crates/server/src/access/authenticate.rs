@@ -20,8 +20,9 @@ use turnwise_protocol::codes;
 use turnwise_replicator::doc_processor::timestamp;
 use turnwise_store::Error as StoreError;
 
-use super::audit::{Line, is_audited};
+use super::audit::{Audited, is_audited};
 use super::identities::Unchecked;
+use super::lasting::Lasting;
 use super::{Caller, How, Identities, rights};
 use crate::http::{App, Refusal, refuse};
 use crate::sparse::Sparse;
@@ -64,19 +65,28 @@ pub(crate) async fn authenticate(State(app): State<App>, request: Request, next:
     if audited.is_some_and(|audit| !audit.is_ready()) {
         return refuse(&request, no_audit());
     }
-    let told = audited.map(|_| (request.method().clone(), request.uri().path().to_owned()));
-    let (who, response) = handle(&app, &peer, request, next).await;
-    if let (Some(audit), Some((method, path))) = (audited, told) {
-        let (at, status) = (timestamp(app.now_us()), response.status().as_u16());
-        audit.write(&Line { at, who, address: peer.address, method: method.as_str(), path: &path, status });
+    let mut audited = audited.map(|audit| {
+        let at = timestamp(app.now_us());
+        Audited::new(audit.clone(), at, peer.address, request.method(), request.uri().path())
+    });
+    let response = handle(&app, &peer, request, next, audited.as_mut()).await;
+    if let Some(audited) = audited {
+        audited.ended(response.status());
     }
     response
 }
 
-/// The sender's name, and the response.
-async fn handle(app: &App, peer: &Peer, mut request: Request, next: Next) -> (Option<String>, Response) {
+async fn handle(
+    app: &App,
+    peer: &Peer,
+    mut request: Request,
+    next: Next,
+    audited: Option<&mut Audited>,
+) -> Response {
     let identified = identify(app, request.headers(), peer, now_s(app)).await;
-    let who = identified.as_ref().ok().and_then(|identified| identified.caller.name());
+    if let Some(audited) = audited {
+        audited.sent_by(identified.as_ref().ok().and_then(|identified| identified.caller.name()));
+    }
     let allowed = identified.and_then(|identified| {
         check_pace(app, &identified.caller)?;
         let route = request.extensions().get::<MatchedPath>();
@@ -86,15 +96,16 @@ async fn handle(app: &App, peer: &Peer, mut request: Request, next: Next) -> (Op
     });
     match allowed {
         Ok(Identified { caller, renewed }) => {
+            let lasting = Lasting::new(app, &request, peer, &caller);
             request.extensions_mut().insert(caller);
-            let mut response = next.run(request).await;
+            let mut response = lasting.run(next.run(request)).await;
             // A handler that has set the cookie itself knows better.
             if let Some(cookie) = renewed.filter(|_| !response.headers().contains_key(header::SET_COOKIE)) {
                 response.headers_mut().insert(header::SET_COOKIE, cookie);
             }
-            (who, response)
+            response
         }
-        Err(refusal) => (who, refuse(&request, refusal)),
+        Err(refusal) => refuse(&request, refusal),
     }
 }
 
@@ -124,17 +135,22 @@ fn no_audit() -> Refusal {
     }
 }
 
-fn now_s(app: &App) -> u64 {
+pub(super) fn now_s(app: &App) -> u64 {
     u64::try_from(app.now_us() / 1_000_000).unwrap_or_default()
 }
 
-struct Identified {
-    caller: Caller,
+pub(super) struct Identified {
+    pub caller: Caller,
     /// A new cookie for the session.
     renewed: Option<HeaderValue>,
 }
 
-async fn identify(app: &App, headers: &HeaderMap, peer: &Peer, now_s: u64) -> Result<Identified, Refusal> {
+pub(super) async fn identify(
+    app: &App,
+    headers: &HeaderMap,
+    peer: &Peer,
+    now_s: u64,
+) -> Result<Identified, Refusal> {
     let identities = &app.identities;
     let Some(key) = identities.session_key().await.map_err(unavailable)? else {
         return Ok(Identified { caller: Caller::everyone(), renewed: None });
@@ -312,7 +328,7 @@ fn set_cookie(value: &str, age: Duration, now: Duration, peer: &Peer) -> HeaderV
     HeaderValue::try_from(text).expect("the value is base64")
 }
 
-fn wrong(reason: &'static str, hint: &'static str) -> Refusal {
+pub(super) fn wrong(reason: &'static str, hint: &'static str) -> Refusal {
     Refusal {
         status: StatusCode::UNAUTHORIZED,
         code: codes::UNAUTHORIZED,

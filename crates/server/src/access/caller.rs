@@ -1,6 +1,6 @@
 //! The sender of a request.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
@@ -64,7 +64,9 @@ struct Inner {
 impl Caller {
     /// The sender of every request to a store without identities.
     pub fn everyone() -> Caller {
-        Caller::new(Who::Everyone, How::Nothing, Some(Scopes::all()))
+        static EVERYONE: LazyLock<Caller> =
+            LazyLock::new(|| Caller::new(Who::Everyone, How::Nothing, Some(Scopes::all())));
+        EVERYONE.clone()
     }
 
     /// The sender of a request without credentials.
@@ -87,6 +89,11 @@ impl Caller {
 
     fn new(who: Who, how: How, scopes: Option<Scopes>) -> Caller {
         Caller(Arc::new(Inner { who, how, scopes }))
+    }
+
+    /// Whether this is the same sender, who may do the same.
+    pub fn is_same(&self, other: &Caller) -> bool {
+        (self.who(), self.scopes()) == (other.who(), other.scopes())
     }
 
     pub fn who(&self) -> &Who {

@@ -9,18 +9,20 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWrite
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use turnwise_identity::session::SessionKey;
-use turnwise_identity::{Password, PasswordHash, Secret, Token, User, identities};
+use turnwise_identity::{MAX_NAME_BYTES, Password, PasswordHash, Secret, Token, User, identities};
 use turnwise_queue::Keyspace;
 use turnwise_replicator::Client;
-use turnwise_store::{Error as StoreError, Isolation, Store};
+use turnwise_store::{Error as StoreError, Isolation, Store, Watch};
 
 use super::Attempts;
 
 /// Without a change, the versionstamp is read again after this time.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// A store that was open, and does not answer within this time, counts as open.
+const SLOW_STORE: Duration = Duration::from_secs(2);
 /// The most users, tokens and passwords that are cached of each.
 const MAX_CACHED: usize = 10_000;
 /// The most passwords that are hashed at the same time: each takes 19 MiB, and a core for some 10 ms.
@@ -41,7 +43,7 @@ struct Inner {
     client: Client,
     cache: RwLock<Cache>,
     attempts: Attempts,
-    hashing: Semaphore,
+    hashing: Arc<Semaphore>,
     waiting: Semaphore,
     /// Under which passwords that were right are remembered. Only this process knows it.
     memory_key: ring::hmac::Key,
@@ -53,8 +55,8 @@ struct Cache {
     generation: u64,
     /// Whether rows may be cached: not while the store cannot be read.
     caches: bool,
-    /// The key of sessions; `Some(None)` if the store is open, and `None` if that is not known. The last known state also
-    /// applies while the store cannot be read: no request changes anything then.
+    /// The key of sessions; `Some(None)` if the store was open at the last look, and `None` before the first one. Once there
+    /// is a key, it stays.
     session_key: Option<Option<SessionKey>>,
     users: HashMap<String, Arc<User>>,
     tokens: HashMap<String, Arc<Token>>,
@@ -62,6 +64,16 @@ struct Cache {
     passwords: HashSet<[u8; 32]>,
     /// When the last use of each token was written, in µs.
     uses: HashMap<String, i64>,
+}
+
+impl Cache {
+    fn forget(&mut self) {
+        self.generation += 1;
+        self.caches = false;
+        self.users.clear();
+        self.tokens.clear();
+        // What is known of passwords holds for their hashes, so it stays.
+    }
 }
 
 /// Why a password cannot be checked now.
@@ -90,7 +102,7 @@ impl Identities {
             client,
             cache: RwLock::default(),
             attempts: Attempts::default(),
-            hashing: Semaphore::new(MAX_HASHING),
+            hashing: Arc::new(Semaphore::new(MAX_HASHING)),
             waiting: Semaphore::new(MAX_WAITING),
             memory_key: memory_key.expect("the operating system has random bytes"),
         }))
@@ -106,12 +118,13 @@ impl Identities {
 
     /// Drops the rows that are cached, and caches none until the next look.
     fn forget(&self) {
-        let mut cache = self.cache_mut();
-        cache.generation += 1;
-        cache.caches = false;
-        cache.users.clear();
-        cache.tokens.clear();
-        cache.passwords.clear();
+        self.cache_mut().forget();
+    }
+
+    /// A number that changes with every change of identities; `None` while they are not known.
+    pub fn generation(&self) -> Option<u64> {
+        let cache = self.cache();
+        cache.caches.then_some(cache.generation)
     }
 
     /// After a change through this node: applies it before the response. If the store cannot be read, requests read what
@@ -120,7 +133,6 @@ impl Identities {
         self.forget();
         if let Err(error) = self.load().await {
             tracing::debug!(%error, "identities are not cached until the store can be read");
-            self.cache_mut().session_key = None;
         }
     }
 
@@ -134,30 +146,38 @@ impl Identities {
         let following = async {
             let Inner { store, keys, .. } = &*self.0;
             let mut known: Option<Option<Bytes>> = None;
+            // Of the version that is known; it is set up again only after a change.
+            let mut watch: Option<Watch> = None;
             loop {
                 // A read of a store that hangs must not keep what is cached valid.
-                let look = tokio::time::timeout(LOOK_AGAIN, self.look(known.as_ref())).await;
-                match look {
-                    Ok(Ok(seen)) => known = Some(seen),
+                match tokio::time::timeout(LOOK_AGAIN, self.look(known.as_ref())).await {
+                    Ok(Ok(seen)) => {
+                        if known.as_ref() != Some(&seen) {
+                            watch = None;
+                        }
+                        known = Some(seen);
+                    }
                     Ok(Err(_)) | Err(_) => {
                         self.forget();
-                        known = None;
+                        (known, watch) = (None, None);
                     }
                 }
-                let seen = known.clone().flatten();
-                let changed = match known.is_some() {
-                    true => store.watch(keys.identities_versionstamp(), seen).await.ok(),
-                    false => None,
-                };
+                if let (None, Some(seen)) = (&watch, &known) {
+                    let watching = store.watch(keys.identities_versionstamp(), seen.clone());
+                    watch = tokio::time::timeout(LOOK_AGAIN, watching).await.ok().and_then(Result::ok);
+                }
                 let changed = async {
-                    match changed {
-                        Some(changed) => changed.await,
+                    match watch.as_mut() {
+                        Some(watch) => watch.await,
                         None => std::future::pending().await,
                     }
                 };
-                tokio::select! {
-                    () = changed => {}
-                    () = store.runtime().sleep(LOOK_AGAIN) => {}
+                let is_changed = tokio::select! {
+                    () = changed => true,
+                    () = store.runtime().sleep(LOOK_AGAIN) => false,
+                };
+                if is_changed {
+                    watch = None;
                 }
             }
         };
@@ -170,24 +190,42 @@ impl Identities {
     /// Reads the versionstamp, and if it is not `known`, starts the cache anew.
     async fn look(&self, known: Option<&Option<Bytes>>) -> Result<Option<Bytes>, StoreError> {
         let Inner { store, keys, .. } = &*self.0;
+        let generation = self.cache().generation;
         let tx = store.begin().await?;
         let seen = tx.get_with(&keys.identities_versionstamp(), Isolation::Snapshot).await?;
         let caches = self.cache().caches;
         if known != Some(&seen) || !caches {
             let session_key = identities::session_key(&tx, keys).await?;
-            self.0.client.guard_internal(session_key.is_some());
-            self.forget();
             let mut cache = self.cache_mut();
-            (cache.caches, cache.session_key) = (true, Some(session_key));
+            // After a change in the meantime, what was read may be older than it.
+            if cache.generation == generation {
+                cache.forget();
+                cache.caches = true;
+                cache.session_key = cache.session_key.take().filter(Option::is_some).or(Some(session_key));
+                self.0.client.guard_internal(cache.session_key.as_ref().is_some_and(Option::is_some));
+            }
         }
         Ok(seen)
     }
 
     /// The key of sessions; `None` if the store is open.
     pub async fn session_key(&self) -> Result<Option<SessionKey>, StoreError> {
-        if let Some(key) = &self.cache().session_key {
-            return Ok(key.clone());
+        let (known, is_current) = {
+            let cache = self.cache();
+            (cache.session_key.clone(), cache.caches)
+        };
+        match known {
+            Some(Some(key)) => return Ok(Some(key)),
+            Some(None) if is_current => return Ok(None),
+            Some(None) => {}
+            None => return self.read_session_key().await,
         }
+        // While the store cannot answer, no request changes anything, and those that tell about the store must be answered.
+        let read = tokio::time::timeout(SLOW_STORE, self.read_session_key()).await;
+        Ok(read.ok().and_then(Result::ok).flatten())
+    }
+
+    async fn read_session_key(&self) -> Result<Option<SessionKey>, StoreError> {
         let tx = self.0.store.begin().await?;
         identities::session_key(&tx, &self.0.keys).await
     }
@@ -287,24 +325,33 @@ impl Identities {
         name: &str,
         password: &str,
     ) -> Result<Option<Arc<User>>, Unchecked> {
+        if name.len() > MAX_NAME_BYTES {
+            return Ok(None);
+        }
         let user = self.user(name).await?;
         let memory = user.as_ref().map(|user| self.memory_of(user, password));
         if memory.is_some_and(|memory| self.cache().passwords.contains(&memory)) {
             return Ok(user);
         }
-        let attempts = &self.0.attempts;
-        if let Some(wait) = attempts.wait(peer, name, std::time::Instant::now()) {
-            return Err(Unchecked::Wait(wait));
-        }
+        self.check_wait(peer, name)?;
+        let room = self.room().await?;
+        // Others may have failed while this one waited for its turn.
+        self.check_wait(peer, name)?;
         // A name that does not exist takes as long as one that does.
         let hash = user.as_ref().map(|user| user.password.clone());
-        let given = password.to_owned();
-        let is_right = self.hashing(move || hash.unwrap_or_else(nobodys_hash).verifies(&given)).await?;
-        let Some(user) = user.filter(|_| is_right) else {
-            attempts.failed(peer, name, std::time::Instant::now());
-            return Ok(None);
+        let (identities, name, given) = (self.clone(), name.to_owned(), password.to_owned());
+        // The result counts although the client may have gone, and the work is counted until it ends.
+        let checking = move || {
+            let _room = room;
+            let is_right = hash.unwrap_or_else(nobodys_hash).verifies(&given);
+            match is_right {
+                true => identities.0.attempts.succeeded(peer, &name),
+                false => identities.0.attempts.failed(peer, &name, std::time::Instant::now()),
+            }
+            is_right
         };
-        attempts.succeeded(peer, name);
+        let is_right = tokio::task::spawn_blocking(checking).await.map_err(|_| Unchecked::Busy)?;
+        let Some(user) = user.filter(|_| is_right) else { return Ok(None) };
         if let Some(memory) = memory {
             let mut cache = self.cache_mut();
             if cache.passwords.len() >= MAX_CACHED {
@@ -315,18 +362,25 @@ impl Identities {
         Ok(Some(user))
     }
 
-    /// Hashes a new password.
-    pub async fn hash(&self, password: Password) -> Result<PasswordHash, Unchecked> {
-        self.hashing(move || password.hash()).await
+    fn check_wait(&self, peer: std::net::IpAddr, name: &str) -> Result<(), Unchecked> {
+        let wait = self.0.attempts.wait(peer, name, std::time::Instant::now());
+        wait.map_or(Ok(()), |wait| Err(Unchecked::Wait(wait)))
     }
 
-    async fn hashing<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Unchecked> {
+    /// Hashes a new password.
+    pub async fn hash(&self, password: Password) -> Result<PasswordHash, Unchecked> {
+        let room = self.room().await?;
+        let hashing = move || {
+            let _room = room;
+            password.hash()
+        };
+        tokio::task::spawn_blocking(hashing).await.map_err(|_| Unchecked::Busy)
+    }
+
+    /// Waits until a password may be hashed. Move the permit into the work: a request may end before its work does.
+    async fn room(&self) -> Result<OwnedSemaphorePermit, Unchecked> {
         let _waits = self.0.waiting.try_acquire().map_err(|_| Unchecked::Busy)?;
-        let _works = self.0.hashing.acquire().await.map_err(|_| Unchecked::Busy)?;
-        tokio::task::spawn_blocking(work).await.map_err(|_| Unchecked::Busy)
+        self.0.hashing.clone().acquire_owned().await.map_err(|_| Unchecked::Busy)
     }
 
     /// What is remembered of a right password. It is of no use without this process's key, and for another hash.

@@ -14,10 +14,12 @@ mod authenticate;
 mod caller;
 mod identities;
 pub(crate) mod jwt;
+mod lasting;
 mod pace;
 pub(crate) mod rights;
 
 use attempts::Attempts;
+pub(crate) use attempts::network;
 pub(crate) use audit::Audit;
 pub(crate) use authenticate::{Peer, authenticate, expired_cookie, login};
 pub(crate) use caller::{Caller, How, Who};

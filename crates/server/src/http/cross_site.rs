@@ -1,7 +1,7 @@
 //! Rejects requests that a page of another site can make a browser send, before a handler reads them.
 //!
-//! **Model.** Every client that reaches turnwise's port is an administrator. The browser of a person who can reach the
-//! port also runs pages of other sites. Such a page can send requests without permission in three ways. It can use its
+//! **Model.** A browser that has a session, or reaches the port of a store without identities, may use turnwise. The browser
+//! also runs pages of other sites. Such a page can send requests without permission in three ways. It can use its
 //! own name, whose DNS record it points at this server (rebinding, which also lets it read the responses). It can send
 //! a form (`POST` with one of three content types, or with none). And its script can send requests, with the page's
 //! origin in the header `Origin`.

@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::tls::{self, Tls};
-use crate::access::Peer;
+use crate::access::{Peer, network};
 use crate::sparse::Sparse;
 
 /// How long a connection may take to send the head of its first request.
@@ -52,7 +52,7 @@ pub(crate) async fn serve(
     let addresses = Addresses::new(most * OF_ONE_ADDRESS.0 / OF_ONE_ADDRESS.1);
     let mut connections = JoinSet::new();
     while let Some((stream, address, permit)) = accept(&listener, &room, &stop).await {
-        let Some(of_address) = addresses.enter(address) else {
+        let Some(of_address) = addresses.enter(network(address)) else {
             tracing::debug!(%address, "a connection was closed: its address has too many");
             continue;
         };

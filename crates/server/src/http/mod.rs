@@ -58,7 +58,7 @@ use crate::config::{Config, Shared};
 
 pub(crate) use self::cross_site::{Authority, Names};
 pub(crate) use self::listener::serve;
-pub(crate) use self::refusal::{Refusal, refuse};
+pub(crate) use self::refusal::{Refusal, is_v1, refuse};
 pub(crate) use self::room::Room;
 pub(crate) use self::tls::Tls;
 pub(crate) use self::v1::{Accepting, RegisteredBy};
@@ -230,7 +230,7 @@ async fn dispatch(app: App, request: Request) -> Result<Response, ApiError> {
     rights::couchdb(&target, &call.method).check(&call.caller)?;
     match target {
         Target::Root => root::welcome(&app),
-        Target::Up => up::up(&app).await,
+        Target::Up => up::up(&app, &call.caller).await,
         Target::AllDbs => root::all_dbs(&app, &call).await,
         Target::Uuids => root::uuids(&app, &call),
         Target::Session => session::session(&app, &call, body).await,

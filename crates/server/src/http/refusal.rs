@@ -25,10 +25,7 @@ pub(crate) struct Refusal {
 pub(crate) fn refuse(request: &Request, refusal: Refusal) -> Response {
     // The log leaves names out, because a stranger has chosen them.
     tracing::debug!(method = %request.method(), path = request.uri().path(), %refusal.reason, "a request was refused");
-    match is_v1(request) {
-        true => refusal.in_v1(),
-        false => ApiError::from(refusal).into_response(),
-    }
+    refusal.respond(is_v1(request))
 }
 
 /// Whether a request is one of `/v1`.
@@ -37,6 +34,13 @@ pub(crate) fn is_v1(request: &Request) -> bool {
 }
 
 impl Refusal {
+    pub fn respond(self, is_v1: bool) -> Response {
+        match is_v1 {
+            true => self.in_v1(),
+            false => ApiError::from(self).into_response(),
+        }
+    }
+
     fn in_v1(self) -> Response {
         let Refusal { status, code, reason, hint, retry_after_s } = self;
         let error = Error {

@@ -164,14 +164,17 @@ async fn start(
     let new = &new;
     let started = app.store.transact(|tx| async move {
         let job = jobs::get(&tx, keys, JOB_TYPE, id).await?;
-        if let Some(other) = job.as_ref().filter(|job| !caller.reads(&job.tenant)) {
-            if !is_gone(other) {
-                let reason = format!("Replication `{id}` already runs for another tenant");
-                return Err(Refused::Api(ApiError::new(StatusCode::CONFLICT, "conflict", reason)));
-            }
+        let elsewhere = || {
+            let reason = format!("Replication `{id}` already runs for another tenant");
+            Refused::Api(ApiError::new(StatusCode::CONFLICT, "conflict", reason))
+        };
+        let is_foreign = job.as_ref().is_some_and(|job| !caller.writes(&job.tenant));
+        if let Some(other) = job.as_ref().filter(|_| is_foreign) {
             if other.state().is_final() {
                 // Its history is not this tenant's.
                 jobs::remove(&tx, keys, JOB_TYPE, id).await?;
+            } else if is_gone(other) || !caller.reads(&other.tenant) {
+                return Err(elsewhere());
             }
         }
         let Some(job) = job.filter(|job| !is_gone(job)) else {
@@ -188,6 +191,8 @@ async fn start(
             State::Running | State::Waiting | State::Pending if same => {}
             // The job runs, but is parked until its source changes.
             State::Delayed if same && job.parked().is_some() => {}
+            _ if is_foreign && same => {}
+            _ if is_foreign => return Err(elsewhere()),
             State::Running | State::Waiting => {
                 jobs::add(&tx, keys, new, now_us).await?;
                 jobs::restart(&tx, keys, JOB_TYPE, id).await?;

@@ -11,12 +11,17 @@ use turnwise_store::Isolation;
 
 use super::error::{ApiError, retry_later};
 use super::{App, answer};
+use crate::access::Caller;
 
 /// A store that takes longer to respond counts as failing, so that monitors get a timely result.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// CouchDB's response while the store works. Otherwise 503, with the reason.
-pub(super) async fn up(app: &App) -> Result<Response, ApiError> {
+/// CouchDB's response while the store works. Otherwise 503, with the reason for operators: it may name addresses.
+pub(super) async fn up(app: &App, caller: &Caller) -> Result<Response, ApiError> {
+    let told = |reason: String| match caller.operates() {
+        true => reason,
+        false => "operators see the reason, and the server's log has it".to_owned(),
+    };
     let Some(reason) = problem(app).await else {
         let mut body = json!({ "status": "ok", "seeds": {} });
         // The upstream's state is no reason to take this node out of service: the rest of it works.
@@ -24,12 +29,12 @@ pub(super) async fn up(app: &App) -> Result<Response, ApiError> {
             body["upstream"] = match upstream.get() {
                 Condition::Unknown => json!({ "status": "unknown" }),
                 Condition::Answers => json!({ "status": "ok" }),
-                Condition::Silent(reason) => json!({ "status": "unavailable", "reason": reason }),
+                Condition::Silent(reason) => json!({ "status": "unavailable", "reason": told(reason) }),
             };
         }
         return Ok(answer::ok(&body));
     };
-    let body = json!({ "status": "store_unavailable", "reason": reason, "seeds": {} });
+    let body = json!({ "status": "store_unavailable", "reason": told(reason), "seeds": {} });
     Ok(retry_later(answer::json(StatusCode::SERVICE_UNAVAILABLE, &body)))
 }
 

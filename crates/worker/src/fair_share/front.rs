@@ -139,7 +139,7 @@ impl FairShare {
                 .map(|(tenant, wanted)| (tenant.clone(), *wanted))
                 .collect();
             if unread.is_empty() || round > ROUNDS && !wide {
-                let front = self.merge(heads, (tenants, candidates), &wanted, mine, wake);
+                let front = self.merge(heads, (tenants, candidates), &wanted, (mine, permits), wake);
                 return Ok(Front { again: front.again || !unread.is_empty(), ..front });
             }
             if round > ROUNDS {
@@ -150,7 +150,7 @@ impl FairShare {
                 let (tenants, candidates) = self.candidates(depth, permits);
                 let seen = |tenant: &Arc<str>| heads.get(tenant).map_or(0, |head| head.jobs.len());
                 let jobs: Vec<usize> = tenants.iter().map(seen).collect();
-                return Ok(self.merge(heads, (tenants, candidates), &jobs, mine, wake));
+                return Ok(self.merge(heads, (tenants, candidates), &jobs, (mine, permits), wake));
             }
             heads.extend(self.read(tx, unread).await?);
             if !wide {
@@ -252,7 +252,7 @@ impl FairShare {
         mut heads: BTreeMap<Arc<str>, Head>,
         (tenants, candidates): (Vec<Arc<str>>, Vec<Candidate>),
         wanted: &[usize],
-        mine: &impl Fn(&str) -> bool,
+        (mine, permits): (&impl Fn(&str) -> bool, &impl Fn(&str) -> bool),
         wake: Option<&Bytes>,
     ) -> Front {
         let mut queues = Vec::new();
@@ -273,7 +273,10 @@ impl FairShare {
         let mut jobs = in_order(&candidates, own);
         jobs.extend(in_order(&candidates, others));
         let mut state = self.state();
-        beyond |= state.waiting.len() > queues.len();
+        // Only tenants whose jobs this worker may run count.
+        let mut permitted = state.waiting.in_order().filter(|(tenant, _)| permits(tenant));
+        beyond |= state.waiting.len() > queues.len() && permitted.nth(queues.len()).is_some();
+        drop(permitted);
         // Tenants whose jobs have arrived since the last read of the waiting tenants are missing here.
         let again = !beyond && state.waiting.must_be_read_again(wake);
         Front { jobs, tenants: queues, beyond: beyond || again, again, to_sort: Vec::new() }

@@ -297,7 +297,7 @@ fn skipped(view: &View, filled: &FillResult) -> Vec<String> {
 
 /// Claims jobs from a head of the queue where some jobs lock. Compares more jobs than there are free slots; if none of
 /// them can start, it compares even more, up to [`window::MAX`]. Behind the largest window, it claims jobs that a
-/// [scan](crate::locks::Scan) has found to be startable.
+/// [scan](crate::locks::Scan) has found to be startable, if it may run the jobs of all tenants.
 async fn search(
     claims: &mut Claims<'_>,
     context: &Context<'_>,
@@ -329,15 +329,16 @@ async fn search(
     }
     let mut skipped_jobs = skipped(&view, &filled);
     let mut ages_out_us = filled.decision.ages_out_us;
-    if filled.is_nothing(claims) && view.queue.beyond && filled.decision.reserve.is_none() {
+    // The worker's scan is of all tenants. What it finds first may be nothing that a worker of some tenants may run.
+    let scans = claimant.tenants.is_none() && view.queue.beyond;
+    if filled.is_nothing(claims) && scans && filled.decision.reserve.is_none() {
         let stamps = (wake.cloned(), lock_wake.clone());
         let pending = (tx, keys, job_type);
         let is_free = |requests: &Requests| view.is_free(requests);
         let startable = |jobs: &[&tenants::Pending]| view.startable(&source, jobs);
         let elapsed_us = || fair.elapsed_us();
         match fair.scan.find(pending, &stamps, now_us, elapsed_us, is_free, startable).await? {
-            ScanResult::Found(mut jobs) => {
-                jobs.retain(|(tenant, _)| permits(tenant));
+            ScanResult::Found(jobs) => {
                 view = View::with_locks(&source, fair.front_of(jobs), mine).await?;
                 let found = claims.fill(&mut view).await?;
                 // If no slot is free any more, the jobs that were not tried can still start later.

@@ -10,7 +10,7 @@ use turnwise_protocol::{
 };
 use turnwise_queue::deadlines::Timeouts;
 use turnwise_queue::locks::has_room;
-use turnwise_queue::{After, DEFAULT_TENANT, MAX_CLASS, MIN_CLASS, dependencies, jobs};
+use turnwise_queue::{After, DEFAULT_TENANT, MAX_CLASS, MIN_CLASS, Then, dependencies, jobs};
 use turnwise_store::{Error as StoreError, MaybeStoreError as _, Store, Transaction};
 
 use super::body::Json;
@@ -129,13 +129,11 @@ async fn add(
         match add_some(app, caller, &ready[added.len()..], now_us).await {
             Ok(some) => added.extend(some),
             Err(error) => {
-                return match error.store_error().filter(|_| !added.is_empty()) {
-                    Some(cause) => {
-                        let story = format!("{} of {} jobs were added: {cause}", added.len(), ready.len());
-                        Err(StoreError::UnknownOutcome(story).into())
-                    }
-                    None => Err(error),
-                };
+                if added.is_empty() {
+                    return Err(error);
+                }
+                let story = format!("{} of {} jobs were added: {}", added.len(), ready.len(), error.reason());
+                return Err(StoreError::UnknownOutcome(story).into());
             }
         }
     }
@@ -223,7 +221,9 @@ async fn check_jobs(app: &App, caller: &Caller, tx: &Transaction, ready: &Ready)
                 "choose another id, or leave it out: all tenants share the ids of a job type",
             ));
         }
-        if *if_exists == IfExists::Again && !caller.writes(&old.tenant) {
+        // A job that is being removed is added anew.
+        let changes = *if_exists == IfExists::Again || old.then() == Then::Remove;
+        if changes && !caller.writes(&old.tenant) {
             return Err(V1Error::read_only(&old.tenant));
         }
     }

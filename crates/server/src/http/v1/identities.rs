@@ -8,6 +8,7 @@ use turnwise_identity::{Error, MAX_NAME_BYTES, Password, Scopes, identities};
 use turnwise_protocol::{
     ChangedIdentity, MadeToken, Me, NewToken, NewUser, Nothing, SetPassword, Tokens, User, Users, codes,
 };
+use turnwise_store::Transaction;
 use utoipa::IntoParams;
 
 use super::body::{Json, NoBody};
@@ -131,20 +132,34 @@ pub(super) async fn add_user(
     Json(NewUser { name, password, scopes }): Json<NewUser>,
 ) -> Result<Response> {
     let scopes = Scopes::parse(&scopes)?;
-    check_first(&app, &caller, &scopes).await?;
     let password = app.identities.hash(Password::new(password)?).await?;
     let user = turnwise_identity::User::new(&name, password, scopes, app.now_us())?;
-    let (keys, new) = (&app.keys, &user);
-    app.store.transact(|tx| async move { identities::add_user(&tx, keys, new).await }).await?;
+    let (app, caller, new) = (&app, &caller, &user);
+    let added = app.store.transact(|tx| async move {
+        check_first(&tx, app, caller, &new.scopes).await?;
+        Ok::<_, V1Error>(identities::add_user(&tx, &app.keys, new).await?)
+    });
+    added.await?;
     app.identities.changed().await;
     tracing::info!(by = caller.name(), user = name, scopes = ?user.scopes.texts(), "a user was added");
     Ok(answer::json(StatusCode::CREATED, &shown_user(user)))
 }
 
-/// The first identity must be able to add others: nobody else could.
-async fn check_first(app: &App, caller: &Caller, scopes: &Scopes) -> Result<()> {
-    let is_first = *caller.who() == Who::Everyone && app.identities.session_key().await?.is_none();
-    if is_first && !scopes.administer() {
+/// Without identities, everyone may add the first one, which must be able to add others: nobody else could. Another request
+/// may have added the first one since this request was let in.
+async fn check_first(tx: &Transaction, app: &App, caller: &Caller, scopes: &Scopes) -> Result<()> {
+    if *caller.who() != Who::Everyone {
+        return Ok(());
+    }
+    if identities::session_key(tx, &app.keys).await?.is_some() {
+        return Err(V1Error::new(
+            StatusCode::UNAUTHORIZED,
+            codes::UNAUTHORIZED,
+            "by now the store has identities, so this request needs one",
+            "send the password of a user or a token",
+        ));
+    }
+    if !scopes.administer() {
         return Err(V1Error::conflict(
             codes::CONFLICT,
             "the first identity needs the scope `admin`: nobody could add others",
@@ -242,10 +257,13 @@ pub(super) async fn add_token(
     Json(new): Json<NewToken>,
 ) -> Result<Response> {
     let scopes = Scopes::parse(&new.scopes)?;
-    check_first(&app, &caller, &scopes).await?;
     let (token, secret) = new_token(&new, scopes, app.now_us(), caller.name())?;
-    let (keys, row) = (&app.keys, &token);
-    app.store.transact(|tx| async move { identities::add_token(&tx, keys, row).await }).await?;
+    let (app, caller, new) = (&app, &caller, &token);
+    let added = app.store.transact(|tx| async move {
+        check_first(&tx, app, caller, &new.scopes).await?;
+        Ok::<_, V1Error>(identities::add_token(&tx, &app.keys, new).await?)
+    });
+    added.await?;
     app.identities.changed().await;
     tracing::info!(by = caller.name(), token = token.id, scopes = ?token.scopes.texts(), "a token was added");
     Ok(answer::json(StatusCode::CREATED, &made_token(token, &secret)))

@@ -180,7 +180,7 @@ pub(super) async fn retry_job(
         let job = changeable(caller, jobs::get(&tx, &app.keys, job_type, id).await?, path)?;
         let retried = match job.state() {
             QueueState::Failed | QueueState::Cancelled => {
-                owned::check_rerunnable(job_type)?;
+                owned::check_rerunnable(caller, job_type)?;
                 jobs::rerun(&tx, &app.keys, job_type, id, now_us).await?
             }
             // The filter or the bucket would hold the job back again immediately.

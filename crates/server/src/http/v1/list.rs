@@ -13,7 +13,7 @@ use utoipa::IntoParams;
 use super::Common;
 use super::error::{Result, V1Error};
 use super::extract::Params;
-use super::view;
+use super::{position_text, view};
 use crate::access::Caller;
 use crate::http::{App, answer};
 
@@ -49,7 +49,7 @@ pub(super) struct ListParams {
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: usize,
     /// The `next` of the previous page.
-    #[param(nullable = false, pattern = r"^[A-Za-z0-9_.-]{1,64}/[^\u0000-\u001f\u007f-\u009f]{0,512}$")]
+    #[param(nullable = false, pattern = r"^[A-Za-z0-9_.-]{1,64}/[^\u0000-\u001f\u007f-\u009f]{0,1024}$")]
     after: Option<String>,
 }
 
@@ -109,7 +109,8 @@ pub(super) async fn list_jobs(
     Params(params): Params<ListParams>,
 ) -> Result<Response> {
     check_limit(params.limit)?;
-    let mut cursor = params.after.as_deref().map(Cursor::parse).transpose()?;
+    let after = position_text::read(&app, &caller, params.after).await?;
+    let mut cursor = after.as_deref().map(Cursor::parse).transpose()?;
     if let Some(tenant) = &params.tenant {
         names::check_name("tenant", tenant)?;
     }
@@ -167,6 +168,7 @@ pub(super) async fn list_jobs(
             break cursor.as_ref().map(Cursor::text);
         }
     };
+    let next = position_text::shown(&app, &caller, next).await?;
     Ok(answer::ok(&Jobs { jobs: page.jobs, next }))
 }
 

@@ -10,10 +10,10 @@ use turnwise_protocol::{Lock, LockHow, LockMode, Locker, Lockers};
 use turnwise_queue::locks::{Behind, Blocker, Entry, How, Kind, LockAt, Spot, Which, list_by_place};
 use utoipa::IntoParams;
 
-use super::Common;
 use super::error::{Result, V1Error};
 use super::extract::Params;
 use super::list::{check_limit, default_limit};
+use super::{Common, position_text};
 use crate::access::Caller;
 use crate::http::{App, answer};
 
@@ -52,7 +52,7 @@ pub(super) struct LocksParams {
     /// The `next` of the previous page.
     #[param(
         nullable = false,
-        pattern = r"^(/|=[A-Za-z0-9%=-]{1,400}/(=[A-Za-z0-9%=-]{1,400})?)/(exclusive|shared|queued)/-?[0-9]{1,18}/[A-Za-z0-9%=-]{1,200}/[A-Za-z0-9%=-]{1,1600}$"
+        pattern = r"^(sealed/[A-Za-z0-9_-]{1,8000}|(/|=[A-Za-z0-9%=-]{1,400}/(=[A-Za-z0-9%=-]{1,400})?)/(exclusive|shared|queued)/-?[0-9]{1,18}/[A-Za-z0-9%=-]{1,200}/[A-Za-z0-9%=-]{1,1600})$"
     )]
     after: Option<String>,
 }
@@ -77,12 +77,14 @@ pub(super) async fn list_locks(
         }
     }
     let big_lock = params.level.as_deref() == Some(BIG_LOCK);
-    let after = params.after.as_deref().map(parse).transpose()?;
+    let after = position_text::read(&app, &caller, params.after).await?;
+    let after = after.as_deref().map(parse).transpose()?;
     let which = Which { level: params.level.map(|level| (!big_lock).then_some(level)), name: params.name };
     let tx = app.store.begin().await?;
     let (page, behind) = list_by_place(&tx, &app.keys, &which, after, params.limit).await?;
     let locks = page.into_iter().filter(|entry| caller.reads(&entry.tenant)).map(locker).collect();
-    Ok(answer::ok(&Lockers { locks, next: behind.as_ref().map(text) }))
+    let next = position_text::shown(&app, &caller, behind.as_ref().map(text)).await?;
+    Ok(answer::ok(&Lockers { locks, next }))
 }
 
 fn locker(entry: Entry) -> Locker {

@@ -21,6 +21,7 @@ mod nodes;
 mod openapi;
 mod owned;
 mod position;
+mod position_text;
 mod reason;
 mod retry;
 mod run_locks;

@@ -7,6 +7,7 @@ use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_replicator::doc_processor::Summary;
 
 use super::error::{Result, V1Error};
+use crate::access::Caller;
 use crate::http::App;
 
 /// Which node runs jobs of type `command`.
@@ -74,8 +75,12 @@ pub(super) fn check_workable(job_type: &str) -> Result<()> {
 }
 
 /// Whether a job that has ended may run again with its stored options.
-pub(super) fn check_rerunnable(job_type: &str) -> Result<()> {
+pub(super) fn check_rerunnable(caller: &Caller, job_type: &str) -> Result<()> {
     match job_type {
+        COMMAND if !caller.commands() => Err(V1Error::forbidden(
+            "this identity may not run programs again",
+            "it needs the scope command, beside client:TENANTS",
+        )),
         REPLICATION => Err(V1Error::forbidden(
             "this replication has ended, and its credentials are not kept",
             "change its document, or POST to /_replicate again",

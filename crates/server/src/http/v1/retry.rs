@@ -3,6 +3,7 @@
 use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
+use turnwise_command::JOB_TYPE as COMMAND;
 use turnwise_protocol::{Nothing, RetriedJobs, RetriedState, names};
 use turnwise_queue::{State as QueueState, jobs};
 use turnwise_replicator::{JOB_TYPE as REPLICATION, doc_processor};
@@ -12,7 +13,7 @@ use super::body::NoBody;
 use super::error::{Result, V1Error};
 use super::extract::Params;
 use super::list::Cursor;
-use super::{BadBody, Common, owned};
+use super::{BadBody, Common, owned, position_text};
 use crate::access::Caller;
 use crate::http::{App, answer};
 
@@ -40,7 +41,7 @@ pub(super) struct RetryParams {
     #[param(inline, nullable = false)]
     state: RetriedState,
     /// The `next` of the previous response.
-    #[param(nullable = false, pattern = r"^[A-Za-z0-9_.-]{1,64}/[^\u0000-\u001f\u007f-\u009f]{0,512}$")]
+    #[param(nullable = false, pattern = r"^[A-Za-z0-9_.-]{1,64}/[^\u0000-\u001f\u007f-\u009f]{0,1024}$")]
     after: Option<String>,
 }
 
@@ -81,9 +82,10 @@ pub(super) async fn retry_jobs(
     }
     let which = Which { job_type, tenant, state, caller };
     if let (Some(job_type), true) = (&which.job_type, state != RetriedState::Crashing) {
-        owned::check_rerunnable(job_type)?;
+        owned::check_rerunnable(&which.caller, job_type)?;
     }
     let mut retried = RetriedJobs { jobs: 0, documents: 0, next: None };
+    let after = position_text::read(&app, &which.caller, after).await?;
     let mut cursor = after.as_deref().map(Cursor::parse).transpose()?;
     // A position in another type is meaningless for this one. The listing then starts from the beginning, which is harmless.
     if which.job_type.as_ref().is_some_and(|wanted| cursor.as_ref().is_some_and(|at| at.job_type != *wanted))
@@ -114,7 +116,7 @@ pub(super) async fn retry_jobs(
             return Ok(answer::ok(&retried));
         }
     }
-    retried.next = cursor.as_ref().map(Cursor::text);
+    retried.next = position_text::shown(&app, &which.caller, cursor.as_ref().map(Cursor::text)).await?;
     Ok(answer::ok(&retried))
 }
 
@@ -142,7 +144,8 @@ impl Which {
             RetriedState::Failed => QueueState::Failed,
             RetriedState::Cancelled => QueueState::Cancelled,
         };
-        job.state() == state && self.takes(&job.tenant)
+        let may_run = job.job_type != COMMAND || state == QueueState::Crashing || self.caller.commands();
+        job.state() == state && may_run && self.takes(&job.tenant)
     }
 
     /// The position before the first job.
@@ -165,8 +168,7 @@ impl Which {
 async fn next_type(app: &App, after: Option<&str>, state: RetriedState) -> Result<Option<Cursor>> {
     let tx = app.store.begin().await?;
     let types = jobs::types_after(&tx, &app.keys, after, 2).await?;
-    let may_be =
-        |job_type: &String| state == RetriedState::Crashing || owned::check_rerunnable(job_type).is_ok();
+    let may_be = |job_type: &String| state == RetriedState::Crashing || job_type != REPLICATION;
     Ok(types.into_iter().find(may_be).map(|job_type| Cursor { job_type, id: String::new() }))
 }
 

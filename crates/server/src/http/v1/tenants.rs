@@ -19,7 +19,7 @@ use super::error::{Result, V1Error};
 use super::extract::Params;
 use super::list::{Cursor, check_limit, default_limit};
 use super::standing::{Of, Snapshot, all_of, could_run_since, document, types};
-use super::{locked, reason, view};
+use super::{locked, position_text, reason, view};
 use crate::access::Caller;
 use crate::http::{App, answer};
 
@@ -45,7 +45,7 @@ pub(super) struct TenantsParams {
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: usize,
     /// The `next` of the previous page, in the order `name`.
-    #[param(nullable = false, pattern = r"^[A-Za-z0-9_.-]{1,64}/[^\u0000-\u001f\u007f-\u009f]{0,512}$")]
+    #[param(nullable = false, pattern = r"^[A-Za-z0-9_.-]{1,64}/[^\u0000-\u001f\u007f-\u009f]{0,1024}$")]
     after: Option<String>,
 }
 
@@ -68,7 +68,9 @@ pub(super) async fn list_tenants(
     if let Some(job_type) = &params.job_type {
         names::check_type(job_type)?;
     }
-    let after = params.after.as_deref().map(Cursor::parse).transpose()?;
+    let is_first = params.after.is_none();
+    let after = position_text::read(&app, &caller, params.after).await?;
+    let after = after.as_deref().map(Cursor::parse).transpose()?;
     let order = params.order.unwrap_or_default();
     let tx = app.store.begin().await?;
     let mut snapshots = Vec::new();
@@ -105,7 +107,7 @@ pub(super) async fn list_tenants(
         .flat_map(|(n, snapshot)| snapshot.tenants.keys().map(move |name| (n, name)))
         .filter(|(_, name)| caller.reads(name))
         .collect();
-    if params.after.is_some() && order != TenantOrder::Name {
+    if !is_first && order != TenantOrder::Name {
         // Other orders have only one page.
         all.clear();
     }
@@ -142,6 +144,7 @@ pub(super) async fn list_tenants(
     // The totals of a type count all tenants.
     let types = snapshots.iter().filter(|_| caller.operates()).map(Snapshot::summary).collect();
     let partial = partial && order != TenantOrder::Name;
+    let next = position_text::shown(&app, &caller, next).await?;
     Ok(answer::ok(&Tenants { types, tenants, next, partial }))
 }
 
@@ -181,13 +184,14 @@ pub(super) async fn get_queue(
     if params.limit == 0 || params.limit > MAX_LIMIT {
         check_limit(params.limit)?;
     }
-    for job_type in params.job_type.iter().chain(&params.after) {
+    let after = position_text::read(&app, &caller, params.after).await?;
+    for job_type in params.job_type.iter().chain(&after) {
         names::check_type(job_type)?;
     }
     let limit = params.limit.min(MAX_QUEUE);
     let tx = app.store.begin().await?;
     let (mut summaries, mut rows) = (Vec::new(), Vec::new());
-    let from = params.after.as_deref();
+    let from = after.as_deref();
     let (types, next) = types(&app, &tx, params.job_type.as_deref(), from).await?;
     for job_type in types {
         let snapshot = Snapshot::read(&app, &tx, &job_type, Of::First).await?;
@@ -195,11 +199,17 @@ pub(super) async fn get_queue(
             continue;
         }
         summaries.push(snapshot.summary());
-        rows.extend(queue(&app, &tx, &snapshot, limit).await?);
+        // The first jobs may be others'.
+        let most = if caller.operates() { limit } else { MAX_QUEUE };
+        let mut read = queue(&app, &tx, &snapshot, most).await?;
+        read.retain(|row| caller.reads(&row.tenant));
+        read.truncate(limit);
+        rows.extend(read);
     }
+    // The next type may be one of other tenants alone.
+    let next = position_text::shown(&app, &caller, next).await?;
     if !caller.operates() {
         summaries.clear();
-        rows.retain(|row| caller.reads(&row.tenant));
     }
     Ok(answer::ok(&Queue { types: summaries, jobs: rows, next }))
 }
