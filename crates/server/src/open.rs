@@ -10,7 +10,7 @@ use turnwise_identity::identities;
 use turnwise_queue::{Keyspace, nodes};
 use turnwise_store::StoreUrl;
 
-use crate::start::{Opened, Refused, StartError};
+use crate::start::{Opened, Refused, StartError, check_readable};
 
 /// What a request to this server could reach.
 pub(crate) struct Exposure<'a> {
@@ -31,6 +31,7 @@ pub(crate) async fn check(
 ) -> Result<(), StartError> {
     let read = async {
         let tx = opened.store.begin().await?;
+        check_readable(&tx, keys).await?;
         let is_open = identities::session_key(&tx, keys).await?.is_none();
         // An embedded store has one process at a time. The nodes that it names have ended.
         let mut others = match is_open && !opened.exclusive {

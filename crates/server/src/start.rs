@@ -364,25 +364,31 @@ pub(crate) async fn initialise(
         .await
 }
 
-async fn check_format(tx: &Transaction, keys: &Keyspace) -> Result<(), Refused> {
+/// Refuses a store whose data this release does not read. Returns its format; `None` if it is empty.
+pub(crate) async fn check_readable(tx: &Transaction, keys: &Keyspace) -> Result<Option<u32>, Refused> {
     let Some(found) = tx.get(&keys.format()).await? else {
         check_empty(tx, keys).await?;
-        return Ok(tx.set(keys.format(), Format::current())?);
+        return Ok(None);
     };
     match Format::read(&found) {
-        Format::Version(keyspace::FORMAT_VERSION) => Ok(()),
-        // From now on no release before this one starts on the store.
-        Format::Version(earlier @ keyspace::OLDEST_FORMAT..keyspace::FORMAT_VERSION) => {
-            tracing::info!(
-                "the store's data has format {earlier}: it becomes format {}",
-                keyspace::FORMAT_VERSION
-            );
-            Ok(tx.set(keys.format(), Format::current())?)
-        }
+        Format::Version(found @ keyspace::OLDEST_FORMAT..=keyspace::FORMAT_VERSION) => Ok(Some(found)),
         Format::Version(other) => Err(Refused::Format { found: other.to_string() }),
         Format::Copying(copying) => Err(Refused::CopyUnderWay { from: copying.from }),
         Format::Unknown(found) => Err(Refused::Format { found }),
     }
+}
+
+async fn check_format(tx: &Transaction, keys: &Keyspace) -> Result<(), Refused> {
+    let found = check_readable(tx, keys).await?;
+    if found == Some(keyspace::FORMAT_VERSION) {
+        return Ok(());
+    }
+    if let Some(earlier) = found {
+        let now = keyspace::FORMAT_VERSION;
+        tracing::info!("the store's data has format {earlier}: it becomes format {now}");
+    }
+    // From now on no release before this one starts on the store.
+    Ok(tx.set(keys.format(), Format::current())?)
 }
 
 /// A store without a format row must be empty: other rows would belong to another program. The commit proves that it was empty.
