@@ -37,7 +37,7 @@ await run({
         states.push([id, doc._replication_state]);
         if (doc._replication_state) feed.cancel();
       }).on('complete', done);
-      // The feed may begin after the document: then it is told of twice, or once at its end.
+      // The feed may begin after the document: then it occurs twice, or once at its end.
       replicator.put({ _id: 'live', ...replication('live') }).catch(wrong);
     });
     assert.deepEqual(states.at(-1), ['live', 'completed']);

@@ -33,6 +33,7 @@ mod node;
 pub mod offline;
 mod open;
 mod server;
+mod small_file;
 mod sparse;
 mod start;
 mod upgrade;

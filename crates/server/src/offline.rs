@@ -14,7 +14,7 @@ use crate::upgrade;
 /// The most rows of a page.
 const PAGE: usize = 500;
 
-/// The users and tokens of a store. Whoever may write to the store may change them.
+/// The users and tokens of a store. Every process that may write to the store may change them.
 pub struct Identities {
     store: Store,
     keys: Keyspace,

@@ -317,7 +317,7 @@ async fn wrong_passwords_make_the_next_attempt_wait() {
     assert_eq!(refused.error(), (429, "too_many_requests"));
     assert!(refused.header("retry-after").parse::<u64>().unwrap() >= 1);
     assert_eq!(attempt("correct horse").await.status, 200, "who knows the password is not locked out");
-    // Names that do not exist are told from wrong passwords in no way.
+    // The response does not show whether the name or the password is wrong.
     let unknown = server.request("GET", "/_all_dbs").basic_auth("nobody", Some("wrong"));
     let unknown = server.send(unknown).await;
     assert_eq!(unknown.body, json!({"error": "unauthorized", "reason": "Name or password is incorrect."}));

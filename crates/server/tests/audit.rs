@@ -48,6 +48,12 @@ async fn changes_leave_a_line_and_are_refused_without_one() {
         ]
     );
     assert_eq!((&lines[0]["address"], lines[0]["at"].as_str().unwrap().len()), (&json!("127.0.0.1"), 20));
+    // Strangers cannot fill the disk.
+    for _ in 0..50 {
+        assert_eq!(server.post("/v1/jobs/t", &add).await.status, 401);
+    }
+    let strangers = || std::fs::read_to_string(&file).unwrap().matches("\"status\":401").count();
+    assert!(strangers() < 20, "{} lines of 51 requests", strangers());
     // The disk is gone.
     std::fs::rename(folder.path().join("logs"), folder.path().join("gone")).unwrap();
     server.server.reload(turnwise_server::Config::default());

@@ -73,20 +73,28 @@ async fn begin(server: &TestServer, head: &str, body: &str, sent: usize) -> TcpS
 }
 
 #[tokio::test]
-async fn a_request_from_before_the_first_identity_adds_none() {
+async fn a_request_from_before_the_first_identity_changes_none() {
     let server = TestServer::start().await;
-    let body = json!({"scopes": ["admin"]}).to_string();
-    let mut held = begin(&server, "POST /v1/tokens", &body, 1).await;
-    // It was let in by then.
+    let (token, password) = (json!({"scopes": ["admin"]}), json!({"password": "battery staple"}));
+    let mut held = Vec::new();
+    for (head, body) in [("POST /v1/tokens", token), ("PUT /v1/users/jan/password", password)] {
+        let body = body.to_string();
+        held.push((begin(&server, head, &body, 1).await, body));
+    }
+    // They were let in by then.
     tokio::time::sleep(Duration::from_millis(200)).await;
-    let admin = server.close().await;
-    held.write_all(&body.as_bytes()[1..]).await.unwrap();
-    let mut answer = vec![0; 4096];
-    let read = tokio::time::timeout(SOON, held.read(&mut answer)).await.unwrap().unwrap();
-    let answer = String::from_utf8_lossy(&answer[..read]);
-    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
-    let tokens = server.with(&admin).get("/v1/tokens").await.body;
-    assert_eq!(tokens["tokens"].as_array().unwrap().len(), 1, "{tokens}");
+    let jan = json!({"name": "jan", "password": "correct horse", "scopes": ["admin"]});
+    assert_eq!(server.post("/v1/users", &jan).await.status, 201);
+    for (mut stream, body) in held {
+        stream.write_all(&body.as_bytes()[1..]).await.unwrap();
+        let mut answer = vec![0; 4096];
+        let read = tokio::time::timeout(SOON, stream.read(&mut answer)).await.unwrap().unwrap();
+        let answer = String::from_utf8_lossy(&answer[..read]);
+        assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+    }
+    let tokens = server.request("GET", "/v1/tokens").basic_auth("jan", Some("correct horse"));
+    let tokens = server.send(tokens).await;
+    assert_eq!((tokens.status, &tokens.body["tokens"]), (200, &json!([])), "{}", tokens.body);
 }
 
 #[tokio::test]

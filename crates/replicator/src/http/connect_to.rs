@@ -56,11 +56,16 @@ impl FromStr for ConnectTo {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let rules: Vec<Rule> = text.split(',').map(|rule| rule.trim().parse()).collect::<Result<_, _>>()?;
-        if rules.len() > MAX_RULES {
-            return Err(format!("at most {MAX_RULES} rules"));
-        }
-        Ok(Self(rules))
+        rules(text).map(Self)
+    }
+}
+
+/// The rules of a setting, which are separated by commas.
+pub(super) fn rules<R: FromStr<Err = String>>(text: &str) -> Result<Vec<R>, String> {
+    let rules: Vec<R> = text.split(',').map(|rule| rule.trim().parse()).collect::<Result<_, _>>()?;
+    match rules.len() {
+        ..=MAX_RULES => Ok(rules),
+        _ => Err(format!("at most {MAX_RULES} rules")),
     }
 }
 

@@ -18,10 +18,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use ipnet::IpNet;
 use turnwise_identity::Patterns;
 
-use super::connect_to::{fields, is_host, matches_host};
+use super::connect_to::{fields, is_host, matches_host, rules};
 
-/// The most rules of a list.
-const MAX_RULES: usize = 100;
 /// The tenants that may reach internal addresses unless the configuration names others: the main database, requests without
 /// a user, and the main database of a CouchDB beside turnwise.
 const INTERNAL_TENANTS: &str = "_replicator,_replicate,upstream/_replicator";
@@ -88,11 +86,7 @@ impl FromStr for Rules {
         if text.trim().is_empty() {
             return Ok(Self::default());
         }
-        let rules: Vec<Rule> = text.split(',').map(|rule| rule.trim().parse()).collect::<Result<_, _>>()?;
-        if rules.len() > MAX_RULES {
-            return Err(format!("at most {MAX_RULES} rules"));
-        }
-        Ok(Self(rules))
+        rules(text).map(Self)
     }
 }
 

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::http::{Method, StatusCode};
 use serde::Serialize;
 
+use super::{Caller, Who};
 use crate::sparse::Sparse;
 
 /// Paths of CouchDB's API that read although they take a body.
@@ -62,17 +63,30 @@ pub(crate) struct Audited {
     method: Method,
     path: String,
     who: Option<String>,
+    /// Whether the sender has no valid credentials, on a store that needs them.
+    is_stranger: bool,
     status: Option<StatusCode>,
 }
 
 impl Audited {
     pub fn new(audit: Arc<Audit>, at: String, address: IpAddr, method: &Method, path: &str) -> Audited {
         let path = path[..path.floor_char_boundary(MAX_PATH_BYTES)].to_owned();
-        Audited { audit, at, address, method: method.clone(), path, who: None, status: None }
+        Audited {
+            audit,
+            at,
+            address,
+            method: method.clone(),
+            path,
+            who: None,
+            is_stranger: true,
+            status: None,
+        }
     }
 
-    pub fn sent_by(&mut self, who: Option<String>) {
-        self.who = who;
+    /// `None` has wrong credentials.
+    pub fn sent_by(&mut self, caller: Option<&Caller>) {
+        self.who = caller.and_then(Caller::name);
+        self.is_stranger = caller.is_none_or(|caller| *caller.who() == Who::Nobody);
     }
 
     pub fn ended(mut self, status: StatusCode) {
@@ -82,9 +96,10 @@ impl Audited {
 
 impl Drop for Audited {
     fn drop(&mut self) {
-        // Anyone can cause these lines, so their number is limited: they must not fill the disk.
-        let is_stranger = self.who.is_none() && self.status == Some(StatusCode::UNAUTHORIZED);
-        let left_out = match is_stranger {
+        // Anyone can cause these lines, so their number is limited: they must not fill the disk. A login that succeeds is not
+        // one of them.
+        let has_succeeded = self.status.is_some_and(|status| status.is_success());
+        let left_out = match self.is_stranger && !has_succeeded {
             true => self.audit.strangers.line(),
             false => Some(0),
         };

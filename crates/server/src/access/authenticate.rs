@@ -85,7 +85,7 @@ async fn handle(
 ) -> Response {
     let identified = identify(app, request.headers(), peer, now_s(app)).await;
     if let Some(audited) = audited {
-        audited.sent_by(identified.as_ref().ok().and_then(|identified| identified.caller.name()));
+        audited.sent_by(identified.as_ref().ok().map(|identified| &identified.caller));
     }
     let allowed = identified.and_then(|identified| {
         check_pace(app, &identified.caller)?;
@@ -96,9 +96,14 @@ async fn handle(
     });
     match allowed {
         Ok(Identified { caller, renewed }) => {
-            let lasting = Lasting::new(app, &request, peer, &caller);
+            // A change is not interrupted: it may have been made, and its response may be the only copy of a new token.
+            let reads = !is_audited(request.method(), request.uri().path());
+            let lasting = reads.then(|| Lasting::new(app, &request, peer, &caller));
             request.extensions_mut().insert(caller);
-            let mut response = lasting.run(next.run(request)).await;
+            let mut response = match lasting {
+                Some(lasting) => lasting.run(next.run(request)).await,
+                None => next.run(request).await,
+            };
             // A handler that has set the cookie itself knows better.
             if let Some(cookie) = renewed.filter(|_| !response.headers().contains_key(header::SET_COOKIE)) {
                 response.headers_mut().insert(header::SET_COOKIE, cookie);
@@ -179,7 +184,7 @@ pub(super) async fn identify(
             plain(Caller::user(&user.name, How::Default, user.scopes.clone()))
         }
         Credentials::Session(text) => {
-            // A browser sends an old cookie until it is told otherwise. So a session that is over is no mistake, but none.
+            // A browser sends an old cookie until the server replaces it. So an expired session is no error: it is none.
             let over = || Ok(Identified { caller: Caller::nobody(), renewed: Some(expired_cookie(peer)) });
             let Some(session) = Session::parse(&text) else { return over() };
             let age_s = now_s.saturating_sub(session.started_s);

@@ -82,7 +82,7 @@ impl Caller {
         Caller::new(Who::Token(id.to_owned()), How::Default, Some(scopes))
     }
 
-    /// The subject of a JSON Web Token. Without scopes it is somebody who may do nothing.
+    /// The subject of a JSON Web Token. Without scopes it may do nothing.
     pub fn jwt(subject: &str, how: How, scopes: Option<Scopes>) -> Caller {
         Caller::new(Who::Jwt(subject.to_owned()), how, Some(scopes.unwrap_or_default()))
     }

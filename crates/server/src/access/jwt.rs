@@ -15,9 +15,8 @@ use serde_json::{Map, Value};
 use turnwise_identity::{MAX_NAME_BYTES, MAX_SCOPES, Scope, Scopes};
 
 use super::{Caller, How};
+use crate::small_file;
 
-/// Largest file, in bytes.
-const MAX_BYTES: u64 = 1 << 20;
 /// Longest token, in bytes.
 const MAX_TOKEN_BYTES: usize = 16 << 10;
 /// How far the clocks of the service and of this node may differ, in s.
@@ -102,11 +101,7 @@ fn scopes(claims: &Map<String, Value>, path: &[String]) -> Option<Scopes> {
 
 fn read(file: &Path) -> Result<Keys, String> {
     let problem = |problem: &str| format!("{}: {problem}", file.display());
-    let bytes = std::fs::metadata(file).map_err(|error| problem(&error.to_string()))?.len();
-    if bytes > MAX_BYTES {
-        return Err(problem(&format!("has {bytes} bytes; at most {MAX_BYTES} are read")));
-    }
-    let text = std::fs::read(file).map_err(|error| problem(&error.to_string()))?;
+    let text = small_file::read(file)?;
     // The error could repeat a key.
     let set: JwkSet = serde_json::from_slice(&text).map_err(|_| problem("is no JSON Web Key Set"))?;
     let mut keys = Keys::new();

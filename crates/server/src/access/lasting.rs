@@ -1,4 +1,4 @@
-//! Requests that last: feeds of events and of changes, and workers that wait for jobs.
+//! Requests that last and change nothing: feeds of events and of changes, and workers that wait for jobs.
 //!
 //! Their sender is identified again while they last. If its token was revoked, or it has other scopes now, they end.
 
@@ -58,7 +58,7 @@ impl Lasting {
         response.map(|body| Body::from_stream(body.into_data_stream().take_until(Box::pin(over))))
     }
 
-    /// Returns once the sender is somebody else by now, or may do something else.
+    /// Returns once the credentials are those of another sender, or of none, or permit something else.
     async fn is_over(&self) {
         let identities = &self.app.identities;
         let (mut seen, mut identified) = (identities.generation(), Instant::now());

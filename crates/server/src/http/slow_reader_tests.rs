@@ -227,7 +227,7 @@ async fn a_slow_reader_gets_all_jobs() {
     let answer = reader.rest().await;
     assert_eq!((&answer["total_rows"], &answer["offset"]), (&json!(600), &json!(5)));
     let told = sent(&answer, "jobs");
-    assert!(told.is_sorted_by(|one, next| one < next), "a job is told twice");
+    assert!(told.is_sorted_by(|one, next| one < next), "a job occurs twice");
     assert_eq!(told.len(), 590);
 }
 

@@ -16,10 +16,10 @@ use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
+use crate::small_file::read;
+
 /// The time between two reads of the files.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
-/// Largest file, in bytes.
-const MAX_BYTES: u64 = 1 << 20;
 /// The most DNS names of a client certificate that are compared with users.
 const MAX_NAMES: usize = 20;
 
@@ -74,15 +74,6 @@ impl TlsFiles {
             client_ca: self.client_ca.as_deref().map(read).transpose()?,
         })
     }
-}
-
-fn read(file: &Path) -> Result<Vec<u8>, String> {
-    let problem = |problem: String| format!("{}: {problem}", file.display());
-    let bytes = std::fs::metadata(file).map_err(|error| problem(error.to_string()))?.len();
-    if bytes > MAX_BYTES {
-        return Err(problem(format!("has {bytes} bytes; at most {MAX_BYTES} are read")));
-    }
-    std::fs::read(file).map_err(|error| problem(error.to_string()))
 }
 
 impl Tls {

@@ -132,8 +132,11 @@ async fn add(
                 if added.is_empty() {
                     return Err(error);
                 }
-                let story = format!("{} of {} jobs were added: {}", added.len(), ready.len(), error.reason());
-                return Err(StoreError::UnknownOutcome(story).into());
+                let some = format!("{} of {} jobs were added: ", added.len(), ready.len());
+                return Err(match error.store_error() {
+                    Some(cause) => StoreError::UnknownOutcome(format!("{some}{cause}")).into(),
+                    None => error.at(&some),
+                });
             }
         }
     }

@@ -98,10 +98,6 @@ impl V1Error {
         )
     }
 
-    pub fn reason(&self) -> &str {
-        &self.reason
-    }
-
     /// An error that only a bug can cause.
     pub fn internal(error: &dyn std::error::Error) -> Self {
         tracing::error!(%error, "a request failed");

@@ -132,11 +132,12 @@ pub(super) async fn add_user(
     Json(NewUser { name, password, scopes }): Json<NewUser>,
 ) -> Result<Response> {
     let scopes = Scopes::parse(&scopes)?;
+    check_first(&caller, &scopes)?;
     let password = app.identities.hash(Password::new(password)?).await?;
     let user = turnwise_identity::User::new(&name, password, scopes, app.now_us())?;
     let (app, caller, new) = (&app, &caller, &user);
     let added = app.store.transact(|tx| async move {
-        check_first(&tx, app, caller, &new.scopes).await?;
+        check_open(&tx, app, caller).await?;
         Ok::<_, V1Error>(identities::add_user(&tx, &app.keys, new).await?)
     });
     added.await?;
@@ -145,28 +146,30 @@ pub(super) async fn add_user(
     Ok(answer::json(StatusCode::CREATED, &shown_user(user)))
 }
 
-/// Without identities, everyone may add the first one, which must be able to add others: nobody else could. Another request
-/// may have added the first one since this request was let in.
-async fn check_first(tx: &Transaction, app: &App, caller: &Caller, scopes: &Scopes) -> Result<()> {
-    if *caller.who() != Who::Everyone {
+/// Everyone may change identities only while there is none. Another request may have added the first one since this request
+/// was let in.
+async fn check_open(tx: &Transaction, app: &App, caller: &Caller) -> Result<()> {
+    if *caller.who() != Who::Everyone || identities::session_key(tx, &app.keys).await?.is_none() {
         return Ok(());
     }
-    if identities::session_key(tx, &app.keys).await?.is_some() {
-        return Err(V1Error::new(
-            StatusCode::UNAUTHORIZED,
-            codes::UNAUTHORIZED,
-            "by now the store has identities, so this request needs one",
-            "send the password of a user or a token",
-        ));
+    Err(V1Error::new(
+        StatusCode::UNAUTHORIZED,
+        codes::UNAUTHORIZED,
+        "by now the store has identities, so this request needs one",
+        "send the password of a user or a token",
+    ))
+}
+
+/// The first identity must be able to add others: nobody else could.
+fn check_first(caller: &Caller, scopes: &Scopes) -> Result<()> {
+    if *caller.who() != Who::Everyone || scopes.administer() {
+        return Ok(());
     }
-    if !scopes.administer() {
-        return Err(V1Error::conflict(
-            codes::CONFLICT,
-            "the first identity needs the scope `admin`: nobody could add others",
-            "add a user or a token with the scope `admin` first",
-        ));
-    }
-    Ok(())
+    Err(V1Error::conflict(
+        codes::CONFLICT,
+        "the first identity needs the scope `admin`: nobody could add others",
+        "add a user or a token with the scope `admin` first",
+    ))
 }
 
 /// List users
@@ -205,10 +208,10 @@ pub(super) async fn set_password(
     Json(SetPassword { password }): Json<SetPassword>,
 ) -> Result<Response> {
     let password = app.identities.hash(Password::new(password)?).await?;
-    let (keys, user, hash) = (&app.keys, name.as_str(), &password);
-    let set = app.store.transact(|tx| {
-        let hash = hash.clone();
-        async move { identities::set_password(&tx, keys, user, hash).await }
+    let (app, caller, user, hash) = (&app, &caller, name.as_str(), &password);
+    let set = app.store.transact(|tx| async move {
+        check_open(&tx, app, caller).await?;
+        Ok::<_, V1Error>(identities::set_password(&tx, &app.keys, user, hash.clone()).await?)
     });
     set.await?;
     app.identities.changed().await;
@@ -232,8 +235,12 @@ pub(super) async fn remove_user(
     caller: Caller,
     Named(UserPath { name }): Named<UserPath>,
 ) -> Result<Response> {
-    let (keys, user, now_us) = (&app.keys, name.as_str(), app.now_us());
-    app.store.transact(|tx| async move { identities::remove_user(&tx, keys, user, now_us).await }).await?;
+    let (app, caller, user, now_us) = (&app, &caller, name.as_str(), app.now_us());
+    let removed = app.store.transact(|tx| async move {
+        check_open(&tx, app, caller).await?;
+        Ok::<_, V1Error>(identities::remove_user(&tx, &app.keys, user, now_us).await?)
+    });
+    removed.await?;
     app.identities.changed().await;
     tracing::info!(by = caller.name(), user = name, "a user was removed");
     Ok(answer::ok(&ChangedIdentity { ok: true }))
@@ -257,10 +264,14 @@ pub(super) async fn add_token(
     Json(new): Json<NewToken>,
 ) -> Result<Response> {
     let scopes = Scopes::parse(&new.scopes)?;
+    check_first(&caller, &scopes)?;
     let (token, secret) = new_token(&new, scopes, app.now_us(), caller.name())?;
     let (app, caller, new) = (&app, &caller, &token);
     let added = app.store.transact(|tx| async move {
-        check_first(&tx, app, caller, &new.scopes).await?;
+        // An earlier attempt, whose outcome was unknown, may have added the token.
+        if identities::token(&tx, &app.keys, &new.id).await?.is_none() {
+            check_open(&tx, app, caller).await?;
+        }
         Ok::<_, V1Error>(identities::add_token(&tx, &app.keys, new).await?)
     });
     added.await?;
@@ -309,8 +320,11 @@ pub(super) async fn rotate_token(
     Named(TokenPath { id }): Named<TokenPath>,
     _: NoBody,
 ) -> Result<Response> {
-    let (keys, token) = (&app.keys, id.as_str());
-    let rotated = app.store.transact(|tx| async move { identities::rotate_token(&tx, keys, token).await });
+    let (app, caller, token) = (&app, &caller, id.as_str());
+    let rotated = app.store.transact(|tx| async move {
+        check_open(&tx, app, caller).await?;
+        Ok::<_, V1Error>(identities::rotate_token(&tx, &app.keys, token).await?)
+    });
     let (token, secret) = rotated.await?;
     app.identities.changed().await;
     tracing::info!(by = caller.name(), token = id, "a token was rotated");
@@ -335,8 +349,12 @@ pub(super) async fn revoke_token(
     caller: Caller,
     Named(TokenPath { id }): Named<TokenPath>,
 ) -> Result<Response> {
-    let (keys, token, now_us) = (&app.keys, id.as_str(), app.now_us());
-    app.store.transact(|tx| async move { identities::revoke_token(&tx, keys, token, now_us).await }).await?;
+    let (app, caller, token, now_us) = (&app, &caller, id.as_str(), app.now_us());
+    let revoked = app.store.transact(|tx| async move {
+        check_open(&tx, app, caller).await?;
+        Ok::<_, V1Error>(identities::revoke_token(&tx, &app.keys, token, now_us).await?)
+    });
+    revoked.await?;
     app.identities.changed().await;
     tracing::info!(by = caller.name(), token = id, "a token was revoked");
     Ok(answer::ok(&ChangedIdentity { ok: true }))
