@@ -23,7 +23,7 @@ const MAX_OUTPUT_BYTES: usize = 64 << 10;
 #[derive(clap::Args)]
 #[command(after_help = "\
 The command gets a job's options on stdin, as JSON, and TURNWISE_JOB_ID, TURNWISE_JOB_TYPE, TURNWISE_TENANT and \
-TURNWISE_ATTEMPT in its environment, but not TURNWISE_TOKEN. If its stdout is one JSON value of at most 12 kB, this is the job's result. Otherwise the \
+TURNWISE_ATTEMPT in its environment, and neither TURNWISE_TOKEN nor TURNWISE_SERVER, which may have a password. If its stdout is one JSON value of at most 12 kB, this is the job's result. Otherwise the \
 result is an object {\"exit_code\":0,\"stdout\":\"…\",\"stderr\":\"…\",…} with up to 12 kB of the output.
 
 Exit codes of the command:

@@ -10,8 +10,10 @@ use crate::Failure;
 /// `turnwise store rekey`
 #[derive(clap::Args)]
 #[command(after_help = "\
-To encrypt a store that is not encrypted, or to replace a key: put the new key into the first line of the file of --seal-keys, and \
-keep the other keys in the lines after it. Restart all servers with this file, then run this command, and remove the other keys.
+To encrypt a store that is not encrypted: stop all servers, start them with --seal-keys, and run this command.
+
+To replace a key: add the new one as the last line of the file and restart all servers, so that all of them can read it. Make it the \
+first line, restart them again, run this command, and remove the old key.
 
 Servers on etcd and FoundationDB may run meanwhile. Stop the server of an embedded store. Deleted data may stay in free parts of an \
 embedded store's files until they are used again: `turnwise store copy` to a new directory leaves it behind.
