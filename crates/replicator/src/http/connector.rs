@@ -28,7 +28,7 @@ use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
 use super::connect_to::ConnectTo;
-use super::egress::{Judge, Policy};
+use super::egress::{Judge, Policy, REFUSAL};
 use super::pool::Route;
 use super::proxy::{Kind, Proxy};
 use super::resolver::Resolver;
@@ -130,7 +130,7 @@ impl Connector {
         // An address of this machine need not be one of a private network.
         let is_own = local.ip().to_canonical() == remote.ip().to_canonical();
         if is_own && !self.egress.permits_own(judge.external, &judge.host, remote) {
-            return Err(judge.refusal().into());
+            return Err(REFUSAL.into());
         }
         self.route.socket_options.apply(stream.inner())?;
         Ok(Stream { io: Box::new(stream), proxied: false, _permit: Some(permit) })
@@ -167,7 +167,7 @@ impl Connector {
 /// Checks a host that is an address, for which no name is resolved.
 fn check_literal(judge: &Judge) -> Result<(), BoxError> {
     match judge.host.parse::<IpAddr>() {
-        Ok(address) if !judge.permits(address) => Err(judge.refusal().into()),
+        Ok(address) if !judge.permits(address) => Err(REFUSAL.into()),
         _ => Ok(()),
     }
 }

@@ -186,15 +186,12 @@ impl Judge {
     pub fn permits(&self, address: IpAddr) -> bool {
         self.policy.permits(self.external, &self.host, (address, self.port).into())
     }
-
-    /// The error of an address that is not permitted. It does not state the address, which a tenant may not know.
-    pub fn refusal(&self) -> String {
-        format!(
-            "the replications of this tenant may not reach {} from here: [egress] in the server's configuration",
-            self.host
-        )
-    }
 }
+
+/// The error of an address that is not permitted. It states neither the address nor the host that `connect_to` has chosen: a
+/// tenant may not know them.
+pub(super) const REFUSAL: &str =
+    "the replications of this tenant may not connect to this host: [egress] in the server's configuration";
 
 /// Whether an address belongs to this machine or to a network of its own, or to nobody.
 fn is_internal(address: IpAddr) -> bool {

@@ -18,7 +18,7 @@ use hyper_util::client::legacy::connect::dns::Name;
 use tokio::sync::Semaphore;
 use tower_service::Service;
 
-use super::egress::Judge;
+use super::egress::{Judge, REFUSAL};
 
 /// Concurrent lookups: a quarter of tokio's threads for blocking work.
 const MAX_LOOKUPS: usize = 128;
@@ -96,11 +96,9 @@ impl Service<Name> for Resolver {
                     let permitted =
                         |address: &SocketAddr| judge.as_ref().is_none_or(|judge| judge.permits(address.ip()));
                     let found: Vec<SocketAddr> = addresses.iter().copied().filter(permitted).collect();
-                    match judge {
-                        Some(judge) if found.is_empty() && !addresses.is_empty() => {
-                            Err(io::Error::new(io::ErrorKind::PermissionDenied, judge.refusal()))
-                        }
-                        _ => Ok(found.into_iter()),
+                    match found.is_empty() && !addresses.is_empty() {
+                        true => Err(io::Error::new(io::ErrorKind::PermissionDenied, REFUSAL)),
+                        false => Ok(found.into_iter()),
                     }
                 }
                 Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
