@@ -223,7 +223,9 @@ async fn tokens_are_listed_rotated_and_revoked() {
 async fn wrong_credentials_are_refused_everywhere() {
     let server = TestServer::start().await;
     let admin = server.close().await;
-    let other = format!("{}A", &admin[..admin.len() - 1]);
+    // Of the last character, 4 bits count: `A` and `E` are different secrets.
+    let last = if admin.ends_with('A') { 'E' } else { 'A' };
+    let other = format!("{}{last}", &admin[..admin.len() - 1]);
     for authorization in [
         format!("Bearer {other}"),
         "Bearer x".to_owned(),
