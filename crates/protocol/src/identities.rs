@@ -11,6 +11,20 @@ pub const MAX_USER_BYTES: usize = 128;
 /// Longest time until a token expires, in s: ten years.
 pub const MAX_EXPIRY_S: u64 = 315_360_000;
 
+/// A scope, one thing that an identity may do: `admin`, `operator`, `client:TENANTS`, `read:TENANTS`, `worker:TYPES`,
+/// `worker:TYPES@TENANTS`, `command` or `metrics`. Names are separated by commas, and `*` stands for any characters. Special
+/// characters of names are percent-encoded. At most 500 bytes.
+#[cfg(feature = "openapi")]
+#[derive(ToSchema)]
+#[schema(
+    max_length = 500,
+    example = "client:acme,acme-*",
+    // Non-ASCII characters need no encoding. Whether an encoded one is valid UTF-8 cannot be stated here.
+    pattern = r"^(admin|operator|command|metrics|(client|read):([^,%\u0000-\u001f\u007f-\u009f]|%[0-7][0-9A-Fa-f])+(,([^,%\u0000-\u001f\u007f-\u009f]|%[0-7][0-9A-Fa-f])+)*|worker:([^,@%\u0000-\u001f\u007f-\u009f]|%[0-7][0-9A-Fa-f])+(,([^,@%\u0000-\u001f\u007f-\u009f]|%[0-7][0-9A-Fa-f])+)*(@([^,%\u0000-\u001f\u007f-\u009f]|%[0-7][0-9A-Fa-f])+(,([^,%\u0000-\u001f\u007f-\u009f]|%[0-7][0-9A-Fa-f])+)*)?)$"
+)]
+#[expect(dead_code, reason = "it describes the texts in `scopes`, which are plain strings")]
+pub struct Scope(String);
+
 /// A request for a new user.
 #[derive(Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(ToSchema))]
@@ -28,9 +42,8 @@ pub struct NewUser {
     /// Its password: 8 to 1,000 bytes.
     #[cfg_attr(feature = "openapi", schema(min_length = 8, max_length = 1000))]
     pub password: String,
-    /// What it may do: `admin`, `operator`, `client:TENANTS`, `read:TENANTS`, `worker:TYPES`, `worker:TYPES@TENANTS`,
-    /// `command`, `metrics`. Names are separated by commas, and `*` stands for any characters.
-    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 20))]
+    /// What it may do.
+    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 20, value_type = Vec<Scope>))]
     pub scopes: Vec<String>,
 }
 
@@ -91,7 +104,7 @@ pub struct Users {
 })))]
 pub struct NewToken {
     /// What it may do, as for users.
-    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 20))]
+    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 20, value_type = Vec<Scope>))]
     pub scopes: Vec<String>,
     /// What it is for: up to 200 bytes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
