@@ -203,6 +203,8 @@ impl Copier {
     /// Copies one batch of revisions with small attachments; returns the revisions that did not come.
     async fn copy_inline(&self, batch: Vec<Revision>) -> Result<Vec<Revision>, Error> {
         let _room = self.inline_room.acquire().await.expect("never closed");
+        let mut waiting = self.target.waiting_bytes();
+        waiting.set(INLINE_BATCH_BYTES as usize);
         let mut writer = Writer::new(self);
         let left = self.fetcher.fetch_inline(batch, &mut writer).await?;
         writer.buffer.flush(&self.target, &self.pace, &self.tally).await?;
@@ -243,7 +245,8 @@ struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     fn new(copier: &'a Copier) -> Self {
-        Self { copier, buffer: WriteBuffer::default(), small: Vec::new(), large: Vec::new(), kept_bytes: 0 }
+        let buffer = WriteBuffer::new(copier.target.waiting_bytes());
+        Self { copier, buffer, small: Vec::new(), large: Vec::new(), kept_bytes: 0 }
     }
 
     /// The bytes of the attachments, if they can travel inside their document.

@@ -61,7 +61,7 @@ impl Error {
                 Fault::BrokeOff(_) | Fault::Malformed(_) | Fault::LoggedOut => true,
                 Fault::Status { status, .. } => matches!(status, 408 | 429 | 500..),
                 // Another attempt would get the same time limit.
-                Fault::Unexpected(_) | Fault::Replaced | Fault::TooSlow { .. } => false,
+                Fault::Unexpected(_) | Fault::Replaced | Fault::TooSlow { .. } | Fault::TooLarge(_) => false,
             },
             _ => false,
         }
@@ -157,6 +157,8 @@ pub enum Fault {
         /// The interval, in waiting time, in which they must arrive.
         interval: Duration,
     },
+    /// A document has more than this many bytes.
+    TooLarge(usize),
     /// The response, or the request's body, ended too early.
     BrokeOff(String),
     /// The response violates the protocol.
@@ -195,6 +197,9 @@ impl fmt::Display for Fault {
                     f,
                     "too slow: {came} bytes of the answer in {interval} ms, [replicator] minimum_progress is {least}"
                 )
+            }
+            Self::TooLarge(most) => {
+                write!(f, "a document of more than {most} bytes, [replicator] max_document_size")
             }
             Self::BrokeOff(cause) => write!(f, "the connection broke off: {cause}"),
             Self::Malformed(cause) => write!(f, "an answer that cannot be understood: {cause}"),

@@ -16,9 +16,10 @@ use serde_json::value::RawValue;
 
 use crate::attachments::Head;
 use crate::revs_diff::Missing;
+use crate::room::WaitingBytes;
 
 /// A batch is full with this many bytes of documents. A batch in flight holds them twice for a moment.
-pub(crate) const FULL_BYTES: usize = 2 * 1024 * 1024;
+const FULL_BYTES: usize = 2 * 1024 * 1024;
 /// Batches with fewer revisions are too small to predict later ones.
 const TELLING: u64 = 100;
 /// The feed includes documents once at least this many of a thousand would have been used.
@@ -28,10 +29,12 @@ const COME_FROM: u32 = 900;
 const COME_UNTIL: u32 = 500;
 
 /// The documents of a batch of changes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct FeedDocs {
     text: Vec<u8>,
     docs: Vec<FeedDoc>,
+    /// Counts their bytes.
+    waiting: WaitingBytes,
 }
 
 #[derive(Debug)]
@@ -62,6 +65,10 @@ struct Names<'a> {
 }
 
 impl FeedDocs {
+    pub fn new(waiting: WaitingBytes) -> Self {
+        Self { text: Vec::new(), docs: Vec::new(), waiting }
+    }
+
     /// Keeps `doc`, whose row has the single leaf `leaf`, if the document needs no history.
     pub fn keep(&mut self, leaf: &RawValue, doc: &RawValue) {
         let Ok(leaf) = serde_json::from_str::<Cow<'_, str>>(leaf.get()) else { return };
@@ -75,6 +82,7 @@ impl FeedDocs {
         }
         let start = self.text.len();
         self.text.extend_from_slice(doc.get().as_bytes());
+        self.waiting.set(self.text.len());
         self.docs.push(FeedDoc {
             id: names._id.into_owned(),
             rev: leaf.into_owned(),
@@ -83,8 +91,14 @@ impl FeedDocs {
         });
     }
 
-    pub fn bytes(&self) -> usize {
-        self.text.len()
+    /// Without documents, for the next batch.
+    pub fn next(&self) -> Self {
+        Self::new(self.waiting.another())
+    }
+
+    /// Whether the batch is full. The limit shrinks while the process holds many documents.
+    pub fn is_full(&self) -> bool {
+        self.text.len() >= self.waiting.batch_bytes(FULL_BYTES)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -157,6 +171,8 @@ impl Demand {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
     use serde_json::{Value, json};
 
     use super::*;
@@ -172,7 +188,7 @@ mod tests {
 
     #[test]
     fn only_documents_that_need_no_history_are_kept() {
-        let mut docs = FeedDocs::default();
+        let mut docs = FeedDocs::new(WaitingBytes::new(&Arc::default()));
         let mut keep = |leaf: &str, doc: Value| docs.keep(&raw(&json!(leaf)), &raw(&doc));
         keep("1-a", json!({ "_id": "plain", "_rev": "1-a", "x": { "_deleted": true } }));
         keep("1-a", json!({ "_id": "att\"s", "_rev": "1-a", "_attachments": { "f": { "stub": true } } }));

@@ -24,11 +24,8 @@ use crate::multipart;
 use crate::pace::Pace;
 use crate::query::{Query, doc_path};
 use crate::revs_diff::Missing;
-use crate::room::LARGE_BYTES;
 use crate::stats::Tally;
 
-/// The largest document that is copied. CouchDB's own limit is 8 MB.
-pub(crate) const DOC_BYTES: usize = 256 * 1024 * 1024;
 /// `_bulk_get` with its parameters. Attachments come as stubs, which state how they are encoded.
 const BULK_GET: &str = "_bulk_get?revs=true&latest=true&attachments=false&att_encoding_info=true";
 /// The same for revisions with small attachments, which come inside the document in base64.
@@ -378,17 +375,18 @@ async fn read_rows<S: Sink>(
     mut row: impl FnMut(&[u8], &mut S) -> Result<(), String> + Send,
 ) -> Result<Duration, Error> {
     let mut flushing = Duration::ZERO;
-    let mut splitter = Splitter::new(Shape::Array, DOC_BYTES);
+    let most = answer.max_document_bytes();
+    let mut splitter = Splitter::new(Shape::Array, usize::MAX);
     while let Some(piece) = answer.chunk().await? {
         answer.hold(splitter.held_bytes() + piece.len()).await?;
         splitter.push(&piece, |text| row(text, sink)).map_err(|cause| answer.malformed(cause))?;
+        if splitter.held_bytes() > most {
+            return Err(answer.fault(Fault::TooLarge(most)));
+        }
         let before = Instant::now();
         sink.flush_if_full().await?;
         flushing += before.elapsed();
-        if splitter.held_bytes() <= LARGE_BYTES {
-            // The large rows have been written.
-            answer.release();
-        }
+        answer.release(splitter.held_bytes());
     }
     splitter.finish().map_err(|cause| answer.fault(Fault::BrokeOff(cause.to_string())))?;
     Ok(flushing)

@@ -72,6 +72,7 @@ pub use http::{
 pub use pipeline::replicate;
 pub use replication_id::ReplicationId;
 pub use report::{REPLICATION_ID_VERSION, Report, Session};
+pub use room::MAX_DOCUMENT_BYTES;
 pub use secret::{HIDDEN, Secret};
 pub use seq::Seq;
 pub use spec::{Defaults, Error as SpecError, Filter, MinimumProgress, Replication, UserCtx};

@@ -69,6 +69,9 @@ pub struct Defaults {
     pub request_timeout: Option<Duration>,
     /// The minimum progress of responses.
     pub minimum_progress: MinimumProgress,
+    /// `max_document_size`: the largest document that is copied, in bytes, without attachments that are streamed. CouchDB
+    /// targets accept 8 MB by default.
+    pub max_document_bytes: usize,
 }
 
 /// The minimum progress of a response while the client waits for it. CouchDB has no such limit.
@@ -114,6 +117,7 @@ impl Default for Defaults {
             socket_options: SocketOptions::default(),
             request_timeout: None,
             minimum_progress: MinimumProgress::default(),
+            max_document_bytes: 64 << 20,
         }
     }
 }
@@ -188,6 +192,8 @@ pub struct Replication {
     pub request_timeout: Option<Duration>,
     /// [`Defaults::minimum_progress`].
     pub minimum_progress: MinimumProgress,
+    /// [`Defaults::max_document_bytes`].
+    pub max_document_bytes: usize,
     /// The authentication methods, in the order in which they are tried.
     pub auth_plugins: Vec<AuthPlugin>,
     /// When to renew a session whose cookie states no lifetime.
@@ -255,6 +261,7 @@ impl Replication {
             socket_options: fields.socket_options(defaults.socket_options)?,
             request_timeout: defaults.request_timeout,
             minimum_progress: defaults.minimum_progress,
+            max_document_bytes: defaults.max_document_bytes,
             auth_plugins: defaults.auth_plugins.clone(),
             session_refresh_interval: defaults.session_refresh_interval,
             user_ctx: fields.user_ctx()?,

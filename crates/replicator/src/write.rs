@@ -18,6 +18,7 @@ use crate::error::{Error, Fault, Side};
 use crate::http::{Peer, Request};
 use crate::pace::Pace;
 use crate::refusal;
+use crate::room::WaitingBytes;
 use crate::stats::Tally;
 
 /// A buffer of this size is written even if more documents are available. With `worker_processes` such writes in
@@ -32,15 +33,20 @@ const HEAD: &[u8] = br#"{"new_edits":false,"docs":["#;
 const TAIL: &[u8] = b"]}";
 
 /// Documents on their way to the target.
-#[derive(Default)]
 pub(crate) struct WriteBuffer {
     /// The request's body so far: its head, then documents with a comma after each. Empty without documents.
     text: Vec<u8>,
     /// Where each document ends, without its comma.
     ends: Vec<usize>,
+    /// Counts its bytes.
+    waiting: WaitingBytes,
 }
 
 impl WriteBuffer {
+    pub fn new(waiting: WaitingBytes) -> Self {
+        Self { text: Vec::new(), ends: Vec::new(), waiting }
+    }
+
     pub fn push(&mut self, doc: &[u8]) {
         if self.text.is_empty() {
             self.text.extend_from_slice(HEAD);
@@ -48,12 +54,13 @@ impl WriteBuffer {
         self.text.extend_from_slice(doc);
         self.ends.push(self.text.len());
         self.text.push(b',');
+        self.waiting.set(self.text.len());
     }
 
-    /// The limits shrink for a target that is throttled or slow.
+    /// The limits shrink for a target that is throttled or slow, and while the process holds many documents.
     pub fn is_full(&self, target: &Peer, pace: &Pace) -> bool {
         let is_full = |size: usize, full: usize| size >= pace.of(Side::Target, target.reduced(full));
-        is_full(self.text.len(), FULL_BYTES) || is_full(self.ends.len(), FULL_DOCS)
+        is_full(self.text.len(), self.waiting.batch_bytes(FULL_BYTES)) || is_full(self.ends.len(), FULL_DOCS)
     }
 
     /// Writes all documents and empties the buffer.
@@ -103,6 +110,7 @@ impl WriteBuffer {
                 }
             }
         }
+        self.waiting.set(0);
         Ok(())
     }
 
@@ -189,11 +197,13 @@ async fn post(target: &Peer, body: Bytes, took: impl Fn(Duration)) -> Result<u64
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
     fn any_part_of_a_buffer_is_a_proper_body() {
-        let mut buffer = WriteBuffer::default();
+        let mut buffer = WriteBuffer::new(WaitingBytes::new(&Arc::default()));
         for doc in [r#"{"_id":"a"}"#, r#"{"_id":"b"}"#, r#"{"_id":"c"}"#] {
             buffer.push(doc.as_bytes());
         }

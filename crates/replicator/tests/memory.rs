@@ -21,6 +21,8 @@ const TARGET: &str = "TURNWISE_TEST_TARGET";
 /// in flight, and the pieces in the connections.
 const ALLOWED_MB: f64 = 64.0;
 
+/// What the error of each run contains. Without it, they succeed.
+const REFUSED: &str = "TURNWISE_TEST_REFUSED";
 /// The number of concurrent runs, each into its own database.
 const RUNS: &str = "TURNWISE_TEST_RUNS";
 
@@ -34,24 +36,32 @@ async fn one_run_between_the_databases_that_the_environment_names() {
     let run = async |nth: usize| {
         let target = if nth == 0 { target.clone() } else { format!("{target}{nth}") };
         let replication = request(&source, &target, json!({"connection_timeout": 60_000}));
-        replicate(&replication, &Context::new(client.clone(), SERVER_UUID)).await.unwrap();
+        let ended = replicate(&replication, &Context::new(client.clone(), SERVER_UUID)).await;
+        match std::env::var(REFUSED).ok() {
+            None => drop(ended.unwrap()),
+            Some(reason) => {
+                let error = ended.unwrap_err().to_string();
+                assert!(error.contains(&reason), "{error}");
+            }
+        }
     };
     join_all((0..runs).map(run)).await;
 }
 
 /// The peak memory of a run, in MB.
 async fn peak_mb(source: &Fake, target: &Fake) -> f64 {
-    peak_of(source, target, 1).await
+    peak_of(source, target, 1, &[]).await
 }
 
-/// The peak memory of this many concurrent runs.
-async fn peak_of(source: &Fake, target: &Fake, runs: usize) -> f64 {
+/// The peak memory of this many concurrent runs, with these variables in their environment.
+async fn peak_of(source: &Fake, target: &Fake, runs: usize, variables: &[(&str, &str)]) -> f64 {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["--ignored", "--exact", "one_run_between_the_databases_that_the_environment_names"])
         .env(SOURCE, source.url())
         .env(TARGET, target.url())
-        .env(RUNS, runs.to_string());
+        .env(RUNS, runs.to_string())
+        .envs(variables.iter().copied());
     let run = tokio::task::spawn_blocking(move || process::run(command)).await.unwrap();
     assert!(run.output.contains("1 passed"), "{}", run.output);
     println!("{} MB at most, in {} s", run.peak_mb, run.seconds);
@@ -81,25 +91,41 @@ async fn memory_does_not_grow_with_the_number_of_documents() {
     }
 }
 
+/// Rules of the source with one document of this many bytes.
+fn serve_large(source: &Fake, bytes: usize) {
+    // Of the second generation, so that none comes with the feed.
+    source.put([json!({"_id": "large", "_rev": "2-b", "_revisions": {"start": 2, "ids": ["b", "a"]}})]);
+    source.rule(move |asked| {
+        let head = r#"{"results":[{"id":"large","docs":[{"ok":{"_id":"large","_rev":"2-b","_revisions":{"start":2,"ids":["b","a"]},"x":""#;
+        let pieces = std::iter::repeat_n(Step::Send(Bytes::from(vec![b'x'; 64 << 10])), bytes >> 16);
+        let steps = std::iter::once(Step::Send(head.into())).chain(pieces).chain([Step::Send(r#""}}]}]}"#.into())]);
+        (asked.path == "/_bulk_get").then(|| Reply::steps(200, steps.collect::<Vec<_>>()))
+    });
+}
+
 /// Without the limit, each of these would be in memory twice, at the same time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_documents_of_many_replications_wait_for_each_other() {
     const RUNS: usize = 8;
     const BYTES: usize = 48 << 20;
     let (source, target) = tokio::join!(Fake::start(), Fake::start());
-    // Of the second generation, so that none comes with the feed.
-    source.put([json!({"_id": "large", "_rev": "2-b", "_revisions": {"start": 2, "ids": ["b", "a"]}})]);
-    source.rule(|asked| {
-        let head = r#"{"results":[{"id":"large","docs":[{"ok":{"_id":"large","_rev":"2-b","_revisions":{"start":2,"ids":["b","a"]},"x":""#;
-        let pieces = std::iter::repeat_n(Step::Send(Bytes::from(vec![b'x'; 64 << 10])), BYTES >> 16);
-        let steps = std::iter::once(Step::Send(head.into())).chain(pieces).chain([Step::Send(r#""}}]}]}"#.into())]);
-        (asked.path == "/_bulk_get").then(|| Reply::steps(200, steps.collect::<Vec<_>>()))
-    });
+    serve_large(&source, BYTES);
     target.rule(|asked| (asked.path == "/_bulk_docs").then(|| Reply::json(201, &json!([]))));
-    let peak = peak_of(&source, &target, RUNS).await;
+    let peak = peak_of(&source, &target, RUNS, &[]).await;
     let whole = target.count(|asked| asked.path == "/_bulk_docs" && asked.body_bytes > BYTES as u64);
     assert_eq!(whole, RUNS);
     // One of them twice, the beginning of another one, and the usual memory of each run.
+    assert!(peak < 300.0, "{peak} MB");
+}
+
+/// Documents beyond `max_document_size` are not copied, and what has arrived of them takes no more memory than others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_document_of_250_mb_from_each_of_six_peers_is_refused() {
+    let (source, target) = tokio::join!(Fake::start(), Fake::start());
+    serve_large(&source, 250 << 20);
+    let reason = "a document of more than 67108864 bytes, [replicator] max_document_size";
+    let peak = peak_of(&source, &target, 6, &[(REFUSED, reason)]).await;
+    assert_eq!(target.count(|asked| asked.path == "/_bulk_docs"), 0);
     assert!(peak < 300.0, "{peak} MB");
 }
 

@@ -6,15 +6,14 @@ use crate::error::{Error, Fault};
 use crate::http::Answer;
 use crate::multipart::{Event, Headers, Parser};
 
-/// The largest document that is held. CouchDB's own limit is 8 MB.
-const DOC_BYTES: usize = 256 * 1024 * 1024;
-
 /// The source of a multipart body.
 pub(super) trait Body: Send {
     /// The next piece; `None` at the proper end.
     fn piece(&mut self) -> impl Future<Output = Result<Option<Bytes>, Error>> + Send;
     /// Waits until this many bytes of it may be held.
     fn hold(&mut self, bytes: usize) -> impl Future<Output = Result<(), Error>> + Send;
+    /// The largest document that is held.
+    fn max_document_bytes(&self) -> usize;
     /// Adds the origin of the body to an error.
     fn fault(&self, fault: Fault) -> Error;
 }
@@ -26,6 +25,10 @@ impl Body for Answer {
 
     fn hold(&mut self, bytes: usize) -> impl Future<Output = Result<(), Error>> + Send {
         Answer::hold(self, bytes)
+    }
+
+    fn max_document_bytes(&self) -> usize {
+        Answer::max_document_bytes(self)
     }
 
     fn fault(&self, fault: Fault) -> Error {
@@ -41,6 +44,10 @@ impl<B: Body> Body for &mut Parts<B> {
 
     fn hold(&mut self, bytes: usize) -> impl Future<Output = Result<(), Error>> + Send {
         self.body.hold(bytes)
+    }
+
+    fn max_document_bytes(&self) -> usize {
+        self.body.max_document_bytes()
     }
 
     fn fault(&self, fault: Fault) -> Error {
@@ -93,10 +100,9 @@ impl<B: Body> Parts<B> {
     pub async fn doc(&mut self) -> Result<Vec<u8>, Error> {
         let mut doc = Vec::new();
         while let Some(piece) = self.data().await? {
-            if doc.len() + piece.len() > DOC_BYTES {
-                return Err(
-                    self.fault(Fault::Unexpected(format!("a document of more than {DOC_BYTES} bytes")))
-                );
+            let most = self.body.max_document_bytes();
+            if doc.len() + piece.len() > most {
+                return Err(self.fault(Fault::TooLarge(most)));
             }
             self.body.hold(doc.len() + piece.len()).await?;
             doc.extend_from_slice(&piece);

@@ -9,9 +9,6 @@ use crate::http::Request;
 use crate::query::{Query, doc_path, encode};
 use crate::stats::Tally;
 
-/// The largest document with stubs that is read again. CouchDB's own limit is 8 MB.
-const DOC_BYTES: usize = 256 * 1024 * 1024;
-
 impl Copier {
     /// One attempt to copy `revision`, attachment by attachment.
     pub(super) async fn send_pieces(
@@ -42,7 +39,12 @@ impl Copier {
         query.add("rev", &revision.rev);
         query.add("revs", "true");
         query.add("att_encoding_info", "true");
-        self.source.send(&Request::get(query.on(&doc_path(&revision.id)))).await?.bytes(DOC_BYTES).await
+        let most = self.source.max_document_bytes();
+        let mut answer = self.source.send(&Request::get(query.on(&doc_path(&revision.id)))).await?;
+        match answer.bytes_up_to(most).await? {
+            Some(doc) => Ok(doc),
+            None => Err(answer.fault(Fault::TooLarge(most))),
+        }
     }
 
     async fn fill(

@@ -33,10 +33,11 @@ use tokio::time::Instant;
 
 use crate::database::{self, Info};
 use crate::error::{Error, Fault};
-use crate::feed_docs::{self, Demand, FeedDocs};
+use crate::feed_docs::{Demand, FeedDocs};
 use crate::http::{Answer, Peer, beginning};
 use crate::json_stream::{self, Shape, Splitter};
 use crate::pace::Pace;
+use crate::room::FREE_FEED_BYTES;
 use crate::seq::Seq;
 use crate::spec::Replication;
 
@@ -50,8 +51,6 @@ const LINGER_CONTINUOUS: Duration = Duration::from_millis(10);
 const LINGER_ONE_SHOT: Duration = Duration::from_millis(500);
 /// A larger row (about 100,000 conflicts of one document) is an error.
 const ROW_BYTES: usize = 8 * 1024 * 1024;
-/// The limit for a row that includes its document: a larger document is read separately, under the limit for documents.
-const LARGE_DOC_BYTES: usize = ROW_BYTES / 2;
 /// A continuous run from the beginning of a database with at least this many documents begins with a feed that ends.
 const BACKLOG: u64 = 5_000;
 /// A batch is full at this size, however few rows it has.
@@ -60,7 +59,6 @@ const BATCH_BYTES: usize = 512 * 1024;
 const SHORTEST_FEED: Duration = Duration::from_secs(1);
 
 /// Some changes, in the form of the request that follows.
-#[derive(Debug, Default)]
 pub(crate) struct Batch {
     /// Its position in the feed: the first batch of a run is 0, and each batch continues where the previous one ends.
     pub number: u64,
@@ -80,6 +78,11 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
+    /// An empty batch.
+    fn new(number: u64, docs: FeedDocs) -> Self {
+        Batch { number, revs: Vec::new(), changes: 0, revisions: 0, left_out: 0, end: Seq::default(), docs }
+    }
+
     /// Whether the receiver needs this batch.
     fn has_something(&self) -> bool {
         self.changes > 0 || self.left_out > 0
@@ -237,7 +240,7 @@ impl Reader {
             pace,
             longest_id: replication.max_document_id_length.unwrap_or(usize::MAX),
             out,
-            batch: Batch::default(),
+            batch: Batch::new(0, FeedDocs::new(source.waiting_bytes())),
             patience: Patience::new(source.timeout(), Instant::now()),
             demand,
             on_target,
@@ -319,6 +322,7 @@ impl Reader {
                 Err(error) => return Err(self.silent_before(error)),
             };
             heard = true;
+            answer.hold(splitter.held_bytes() + piece.len()).await?;
             let batch_size = self.source.reduced(self.pace.changes());
             let (batch, since) = (&mut self.batch, &mut self.since);
             let (longest_id, on_target) = (self.longest_id, &*self.on_target);
@@ -343,8 +347,7 @@ impl Reader {
                 }
                 rows = true;
                 batch.add(&row, longest_id, on_target);
-                let full_bytes =
-                    batch.revs.len() >= BATCH_BYTES || batch.docs.bytes() >= feed_docs::FULL_BYTES;
+                let full_bytes = batch.revs.len() >= BATCH_BYTES || batch.docs.is_full();
                 if batch.changes as usize >= batch_size || full_bytes {
                     full.push(end_batch(batch, since));
                 }
@@ -361,7 +364,8 @@ impl Reader {
                 self.pass_on(batch).await;
             }
             parsed.map_err(|cause| answer.malformed(cause))?;
-            if with_docs && splitter.held_bytes() > LARGE_DOC_BYTES {
+            answer.release(splitter.held_bytes());
+            if with_docs && splitter.held_bytes() > FREE_FEED_BYTES {
                 // The document is read separately, when there is memory for it.
                 self.demand.refuse();
                 return Ok(End::Switched);
@@ -466,7 +470,7 @@ fn end_batch(batch: &mut Batch, since: &Seq) -> Batch {
         batch.revs.push(b'}');
     }
     batch.end = since.clone();
-    let next = Batch { number: batch.number + 1, ..Batch::default() };
+    let next = Batch::new(batch.number + 1, batch.docs.next());
     std::mem::replace(batch, next)
 }
 

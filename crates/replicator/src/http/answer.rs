@@ -18,7 +18,7 @@ use super::deadline::Deadline;
 use super::gate::Permit;
 use super::trickle::Trickle;
 use crate::error::{Error, Fault, PeerError, excerpt};
-use crate::room::MemoryPermits;
+use crate::room::{MemoryPermits, Use};
 
 /// The most bytes that are read of an error's body.
 const ERROR_BODY_BYTES: usize = 64 * 1024;
@@ -46,6 +46,7 @@ impl Destination {
             fault @ (Fault::Silent(_)
             | Fault::TooLong(_)
             | Fault::TooSlow { .. }
+            | Fault::TooLarge(_)
             | Fault::Replaced
             | Fault::LoggedOut) => fault,
         };
@@ -90,6 +91,8 @@ pub(crate) struct Answer {
     pub(super) timeout: Duration,
     /// When it must have ended.
     pub(super) deadline: Deadline,
+    /// What its reader reads.
+    pub(super) reads: Use,
     /// The memory places that it holds, if it is large.
     pub(super) places: MemoryPermits,
     /// The check of its minimum progress.
@@ -117,12 +120,19 @@ impl Answer {
 
     /// Waits until this many bytes of the response may be held.
     pub async fn hold(&mut self, bytes: usize) -> Result<(), Error> {
-        self.destination.peer.0.room.grow(&mut self.places, bytes).await
+        self.destination.peer.0.room.grow(self.reads, &mut self.places, bytes).await
     }
 
-    /// Releases the memory: nothing large of the response is held any more.
-    pub fn release(&mut self) {
-        self.places = MemoryPermits::default();
+    /// Releases the memory if no more than this of the response is held any more.
+    pub fn release(&mut self, bytes: usize) {
+        if bytes <= self.reads.free_bytes() {
+            self.places = MemoryPermits::default();
+        }
+    }
+
+    /// The largest document that is copied.
+    pub fn max_document_bytes(&self) -> usize {
+        self.destination.peer.0.max_document_bytes
     }
 
     /// Adds the context of this response to a fault.
@@ -163,19 +173,25 @@ impl Answer {
         }
     }
 
-    /// The whole body, if it has at most `limit_bytes`.
+    /// The whole body. An error if it has more than `limit_bytes`.
     pub async fn bytes(&mut self, limit_bytes: usize) -> Result<Vec<u8>, Error> {
+        let body = self.bytes_up_to(limit_bytes).await?;
+        body.ok_or_else(|| {
+            self.fault(Fault::Unexpected(format!("an answer of more than {limit_bytes} bytes")))
+        })
+    }
+
+    /// The whole body; `None` if it has more than `limit_bytes`.
+    pub async fn bytes_up_to(&mut self, limit_bytes: usize) -> Result<Option<Vec<u8>>, Error> {
         let mut body = Vec::new();
         while let Some(chunk) = self.chunk().await? {
-            self.hold(body.len() + chunk.len()).await?;
             if body.len() + chunk.len() > limit_bytes {
-                return Err(
-                    self.fault(Fault::Unexpected(format!("an answer of more than {limit_bytes} bytes")))
-                );
+                return Ok(None);
             }
+            self.hold(body.len() + chunk.len()).await?;
             body.extend_from_slice(&chunk);
         }
-        Ok(body)
+        Ok(Some(body))
     }
 
     /// The whole body as JSON.

@@ -38,7 +38,7 @@ use tokio::time::Instant;
 
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Fault, PeerError, Side, excerpt, shorten};
-use crate::room::{MemoryPermits, Room};
+use crate::room::{MemoryPermits, Room, Use, WaitingBytes};
 use crate::secret::{Scrubber, Secret};
 use crate::spec::{MinimumProgress, Replication};
 use crate::upload::{Progress, Upload};
@@ -151,6 +151,7 @@ struct Inner {
     timeout: Duration,
     request_timeout: Option<Duration>,
     minimum_progress: MinimumProgress,
+    max_document_bytes: usize,
     retries: u32,
     http_connections: usize,
     connections: Arc<Semaphore>,
@@ -194,6 +195,7 @@ impl Inner {
             timeout: replication.connection_timeout,
             request_timeout: replication.request_timeout,
             minimum_progress: replication.minimum_progress,
+            max_document_bytes: replication.max_document_bytes,
             retries: replication.retries_per_request,
             http_connections: *http_connections,
             connections: Arc::new(Semaphore::new(*http_connections)),
@@ -247,6 +249,16 @@ impl Peer {
         self.0.pressure.reduced(room)
     }
 
+    /// Counts the bytes of a batch of documents.
+    pub fn waiting_bytes(&self) -> WaitingBytes {
+        WaitingBytes::new(&self.0.room)
+    }
+
+    /// The largest document that is copied.
+    pub fn max_document_bytes(&self) -> usize {
+        self.0.max_document_bytes
+    }
+
     /// Adds the context of a request to a fault.
     pub fn fault(&self, method: Method, path: &str, fault: Fault) -> Error {
         Destination { peer: self.clone(), method, path: path.to_owned() }.fault(fault)
@@ -295,7 +307,10 @@ impl Peer {
         let answer =
             self.exchange(request.method.clone(), &request.path, request.accept, upload, permit, timeout);
         let mut answer = answer.await?;
-        answer.rest(request.feed);
+        if request.feed {
+            answer.reads = Use::Feed;
+            answer.rest(true);
+        }
         Ok(answer)
     }
 
@@ -379,6 +394,7 @@ impl Peer {
                 timeout,
                 deadline,
                 trickle,
+                reads: Use::of(self.0.side),
                 places: MemoryPermits::default(),
                 _permit: permit,
             };
@@ -461,6 +477,7 @@ impl Peer {
             timeout: *timeout,
             deadline,
             trickle,
+            reads: Use::Responses,
             places: MemoryPermits::default(),
             _permit: None,
         };

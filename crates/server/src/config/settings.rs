@@ -8,8 +8,10 @@ use super::{Config, MAX_OUTPUT_BYTES, text};
 use turnwise_policy::fair_share::rfc;
 use turnwise_policy::predictive_queue::window;
 use turnwise_protocol::MAX_WAIT_MS;
-use turnwise_replicator::MAX_CERTIFICATE_DEPTH;
+use turnwise_replicator::{MAX_CERTIFICATE_DEPTH, MAX_DOCUMENT_BYTES};
 
+/// Values of `max_document_size`, in bytes.
+const MAX_DOCUMENT_SIZE: RangeInclusive<usize> = 1..=MAX_DOCUMENT_BYTES;
 /// Upper bound of `minimum_progress`, in bytes.
 const MAX_MINIMUM_PROGRESS: u64 = 1 << 30;
 const MAX_MS: u64 = 365 * 24 * 3_600_000;
@@ -141,6 +143,7 @@ pub const SETTINGS: &[Setting] = settings! {
     valid_proxy_protocols: Live, replication.proxy_schemes = choices(&["http", "https", "socks5"]);
     request_timeout: Live, replication.request_timeout = ms_or_infinity(1..=MAX_MS);
     minimum_progress: Live, replication.minimum_progress.bytes = number(0..=MAX_MINIMUM_PROGRESS);
+    max_document_size: Live, replication.max_document_bytes = number(MAX_DOCUMENT_SIZE);
     progress_interval: Live, replication.minimum_progress.interval = ms(1_000..=MAX_MS);
     socket_options: Live, replication.socket_options = socket_options();
     connection_close_interval: Live, connections.close_interval = ms(CLOSE_INTERVAL_MS);

@@ -32,7 +32,7 @@ fn every_key_that_has_an_effect_has_it() {
          auth_plugins = couch_replicator_auth_session, couch_replicator_auth_noop\nsession_refresh_interval_sec = 31\n\
          max_document_id_length = 240\nmissing_doc_retry_msec = 0\n\
          valid_proxy_protocols = socks5\n\
-         request_timeout = 28\nminimum_progress = 280\nprogress_interval = 2800\nsocket_options = [{nodelay, false}, {sndbuf, 29}]\nconnection_close_interval = 130\n\
+         request_timeout = 28\nminimum_progress = 280\nmax_document_size = 281\nprogress_interval = 2800\nsocket_options = [{nodelay, false}, {sndbuf, 29}]\nconnection_close_interval = 130\n\
          connect_to = *.example.com:443:10.0.0.7:8443\nverify_ssl_certificates = false\n\
          ssl_trusted_certificates_file = /ca.pem\nssl_certificate_max_depth = 1\ncert_file = /c.pem\nkey_file = /k.pem\n\
          password = hunter2\nfairness = rfc\nusage_coeff = 0.25\npriority_coeff = .75\nusage_interval = 1001\npriority_interval = 1002\n\
@@ -91,6 +91,7 @@ fn every_key_that_has_an_effect_has_it() {
             proxy_schemes: vec!["socks5".into()],
             request_timeout: Some(Duration::from_millis(28)),
             minimum_progress: MinimumProgress { bytes: 280, interval: Duration::from_millis(2_800) },
+            max_document_bytes: 281,
             socket_options: SocketOptions { nodelay: false, sndbuf: Some(29), ..SocketOptions::default() },
         },
         connections: Connections {
