@@ -42,6 +42,7 @@ pub fn api_check(options: &[&str]) -> Result {
         "--no-color",
     ]);
     schemathesis.args(["--request-timeout", REQUEST_TIMEOUT_S, "--max-time", MAX_TIME_S, "--seed", SEED]);
+    schemathesis.args(["--header", &format!("Authorization: Bearer {}", server.token)]);
     // The last value of an option applies, so the caller's options come after the defaults. The program writes its database
     // of failures into its folder.
     let ran = run(schemathesis.args(options).current_dir(&folder));
@@ -87,6 +88,8 @@ struct Server {
     child: Child,
     url: String,
     log: PathBuf,
+    /// The token of an administrator. A request for the first identity would close an open store to all further ones.
+    token: String,
 }
 
 impl Server {
@@ -104,14 +107,24 @@ impl Server {
         }
         let file = std::fs::File::create(&log).map_err(cannot("create", &log))?;
         let program = root().join("target/debug/turnwise");
-        let mut command = Command::new(&program);
-        if let Some(server) = foundationdb {
-            // Where its library is.
-            server.set_env(&mut command);
+        let turnwise = || {
+            let mut command = Command::new(&program);
+            if let Some(server) = foundationdb {
+                // Where its library is.
+                server.set_env(&mut command);
+            }
+            command
+        };
+        let store = format!("embedded:{}", data.display());
+        let added = turnwise().args(["tokens", "add", "--scope", "admin", "--store", &store]).output();
+        let added = added.map_err(cannot("run", &program))?;
+        if !added.status.success() {
+            let problem = String::from_utf8_lossy(&added.stderr).into_owned();
+            return Err(Failure::new(format!("cannot add a token: {problem}")));
         }
-        let mut child = command
-            .args(["serve", "--listen", "127.0.0.1:0", "--log", "error", "--store"])
-            .arg(format!("embedded:{}", data.display()))
+        let token = String::from_utf8_lossy(&added.stdout).trim().to_owned();
+        let mut child = turnwise()
+            .args(["serve", "--listen", "127.0.0.1:0", "--log", "error", "--store", &store])
             .arg("--config")
             .arg(settings.join("server.ini"))
             .stdout(Stdio::piped())
@@ -119,7 +132,7 @@ impl Server {
             .spawn()
             .map_err(cannot("run", &program))?;
         let stdout = child.stdout.take().expect("it is piped");
-        let mut server = Server { child, url: String::new(), log };
+        let mut server = Server { child, url: String::new(), log, token };
         let mut line = String::new();
         // The first line states where it listens. Its pipe stays open while it runs, and nothing more comes.
         let mut reader = BufReader::new(stdout);

@@ -3,7 +3,8 @@
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use bytes::Bytes;
-use utoipa::OpenApi;
+use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::{Modify, OpenApi};
 
 use crate::http::answer;
 
@@ -32,8 +33,29 @@ use crate::http::answer;
     components(schemas(
         turnwise_protocol::JobEvent, turnwise_protocol::Progress, turnwise_protocol::Removed, turnwise_protocol::Job,
     )),
+    modifiers(&Credentials),
+    security(("token" = []), ("password" = []), ("session" = [])),
 )]
 pub(super) struct Description;
+
+/// The credentials of requests. A server whose store has no identities ignores them.
+struct Credentials;
+
+impl Modify for Credentials {
+    fn modify(&self, description: &mut utoipa::openapi::OpenApi) {
+        let components = description.components.get_or_insert_default();
+        let http = |scheme, about: &str| {
+            SecurityScheme::Http(HttpBuilder::new().scheme(scheme).description(Some(about)).build())
+        };
+        let token =
+            "A token, or a JSON Web Token. A server whose store has no identities needs no credentials.";
+        components.add_security_scheme("token", http(HttpAuthScheme::Bearer, token));
+        components.add_security_scheme("password", http(HttpAuthScheme::Basic, "A name and a password."));
+        let cookie =
+            ApiKeyValue::with_description("AuthSession", "A session, which `POST /_session` starts.");
+        components.add_security_scheme("session", SecurityScheme::ApiKey(ApiKey::Cookie(cookie)));
+    }
+}
 
 /// The description as text.
 pub(super) fn text(description: &utoipa::openapi::OpenApi) -> Bytes {
