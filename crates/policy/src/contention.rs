@@ -36,14 +36,13 @@ const SHORTEST_PAUSE_MS: u64 = 20;
 /// The most jitter that the pause gets for each contender, so that several pausing workers do not meet either.
 const JITTER_MS: u64 = 20;
 
-/// The rank of a contender that claims nothing at once.
-const NONE: usize = usize::MAX;
-
 /// A worker's part of the head, in one round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shard {
     contenders: usize,
-    rank: usize,
+    /// A bit for each contender whose part belongs to it: none for a contender that claims nothing at once, several for
+    /// workers of one process that agree with each other.
+    ranks: u64,
     round: u64,
 }
 
@@ -55,7 +54,7 @@ impl Default for Shard {
 
 impl Shard {
     /// The whole head.
-    pub const ALL: Shard = Shard { contenders: 1, rank: 0, round: 0 };
+    pub const ALL: Shard = Shard { contenders: 1, ranks: 1, round: 0 };
 
     /// The part of `me` among `contenders`, which are sorted. If `me` is not among them, it counts as one more
     /// contender. A hash of its name then chooses its rank, so its jobs belong to another contender as well.
@@ -66,28 +65,35 @@ impl Shard {
         };
         let contenders = known.min(MAX_CONTENDERS);
         let round = now_us.div_euclid(ROUND_US).cast_unsigned();
-        Shard { contenders, rank: place % contenders, round }
+        Shard { contenders, ranks: 1 << (place % contenders), round }
+    }
+
+    /// The same with the parts of some other contenders, which agree with it about who claims a job.
+    pub fn with(self, contenders: &[String], are_others: impl Fn(&str) -> bool) -> Shard {
+        let others = (0..).zip(contenders).filter(|(_, name)| are_others(name));
+        let ranks = others.map(|(place, _): (usize, _)| 1 << (place % self.contenders));
+        Shard { ranks: ranks.fold(self.ranks, |ranks, rank: u64| ranks | rank), ..self }
     }
 
     /// The same division for a contender that claims nothing at once: it skips every job for its owner.
     pub fn of_none(self) -> Shard {
-        Shard { rank: NONE, ..self }
+        Shard { ranks: 0, ..self }
     }
 
     /// Whether it claims nothing at once.
     pub fn is_none(&self) -> bool {
-        self.rank == NONE
+        self.ranks == 0
     }
 
-    /// Whether there is only one contender.
+    /// Whether it is the whole head.
     pub fn is_all(&self) -> bool {
-        self.contenders == 1
+        self.ranks.count_ones() as usize == self.contenders
     }
 
     /// Whether a job is in this part.
     pub fn has(&self, id: &str) -> bool {
         let whose = hash(id, self.round) % self.contenders as u64;
-        whose == self.rank as u64
+        self.ranks & (1 << whose) != 0
     }
 
     /// How many rows of the head to read for `room` jobs.
@@ -232,10 +238,26 @@ mod tests {
         for name in ["w000", "w199", "unknown"] {
             let shard = Shard::new(&many, name, 0);
             assert_eq!(shard.contenders, MAX_CONTENDERS);
-            assert!(shard.rank < MAX_CONTENDERS);
+            assert_eq!(shard.ranks.count_ones(), 1);
         }
-        assert_eq!(Shard::new(&[], "w", 0), Shard { contenders: 1, rank: 0, round: 0 });
+        assert_eq!(Shard::new(&[], "w", 0), Shard::ALL);
         assert_eq!(Shard::new(&names(1), "w", 0).contenders, 2);
+    }
+
+    #[test]
+    fn siblings_have_all_their_parts() {
+        let names = names(4);
+        let is_sibling = |name: &str| matches!(name, "w001" | "w003");
+        let [one, three] = ["w001", "w003"].map(|name| Shard::new(&names, name, 7));
+        let shared = one.with(&names, is_sibling);
+        assert_eq!(shared, three.with(&names, is_sibling));
+        for job in jobs(500) {
+            assert_eq!(shared.has(&job), one.has(&job) || three.has(&job));
+        }
+        assert!(!shared.is_all());
+        let all = one.with(&names, |_| true);
+        assert!(all.is_all() && all.front(3) == 3);
+        assert_eq!(choose(&all, jobs(3), true, false, 9), jobs(3));
     }
 
     #[test]

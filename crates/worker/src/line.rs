@@ -1,14 +1,16 @@
-//! The lines of external workers that wait for jobs: of each type and filter of tenants, only the first one watches the
-//! store. If workers with different tenants shared a line, the first one could not take what the next one could.
+//! Lines: of those who wait for the same thing, one at a time goes first, in the order of their arrival.
+//!
+//! External workers wait for jobs: of each type and filter of tenants, only the first one watches the store. If workers with
+//! different tenants shared a line, the first one could not take what the next one could. Passes wait for their turn.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::OwnedMutexGuard;
 
-/// The lines of waiting workers, one per job type.
+/// Lines, one per job type.
 #[derive(Default)]
-pub(super) struct Lines {
+pub(crate) struct Lines {
     /// The lines that are not empty.
     by_key: Mutex<BTreeMap<Key, Arc<tokio::sync::Mutex<()>>>>,
 }
@@ -17,7 +19,7 @@ pub(super) struct Lines {
 type Key = (String, Option<String>);
 
 /// The head of a line. Dropping it admits the next worker.
-pub(super) struct First {
+pub(crate) struct First {
     // The order of the fields matters: when the position is dropped, it checks whether another worker uses the line.
     _first: OwnedMutexGuard<()>,
     _position: Position,

@@ -18,7 +18,7 @@ use crate::membership::{
 };
 use crate::record::Recorder;
 use crate::run::Shared;
-use crate::{FairRules, JobHandler, Live, QueueRules};
+use crate::{FairRules, JobHandler, Live, Passes, QueueRules};
 
 /// A shutdown takes at most this much longer than the handlers' two grace periods. Another worker, or the next process,
 /// recovers jobs that are still claimed then.
@@ -54,6 +54,9 @@ pub struct Options {
     /// Whether no other process can use the store. Workers found in it at the start are then dead, unless they are
     /// external.
     pub exclusive: bool,
+    /// The passes of this process, if several of its workers have the same job type. Without it, they contend for jobs like
+    /// workers of different processes.
+    pub passes: Option<Arc<Passes>>,
     /// What a node publishes about itself ([`join_nodes`](crate::join_nodes)); workers publish nothing.
     pub node_options: Option<NodeOptions>,
 }
@@ -116,6 +119,7 @@ impl Default for Options {
             fair: FairRules::default(),
             queue: Arc::default(),
             exclusive: false,
+            passes: None,
             node_options: None,
         }
     }

@@ -13,8 +13,8 @@ use turnwise_queue::locks::{Asked, How, LockAt, Spot, list};
 use turnwise_queue::{Claim, Context, Keyspace, NewJob, RunKey, State, claims, jobs, usage, workers};
 use turnwise_store::Store;
 use turnwise_worker::{
-    External, ExternalEnd, ExternalOptions, JobContext, LockError, Options, Outcome, QueueRules, Worker,
-    handler_fn,
+    External, ExternalEnd, ExternalOptions, JobContext, LockError, Options, Outcome, Passes, QueueRules,
+    Worker, handler_fn,
 };
 
 use crate::common::{PATIENCE, T, World, done, json, open, run_once_each};
@@ -600,6 +600,21 @@ impl Ledger {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_two_of_500_jobs_on_three_workers_hold_conflicting_locks() {
+    run_with_conflicting_locks(None, true).await;
+    run_with_conflicting_locks(Some(Arc::default()), true).await;
+}
+
+/// Passes that take turns do not choose the same jobs or locks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_workers_of_one_process_do_not_conflict() {
+    let conflicts = run_with_conflicting_locks(Some(Arc::default()), false).await;
+    println!("{conflicts} conflicts");
+    assert!(conflicts <= 10, "{conflicts} conflicts");
+}
+
+/// Runs jobs that lock on three workers; with `finds_out`, a quarter of them request theirs during
+/// the run. Returns the number of conflicts.
+async fn run_with_conflicting_locks(passes: Option<Arc<Passes>>, finds_out: bool) -> u64 {
     const JOBS: usize = 500;
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir);
@@ -610,7 +625,8 @@ async fn no_two_of_500_jobs_on_three_workers_hold_conflicting_locks() {
         let locks = match n % 4 {
             0 => format!(r#"{{"instance":{{"exclusive":["i{instance}"]}},"node":{{"shared":["n{node}"]}}}}"#),
             1 => format!(r#"{{"node":{{"exclusive":["n{node}"]}}}}"#),
-            2 => FINDS_OUT.to_owned(),
+            2 if finds_out => FINDS_OUT.to_owned(),
+            2 => format!(r#"{{"instance":{{"shared":["i{instance}"]}}}}"#),
             _ => format!(r#"{{"node":{{"shared":["n{other}","n{node}"]}}}}"#),
         };
         add(&store, &keys, &format!("{n:03}"), &locks).await;
@@ -624,7 +640,7 @@ async fn no_two_of_500_jobs_on_three_workers_hold_conflicting_locks() {
                 let mut locks = context.job.held().unwrap().locks();
                 locks.iter().for_each(|lock| ledger.take(lock, id));
                 let n: usize = id.parse().unwrap();
-                if n % 4 == 2 {
+                if finds_out && n % 4 == 2 {
                     let wanted = [
                         exclusive("instance", &format!("i{}", n % 23)),
                         exclusive("node", &format!("n{}", n % 7)),
@@ -647,7 +663,8 @@ async fn no_two_of_500_jobs_on_three_workers_hold_conflicting_locks() {
             }
         }
     };
-    run_once_each(&store, &keys, Arc::new(handler_fn(handler)), 7, &mut ends, JOBS).await;
+    run_once_each(&store, &keys, Arc::new(handler_fn(handler)), 7, &mut ends, JOBS, passes.as_ref()).await;
+    let conflicts = store.counters().conflicts;
     assert_eq!(*ledger.violations.lock().unwrap(), Vec::<String>::new());
     let tx = store.begin().await.unwrap();
     for n in 0..JOBS {
@@ -655,6 +672,7 @@ async fn no_two_of_500_jobs_on_three_workers_hold_conflicting_locks() {
         assert_eq!(job.state(), State::Completed, "{} {:?}", job.id, job.reason());
     }
     assert_eq!(list(&tx, &keys, None, 10).await.unwrap(), []);
+    conflicts
 }
 
 #[tokio::test]

@@ -331,7 +331,7 @@ async fn no_more_of_300_jobs_on_three_workers_run_than_their_buckets_allow() {
             }
         }
     };
-    run_once_each(&store, &keys, Arc::new(handler_fn(handler)), 9, &mut ends, JOBS).await;
+    run_once_each(&store, &keys, Arc::new(handler_fn(handler)), 9, &mut ends, JOBS, None).await;
     for (bucket, (running, most)) in &*ledger.lock().unwrap() {
         let limit: u32 = bucket.split(':').nth(1).unwrap().parse().unwrap();
         assert!(*running == 0 && *most <= limit, "{most} of {bucket} ran at once");

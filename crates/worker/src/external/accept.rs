@@ -13,9 +13,9 @@ use turnwise_policy::contention::Shard;
 use turnwise_queue::{Error, Job, Keyspace, Result, Terms, claims, jobs, locks, workers};
 use turnwise_store::Transaction;
 
-use super::line::First;
 use super::{Accepted, External, ExternalOptions, MAX_ACCEPTED};
 use crate::claimer::Claimer;
+use crate::line::First;
 use crate::pass::{Claimant, Numbers, Pass, pass};
 
 /// The maximum number of jobs that one response delivers again: their options are read with them.
@@ -192,6 +192,10 @@ impl External {
         let lock_history = &*self.lock_history;
         let known = account.known(worker);
         let failed = &AtomicU32::new(0);
+        let _turn = match fair.locking.load(Relaxed) {
+            true => Some(self.passes.turn(job_type).await),
+            false => None,
+        };
         let delivery = store
             .transact(|tx| async move {
                 let failed = failed.fetch_add(1, Relaxed);

@@ -8,7 +8,6 @@
 mod accept;
 mod contenders;
 mod end;
-mod line;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,14 +26,14 @@ use turnwise_store::Store;
 
 use crate::accounts::{Account, Accounts};
 use crate::deadlines::RunObservations;
+use crate::line::Lines;
 use crate::locks::{LockHistory, LockWake};
 use crate::membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, duration_us, new_id, remove};
-use crate::pass::ConcurrentPasses;
+use crate::pass::Passes;
 use crate::{Live, QueueRules};
 pub use accept::{TenantFilter, Wanted};
 use contenders::Contenders;
 pub use end::{ExternalEnd, RunEnd};
-use line::Lines;
 
 /// The maximum number of jobs that an external worker runs.
 pub const MAX_EXTERNAL_SLOTS: usize = 1_000;
@@ -87,7 +86,7 @@ pub struct External {
     pub(crate) keys: Keyspace,
     options: Live<ExternalOptions>,
     lines: Arc<Lines>,
-    passes: Arc<ConcurrentPasses>,
+    passes: Arc<Passes>,
     contenders: Arc<Contenders>,
     accounts: Arc<Accounts>,
     /// The observations of runs that have a timeout.

@@ -17,6 +17,7 @@ mod tests;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
@@ -60,8 +61,10 @@ pub(crate) struct FairShare {
     pub scan: Scan,
     /// Where the checks of limited jobs continue.
     pub rotation: Rotation,
-    /// The rows of the queues that earlier passes have decoded.
-    decoded: DecodedRows,
+    /// The rows of the queues that earlier passes have decoded, also those of siblings.
+    decoded: Arc<DecodedRows>,
+    /// Whether the last pass has seen jobs that lock at the head of the queue.
+    pub locking: AtomicBool,
     /// The task that writes the rows, while there is something to write.
     writer: Mutex<Option<AbortOnDropHandle<()>>>,
 }
@@ -133,6 +136,11 @@ pub(crate) struct RunCharges {
 }
 
 impl FairShare {
+    /// The same, with the decoded rows of other passes.
+    pub fn with(self, decoded: Arc<DecodedRows>) -> Self {
+        FairShare { decoded, ..self }
+    }
+
     pub fn new(store: Store, keys: Keyspace, job_type: &str, charger: &str, rules: FairRules) -> Self {
         let state = State {
             rules,
@@ -148,8 +156,15 @@ impl FairShare {
         let (job_type, charger) = (job_type.to_owned(), charger.to_owned());
         let inner = Inner { store, keys, job_type, charger, state: Mutex::new(state) };
         let (filters, scan, rotation) = (FilterCache::default(), Scan::default(), Rotation::default());
-        let decoded = DecodedRows::default();
-        FairShare { inner: Arc::new(inner), filters, scan, rotation, decoded, writer: Mutex::default() }
+        FairShare {
+            inner: Arc::new(inner),
+            filters,
+            scan,
+            rotation,
+            decoded: Arc::default(),
+            locking: AtomicBool::new(false),
+            writer: Mutex::default(),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -10,7 +10,7 @@ use turnwise_store::Error as StoreError;
 use super::{ERROR_PAUSE, Incarnation};
 use crate::Tunables;
 use crate::membership::duration_us;
-use crate::pass::{Claimant, Numbers, Pass, pass};
+use crate::pass::{Claimant, Numbers, Pass, Passes, Sibling, pass};
 use crate::run::Shared;
 
 /// The maximum number of attempts of a pass that ends in conflicts.
@@ -19,6 +19,8 @@ const PASS_ATTEMPTS: u32 = 10;
 const IMMEDIATE_PASS_ATTEMPTS: u32 = 3;
 /// The average time between the starts of jobs that one pass has claimed, up to the configured jitter.
 const START_PAUSE: Duration = Duration::from_millis(10);
+/// The pause after a pass that has left all jobs to other passes of its process. It is longer than a claim takes.
+const SIBLINGS_PAUSE: Duration = Duration::from_millis(20);
 /// The number of jobs that one transaction adopts.
 const ADOPT_BATCH: usize = 50;
 
@@ -67,6 +69,11 @@ impl Incarnation {
                 for (job, options) in pass.claimed.drain(..) {
                     self.start(job, options, skipped_tenant.as_deref(), spread);
                 }
+                if pass.all_in_other_passes {
+                    // They may fail to claim these jobs.
+                    let again_us = self.now_us().saturating_add(duration_us(SIBLINGS_PAUSE));
+                    pass.next_due_us = Some(pass.next_due_us.map_or(again_us, |due_us| due_us.min(again_us)));
+                }
                 let random = self.shared.store.runtime().random();
                 if let Err(error) = self.claimer.wait_after(&pass, self.pause(random)).await {
                     // Without a watch, the worker makes another pass after a pause.
@@ -112,8 +119,15 @@ impl Incarnation {
         let give_up_us = store.runtime().now_us().saturating_add(health_interval_us);
         let mut attempt = 1;
         loop {
+            let passes = self.sibling.as_ref().map(Sibling::passes);
+            let turn = match passes {
+                Some(passes) if self.fair.locking.load(Relaxed) => Some(passes.turn(job_type).await),
+                _ => None,
+            };
+            // Dropped after the commit: from then on, every pass reads that the jobs are no longer pending.
+            let pass_jobs = passes.map(Passes::begin_pass);
             let tx = store.begin().await?;
-            let claimant = Claimant { failed: attempt - 1, ..claimant };
+            let claimant = Claimant { failed: attempt - 1, pass_jobs: pass_jobs.as_ref(), ..claimant };
             let pass = pass(&tx, keys, claimant, store.runtime().now_us()).await?;
             match tx.commit().await {
                 Ok(_) => return Ok(pass),
@@ -121,6 +135,7 @@ impl Incarnation {
                     if attempt < PASS_ATTEMPTS && store.runtime().now_us() < give_up_us => {}
                 Err(error) => return Err(error.into()),
             }
+            drop((pass_jobs, turn));
             if attempt >= IMMEDIATE_PASS_ATTEMPTS {
                 let pause_ms = 1 + store.runtime().random() % (1 << attempt);
                 store.runtime().sleep(Duration::from_millis(pause_ms)).await;

@@ -58,7 +58,12 @@ impl Incarnation {
     pub(super) fn division(&self) -> Shard {
         match self.contenders.names.is_empty() {
             true => Shard::ALL,
-            false => Shard::new(&self.contenders.names, &self.id, self.now_us()),
+            false => {
+                let own = Shard::new(&self.contenders.names, &self.id, self.now_us());
+                self.sibling
+                    .as_ref()
+                    .map_or(own, |sibling| own.with(&self.contenders.names, |name| sibling.is_beside(name)))
+            }
         }
     }
 

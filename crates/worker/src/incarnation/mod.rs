@@ -32,6 +32,7 @@ use crate::fair_share::{FairShare, RunCharges};
 use crate::handler::Idle;
 use crate::locks::Slots;
 use crate::membership::duration_us;
+use crate::pass::Sibling;
 use crate::run::{Controls, RunEnd, Shared, run};
 
 /// The pause after a transaction that failed permanently, before the loop continues.
@@ -61,6 +62,8 @@ pub(crate) struct Incarnation {
     slots: Arc<Slots>,
     tuned: watch::Receiver<Tunables>,
     claimer: Claimer,
+    /// This worker among those of its process.
+    sibling: Option<Sibling>,
     claims: claims::Claims,
     health: health::Health,
     cancellation: cancellation::Cancellation,
@@ -99,7 +102,11 @@ impl Incarnation {
         let (store, keys) = (shared.store.clone(), shared.keys.clone());
         let now_us = store.runtime().now_us();
         let claimer = Claimer::new(store.clone(), keys.clone(), &shared.job_type);
-        let fair = FairShare::new(store, keys, &shared.job_type, &id, shared.tunables.get().fair);
+        let mut fair = FairShare::new(store, keys, &shared.job_type, &id, shared.tunables.get().fair);
+        let sibling = shared.options.passes.as_ref().map(|passes| passes.join(&shared.job_type, &id));
+        if let Some(sibling) = &sibling {
+            fair = fair.with(sibling.passes().decoded());
+        }
         let health = health::Health::new(shared.options.health_interval);
         Incarnation {
             shared,
@@ -111,6 +118,7 @@ impl Incarnation {
             slots: Arc::default(),
             tuned,
             claimer,
+            sibling,
             claims: claims::Claims::default(),
             health,
             cancellation: cancellation::Cancellation::default(),

@@ -1,26 +1,77 @@
-//! The jobs that concurrent passes of one process are about to claim.
+//! What the concurrent passes of one process know of each other.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-/// The jobs that passes of this process are about to claim. Without it, concurrent passes would all choose the head of
-/// the queue, and conflict. With it, each pass skips the jobs of other passes.
+use turnwise_queue::tenants::DecodedRows;
+
+use crate::line::{First, Lines};
+
+/// The passes of one process. Workers that share it claim from the same queues without conflicts with each other.
+///
+/// Without it, concurrent passes would all choose the head of the queue, and conflict. With it, each pass skips the jobs
+/// that others are about to claim. Among jobs that lock, that is not enough, because a claim also takes its locks from
+/// other jobs: there, passes take turns.
 #[derive(Default)]
-pub(crate) struct ConcurrentPasses {
+pub struct Passes {
+    /// The jobs that passes are about to claim.
     jobs: Mutex<BTreeSet<(String, String)>>,
     job_released: Notify,
+    /// Of each job type with jobs that lock, the passes that wait for their turn.
+    turns: Arc<Lines>,
+    /// The rows of the queues that passes have decoded.
+    decoded: Arc<DecodedRows>,
+    /// The workers of this process, by job type.
+    workers: Mutex<BTreeMap<String, BTreeSet<String>>>,
+}
+
+impl fmt::Debug for Passes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Passes").field("workers", &self.workers()).finish_non_exhaustive()
+    }
+}
+
+/// A worker of this process, until this is dropped.
+pub(crate) struct Sibling {
+    passes: Arc<Passes>,
+    job_type: String,
+    id: String,
+}
+
+impl Sibling {
+    /// Whether a worker of the same type belongs to this process, too.
+    pub fn is_beside(&self, id: &str) -> bool {
+        self.passes.workers().get(&self.job_type).is_some_and(|workers| workers.contains(id))
+    }
+
+    pub fn passes(&self) -> &Arc<Passes> {
+        &self.passes
+    }
+}
+
+impl Drop for Sibling {
+    fn drop(&mut self) {
+        let mut workers = self.passes.workers();
+        if let Some(of_type) = workers.get_mut(&self.job_type) {
+            of_type.remove(&self.id);
+            if of_type.is_empty() {
+                workers.remove(&self.job_type);
+            }
+        }
+    }
 }
 
 /// The jobs that one pass is about to claim. Other passes may claim them again when this is dropped.
 pub(crate) struct PassJobs {
-    passes: Arc<ConcurrentPasses>,
+    passes: Arc<Passes>,
     own: Mutex<Vec<(String, String)>>,
 }
 
-impl ConcurrentPasses {
+impl Passes {
     /// Begins a pass, without jobs.
     pub(crate) fn begin_pass(self: &Arc<Self>) -> PassJobs {
         PassJobs { passes: self.clone(), own: Mutex::default() }
@@ -29,6 +80,25 @@ impl ConcurrentPasses {
     /// Ends when a pass releases its jobs after this call, whether it has claimed them or not.
     pub(crate) fn job_released(&self) -> Notified<'_> {
         self.job_released.notified()
+    }
+
+    /// Adds a worker to those of this process.
+    pub(crate) fn join(self: &Arc<Self>, job_type: &str, id: &str) -> Sibling {
+        self.workers().entry(job_type.to_owned()).or_default().insert(id.to_owned());
+        Sibling { passes: self.clone(), job_type: job_type.to_owned(), id: id.to_owned() }
+    }
+
+    pub(crate) fn decoded(&self) -> Arc<DecodedRows> {
+        self.decoded.clone()
+    }
+
+    /// Returns once no other pass over a queue with jobs that lock has its turn.
+    pub(crate) async fn turn(&self, job_type: &str) -> First {
+        self.turns.join(job_type, None).await
+    }
+
+    fn workers(&self) -> MutexGuard<'_, BTreeMap<String, BTreeSet<String>>> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn jobs(&self) -> MutexGuard<'_, BTreeSet<(String, String)>> {

@@ -11,7 +11,7 @@ mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -28,7 +28,8 @@ use crate::external::TenantFilter;
 use crate::fair_share::{FairShare, Front};
 use crate::locks::{LockHistory, ScanResult};
 use claims::{Claims, FillResult};
-pub(crate) use concurrent::{ConcurrentPasses, PassJobs};
+pub use concurrent::Passes;
+pub(crate) use concurrent::{PassJobs, Sibling};
 pub use explain::{QueueHead, compared, explain};
 pub(crate) use skipped_jobs::SkippedJobs;
 pub(crate) use view::startable;
@@ -233,6 +234,7 @@ pub(crate) async fn pass(
     let queue = fair.front(tx, wake_seen.as_ref(), released.clone(), depth, (mine, permits)).await?;
     let mut claims = Claims::new(context).await?;
     let locking = queue.jobs.iter().any(|(pending, _)| !pending.locks.is_none());
+    fair.locking.store(locking, Relaxed);
     let SearchResult { queue, filled, skipped, ages_out_us, lock_wake_seen } = match locking {
         true => search(&mut claims, &context, queue, wake_seen.as_ref(), others).await?,
         false => {

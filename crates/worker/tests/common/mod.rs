@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use turnwise_queue::{Claim, Context, Job, Keyspace, NewJob, State, claims, jobs, workers};
 use turnwise_store::embedded::{self, Embedded};
 use turnwise_store::{Engine, Limits, Store, Transaction, runtime};
-use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker};
+use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Passes, Worker};
 
 pub const T: &str = "test";
 /// Far longer than any step of a test takes: only a failing test waits so long.
@@ -40,10 +40,11 @@ pub async fn run_once_each(
     max_jobs: usize,
     ends: &mut mpsc::UnboundedReceiver<String>,
     jobs: usize,
+    passes: Option<&Arc<Passes>>,
 ) {
     let mut workers = Vec::new();
     for _ in 0..3 {
-        let options = Options { max_jobs, ..Options::default() };
+        let options = Options { max_jobs, passes: passes.cloned(), ..Options::default() };
         let worker = Worker::start(store.clone(), keys.clone(), T, handler.clone(), options).await;
         workers.push(worker.unwrap());
     }

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use turnwise_lab_bench as _;
 use turnwise_queue::{Keyspace, NewJob, Result, jobs};
 use turnwise_store::{Counters, Runtime, Store, StoreUrl, open, runtime};
-use turnwise_worker::{JobContext, JobHandler, Options, Outcome, QueueRules, Worker};
+use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Passes, QueueRules, Worker};
 
 const WINDOWS: [usize; 4] = [64, 250, 500, 1_000];
 const INSTANCES: usize = 200;
@@ -95,7 +95,8 @@ async fn measure(
     let queue = Arc::new(QueueRules { window, ..QueueRules::default() });
     // So that the workers soon know each other.
     let health_interval = Duration::from_secs(1);
-    let options = Options { max_jobs: slots, queue, health_interval, ..Options::default() };
+    let passes = Some(Arc::<Passes>::default());
+    let options = Options { max_jobs: slots, queue, health_interval, passes, ..Options::default() };
     let (begun_us, before, used_us) = (clock.now_us(), store.counters(), processor_us());
     let mut all = Vec::new();
     for n in 0..workers {
