@@ -263,3 +263,29 @@ fn the_populations_of_the_recorded_runs_are_treated_fairly() {
         assert_fair(name, &read(name));
     }
 }
+
+/// A customer that spreads its jobs over twenty names, beside three others with as many jobs: what it gets, in slots.
+#[test]
+fn twenty_names_gain_a_customer_nothing_where_its_tenant_is_proved() {
+    let of_customer = |scenario: &Scenario| {
+        let outcome = by(Policy::VirtualTime, scenario, scenario.cycles.get());
+        print(&scenario.name, &outcome);
+        assert_whole(&scenario.name, &outcome);
+        let named = outcome.tenants.iter().filter(|tenant| tenant.name.starts_with("customer"));
+        named.map(|tenant| tenant.received).sum::<f64>() / outcome.cycles as f64
+    };
+    let accepted = read("twenty-names-accepted");
+    let proved = read("twenty-names-proved");
+    let mut one_name = proved.clone();
+    one_name.name = "One name".into();
+    let OneOf::Other(kinds) = &mut one_name.tenants[0].jobs else { panic!("a list of kinds of jobs") };
+    assert_eq!(kinds.len(), 20);
+    kinds.truncate(1);
+    kinds[0].count = 2_000.try_into().unwrap();
+    let (accepted, proved, one) = (of_customer(&accepted), of_customer(&proved), of_customer(&one_name));
+    println!("slots of 50: accepted {accepted:.2}, proved {proved:.2}, with one name {one:.2}");
+    assert!(proved <= 1.05 * one, "{proved} beside {one}");
+    assert!(proved >= 0.95 * one, "a customer loses nothing, either: {proved} beside {one}");
+    // The scenario would show a gain: names that are accepted get 20 of 23 parts.
+    assert!(accepted > 3.0 * one, "{accepted} beside {one}");
+}
