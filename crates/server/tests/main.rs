@@ -6,6 +6,7 @@ mod any_node;
 mod audit;
 mod changes;
 mod common;
+mod cors;
 mod couchdb_answers;
 mod couchdb_checkpoints;
 mod couchdb_shapes;

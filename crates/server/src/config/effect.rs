@@ -4,6 +4,7 @@ use turnwise_policy::fair_share::Fairness;
 use turnwise_replicator::AuthPlugin;
 
 use super::Config;
+use crate::http::cors;
 
 /// The settings of the fairness `rfc`.
 const OF_RFC: [&str; 5] =
@@ -25,6 +26,10 @@ pub(super) fn missing(config: &Config, section: &str, key: &str) -> Option<Strin
         ("replicator", "ssl_trusted_certificates_file" | "ssl_certificate_max_depth") => {
             (!config.connections.tls.verify).then_some("verify_ssl_certificates is false")
         }
+        ("cors", _) if !config.cors.enabled => Some("[chttpd] enable_cors is false"),
+        ("cors", "credentials") => (config.cors.credentials
+            && config.cors.origins.iter().all(|origin| origin == cors::ANY))
+        .then_some("origins names none, and * never has credentials"),
         ("command", "max_jobs" | "max_output_bytes") => {
             (!config.command.enabled).then_some("[command] enabled is false")
         }

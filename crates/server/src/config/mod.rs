@@ -38,6 +38,7 @@ pub use self::entry::{TENANT_SHARES, TYPE_TIMEOUTS, TenantShares, TypeTimeouts, 
 pub use self::settings::{Changes, SETTINGS, Setting};
 pub(crate) use self::shared::{Refused, Shared};
 pub use crate::access::jwt::JwtFiles;
+pub use crate::http::cors::Cors;
 pub use crate::http::tls::TlsFiles;
 
 /// Maximum size of a configuration file, in bytes.
@@ -77,6 +78,8 @@ pub struct Config {
     pub listener_names: Vec<String>,
     /// `[listener] certificate`, `key`, `client_ca`: TLS.
     pub tls: TlsFiles,
+    /// `[chttpd] enable_cors` and `[cors]`: the sites whose pages may use this server.
+    pub cors: Cors,
     /// `[jwt_auth]`: JSON Web Tokens.
     pub jwt: JwtFiles,
     /// `[audit] file`: where requests that change something are logged.
@@ -300,6 +303,7 @@ impl Default for Config {
             workers: Workers::default(),
             listener_names: Vec::new(),
             tls: TlsFiles::default(),
+            cors: Cors::default(),
             jwt: JwtFiles::default(),
             audit_file: None,
             limits: Limits::default(),

@@ -40,6 +40,8 @@ const MAX_PERIOD_MS: u64 = 3_600_000;
 const MAX_HEALTH_MS: u64 = 24 * 3_600_000;
 /// The length of a tick. With a tick of a few ms, every job would be older in each pass.
 const TICK_MS: RangeInclusive<u64> = 100..=3_600_000;
+/// Longest time for which a browser may remember a preflight: a day, which is more than any browser does.
+const MAX_CORS_AGE_S: u32 = 24 * 3_600;
 /// Maximum number of ticks until a job is aged out.
 const MAX_AGING_TICKS: u32 = 100_000;
 
@@ -196,6 +198,16 @@ pub const SETTINGS: &[Setting] = settings! {
 
     [limits]
     requests_per_second: Live, limits.requests_per_second = number(0..=1_000_000);
+
+    [chttpd]
+    enable_cors: Live, cors.enabled = boolean();
+
+    [cors]
+    origins: Live, cors.origins = origins();
+    credentials: Live, cors.credentials = boolean();
+    headers: Live, cors.headers = header_names();
+    methods: Live, cors.methods = methods();
+    max_age: Live, cors.max_age_s = number(0..=MAX_CORS_AGE_S);
 
     [jwt_auth]
     keys: InFile(ABOUT_A_MACHINE_REACHED), jwt.keys = file();

@@ -39,7 +39,7 @@ fn every_key_that_has_an_effect_has_it() {
          charge_interval = 1003\ninterval = 1004\nmax_churn = 26\nstartup_jitter = 0\nidle_turn = 1005\nmultiplex = off\n\
          [replicator.shares]\na b/_replicator = 1000 ; most\n_replicator=1\n[shares]\nDefault = 27\n\
          [jobs]\nretention = 3600\nmax_wait = 25\nmax_history = 18\nhealth_threshold = 19\nbackoff_base_ms = 20\nbackoff_max_exponent = 21\non_lost = requeue\n[timeouts]\nmail = 90\ncommand = 0.5\n[heartbeat_timeouts]\nmail = 2.5\n\
-         [queue]\nwindow = 29\ntick = 0.5\naging_ticks = 31\nbase_weight = 1.25\nwaiting_uses_slot = true\ncatalogue = /catalogue.toml\n[egress]\nallow = 10.0.0.7:5984\ndeny = *.test\ninternal_tenants = ops/*\n[workers]\nhealth_interval = 0.25\nhealth_timeout = 1.5\n[listener]\nnames = Jobs.Example. , turnwise\ncertificate = /tls/cert.pem\nkey = /tls/key.pem\nclient_ca = /tls/ca.pem\n[limits]\nrequests_per_second = 290\n[audit]\nfile = /audit\n[jwt_auth]\nkeys = /jwks.json\naudience = turnwise\nroles_claim_path = a.b\n[command]\nenabled = true\nmax_jobs = 22\nmax_output_bytes = 23\nprograms = /bin/sh , ls\nenv = A_1, LC_*\n\
+         [queue]\nwindow = 29\ntick = 0.5\naging_ticks = 31\nbase_weight = 1.25\nwaiting_uses_slot = true\ncatalogue = /catalogue.toml\n[egress]\nallow = 10.0.0.7:5984\ndeny = *.test\ninternal_tenants = ops/*\n[workers]\nhealth_interval = 0.25\nhealth_timeout = 1.5\n[listener]\nnames = Jobs.Example. , turnwise\ncertificate = /tls/cert.pem\nkey = /tls/key.pem\nclient_ca = /tls/ca.pem\n[limits]\nrequests_per_second = 290\n[chttpd]\nenable_cors = true\n[cors]\norigins = https://App.example, capacitor://localhost\ncredentials = true\nheaders = Accept, X-A\nmethods = GET, PUT\nmax_age = 291\n[audit]\nfile = /audit\n[jwt_auth]\nkeys = /jwks.json\naudience = turnwise\nroles_claim_path = a.b\n[command]\nenabled = true\nmax_jobs = 22\nmax_output_bytes = 23\nprograms = /bin/sh , ls\nenv = A_1, LC_*\n\
          [replicator]\ncluster_start_period = 0.5\ncluster_quiet_period = 28\n[upstream]\nurl = http://u:hunter2@couch:5984\n",
     );
     let without_effect =
@@ -146,6 +146,14 @@ fn every_key_that_has_an_effect_has_it() {
             client_ca: Some("/tls/ca.pem".into()),
         },
         audit_file: Some("/audit".into()),
+        cors: Cors {
+            enabled: true,
+            origins: vec!["https://app.example".into(), "capacitor://localhost".into()],
+            credentials: true,
+            headers: vec!["accept".into(), "x-a".into()],
+            methods: vec!["GET".into(), "PUT".into()],
+            max_age_s: 291,
+        },
         jwt: JwtFiles {
             keys: Some("/jwks.json".into()),
             audience: Some("turnwise".into()),
@@ -283,6 +291,27 @@ fn an_invalid_value_is_refused_with_file_line_and_valid_values() {
         let expected = format!("my.ini:2: [command] {line}: expected {right}");
         assert_eq!(refused(&format!("[command]\n{line}\n")), expected);
     }
+    for (line, right) in [
+        (
+            "origins = app.example",
+            "up to 100 origins like https://app.example:8443, separated by commas, or *",
+        ),
+        (
+            "origins = https://app.example/",
+            "up to 100 origins like https://app.example:8443, separated by commas, or *",
+        ),
+        ("origins = null", "up to 100 origins like https://app.example:8443, separated by commas, or *"),
+        (
+            "origins = https://*.example",
+            "up to 100 origins like https://app.example:8443, separated by commas, or *",
+        ),
+        ("headers = a b", "up to 100 names of headers, separated by commas"),
+        ("methods = GET,,PUT", "up to 100 methods of HTTP, separated by commas"),
+        ("max_age = 86401", "a whole number from 0 to 86400"),
+    ] {
+        let expected = format!("my.ini:2: [cors] {line}: expected {right}");
+        assert_eq!(refused(&format!("[cors]\n{line}\n")), expected);
+    }
     // An empty list differs from a missing one: it must not allow every program.
     let empty = refused("[command]\nenabled = true\nprograms =\n");
     assert!(empty.starts_with("my.ini:3: [command] programs has no value: expected names"), "{empty}");
@@ -380,6 +409,9 @@ fn every_setting_is_read_as_it_is_written() {
             (_, "programs") => "/bin/sh,ls",
             (_, "env") => "A,LC_*",
             (_, "names") => "jobs.example,turnwise",
+            (_, "origins") => "https://app.example:8443,capacitor://localhost",
+            (_, "headers") => "accept,x-a",
+            (_, "methods") => "GET,PUT",
             ("listener" | "audit", _) | (_, "keys") => "/tls/file.pem",
             ("egress", "internal_tenants") => "ops/*",
             ("egress", _) => "10.0.0.0/8,*.test:80",
@@ -400,6 +432,8 @@ fn every_setting_is_read_as_it_is_written() {
                 | "use_bulk_get"
                 | "verify_ssl_certificates"
                 | "enabled"
+                | "enable_cors"
+                | "credentials"
                 | "waiting_uses_slot",
             ) => match setting.read(&config).as_deref() {
                 Some("true") => "false",
@@ -481,6 +515,8 @@ fn a_setting_without_an_effect_is_warned_about() {
         "[replicator]\nauth_plugins = basic\nsession_refresh_interval_sec = 60\n",
         "[replicator]\nverify_ssl_certificates = false\nssl_certificate_max_depth = 3\n",
         "[command]\nmax_jobs = 3\n",
+        "[cors]\norigins = *\n",
+        "[chttpd]\nenable_cors = true\n[cors]\norigins = *\ncredentials = true\n",
     ] {
         assert!(parse(text).1[0].contains("has no effect"), "{text}");
     }

@@ -12,7 +12,7 @@ use turnwise_replicator::multiplex::Mode;
 use turnwise_replicator::upstream::Address;
 use turnwise_replicator::{AuthPlugin, ConnectTo, EgressRules, Secret, SocketOptions};
 
-use crate::http::Authority;
+use crate::http::{Authority, cors};
 
 /// No limit, in Erlang's spelling.
 pub(super) const INFINITY: &str = "infinity";
@@ -200,6 +200,35 @@ impl Value<'_> {
         self.list().map_err(|_| right())?.into_iter().map(name).collect::<Option<_>>().ok_or_else(right)
     }
 
+    /// Origins of pages, in lower case, as browsers send them; or `*`. Apps have schemes of their own: `capacitor://localhost`.
+    pub fn origins(self) -> Result<Vec<String>, Right> {
+        let right =
+            || format!("up to {MAX_LIST} origins like https://app.example:8443, separated by commas, or *");
+        let is_origin = |origin: &String| match origin.split_once("://") {
+            None => origin == cors::ANY,
+            Some((scheme, host)) => is_token(scheme) && Authority::parse(host).is_some(),
+        };
+        let origins = self.list().map_err(|_| right())?;
+        let origins: Vec<String> = origins.iter().map(|origin| origin.to_ascii_lowercase()).collect();
+        if origins.iter().all(is_origin) { Ok(origins) } else { Err(right()) }
+    }
+
+    /// Names of headers, in lower case.
+    pub fn header_names(self) -> Result<Vec<String>, Right> {
+        self.tokens("names of headers")
+            .map(|names| names.iter().map(|name| name.to_ascii_lowercase()).collect())
+    }
+
+    /// Methods of HTTP, which have a case.
+    pub fn methods(self) -> Result<Vec<String>, Right> {
+        self.tokens("methods of HTTP")
+    }
+
+    fn tokens(self, kind: &str) -> Result<Vec<String>, Right> {
+        let right = || format!("up to {MAX_LIST} {kind}, separated by commas");
+        self.list().ok().filter(|list| list.iter().all(|text| is_token(text))).ok_or_else(right)
+    }
+
     /// Programs: names or absolute paths. A relative path would depend on the working directory.
     pub fn programs(self) -> Result<Option<Vec<String>>, Right> {
         let list = self.list()?;
@@ -229,4 +258,9 @@ impl Value<'_> {
         let is_hex = self.0.len() == 32 && self.0.bytes().all(|byte| byte.is_ascii_hexdigit());
         if is_hex { Ok(Some(self.0.to_owned())) } else { Err("32 hexadecimal digits".to_owned()) }
     }
+}
+
+/// Whether the text is a token of HTTP, without the rare characters.
+fn is_token(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_+.".contains(&byte))
 }

@@ -8,12 +8,11 @@
 //!
 //! **Rules.** `Host` must be a name of this listener. A `POST` must have the content type JSON, which no form can send.
 //! The login alone also takes forms, as CouchDB's does.
-//! A method that changes data must not come from another origin, by `Origin` or by `Sec-Fetch-Site`. Programs other than browsers do not send what these
-//! rules reject, with one exception: they may use a name that the server does not know. `[listener] names` adds such
-//! names.
+//! A method that changes data must not come from another origin, by `Origin` or by `Sec-Fetch-Site`, unless the origin is configured
+//! ([`super::cors`]). Programs other than browsers do not send what these rules reject, with one exception: they may use a name that the server does not
+//! know. `[listener] names` adds such names.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, Version, header};
@@ -22,8 +21,9 @@ use axum::response::Response;
 use turnwise_protocol::codes;
 use url::Url;
 
+use super::cors::Cors;
 use super::refusal::{Refusal, is_v1, refuse};
-use super::request;
+use super::{App, request};
 
 /// Where a browser says from what kind of page a request comes.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
@@ -127,14 +127,26 @@ impl Names {
     }
 }
 
-/// Rejects requests that a page of another site may have sent.
-pub(super) async fn check(State(names): State<Arc<Names>>, request: Request, next: Next) -> Response {
+/// Rejects requests that a page of another site may have sent, and answers preflights: they carry no credentials, so nothing behind this may see them.
+pub(super) async fn check(State(app): State<App>, request: Request, next: Next) -> Response {
+    let config = app.config.get();
+    let cors = &config.cors;
+    let host = match app.names.check_host(&request) {
+        Ok(host) => host,
+        Err(refusal) => return refuse(&request, refusal),
+    };
+    if let Some(permitted) = cors.preflight(&request) {
+        return permitted;
+    }
+    let origin = cors.origin(request.headers()).cloned();
     // `/v1` checks the content type in its routes, so that an unknown path or method gets its own error, whatever the type.
-    let checked = names.check(&request).and_then(|()| if is_v1(&request) { Ok(()) } else { json(&request) });
-    match checked {
+    let checked = app.names.check_origin(&request, host.as_ref(), cors);
+    let checked = checked.and_then(|()| if is_v1(&request) { Ok(()) } else { json(&request) });
+    let response = match checked {
         Ok(()) => next.run(request).await,
         Err(refusal) => refuse(&request, refusal),
-    }
+    };
+    cors.permit(origin.as_ref(), response)
 }
 
 /// Rejects a body with a content type that a page of another site can send without permission.
@@ -147,8 +159,7 @@ pub(super) async fn check_json(request: Request, next: Next) -> Response {
 
 fn json<B>(request: &axum::http::Request<B>) -> Result<(), Refusal> {
     // A login with a form is guarded by the origin alone: what a stranger's page could do is to log a browser in.
-    let is_login = request.uri().path().trim_end_matches('/') == "/_session";
-    if *request.method() == Method::POST && !is_login && !request::is_json(request.headers()) {
+    if *request.method() == Method::POST && !is_login(request) && !request::is_json(request.headers()) {
         return Err(Refusal {
             status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
             code: codes::BAD_CONTENT_TYPE,
@@ -160,21 +171,31 @@ fn json<B>(request: &axum::http::Request<B>) -> Result<(), Refusal> {
     Ok(())
 }
 
+fn is_login<B>(request: &axum::http::Request<B>) -> bool {
+    request.uri().path().trim_end_matches('/') == "/_session"
+}
+
 impl Names {
-    fn check<B>(&self, request: &axum::http::Request<B>) -> Result<(), Refusal> {
-        let (method, headers) = (request.method(), request.headers());
-        let host = self.check_host(request)?;
-        let is_safe = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
-        if !is_safe && !self.has_own_origin(headers, host.as_ref()) {
-            return Err(Refusal {
-                status: StatusCode::FORBIDDEN,
-                code: codes::FORBIDDEN,
-                reason: "the request comes from a page of another site".into(),
-                hint: "a page of another site must not change anything here; programs must omit the headers Origin and Sec-Fetch-Site",
-                retry_after_s: None,
-            });
+    fn check_origin<B>(
+        &self,
+        request: &axum::http::Request<B>,
+        host: Option<&Authority>,
+        cors: &Cors,
+    ) -> Result<(), Refusal> {
+        let headers = request.headers();
+        let is_safe = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+        // A login makes a cookie, so it is for origins whose browsers send one. Forms need no preflight for it.
+        let may = |origin| !is_login(request) || cors.has_credentials(origin);
+        if is_safe || cors.origin(headers).is_some_and(may) || self.has_own_origin(headers, host) {
+            return Ok(());
         }
-        Ok(())
+        Err(Refusal {
+            status: StatusCode::FORBIDDEN,
+            code: codes::FORBIDDEN,
+            reason: "the request comes from a page of another site".into(),
+            hint: "[cors] origins names the sites whose pages may change something here; programs must omit the headers Origin and Sec-Fetch-Site",
+            retry_after_s: None,
+        })
     }
 
     /// The host that the request names, if it is allowed; `None` if the request need not name a host.

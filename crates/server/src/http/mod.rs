@@ -8,6 +8,7 @@ mod answer;
 mod bulk;
 mod changes;
 mod config;
+pub(crate) mod cors;
 mod cross_site;
 mod databases;
 mod docs;
@@ -143,7 +144,7 @@ impl App {
         v1::router()
             .fallback(answer_request)
             .layer(from_fn_with_state(self.clone(), authenticate))
-            .layer(from_fn_with_state(self.names.clone(), cross_site::check))
+            .layer(from_fn_with_state(self.clone(), cross_site::check))
             .layer(axum::middleware::map_request(|request| async { linger::lingering(request) }))
             .with_state(self)
     }
