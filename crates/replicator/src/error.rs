@@ -23,6 +23,19 @@ pub enum Error {
     /// A request to a peer failed; it may succeed later.
     #[error(transparent)]
     Peer(#[from] Box<PeerError>),
+    /// The run moved too little, although no request failed.
+    #[error(
+        "too slow: {moved} bytes from and to both databases in {} ms, [replicator] minimum_progress is {least}",
+        interval.as_millis()
+    )]
+    TooSlow {
+        /// Bytes that were moved.
+        moved: u64,
+        /// Bytes that must be moved.
+        least: u64,
+        /// The interval in which they must be moved.
+        interval: Duration,
+    },
     /// This process cannot do its part (no TLS roots, no random numbers). Another process may, or this one later.
     #[error("{0}")]
     Local(String),

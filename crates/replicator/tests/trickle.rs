@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(10);
 /// An interval is three of these, 1.5 s, in which at most 150 bytes arrive.
 const SILENCE: Duration = Duration::from_millis(500);
-const LEAST: MinimumProgress = MinimumProgress { bytes: 600, interval: Duration::from_millis(1) };
+const LEAST: MinimumProgress = MinimumProgress { bytes: 600, interval: Duration::from_millis(150) };
 
 /// Some text, and then single bytes without end.
 fn drops(begin: &str, byte: &'static [u8]) -> Reply {

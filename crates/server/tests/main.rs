@@ -23,6 +23,7 @@ mod replication_api;
 mod replications;
 mod rotation;
 mod shared_config;
+mod slow_sources;
 mod small_transactions;
 mod start;
 mod tenants_apart;

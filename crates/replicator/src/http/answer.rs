@@ -13,10 +13,10 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use super::Peer;
 use super::deadline::Deadline;
 use super::gate::Permit;
-use super::trickle::Trickle;
+use super::trickle::{self, Trickle};
+use super::{Inner, Peer};
 use crate::error::{Error, Fault, PeerError, excerpt};
 use crate::room::{MemoryPermits, Use};
 
@@ -120,7 +120,8 @@ impl Answer {
 
     /// Waits until this many bytes of the response may be held.
     pub async fn hold(&mut self, bytes: usize) -> Result<(), Error> {
-        self.destination.peer.0.room.grow(self.reads, &mut self.places, bytes).await
+        let Inner { room, flow, .. } = &*self.destination.peer.0;
+        flow.excused(room.grow(self.reads, &mut self.places, bytes)).await
     }
 
     /// Releases the memory if no more than this of the response is held any more.
@@ -164,6 +165,8 @@ impl Answer {
                 Ok(Some(Ok(frame))) => {
                     // Trailers carry no information here.
                     if let Ok(chunk) = frame.into_data() {
+                        let Inner { flow, minimum_progress, .. } = &*self.destination.peer.0;
+                        flow.moved(trickle::substance(&chunk, *minimum_progress));
                         let enough = self.trickle.came(&chunk, Instant::now());
                         enough.map_err(|fault| self.fault(fault))?;
                         return Ok(Some(chunk));

@@ -11,6 +11,7 @@ mod connect_to;
 mod connector;
 mod deadline;
 mod egress;
+mod flow;
 mod gate;
 mod outgoing;
 mod pool;
@@ -51,6 +52,7 @@ use compression::{Compression, gzip};
 pub use connect_to::ConnectTo;
 use deadline::Deadline;
 pub use egress::{Egress, Rules as EgressRules};
+use flow::{Excuse, Flow};
 use gate::Permit;
 use outgoing::Outgoing;
 pub use pool::{Client, Connections};
@@ -158,6 +160,8 @@ struct Inner {
     /// The server's places, which all jobs share.
     places: Arc<Semaphore>,
     pressure: Arc<Pressure>,
+    /// What the job moves.
+    flow: Arc<Flow>,
     compression: Compression,
     /// The secrets of both sides, because each side may receive the other's.
     scrubber: Arc<Scrubber>,
@@ -168,7 +172,7 @@ impl Inner {
         side: Side,
         replication: &Replication,
         client: &Client,
-        pressure: Arc<Pressure>,
+        (pressure, flow): (Arc<Pressure>, Arc<Flow>),
         scrubber: Arc<Scrubber>,
     ) -> Self {
         let endpoint = match side {
@@ -201,6 +205,7 @@ impl Inner {
             connections: Arc::new(Semaphore::new(*http_connections)),
             places: client.gates().of(endpoint.url(), side),
             pressure,
+            flow,
             compression: Compression::default(),
             scrubber,
         }
@@ -210,13 +215,13 @@ impl Inner {
 impl Peer {
     pub fn new(side: Side, replication: &Replication, client: &Client) -> Self {
         let secrets = secrets(replication);
-        Self(Arc::new(Inner::new(side, replication, client, Arc::default(), secrets)))
+        Self(Arc::new(Inner::new(side, replication, client, Default::default(), secrets)))
     }
 
     /// The other side of the same job. If one side is throttled, the job reduces its load on both.
     pub fn beside(&self, side: Side, replication: &Replication, client: &Client) -> Self {
-        let (pressure, secrets) = (Arc::clone(&self.0.pressure), Arc::clone(&self.0.scrubber));
-        Self(Arc::new(Inner::new(side, replication, client, pressure, secrets)))
+        let shared = (Arc::clone(&self.0.pressure), Arc::clone(&self.0.flow));
+        Self(Arc::new(Inner::new(side, replication, client, shared, Arc::clone(&self.0.scrubber))))
     }
 
     /// The server of a side's database; request paths are relative to its root.
@@ -225,7 +230,7 @@ impl Peer {
             let end = url.trim_end_matches('/').rfind('/').map_or(url.len(), |at| at + 1);
             url[..end].to_owned()
         };
-        let inner = Inner::new(side, replication, client, Arc::default(), secrets(replication));
+        let inner = Inner::new(side, replication, client, Default::default(), secrets(replication));
         Self(Arc::new(Inner { base: parent(&inner.base).into(), shown: parent(&inner.shown), ..inner }))
     }
 
@@ -257,6 +262,20 @@ impl Peer {
     /// The largest document that is copied.
     pub fn max_document_bytes(&self) -> usize {
         self.0.max_document_bytes
+    }
+
+    /// Returns when the job, with both of its sides, moves less than the minimum; never if there is none.
+    pub async fn too_slow(&self) -> Error {
+        let least = trickle::least(self.0.minimum_progress, self.0.timeout);
+        match least.bytes {
+            0 => std::future::pending().await,
+            _ => self.0.flow.too_slow(least).await,
+        }
+    }
+
+    /// The job moves nothing that its peers owe, until the value is dropped.
+    pub fn excuse(&self) -> Excuse {
+        self.0.flow.excuse()
     }
 
     /// Adds the context of a request to a fault.
@@ -413,7 +432,8 @@ impl Peer {
         counted: Option<&mut Permit>,
         timeout: Duration,
     ) -> Result<(Response, Deadline), Error> {
-        let Inner { side, limiter, pressure, places, transport, request_timeout, .. } = &*destination.peer.0;
+        let Inner { side, limiter, pressure, flow, places, transport, request_timeout, .. } =
+            &*destination.peer.0;
         let mut builder = http::Request::builder().method(destination.method.clone()).uri(url);
         if let Some(map) = builder.headers_mut() {
             *map = headers;
@@ -424,7 +444,7 @@ impl Peer {
         let wrong = |cause: http::Error| {
             destination.fault(Fault::Unexpected(format!("the request is invalid: {cause}")))
         };
-        let mut request = builder.body(Outgoing(upload)).map_err(wrong)?;
+        let mut request = builder.body(Outgoing { upload, flow: Arc::clone(flow) }).map_err(wrong)?;
         if let Some((content_type, encoding)) = described {
             // Replaces the replication's own headers, because only this function knows what it sends.
             let content_type = HeaderValue::try_from(content_type).map_err(|cause| wrong(cause.into()))?;
@@ -437,7 +457,8 @@ impl Peer {
         if let Some(permit) = counted {
             // Returns the place of the previous attempt first.
             permit.place = None;
-            permit.place = Some(Arc::clone(places).acquire_owned().await.expect("never closed"));
+            let place = flow.excused(Arc::clone(places).acquire_owned()).await;
+            permit.place = Some(place.expect("never closed"));
         }
         let deadline = Deadline::of(&destination.path, *request_timeout);
         let sent = deadline.before(watched(timeout, progress.as_deref(), transport.send(request))).await;

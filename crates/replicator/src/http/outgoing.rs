@@ -1,15 +1,21 @@
 //! The body of a request, if it has one.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
+use super::flow::Flow;
 use crate::upload::{BodyError, Upload};
 
 /// An upload, or nothing.
-pub(crate) struct Outgoing(pub Option<Upload>);
+pub(crate) struct Outgoing {
+    pub upload: Option<Upload>,
+    /// Counts what the connection takes.
+    pub flow: Arc<Flow>,
+}
 
 impl Body for Outgoing {
     type Data = Bytes;
@@ -19,17 +25,19 @@ impl Body for Outgoing {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        match &mut self.0 {
-            Some(upload) => Pin::new(upload).poll_frame(context),
-            None => Poll::Ready(None),
+        let Some(upload) = &mut self.upload else { return Poll::Ready(None) };
+        let next = Pin::new(upload).poll_frame(context);
+        if let Poll::Ready(Some(Ok(frame))) = &next {
+            self.flow.moved(frame.data_ref().map_or(0, |piece| piece.len() as u64));
         }
+        next
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.as_ref().is_none_or(Body::is_end_stream)
+        self.upload.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
+        self.upload.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
     }
 }

@@ -9,7 +9,8 @@
 //! - the time in which this side does not read, because the other peer is slow.
 //!
 //! The interval is at least three times the allowed silence. A peer that is as slow as `connection_timeout` allows, and
-//! sends a small document each time, thus stays above the minimum.
+//! sends a small document each time, thus stays above the minimum. A replication may set a `connection_timeout` of its
+//! own, up to a day, so the interval has a bound that only the configuration moves.
 
 use std::time::Duration;
 
@@ -20,6 +21,21 @@ use crate::spec::MinimumProgress;
 
 /// An interval has room for this many silences.
 const SILENCES: u32 = 3;
+/// It is at most this many times the configured one: 15 minutes.
+const LONGEST: u32 = 10;
+
+/// The minimum of peers that may be silent for `timeout`.
+pub(super) fn least(least: MinimumProgress, timeout: Duration) -> MinimumProgress {
+    let longest = least.interval.saturating_mul(LONGEST);
+    let interval = least.interval.max(timeout.saturating_mul(SILENCES).min(longest));
+    MinimumProgress { interval, ..least }
+}
+
+/// The bytes of a piece that count. Of a large piece, the first ones are enough.
+pub(super) fn substance(piece: &[u8], least: MinimumProgress) -> u64 {
+    let some = usize::try_from(least.bytes).unwrap_or(usize::MAX).saturating_mul(2);
+    piece[..piece.len().min(some)].iter().filter(|byte| !byte.is_ascii_whitespace()).count() as u64
+}
 
 /// The progress of a response since it last met the minimum.
 pub(super) struct Trickle {
@@ -34,9 +50,8 @@ pub(super) struct Trickle {
 
 impl Trickle {
     /// For a response that may be silent for `timeout`. If it `rests`, nothing is due at the start.
-    pub fn new(least: MinimumProgress, timeout: Duration, rests: bool) -> Self {
-        let interval = least.interval.max(timeout.saturating_mul(SILENCES));
-        let least = MinimumProgress { interval, ..least };
+    pub fn new(minimum: MinimumProgress, timeout: Duration, rests: bool) -> Self {
+        let least = least(minimum, timeout);
         Self { least, waited: Duration::ZERO, came: 0, waits_since: None, rests }
     }
 
@@ -61,9 +76,7 @@ impl Trickle {
             return Ok(());
         }
         self.waited += waited;
-        // Of a large piece, the first bytes are enough.
-        let some = &piece[..piece.len().min(usize::try_from(bytes).unwrap_or(usize::MAX).saturating_mul(2))];
-        self.came += some.iter().filter(|byte| !byte.is_ascii_whitespace()).count() as u64;
+        self.came += substance(piece, self.least);
         if self.came >= bytes {
             (self.waited, self.came) = (Duration::ZERO, 0);
         } else if self.waited >= interval {
@@ -103,8 +116,11 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_allowed_silence_lengthens_the_interval() {
-        assert_eq!(given_up(&mut Trickle::new(LEAST, 600 * SECOND, false), b"x", 50 * SECOND, 100), Some(36));
+    fn a_longer_allowed_silence_lengthens_the_interval_up_to_a_bound() {
+        for (silence, intervals) in [(300 * SECOND, 18), (600 * SECOND, 18), (100 * SECOND, 6)] {
+            let mut trickle = Trickle::new(LEAST, silence, false);
+            assert_eq!(given_up(&mut trickle, b"x", 50 * SECOND, 100), Some(intervals), "{silence:?}");
+        }
     }
 
     #[test]

@@ -94,16 +94,23 @@ struct Peers {
 impl Peers {
     async fn open(replication: &Replication, context: &Context) -> Result<Self, Error> {
         let source = Peer::new(Side::Source, replication, &context.client);
+        tokio::select! {
+            opened = Self::find(&source, replication, context) => opened,
+            error = source.too_slow(), if !replication.continuous => Err(error),
+        }
+    }
+
+    async fn find(source: &Peer, replication: &Replication, context: &Context) -> Result<Self, Error> {
         let target = source.beside(Side::Target, replication, &context.client);
         let id = database::replication_id(replication, &context.client, &context.server_uuid);
         let (id, info, target_info) =
-            future::try_join3(id, database::info(&source), database::open_target(&target, replication))
+            future::try_join3(id, database::info(source), database::open_target(&target, replication))
                 .await?;
         let checkpoints = if replication.use_checkpoints {
-            Some(Checkpoints::find([(&source, &info), (&target, &target_info)], &id.base).await?)
+            Some(Checkpoints::find([(source, &info), (&target, &target_info)], &id.base).await?)
         } else {
             None
         };
-        Ok(Self { source, target, info, target_info, checkpoints })
+        Ok(Self { source: source.clone(), target, info, target_info, checkpoints })
     }
 }

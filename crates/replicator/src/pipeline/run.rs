@@ -119,6 +119,9 @@ impl<'a> Run<'a> {
         let mut idle_intervals = 0;
         // When the run will have been quiet for long enough.
         let mut idle_at: Option<Instant> = None;
+        // A filter owes nothing before the end of its feed.
+        let mut search = self.replication.filter.as_ref().map(|_| source.excuse());
+        let mut too_slow = pin!(source.too_slow());
         let mut parking = Parking::new(self.context.parking.as_ref());
         loop {
             if in_flight.is_empty() && checkpointing.is_none() {
@@ -174,10 +177,12 @@ impl<'a> Run<'a> {
                     }
                     None
                 }
+                error = &mut too_slow, if going_on && !self.replication.continuous => Some(error),
                 () = until(deadline) => return ending.map_or(Ending::Stopped, |(ending, _)| ending),
                 end = &mut reader, if last_seq.is_none() && going_on => match end {
                     Ok(last) => {
                         last_seq = Some(last);
+                        drop(search.take());
                         None
                     }
                     Err(error) => Some(error),
