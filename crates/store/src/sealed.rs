@@ -224,7 +224,13 @@ struct SealedSnapshot {
 impl Engine for Sealed {
     fn limits(&self) -> Limits {
         let limits = self.engine.limits();
-        Limits { value_bytes: limits.value_bytes.saturating_sub(OVERHEAD), ..limits }
+        // Every row that a transaction writes may be sealed.
+        let overheads = limits.transaction_writes.saturating_mul(OVERHEAD);
+        Limits {
+            value_bytes: limits.value_bytes.saturating_sub(OVERHEAD),
+            transaction_bytes: limits.transaction_bytes.saturating_sub(overheads),
+            ..limits
+        }
     }
 
     async fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
@@ -297,6 +303,10 @@ impl Snapshot for SealedSnapshot {
         self.snapshot.commit(changes).await
     }
 }
+
+#[cfg(test)]
+#[path = "sealed_conformance.rs"]
+mod conformance;
 
 #[cfg(test)]
 mod tests {
