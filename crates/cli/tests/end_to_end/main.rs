@@ -16,6 +16,7 @@ mod secrets;
 mod see;
 mod server;
 mod simulate;
+mod smuggling;
 mod start;
 mod stop;
 mod store;
