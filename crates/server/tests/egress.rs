@@ -143,11 +143,13 @@ async fn operators_and_exceptions_reach_what_tenants_do_not() {
     assert_eq!(allowed.status, 200, "{}", allowed.body);
     // An allowed proxy is no way to what is not allowed.
     let internal = Internal::start().await;
+    let target = peer.create("behind").await;
     let behind = json!({
-        "source": format!("http://localhost:{}/a", internal.port), "target": peer.db("behind").url(),
+        "source": format!("http://localhost:{}/a", internal.port), "target": target.url(),
         "source_proxy": format!("http://127.0.0.1:{port}")
     });
-    assert!(reason(&server.with(&token), &behind).await.contains("[egress]"));
+    let told = reason(&server.with(&token), &behind).await;
+    assert!(told.contains("[egress]"), "{told}");
     assert_eq!(internal.connections.load(SeqCst), 0);
 
     let server = TestServer::start_with("[egress]\ndeny = localhost,127.0.0.0/8\n").await;
