@@ -16,7 +16,40 @@ async function withSession([name, password]) {
   };
 }
 
-const ask = login ? await withSession(login) : PouchDB.fetch;
+const page = process.env.TURNWISE_PAGE;
+const isSimple = (name, value) => ['accept', 'accept-language', 'content-language'].includes(name)
+  || (name === 'content-type' && /^(text\/plain|multipart\/form-data|application\/x-www-form-urlencoded)/.test(value));
+
+/** As a browser does for a page of another origin: it asks first where a form could not send the request, and shows only what the server permits. */
+function fromPage(fetchIt) {
+  return async (url, options = {}) => {
+    const method = (options.method ?? 'GET').toUpperCase();
+    const headers = new Headers(options.headers);
+    const show = (answer) => {
+      const permitted = answer.headers.get('access-control-allow-origin') === page
+        && (options.credentials !== 'include' || answer.headers.get('access-control-allow-credentials') === 'true');
+      if (!permitted) throw new TypeError(`not permitted to ${page}: ${method} ${url}`);
+      return answer;
+    };
+    const special = [...headers].filter(([name, value]) => !isSimple(name, value)).map(([name]) => name);
+    if (special.length > 0 || !['GET', 'HEAD', 'POST'].includes(method)) {
+      const asked = { origin: page, 'access-control-request-method': method, 'access-control-request-headers': special.join(',') };
+      const answer = show(await fetch(url, { method: 'OPTIONS', headers: asked }));
+      const list = (name) => answer.headers.get(`access-control-allow-${name}`).split(/, ?/);
+      if (!answer.ok || !list('methods').includes(method) || !special.every((name) => list('headers').includes(name))) {
+        throw new TypeError(`not permitted to ${page}: ${method} ${url} with ${special}`);
+      }
+      preflights += 1;
+    }
+    headers.set('origin', page);
+    headers.set('sec-fetch-site', 'cross-site');
+    return show(await fetchIt(url, { ...options, headers }));
+  };
+}
+
+let preflights = 0;
+const plain = login ? await withSession(login) : PouchDB.fetch;
+const ask = page ? fromPage(plain) : plain;
 const { origin, username, password } = new URL(turnwise);
 const auth = username ? { username, password } : undefined;
 const replicator = new PouchDB(`${origin}/_replicator`, { auth, fetch: ask });
@@ -98,5 +131,9 @@ await run({
     const again = await PouchDB.replicate(replicator, new PouchDB(target('backup')));
     assert.equal(again.docs_written, 0);
     assert.equal((await new PouchDB(target('backup')).get('live'))._replication_state, 'completed');
+  },
+
+  async 'a page has asked before it changed something'() {
+    assert.equal(preflights > 0, Boolean(page));
   },
 });

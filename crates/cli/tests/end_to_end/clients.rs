@@ -20,13 +20,24 @@ enum Login {
 
 /// Runs one of the scripts against a new server, with a source of ten documents.
 async fn drive(script: &str, login: Login) {
+    drive_from(None, script, login).await;
+}
+
+/// The same, as a page of another origin if there is one: the script then keeps a browser's rules.
+async fn drive_from(page: Option<&str>, script: &str, login: Login) {
     let peer = Peer::start().await;
     let source = peer.create("source").await;
     Dataset::plain(10).load(&source).await;
-    let home = Home::new("connection_timeout = 30000\n[egress]\nallow = 127.0.0.1\n");
+    let cors = page.map_or(String::new(), |page| {
+        format!("[chttpd]\nenable_cors = true\n[cors]\norigins = {page}\ncredentials = true\n")
+    });
+    let home = Home::new(&format!("connection_timeout = 30000\n[egress]\nallow = 127.0.0.1\n{cors}"));
     let server = home.serve().await;
     let mut command = Command::new("node");
     command.arg(peers_folder().join(script)).kill_on_drop(true);
+    if let Some(page) = page {
+        command.env("TURNWISE_PAGE", page);
+    }
     let mut url = server.url().to_owned();
     if login != Login::Nothing {
         for (name, scope) in [("admin", "admin"), ("jan", "client:*")] {
@@ -72,4 +83,9 @@ async fn pouchdb_uses_the_replicator_database() {
 async fn pouchdb_logs_in() {
     drive("pouchdb.mjs", Login::Basic).await;
     drive("pouchdb.mjs", Login::Session).await;
+}
+
+#[tokio::test]
+async fn pouchdb_works_in_a_page_of_a_configured_origin() {
+    drive_from(Some("https://app.example"), "pouchdb.mjs", Login::Basic).await;
 }
