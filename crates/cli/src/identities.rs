@@ -142,7 +142,11 @@ impl Where {
     async fn store(&self) -> Result<Option<Identities>, Failure> {
         let Some(url) = &self.store else { return Ok(None) };
         let url = store::parse("--store", url)?;
-        Ok(Some(Identities::open(&url, store::seal()).await.map_err(|error| Failure::Failed(error.into()))?))
+        let opened = Identities::open(&url, store::seal()).await;
+        Ok(Some(opened.map_err(|error| match error.is_usage() {
+            true => Failure::Usage(error.into()),
+            false => Failure::Failed(error.into()),
+        })?))
     }
 }
 

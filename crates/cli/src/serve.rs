@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, anyhow};
 use tokio::signal::unix::{SignalKind, signal};
 use turnwise_server::{
-    Config, RunningServer, Server, ServerConfig, StartError, StoreUrl, check_advertised_url, check_node_name,
+    Config, RunningServer, Server, ServerConfig, StoreUrl, check_advertised_url, check_node_name,
 };
 
 use crate::Failure;
@@ -87,7 +87,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     };
     let server = match Server::start(config).await {
         Ok(server) => server,
-        Err(error @ StartError::Open { .. }) => return Err(Failure::Usage(error.into())),
+        Err(error) if error.is_usage() => return Err(Failure::Usage(error.into())),
         Err(error) => return Err(anyhow!(error).context("cannot start").into()),
     };
     // Before the line on stdout that says the server runs, because a supervisor may stop it from then on.

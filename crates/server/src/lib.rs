@@ -40,6 +40,7 @@ mod upgrade;
 
 pub use config::Config;
 pub use node::{check_advertised as check_advertised_url, check_name as check_node_name};
+pub use small_file::check_secret;
 pub use turnwise_command::Guard;
 pub use turnwise_queue::sealing::seal;
 pub use turnwise_store::{InvalidUrl, Seal, StoreUrl};

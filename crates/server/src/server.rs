@@ -100,6 +100,7 @@ impl Server {
             node::check_advertised(url).map_err(StartError::Advertised)?;
         }
         let catalogue = catalogue::read(config.queue.catalogue.as_deref()).map_err(StartError::Catalogue)?;
+        start::check_files(&config)?;
         let tls = http::Tls::new(config.tls.clone()).map_err(StartError::Certificate)?;
         let audit = match &config.audit_file {
             Some(file) => {

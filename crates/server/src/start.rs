@@ -20,6 +20,7 @@ use turnwise_store::{
 };
 
 use crate::config::Config;
+use crate::small_file::{check_protected, check_secret};
 
 /// The time limit of opening a shared store, and of each request to the store during the start.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -135,6 +136,9 @@ pub enum StartError {
     /// The keys of JSON Web Tokens are missing or unusable.
     #[error("JSON Web Tokens: {0}")]
     Jwt(String),
+    /// Other users of the machine may use a file that is not for them.
+    #[error("{0}")]
+    Exposed(String),
     /// The audit log cannot be written.
     #[error("[audit] file {file}: {cause}")]
     Audit {
@@ -165,6 +169,18 @@ pub enum StartError {
     Client(turnwise_replicator::Error),
 }
 
+impl StartError {
+    /// Whether the command line, or what it names, must be corrected before a start can succeed.
+    pub fn is_usage(&self) -> bool {
+        matches!(
+            self,
+            StartError::Open { .. }
+                | StartError::Exposed(_)
+                | StartError::Store { cause: StoreError::Exposed(_), .. }
+        )
+    }
+}
+
 fn described(store: &str, cause: &StoreError) -> String {
     match cause {
         StoreError::Unavailable(reason) => format!("the store {store} is unavailable: {reason}"),
@@ -172,6 +188,7 @@ fn described(store: &str, cause: &StoreError) -> String {
             format!("the store {store} has no room: {what} ({place}); start turnwise once there is room")
         }
         StoreError::Misuse(reason) => format!("the store {store} cannot be used: {reason}"),
+        StoreError::Exposed(reason) => reason.clone(),
         StoreError::Corrupt(what) => {
             format!(
                 "the store {store} is corrupt: {what}; restore it from a backup, and keep the damaged store for analysis"
@@ -198,6 +215,20 @@ fn listen_hint(cause: &io::Error) -> &'static str {
         }
         _ => "",
     }
+}
+
+/// Checks that no other user of the machine may use the files that are not for them. A key that becomes readable later is
+/// not used (`http::tls`).
+pub(crate) fn check_files(config: &Config) -> Result<(), StartError> {
+    let exposed = |setting: &str, problem| StartError::Exposed(format!("{setting} {problem}"));
+    if let Some(key) = config.tls.key.as_deref().filter(|key| key.exists()) {
+        check_secret(key).map_err(|problem| exposed("[listener] key", problem))?;
+    }
+    // The server creates a missing one with mode 0600. Programs that collect logs may read it as a group.
+    if let Some(file) = config.audit_file.as_deref().filter(|file| file.exists()) {
+        check_protected(file).map_err(|problem| exposed("[audit] file", problem))?;
+    }
+    Ok(())
 }
 
 /// A store that a start has opened.

@@ -28,6 +28,8 @@ async fn a_token_of_another_service_is_an_identity() {
     let file = folder.path().join("keys.json");
     let keys = json!({"keys": [{"kty": "oct", "kid": "one", "alg": "HS256", "k": base64url(SECRET)}]});
     std::fs::write(&file, keys.to_string()).unwrap();
+    // The server refuses a key that others can sign with.
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     let server =
         TestServer::start_with(&format!("[jwt_auth]\nkeys = {}\naudience = turnwise\n", file.display()))
             .await;

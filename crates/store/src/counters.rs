@@ -215,7 +215,7 @@ impl Meter {
                 self.fails(call, reason);
             }
             Error::Corrupt(reason) => self.fails(call, reason),
-            Error::TooLarge { .. } | Error::TooMany { .. } | Error::Misuse(_) => {}
+            Error::TooLarge { .. } | Error::TooMany { .. } | Error::Misuse(_) | Error::Exposed(_) => {}
         }
     }
 

@@ -52,6 +52,9 @@ pub enum Error {
     /// The call is invalid, for example a read of a versionstamp before the commit has set it.
     #[error("invalid use of the store: {0}")]
     Misuse(String),
+    /// Other users of the machine can read the store's files, or write them. Nothing was opened.
+    #[error("{0}")]
+    Exposed(String),
     /// The store holds data that cannot be decoded. Stop and investigate.
     #[error("the store is corrupt: {0}")]
     Corrupt(String),
@@ -71,7 +74,11 @@ impl Error {
             | Error::Unavailable(_)
             | Error::NoRoom { .. }
             | Error::UnknownOutcome(_) => true,
-            Error::TooLarge { .. } | Error::TooMany { .. } | Error::Misuse(_) | Error::Corrupt(_) => false,
+            Error::TooLarge { .. }
+            | Error::TooMany { .. }
+            | Error::Misuse(_)
+            | Error::Exposed(_)
+            | Error::Corrupt(_) => false,
         }
     }
 

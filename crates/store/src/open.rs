@@ -1,11 +1,13 @@
 //! Opens the store that a URL names.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 
-use crate::embedded::{self, Embedded};
+use crate::embedded::{self, Embedded, PRIVATE_FOLDER};
 use crate::etcd::Etcd;
 use crate::{Engine, Error, Result, Runtime, Sealing, Store, StoreUrl, sealed};
 
@@ -74,7 +76,8 @@ fn engine<'a>(url: &'a StoreUrl, runtime: &'a Arc<dyn Runtime>) -> BoxFuture<'a,
     Box::pin(async move {
         let engine: Arc<dyn Engine> = match url {
             StoreUrl::Embedded { data_dir } => {
-                std::fs::create_dir_all(data_dir).map_err(|error| {
+                let created = DirBuilder::new().recursive(true).mode(PRIVATE_FOLDER).create(data_dir);
+                created.map_err(|error| {
                     Error::Unavailable(format!("cannot create {}: {error}", data_dir.display()))
                 })?;
                 let options = embedded::Options { runtime: runtime.clone(), ..embedded::Options::default() };

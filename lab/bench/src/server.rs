@@ -1,6 +1,8 @@
 //! The servers that peers need. Each is started on a free port, in its own folder, and ends when dropped.
 
+use std::fs::Permissions;
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -62,6 +64,8 @@ impl Server {
         let write = || {
             std::fs::write(&certificate, cert.pem())?;
             std::fs::write(&key, signing_key.serialize_pem())?;
+            // Otherwise the server does not start.
+            std::fs::set_permissions(&key, Permissions::from_mode(0o600))?;
             let text = format!("[listener]\ncertificate = {}\nkey = {}\n", full(&certificate)?, full(&key)?);
             std::fs::write(&config, text)
         };

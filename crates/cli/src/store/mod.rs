@@ -41,6 +41,7 @@ static SEAL: OnceLock<Seal> = OnceLock::new();
 /// Reads the file with the keys. No error contains a key.
 pub(crate) fn use_keys(file: &Path) -> Result<(), String> {
     let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
+    turnwise_server::check_secret(file)?;
     let seal = turnwise_queue::sealing::seal(Some(&text))?;
     SEAL.set(seal).map_err(|_| "it was read before".to_owned())
 }
@@ -66,5 +67,8 @@ async fn open_to_read(name: &str, url: &StoreUrl) -> Result<Store, Failure> {
 }
 
 fn cannot_open(name: &str, url: &StoreUrl, error: &Error) -> Failure {
-    Failure::Failed(anyhow!("{name}: cannot open the store {url}: {error}"))
+    match error {
+        Error::Exposed(_) => Failure::Usage(anyhow!("{name}: {error}")),
+        _ => Failure::Failed(anyhow!("{name}: cannot open the store {url}: {error}")),
+    }
 }

@@ -1,5 +1,7 @@
 //! A `turnwise serve` for one test.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -17,12 +19,17 @@ pub const PATIENCE: Duration = Duration::from_secs(180);
 /// The time between two polls of a server that has no event to wait for.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
+/// With the logs of other crates, because the tests search their headers and addresses for secrets, too.
+const LOG_LEVEL: &str = "debug,turnwise=trace";
+
 /// The folder of a server's data, configuration and log, which outlives the server's process.
 pub struct Home {
     dir: TempDir,
     store: String,
     /// Whether the server encrypts secrets, with the keys in `keys`.
     seals: bool,
+    /// What the servers log.
+    pub log_level: &'static str,
 }
 
 impl Home {
@@ -35,7 +42,12 @@ impl Home {
 
     /// Like [`Home::new`], on a shared store.
     pub fn on(store: &str, config: &str) -> Self {
-        let home = Home { dir: TempDir::new().unwrap(), store: store.to_owned(), seals: false };
+        let home = Home {
+            dir: TempDir::new().unwrap(),
+            store: store.to_owned(),
+            seals: false,
+            log_level: LOG_LEVEL,
+        };
         home.configure(config);
         home
     }
@@ -50,7 +62,7 @@ impl Home {
     /// Lets the servers of this home encrypt secrets with these keys.
     pub fn seal(&mut self, keys: &str) -> PathBuf {
         self.seals = true;
-        std::fs::write(self.path("keys"), keys).unwrap();
+        write_private(&self.path("keys"), keys);
         self.path("keys")
     }
 
@@ -135,8 +147,7 @@ impl Home {
     ) -> Option<Server> {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(self.path("log")).unwrap();
         let mut child = command
-            // With the logs of other crates, because the test searches their headers and addresses for secrets, too.
-            .args(["--log", "debug,turnwise=trace", "serve", "--listen", listen, "--store"])
+            .args(["--log", self.log_level, "serve", "--listen", listen, "--store"])
             .arg(&self.store)
             .args(
                 with_file
@@ -170,6 +181,12 @@ impl Drop for Home {
     fn drop(&mut self) {
         canary::assert_none("turnwise's log", &self.log());
     }
+}
+
+/// Writes a file that only its owner may use.
+pub fn write_private(file: &Path, text: &str) {
+    std::fs::write(file, text).unwrap();
+    std::fs::set_permissions(file, Permissions::from_mode(0o600)).unwrap();
 }
 
 /// The output of a command, after a check that it contains no secret.

@@ -13,7 +13,7 @@ use reqwest::{Certificate, Client, ClientBuilder, Identity};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::server::{Home, PATIENCE, Server};
+use crate::server::{Home, PATIENCE, Server, write_private};
 
 /// An authority, and the files of a server.
 struct Files {
@@ -36,7 +36,7 @@ impl Files {
     fn put(&self, name: &str, text: &str) {
         // As programs that renew certificates do it: a file is never seen half written.
         let new = self.folder.path().join("new");
-        std::fs::write(&new, text).unwrap();
+        write_private(&new, text);
         std::fs::rename(new, self.file(name)).unwrap();
     }
 

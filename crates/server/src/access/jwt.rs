@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use jsonwebtoken::jwk::JwkSet;
+use jsonwebtoken::jwk::{AlgorithmParameters, JwkSet};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use serde_json::{Map, Value};
 use turnwise_identity::{MAX_NAME_BYTES, MAX_SCOPES, Scope, Scopes};
@@ -107,6 +107,10 @@ fn read(file: &Path) -> Result<Keys, String> {
     let mut keys = Keys::new();
     for (n, jwk) in set.keys.iter().enumerate() {
         let wrong = |what: &str| problem(&format!("keys[{n}] {what}"));
+        if matches!(jwk.algorithm, AlgorithmParameters::OctetKey(_)) {
+            // Who reads it can sign tokens.
+            small_file::check_secret(file)?;
+        }
         let kid = jwk.common.key_id.clone().ok_or_else(|| wrong("has no kid"))?;
         let algorithm = jwk.common.key_algorithm.ok_or_else(|| wrong("has no alg"))?;
         let algorithm: Algorithm =

@@ -120,7 +120,7 @@ impl From<StoreError> for ApiError {
                 "too_large",
                 format!("the request is too large for one transaction of this server's store: {error}"),
             ),
-            StoreError::Misuse(_) | StoreError::Corrupt(_) => internal(&error),
+            StoreError::Misuse(_) | StoreError::Exposed(_) | StoreError::Corrupt(_) => internal(&error),
         }
     }
 }

@@ -16,7 +16,7 @@ use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use crate::small_file::read;
+use crate::small_file::{check_secret, read};
 
 /// The time between two reads of the files.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
@@ -68,6 +68,7 @@ impl TlsFiles {
         let Some((certificate, key)) = self.pair()? else {
             return Err("[listener] has no certificate".to_owned());
         };
+        check_secret(key)?;
         Ok(Content {
             certificate: read(certificate)?,
             key: read(key)?,

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Mutex, MutexGuard};
@@ -71,6 +71,7 @@ async fn rows(engine: &Arc<Embedded>) -> Result<Vec<u64>> {
 
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
+    fs::set_permissions(to, fs::metadata(from).unwrap().permissions()).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let (path, name) = entry.map(|entry| (entry.path(), entry.file_name())).unwrap();
         match path.is_dir() {
@@ -137,7 +138,7 @@ impl Durable {
                 }
             }
             let to = image.join(path.strip_prefix(folder).unwrap());
-            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            fs::DirBuilder::new().recursive(true).mode(PRIVATE_FOLDER).create(to.parent().unwrap()).unwrap();
             fs::write(to, mixed).unwrap();
         }
     }
@@ -540,6 +541,7 @@ fn first_format(folder: &Path) {
         }
     }
     end(file);
+    fs::set_permissions(folder, fs::Permissions::from_mode(PRIVATE_FOLDER)).unwrap();
 }
 
 async fn jobs(engine: &Arc<Embedded>) -> usize {

@@ -15,7 +15,7 @@ const FORMAT_VERSION: u32 = 2;
 /// The previous format: its pages have no checksums, and the base does not require the segments of the log.
 const FIRST_FORMAT: u32 = 1;
 /// Permissions of a store's folders and files: only for the owner.
-pub(super) const PRIVATE_FOLDER: u32 = 0o700;
+pub(crate) const PRIVATE_FOLDER: u32 = 0o700;
 pub(super) const PRIVATE_FILE: u32 = 0o600;
 /// Names that may exist before the store is complete. `FORMAT` is written last.
 const BEFORE_FORMAT: [&str; 7] =
@@ -32,7 +32,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Locks the folder and checks its format. Creates it if it is missing or empty.
+    /// Locks the folder and checks its permissions and its format. Creates it if it is missing or empty.
     pub(super) fn open(path: &Path) -> Result<Self> {
         DirBuilder::new()
             .recursive(true)
@@ -40,6 +40,11 @@ impl Folder {
             .create(path)
             .map_err(|error| at(path, &error))?;
         check_strangers(path)?;
+        if !path.join("FORMAT").exists() {
+            // Nothing of a store is in it yet.
+            tighten(path, PRIVATE_FOLDER);
+        }
+        check_private(path)?;
         let lock_path = path.join("LOCK");
         let lock = File::options()
             .create(true)
@@ -72,9 +77,9 @@ impl Folder {
         Ok(Folder { path: path.to_owned(), format, _lock: lock })
     }
 
-    /// Rows contain passwords. So this removes other users' permissions, which older versions or an unpacked backup may have set.
+    /// Removes other users' permissions of what is in the folder, which an unpacked backup may have set. Nobody else could use
+    /// them, because the folder itself is private.
     fn make_private(&self) {
-        tighten(&self.path, PRIVATE_FOLDER);
         tighten(&self.log(), PRIVATE_FOLDER);
         for folder in [&self.path, &self.log()] {
             let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -138,6 +143,19 @@ impl Folder {
     }
 }
 
+/// Rows contain passwords. So this refuses a folder that other users may read, write or search. It does not correct the mode:
+/// they may have read the store already, and its owner must know that.
+fn check_private(path: &Path) -> Result<()> {
+    let mode = fs::metadata(path).map_err(|error| at(path, &error))?.permissions().mode() & 0o777;
+    if mode & !PRIVATE_FOLDER == 0 {
+        return Ok(());
+    }
+    let path = path.display();
+    Err(Error::Exposed(format!(
+        "{path} holds passwords, and its mode {mode:o} lets other users in: chmod -R go-rwx '{path}'"
+    )))
+}
+
 /// Removes permissions beyond `mode`. Logs a failure and continues.
 fn tighten(path: &Path, mode: u32) {
     let Ok(found) = fs::metadata(path) else { return };
@@ -145,13 +163,8 @@ fn tighten(path: &Path, mode: u32) {
     if found & !mode == 0 {
         return;
     }
-    match fs::set_permissions(path, Permissions::from_mode(found & mode)) {
-        Ok(()) => {
-            tracing::warn!(path = %path.display(), "other users could read this: now the server's alone can (was {found:o})")
-        }
-        Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "other users can read this, and it holds passwords (mode {found:o})")
-        }
+    if let Err(error) = fs::set_permissions(path, Permissions::from_mode(found & mode)) {
+        tracing::warn!(path = %path.display(), %error, "its mode {found:o} permits other users to use it");
     }
 }
 

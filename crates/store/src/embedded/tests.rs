@@ -100,6 +100,7 @@ fn a_strange_folder_is_left_alone() {
 #[test]
 fn an_unknown_format_is_refused() {
     let folder = tempfile::tempdir().unwrap();
+    set_mode(folder.path(), 0o700);
     std::fs::write(folder.path().join("FORMAT"), "turnwise store 99\n").unwrap();
     let error = Embedded::open(folder.path()).err().unwrap();
     assert!(matches!(&error, Error::Corrupt(text) if text.contains("format 99")), "{error}");
@@ -322,7 +323,7 @@ fn everything(folder: &Path) -> (Vec<std::path::PathBuf>, Vec<std::path::PathBuf
 }
 
 #[tokio::test]
-async fn only_its_owner_may_read_a_store_even_if_others_could_before() {
+async fn only_its_owner_may_read_a_store() {
     let outer = tempfile::tempdir().unwrap();
     let folder = outer.path().join("new/data");
     let write = async |name: &'static str| {
@@ -347,9 +348,29 @@ async fn only_its_owner_may_read_a_store_even_if_others_could_before() {
         (folders, files)
     };
     let (folders, files) = check();
-    folders.iter().for_each(|path| set_mode(path, 0o755));
+    // An unpacked backup may have other modes inside.
+    set_mode(&folders[1], 0o755);
     files.iter().for_each(|path| set_mode(path, 0o644));
     write("b").await;
+    check();
+
+    // One that others may have read or changed is not opened, and not touched.
+    for looser in [0o755, 0o750, 0o770, 0o701, 0o704, 0o777] {
+        set_mode(&folder, looser);
+        let Err(Error::Exposed(text)) = Embedded::open(&folder) else { panic!("{looser:o} is opened") };
+        let command = format!("chmod -R go-rwx '{}'", folder.display());
+        assert!(text.contains(&format!("mode {looser:o}")) && text.ends_with(&command), "{text}");
+        assert_eq!(mode(&folder), looser);
+    }
+    drop(Embedded::open_to_read(&folder).unwrap());
+    set_mode(&folder, 0o700);
+    // A folder without a store in it is made private.
+    let empty = outer.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    set_mode(&empty, 0o755);
+    drop(Embedded::open(&empty).unwrap());
+    assert_eq!(mode(&empty), 0o700);
+    write("c").await;
     check();
 }
 

@@ -179,7 +179,7 @@ impl From<StoreError> for V1Error {
                 "the request is too large for one transaction",
                 "send fewer jobs in one request",
             ),
-            StoreError::Misuse(_) | StoreError::Corrupt(_) => Self::new(
+            StoreError::Misuse(_) | StoreError::Exposed(_) | StoreError::Corrupt(_) => Self::new(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 codes::INTERNAL,
                 "the server failed to handle this request",
