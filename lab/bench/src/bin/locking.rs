@@ -1,6 +1,7 @@
 //! The cost of a pass among jobs that lock, by the length of its window: jobs/s, processor time and reads per job.
 //!
-//! `cargo run --release -p turnwise-lab-bench --bin locking -- STORE_URL [JOBS] [SLOTS] [RUN_US] [WORKERS]`. Each job
+//! `cargo run --release -p turnwise-lab-bench --bin locking -- STORE_URL [JOBS] [SLOTS] [RUN_US] [WORKERS] [external]`. With
+//! `external`, the workers are those of one server, without HTTP. Each job
 //! locks one of 200 instances exclusively, and two of 20 nodes shared; one job of ten locks the nodes exclusively, too.
 //! Each window uses its own job type, one after the other, so that it can run on a store in use.
 
@@ -13,10 +14,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 use turnwise_lab_bench as _;
 use turnwise_queue::{Keyspace, NewJob, Result, jobs};
 use turnwise_store::{Counters, Runtime, Store, StoreUrl, open, runtime};
-use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Passes, QueueRules, Worker};
+use turnwise_worker::{
+    External, ExternalEnd, ExternalOptions, JobContext, JobHandler, MAX_ACCEPTED, Options, Outcome, Passes,
+    QueueRules, Worker,
+};
 
 const WINDOWS: [usize; 4] = [64, 250, 500, 1_000];
 const INSTANCES: usize = 200;
@@ -36,15 +42,25 @@ struct Nap {
     done: Notify,
 }
 
-#[async_trait]
-impl JobHandler for Nap {
-    async fn run(&self, _: JobContext) -> Outcome {
+impl Nap {
+    async fn take(&self) {
         if !self.time.is_zero() {
             self.runtime.sleep(self.time).await;
         }
+    }
+
+    fn ended(&self) {
         if self.left.fetch_sub(1, Relaxed) == 1 {
             self.done.notify_one();
         }
+    }
+}
+
+#[async_trait]
+impl JobHandler for Nap {
+    async fn run(&self, _: JobContext) -> Outcome {
+        self.take().await;
+        self.ended();
         Outcome::completed(&true)
     }
 }
@@ -55,8 +71,9 @@ async fn main() -> ExitCode {
     let url: Option<StoreUrl> = arguments.next().and_then(|url| url.parse().ok());
     let mut number = |usual: usize| arguments.next().map_or(Some(usual), |number| number.parse().ok());
     let numbers = [5_000, 20, 0, 1].map(&mut number);
+    let external = arguments.next().is_some_and(|word| word == "external");
     let (Some(url), [Some(count), Some(slots), Some(run_us), Some(workers)]) = (url, numbers) else {
-        eprintln!("usage: locking STORE_URL [JOBS] [SLOTS] [RUN_US] [WORKERS]");
+        eprintln!("usage: locking STORE_URL [JOBS] [SLOTS] [RUN_US] [WORKERS] [external]");
         return ExitCode::from(2);
     };
     let measured = async {
@@ -65,7 +82,7 @@ async fn main() -> ExitCode {
         println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
         for window in WINDOWS {
             let time = Duration::from_micros(run_us as u64);
-            measure(&store, window, count, (workers, slots), time)
+            measure(&store, window, count, (workers, slots, external), time)
                 .await
                 .map_err(|error| error.to_string())?;
         }
@@ -84,7 +101,7 @@ async fn measure(
     store: &Store,
     window: usize,
     count: usize,
-    (workers, slots): (usize, usize),
+    (workers, slots, external): (usize, usize, bool),
     time: Duration,
 ) -> Result<()> {
     let clock = store.runtime().clone();
@@ -97,9 +114,16 @@ async fn measure(
     let health_interval = Duration::from_secs(1);
     let passes = Some(Arc::<Passes>::default());
     let options = Options { max_jobs: slots, queue, health_interval, passes, ..Options::default() };
+    let server =
+        ExternalOptions { queue: options.queue.clone(), health_interval, ..ExternalOptions::default() };
+    let server = External::new(store.clone(), keys.clone(), server);
     let (begun_us, before, used_us) = (clock.now_us(), store.counters(), processor_us());
     let mut all = Vec::new();
-    for n in 0..workers {
+    let mut outside = JoinSet::new();
+    for _ in 0..if external { workers } else { 0 } {
+        outside.spawn(work(server.clone(), job_type.clone(), slots, handler.clone()));
+    }
+    for n in 0..if external { 0 } else { workers } {
         let options = Options { node: format!("n{n}"), ..options.clone() };
         all.push(Worker::start(store.clone(), keys.clone(), &job_type, handler.clone(), options).await?);
     }
@@ -110,6 +134,36 @@ async fn measure(
         worker.shutdown().await;
     }
     Ok(())
+}
+
+/// An external worker. It asks for as many jobs as it has free slots.
+async fn work(server: External, job_type: String, slots: usize, nap: Arc<Nap>) {
+    let never = CancellationToken::new();
+    let worker = server.register(&job_type, None, slots).await.expect("it is registered").id;
+    let (mut received, mut runs) = (0, JoinSet::new());
+    loop {
+        while runs.try_join_next().is_some() {}
+        if runs.len() == slots {
+            runs.join_next().await;
+            continue;
+        }
+        let free = (slots - runs.len()).min(MAX_ACCEPTED);
+        let wait = Duration::from_secs(1);
+        let accepted = server.accept(&job_type, &worker, received, free, wait, &never).await;
+        for accepted in accepted.expect("it is a member") {
+            received = received.max(accepted.claim);
+            let (server, job_type, worker) = (server.clone(), job_type.clone(), worker.clone());
+            let nap = nap.clone();
+            runs.spawn(async move {
+                nap.take().await;
+                let null = RawValue::from_string("true".to_owned()).expect("it is JSON");
+                let end = ExternalEnd::Completed(null);
+                let ended = server.end(&job_type, &worker, &accepted.job.id, accepted.claim, end, None).await;
+                ended.expect("it holds the claim");
+                nap.ended();
+            });
+        }
+    }
 }
 
 async fn add_all(store: &Store, keys: &Keyspace, job_type: &str, count: usize) -> Result<()> {
