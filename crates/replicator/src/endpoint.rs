@@ -155,8 +155,15 @@ impl Endpoint {
         }
         for (name, value) in &self.headers {
             // Short values of ordinary headers (`1`, `gzip`) would only garble messages.
-            if is_secret_header(name) || value.reveal().len() >= 8 {
+            if is_secret_name(name) || value.reveal().len() >= MIN_SECRET_BYTES {
                 scrubber.add(None, value);
+            }
+            // A peer may show what it has read from a cookie.
+            if name.eq_ignore_ascii_case("cookie") {
+                let values = value.reveal().split(';').filter_map(|part| part.split_once('='));
+                let values =
+                    values.map(|(_, value)| value.trim()).filter(|value| value.len() >= MIN_SECRET_BYTES);
+                values.for_each(|value| scrubber.add(None, &Secret::new(value)));
             }
         }
     }
@@ -166,7 +173,11 @@ impl Endpoint {
 pub(crate) const USERINFO: &percent_encoding::AsciiSet =
     &percent_encoding::NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-fn is_secret_header(name: &str) -> bool {
+/// A value that is not named like a secret and has fewer bytes is none.
+const MIN_SECRET_BYTES: usize = 8;
+
+/// Whether a header or a parameter of this name holds a secret.
+pub(crate) fn is_secret_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     ["auth", "cookie", "token", "key", "secret", "password"].iter().any(|word| name.contains(word))
 }
@@ -364,6 +375,17 @@ mod tests {
         let mut scrubber = Scrubber::default();
         endpoint.add_secrets(&mut scrubber);
         assert_eq!(scrubber.scrub("bad token tok3n"), "bad token *****");
+    }
+
+    #[test]
+    fn the_values_of_a_cookie_are_never_shown() {
+        let endpoint = parse(
+            json!({"url": "http://h/db", "headers": {"cookie": "a=b; AuthSession=c00kie+=x;d=abcdefgh"}}),
+        );
+        let mut scrubber = Scrubber::default();
+        endpoint.unwrap().add_secrets(&mut scrubber);
+        let told = "no session c00kie+=x, and abcdefgh: a=b; AuthSession=c00kie+=x;d=abcdefgh";
+        assert_eq!(scrubber.scrub(told), "no session *****, and *****: *****");
     }
 
     #[test]

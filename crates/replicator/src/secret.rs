@@ -51,6 +51,14 @@ pub struct Scrubber {
 /// of the secret, even if it continues differently.
 const TELLING_BYTES: usize = 64;
 
+/// A peer may have cut its text itself, without a mark. So this much of a secret at the end of a text is hidden, and before
+/// a quote, because a text may be a part of JSON. Less of it may
+/// be a part of an ordinary word.
+const BEGINNING_BYTES: usize = 6;
+
+/// The longest escape: a surrogate pair.
+const MAX_ESCAPE_BYTES: usize = 12;
+
 /// Marks the end of a text that was cut. A part of a secret before the mark is hidden like a whole one.
 pub(crate) const CUT: char = '…';
 
@@ -127,12 +135,12 @@ impl Form {
     ];
 
     /// How many bytes at the start of `text` match `needle`. A match of [`TELLING_BYTES`] or more is enough, and so is
-    /// a match up to a [`CUT`].
+    /// a match up to a [`CUT`], or one of [`BEGINNING_BYTES`] up to the end of the text or a quote.
     fn length(&self, text: &[u8], needle: &[u8]) -> Option<usize> {
         let (mut at, mut matched) = (0, 0);
         while matched < needle.len() {
             let (rest, wanted) = (&text[at..], &needle[matched..]);
-            if matched > 0 && rest.starts_with(CUT.encode_utf8(&mut [0; 4]).as_bytes()) {
+            if matched > 0 && is_cut(rest) {
                 return Some(at);
             }
             match self.step(rest, wanted) {
@@ -141,10 +149,26 @@ impl Form {
                     matched += told;
                 }
                 None if matched >= TELLING_BYTES => return Some(at),
-                None => return None,
+                None => return self.before_end(rest, matched).map(|left| at + left),
             }
         }
         Some(at)
+    }
+
+    /// If the text or a quoted part of it ends here, or within the escape that begins here: the bytes of that escape. `matched`
+    /// bytes of a secret are before it.
+    fn before_end(&self, text: &[u8], matched: usize) -> Option<usize> {
+        let ends = |at: &usize| text[*at] == b'"' || is_cut(&text[*at..]);
+        let end = (0..text.len().min(MAX_ESCAPE_BYTES)).find(ends).unwrap_or(text.len());
+        let least = if is_cut(&text[end..]) { 1 } else { BEGINNING_BYTES };
+        let left = &text[..end];
+        let is_part = match left.first() {
+            None => true,
+            Some(b'%') => self.percent && left.len() < 3,
+            Some(b'\\') => self.escapes && left.len() < MAX_ESCAPE_BYTES && unescape(left).is_none(),
+            Some(_) => false,
+        };
+        (matched >= least && is_part).then_some(left.len())
     }
 
     /// Decodes the next character of a text. If it is the wanted one, returns its length in the text and in the secret.
@@ -165,6 +189,11 @@ impl Form {
         let is_space = self.percent && first == b'+' && wanted[0] == b' ';
         (first == wanted[0] || is_space).then_some((1, 1))
     }
+}
+
+/// Whether a text was cut here.
+fn is_cut(text: &[u8]) -> bool {
+    text.starts_with(CUT.encode_utf8(&mut [0; 4]).as_bytes())
 }
 
 /// The character of a JSON escape, and the length of the escape.
@@ -260,10 +289,26 @@ mod tests {
     fn a_part_of_a_secret_before_a_cut_is_hidden() {
         let mut scrubber = Scrubber::default();
         scrubber.add(None, &Secret::new("hunter2 \"x\""));
-        for cut in ["hun\u{2026}", "hunter2+\u{2026}", "hunter2%20%22\u{2026}", "hunter2 \\\"x\u{2026}"] {
+        for cut in [
+            "hun\u{2026}",
+            "hunter2+\u{2026}",
+            "hunter2%20%22\u{2026}",
+            "hunter2 \\\"x\u{2026}",
+            "hu%\u{2026}",
+            "hunter2%2\u{2026}",
+            "hu\\\u{2026}",
+            "hunter2 \\u00\u{2026}",
+        ] {
             assert_eq!(scrubber.scrub(&format!("a {cut}")), "a *****\u{2026}", "{cut}");
         }
         assert_eq!(scrubber.scrub("xyz\u{2026} hun"), "xyz\u{2026} hun");
+        // Without a mark, an ordinary word could be meant.
+        for end in ["hunter", "hunter2 \"", "hunter2%2", "hunter2 \\u002", "hunter2 \\"] {
+            assert_eq!(scrubber.scrub(&format!("a {end}")), "a *****", "{end}");
+        }
+        assert_eq!(scrubber.scrub("a hunt"), "a hunt");
+        assert_eq!(scrubber.scrub("{\"a\":[\"b hunter2%2\"]}"), "{\"a\":[\"b *****\"]}");
+        assert_eq!(scrubber.scrub("hunter and others"), "hunter and others");
     }
 
     #[test]
@@ -272,7 +317,8 @@ mod tests {
         scrubber.add(None, &Secret::new(format!("{}x", "\\".repeat(8_000))));
         let scrubbed = scrubber.scrub(&"\\".repeat(16_000));
         assert!(scrubbed.len() < 100, "{scrubbed}");
-        assert_eq!(scrubber.scrub(&"\\".repeat(TELLING_BYTES - 1)), "\\".repeat(TELLING_BYTES - 1));
+        let little = format!("{} and more", "\\".repeat(TELLING_BYTES - 1));
+        assert_eq!(scrubber.scrub(&little), little);
     }
 
     #[test]

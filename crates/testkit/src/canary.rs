@@ -1,7 +1,8 @@
 //! The secrets of all tests, and the search for leaks of them.
 //!
 //! Each password, token and cookie that a test gives to turnwise contains [`MARK`]. One search therefore finds any of them
-//! in a text. It finds the plain form, which percent-encoding and JSON do not change, and base64, which HTTP Basic sends.
+//! in a text. It finds the plain form, which percent-encoding and JSON need not change, base64, which HTTP Basic sends, and the
+//! forms in which every character is percent-encoded, or escaped as in JSON.
 //!
 //! The search covers the whole of `cargo xtask test`:
 //!
@@ -52,7 +53,8 @@ const SHOWN_BYTES: usize = 300;
 /// Whether anything was found in this process.
 static FOUND: AtomicBool = AtomicBool::new(false);
 
-/// The texts to search for: the mark, and its base64 forms at each of the three offsets in a group.
+/// The texts to search for: the mark, its base64 forms at each of the three offsets in a group, and the forms with every
+/// character encoded. A JSON escape may have been escaped once more.
 static FORMS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let encoded = (0..3).map(|before| {
         let text = STANDARD.encode(format!("{}{MARK}", "-".repeat(before)));
@@ -60,7 +62,16 @@ static FORMS: LazyLock<Vec<String>> = LazyLock::new(|| {
         let (first, end) = ((before * 8).div_ceil(6), (before + MARK.len()) * 8 / 6);
         text[first..end].to_owned()
     });
-    std::iter::once(MARK.to_owned()).chain(encoded).collect()
+    let each = |form: fn(u8) -> String| MARK.bytes().map(form).collect::<String>();
+    let escaped = [
+        each(|byte| format!("%{byte:02x}")),
+        each(|byte| format!("%{byte:02X}")),
+        each(|byte| format!("\\u{byte:04x}")),
+        each(|byte| format!("\\u{byte:04X}")),
+        each(|byte| format!("\\\\u{byte:04x}")),
+        each(|byte| format!("\\\\u{byte:04X}")),
+    ];
+    std::iter::once(MARK.to_owned()).chain(encoded).chain(escaped).collect()
 });
 
 /// The first line of `text` with a secret in it. Of a long line, returns the part around the secret.
@@ -172,6 +183,11 @@ mod tests {
             for user in ["", "a", "ab", "abc", "admin", "jan é"] {
                 let basic = STANDARD.encode(format!("{user}:{secret}"));
                 assert!(find(&basic).is_some(), "{user}: {basic}");
+            }
+            let escaped: String = secret.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
+            let percent: String = secret.bytes().map(|byte| format!("%{byte:02X}")).collect();
+            for text in [serde_json::json!(escaped).to_string(), escaped, percent.to_lowercase(), percent] {
+                assert!(find(&text).is_some(), "{text}");
             }
         }
         assert_eq!(find("a password: *****, and YWRtaW46c2VjcmV0"), None);

@@ -9,6 +9,7 @@ mod faults;
 mod identities;
 mod jobs;
 mod kill;
+mod leaks;
 mod memory;
 mod reload;
 mod sealing;

@@ -19,6 +19,7 @@ use super::trickle::{self, Trickle};
 use super::{Inner, Peer};
 use crate::error::{Error, Fault, PeerError, excerpt};
 use crate::room::{MemoryPermits, Use};
+use crate::secret::CUT;
 
 /// The most bytes that are read of an error's body.
 const ERROR_BODY_BYTES: usize = 64 * 1024;
@@ -220,11 +221,15 @@ impl Answer {
     pub(super) async fn into_error(mut self, status: StatusCode) -> Error {
         let retry_after = retry_after(self.response.headers());
         let mut body = Vec::new();
-        // If the body breaks off, the status is enough.
-        while let Ok(Some(chunk)) = self.chunk().await {
-            body.extend_from_slice(&chunk);
-            if body.len() > ERROR_BODY_BYTES {
-                break;
+        while body.len() <= ERROR_BODY_BYTES {
+            match self.chunk().await {
+                Ok(Some(chunk)) => body.extend_from_slice(&chunk),
+                Ok(None) => break,
+                // The status is enough. The mark shows that the body may end within a secret.
+                Err(_) => {
+                    body.extend_from_slice(CUT.encode_utf8(&mut [0; 4]).as_bytes());
+                    break;
+                }
             }
         }
         let name = name(status);
@@ -253,7 +258,8 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
 
-/// The beginning of a body for an error message; the message is cut after its secrets have been removed.
+/// The beginning of a body, for the end of an error message. The message is cut after its secrets have been removed. No quotes
+/// follow, so that a part of a secret at the end is recognized.
 pub(crate) fn beginning(body: &[u8]) -> String {
-    format!("`{}`", excerpt(body))
+    excerpt(body)
 }

@@ -37,11 +37,11 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, is_secret_name};
 use crate::error::{Error, Fault, PeerError, Side, excerpt, shorten};
 use crate::room::{MemoryPermits, Room, Use, WaitingBytes};
 use crate::secret::{Scrubber, Secret};
-use crate::spec::{MinimumProgress, Replication};
+use crate::spec::{Filter, MinimumProgress, Replication};
 use crate::upload::{Progress, Upload};
 
 use answer::Destination;
@@ -575,6 +575,13 @@ fn secrets(replication: &Replication) -> Arc<Scrubber> {
     let mut scrubber = Scrubber::default();
     replication.source.add_secrets(&mut scrubber);
     replication.target.add_secrets(&mut scrubber);
+    if let Some(Filter::Function { query_params, .. }) = &replication.filter {
+        for (name, value) in query_params {
+            if let Some(value) = value.as_str().filter(|_| is_secret_name(name)) {
+                scrubber.add(None, &Secret::new(value));
+            }
+        }
+    }
     Arc::new(scrubber)
 }
 
