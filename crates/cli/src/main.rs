@@ -112,12 +112,9 @@ enum Command {
     /// Copy, check or print a store, without any server
     #[command(subcommand)]
     Store(store::Command),
-    /// Used internally: ends the commands of a turnwise process that was killed
+    /// Used internally: runs a command, and ends everything that it has started
     #[command(name = GUARD, hide = true)]
-    Guard {
-        /// The grace period, in ms
-        grace_ms: u64,
-    },
+    Guard { argument: String },
 }
 
 /// The name of the subcommand that runs a guard.
@@ -146,9 +143,9 @@ impl From<anyhow::Error> for Failure {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    if let Command::Guard { grace_ms } = cli.command {
+    if let Command::Guard { argument } = &cli.command {
         // Before anything else, because the guard must stay small, and nothing reads its output.
-        let guarded = turnwise_command::guard_main(std::time::Duration::from_millis(grace_ms));
+        let guarded = turnwise_command::guard_main(argument);
         return if guarded.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     if !matches!(&cli.command, Command::Top(args) if args.is_live()) {

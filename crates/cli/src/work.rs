@@ -81,6 +81,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     // A relative path refers to the folder in which the worker was started, also when a command changes its folder.
     let program = std::path::absolute(program).map_err(|error| Failure::Failed(error.into()))?;
     let guard = crate::guard().map_err(|error| Failure::Failed(error.into()))?;
+    // Its environment has the token, and the command is a process of the same user.
+    turnwise_command::hide_from_commands().map_err(|error| Failure::Failed(error.into()))?;
     if let Some(misplaced) = misplaced(&args.exec) {
         tracing::warn!(
             "{misplaced} comes after --exec, so it is an argument of the command and not of turnwise"
@@ -152,6 +154,8 @@ impl Exec {
             grace: self.grace,
             max_output_bytes: MAX_OUTPUT_BYTES,
             guard: Some(self.guard.clone()),
+            // Who starts a worker chooses its command, and may start both in a sandbox.
+            sandbox: None,
         };
         let finished = match turnwise_command::run(command, run.stop.clone()).await {
             Ok(finished) => finished,

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use serde_json::value::RawValue;
 use turnwise_worker::{JobContext, JobHandler, Outcome};
 
-use crate::{Command, Guard, Options, Programs, Report, StartError, Variables, Verdict, run};
+use crate::{Command, Guard, Options, Programs, Report, Sandbox, StartError, Variables, Verdict, run};
 
 /// The name of the job type.
 pub const JOB_TYPE: &str = "command";
@@ -25,8 +25,10 @@ pub struct Settings {
     pub max_output_bytes: usize,
     /// The time between SIGTERM and SIGKILL. It must be less than the worker's own grace period.
     pub grace: Duration,
-    /// Ends commands when this process is killed. Without a guard they continue.
+    /// Runs commands, and ends everything that they have started. See [`Command::guard`].
     pub guard: Option<Guard>,
+    /// What commands may do, if they have a guard.
+    pub sandbox: Sandbox,
 }
 
 impl Default for Settings {
@@ -37,6 +39,7 @@ impl Default for Settings {
             max_output_bytes: MAX_REPORT_BYTES,
             grace: Duration::from_secs(3),
             guard: None,
+            sandbox: Sandbox::default(),
         }
     }
 }
@@ -88,6 +91,7 @@ impl Handler {
             grace: self.settings.grace,
             max_output_bytes: self.settings.max_output_bytes,
             guard: self.settings.guard.clone(),
+            sandbox: Some(self.settings.sandbox.clone()),
         })
     }
 }

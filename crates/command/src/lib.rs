@@ -1,7 +1,7 @@
 //! Runs processes as jobs.
 //!
-//! [`run`] runs one process in its own process group and keeps the head and the tail of its output. When it returns or is
-//! dropped, the whole group has ended. With a [`Guard`], the group also ends when this process is killed.
+//! [`run`] runs one process and keeps the head and the tail of its output. With a [`Guard`], nothing that the process has started
+//! outlives it, nor this process. A [`Sandbox`] limits what it may do.
 //!
 //! [`Handler`] is the job type `command` on top of [`run`]:
 //!
@@ -15,13 +15,23 @@
 //! job's `max_attempts`.
 
 mod capture;
+mod cgroup;
 mod environment;
+mod group;
 mod guard;
+mod guarded;
 mod handler;
+mod launch;
 mod options;
 mod process;
 mod program;
 mod report;
+mod sandbox;
+#[cfg(target_os = "linux")]
+mod system;
+#[cfg(not(target_os = "linux"))]
+#[path = "other.rs"]
+mod system;
 
 pub use capture::Captured;
 pub use environment::Variables;
@@ -31,6 +41,7 @@ pub use options::Options;
 pub use process::{Cause, Command, Exit, Finished, StartError, run};
 pub use program::Programs;
 pub use report::{Report, Verdict};
+pub use sandbox::{Limits, Sandbox, User, hide_from_commands};
 
 /// A command that ends with this exit code has failed permanently and is not retried. It is `EX_DATAERR` of `sysexits.h`, "the
 /// input was wrong".

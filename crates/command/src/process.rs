@@ -1,42 +1,30 @@
-//! Runs one process in its own process group, reads its output, and ends it with all processes that it started.
+//! Runs one process, reads its output, and ends it with all processes that it started.
 //!
 //! ```text
-//! running ── it ends by itself ─────────────────────────────────▶ SIGKILL to what is left of its group ─▶ reaped
+//! running ── it ends by itself ─────────────────────────────────▶ SIGKILL to what is left of it ─▶ reaped
 //!    └────── its time is over, or it must be stopped ─▶ SIGTERM ─▶ its end, at most the grace period ──┘
 //! ```
-//!
-//! A process group is identified by the process id of its leader. The leader (the guard, or else the command) is reaped last, so
-//! that the system cannot reuse the id while signals are sent to it.
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Seek, Write};
-use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::io;
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::future::join;
-#[cfg(target_os = "linux")]
-use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
-use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, getpgid, kill_process, kill_process_group, waitid,
-};
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::process::Child;
-use tokio::signal::unix::{self, SignalKind, signal};
+use tokio::process::{ChildStderr, ChildStdout};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Captured, Guard};
+use crate::group::Group;
+use crate::guarded::Guarded;
+use crate::{Captured, Guard, Sandbox};
 
-/// How long to wait for remaining output after the group has ended. Only a process that left the group and holds the pipe causes
-/// this wait.
+/// How long to wait for remaining output after the command has ended. Only a process that is not of the command and holds the pipe
+/// causes this wait.
 const DRAIN: Duration = Duration::from_secs(1);
-/// How long a command may live on after its guard if one signal has ended both.
-const TOGETHER: Duration = Duration::from_millis(200);
 /// The size of the buffer for output.
 const PIECE_BYTES: usize = 64 << 10;
 
@@ -64,8 +52,20 @@ pub struct Command {
     pub grace: Duration,
     /// How many bytes to keep of its stdout, and as many of its stderr.
     pub max_output_bytes: usize,
-    /// Ends it when this process is killed.
+    /// Runs it, and ends everything that it has started: with the command, and when this process is killed. Without a guard only the
+    /// command's process group ends, nothing ends it if this process is killed, and there is no sandbox.
     pub guard: Option<Guard>,
+    /// What it may do, if it has a guard. `None` for what this process may do.
+    pub sandbox: Option<Sandbox>,
+}
+
+impl Command {
+    /// The whole environment of the process.
+    pub(crate) fn environment(&self) -> Vec<(OsString, OsString)> {
+        let inherited = self.inherit_env.then(std::env::vars_os).into_iter().flatten();
+        let inherited = inherited.filter(|(name, _)| SECRET_VARIABLES.iter().all(|secret| name != secret));
+        inherited.chain(self.env.iter().cloned()).collect()
+    }
 }
 
 /// The result of a process.
@@ -113,16 +113,104 @@ pub enum StartError {
     NotNow(io::Error),
 }
 
-/// Runs a process to its end. Its process group has then ended, too. Dropping the future kills the group.
+impl StartError {
+    /// Divides the errors of a start into permanent and transient ones.
+    pub(crate) fn new(error: io::Error) -> StartError {
+        let wrong = match Errno::from_io_error(&error) {
+            Some(Errno::NOENT) => {
+                "argv[0]: the program, or the interpreter that its first line names, is not there"
+            }
+            Some(Errno::ACCESS | Errno::PERM) => {
+                "argv[0] or cwd: the user of commands has no permission for it"
+            }
+            Some(Errno::NOEXEC) => {
+                "argv[0]: this file is no program for this machine, or a script without `#!`"
+            }
+            Some(Errno::TOOBIG) => {
+                "argv, env: together they are longer than the system allows; use stdin or a file"
+            }
+            _ if error.kind() == io::ErrorKind::InvalidInput => return StartError::nul(),
+            _ => return StartError::NotNow(error),
+        };
+        StartError::Wrong(wrong.to_owned())
+    }
+
+    pub(crate) fn nul() -> StartError {
+        StartError::Wrong("argv, env and cwd must not contain NUL characters".to_owned())
+    }
+
+    pub(crate) fn no_folder() -> StartError {
+        StartError::Wrong("cwd: there is no such folder where the command runs".to_owned())
+    }
+}
+
+/// A process that runs.
+enum Running {
+    Guarded(Guarded),
+    /// Without a guard.
+    Group(Group),
+}
+
+impl Running {
+    async fn start(command: &Command) -> Result<Running, StartError> {
+        if command.argv.is_empty() {
+            return Err(StartError::Wrong("argv is empty".to_owned()));
+        }
+        match &command.guard {
+            Some(guard) => Guarded::start(guard, command).await.map(Running::Guarded),
+            None => Group::start(command).map(Running::Group),
+        }
+    }
+
+    fn outputs(&mut self) -> (Option<ChildStdout>, Option<ChildStderr>) {
+        let child = match self {
+            Running::Guarded(guarded) => &mut guarded.guard,
+            Running::Group(group) => &mut group.command,
+        };
+        (child.stdout.take(), child.stderr.take())
+    }
+
+    /// Waits until the command has ended. It may be dropped and called again.
+    async fn ended(&mut self) -> Result<(), StartError> {
+        match self {
+            Running::Guarded(guarded) => guarded.ended().await,
+            Running::Group(group) => {
+                group.ended().await;
+                Ok(())
+            }
+        }
+    }
+
+    /// Sends SIGTERM. Returns how long to wait for the end.
+    fn stop(&self, grace: Duration) -> Duration {
+        match self {
+            Running::Guarded(guarded) => guarded.stop(grace),
+            Running::Group(group) => {
+                group.stop();
+                grace
+            }
+        }
+    }
+
+    /// Kills what is left.
+    async fn reap(&mut self) -> Result<Exit, StartError> {
+        match self {
+            Running::Guarded(guarded) => guarded.reap().await,
+            Running::Group(group) => group.reap().await.map_err(StartError::NotNow),
+        }
+    }
+}
+
+/// Runs a process to its end. With a guard, everything that it has started has then ended, too. Dropping the future kills the same.
 ///
 /// # Errors
 /// The process could not be started.
 pub async fn run(command: Command, stop: CancellationToken) -> Result<Finished, StartError> {
     let started = Instant::now();
-    let mut group = Group::start(&command)?;
+    let mut running = Running::start(&command).await?;
     let stdout = Mutex::new(Captured::new(command.max_output_bytes));
     let stderr = Mutex::new(Captured::new(command.max_output_bytes));
-    let (out, err) = (group.command.stdout.take(), group.command.stderr.take());
+    let (out, err) = running.outputs();
     let mut reading = std::pin::pin!(join(read(out, &stdout), read(err, &stderr)));
     let mut open = true;
     let mut timeout = std::pin::pin!(sleep(command.timeout));
@@ -130,51 +218,39 @@ pub async fn run(command: Command, stop: CancellationToken) -> Result<Finished, 
     let cause = loop {
         tokio::select! {
             biased;
-            ended = group.ended() => match ended {
-                Member::Command => break Cause::Own,
-                Member::Guard => {
-                    group.signal(Signal::KILL);
-                    group.reap().await.map_err(StartError::NotNow)?;
-                    return Err(StartError::NotNow(io::Error::other("its guard has ended before it")));
-                }
-            },
+            ended = running.ended() => {
+                ended?;
+                break Cause::Own;
+            }
             () = stop.cancelled() => break Cause::Stopped,
             () = &mut timeout => break Cause::TimedOut,
             _ = &mut reading, if open => open = false,
         }
     };
     if cause != Cause::Own {
-        group.signal(Signal::TERM);
-        let mut grace = std::pin::pin!(sleep(Some(command.grace)));
-        let mut running = true;
+        let mut patience = std::pin::pin!(sleep(Some(running.stop(command.grace))));
+        let mut runs = true;
         // Processes that the command has started may need the grace period, too. They exist at least as long as the pipes are
         // open.
-        while running || open {
+        while runs || open {
             tokio::select! {
                 biased;
-                _ = group.ended(), if running => running = false,
+                ended = running.ended(), if runs => {
+                    ended?;
+                    runs = false;
+                }
                 _ = &mut reading, if open => open = false,
-                () = &mut grace => break,
+                () = &mut patience => break,
             }
         }
     }
-    group.signal(Signal::KILL);
+    let exit = running.reap().await?;
     if open {
         let _ = tokio::time::timeout(DRAIN, reading.as_mut()).await;
     }
-    let status = group.reap().await.map_err(StartError::NotNow)?;
-    let exit = exit(status);
     let duration = started.elapsed();
     let captured = |captured: &Mutex<Captured>| lock(captured).clone();
     Ok(Finished { exit, cause, stdout: captured(&stdout), stderr: captured(&stderr), duration })
-}
-
-fn exit(status: ExitStatus) -> Exit {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => Exit::Code(code),
-        (None, Some(signal)) => Exit::Signal(signal),
-        (None, None) => unreachable!("a process that was reaped has exited or was killed"),
-    }
 }
 
 /// Sleeps; forever without a duration.
@@ -196,153 +272,4 @@ async fn read(pipe: Option<impl AsyncRead + Unpin>, captured: &Mutex<Captured>) 
 
 fn lock(captured: &Mutex<Captured>) -> MutexGuard<'_, Captured> {
     captured.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The stdin of a process. The whole input is there before the process starts. With a pipe, this process might be killed
-/// while it writes. The command would then act on a part of its input as if it were all, until its guard ends it.
-fn stdin(input: Option<&[u8]>) -> io::Result<Stdio> {
-    let Some(input) = input else { return Ok(Stdio::null()) };
-    let mut file = unnamed_file()?;
-    file.write_all(input)?;
-    file.rewind()?;
-    Ok(file.into())
-}
-
-/// A file in memory: the input may contain secrets.
-#[cfg(target_os = "linux")]
-fn unnamed_file() -> io::Result<File> {
-    Ok(memfd_create("stdin", MemfdFlags::CLOEXEC)?.into())
-}
-
-#[cfg(not(target_os = "linux"))]
-fn unnamed_file() -> io::Result<File> {
-    tempfile::tempfile()
-}
-
-/// A child of this process that a group has.
-enum Member {
-    Command,
-    Guard,
-}
-
-/// A command, and the process group of the command and its children.
-struct Group {
-    id: Pid,
-    guard: Option<Child>,
-    command: Child,
-    pid: Pid,
-    /// Signals that a child of this process has ended.
-    children: unix::Signal,
-}
-
-impl Group {
-    fn start(command: &Command) -> Result<Group, StartError> {
-        // Registered before the start, so that no end is missed.
-        let children = signal(SignalKind::child()).map_err(StartError::NotNow)?;
-        let guard = match &command.guard {
-            Some(guard) => Some(guard.start(command.grace).map_err(StartError::NotNow)?),
-            None => None,
-        };
-        let leader = guard.as_ref().map(pid).transpose()?;
-        let mut prepared = tokio::process::Command::new(&command.program);
-        let (name, args) =
-            command.argv.split_first().ok_or_else(|| StartError::Wrong("argv is empty".into()))?;
-        prepared.arg0(name).args(args);
-        if !command.inherit_env {
-            prepared.env_clear();
-        }
-        for secret in SECRET_VARIABLES {
-            prepared.env_remove(secret);
-        }
-        prepared.envs(command.env.iter().map(|(name, value)| (name, value)));
-        if let Some(cwd) = &command.cwd {
-            prepared.current_dir(cwd);
-        }
-        prepared.stdin(stdin(command.stdin.as_deref()).map_err(StartError::NotNow)?);
-        prepared.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-        prepared.process_group(leader.map_or(0, Pid::as_raw_pid));
-        let started = prepared.spawn().map_err(|error| refused(error, command.cwd.as_deref()))?;
-        let pid = pid(&started)?;
-        Ok(Group { id: leader.unwrap_or(pid), guard, command: started, pid, children })
-    }
-
-    /// Waits until the command has ended, or its guard, without reaping it. It may be dropped and called again.
-    async fn ended(&mut self) -> Member {
-        let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
-        let lives = |pid| matches!(waitid(WaitId::Pid(pid), look), Ok(None) | Err(Errno::INTR));
-        loop {
-            if !lives(self.pid) {
-                return Member::Command;
-            }
-            if self.guard.is_some() && !lives(self.id) {
-                // One signal to the group may end both, and the guard may be the first.
-                let (pid, children) = (self.pid, &mut self.children);
-                let command = async {
-                    while lives(pid) {
-                        children.recv().await;
-                    }
-                };
-                let both = tokio::time::timeout(TOGETHER, command).await.is_ok();
-                return if both { Member::Command } else { Member::Guard };
-            }
-            self.children.recv().await;
-        }
-    }
-
-    /// Sends a signal to the rest of the group. A child that was reaped has no process id, and is skipped.
-    fn signal(&self, signal: Signal) {
-        // An error means that the process has ended, and is ignored.
-        if self.guard.as_ref().unwrap_or(&self.command).id().is_some() {
-            let _ = kill_process_group(self.id, signal);
-        }
-        // The command may have left the group by itself. If it has not, it must not get the signal twice: some programs abort
-        // without cleanup on a second SIGTERM.
-        let has_left = getpgid(Some(self.pid)).is_ok_and(|group| group != self.id);
-        if has_left && self.command.id().is_some() {
-            let _ = kill_process(self.pid, signal);
-        }
-    }
-
-    /// Reaps the children after SIGKILL.
-    async fn reap(&mut self) -> io::Result<ExitStatus> {
-        let status = self.command.wait().await;
-        if let Some(guard) = &mut self.guard {
-            guard.wait().await?;
-        }
-        status
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // The runtime reaps dropped children later.
-        self.signal(Signal::KILL);
-    }
-}
-
-fn pid(child: &Child) -> Result<Pid, StartError> {
-    let raw = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-    raw.ok_or_else(|| StartError::NotNow(io::Error::other("the process has no number")))
-}
-
-/// Divides the errors of a start into permanent and transient ones.
-fn refused(error: io::Error, cwd: Option<&Path>) -> StartError {
-    let errno = Errno::from_io_error(&error);
-    let no_folder = cwd.is_some_and(|cwd| !cwd.is_dir());
-    let wrong = match errno {
-        _ if no_folder => "cwd: there is no such folder where the command runs",
-        Some(Errno::NOENT) => {
-            "argv[0]: the program, or the interpreter that its first line names, is not there"
-        }
-        Some(Errno::ACCESS | Errno::PERM) => "argv[0] or cwd: the server's user has no permission for it",
-        Some(Errno::NOEXEC) => "argv[0]: this file is no program for this machine, or a script without `#!`",
-        Some(Errno::TOOBIG) => {
-            "argv, env: together they are longer than the system allows; use stdin or a file"
-        }
-        _ if error.kind() == io::ErrorKind::InvalidInput => {
-            "argv, env and cwd must not contain NUL characters"
-        }
-        _ => return StartError::NotNow(error),
-    };
-    StartError::Wrong(wrong.to_owned())
 }

@@ -318,7 +318,7 @@ async fn a_worker_that_was_removed_stops_its_commands_and_registers_again() {
 
 #[tokio::test]
 async fn the_servers_own_commands_end_with_it_and_run_again() {
-    let home = Home::new("[command]\nenabled = true\nprograms = sh\n");
+    let home = Home::new("[command]\nenabled = true\nallow_root = true\nprograms = sh\n");
     let server = home.serve().await;
     let mut line = Line::new();
     let script = line.script("sh -c 'echo child >&3; read it <'$WORD & wait; echo done");
@@ -355,6 +355,38 @@ async fn the_servers_own_commands_end_with_it_and_run_again() {
     server.post("/v1/jobs/command/b/cancel", &json!({})).await;
     line.gone().await;
     server.until("/v1/jobs/command/b", |job| job["state"] == "cancelled").await;
+}
+
+/// A daemon is in a session of its own, and no child of the command.
+#[tokio::test]
+async fn daemons_end_with_their_job_and_with_the_server() {
+    let home = Home::new("[command]\nenabled = true\nallow_root = true\n");
+    let server = home.serve().await;
+    let mut line = Line::new();
+    let daemon = "trap \"\" TERM; while read -r A B C P REST </proc/$$/stat; [ $P = $PARENT ]; do sleep 0.01; done; \
+                  echo daemon >&3; exec sleep 1000";
+    let fork = "PARENT=$$ sh -c \"$DAEMON\" & exit 0";
+    let rest = format!("export DAEMON='{daemon}'; setsid sh -c '{fork}'; read it <$WORD");
+    let body = |id: &str| json!({ "id": id, "options": { "argv": ["sh", "-c", line.script(&rest)] } });
+    let [a, b, c] = ["a", "b", "c"].map(body);
+    server.post("/v1/jobs/command", &a).await;
+    line.heard("go").await;
+    line.heard("daemon").await;
+    line.say().await;
+    line.gone().await;
+    server.until("/v1/jobs/command/a", |job| job["state"] == "completed").await;
+
+    server.post("/v1/jobs/command", &b).await;
+    line.heard("go").await;
+    line.heard("daemon").await;
+    server.post("/v1/jobs/command/b/cancel", &json!({})).await;
+    line.gone().await;
+
+    server.post("/v1/jobs/command", &c).await;
+    line.heard("go").await;
+    line.heard("daemon").await;
+    server.kill().await;
+    line.gone().await;
 }
 
 #[tokio::test]

@@ -27,6 +27,7 @@ pub fn sh(script: &str) -> Command {
         grace: LONG,
         max_output_bytes: 1_000,
         guard: None,
+        sandbox: None,
     }
 }
 
