@@ -75,6 +75,9 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let file = args.config;
     let config = config(file.as_deref())?;
     let guard = crate::guard().context("cannot start")?;
+    if config.command.enabled {
+        turnwise_command::hide_from_commands().context("cannot hide this process from commands")?;
+    }
     let config = ServerConfig {
         store,
         listen: args.listen,

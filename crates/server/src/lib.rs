@@ -25,6 +25,7 @@
 
 mod access;
 mod catalogue;
+mod commands;
 pub mod config;
 mod descriptors;
 mod http;

@@ -8,7 +8,7 @@ use futures::future::{BoxFuture, join_all};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use turnwise_command::{Guard, Programs, Variables};
+use turnwise_command::Guard;
 use turnwise_queue::{Keyspace, NodeOptions};
 use turnwise_replicator::doc_processor::{DocProcessor, Settings};
 use turnwise_replicator::events::Events;
@@ -24,7 +24,8 @@ use turnwise_worker::{
 
 use crate::access::{Audit, Identities, Jwt, Pace};
 use crate::catalogue;
-use crate::config::{self, Config, Shared};
+use crate::commands;
+use crate::config::{Config, Shared};
 use crate::descriptors;
 use crate::http::{self, App, AppState};
 use crate::live::{self, Parts};
@@ -55,7 +56,8 @@ pub struct ServerConfig {
     pub advertise: Option<String>,
     /// The settings of the configuration file.
     pub config: Config,
-    /// Ends the processes of `command` jobs when this process is killed. Without a guard they continue.
+    /// Runs the processes of `command` jobs, and ends everything that they have started. Without a guard, which is for tests, they have no
+    /// sandbox, and continue when this process is killed.
     pub guard: Option<Guard>,
     /// Starts also where a server without identities is refused: where other machines can reach it, where it runs commands,
     /// and where several nodes share a store.
@@ -99,6 +101,7 @@ impl Server {
         if let Some(url) = &advertise {
             node::check_advertised(url).map_err(StartError::Advertised)?;
         }
+        let sandbox = commands::sandbox(&config.command, guard.as_ref()).map_err(StartError::Commands)?;
         let catalogue = catalogue::read(config.queue.catalogue.as_deref()).map_err(StartError::Catalogue)?;
         start::check_files(&config)?;
         let tls = http::Tls::new(config.tls.clone()).map_err(StartError::Certificate)?;
@@ -198,7 +201,7 @@ impl Server {
         let replication_tunables = replications.tunables().clone();
         workers.push(replications);
         let mut command_tunables = None;
-        let commands = config.command.enabled.then(|| Arc::new(commands(&config.command, guard)));
+        let commands = sandbox.map(|sandbox| Arc::new(commands::handler(&config.command, guard, sandbox)));
         if let Some(handler) = &commands {
             let options = turnwise_worker::Options {
                 max_jobs: config.command.max_jobs,
@@ -501,22 +504,4 @@ async fn beside(
         events: events.clone(),
         condition: Condition::Unknown.into(),
     }))
-}
-
-/// The handler for jobs of type `command`.
-fn commands(config: &config::Command, guard: Option<Guard>) -> turnwise_command::Handler {
-    let programs = config.programs.clone().map_or(Programs::All, Programs::Only);
-    let variables = match (&config.env, &programs) {
-        (Some(names), _) => Variables::Only(names.clone()),
-        (None, Programs::Only(_)) => Variables::harmless(),
-        (None, Programs::All) => Variables::All,
-    };
-    let max_output_bytes = config.max_output_bytes;
-    turnwise_command::Handler::new(turnwise_command::Settings {
-        programs,
-        variables,
-        max_output_bytes,
-        guard,
-        ..turnwise_command::Settings::default()
-    })
 }

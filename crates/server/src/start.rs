@@ -130,6 +130,9 @@ pub enum StartError {
         /// The store's URL, without a password.
         store: String,
     },
+    /// Commands may not run like this.
+    #[error("{0}")]
+    Commands(String),
     /// The files for TLS are missing or unusable.
     #[error("TLS: {0}")]
     Certificate(String),

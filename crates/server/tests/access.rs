@@ -471,7 +471,7 @@ async fn an_open_server_is_refused_where_strangers_could_use_it() {
         insecure_no_auth,
         seal: turnwise_server::seal(None).unwrap(),
     };
-    let commands = "[command]\nenabled = true\n";
+    let commands = "[command]\nenabled = true\nallow_root = true\n";
     for (listen, text, why) in [
         ("0.0.0.0:0", "", "other machines can reach"),
         ("127.0.0.1:0", commands, "[command] enabled lets requests run programs"),

@@ -256,7 +256,7 @@ async fn a_request_is_answered_with_the_end_of_a_replication_that_any_node_runs(
 
 #[tokio::test]
 async fn commands_run_on_the_nodes_that_may_and_are_steered_from_all() {
-    let cluster = Cluster::start(["", "[command]\nenabled = true\n"]).await;
+    let cluster = Cluster::start(["", "[command]\nenabled = true\nallow_root = true\n"]).await;
     let (without, with) = (cluster.at(0), cluster.at(1));
     let hello = json!({"id": "hello", "options": {"argv": ["sh", "-c", "echo hello"]}});
     let added = without.post("/v1/jobs/command", &hello).await;

@@ -113,7 +113,7 @@ impl World {
     }
 
     async fn start(&self, name: &str) -> Result<RunningServer, StartError> {
-        let text = "[workers]\nhealth_interval = 0.2\nhealth_timeout = 1\n[command]\nenabled = true\n";
+        let text = "[workers]\nhealth_interval = 0.2\nhealth_timeout = 1\n[command]\nenabled = true\nallow_root = true\n";
         let (config, _) = Config::parse("test.ini", text).unwrap();
         let config = ServerConfig {
             store: StoreUrl::embedded("shared"),

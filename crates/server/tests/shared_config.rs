@@ -121,7 +121,7 @@ async fn an_invalid_value_is_refused_and_the_old_value_stays() {
 
 #[tokio::test]
 async fn a_change_at_one_node_is_in_force_at_all() {
-    let commands = "[command]\nenabled = true\nmax_jobs = 5\n";
+    let commands = "[command]\nenabled = true\nallow_root = true\nmax_jobs = 5\n";
     let cluster = Cluster::start([commands, commands, ""]).await;
     let (a, b, c) = (cluster.at(0), cluster.at(1), cluster.at(2));
     // Through any node, under its own or another name: the change is the same.

@@ -18,7 +18,7 @@ struct World {
 
 impl World {
     async fn new() -> World {
-        let server = TestServer::start_with("[command]\nenabled = true\n").await;
+        let server = TestServer::start_with("[command]\nenabled = true\nallow_root = true\n").await;
         let admin = server.close().await;
         let as_admin = server.with(&admin);
         let client = as_admin.token(&["client:acme,acme/*"]).await;

@@ -14,7 +14,7 @@ async fn run(server: &TestServer, job: &Value) -> Value {
 
 #[tokio::test]
 async fn a_command_runs_and_its_output_is_the_result() {
-    let server = TestServer::start_with("[command]\nenabled = true\n").await;
+    let server = TestServer::start_with("[command]\nenabled = true\nallow_root = true\n").await;
     let options = json!({"argv": ["sh", "-c", "echo hello $WHO; echo oh >&2"], "env": {"WHO": "you"}});
     let job = run(&server, &json!({"options": options})).await;
     assert_eq!((&job["state"], &job["result"]["exit_code"]), (&json!("completed"), &json!(0)), "{job}");
@@ -32,7 +32,7 @@ async fn a_command_runs_and_its_output_is_the_result() {
 
 #[tokio::test]
 async fn a_running_command_is_cancelled_and_a_stopped_server_gives_it_back() {
-    let server = TestServer::start_with("[command]\nenabled = true\n").await;
+    let server = TestServer::start_with("[command]\nenabled = true\nallow_root = true\n").await;
     for id in ["a", "b"] {
         let added =
             server.post("/v1/jobs/command", &json!({"id": id, "options": {"argv": ["sleep", "600"]}})).await;
@@ -50,7 +50,9 @@ async fn a_running_command_is_cancelled_and_a_stopped_server_gives_it_back() {
 
 #[tokio::test]
 async fn a_command_that_could_not_run_is_refused_when_it_is_added() {
-    let server = TestServer::start_with("[command]\nenabled = true\nprograms = true, /bin/ls\n").await;
+    let server =
+        TestServer::start_with("[command]\nenabled = true\nallow_root = true\nprograms = true, /bin/ls\n")
+            .await;
     for options in [
         json!({}),
         json!({"argv": []}),
@@ -78,7 +80,10 @@ async fn an_allowed_program_gets_no_variables_that_make_it_run_others() {
     let evil = folder.path().join("evil");
     std::fs::write(&evil, "echo owned\n").unwrap();
     let script = script.to_str().unwrap();
-    let server = TestServer::start_with(&format!("[command]\nenabled = true\nprograms = {script}\n")).await;
+    let server = TestServer::start_with(&format!(
+        "[command]\nenabled = true\nallow_root = true\nprograms = {script}\n"
+    ))
+    .await;
     for (name, value) in [
         ("BASH_FUNC_ls%%", "() { echo owned; }"),
         ("BASH_ENV", evil.to_str().unwrap()),
@@ -95,7 +100,7 @@ async fn an_allowed_program_gets_no_variables_that_make_it_run_others() {
     }
     let job = run(&server, &json!({"options": {"argv": [script], "env": {"LANG": "C"}}})).await;
     assert!(job["result"]["stdout"].as_str().unwrap().ends_with("C\n"), "{job}");
-    let named = format!("[command]\nenabled = true\nprograms = {script}\nenv = JOB_*\n");
+    let named = format!("[command]\nenabled = true\nallow_root = true\nprograms = {script}\nenv = JOB_*\n");
     let server = server.restart(&named).await;
     let job = run(&server, &json!({"options": {"argv": [script], "env": {"JOB_A": "a"}}})).await;
     assert!(job["result"]["stdout"].as_str().unwrap().ends_with("a\n"), "{job}");

@@ -33,6 +33,7 @@ health_interval = 1
 health_timeout = 4
 [command]
 enabled = true
+allow_root = true
 max_jobs = 4
 ";
 

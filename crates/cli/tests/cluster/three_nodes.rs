@@ -27,7 +27,7 @@ const LONGER: Duration = Duration::from_secs(6);
 /// The number of different faults.
 const ROUNDS: usize = 8;
 const CONFIG: &str = "checkpoint_interval = 2000\n[workers]\nhealth_interval = 1\nhealth_timeout = 4\n\
-                      [jobs]\nbackoff_base_ms = 100\n[command]\nenabled = true\n";
+                      [jobs]\nbackoff_base_ms = 100\n[command]\nenabled = true\nallow_root = true\n";
 
 /// Adds a share of the jobs. While a server does not answer, the client tries the next one.
 async fn add_jobs(client: Client, round: usize) {

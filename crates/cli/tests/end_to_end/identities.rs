@@ -7,7 +7,7 @@ use tokio::process::Command;
 
 use crate::server::{Home, PATIENCE, clean, turnwise};
 
-const COMMANDS: &str = "[command]\nenabled = true\n";
+const COMMANDS: &str = "[command]\nenabled = true\nallow_root = true\n";
 
 /// Runs a command, with a token if one is given.
 async fn run(url: &str, token: &str, args: &[&str]) -> (i32, String, String) {

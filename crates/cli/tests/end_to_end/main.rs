@@ -12,6 +12,7 @@ mod kill;
 mod leaks;
 mod memory;
 mod reload;
+mod sandbox;
 mod sealing;
 mod secrets;
 mod see;

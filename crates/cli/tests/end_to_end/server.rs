@@ -133,6 +133,21 @@ impl Home {
         self.start(command, "127.0.0.1:0", true, true).await.unwrap()
     }
 
+    /// Starts the built binary as this user; `None` if this process may not, or that user cannot execute it.
+    pub async fn serve_as(&self, user: u32) -> Option<Server> {
+        let binary = env!("CARGO_BIN_EXE_turnwise");
+        let (id, no_groups) = (user.to_string(), "--clear-groups");
+        let prefix = ["setpriv", "--reuid", &id, "--regid", &id, no_groups];
+        let mut may = Command::new(prefix[0]);
+        if !may.args(&prefix[1..]).args(["test", "-x", binary]).status().await.unwrap().success() {
+            return None;
+        }
+        std::os::unix::fs::chown(self.dir.path(), Some(user), Some(user)).unwrap();
+        let mut command = Command::new(prefix[0]);
+        command.args(&prefix[1..]).arg(binary).current_dir("/");
+        self.start(command, "127.0.0.1:0", true, true).await
+    }
+
     /// The same; `None` if the server exits instead.
     pub async fn try_serve_on(&self, listen: &str) -> Option<Server> {
         self.start(turnwise(), listen, true, true).await
@@ -238,6 +253,11 @@ impl Server {
     pub async fn signal(&self, name: &str) {
         let pid = self.child.lock().await.id().unwrap().to_string();
         assert!(Command::new("kill").args([name, &pid]).status().await.unwrap().success());
+    }
+
+    /// The process's id.
+    pub async fn pid(&self) -> u32 {
+        self.child.lock().await.id().unwrap()
     }
 
     /// Changes a limit of the process, with an option of `prlimit`: `--nofile=64`.

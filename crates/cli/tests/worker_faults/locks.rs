@@ -19,7 +19,7 @@ const JOBS: usize = 100;
 const INSTANCES: usize = 11;
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 const CONFIG: &str = "[workers]\nhealth_interval = 0.5\nhealth_timeout = 5\n[jobs]\nbackoff_base_ms = 100\n\
-                      [command]\nenabled = true\nmax_jobs = 4\n";
+                      [command]\nenabled = true\nallow_root = true\nmax_jobs = 4\n";
 /// The line that the test writes to the log when it has killed a worker.
 const KILLED: &str = "killed";
 /// The name of the worker that is killed, in the commands' lines of the log.

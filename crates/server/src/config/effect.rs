@@ -30,7 +30,7 @@ pub(super) fn missing(config: &Config, section: &str, key: &str) -> Option<Strin
         ("cors", "credentials") => (config.cors.credentials
             && config.cors.origins.iter().all(|origin| origin == cors::ANY))
         .then_some("origins names none, and * never has credentials"),
-        ("command", "max_jobs" | "max_output_bytes") => {
+        ("command", "max_jobs" | "max_output_bytes" | "user" | "allow_root") => {
             (!config.command.enabled).then_some("[command] enabled is false")
         }
         _ => None,

@@ -271,6 +271,12 @@ pub struct Command {
     pub programs: Option<Vec<String>>,
     /// `env`: the variables that jobs may set. By default all of them if every program may run, and otherwise only harmless ones.
     pub env: Option<Vec<String>>,
+    /// `user`: the user of commands, if it is not the server's.
+    pub user: Option<String>,
+    /// `allow_root`: whether commands may run as root.
+    pub allow_root: bool,
+    /// `max_memory_bytes`, `max_open_files`, `max_processes`, `max_file_bytes`: the limits of each process.
+    pub limits: turnwise_command::Limits,
 }
 
 impl Default for Command {
@@ -281,6 +287,9 @@ impl Default for Command {
             max_output_bytes: MAX_OUTPUT_BYTES,
             programs: None,
             env: None,
+            user: None,
+            allow_root: false,
+            limits: turnwise_command::Limits::default(),
         }
     }
 }

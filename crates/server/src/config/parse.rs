@@ -41,6 +41,10 @@ pub(super) fn parse(file: &str, text: &str) -> Result<(Config, Vec<Problem>), Pr
                 let expected = "expected names, or absolute paths; leave the line out to allow every program";
                 return Err(problem(format!("[command] programs has no value: {expected}")));
             }
+            Item::Property("user", Some("")) if section == "command" => {
+                let expected = "expected a user's name; leave the line out for the server's own user";
+                return Err(problem(format!("[command] user has no value: {expected}")));
+            }
             Item::Property("env", Some("")) if section == "command" => config.command.env = Some(Vec::new()),
             Item::Property(key, Some("")) => {
                 ignored.push(problem(format!("[{section}] {key} has no value, and is ignored")))

@@ -34,6 +34,12 @@ const MAX_DOCUMENT_ID_LENGTH: usize = 1 << 20;
 const MAX_MISSING_MS: u64 = 600_000;
 /// Maximum number of commands that run at the same time: each needs processes and pipes.
 const MAX_COMMANDS: usize = 1_000;
+/// The least memory of a command: with less, many programs do not even start.
+const MIN_MEMORY_BYTES: usize = 1 << 20;
+/// The open files of a command. With fewer, the system's loader cannot open the libraries of a program.
+const OPEN_FILES: RangeInclusive<usize> = 8..=1 << 20;
+/// As many processes as Linux can have.
+const MAX_PROCESSES: usize = 4 << 20;
 /// Longest time that the set of nodes must be unchanged before the nodes divide the work: an hour.
 const MAX_PERIOD_MS: u64 = 3_600_000;
 /// Longest time that a worker may miss its heartbeats: a day.
@@ -223,6 +229,12 @@ pub const SETTINGS: &[Setting] = settings! {
     max_output_bytes: InFile(AT_START), command.max_output_bytes = number(0..=MAX_OUTPUT_BYTES);
     programs: InFile(ABOUT_A_MACHINE), command.programs = programs();
     env: InFile(ABOUT_A_MACHINE), command.env = variables();
+    user: InFile(ABOUT_A_MACHINE), command.user = word();
+    allow_root: InFile(ABOUT_A_MACHINE), command.allow_root = boolean();
+    max_memory_bytes: InFile(ABOUT_A_MACHINE), command.limits.memory_bytes = number_or_infinity(MIN_MEMORY_BYTES..=usize::MAX >> 1);
+    max_open_files: InFile(ABOUT_A_MACHINE), command.limits.open_files = number_or_infinity(OPEN_FILES);
+    max_processes: InFile(ABOUT_A_MACHINE), command.limits.processes = number_or_infinity(1..=MAX_PROCESSES);
+    max_file_bytes: InFile(ABOUT_A_MACHINE), command.limits.file_bytes = number_or_infinity(0..=usize::MAX >> 1);
 };
 
 impl Setting {

@@ -39,7 +39,7 @@ fn every_key_that_has_an_effect_has_it() {
          charge_interval = 1003\ninterval = 1004\nmax_churn = 26\nstartup_jitter = 0\nidle_turn = 1005\nmultiplex = off\n\
          [replicator.shares]\na b/_replicator = 1000 ; most\n_replicator=1\n[shares]\nDefault = 27\n\
          [jobs]\nretention = 3600\nmax_wait = 25\nmax_history = 18\nhealth_threshold = 19\nbackoff_base_ms = 20\nbackoff_max_exponent = 21\non_lost = requeue\n[timeouts]\nmail = 90\ncommand = 0.5\n[heartbeat_timeouts]\nmail = 2.5\n\
-         [queue]\nwindow = 29\ntick = 0.5\naging_ticks = 31\nbase_weight = 1.25\nwaiting_uses_slot = true\ncatalogue = /catalogue.toml\n[egress]\nallow = 10.0.0.7:5984\ndeny = *.test\ninternal_tenants = ops/*\n[workers]\nhealth_interval = 0.25\nhealth_timeout = 1.5\n[listener]\nnames = Jobs.Example. , turnwise\ncertificate = /tls/cert.pem\nkey = /tls/key.pem\nclient_ca = /tls/ca.pem\n[limits]\nrequests_per_second = 290\n[chttpd]\nenable_cors = true\n[cors]\norigins = https://App.example, capacitor://localhost\ncredentials = true\nheaders = Accept, X-A\nmethods = GET, PUT\nmax_age = 291\n[audit]\nfile = /audit\n[jwt_auth]\nkeys = /jwks.json\naudience = turnwise\nroles_claim_path = a.b\n[command]\nenabled = true\nmax_jobs = 22\nmax_output_bytes = 23\nprograms = /bin/sh , ls\nenv = A_1, LC_*\n\
+         [queue]\nwindow = 29\ntick = 0.5\naging_ticks = 31\nbase_weight = 1.25\nwaiting_uses_slot = true\ncatalogue = /catalogue.toml\n[egress]\nallow = 10.0.0.7:5984\ndeny = *.test\ninternal_tenants = ops/*\n[workers]\nhealth_interval = 0.25\nhealth_timeout = 1.5\n[listener]\nnames = Jobs.Example. , turnwise\ncertificate = /tls/cert.pem\nkey = /tls/key.pem\nclient_ca = /tls/ca.pem\n[limits]\nrequests_per_second = 290\n[chttpd]\nenable_cors = true\n[cors]\norigins = https://App.example, capacitor://localhost\ncredentials = true\nheaders = Accept, X-A\nmethods = GET, PUT\nmax_age = 291\n[audit]\nfile = /audit\n[jwt_auth]\nkeys = /jwks.json\naudience = turnwise\nroles_claim_path = a.b\n[command]\nenabled = true\nmax_jobs = 22\nmax_output_bytes = 23\nprograms = /bin/sh , ls\nenv = A_1, LC_*\nuser = jobs\nallow_root = true\nmax_memory_bytes = 1048576\nmax_open_files = 32\nmax_processes = 33\nmax_file_bytes = infinity\n\
          [replicator]\ncluster_start_period = 0.5\ncluster_quiet_period = 28\n[upstream]\nurl = http://u:hunter2@couch:5984\n",
     );
     let without_effect =
@@ -166,6 +166,14 @@ fn every_key_that_has_an_effect_has_it() {
             max_output_bytes: 23,
             programs: Some(vec!["/bin/sh".into(), "ls".into()]),
             env: Some(vec!["A_1".into(), "LC_*".into()]),
+            user: Some("jobs".into()),
+            allow_root: true,
+            limits: turnwise_command::Limits {
+                memory_bytes: Some(1 << 20),
+                open_files: Some(32),
+                processes: Some(33),
+                file_bytes: None,
+            },
         },
         upstream: Some(Address::parse("http://u:hunter2@couch:5984/").unwrap()),
         periods: Periods { start: Duration::from_millis(500), quiet: Duration::from_secs(28) },
@@ -287,6 +295,12 @@ fn an_invalid_value_is_refused_with_file_line_and_valid_values() {
         ("programs = sh, ./run", "names, or absolute paths, separated by commas"),
         ("env = A, *", "names of letters, digits and _, or their beginnings and *, separated by commas"),
         ("enabled = maybe", "true or false"),
+        ("user = a b", "up to 200 bytes without white space"),
+        ("allow_root = yes", "true or false"),
+        ("max_memory_bytes = 4G", "a whole number from 1048576 to 9223372036854775807, or infinity"),
+        ("max_open_files = 7", "a whole number from 8 to 1048576, or infinity"),
+        ("max_processes = 0", "a whole number from 1 to 4194304, or infinity"),
+        ("max_file_bytes = -1", "a whole number from 0 to 9223372036854775807, or infinity"),
     ] {
         let expected = format!("my.ini:2: [command] {line}: expected {right}");
         assert_eq!(refused(&format!("[command]\n{line}\n")), expected);
@@ -315,6 +329,9 @@ fn an_invalid_value_is_refused_with_file_line_and_valid_values() {
     // An empty list differs from a missing one: it must not allow every program.
     let empty = refused("[command]\nenabled = true\nprograms =\n");
     assert!(empty.starts_with("my.ini:3: [command] programs has no value: expected names"), "{empty}");
+    // Nor must commands run as another user than the one that was meant.
+    let empty = refused("[command]\nenabled = true\nuser =\n");
+    assert!(empty.starts_with("my.ini:3: [command] user has no value: expected a user"), "{empty}");
     let together = refused("[workers]\nhealth_interval = 10\n");
     assert!(
         together.contains("health_interval is 10s: expected at most half of health_timeout, 15s"),
@@ -408,6 +425,7 @@ fn every_setting_is_read_as_it_is_written() {
             (_, "password") => continue,
             (_, "programs") => "/bin/sh,ls",
             (_, "env") => "A,LC_*",
+            (_, "max_memory_bytes") => "2097152",
             (_, "names") => "jobs.example,turnwise",
             (_, "origins") => "https://app.example:8443,capacitor://localhost",
             (_, "headers") => "accept,x-a",
@@ -434,7 +452,8 @@ fn every_setting_is_read_as_it_is_written() {
                 | "enabled"
                 | "enable_cors"
                 | "credentials"
-                | "waiting_uses_slot",
+                | "waiting_uses_slot"
+                | "allow_root",
             ) => match setting.read(&config).as_deref() {
                 Some("true") => "false",
                 _ => "true",
@@ -528,7 +547,7 @@ fn a_reloaded_file_changes_only_live_settings() {
         "[couchdb]\nuuid = b0000000000000000000000000000025\n[replicator]\nmax_jobs = 7\nfairness = rfc\nidle_turn = 1005\n\
          connection_close_interval = 130\nconnect_to = a:1:b:2\nverify_ssl_certificates = false\ncluster_quiet_period = 28\n\
          [jobs]\nretention = 3600\n[queue]\nwindow = 29\ncatalogue = /c.toml\n[workers]\nhealth_interval = 1\n\
-         [command]\nenabled = true\nmax_jobs = 22\nmax_output_bytes = 23\nprograms = ls\n[upstream]\nurl = http://couch:5984/\n",
+         [command]\nenabled = true\nmax_jobs = 22\nmax_output_bytes = 23\nprograms = ls\nuser = jobs\nallow_root = true\nmax_memory_bytes = 1048576\n[upstream]\nurl = http://couch:5984/\n",
     );
     let running = Config::default();
     let reloaded = running.reloaded(file.clone());
