@@ -178,6 +178,7 @@ impl StartError {
         matches!(
             self,
             StartError::Open { .. }
+                | StartError::Commands(_)
                 | StartError::Exposed(_)
                 | StartError::Store { cause: StoreError::Exposed(_), .. }
         )
