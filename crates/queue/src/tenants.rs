@@ -220,6 +220,29 @@ fn read_pending(keys: &Keyspace, key: &[u8], (locks, traits): Declared) -> Resul
     Ok((tenant, Pending { id, order_us, key: key.map(SortKey::get), class, locks, traits }))
 }
 
+/// A part of a count.
+#[derive(Debug)]
+pub struct CountPage {
+    /// How many jobs were counted.
+    pub count: usize,
+    /// Where to continue; `None` at the end.
+    pub next: Option<Bytes>,
+}
+
+/// Counts up to `limit` pending jobs of a type and a tenant, from `from` or from the first one. Adds no read conflict.
+pub async fn count_page(
+    tx: &Transaction,
+    keys: &Keyspace,
+    (job_type, tenant): (&str, &str),
+    from: Option<Bytes>,
+    limit: usize,
+) -> Result<CountPage> {
+    let (begin, end) = keys.pending_of(job_type, tenant);
+    let rows = read_queue(tx, (from.unwrap_or(begin), end), limit).await?;
+    let last = rows.last().filter(|_| rows.len() == limit);
+    Ok(CountPage { count: rows.len(), next: last.map(|(key, _)| turnwise_store::key::successor(key)) })
+}
+
 /// How many pending jobs a tenant has; counts up to `most`. Adds no read conflict.
 pub async fn count_pending(
     tx: &Transaction,

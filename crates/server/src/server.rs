@@ -326,6 +326,7 @@ impl Server {
             audit: audit.clone(),
             jwt: jwt.clone(),
             pace: Pace::default(),
+            waiting_jobs: Default::default(),
             identities,
         });
         let http = AbortOnDropHandle::new(tokio::spawn(http::serve(

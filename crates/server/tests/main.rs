@@ -19,6 +19,7 @@ mod jwt;
 mod lasting;
 mod nodes;
 mod parking;
+mod quotas;
 mod replication_api;
 mod replications;
 mod rotation;

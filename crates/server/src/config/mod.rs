@@ -256,6 +256,10 @@ impl Default for Workers {
 pub struct Limits {
     /// `requests_per_second`: how many requests an identity may send; 0 is no limit.
     pub requests_per_second: u32,
+    /// `waiting_jobs`: how many jobs of each type a tenant may have waiting; 0 is no limit.
+    pub waiting_jobs: usize,
+    /// `workers`: how many workers of each type an identity may register; 0 is no limit.
+    pub workers: usize,
 }
 
 /// `[command]`

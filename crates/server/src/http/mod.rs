@@ -119,6 +119,7 @@ pub(crate) struct AppState {
     pub audit: Option<Arc<Audit>>,
     /// How many requests each identity has sent.
     pub pace: Pace,
+    pub waiting_jobs: v1::WaitingJobs,
     /// Who may use it.
     pub identities: Identities,
 }

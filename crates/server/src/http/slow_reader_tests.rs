@@ -66,6 +66,7 @@ impl World {
             audit: None,
             jwt: None,
             pace: Pace::default(),
+            waiting_jobs: Default::default(),
             identities,
         });
         let world = World { app, clock, _folder: folder };

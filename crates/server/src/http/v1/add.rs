@@ -1,5 +1,7 @@
 //! `POST /v1/jobs…`: adding jobs.
 
+use std::collections::BTreeMap;
+
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -123,6 +125,13 @@ async fn add(
         // The jobs of one request are queued in its order. The last one gets the place that a single job would get.
         one.job.order_us = Some(first_us + n);
         ready.push(one);
+    }
+    let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for Ready { job, .. } in &ready {
+        *counts.entry((&job.job_type, &job.tenant)).or_default() += 1;
+    }
+    for (of, count) in counts {
+        app.waiting_jobs.admit(app, caller, of, count).await?;
     }
     let mut added: Vec<AddedJob> = Vec::with_capacity(ready.len());
     while added.len() < ready.len() {

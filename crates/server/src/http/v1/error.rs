@@ -90,6 +90,12 @@ impl V1Error {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, codes::TOO_LARGE, reason, hint)
     }
 
+    /// A limit of the sender is reached.
+    pub fn too_many(reason: impl Into<String>, hint: &'static str) -> Self {
+        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, codes::TOO_MANY_REQUESTS, reason, hint);
+        V1Error { retry_after_s: Some(5), ..error }
+    }
+
     /// The identity may read the tenant's jobs, and not change them.
     pub fn read_only(tenant: &str) -> Self {
         Self::forbidden(

@@ -22,6 +22,7 @@ mod openapi;
 mod owned;
 mod position;
 mod position_text;
+mod quota;
 mod reason;
 mod retry;
 mod run_locks;
@@ -52,6 +53,7 @@ use super::answer;
 use super::cross_site;
 
 pub(crate) use self::accepting::Accepting;
+pub(crate) use self::quota::WaitingJobs;
 pub(crate) use self::workers_of::RegisteredBy;
 
 /// Errors that every request may cause.

@@ -17,7 +17,7 @@ use turnwise_worker::{ExternalEnd, RunEnd, Wanted};
 use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
 use super::extract::{Named, RunPath, TypePath, WorkerPath};
-use super::{BadBody, Common, Membership, NoWorker, owned, view, workers_of};
+use super::{BadBody, Common, Membership, NoWorker, owned, quota, view, workers_of};
 use crate::access::Caller;
 use crate::http::{App, answer};
 
@@ -50,6 +50,7 @@ pub(super) async fn register(
         names::check_name("name", name)?;
     }
     check_range("slots", slots, 1, MAX_SLOTS)?;
+    quota::admit_worker(&app, &caller, &job_type).await?;
     let worker = app.external.register_by(&job_type, name.as_deref(), slots, caller.name()).await?;
     let answer = Registered {
         worker: worker.id,
