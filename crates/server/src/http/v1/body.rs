@@ -22,7 +22,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// A body of at most `MAX` bytes: a JSON object that represents a `T`.
 pub(super) struct Json<T, const MAX: usize = MAX_BODY_BYTES>(pub T);
 
-impl<T: DeserializeOwned, const MAX: usize> FromRequest<App> for Json<T, MAX> {
+impl<T: DeserializeOwned + Send + 'static, const MAX: usize> FromRequest<App> for Json<T, MAX> {
     type Rejection = V1Error;
 
     async fn from_request(request: Request, app: &App) -> Result<Self> {
@@ -37,11 +37,19 @@ impl<T: DeserializeOwned, const MAX: usize> FromRequest<App> for Json<T, MAX> {
                 return Err(V1Error::new(StatusCode::REQUEST_TIMEOUT, codes::TIMEOUT, reason, hint));
             }
         }
-        let parsed = parse(&reader.bytes).map(Json);
+        let bytes = std::mem::take(&mut reader.bytes);
+        let parsed = match bytes.len() {
+            0..=SMALL_BODY_BYTES => parse(&bytes),
+            // Outside of the threads that handle requests: many large bodies would keep all others waiting.
+            _ => {
+                let parsed = tokio::task::spawn_blocking(move || parse(&bytes)).await;
+                parsed.unwrap_or_else(|error| Err(V1Error::internal(&error)))
+            }
+        };
         if let Some(memory) = memory {
             *memory.0.lock().unwrap_or_else(PoisonError::into_inner) = reader.permit;
         }
-        parsed
+        parsed.map(Json)
     }
 }
 
