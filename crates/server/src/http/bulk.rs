@@ -272,7 +272,10 @@ pub(super) async fn revs_diff(app: &App, call: &Call, body: Body, db: &str) -> R
             let id: String = serde_json::from_slice(rows.get(nth))
                 .map_err(|_| ApiError::bad_request("Invalid document id"))?;
             let head = read::by_key(&tx, &app.keys, db, &id).await?;
-            write_missing(&mut answer, rows.get(nth), rows.get(nth + 1), head.as_ref())?;
+            let revs = Bytes::copy_from_slice(rows.get(nth + 1));
+            let revs = request::beside(revs.len(), move || Rows::of_array(revs)).await?;
+            let Ok(Ok(revs)) = revs else { return Err(ApiError::bad_request("revisions must be an array")) };
+            write_missing(&mut answer, rows.get(nth), &revs, head.as_ref())?;
         }
     }
     if rows.len() == 0 {
@@ -283,9 +286,7 @@ pub(super) async fn revs_diff(app: &App, call: &Call, body: Body, db: &str) -> R
 }
 
 /// Adds the missing revisions of a document.
-fn write_missing(answer: &mut Vec<u8>, id: &[u8], revs: &[u8], head: Option<&Head>) -> Result<(), ApiError> {
-    let revs = Rows::of_array(Bytes::copy_from_slice(revs));
-    let Ok(Ok(revs)) = revs else { return Err(ApiError::bad_request("revisions must be an array")) };
+fn write_missing(answer: &mut Vec<u8>, id: &[u8], revs: &Rows, head: Option<&Head>) -> Result<(), ApiError> {
     let before = answer.len();
     for rev in revs.iter() {
         let text: String =
