@@ -261,7 +261,7 @@ async fn found(
 pub(super) async fn revs_diff(app: &App, call: &Call, body: Body, db: &str) -> Result<Response, ApiError> {
     request::check_json(&call.headers)?;
     let Sent { text, room: _room } =
-        request::bytes(app, body, &call.headers, REQUEST_BYTES, Cost::ROWS).await?;
+        request::bytes(app, body, &call.headers, REQUEST_BYTES, Cost::REVISIONS).await?;
     let rows = request::beside(text.len(), move || Rows::of_object(text)).await?;
     let rows = rows.map_err(|error| request::wrong_json(&error, "Request body must be a JSON object"))?;
     let mut answer = b"{".to_vec();

@@ -42,7 +42,9 @@ impl Cost {
     pub const TEXT: Cost = Cost { factor: 3, more: More::Beside(0) };
     /// The text, the positions of its rows, and a response with a line for each row.
     pub const ROWS: Cost = Cost { factor: 4, more: More::Beside(0) };
-    /// The same, with trees of some rows.
+    /// The same, with rows that are indexed in turn: those of one document may be most of the body.
+    pub const REVISIONS: Cost = Cost { factor: 12, more: More::Beside(0) };
+    /// The text, the positions of its rows, a line for each row, and trees of some rows.
     pub const DOCUMENTS: Cost = Cost { factor: 4, more: More::Beside(TREE_BYTES) };
     /// One tree.
     pub const TREE: Cost = Cost { factor: 40, more: More::AtMost(TREE_BYTES + (8 << 20)) };
