@@ -251,7 +251,7 @@ pub async fn count_pending(
     tenant: &str,
     most: usize,
 ) -> Result<usize> {
-    Ok(read_queue(tx, keys.pending_of(job_type, tenant), most).await?.len())
+    Ok(count_page(tx, keys, (job_type, tenant), None, most).await?.count)
 }
 
 /// How many jobs are before a pending one in its tenant's queue; counts up to `most`. Adds no read conflict.

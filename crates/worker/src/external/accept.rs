@@ -193,7 +193,7 @@ impl External {
         let known = account.known(worker);
         let failed = &AtomicU32::new(0);
         let _turn = match fair.locking.load(Relaxed) {
-            true => Some(self.passes.turn(job_type).await),
+            true => self.passes.turn(store.runtime(), job_type).await,
             false => None,
         };
         let delivery = store

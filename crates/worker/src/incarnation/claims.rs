@@ -121,7 +121,9 @@ impl Incarnation {
         loop {
             let passes = self.sibling.as_ref().map(Sibling::passes);
             let turn = match passes {
-                Some(passes) if self.fair.locking.load(Relaxed) => Some(passes.turn(job_type).await),
+                Some(passes) if self.fair.locking.load(Relaxed) => {
+                    passes.turn(store.runtime(), job_type).await
+                }
                 _ => None,
             };
             // Dropped after the commit: from then on, every pass reads that the jobs are no longer pending.

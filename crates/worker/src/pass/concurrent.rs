@@ -3,13 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
-
 use turnwise_queue::tenants::DecodedRows;
+use turnwise_store::Runtime;
 
 use crate::line::{First, Lines};
+
+/// How long a pass waits for its turn: far longer than those of many workers take together.
+const LONGEST_TURN: Duration = Duration::from_secs(1);
 
 /// The passes of one process. Workers that share it claim from the same queues without conflicts with each other.
 ///
@@ -92,9 +96,14 @@ impl Passes {
         self.decoded.clone()
     }
 
-    /// Returns once no other pass over a queue with jobs that lock has its turn.
-    pub(crate) async fn turn(&self, job_type: &str) -> First {
-        self.turns.join(job_type, None).await
+    /// Returns once no other pass over a queue with jobs that lock has its turn. `None` if that takes long, as with a store that
+    /// hangs: then all passes would wait for each other, and the only gain of a turn is fewer conflicts.
+    pub(crate) async fn turn(&self, runtime: &Arc<dyn Runtime>, job_type: &str) -> Option<First> {
+        tokio::select! {
+            biased;
+            turn = self.turns.join(job_type, None) => Some(turn),
+            () = runtime.sleep(LONGEST_TURN) => None,
+        }
     }
 
     fn workers(&self) -> MutexGuard<'_, BTreeMap<String, BTreeSet<String>>> {

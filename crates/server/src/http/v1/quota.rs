@@ -57,12 +57,16 @@ impl WaitingJobs {
         }
     }
 
-    fn learn(&self, key: &(String, String), left: usize, now: Instant, took: Duration) {
+    /// Keeps a count, unless another one has ended since it began: what that one had left may be used up.
+    fn learn(&self, key: &(String, String), left: usize, begun: Instant, now: Instant) {
         let mut known = self.known();
+        if known.get(key).is_some_and(|count| count.at >= begun) {
+            return;
+        }
         if known.len() >= MAX_KNOWN && !known.contains_key(key) {
             known.retain(|_, count| now < count.next);
         }
-        known.insert(key.clone(), Count { left, at: now, next: now + SHORTEST.max(took * PAUSE) });
+        known.insert(key.clone(), Count { left, at: now, next: now + SHORTEST.max((now - begun) * PAUSE) });
     }
 
     /// Checks whether a tenant may add this many jobs of a type.
@@ -86,7 +90,7 @@ impl WaitingJobs {
             None => {
                 let begun = Instant::now();
                 let waiting = count(app, job_type, tenant, most).await?;
-                self.learn(&key, most.saturating_sub(waiting), Instant::now(), begun.elapsed());
+                self.learn(&key, most.saturating_sub(waiting), begun, Instant::now());
                 self.take(&key, jobs, Instant::now()) == Some(true)
             }
         };
@@ -147,15 +151,20 @@ mod tests {
         let key = ("mail".to_owned(), "acme".to_owned());
         let at = |ms| start + Duration::from_millis(ms);
         assert_eq!(counts.take(&key, 1, start), None, "not counted yet");
-        counts.learn(&key, 5, start, Duration::ZERO);
+        counts.learn(&key, 5, start, start);
         assert_eq!((counts.take(&key, 3, at(0)), counts.take(&key, 3, at(1))), (Some(true), Some(false)));
         assert_eq!(counts.take(&key, 2, at(2)), Some(true));
         // After a second, jobs may have started.
         assert_eq!((counts.take(&key, 1, at(999)), counts.take(&key, 1, at(1_000))), (Some(false), None));
-        counts.learn(&key, 100, at(1_000), Duration::ZERO);
-        assert_eq!(counts.take(&key, 1, at(10_999)), Some(true));
+        counts.learn(&key, 100, at(1_000), at(1_000));
+        // It began before the other one ended, so it does not give the same room twice.
+        counts.learn(&key, 999, at(999), at(1_001));
+        assert_eq!(
+            (counts.take(&key, 101, at(1_500)), counts.take(&key, 1, at(10_999))),
+            (Some(false), Some(true))
+        );
         assert_eq!(counts.take(&key, 1, at(11_000)), None, "other nodes may have added some");
-        counts.learn(&key, 0, at(11_000), Duration::from_millis(300));
+        counts.learn(&key, 0, at(10_700), at(11_000));
         assert_eq!((counts.take(&key, 1, at(13_999)), counts.take(&key, 1, at(14_000))), (Some(false), None));
     }
 }
