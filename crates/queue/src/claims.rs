@@ -17,7 +17,7 @@ use crate::job::{bounded_reason, check_size};
 use crate::jobs::{MAX_ACTIVE_OF_WORKER, PREFETCHED, erase, place_from, refuse};
 use crate::keyspace::SortKey;
 use crate::locks::{self, Availability, Blocked};
-use crate::place::{End, Next, Place, Run, move_to};
+use crate::place::{self, End, Next, Place, Run, move_to};
 use crate::rate_limits::{self, Full, Tally};
 use crate::rows::{decode, encode, read_active, read_active_info, read_job, write_active, write_job};
 use crate::{
@@ -417,7 +417,10 @@ pub async fn end(
         (_, EventKind::Cancelled) => end_cancelled(tx, keys, &mut job, run.next)?,
         (_, EventKind::Failed { .. }) => move_to(tx, keys, &mut job, Place::Ended(End::Failed))?,
         (_, EventKind::Completed) => move_to(tx, keys, &mut job, Place::Ended(End::Completed))?,
-        _ if let Some(reason) = &run.next.refused => refuse(tx, keys, &mut job, reason, now_us).await?,
+        _ if let Some(reason) = &run.next.refused => {
+            place::leave(tx, keys, &job)?;
+            refuse(tx, keys, &mut job, reason, now_us).await?;
+        }
         (Ending::Crashed { not_before_us, .. }, _) => {
             move_to(tx, keys, &mut job, Place::Crashing { until_us: *not_before_us })?;
         }
@@ -512,7 +515,10 @@ pub(crate) async fn take_back(
         _ if again => run_again(tx, keys, job, &run.next, now_us)?,
         EventKind::Cancelled => end_cancelled(tx, keys, job, run.next)?,
         EventKind::Failed { .. } => move_to(tx, keys, job, Place::Ended(End::Failed))?,
-        _ if let Some(reason) = &run.next.refused => refuse(tx, keys, job, reason, now_us).await?,
+        _ if let Some(reason) = &run.next.refused => {
+            place::leave(tx, keys, job)?;
+            refuse(tx, keys, job, reason, now_us).await?;
+        }
         EventKind::Crashed { .. } => {
             let until_us = now_us.saturating_add(backoff.wait_us(job.crashes));
             move_to(tx, keys, job, Place::Crashing { until_us })?;

@@ -16,7 +16,8 @@ use crate::rows::{
     decode, decode_active, decode_job, read_active, read_job, read_job_with, write_active, write_job,
 };
 use crate::{
-    Active, Error, Job, Keyspace, NewJob, Result, State, Then, dependencies, read_pieces, write_pieces,
+    Active, Error, Job, Keyspace, NewJob, Result, State, Then, counts, dependencies, read_pieces,
+    write_pieces,
 };
 
 /// Rows that a listing reads per batch; all batches read the same snapshot.
@@ -97,7 +98,7 @@ async fn put(
     };
     let added = match job.place {
         Place::Active(_) => {
-            change(&mut job, new);
+            change_in_place(tx, keys, &mut job, new)?;
             set_options(tx, keys, &mut job, &new.options)?;
             add_to_running(tx, keys, &mut job, new, now_us).await?
         }
@@ -157,10 +158,13 @@ async fn add_to_waiting(
     // The job's row states its locks, and the job may no longer want the locks that it has reserved.
     let wants_others = job.locks != new.locks || job.traits != *traits_of(new);
     let leaves = !new.after.is_empty() || is_pending && (moves || wants_others);
-    if leaves {
-        place::leave(tx, keys, job)?;
+    match leaves {
+        true => {
+            place::leave(tx, keys, job)?;
+            change(job, new);
+        }
+        false => change_in_place(tx, keys, job, new)?,
     }
-    change(job, new);
     set_options(tx, keys, job, &new.options)?;
     if !leaves {
         return Ok(Added::AlreadyWaiting);
@@ -237,6 +241,14 @@ fn create(new: &NewJob, now_us: i64) -> Job {
         forgets_options: new.forgets_options,
         options: None,
     }
+}
+
+/// The same as [`change`], for a job that stays in its place.
+fn change_in_place(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJob) -> Result<()> {
+    // Counts are by tenant.
+    counts::leave(tx, keys, job)?;
+    change(job, new);
+    counts::enter(tx, keys, job)
 }
 
 /// Copies the fields of a request to a job. Declared locks apply from the next run on.
@@ -632,7 +644,6 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str)
         dependencies::leave(tx, keys, &mut job).await?;
         return request_stop(tx, keys, &mut job).await;
     }
-    place::leave(tx, keys, &job)?;
     dependencies::leave(tx, keys, &mut job).await?;
     dependencies::settle_later(tx, keys, &mut job, DependencyEnd::Removed)?;
     erase(tx, keys, &job)
@@ -666,7 +677,6 @@ pub async fn prune(
         pruned += 1;
         let job = read_job(tx, keys, job_type, id).await?;
         let job = job.ok_or_else(|| corrupt("ended key", "has no job record"))?;
-        place::leave(tx, keys, &job)?;
         erase(tx, keys, &job)?;
     }
     Ok(pruned)
@@ -696,8 +706,9 @@ pub async fn types_after(
     Ok(types)
 }
 
-/// Clears a job's record and options.
+/// Clears a job's record and options, and the row of its place. A run must have ended.
 pub(crate) fn erase(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
+    place::leave(tx, keys, job)?;
     tx.clear(keys.job(&job.job_type, &job.id))?;
     Ok(tx.clear_range(keys.options(&job.job_type, &job.id))?)
 }

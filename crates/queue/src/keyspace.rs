@@ -31,6 +31,9 @@
 //! | `("rate_guard", n)` | a claim of some bucket (JSON): claims of one bucket conflict here | with the claim |
 //! | `("roomy", type, kind, bucket)` | versionstamp (10 bytes): the bucket may have room for jobs of the type | a release, or a limited job |
 //! | `("unmarked", kind, bucket)` | the last type that is marked (JSON): the bucket may have room for jobs of several types | a release |
+//! | `("counts", type, tenant)` | numbers of jobs by place ([`crate::counts`]): 64 bytes, 40 bits each, lowest first | whoever moves a job |
+//! | `("counts", type, tenant, …)` | the same for one commit, on an engine that cannot add to a row; the sum counts | with the job |
+//! | `("counts_guard")` | versionstamp (10 bytes): transactions that replace such rows by one conflict here | these transactions |
 //! | `("ended", type, ended, id)` | empty; jobs in a final state, oldest end first | with the record |
 //! | `("active", type, worker, id)` | what the worker reports ([`crate::Active`]) | the claim's holder |
 //! | `("deadlines", at, type, id)` | claim (JSON): at that time, servers check the run's timeouts ([`crate::deadlines`]) | with the active row |
@@ -87,10 +90,13 @@ use crate::rate_limits::LimitedPlace;
 pub use crate::queue_place::{QueuePlace, SortKey};
 
 /// The version of the table above. turnwise does not open a store with a later one.
-pub const FORMAT_VERSION: u32 = 7;
+pub const FORMAT_VERSION: u32 = 8;
 /// The earliest version that this release reads. Format 5 has longer job records (`record.rs`). Format 6 has no identities: a
-/// release that knows none would serve everyone.
+/// release that knows none would serve everyone. Format 7 has no counts of jobs ([`crate::counts::rebuild`]).
 pub const OLDEST_FORMAT: u32 = 5;
+
+/// The first version with counts of jobs ([`crate::counts`]).
+pub const FIRST_WITH_COUNTS: u32 = 8;
 
 const EXCLUSIVE: &str = "exclusive";
 const SHARED: &str = "shared";

@@ -14,6 +14,7 @@
 //! - [`filters`]: which waiting jobs may start.
 //! - [`rate_limits`]: how many of them run at the same time.
 //! - [`check`]: the invariants of the rows.
+//! - [`counts`]: how many jobs are in each place.
 //! - [`tenants`]: the tenants with pending jobs, and their queues.
 //! - [`usage`]: what was charged to tenants.
 //! - [`nodes`]: the servers of a store.
@@ -22,6 +23,7 @@ pub mod check;
 pub mod claims;
 pub mod clock;
 mod context;
+pub mod counts;
 pub mod deadlines;
 pub mod dependencies;
 mod error;
@@ -30,6 +32,7 @@ mod format;
 mod job;
 pub mod jobs;
 pub mod keyspace;
+mod keyspace_counts;
 mod keyspace_identities;
 pub mod learnt;
 pub mod locks;

@@ -31,7 +31,7 @@ use crate::job::{Hidden, Parked, State, Terms, Then, bounded_reason};
 use crate::keyspace::{QueuePlace, SortKey};
 use crate::locks::{Held, Waits, pending_value, unreserve};
 use crate::rate_limits::LimitedPlace;
-use crate::{Claim, Job, Keyspace, Result, parking};
+use crate::{Claim, Job, Keyspace, Result, counts, parking};
 
 /// Where a job is, with the data of that place.
 #[derive(Debug, Clone, PartialEq)]
@@ -380,6 +380,7 @@ pub(crate) fn move_to(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Plac
 /// Clears the row of a job's place. The caller must then call [`enter`]; in between it may change what the row's key
 /// contains, such as the tenant.
 pub(crate) fn leave(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
+    counts::leave(tx, keys, job)?;
     match &job.place {
         Place::Pending { .. } => unreserve(tx, keys, job)?,
         Place::Parked { at, .. } => parking::clear(tx, keys, &job.job_type, at, &job.id)?,
@@ -397,6 +398,7 @@ pub(crate) fn leave(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> 
 /// Puts a job that is in no place into a place.
 pub(crate) fn enter(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Place) -> Result<()> {
     job.place = to;
+    counts::enter(tx, keys, job)?;
     let wake = || tx.set_versionstamp(keys.wake(&job.job_type));
     match &job.place {
         Place::Pending { .. } => {

@@ -28,7 +28,7 @@ impl Identities {
     pub async fn open(url: &StoreUrl, seal: &Seal) -> Result<Identities, StartError> {
         let opened = start::open(url, Arc::new(runtime::System), seal).await?;
         let keys = Keyspace::default();
-        upgrade::check_stopped(&opened, &keys).await?;
+        upgrade::prepare(&opened, &keys).await?;
         opened.asked(start::claim_store(&opened, &keys)).await?;
         Ok(Identities { store: opened.store, keys })
     }

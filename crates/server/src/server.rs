@@ -18,7 +18,7 @@ use turnwise_replicator::upstream::{Condition, Upstream};
 use turnwise_replicator::{Client, Connections, Handler, JOB_TYPE};
 use turnwise_store::{Seal, Store, StoreUrl, runtime};
 use turnwise_worker::{
-    Deadlines, Dependencies, External, ExternalOptions, Filters, Joined, Live, Monitor, Retention,
+    Counts, Deadlines, Dependencies, External, ExternalOptions, Filters, Joined, Live, Monitor, Retention,
     Timekeeper, Worker, join_nodes,
 };
 
@@ -129,7 +129,7 @@ impl Server {
         let connections = Connections { most: descriptors.outgoing, ..config.connections.clone() };
         let client = Client::with(&connections).map_err(StartError::Client)?;
         let new_uuid = start::taken_over(&opened, &keys, &config, &client).await?;
-        upgrade::check_stopped(&opened, &keys).await?;
+        upgrade::prepare(&opened, &keys).await?;
         let node = name.unwrap_or_else(|| node::default_name(listen));
         let exposure = Exposure { listen, commands: config.command.enabled, url: &url, node: &node };
         open::check(&opened, &keys, &exposure, insecure_no_auth).await?;
@@ -245,6 +245,7 @@ impl Server {
         let filters = Filters { store: store.clone(), keys: keys.clone() };
         let dependencies = Dependencies { store: store.clone(), keys: keys.clone() };
         let timekeeper = Timekeeper { store: store.clone(), keys: keys.clone() };
+        let counts = Counts { store: store.clone(), keys: keys.clone() };
         let retention =
             Retention { store: store.clone(), keys: keys.clone(), options: live::retention(&config).into() };
         let parts = Parts {
@@ -282,6 +283,7 @@ impl Server {
             service("filters", &stop, move |stop| filters.clone().run(stop)),
             service("dependencies", &stop, move |stop| dependencies.clone().run(stop)),
             service("clock", &stop, move |stop| timekeeper.clone().run(stop)),
+            service("counts", &stop, move |stop| counts.clone().run(stop)),
             service("retention", &stop, move |stop| retention.clone().run(stop)),
         ];
         let condition = upstream.as_ref().map(|upstream| upstream.condition.clone());

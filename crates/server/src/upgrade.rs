@@ -1,13 +1,14 @@
 //! The first start of this release on a store of an earlier format.
 //!
 //! No row is converted at the start. This release reads rows of the earlier format, and writes a row in the current one when
-//! it next changes. But processes of an earlier release cannot read such rows, so none of them may still run.
+//! it next changes. But processes of an earlier release cannot read such rows, so none of them may still run. The counts of jobs,
+//! which an earlier format does not have, are written at this start: that reads every job once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use turnwise_queue::keyspace::{FORMAT_VERSION, OLDEST_FORMAT};
-use turnwise_queue::{Error, Format, Health, Keyspace, NODE_TYPE, workers};
+use turnwise_queue::keyspace::{FIRST_WITH_COUNTS, FORMAT_VERSION, OLDEST_FORMAT};
+use turnwise_queue::{Error, Format, Health, Keyspace, NODE_TYPE, counts, workers};
 use turnwise_store::Store;
 
 use crate::start::{Opened, Refused, StartError};
@@ -26,9 +27,23 @@ struct Earlier {
     counters: BTreeMap<(String, String), Health>,
 }
 
+/// Prepares a store of an earlier format for this release. Waits until nothing of an earlier release can run on it.
+pub(crate) async fn prepare(opened: &Opened, keys: &Keyspace) -> Result<(), StartError> {
+    let Opened { store, .. } = opened;
+    let Some(Earlier { format, .. }) = opened.asked(look(store, keys)).await? else { return Ok(()) };
+    check_stopped(opened, keys).await?;
+    if format < FIRST_WITH_COUNTS {
+        tracing::info!("the store's data has format {format}: counting its jobs");
+        let counted = counts::rebuild(store, keys, Some(format)).await;
+        let jobs = opened.or_start_error(counted)?;
+        tracing::info!("the store has {jobs} jobs");
+    }
+    Ok(())
+}
+
 /// Makes sure that no process of an earlier release runs on a store of an earlier format. Those that have stopped have left
 /// no rows. If some were killed, this waits until their health counters have not moved for longer than their timeouts.
-pub(crate) async fn check_stopped(opened: &Opened, keys: &Keyspace) -> Result<(), StartError> {
+async fn check_stopped(opened: &Opened, keys: &Keyspace) -> Result<(), StartError> {
     let Opened { store, exclusive, .. } = opened;
     if *exclusive {
         return Ok(());

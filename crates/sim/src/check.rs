@@ -93,6 +93,8 @@ pub struct CheckerState {
     pub dependencies: Dependencies,
     /// Jobs that wait for a time, and the order in which jobs were added.
     pub clocks: Clocks,
+    /// The counts of jobs, compared with the jobs.
+    pub counts: check::CountTally,
     /// Which jobs may start, in worlds with filters, rate limits and dependencies.
     pub filters: Option<Filters>,
 }
@@ -244,6 +246,7 @@ impl Checker {
             let row =
                 row.ok_or_else(|| ("every key is known", show::row(&change.key, change.new.as_ref())))?;
             known.tenants.observe(&row, change, &mut touched_tenants)?;
+            known.counts.enter(&row, change.old.as_ref(), change.new.as_ref());
             let unreadable = |error| {
                 ("rows can be read", format!("{error}: {}", show::row(&change.key, change.new.as_ref())))
             };
@@ -346,6 +349,9 @@ impl Checker {
             {
                 known.beats.insert((worker, new.claim), commit.now_us);
             }
+        }
+        if let Some(finding) = known.counts.differences(&self.keys).first() {
+            return Err((finding.invariant.holds(), finding.to_string()));
         }
         let CheckerState { jobs, executions, dependencies, .. } = known;
         commit.refused = dependencies.observe(&dependencies::Commit {

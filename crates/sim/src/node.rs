@@ -15,8 +15,8 @@ use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::Keyspace;
 use turnwise_store::{Meter, Runtime, Store};
 use turnwise_worker::{
-    Deadlines, Dependencies, External, ExternalOptions, Filters, Live, Membership, Monitor, MonitorOptions,
-    Options, Retention, RetentionOptions, Timekeeper, Tunables, Worker, membership_events,
+    Counts, Deadlines, Dependencies, External, ExternalOptions, Filters, Live, Membership, Monitor,
+    MonitorOptions, Options, Retention, RetentionOptions, Timekeeper, Tunables, Worker, membership_events,
 };
 
 use crate::check::Checker;
@@ -259,10 +259,12 @@ fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<Abor
     let never = CancellationToken::new();
     let listener = listen(setting.clone(), link.clone(), store.clone());
     let timekeeper = Timekeeper { store: store.clone(), keys: keys.clone() };
+    let counts = Counts { store: store.clone(), keys: keys.clone() };
     let mut tasks = vec![
         tokio::spawn(timekeeper.run(never.clone())),
         tokio::spawn(monitor.run(never.clone())),
         tokio::spawn(retention.run(never.clone())),
+        tokio::spawn(counts.run(never.clone())),
         tokio::spawn(listener),
     ];
     if plan.timeouts {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
 use bytes::Bytes;
-use turnwise_store::{Changes, KeyValue, RangeRead, Versionstamp};
+use turnwise_store::{Changes, KeyValue, RangeRead, Sum, Versionstamp};
 
 /// A row that a commit has changed.
 #[derive(Debug, Clone)]
@@ -30,6 +30,8 @@ pub struct Rows {
     held: BTreeMap<u64, usize>,
     /// The keys written at each version, for the cleanup.
     written: VecDeque<(u64, Bytes)>,
+    /// Whether each commit that adds to a sum sets a row of its own.
+    appends_sums: bool,
 }
 
 fn as_of(chain: &[(u64, Option<Bytes>)], version: u64) -> Option<&Bytes> {
@@ -44,6 +46,11 @@ pub fn versionstamp(version: u64) -> Versionstamp {
 }
 
 impl Rows {
+    /// No rows. `appends_sums` states how sums are stored.
+    pub fn new(appends_sums: bool) -> Rows {
+        Rows { appends_sums, ..Rows::default() }
+    }
+
     /// Takes a snapshot. Returns its version, which the caller gives back to [`release`](Rows::release).
     pub fn hold(&mut self) -> u64 {
         *self.held.entry(self.version).or_default() += 1;
@@ -127,6 +134,22 @@ impl Rows {
         writes.extend(changes.puts.iter().cloned());
         let stamp = Bytes::copy_from_slice(&versionstamp(self.version).0);
         writes.extend(changes.versionstamped.iter().map(|key| (key.clone(), Some(stamp.clone()))));
+        for (n, (key, added)) in (0_i64..).zip(&changes.adds) {
+            let (key, mut sum) = match self.appends_sums {
+                // A row per commit, as on etcd.
+                true => {
+                    let mut row = key.to_vec();
+                    row.extend(turnwise_store::tuple::pack(&(self.version, n)));
+                    (row.into(), Sum::default())
+                }
+                false => {
+                    let before = self.latest(key);
+                    (key.clone(), before.map_or(Sum::default(), |value| Sum::read(value).expect("a sum")))
+                }
+            };
+            sum += *added;
+            writes.insert(key, Some(sum.to_bytes()));
+        }
         let mut changed = Vec::with_capacity(writes.len());
         for (key, new) in writes {
             let chain = self.chains.entry(key.clone()).or_default();

@@ -51,7 +51,10 @@ pub struct VersionLease<W> {
 impl<W> SimStore<W> {
     /// An empty store.
     pub fn new(limits: Limits, clock: Clock, observer: Option<Observer<W>>) -> Arc<Self> {
-        Arc::new(SimStore { state: Mutex::default(), limits, clock, observer })
+        // As etcd does, which has smaller limits.
+        let appends_sums = limits != Limits::DEFAULT;
+        let state = State { rows: Rows::new(appends_sums), ..State::default() };
+        Arc::new(SimStore { state: Mutex::new(state), limits, clock, observer })
     }
 
     /// The limits of a commit.
@@ -175,7 +178,7 @@ fn parts_written(changes: &Changes) -> usize {
     let keys = || changes.puts.iter().map(|(key, _)| key).chain(&changes.versionstamped);
     let within = |(begin, end): &&(Bytes, Bytes), key: &Bytes| begin <= key && key < end;
     let splits = keys().filter(|key| changes.clear_ranges.iter().any(|range| within(&range, key)));
-    keys().count() + changes.clear_ranges.len() + splits.count()
+    keys().count() + changes.adds.len() + changes.clear_ranges.len() + splits.count()
 }
 
 impl<W> Drop for VersionLease<W> {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::{Error, Result};
+use crate::{Error, Result, Sum};
 
 /// A key and its value.
 pub type KeyValue = (Bytes, Bytes);
@@ -119,6 +119,12 @@ pub struct Changes {
     pub puts: Vec<(Bytes, Option<Bytes>)>,
     /// Keys whose value becomes the ten bytes of this commit's versionstamp.
     pub versionstamped: Vec<Bytes>,
+    /// What to add to sums, by key; a sum that has no row is 0. The commit neither reads nor writes these keys in any other way. It
+    /// conflicts with no other commit that adds.
+    ///
+    /// A sum is what all rows whose keys begin with `key` add up to: an engine may add to the row of `key`, or set a new row behind
+    /// it, with a key that no other commit uses.
+    pub adds: Vec<(Bytes, Sum)>,
 }
 
 /// A consistent view of the whole store as it was when the snapshot was taken.

@@ -30,6 +30,7 @@ mod open;
 mod retry;
 pub mod runtime;
 mod sealed;
+mod sum;
 mod transaction;
 mod url;
 
@@ -42,5 +43,6 @@ pub use open::{Seal, open, open_to_read, open_to_read_with, open_with};
 pub use retry::{MaybeStoreError, Store};
 pub use runtime::Runtime;
 pub use sealed::Sealing;
+pub use sum::Sum;
 pub use transaction::{Isolation, Proof, Transaction};
 pub use url::{DEFAULT_PREFIX, EtcdUrl, InvalidUrl, StoreUrl};

@@ -94,13 +94,13 @@ fn in_folder(seals: fn(&[u8]) -> bool) -> Arc<dyn Subject> {
 }
 
 mod every_row {
-    crate::conformance_tests!(async || super::in_folder(|_| true));
+    crate::conformance_tests!(async || super::in_folder(|key| !key.starts_with(b"sum")));
 }
 
 /// Sealed rows beside plain ones, as in the queue's families.
 mod every_other_row {
     crate::conformance_tests!(async || super::in_folder(
-        |key| key == super::MARK || key.last().is_some_and(|byte| byte % 2 == 0)
+        |key| key == super::MARK || !key.starts_with(b"sum") && key.last().is_some_and(|byte| byte % 2 == 0)
     ));
 }
 

@@ -10,7 +10,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 
 use crate::counters::Metered;
 use crate::key::successor;
-use crate::{Changes, Error, KeyValue, Limits, RangeRead, Result, Runtime, Versionstamp};
+use crate::{Changes, Error, KeyValue, Limits, RangeRead, Result, Runtime, Sum, Versionstamp};
 
 /// Whether a read must still be valid at commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +49,7 @@ struct Pending {
     writes: BTreeMap<Bytes, Option<Bytes>>,
     cleared: Vec<(Bytes, Bytes)>,
     versionstamped: BTreeSet<Bytes>,
+    adds: BTreeMap<Bytes, Sum>,
     /// Keys written within a range that was cleared before. An engine whose commits cannot do both to one key clears the ranges
     /// around it, which costs one more operation per key.
     splits: usize,
@@ -104,13 +105,30 @@ impl Pending {
 
     /// The number of rows and ranges that the commit writes.
     fn written(&self) -> usize {
-        self.writes.len() + self.versionstamped.len() + self.cleared.len() + self.splits
+        self.writes.len() + self.versionstamped.len() + self.adds.len() + self.cleared.len() + self.splits
     }
 
     /// The number of conflicts that the commit checks.
     fn conflicts(&self) -> usize {
         self.read_keys.len() + self.read_ranges.len() + self.arrivals.len() + self.rows_seen
     }
+}
+
+/// Rows per read of a sum.
+const SUM_PAGE: usize = 1_000;
+/// The most bytes that an engine appends to the key of a sum.
+const SUM_SUFFIX_BYTES: usize = 20;
+
+/// The end of the rows that are the sum of a key, exclusive. Engines append tuples, whose first byte is lower than this one.
+fn end_of_sum(key: &Bytes) -> Bytes {
+    let mut end = Vec::with_capacity(key.len() + 1);
+    end.extend_from_slice(key);
+    end.push(0xff);
+    end.into()
+}
+
+fn unknown_before_commit() -> Error {
+    Error::Misuse("a versionstamp, or a sum, is unknown before the commit".into())
 }
 
 fn is_within(key: &[u8], ranges: &[(Bytes, Bytes)]) -> bool {
@@ -164,8 +182,8 @@ impl Transaction {
     pub async fn get_with(&self, key: &Bytes, isolation: Isolation) -> Result<Option<Bytes>> {
         {
             let mut pending = self.pending();
-            if pending.versionstamped.contains(key) {
-                return Err(Error::Misuse("a versionstamp is unknown before the commit".into()));
+            if pending.versionstamped.contains(key) || pending.adds.contains_key(key) {
+                return Err(unknown_before_commit());
             }
             if let Some(own) = pending.own(key) {
                 return Ok(own);
@@ -338,8 +356,10 @@ impl Transaction {
     fn own_writes_in(&self, read: &RangeRead) -> Result<Option<OwnWrites>> {
         let pending = self.pending();
         let bounds = (Bound::Included(&read.begin), Bound::Excluded(&read.end));
-        if pending.versionstamped.range::<Bytes, _>(bounds).next().is_some() {
-            return Err(Error::Misuse("a versionstamp is unknown before the commit".into()));
+        let is_unknown = pending.versionstamped.range::<Bytes, _>(bounds).next().is_some()
+            || pending.adds.range::<Bytes, _>(bounds).next().is_some();
+        if is_unknown {
+            return Err(unknown_before_commit());
         }
         let mut rows: Vec<_> = pending
             .writes
@@ -375,6 +395,7 @@ impl Transaction {
         pending.bytes += key.len() + value.as_ref().map_or(0, Bytes::len);
         pending.note_split(&key);
         pending.versionstamped.remove(&key);
+        pending.adds.remove(&key);
         pending.writes.insert(key, value);
         self.check_transaction(&pending)
     }
@@ -391,6 +412,7 @@ impl Transaction {
         let inside = |key: &Bytes| begin <= *key && *key < end;
         pending.writes.retain(|key, _| !inside(key));
         pending.versionstamped.retain(|key| !inside(key));
+        pending.adds.retain(|key, _| !inside(key));
         pending.bytes += begin.len() + end.len();
         // The new range covers these.
         pending.cleared.retain(|(first, last)| !(begin <= *first && *last <= end));
@@ -417,6 +439,46 @@ impl Transaction {
     /// Makes the commit fail if another transaction writes `key`, without reading it.
     pub fn add_read_conflict(&self, key: Bytes) {
         self.pending().add_read_key(&key);
+    }
+
+    /// Adds to the sum of a key, which no part of this transaction may read, set or clear. No other row's key may begin with this
+    /// key, and the row must not be sealed. It conflicts with no other transaction
+    /// that adds to it, and counts as a written row. [`Transaction::sum`] reads it.
+    pub fn add(&self, key: Bytes, sum: Sum) -> Result<()> {
+        self.check("key", key.len() + SUM_SUFFIX_BYTES, self.limits.key_bytes)?;
+        let mut pending = self.pending();
+        if pending.own(&key).is_some() {
+            return Err(Error::Misuse("a transaction adds to a key that it has set or cleared".into()));
+        }
+        match pending.adds.entry(key) {
+            Entry::Occupied(mut place) => {
+                *place.get_mut() += sum;
+                Ok(())
+            }
+            Entry::Vacant(place) => {
+                let bytes = place.key().len() + SUM_SUFFIX_BYTES + Sum::BYTES;
+                place.insert(sum);
+                pending.bytes += bytes;
+                self.check_transaction(&pending)
+            }
+        }
+    }
+
+    /// The sum of a key, without a conflict.
+    pub async fn sum(&self, key: &Bytes) -> Result<Sum> {
+        let mut rest =
+            RangeRead { begin: key.clone(), end: end_of_sum(key), limit: SUM_PAGE, reverse: false };
+        let mut sum = Sum::default();
+        loop {
+            let rows = self.range_with(rest.clone(), Isolation::Snapshot).await?;
+            for (_, value) in &rows {
+                sum += Sum::read(value)?;
+            }
+            match rows.last() {
+                Some((last, _)) if rows.len() == SUM_PAGE => rest.begin = successor(last),
+                _ => return Ok(sum),
+            }
+        }
     }
 
     /// Whether a batch may continue in this transaction: it has space and time left ([`Self::has_space`], [`Self::has_time`]). So
@@ -458,8 +520,10 @@ impl Transaction {
     /// reads and writes so far, whether it succeeds or not.
     pub async fn commit(&self) -> Result<Option<Versionstamp>> {
         let pending = std::mem::take(&mut *self.pending());
-        let wrote_nothing =
-            pending.writes.is_empty() && pending.cleared.is_empty() && pending.versionstamped.is_empty();
+        let wrote_nothing = pending.writes.is_empty()
+            && pending.cleared.is_empty()
+            && pending.versionstamped.is_empty()
+            && pending.adds.is_empty();
         if wrote_nothing {
             return Ok(None);
         }
@@ -471,6 +535,7 @@ impl Transaction {
             clear_ranges: pending.cleared,
             puts: pending.writes.into_iter().collect(),
             versionstamped: pending.versionstamped.into_iter().collect(),
+            adds: pending.adds.into_iter().filter(|(_, sum)| !sum.is_zero()).collect(),
         };
         self.snapshot.commit(changes).await.map(Some)
     }

@@ -32,6 +32,7 @@
 
 mod accounts;
 mod claimer;
+mod counts;
 mod deadlines;
 mod dependencies;
 mod event;
@@ -57,6 +58,7 @@ mod service;
 mod timekeeper;
 mod worker;
 
+pub use counts::Counts;
 pub use deadlines::Deadlines;
 pub use dependencies::Dependencies;
 pub use events::{Membership, membership_events, owner};

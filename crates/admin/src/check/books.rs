@@ -7,8 +7,8 @@ use bytes::Bytes;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use turnwise_policy::eligibility::rate_limits::Bucket;
 use turnwise_queue::check::{
-    Finding, IndexRow, Invariant, JobKey, PIECE_BYTES, Row, check_single, has_other_fields, key_text,
-    read_record,
+    CountTally, Finding, IndexRow, Invariant, JobKey, PIECE_BYTES, Row, check_single, has_other_fields,
+    key_text, read_record,
 };
 use turnwise_queue::locks::{Held, HolderRow, QueueRow};
 use turnwise_queue::rate_limits::{LimitedRow, RateRow};
@@ -58,6 +58,7 @@ pub(super) struct Books<'a> {
     levels: BTreeSet<Option<String>>,
     /// The buckets of jobs that run or are limited.
     buckets: BTreeSet<Bucket>,
+    pub(super) counts: CountTally,
     pub(super) families: BTreeMap<String, u64>,
     pub(super) findings: Vec<Finding>,
 }
@@ -126,6 +127,7 @@ impl<'a> Books<'a> {
             databases: BTreeMap::new(),
             levels: BTreeSet::new(),
             buckets: BTreeSet::new(),
+            counts: CountTally::default(),
             families: BTreeMap::new(),
             findings: Vec::new(),
         }
@@ -165,6 +167,7 @@ impl<'a> Books<'a> {
             return Ok(());
         }
         self.findings.extend(check_single(key, &row, value));
+        self.counts.enter(&row, None, Some(value));
         match &row {
             Row::Job(job) => self.enter_job(job, key, value)?,
             Row::Options(job, n) => {
@@ -255,6 +258,7 @@ impl<'a> Books<'a> {
             | Row::FilterCheck(..) => {
                 self.enter_document(&row, value)?;
             }
+            Row::Counts(..) | Row::CountsGuard => {}
             Row::Learnt(_) | Row::Usage(..) | Row::Boost(_) | Row::Clock | Row::Roomy(..) => {}
             Row::LockWake | Row::UnsettledWake | Row::UnwatchedWake(_) | Row::UnresolvedWake => {}
             Row::Format | Row::ServerUuid | Row::Config(..) | Row::ConfigStamp | Row::Filter(_) => {}

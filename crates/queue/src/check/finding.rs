@@ -94,6 +94,10 @@ invariants! {
     TenantWaits: "a tenant with pending jobs has a `waiting` row",
         "no worker reads the tenant's queue: its jobs do not start until another one is added",
         "add any job of this type and tenant, and remove it again";
+    /// The counts of a type and tenant are those of its jobs.
+    JobsCounted: "the counts of jobs are those of the jobs",
+        "`turnwise jobs count`, `top`, metrics and the limit of waiting jobs are wrong for this tenant; jobs run as usual",
+        "stop all nodes, and run `turnwise store recount`";
     /// A charge is a sum of times.
     Charged: "what was charged to a tenant is not negative",
         "the tenant gets more or less than its share until the row is cleared",

@@ -7,6 +7,7 @@
 //! group of a store. Tests check after every step of a random walk. Rows cannot show whether a *change* was allowed (who may
 //! end a run, or remove a worker): the simulation checks that itself.
 
+mod count;
 mod finding;
 mod job;
 mod lock;
@@ -17,6 +18,7 @@ mod tenant;
 mod whole;
 mod worker;
 
+pub use count::CountTally;
 pub use finding::{Finding, Invariant};
 pub use job::{JobRows, check_awaited, check_job, has_other_fields, read_record, whole};
 pub use lock::LockTally;

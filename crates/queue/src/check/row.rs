@@ -65,6 +65,10 @@ pub enum Row {
     FilterStamp,
     /// The mark that a tenant may have pending jobs: type and tenant.
     Waiting(String, String),
+    /// Counts of a tenant's jobs: type and tenant.
+    Counts(String, String),
+    /// The row on which transactions that fold counts conflict.
+    CountsGuard,
     /// What a charger has charged to a tenant: type, tenant, charger.
     Usage(String, String, String),
     /// How far the keys of a type have been lifted.
@@ -168,6 +172,11 @@ impl Row {
             ("learnt", 2) => Row::Learnt(u64::try_from(number(1)?).ok().filter(|slot| *slot < SLOTS)?),
             ("lock_wake", 1) => Row::LockWake,
             ("waiting", 3) => Row::Waiting(text(1)?, text(2)?),
+            ("counts", 3..) => {
+                let (job_type, tenant) = keys.parse_counts(key)?;
+                Row::Counts(job_type, tenant)
+            }
+            ("counts_guard", 1) => Row::CountsGuard,
             ("usage", 4) => Row::Usage(text(1)?, text(2)?, text(3)?),
             ("boost", 2) => Row::Boost(text(1)?),
             ("delayed", 4) => Row::Index(pair(1, 3)?, IndexRow::Delayed(number(2)?)),

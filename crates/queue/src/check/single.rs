@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use super::count::check_counts;
 use super::{Finding, Row, check_boost, check_stamp, check_usage};
 use super::{lock::check_learnt, tenant::check_clock};
 
@@ -17,8 +18,10 @@ pub fn check_single(key: &[u8], row: &Row, value: &Bytes) -> Option<Finding> {
         | Row::UnsettledWake
         | Row::UnwatchedWake(_)
         | Row::UnresolvedWake
+        | Row::CountsGuard
         | Row::ConfigStamp => check_stamp(key, Some(value)),
         Row::Learnt(slot) => check_learnt(key, *slot, value),
+        Row::Counts(..) => check_counts(key, value),
         Row::Usage(..) => check_usage(key, value),
         Row::Boost(_) => check_boost(key, value),
         Row::Clock => check_clock(key, value),

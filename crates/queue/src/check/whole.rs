@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use super::{
-    Finding, IndexRow, Invariant, JobKey, JobRows, LockTally, RateTally, Row, WorkerRow, check_awaited,
-    check_claims, check_job, check_single, check_stamp, check_waiting, check_worker,
+    CountTally, Finding, IndexRow, Invariant, JobKey, JobRows, LockTally, RateTally, Row, WorkerRow,
+    check_awaited, check_claims, check_job, check_single, check_stamp, check_waiting, check_worker,
 };
 use crate::{Active, Keyspace};
 
@@ -20,6 +20,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
     let mut present: BTreeSet<&Bytes> = BTreeSet::new();
     let mut locks = LockTally::default();
     let mut rates = RateTally::default();
+    let mut counts = CountTally::default();
     let mut unsettled: BTreeSet<(JobKey, i64)> = BTreeSet::new();
     for (key, value) in rows {
         let Some(row) = Row::parse(keys, key) else {
@@ -29,6 +30,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
         findings.extend(check_single(key, &row, value));
         findings.extend(locks.enter(key, &row, value));
         rates.enter(&row, value);
+        counts.enter(&row, None, Some(value));
         if let Row::Index((job_type, id), IndexRow::Active(worker)) = &row
             && let Ok(report) = serde_json::from_slice(value)
         {
@@ -49,6 +51,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
     }
     findings.extend(locks.finish());
     findings.extend(rates.finish(keys));
+    findings.extend(counts.differences(keys));
     for (job, rows) in &jobs {
         findings.extend(check_job(keys, job, rows, |worker| workers.contains_key(worker)));
     }

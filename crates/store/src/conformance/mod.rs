@@ -39,6 +39,8 @@
 //!   users of the cluster share one sequence. Another engine: with gaps; only the order counts.
 //! - **The stored value that stands for a versionstamp**. Embedded, FoundationDB: none, the ten bytes are stored. etcd: 17
 //!   bytes that are not UTF-8, refused as a value. Another engine: may reserve one that is not UTF-8.
+//! - **The rows of a sum**. Embedded, FoundationDB: one, that of its key. etcd: one per commit, behind its key. Another engine:
+//!   either.
 //! - **A commit that fails because of a conflict**. Embedded, FoundationDB: writes nothing. etcd: may set a key to a
 //!   versionstamp, if another commit that is sent with it also sets that key. Another engine: either.
 //! - **An unknown outcome**. Embedded: only after the disk has failed. etcd: on any lost connection, change of leader or timeout.
@@ -52,6 +54,7 @@ mod limits;
 mod own_writes;
 mod random;
 mod rows;
+mod sums;
 mod versionstamps;
 mod watches;
 
@@ -97,6 +100,7 @@ pub const CHAPTERS: &[Chapter] = &[
     Chapter { name: "isolation", cases: isolation::CASES },
     Chapter { name: "watches", cases: watches::CASES },
     Chapter { name: "versionstamps", cases: versionstamps::CASES },
+    Chapter { name: "sums", cases: sums::CASES },
     Chapter { name: "limits", cases: limits::CASES },
     Chapter { name: "durability", cases: durability::CASES },
     Chapter { name: "random", cases: random::CASES },
@@ -123,12 +127,12 @@ macro_rules! conformance_tests {
     };
     (skip_if $reason:expr; $subject:expr) => {
         $crate::conformance_tests!(@ $reason, $subject;
-            rows, own_writes, isolation, watches, versionstamps, limits, durability, random);
+            rows, own_writes, isolation, watches, versionstamps, sums, limits, durability, random);
 
         #[test]
         fn no_chapter_is_left_out() {
-            $crate::conformance_tests!(@names rows, own_writes, isolation, watches, versionstamps, limits,
-                durability, random);
+            $crate::conformance_tests!(@names rows, own_writes, isolation, watches, versionstamps, sums,
+                limits, durability, random);
         }
     };
     (@ $reason:expr, $subject:expr; $($chapter:ident),*) => {

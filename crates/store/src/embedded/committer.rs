@@ -18,7 +18,7 @@ use super::view::Tables;
 use super::wal::{self, Segment, Unwritten};
 use super::{Lease, Published, Shared, count};
 use crate::key::successor;
-use crate::{Changes, Error, RangeRead, Result, Versionstamp};
+use crate::{Changes, Error, RangeRead, Result, Sum, Versionstamp};
 
 /// Rows per read when a range is cleared.
 const CLEAR_CHUNK: usize = 1_000;
@@ -120,10 +120,14 @@ impl Committer {
         let mut unread = false;
         for submission in group {
             let stamp = stamp(version, accepted.len());
-            let checked = self.check(&submission, &batch, now_us);
-            match checked.and_then(|()| self.rows_to_clear(&newest, &submission.changes, &batch)) {
-                Ok(cleared) => {
+            let checked = self.check(&submission, &batch, now_us).and_then(|()| {
+                let cleared = self.rows_to_clear(&newest, &submission.changes, &batch)?;
+                Ok((cleared, self.sums(&newest, &submission.changes, &batch)?))
+            });
+            match checked {
+                Ok((cleared, sums)) => {
                     collect(submission.changes, cleared, stamp, &mut batch);
+                    batch.extend(sums);
                     accepted.push((submission.answer, stamp));
                 }
                 Err(error) => {
@@ -254,6 +258,20 @@ impl Committer {
             }
         }
         Ok(rows)
+    }
+
+    /// The new rows of the sums that a transaction adds to.
+    fn sums(&self, newest: &Published, changes: &Changes, batch: &Batch) -> Result<Batch> {
+        let sum = |(key, added): &(Bytes, Sum)| {
+            let before = match batch.get(key) {
+                Some(value) => value.clone(),
+                None => newest.tables.get(key, self.version)?,
+            };
+            let mut sum = before.map_or(Ok(Sum::default()), |value| Sum::read(&value))?;
+            sum += *added;
+            Ok((key.clone(), Some(sum.to_bytes())))
+        };
+        changes.adds.iter().map(sum).collect()
     }
 
     /// Writes a group to the log, in the next segment if this one is full.

@@ -13,6 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -202,6 +203,28 @@ pub(super) struct Writes {
     pub(super) cleared: Intervals,
 }
 
+/// Keys of the rows that commits append to sums. etcd cannot add to a value, so each commit sets a row of its own.
+#[derive(Debug)]
+pub(super) struct Additions {
+    process: u64,
+    next: AtomicU64,
+}
+
+impl Additions {
+    /// `random` tells the rows of this process from those of others.
+    pub(super) fn new(random: u64) -> Self {
+        Additions { process: random, next: AtomicU64::new(0) }
+    }
+
+    /// A new key behind the key of a sum.
+    fn key(&self, sum: &Bytes) -> Bytes {
+        let suffix = (self.process, self.next.fetch_add(1, Ordering::Relaxed));
+        let mut key = sum.to_vec();
+        foundationdb_tuple::pack_into(&suffix, &mut key);
+        key.into()
+    }
+}
+
 /// The new value of a key.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Put {
@@ -209,7 +232,7 @@ pub(super) enum Put {
     Versionstamp,
 }
 
-pub(super) fn writes(space: &Space, changes: &Changes) -> Result<Writes> {
+pub(super) fn writes(space: &Space, additions: &Additions, changes: &Changes) -> Result<Writes> {
     let mut cleared = Intervals::default();
     for (begin, end) in &changes.clear_ranges {
         if let Some((begin, end)) = space.range(begin, end) {
@@ -232,6 +255,9 @@ pub(super) fn writes(space: &Space, changes: &Changes) -> Result<Writes> {
     }
     for key in &changes.versionstamped {
         puts.insert(space.key(key)?, Put::Versionstamp);
+    }
+    for (key, sum) in &changes.adds {
+        puts.insert(space.key(&additions.key(key))?, Put::Value(sum.to_bytes()));
     }
     let mut set = Intervals::default();
     for key in puts.keys() {
@@ -497,7 +523,7 @@ mod tests {
             versionstamped: vec![key("g")],
             ..Changes::default()
         };
-        let operations = writes(&space(), &changes).unwrap().operations(0);
+        let operations = writes(&space(), &Additions::new(1), &changes).unwrap().operations(0);
         let texts: Vec<_> = operations
             .iter()
             .map(|operation| match operation.request.as_ref().unwrap() {
@@ -513,7 +539,7 @@ mod tests {
     #[test]
     fn a_commit_that_only_clears_also_sets_a_key() {
         let changes = Changes { puts: vec![(key("a"), None)], ..Changes::default() };
-        let mut writes = writes(&space(), &changes).unwrap();
+        let mut writes = writes(&space(), &Additions::new(1), &changes).unwrap();
         assert_eq!(writes.len(), 2);
         writes.anchor(&space(), 3);
         assert_eq!(writes.puts.keys().cloned().collect::<Vec<_>>(), [space().own("cleared 3")]);

@@ -271,7 +271,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::super::api::Compare;
-    use super::super::commit::{needed, writes};
+    use super::super::commit::{Additions, needed, writes};
     use super::super::space::Space;
     use super::*;
     use crate::Changes;
@@ -299,6 +299,7 @@ mod tests {
             clear_ranges: ranges(clears),
             puts: keys(sets).into_iter().map(|key| (key, Some(Bytes::new()))).collect(),
             versionstamped: stamped.map(key).collect(),
+            adds: Vec::new(),
         }
     }
 
@@ -311,7 +312,7 @@ mod tests {
         let prepared = Prepared {
             needed: needed(&space, changes).unwrap(),
             compares: vec![Compare::default(); compares],
-            writes: writes(&space, changes).unwrap(),
+            writes: writes(&space, &Additions::new(1), changes).unwrap(),
         };
         (Submission { prepared, answer }, answered)
     }

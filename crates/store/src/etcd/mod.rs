@@ -39,6 +39,7 @@ use bytes::Bytes;
 use tokio::task::AbortHandle;
 
 use self::api::RangeRequest;
+use self::commit::Additions;
 use self::group::Groups;
 use self::heads::Heads;
 use self::members::Members;
@@ -58,6 +59,7 @@ pub struct Etcd {
 /// State shared by the engine, its snapshots and its tasks.
 struct Shared {
     space: Space,
+    additions: Additions,
     members: Members,
     groups: Groups,
     reads: Reads,
@@ -92,6 +94,7 @@ impl Etcd {
             members,
             limits: commit::limits(url.max_txn_ops, url.max_request_bytes, space.overhead()),
             space,
+            additions: Additions::new(runtime.random()),
             max_txn_ops: url.max_txn_ops,
             max_request_bytes: url.max_request_bytes,
         });

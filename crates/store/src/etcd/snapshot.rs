@@ -188,7 +188,7 @@ impl Snapshot for EtcdSnapshot {
             self.see(&missing, self.shared.limits.transaction_conflicts + 1).await?;
             compares = self.state().read_set.compares(&needed, pin.revision);
         }
-        let writes = commit::writes(&self.shared.space, &changes)?;
+        let writes = commit::writes(&self.shared.space, &self.shared.additions, &changes)?;
         group::commit(&self.shared, Prepared { needed, compares, writes }).await
     }
 }

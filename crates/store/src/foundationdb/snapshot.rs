@@ -72,6 +72,10 @@ impl FoundationdbSnapshot {
         for key in &changes.versionstamped {
             transaction.atomic_op(&shared.key(key), &VERSIONSTAMP, MutationType::SetVersionstampedValue);
         }
+        // A little-endian integer, as `Sum` is.
+        for (key, sum) in &changes.adds {
+            transaction.atomic_op(&shared.key(key), &sum.to_bytes(), MutationType::Add);
+        }
         Ok(())
     }
 }
