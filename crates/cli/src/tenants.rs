@@ -1,5 +1,6 @@
 //! `turnwise tenants`: the tenants, their shares and their run time.
 
+use indicatif::HumanCount;
 use turnwise_client::{ListTenants, Tenant, TenantOrder};
 
 use crate::remote::ServerArgs;
@@ -60,14 +61,9 @@ pub(crate) fn row(tenant: &Tenant) -> [String; 9] {
         run_time(tenant.usage_us),
         run_time(tenant.service_us),
         tenant.running.to_string(),
-        waiting(tenant),
+        HumanCount(tenant.pending).to_string(),
         tenant.oldest_claimable_us.map_or_else(|| "-".to_owned(), ago),
     ]
-}
-
-/// The number of its pending jobs.
-fn waiting(tenant: &Tenant) -> String {
-    format!("{}{}", tenant.pending, if tenant.pending_more { "+" } else { "" })
 }
 
 /// A deficit; a surplus is negative.

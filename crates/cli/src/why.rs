@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use anyhow::anyhow;
+use indicatif::HumanCount;
 use turnwise_client::{Before, DocumentWhy, Expected, Position, State, Why};
 
 use crate::remote::ServerArgs;
@@ -105,7 +106,7 @@ fn text(why: &Why) -> String {
         _ => format!("{} above its share", run_time(us.unsigned_abs())),
     }));
     standing.push(format!("{} running", tenant.running));
-    standing.push(format!("{}{} waiting", tenant.pending, more(tenant.pending_more)));
+    standing.push(format!("{} waiting", HumanCount(tenant.pending)));
     standing.push(format!("recent run time {}", run_time(tenant.usage_us)));
     line("tenant", format!("{}: {}", tenant.tenant, standing.join(", ")));
     if let Some(Position { in_tenant, in_tenant_more, overall, overall_more }) = why.place {
@@ -178,10 +179,6 @@ fn behind(before: &Before) -> String {
     format!("{jobs} of {tenant} ({shares} shares)")
 }
 
-fn more(more: bool) -> &'static str {
-    if more { "+" } else { "" }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -202,7 +199,7 @@ mod tests {
             "type": "mail", "id": "m", "state": "pending", "reason": "behind_its_tenant",
             "sentence": "Waits for its turn.", "since_us": 0, "crashes": 0,
             "tenant": { "type": "mail", "tenant": "acme", "shares": 200, "service_us": 0, "usage_us": 41_000_000,
-                "owed_us": -1_500_000, "running": 3, "pending": 10_000, "pending_more": true },
+                "owed_us": -1_500_000, "running": 3, "pending": 10_000 },
             "place": { "in_tenant": 16, "in_tenant_more": false, "overall": 21, "overall_more": false },
             "before": [{ "tenant": "beta", "shares": 100, "jobs": 5, "jobs_more": false }],
             "capacity": { "workers": 1, "slots": 4, "running": 4 },

@@ -8,9 +8,10 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use turnwise_protocol::names::{check_id, check_type};
 use turnwise_protocol::{
-    AddJob, AddJobs, Added, AddedJob, AddedJobs, After, Cancelled, DocumentWhy, IfExists, Job, Jobs, Locker,
-    Lockers, MAX_WAIT_MS, NewJob, Nodes, Prioritized, Queue, Removed, Retried, RetriedJobs, RetriedState,
-    SetPriority, State, Tenant, TenantOrder, Tenants, Types, WaitAnswer, Why, Worker, Workers,
+    AddJob, AddJobs, Added, AddedJob, AddedJobs, After, Cancelled, CountBy, CountPage, CountedJobs,
+    DocumentWhy, IfExists, Job, Jobs, Locker, Lockers, MAX_WAIT_MS, NewJob, Nodes, Prioritized, Queue,
+    Removed, Retried, RetriedJobs, RetriedState, SetPriority, State, Tenant, TenantOrder, Tenants, Types,
+    WaitAnswer, Why, Worker, Workers,
 };
 
 use crate::client::{Repeat, Request};
@@ -74,6 +75,19 @@ impl ListTenants {
             .query("order", Some(order_name(order)))
             .query("limit", page)
     }
+}
+
+/// Which jobs to count.
+#[derive(Debug, Clone, Default)]
+pub struct CountJobs {
+    /// Only jobs of this type.
+    pub job_type: Option<String>,
+    /// Only jobs of this tenant.
+    pub tenant: Option<String>,
+    /// Together, or per tenant.
+    pub by: CountBy,
+    /// The largest page; the server has its own limit.
+    pub page: Option<usize>,
 }
 
 /// The result of adding a job, where an earlier attempt added it but its answer was lost.
@@ -166,6 +180,17 @@ impl Client {
         let ListLocks { level, name, page } = which;
         let request = Request::new(Method::GET, &["locks"]);
         Pages::new(self.clone(), request.query("level", level).query("name", name).query("limit", page))
+    }
+
+    /// Numbers of jobs by state, in pages.
+    pub fn counts(&self, which: CountJobs) -> Pages<CountPage> {
+        let CountJobs { job_type, tenant, by, page } = which;
+        let by = match by {
+            CountBy::Type => "type",
+            CountBy::Tenant => "tenant",
+        };
+        let request = Request::new(Method::GET, &["counts"]).query("type", job_type).query("tenant", tenant);
+        Pages::new(self.clone(), request.query("by", Some(by)).query("limit", page))
     }
 
     /// Tenants, in pages.
@@ -372,6 +397,14 @@ impl Page for Tenants {
 
     fn into_parts(self) -> (Vec<Tenant>, Option<String>) {
         (self.tenants, self.next)
+    }
+}
+
+impl Page for CountPage {
+    type Row = CountedJobs;
+
+    fn into_parts(self) -> (Vec<CountedJobs>, Option<String>) {
+        (self.counts, self.next)
     }
 }
 

@@ -32,12 +32,13 @@ mod worker;
 pub use client::Client;
 pub use error::{Error, Result};
 pub use events::{Events, JobUpdate};
-pub use jobs::{ListJobs, ListLocks, ListTenants, ListWorkers, Page, Pages};
+pub use jobs::{CountJobs, ListJobs, ListLocks, ListTenants, ListWorkers, Page, Pages};
 pub use turnwise_protocol as protocol;
 pub use turnwise_protocol::{
-    AddJob, Added, AddedJob, Before, Capacity, DocumentWhy, Expected, Fairness, IfExists, Job, Lock, LockHow,
-    LockMode, LockNames, LockWord, Locker, Locks, LocksAtLevel, NewJob, Node as NodeInfo, Nodes, Position,
-    Queue, QueuedJob, Reason, RetriedState, State, Tenant, TenantOrder, Tenants, Token as TokenInfo,
-    TypeSummary, User as UserInfo, WaitAnswer, Why, Worker as WorkerInfo,
+    AddJob, Added, AddedJob, Before, Capacity, CountBy, CountPage, CountedJobs, DocumentWhy, Expected,
+    Fairness, IfExists, Job, JobCounts, Lock, LockHow, LockMode, LockNames, LockWord, Locker, Locks,
+    LocksAtLevel, NewJob, Node as NodeInfo, Nodes, Position, Queue, QueuedJob, Reason, RetriedState, State,
+    Tenant, TenantOrder, Tenants, Token as TokenInfo, TypeSummary, User as UserInfo, WaitAnswer, Why,
+    Worker as WorkerInfo,
 };
 pub use worker::{LockError, Outcome, Run, WorkerOptions, work};

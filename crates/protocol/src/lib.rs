@@ -56,7 +56,10 @@ pub use locks::{LockNames, LockWord, Locks, LocksAtLevel};
 pub use names::Problem;
 pub use nodes::{Failing, Node, Nodes, Store, StoreCounters, StoreLimits};
 pub use object::Object;
-pub use tenants::{Capacity, Counted, Fairness, Queue, QueuedJob, Tenant, TenantOrder, Tenants, TypeSummary};
+pub use tenants::{
+    Capacity, CountBy, CountPage, CountedJobs, Fairness, JobCounts, Queue, QueuedJob, Tenant, TenantOrder,
+    Tenants, TypeSummary,
+};
 pub use why::{Awaited, Before, DocumentWhy, Expected, Position, Reason, Why};
 pub use workers::{
     Accept, Accepted, AcceptedJob, Answer, EndRuns, EndState, Ended, EndedRun, EndedRuns, Fail, FailRun,

@@ -13,7 +13,7 @@ use crate::why::Reason;
 #[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[cfg_attr(feature = "openapi", schema(example = json!({
     "type": "mail", "tenant": "acme", "shares": 200, "service_us": 93_000_000_u64, "usage_us": 41_000_000_u64,
-    "owed_us": -1_200_000_i64, "expected_run_us": 800_000_u64, "running": 3, "pending": 10_000, "pending_more": true,
+    "owed_us": -1_200_000_i64, "expected_run_us": 800_000_u64, "running": 3, "pending": 10_000,
     "oldest_claimable_us": 1_790_000_000_000_000_i64
 })))]
 pub struct Tenant {
@@ -42,10 +42,8 @@ pub struct Tenant {
     pub expected_run_us: Option<u64>,
     /// Number of running jobs.
     pub running: usize,
-    /// Number of pending jobs, counted up to 10,000.
-    pub pending: usize,
-    /// Whether there are, or may be, more pending jobs than were counted.
-    pub pending_more: bool,
+    /// Number of pending jobs.
+    pub pending: u64,
     /// When the oldest pending job began to wait, in µs since the Unix epoch. Delayed and crashing jobs do not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
@@ -103,32 +101,96 @@ pub struct TypeSummary {
     pub tenants: usize,
     /// Number of tenants with pending jobs.
     pub waiting_tenants: usize,
-    /// Number of jobs that were added for later, or wait for the end of a backoff, counted up to 10,000.
-    pub delayed: usize,
-    /// Whether there are more of them than were counted.
-    pub delayed_more: bool,
-    /// Jobs that wait for their dependencies.
-    #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(required = true))]
-    pub blocked: Counted,
-    /// Jobs that filters pause.
-    #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(required = true))]
-    pub paused: Counted,
-    /// Jobs that wait for room in a rate limit bucket.
-    #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(required = true))]
-    pub limited: Counted,
+    /// Numbers of all jobs of the type.
+    pub jobs: JobCounts,
 }
 
-/// A number of jobs, counted up to a bound.
+/// Numbers of jobs, by state. They are exact, and those of one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(ToSchema))]
-pub struct Counted {
-    /// The number counted: at most 10,000.
-    pub jobs: usize,
-    /// Whether there are more.
-    pub more: bool,
+#[serde(default)]
+pub struct JobCounts {
+    /// They wait in the queue of their tenant.
+    pub pending: u64,
+    /// They do not start before a time.
+    pub delayed: u64,
+    /// They have crashed, and wait until their backoff is over.
+    pub crashing: u64,
+    /// They have nothing to do until their source changes.
+    pub parked: u64,
+    /// They wait for other jobs to end.
+    pub blocked: u64,
+    /// A filter pauses them.
+    pub paused: u64,
+    /// They wait for room in a rate limit bucket.
+    pub limited: u64,
+    /// They run, or their runs wait for locks.
+    pub running: u64,
+    /// They have ended without an error.
+    pub completed: u64,
+    /// They have failed permanently.
+    pub failed: u64,
+    /// They were cancelled.
+    pub cancelled: u64,
+}
+
+impl JobCounts {
+    /// The states and their numbers.
+    pub fn by_state(&self) -> [(&'static str, u64); 11] {
+        [
+            ("pending", self.pending),
+            ("delayed", self.delayed),
+            ("crashing", self.crashing),
+            ("parked", self.parked),
+            ("blocked", self.blocked),
+            ("paused", self.paused),
+            ("limited", self.limited),
+            ("running", self.running),
+            ("completed", self.completed),
+            ("failed", self.failed),
+            ("cancelled", self.cancelled),
+        ]
+    }
+}
+
+/// Numbers of jobs of one type, of one tenant or of all.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
+pub struct CountedJobs {
+    /// The type.
+    #[serde(rename = "type")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub job_type: String,
+    /// The tenant. Missing if these are the jobs of all tenants whose jobs this identity may read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub tenant: Option<String>,
+    /// The numbers.
+    pub jobs: JobCounts,
+}
+
+/// A page of counts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
+pub struct CountPage {
+    /// The counts, by type and tenant. Those without any job are left out.
+    pub counts: Vec<CountedJobs>,
+    /// There are more: repeat the request with `after` set to this. Missing on the last page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub next: Option<String>,
+}
+
+/// Of what jobs are counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum CountBy {
+    /// All jobs of a type.
+    #[default]
+    Type,
+    /// The jobs of a type and tenant.
+    Tenant,
 }
 
 /// The workers and slots for the jobs of a type.

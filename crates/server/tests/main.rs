@@ -10,6 +10,7 @@ mod cors;
 mod couchdb_answers;
 mod couchdb_checkpoints;
 mod couchdb_shapes;
+mod counts;
 mod credentials;
 mod cross_site;
 mod databases;

@@ -23,7 +23,10 @@ async fn a_tenant_has_no_more_waiting_jobs_than_it_may() {
     assert_eq!(refused.error(), (429, "too_many_requests"));
     assert!(refused.header("retry-after").parse::<u64>().unwrap() >= 1);
     let reason = refused.body["reason"].as_str().unwrap();
-    assert_eq!(reason, "tenant `acme` may have 3 waiting jobs of type `t`");
+    assert_eq!(reason, "tenant `acme` may have 3 waiting jobs of type `t`, and has 3");
+    // Those for later, or after others, wait as well.
+    let later = client.post("/v1/jobs/t", &json!({"tenant": "acme", "delay_ms": 60_000})).await;
+    assert_eq!(later.error(), (429, "too_many_requests"));
     // Of another tenant, of another type, and of operators.
     assert_eq!(add("small").await.status, 201);
     assert_eq!(client.post("/v1/jobs/u", &json!({"tenant": "acme"})).await.status, 201);

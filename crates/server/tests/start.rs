@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use turnwise_queue::keyspace::{FORMAT_VERSION, OLDEST_FORMAT};
-use turnwise_queue::{Copying, Format, Keyspace, NODE_TYPE, Worker, workers};
+use serde_json::value::RawValue;
+use turnwise_queue::counts::{self, Kind};
+use turnwise_queue::keyspace::{FIRST_WITH_COUNTS, FORMAT_VERSION, OLDEST_FORMAT};
+use turnwise_queue::{Copying, Format, Keyspace, NODE_TYPE, NewJob, Worker, jobs, workers};
 use turnwise_server::{Config, RunningServer, Server, ServerConfig, StartError, StoreUrl};
-use turnwise_store::{Error, Store, embedded, runtime};
+use turnwise_store::{Error, Store, Sum, embedded, runtime};
 
 /// A store of a test's own.
 fn store(folder: &tempfile::TempDir) -> Store {
@@ -118,6 +120,50 @@ async fn an_earlier_format_is_taken_over_once_its_processes_have_stopped() {
     let format =
         store.transact(|tx| async move { tx.get(&Keyspace::default().format()).await }).await.unwrap();
     assert_eq!(Format::read(&format.unwrap()), Format::Version(FORMAT_VERSION));
+}
+
+/// An earlier release has no counts. The start counts the jobs, whatever an interrupted start has left.
+#[tokio::test]
+async fn the_first_start_on_an_earlier_store_counts_its_jobs() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store(&folder);
+    let keys = &Keyspace::default();
+    start(&store).await.unwrap().shutdown().await;
+    for n in 0..2_500 {
+        let job = NewJob {
+            tenant: if n % 5 == 0 { "acme" } else { "beta" }.to_owned(),
+            ..NewJob::new("mail", &n.to_string(), RawValue::NULL.to_owned())
+        };
+        let job = &job;
+        store.transact(|tx| async move { jobs::add(&tx, keys, job, 1).await }).await.unwrap();
+    }
+    let cancelled = store.transact(|tx| async move { jobs::cancel(&tx, keys, "mail", "5", 2).await });
+    cancelled.await.unwrap();
+    let counted = async || counts::list(&store.begin().await.unwrap(), keys, None, 100).await.unwrap();
+    let before = counted().await;
+    assert_eq!(before.len(), 2);
+    assert_eq!((before[0].counts[Kind::Pending], before[0].counts[Kind::Cancelled]), (499, 1));
+    store
+        .transact(|tx| async move {
+            tx.clear_range(keys.counts_after(None))?;
+            tx.set(keys.counts_of("mail", "beta"), Sum::of(7, 0).to_bytes())?;
+            tx.set(keys.counts_of("mail", "gone"), Sum::of(5, 0).to_bytes())?;
+            tx.set(keys.format(), (FIRST_WITH_COUNTS - 1).to_string().into())
+        })
+        .await
+        .unwrap();
+    // Two nodes at the same time count once each, and agree.
+    for started in join_all([start(&store), start(&store)]).await {
+        started.unwrap().shutdown().await;
+    }
+    assert_eq!(counted().await, before);
+    // A node that was slower does not write what it has counted before jobs moved.
+    let one = NewJob::new("mail", "new", RawValue::NULL.to_owned());
+    let one = &one;
+    store.transact(|tx| async move { jobs::add(&tx, keys, one, 1).await }).await.unwrap();
+    let after = counted().await;
+    assert_eq!(counts::rebuild(&store, keys, Some(FIRST_WITH_COUNTS - 1)).await.unwrap(), 2_501);
+    assert_eq!(counted().await, after);
 }
 
 #[tokio::test]

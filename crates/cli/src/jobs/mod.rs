@@ -1,6 +1,7 @@
 //! `turnwise jobs`: the jobs of a running server, through its HTTP API.
 
 mod add;
+mod count;
 mod list;
 mod wait;
 
@@ -19,6 +20,8 @@ pub(crate) enum Command {
     Add(Box<add::Args>),
     /// List the jobs and their states
     List(list::Args),
+    /// Count the jobs, by state
+    Count(count::Args),
     /// Show one job, with its history, as JSON
     Show(JobArgs),
     /// Cancel a job
@@ -113,6 +116,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Add(args) => add::run(*args).await,
         Command::List(args) => list::run(args).await,
+        Command::Count(args) => count::run(args).await,
         Command::Show(args) => show(args).await,
         Command::Cancel(args) => cancel(args).await,
         Command::Retry(args) => retry(args).await,

@@ -3,6 +3,7 @@
 mod check;
 mod copy;
 mod dump;
+mod recount;
 mod rekey;
 
 use std::path::Path;
@@ -22,6 +23,8 @@ pub(crate) enum Command {
     Check(check::Args),
     /// Print rows as text: a key and a value per line
     Dump(dump::Args),
+    /// Count the jobs of a store again, while no server uses it
+    Recount(recount::Args),
     /// Encrypt the secrets of a store with the first of the keys, whatever they are encrypted with now
     Rekey(rekey::Args),
 }
@@ -31,6 +34,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Copy(args) => copy::run(args).await,
         Command::Check(args) => check::run(args).await,
         Command::Dump(args) => dump::run(args).await,
+        Command::Recount(args) => recount::run(args).await,
         Command::Rekey(args) => rekey::run(args).await,
     }
 }

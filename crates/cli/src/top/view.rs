@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use indicatif::HumanCount;
 use turnwise_client::{Fairness, QueuedJob, Reason, State, Tenant, TenantOrder, TypeSummary};
 
 use super::Snapshot;
@@ -171,12 +172,10 @@ fn some_of_each(jobs: &[QueuedJob], room: usize) -> Vec<&QueuedJob> {
 }
 
 fn type_line(summary: &TypeSummary) -> String {
-    let TypeSummary { job_type, capacity, fairness, tenants, waiting_tenants, delayed, delayed_more, .. } =
-        summary;
-    let kept = [("blocked", summary.blocked), ("paused", summary.paused), ("limited", summary.limited)];
-    let kept = kept.iter().filter(|(_, counted)| counted.jobs > 0);
-    let kept: String =
-        kept.map(|(what, counted)| format!(", {}{} {what}", counted.jobs, plus(counted.more))).collect();
+    let TypeSummary { job_type, capacity, fairness, tenants, waiting_tenants, jobs } = summary;
+    // The running ones are beside the slots.
+    let jobs = jobs.by_state().into_iter().filter(|(state, jobs)| *jobs > 0 && *state != "running");
+    let jobs: String = jobs.map(|(state, jobs)| format!(", {} {state}", HumanCount(jobs))).collect();
     let slots = match capacity.workers {
         0 => "no worker".to_owned(),
         workers => {
@@ -189,15 +188,7 @@ fn type_line(summary: &TypeSummary) -> String {
         Fairness::Rfc => ", fairness rfc",
     };
     let tenants = plural(*tenants, "tenant", "tenants");
-    let more = plus(*delayed_more);
-    format!(
-        "  {job_type}: {slots}, {tenants} ({waiting_tenants} waiting), {delayed}{more} delayed{kept}{fairness}"
-    )
-}
-
-/// The mark after an incomplete count.
-fn plus(more: bool) -> &'static str {
-    if more { "+" } else { "" }
+    format!("  {job_type}: {slots}, {tenants} ({waiting_tenants} waiting){jobs}{fairness}")
 }
 
 /// An empty line, the head, and the rows; without rows, a message.
@@ -282,8 +273,7 @@ mod tests {
 
     fn tenant(name: &str, pending: usize) -> Value {
         json!({ "type": "mail", "tenant": name, "shares": 100, "service_us": 61_000_000, "usage_us": 1_500_000,
-            "owed_us": -2_000_000, "running": 1, "pending": pending, "pending_more": false,
-            "oldest_claimable_us": NOW_US })
+            "owed_us": -2_000_000, "running": 1, "pending": pending, "oldest_claimable_us": NOW_US })
     }
 
     fn job(job_type: &str, id: &str, state: &str, reason: &str) -> Value {
@@ -296,7 +286,7 @@ mod tests {
             .iter()
             .map(|name| {
                 json!({ "type": name, "capacity": { "workers": 1, "slots": 4, "running": 4 }, "fairness": "rfc",
-                    "tenants": 10_000, "waiting_tenants": 9_999, "delayed": 10_000, "delayed_more": true })
+                    "tenants": 10_000, "waiting_tenants": 9_999, "jobs": { "delayed": 10_000, "completed": 1_234_567 } })
             })
             .collect();
         Snapshot {

@@ -130,8 +130,9 @@ async fn add(
     for Ready { job, .. } in &ready {
         *counts.entry((&job.job_type, &job.tenant)).or_default() += 1;
     }
+    let mut adding = Vec::with_capacity(counts.len());
     for (of, count) in counts {
-        app.waiting_jobs.admit(app, caller, of, count).await?;
+        adding.extend(app.waiting_jobs.admit(app, caller, of, count).await?);
     }
     let mut added: Vec<AddedJob> = Vec::with_capacity(ready.len());
     while added.len() < ready.len() {

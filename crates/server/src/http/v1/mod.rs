@@ -6,6 +6,7 @@
 mod accepting;
 mod add;
 mod body;
+mod counts;
 mod decision;
 mod error;
 mod events;
@@ -149,6 +150,7 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(retry::retry_jobs))
         .routes(routes!(why::why_job))
         .routes(routes!(why::why_document))
+        .routes(routes!(counts::count_jobs))
         .routes(routes!(tenants::list_tenants))
         .routes(routes!(tenants::get_queue))
         .routes(routes!(filters::list_filters))

@@ -13,6 +13,7 @@ use turnwise_policy::fair_share::virtual_time::{Ledger, Pace, UNKNOWN_COST_US};
 use turnwise_policy::fair_share::{Fairness, rfc};
 use turnwise_protocol as api;
 use turnwise_protocol::MAX_COUNTED;
+use turnwise_queue::counts::{self, Counts, Kind};
 use turnwise_queue::off_queue::{self, KeptBy, OffQueue};
 use turnwise_queue::usage::Charged;
 use turnwise_queue::{NODE_TYPE, State, jobs, tenants, usage, workers};
@@ -402,7 +403,7 @@ impl Snapshot {
         Some(owed.round() as i64)
     }
 
-    /// A tenant in the form of the API, with its queue counted up to `most`.
+    /// A tenant in the form of the API. Its oldest job is searched among the first `most` of its queue.
     pub async fn tenant(
         &self,
         app: &App,
@@ -413,7 +414,7 @@ impl Snapshot {
         let none = Standing { shares: self.rules.shares.of(tenant), ..Standing::default() };
         let standing = self.tenants.get(tenant).unwrap_or(&none);
         let queue = match standing.waits {
-            true => tenants::front(tx, &app.keys, &self.job_type, tenant, most + 1).await?,
+            true => tenants::front(tx, &app.keys, &self.job_type, tenant, most).await?,
             false => Vec::new(),
         };
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "stays within the bounds")]
@@ -427,8 +428,7 @@ impl Snapshot {
             owed_us: self.owed_us(standing),
             expected_run_us: standing.expected_us.map(whole),
             running: standing.running,
-            pending: queue.len().min(most),
-            pending_more: queue.len() > most,
+            pending: counts::of_tenant(tx, &app.keys, &self.job_type, tenant).await?[Kind::Pending],
             oldest_claimable_us: self.oldest(app, tx, queue).await?,
         })
     }
@@ -454,8 +454,8 @@ impl Snapshot {
         Ok(oldest)
     }
 
-    pub fn summary(&self) -> api::TypeSummary {
-        api::TypeSummary {
+    pub async fn summary(&self, app: &App, tx: &Transaction) -> Result<api::TypeSummary> {
+        Ok(api::TypeSummary {
             job_type: self.job_type.clone(),
             capacity: self.capacity,
             fairness: match self.rules.fairness {
@@ -464,12 +464,8 @@ impl Snapshot {
             },
             tenants: self.tenants.len(),
             waiting_tenants: self.tenants.values().filter(|standing| standing.waits).count(),
-            delayed: self.delayed.ids.len(),
-            delayed_more: self.delayed.more,
-            blocked: counted(&self.blocked),
-            paused: counted(&self.paused),
-            limited: counted(&self.limited),
-        }
+            jobs: job_counts(&counts::of_type(tx, &app.keys, &self.job_type).await?),
+        })
     }
 
     /// Whether nothing waits, nothing runs, and no worker exists.
@@ -480,8 +476,21 @@ impl Snapshot {
     }
 }
 
-fn counted(jobs: &OffQueue) -> api::Counted {
-    api::Counted { jobs: jobs.ids.len(), more: jobs.more }
+/// Counts in the form of the API.
+pub(super) fn job_counts(counts: &Counts) -> api::JobCounts {
+    api::JobCounts {
+        pending: counts[Kind::Pending],
+        delayed: counts[Kind::Delayed],
+        crashing: counts[Kind::Crashing],
+        parked: counts[Kind::Parked],
+        blocked: counts[Kind::Blocked],
+        paused: counts[Kind::Paused],
+        limited: counts[Kind::Limited],
+        running: counts[Kind::Running],
+        completed: counts[Kind::Completed],
+        failed: counts[Kind::Failed],
+        cancelled: counts[Kind::Cancelled],
+    }
 }
 
 /// The results of these reads, in order. A few reads run concurrently, which matters where each is a request to a cluster.

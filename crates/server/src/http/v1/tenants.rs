@@ -23,7 +23,7 @@ use super::{locked, position_text, reason, view};
 use crate::access::Caller;
 use crate::http::{App, answer};
 
-/// Maximum number of queue rows that one page counts, with at least 100 for each tenant.
+/// Maximum number of queue rows that one page reads to find the oldest jobs, with at least 100 for each tenant.
 const PAGE_COUNTED: usize = 100_000;
 /// Maximum number of jobs of each type in a response.
 const MAX_QUEUE: usize = 200;
@@ -52,8 +52,7 @@ pub(super) struct TenantsParams {
 /// List tenants
 ///
 /// The shares, run time, deficit and queue of each tenant, per job type. The list contains tenants with waiting or
-/// running jobs, or with recent run time. Without a type, the server reads the first 100 types. It counts up to 10,000
-/// jobs of each queue, and fewer if a page has many tenants. Orders other than by name sort at most 20,000 tenants of a
+/// running jobs, or with recent run time. Without a type, the server reads the first 100 types. Orders other than by name sort at most 20,000 tenants of a
 /// type: `partial` states that there are more.
 #[utoipa::path(
     get, path = "/tenants", tag = "tenants", operation_id = "list_tenants", params(TenantsParams),
@@ -142,7 +141,8 @@ pub(super) async fn list_tenants(
     let tenants = all.iter().map(|(n, name)| snapshots[*n].tenant(&app, &tx, name, most));
     let tenants: Vec<Tenant> = all_of(tenants.collect()).await?;
     // The totals of a type count all tenants.
-    let types = snapshots.iter().filter(|_| caller.operates()).map(Snapshot::summary).collect();
+    let types = snapshots.iter().filter(|_| caller.operates()).map(|snapshot| snapshot.summary(&app, &tx));
+    let types = all_of(types.collect()).await?;
     let partial = partial && order != TenantOrder::Name;
     let next = position_text::shown(&app, &caller, next).await?;
     Ok(answer::ok(&Tenants { types, tenants, next, partial }))
@@ -198,7 +198,7 @@ pub(super) async fn get_queue(
         if snapshot.is_empty() && params.job_type.is_none() {
             continue;
         }
-        summaries.push(snapshot.summary());
+        summaries.push(snapshot.summary(&app, &tx).await?);
         // The first jobs may be others'.
         let most = if caller.operates() { limit } else { MAX_QUEUE };
         let mut read = queue(&app, &tx, &snapshot, most).await?;
