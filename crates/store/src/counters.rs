@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
+use crate::metrics::{CALL_BOUNDS_US, Histogram, Times};
 use crate::{Changes, Error, KeyValue, RangeRead, Result, Runtime, Snapshot, Versionstamp};
 
 /// The work that a store has done since it was opened.
@@ -38,6 +39,8 @@ pub struct Counters {
     pub commit_us: u64,
     /// Writes and commits that were refused because of a limit: a caller's mistake, or data that is too large.
     pub too_much: u64,
+    /// Transactions that were run again after a conflict or a failure that passes.
+    pub retries: u64,
 }
 
 impl Counters {
@@ -57,6 +60,7 @@ impl Counters {
             rows_written: self.rows_written.saturating_sub(earlier.rows_written),
             commit_us: self.commit_us.saturating_sub(earlier.commit_us),
             too_much: self.too_much.saturating_sub(earlier.too_much),
+            retries: self.retries.saturating_sub(earlier.retries),
         }
     }
 }
@@ -88,8 +92,9 @@ pub struct Meter {
     ranges: AtomicU64,
     rows_read: AtomicU64,
     rows_written: AtomicU64,
-    commit_us: AtomicU64,
+    commits_took: Histogram,
     too_much: AtomicU64,
+    retries: AtomicU64,
     /// Whether `failure` is set. A successful call reads only this flag.
     failing: AtomicBool,
     failure: Mutex<Option<Failure>>,
@@ -127,8 +132,9 @@ impl Meter {
             ranges: AtomicU64::default(),
             rows_read: AtomicU64::default(),
             rows_written: AtomicU64::default(),
-            commit_us: AtomicU64::default(),
+            commits_took: Histogram::new(CALL_BOUNDS_US),
             too_much: AtomicU64::default(),
+            retries: AtomicU64::default(),
             failing: AtomicBool::default(),
             failure: Mutex::default(),
         })
@@ -147,9 +153,20 @@ impl Meter {
             ranges: self.ranges.load(Relaxed),
             rows_read: self.rows_read.load(Relaxed),
             rows_written: self.rows_written.load(Relaxed),
-            commit_us: self.commit_us.load(Relaxed),
+            commit_us: self.commits_took.sum_us(),
             too_much: self.too_much.load(Relaxed),
+            retries: self.retries.load(Relaxed),
         }
+    }
+
+    /// How long commits took, successful or not.
+    pub fn commits_took(&self) -> Times {
+        self.commits_took.read()
+    }
+
+    /// Counts a transaction that runs again.
+    pub(crate) fn retried(&self) {
+        add(&self.retries, 1);
     }
 
     /// Whether the store works, according to the latest calls.
@@ -285,7 +302,7 @@ impl Metered {
         let result = self.snapshot.commit(changes).await;
         let took_us = self.meter.runtime.elapsed_us().saturating_sub(begun_us);
         add(&self.meter.commits, 1);
-        add(&self.meter.commit_us, usize::try_from(took_us).unwrap_or(0));
+        self.meter.commits_took.observe_us(took_us);
         if result.is_ok() {
             add(&self.meter.rows_written, rows);
         }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use crate::metrics::Times;
 use crate::{Error, Result, Sum};
 
 /// A key and its value.
@@ -162,5 +163,10 @@ pub trait Engine: Send + Sync + 'static {
     /// process: a new open either works or reports the problem. A failure that may pass never ends an engine.
     async fn ended(&self) -> String {
         std::future::pending().await
+    }
+
+    /// How long writes to the log took, each with its fsync. `None` if another process writes it.
+    fn log_writes(&self) -> Option<Times> {
+        None
     }
 }

@@ -26,6 +26,7 @@ pub mod etcd;
 #[cfg(feature = "foundationdb")]
 pub mod foundationdb;
 pub mod key;
+pub mod metrics;
 mod open;
 mod retry;
 pub mod runtime;

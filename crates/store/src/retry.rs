@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::counters::{Meter, Metered};
+use crate::metrics::Times;
 use crate::{Clock, Condition, Counters, Engine, Error, Limits, Result, Runtime, Transaction, Watch};
 
 /// Attempts before a transaction gives up. With the pauses below they span at most about half a minute.
@@ -87,6 +88,11 @@ impl Store {
     /// The meter, which keeps the counters and the condition.
     pub fn meter(&self) -> &Arc<Meter> {
         &self.meter
+    }
+
+    /// How long writes to the log took, each with its fsync; see [`Engine::log_writes`].
+    pub fn log_writes(&self) -> Option<Times> {
+        self.engine.log_writes()
     }
 
     /// Returns once this store cannot continue in this process; see [`Engine::ended`].
@@ -185,6 +191,7 @@ impl<'a> Retries<'a> {
         if !cause.is_retryable() || self.attempts >= MAX_ATTEMPTS || (cause.is_away() && is_late) {
             return false;
         }
+        self.store.meter.retried();
         tracing::debug!(attempt = self.attempts, %cause, "transaction runs again");
         let is_immediate = matches!(cause, Error::Conflict) && self.attempts <= IMMEDIATE_RETRIES;
         if !is_immediate {

@@ -25,6 +25,7 @@ use ring::digest::{SHA256, digest};
 use ring::hmac;
 
 use crate::engine::{Changes, Engine, KeyValue, Limits, RangeRead, Snapshot, Versionstamp, Watch};
+use crate::metrics::Times;
 use crate::{Error, Result};
 
 /// The first byte of every sealed value. JSON does not begin with it.
@@ -253,6 +254,10 @@ impl Engine for Sealed {
 
     async fn ended(&self) -> String {
         self.engine.ended().await
+    }
+
+    fn log_writes(&self) -> Option<Times> {
+        self.engine.log_writes()
     }
 }
 

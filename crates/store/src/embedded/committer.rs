@@ -284,7 +284,9 @@ impl Committer {
             wal::encode(self.segment.number, version, batch.iter(), bytes).map_err(Failed::before_the_log)?;
         let start = Instant::now();
         let appended = self.segment.append(&record);
-        self.patience = start.elapsed() / PATIENCE_PART;
+        let took = start.elapsed();
+        self.shared.log_writes.observe_us(i64::try_from(took.as_micros()).unwrap_or(i64::MAX));
+        self.patience = took / PATIENCE_PART;
         let (error, in_doubt) = match appended {
             Ok(()) => return Ok(record),
             Err(Unwritten::Nothing(error)) => (error, false),

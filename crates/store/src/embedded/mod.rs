@@ -75,6 +75,7 @@ use self::submissions::Submissions;
 use self::view::Tables;
 use self::wal::{Segment, Unwritten};
 use self::watches::Watches;
+use crate::metrics::{CALL_BOUNDS_US, Histogram, Times};
 use crate::{Engine, Error, Limits, Result, Runtime, Snapshot, Watch, runtime};
 
 /// How to open an embedded store.
@@ -136,6 +137,8 @@ struct Shared {
     watches: Arc<Watches>,
     health: Health,
     counters: Counters,
+    /// How long the writes of groups took, each with its fsync.
+    log_writes: Histogram,
 }
 
 /// What the engine has done since it was opened.
@@ -206,6 +209,7 @@ impl Shared {
             watches: Arc::default(),
             health: Health::default(),
             counters: Counters::default(),
+            log_writes: Histogram::new(CALL_BOUNDS_US),
         }
     }
 
@@ -421,6 +425,10 @@ impl Engine for Embedded {
 
     async fn ended(&self) -> String {
         self.shared.health.ended().await
+    }
+
+    fn log_writes(&self) -> Option<Times> {
+        Some(self.shared.log_writes.read())
     }
 }
 
