@@ -155,7 +155,12 @@ pub async fn claims_after(
 #[derive(Debug, Clone)]
 pub enum Claiming {
     /// The worker has the job, which holds all locks that it knew in advance.
-    Claimed(Box<Job>),
+    Claimed {
+        /// The job as it is now.
+        job: Box<Job>,
+        /// How long it could have run before, in µs.
+        waited_us: i64,
+    },
     /// It is no longer pending: another worker claimed it, or a client changed it.
     Gone,
     /// A lock that it wants is not free. It stays pending and nothing was written: the caller may claim the next job.
@@ -171,7 +176,7 @@ impl Claiming {
     /// The job, if it was claimed.
     pub fn job(self) -> Option<Job> {
         match self {
-            Claiming::Claimed(job) => Some(*job),
+            Claiming::Claimed { job, .. } => Some(*job),
             Claiming::Gone | Claiming::Blocked(_) | Claiming::Limited(_) | Claiming::NoRoom => None,
         }
     }
@@ -222,6 +227,8 @@ pub async fn claim_within(
         Availability::NoRoom => return Ok(Claiming::NoRoom),
     };
     tx.add_read_conflict(keys.job(job_type, id));
+    // A job that its worker gave back has the place of its last start, but waits only since it was given back.
+    let waited_us = now_us.saturating_sub(job.order_us().max(job.changed_us)).max(0);
     let mut timeouts = job.timeouts.or(terms.timeouts);
     if job.continuous {
         timeouts.run_us = None;
@@ -253,7 +260,7 @@ pub async fn claim_within(
     write_active(tx, keys, &job, &claim.worker, &active)?;
     locks::take(tx, keys, levels, &job, claim, now_us)?;
     tally.take(tx, keys, &job, claim, &limits, now_us).await?;
-    Ok(Claiming::Claimed(Box::new(job)))
+    Ok(Claiming::Claimed { job: Box::new(job), waited_us })
 }
 
 /// The answer to a worker's report.

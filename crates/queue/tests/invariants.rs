@@ -70,7 +70,7 @@ impl Walk {
                 let claim = Claim { worker: worker.into(), number };
                 let levels = Levels::default();
                 match claims::claim_with(Context::new(tx, keys, T, now_us, 20), &levels, id, &claim).await? {
-                    Claiming::Claimed(_) => self.claims.push((id.into(), claim)),
+                    Claiming::Claimed { .. } => self.claims.push((id.into(), claim)),
                     Claiming::Limited(full) => {
                         rate_limits::hold_back(tx, keys, T, id, &full.limit, None, now_us).await?;
                     }

@@ -128,7 +128,7 @@ impl World {
         let claimed = self.fits("claim", async |tx| {
             claims::claim_with(Context::new(tx, &self.keys, T, 10, 20), &levels(), id, &claim).await
         });
-        assert!(matches!(claimed.await, Claiming::Claimed(_)), "{id}");
+        assert!(matches!(claimed.await, Claiming::Claimed { .. }), "{id}");
         claim
     }
 
@@ -393,7 +393,7 @@ async fn units_of_a_lock_are_shared_by_more_than_a_transaction_proves() {
             let claimed = world.fits("claim", async |tx| {
                 claims::claim_with(Context::new(tx, &world.keys, T, 10, 20), &levels(), &id, &claim).await
             });
-            assert!(matches!(claimed.await, Claiming::Claimed(_)), "{id}");
+            assert!(matches!(claimed.await, Claiming::Claimed { .. }), "{id}");
         }
         world.check().await;
     }

@@ -210,7 +210,7 @@ impl Walk {
                 let claiming =
                     claims::claim_with(Context::new(tx, keys, T, now_us, 20), levels, id, &claim).await?;
                 match claiming {
-                    Claiming::Claimed(_) => {
+                    Claiming::Claimed { .. } => {
                         assert!(self.model.is_free(id), "{id} was claimed");
                         let job = self.model.0.get_mut(id).unwrap();
                         job.held = Held::known(&job.declares).map(|held| held.locks()).unwrap_or_default();
@@ -445,7 +445,7 @@ impl Many {
                     })
                     .await
                     .unwrap();
-                let Claiming::Claimed(job) = claiming else { continue };
+                let Claiming::Claimed { job, .. } = claiming else { continue };
                 let has_locks = job.held().is_some();
                 self.ledger.add(id, job.held().map(|held| held.locks()).unwrap_or_default());
                 tokio::task::yield_now().await;

@@ -87,7 +87,7 @@ impl World {
     async fn start(&self, id: &str, number: u64, locks: &str) -> Claim {
         self.add(&new(id, locks), 5).await;
         match self.try_claim(id, number).await {
-            Claiming::Claimed(job) => job.claim().unwrap().clone(),
+            Claiming::Claimed { job, .. } => job.claim().unwrap().clone(),
             other => panic!("{id} was to be claimed: {other:?}"),
         }
     }
@@ -191,7 +191,7 @@ async fn a_blocked_claim_changes_nothing_and_names_its_blocker() {
     world.start("c", 2, r#"{"instance":{"exclusive":["i"]}}"#).await;
     world.done("a", &claim).await;
     world.done("c", &by(2)).await;
-    assert!(matches!(world.try_claim("b", 3).await, Claiming::Claimed(_)));
+    assert!(matches!(world.try_claim("b", 3).await, Claiming::Claimed { .. }));
 }
 
 #[tokio::test]
@@ -236,7 +236,7 @@ async fn locks_exclude_exactly_the_jobs_that_conflict() {
             let world = World::new().await;
             world.start("a", 1, one).await;
             world.add(&new("b", other), 5).await;
-            let claimed = matches!(world.try_claim("b", 2).await, Claiming::Claimed(_));
+            let claimed = matches!(world.try_claim("b", 2).await, Claiming::Claimed { .. });
             assert_eq!(claimed, together, "{one} beside {other}");
         }
     }
@@ -266,7 +266,7 @@ async fn claims_that_share_commit_side_by_side_and_others_conflict() {
             )
             .await
             .unwrap();
-            assert!(matches!(claimed, Claiming::Claimed(_)), "{locks}");
+            assert!(matches!(claimed, Claiming::Claimed { .. }), "{locks}");
         }
         one.commit().await.unwrap();
         match two.commit().await {
@@ -306,10 +306,10 @@ async fn a_reservation_blocks_only_later_claims() {
     assert_eq!(world.reserve("shares", 12).await, Some(12));
     world.done("first", &first).await;
     assert_eq!(world.blocked("shares").await.by[0].id, "old");
-    assert!(matches!(world.try_claim("old", 3).await, Claiming::Claimed(_)));
+    assert!(matches!(world.try_claim("old", 3).await, Claiming::Claimed { .. }));
     assert_eq!(world.get("old").await.reserved(), None);
     world.done("old", &by(3)).await;
-    assert!(matches!(world.try_claim("shares", 4).await, Claiming::Claimed(_)));
+    assert!(matches!(world.try_claim("shares", 4).await, Claiming::Claimed { .. }));
 }
 
 #[tokio::test]
@@ -385,7 +385,7 @@ async fn a_job_that_runs_waits_for_a_lock_first_come_first_served() {
     world.done("b", &b).await;
     // Another request does what polling does.
     assert_eq!(world.request("c", &c, &[shared("node/n")], 20).await.unwrap(), Asked::Granted);
-    assert!(matches!(world.try_claim("d", 4).await, Claiming::Claimed(_)));
+    assert!(matches!(world.try_claim("d", 4).await, Claiming::Claimed { .. }));
     assert_eq!(world.held().await, ["c node/n (shared)", "d node/n (shared)"]);
 }
 
@@ -739,7 +739,7 @@ async fn more_locks_than_fit_a_transaction_are_refused_or_left_to_the_next_one()
                 for (n, id) in (0..).zip(&left) {
                     let claim = by(pass * 10 + n);
                     match claims::claim_with(Context::new(tx, keys, T, 7, 20), levels, id, &claim).await? {
-                        Claiming::Claimed(_) => {}
+                        Claiming::Claimed { .. } => {}
                         Claiming::NoRoom => rest.push(*id),
                         other => panic!("{other:?}"),
                     }

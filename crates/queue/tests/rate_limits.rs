@@ -70,7 +70,7 @@ impl World {
     /// Claims a job, which becomes limited if there is no room; returns whether there is.
     async fn start(&self, id: &str, number: u64) -> bool {
         match self.claim(id, number).await {
-            Claiming::Claimed(_) => true,
+            Claiming::Claimed { .. } => true,
             Claiming::Limited(full) => {
                 let limit = &full.limit;
                 let held = self
@@ -785,7 +785,7 @@ async fn work(world: &World, seed: u64, ended: &AtomicUsize, jobs: usize) {
                         )
                         .await?
                         {
-                            Claiming::Claimed(job) => claimed.push((claim.number, job.id)),
+                            Claiming::Claimed { job, .. } => claimed.push((claim.number, job.id)),
                             Claiming::Limited(full) => {
                                 rate_limits::hold_back(tx, keys, T, id, &full.limit, None, 8).await?;
                             }

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use turnwise_queue::workers::{GivenBack, Removal, Removed};
+use turnwise_queue::workers::{GivenBack, Removal};
 use turnwise_queue::{Context, Error, Health, Keyspace, Result, workers};
 use turnwise_store::Store;
 
 use crate::Options;
+use crate::metrics::{CrashKind, Metrics, TypeMetrics};
 
 /// The number of jobs that one transaction gives back for a lost worker.
 pub(crate) const REMOVE_BATCH: usize = 50;
@@ -105,22 +106,22 @@ pub(crate) async fn remove(
 pub(crate) async fn remove_dead(
     store: &Store,
     keys: &Keyspace,
-    job_type: &str,
-    worker: &str,
+    (job_type, worker): (&str, &str),
     seen: Health,
     max_history: usize,
+    metrics: &Metrics,
 ) {
-    remove_dead_and(store, keys, job_type, worker, seen, max_history, |_| ()).await;
+    remove_dead_and(store, keys, (job_type, worker), seen, max_history, metrics, |_| ()).await;
 }
 
 /// Like [`remove_dead`], and passes the runs that this ends to `report`.
 pub(crate) async fn remove_dead_and(
     store: &Store,
     keys: &Keyspace,
-    job_type: &str,
-    worker: &str,
+    (job_type, worker): (&str, &str),
     seen: Health,
     max_history: usize,
+    metrics: &Metrics,
     report: impl Fn(&[GivenBack]),
 ) {
     tracing::warn!(worker, job_type, "misses its heartbeats: it is removed, and its jobs are taken away");
@@ -131,25 +132,36 @@ pub(crate) async fn remove_dead_and(
                 match workers::health(&tx, keys, job_type, worker).await? {
                     Some(health) if health == seen => {
                         let context = Context::new(&tx, keys, job_type, now_us, max_history);
-                        workers::remove_some(context, worker, Removal::Lost, REMOVE_BATCH).await
+                        workers::remove_some(context, worker, Removal::Lost, REMOVE_BATCH).await.map(Some)
                     }
                     // Its counter has moved, or another watcher has removed it.
-                    _ => Ok(Removed { done: true, given_back: Vec::new() }),
+                    _ => Ok(None),
                 }
             })
             .await;
         match removed {
-            Ok(removed) => {
+            Ok(Some(removed)) => {
+                let metrics = metrics.of(job_type);
+                count_lost(metrics, &removed.given_back, now_us);
                 report(&removed.given_back);
                 if removed.done {
+                    metrics.workers_lost.add(1);
                     return;
                 }
             }
+            Ok(None) => return,
             Err(error) => {
                 tracing::error!(worker, job_type, %error, "cannot remove a dead worker: tries again later");
                 return;
             }
         }
+    }
+}
+
+/// Counts the runs that the removal of a lost worker has ended.
+fn count_lost(metrics: &TypeMetrics, runs: &[GivenBack], now_us: i64) {
+    for run in runs {
+        metrics.taken(CrashKind::Lost, now_us.saturating_sub(run.started_us));
     }
 }
 
@@ -179,7 +191,10 @@ pub(crate) async fn remove_predecessors(
             .await?;
         for worker in page {
             tracing::info!(%worker, job_type, "an earlier worker did not leave by itself: its jobs are taken away");
-            remove(store, keys, job_type, &worker, Removal::Lost, options.max_history, |_| ()).await?;
+            let metrics = options.metrics.of(job_type);
+            let count = |runs: &[GivenBack]| count_lost(metrics, runs, store.runtime().now_us());
+            remove(store, keys, job_type, &worker, Removal::Lost, options.max_history, count).await?;
+            metrics.workers_lost.add(1);
         }
         if last.is_none() {
             return Ok(());
@@ -210,9 +225,11 @@ mod tests {
         store.transact(|tx| async move { workers::register(&tx, keys, "t", row) }).await.expect("registers");
         let seen = health().await.expect("a member");
         store.transact(|tx| async move { workers::ping(&tx, keys, "t", "w", 1).await }).await.expect("pings");
-        remove_dead(&store, keys, "t", "w", seen, 20).await;
+        let metrics = Metrics::default();
+        remove_dead(&store, keys, ("t", "w"), seen, 20, &metrics).await;
         let moved = health().await.expect("removed though it lives");
-        remove_dead(&store, keys, "t", "w", moved, 20).await;
-        assert_eq!(health().await, None);
+        assert_eq!(metrics.of("t").workers_lost.get(), 0);
+        remove_dead(&store, keys, ("t", "w"), moved, 20, &metrics).await;
+        assert_eq!((health().await, metrics.of("t").workers_lost.get()), (None, 1));
     }
 }

@@ -117,7 +117,8 @@ impl Monitor {
                             self.external.given_back(&job_type, &worker, runs);
                         }
                     };
-                    remove_dead_and(&self.store, keys, &job_type, &worker, health, max_history, charge).await;
+                    let (dead, metrics) = ((job_type.as_str(), worker.as_str()), &self.external.metrics);
+                    remove_dead_and(&self.store, keys, dead, health, max_history, metrics, charge).await;
                 }
             }
         }

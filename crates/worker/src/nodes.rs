@@ -98,7 +98,8 @@ pub fn join_nodes<'a>(
                     return Ok(Joined::NameTaken { id: namesake.id, url });
                 }
                 Liveness::Dead(health) => {
-                    remove_dead(store, keys, NODE_TYPE, &namesake.id, health, options.max_history).await;
+                    let node = (NODE_TYPE, namesake.id.as_str());
+                    remove_dead(store, keys, node, health, options.max_history, &options.metrics).await;
                 }
                 Liveness::Gone => {}
             }

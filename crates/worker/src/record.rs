@@ -21,6 +21,7 @@ use turnwise_store::{Error as StoreError, Transaction};
 
 use crate::Outcome;
 use crate::membership::duration_us;
+use crate::metrics::{CrashKind, RunResult};
 use crate::run::{ClaimedJob, RunEnd, Shared};
 
 /// The pause before the next attempt to write an end that the store could not commit.
@@ -37,6 +38,8 @@ pub(crate) const GROUP: usize = 256;
 pub(crate) struct FinishedRun {
     pub job: ClaimedJob,
     pub outcome: Outcome,
+    /// Why it crashed, if it did.
+    pub crash: CrashKind,
     /// Whether it was preempted.
     pub preempted: bool,
     /// Its last report.
@@ -47,7 +50,7 @@ pub(crate) struct FinishedRun {
 
 /// Retries until the end is written or the claim is lost: no acknowledged end may be lost.
 pub(crate) async fn record(shared: &Shared, finished: FinishedRun, halt: &CancellationToken) -> RunEnd {
-    let FinishedRun { job, outcome, preempted, info, key } = finished;
+    let FinishedRun { job, outcome, crash, preempted, info, key } = finished;
     let ending = match outcome {
         Outcome::Stopped if preempted => Ending::Preempted,
         outcome => ending(shared, &job, outcome),
@@ -58,6 +61,9 @@ pub(crate) async fn record(shared: &Shared, finished: FinishedRun, halt: &Cancel
         let error = match shared.recorder.record(shared, end.clone()).await {
             Ok(()) => {
                 log_failure(shared, &end.job, &end.ending);
+                let now_us = shared.store.runtime().now_us();
+                let ran_us = now_us.saturating_sub(end.job.started_us.unwrap_or(now_us));
+                shared.metrics().ended(RunResult::from(&end.ending), crash, ran_us);
                 return RunEnd::Recorded;
             }
             Err(Error::Halt) => return RunEnd::Halted,

@@ -18,6 +18,7 @@ use turnwise_store::{Runtime, Store};
 use crate::handler::Idle;
 use crate::locks::{JobLocks, LockHistory, LockWake, Slots, WaitState};
 use crate::membership::join;
+use crate::metrics::{CrashKind, TypeMetrics};
 use crate::record::{FinishedRun, Recorder, record};
 use crate::{JobContext, JobHandler, Live, Options, Outcome, Tunables};
 
@@ -38,6 +39,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// The metrics of the worker's type.
+    pub fn metrics(&self) -> &TypeMetrics {
+        self.options.metrics.of(&self.job_type)
+    }
+
     /// Registers an incarnation.
     pub async fn join(&self) -> turnwise_queue::Result<String> {
         let max_jobs = self.tunables.get().max_jobs;
@@ -150,13 +156,13 @@ pub(crate) fn run(
         }
         handler.run(context).await
     }));
-    let mut run = Run { shared, job: claimed, reports, controls };
+    let mut run = Run { shared, job: claimed, reports, controls, crash: CrashKind::Error };
     async move {
         let Some(outcome) = run.supervise(task, delay).await else { return RunEnd::Halted };
         let info = run.reports.borrow().clone();
-        let Run { shared, job, controls, .. } = run;
+        let Run { shared, job, controls, crash, .. } = run;
         let (preempted, key) = (controls.preempted.load(Relaxed), controls.key());
-        record(&shared, FinishedRun { job, outcome, preempted, info, key }, &controls.halt).await
+        record(&shared, FinishedRun { job, outcome, crash, preempted, info, key }, &controls.halt).await
     }
 }
 
@@ -165,6 +171,8 @@ struct Run {
     job: ClaimedJob,
     reports: watch::Receiver<Option<Box<RawValue>>>,
     controls: Controls,
+    /// Why it crashes, if it does.
+    crash: CrashKind,
 }
 
 impl Run {
@@ -200,7 +208,7 @@ impl Run {
                     Box::pin(self.abort(task)).await;
                     return None;
                 }
-                ended = &mut task => return Some(outcome(ended)),
+                ended = &mut task => return Some(self.outcome(ended)),
                 () = self.controls.stop.cancelled() => break,
                 changed = self.reports.changed(), if reporting => {
                     // The sender is dropped with the context, when the handler ends.
@@ -241,14 +249,16 @@ impl Run {
                 Box::pin(self.abort(task)).await;
                 return None;
             }
-            ended = &mut task => outcome(ended),
+            ended = &mut task => self.outcome(ended),
             () = grace => {
                 tracing::warn!(job = %self.job.id, "did not stop within its grace period: aborted");
+                self.crash = CrashKind::Panic;
                 Box::pin(self.abort(task)).await
             }
         };
         Some(match (over, stopped) {
             (Some(over), Outcome::Stopped | Outcome::Crashed(_) | Outcome::Parked { .. }) => {
+                self.crash = CrashKind::from(over);
                 Outcome::Crashed(over.to_string())
             }
             (_, stopped) => stopped,
@@ -271,6 +281,22 @@ impl Run {
                 ))
             }
         }
+    }
+
+    /// A panic counts as a crash, with its message as the reason.
+    fn outcome(&mut self, ended: Result<Outcome, JoinError>) -> Outcome {
+        let error = match ended {
+            Ok(outcome) => return outcome,
+            Err(error) => error,
+        };
+        let Ok(panic) = error.try_into_panic() else { return Outcome::Stopped };
+        self.crash = CrashKind::Panic;
+        let message = panic
+            .downcast_ref::<&str>()
+            .map(|message| (*message).to_owned())
+            .or_else(|| panic.downcast_ref::<String>().cloned())
+            .unwrap_or_else(|| "no message".to_owned());
+        Outcome::Crashed(format!("the handler panicked: {message}"))
     }
 
     /// Writes the latest report. An error means that the claim is lost.
@@ -301,19 +327,4 @@ async fn after(runtime: &dyn Runtime, time: Option<Duration>, delay: Duration) {
         Some(time) => runtime.sleep(delay.saturating_add(time)).await,
         None => pending().await,
     }
-}
-
-/// A panic counts as a crash, with its message as the reason.
-fn outcome(ended: Result<Outcome, JoinError>) -> Outcome {
-    let error = match ended {
-        Ok(outcome) => return outcome,
-        Err(error) => error,
-    };
-    let Ok(panic) = error.try_into_panic() else { return Outcome::Stopped };
-    let message = panic
-        .downcast_ref::<&str>()
-        .map(|message| (*message).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "no message".to_owned());
-    Outcome::Crashed(format!("the handler panicked: {message}"))
 }

@@ -18,7 +18,7 @@ use crate::membership::{
 };
 use crate::record::Recorder;
 use crate::run::Shared;
-use crate::{FairRules, JobHandler, Live, Passes, QueueRules};
+use crate::{FairRules, JobHandler, Live, Metrics, Passes, QueueRules};
 
 /// A shutdown takes at most this much longer than the handlers' two grace periods. Another worker, or the next process,
 /// recovers jobs that are still claimed then.
@@ -57,6 +57,8 @@ pub struct Options {
     /// The passes of this process, if several of its workers have the same job type. Without it, they contend for jobs like
     /// workers of different processes.
     pub passes: Option<Arc<Passes>>,
+    /// Counts what the workers of this process do.
+    pub metrics: Arc<Metrics>,
     /// What a node publishes about itself ([`join_nodes`](crate::join_nodes)); workers publish nothing.
     pub node_options: Option<NodeOptions>,
 }
@@ -120,6 +122,7 @@ impl Default for Options {
             queue: Arc::default(),
             exclusive: false,
             passes: None,
+            metrics: Arc::default(),
             node_options: None,
         }
     }

@@ -14,6 +14,7 @@ mod handlers;
 mod learning;
 mod locks;
 mod lost;
+mod metrics;
 mod neighbours;
 mod nodes;
 mod rate_limits;

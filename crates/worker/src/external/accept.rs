@@ -267,6 +267,10 @@ impl External {
             Ok(Delivery::Jobs { jobs, pass }) => {
                 if let Some(pass) = pass {
                     fair.drained(&pass.drained, pass.wake_seen.as_ref());
+                    let metrics = self.metrics.of(job_type);
+                    for (waited_us, accepted) in pass.waits_us.iter().zip(jobs) {
+                        metrics.claimed(*waited_us, accepted.job.attempts);
+                    }
                     jobs.iter().for_each(|accepted| self.run_observations.given(worker, &accepted.job));
                 }
                 let skipped_tenant = pass.as_ref().and_then(|pass| pass.first_skipped_tenant.as_deref());

@@ -10,6 +10,7 @@ use turnwise_queue::{Context, Error, Job, Result, jobs};
 
 use super::{External, ExternalOptions, claim_of};
 use crate::accounts::{Account, RunStatus};
+use crate::metrics::{CrashKind, RunResult};
 use crate::record::{GROUP, crashed, is_passing};
 
 /// How an external worker ended a run.
@@ -23,6 +24,17 @@ pub enum ExternalEnd {
     Crashed(String),
     /// The worker gave the job back.
     Released,
+}
+
+impl From<&ExternalEnd> for RunResult {
+    fn from(end: &ExternalEnd) -> RunResult {
+        match end {
+            ExternalEnd::Completed(_) => RunResult::Completed,
+            ExternalEnd::Failed(_) => RunResult::Failed,
+            ExternalEnd::Crashed(_) => RunResult::Crashed,
+            ExternalEnd::Released => RunResult::Stopped,
+        }
+    }
 }
 
 /// The end of a run.
@@ -195,6 +207,10 @@ impl External {
         self.run_observations.ended(job_type, worker, claim);
         Ok(match ended {
             Ended::Recorded(job) => {
+                let now_us = self.store.runtime().now_us();
+                let started_us = job.as_ref().and_then(|job| job.started_us).unwrap_or(now_us);
+                let ran_us = now_us.saturating_sub(started_us);
+                self.metrics.of(job_type).ended(RunResult::from(&run.end), CrashKind::Error, ran_us);
                 if !account.ended(worker, claim, by_itself)
                     && let Some(Job { tenant, started_us: Some(started_us), .. }) = &before
                 {

@@ -29,6 +29,7 @@ use crate::deadlines::RunObservations;
 use crate::line::Lines;
 use crate::locks::{LockHistory, LockWake};
 use crate::membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, duration_us, new_id, remove};
+use crate::metrics::{CrashKind, Metrics, RunResult};
 use crate::pass::Passes;
 use crate::{Live, QueueRules};
 pub use accept::{TenantFilter, Wanted};
@@ -94,6 +95,7 @@ pub struct External {
     /// Wakes jobs that wait for locks.
     pub(crate) lock_wake: Arc<LockWake>,
     lock_history: Arc<LockHistory>,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 /// A job that a worker has received.
@@ -130,7 +132,14 @@ impl External {
             run_observations: Arc::default(),
             lock_wake,
             lock_history: Arc::default(),
+            metrics: Arc::default(),
         }
+    }
+
+    /// The same, with metrics that other parts of the process share.
+    #[must_use]
+    pub fn with_metrics(self, metrics: Arc<Metrics>) -> External {
+        External { metrics, ..self }
     }
 
     /// The settings, which may be changed.
@@ -257,6 +266,8 @@ impl External {
             let Due { job_type, id, claim, .. } = due;
             tracing::warn!(job_type, job = id, worker = claim.worker, "taken from its worker: {over}");
             self.run_observations.ended(job_type, &claim.worker, claim.number);
+            let ran_us = now_us.saturating_sub(run.started_us);
+            self.metrics.of(job_type).taken(CrashKind::from(over), ran_us);
             self.given_back(job_type, &claim.worker, &[run]);
         }
         Ok(())
@@ -290,7 +301,15 @@ impl External {
                 Some(health) if health.external => {
                     let max_history = self.options.get().max_history;
                     let account = self.account(job_type);
-                    let charge = |runs: &[GivenBack]| account.given_back(worker, runs);
+                    let metrics = self.metrics.of(job_type);
+                    let charge = |runs: &[GivenBack]| {
+                        let now_us = self.store.runtime().now_us();
+                        for run in runs {
+                            let ran_us = now_us.saturating_sub(run.started_us);
+                            metrics.ended(RunResult::Stopped, CrashKind::Error, ran_us);
+                        }
+                        account.given_back(worker, runs);
+                    };
                     remove(&self.store, &self.keys, job_type, worker, Removal::Left, max_history, charge)
                         .await?;
                     account.left(worker);

@@ -66,7 +66,9 @@ impl Incarnation {
                 self.fair.drained(&pass.drained, pass.wake_seen.as_ref());
                 let spread = self.spread(pass.claimed.len());
                 let skipped_tenant = pass.first_skipped_tenant.clone();
-                for (job, options) in pass.claimed.drain(..) {
+                let shared = self.shared.clone();
+                for (waited_us, (job, options)) in pass.waits_us.drain(..).zip(pass.claimed.drain(..)) {
+                    shared.metrics().claimed(waited_us, job.attempts);
                     self.start(job, options, skipped_tenant.as_deref(), spread);
                 }
                 if pass.all_in_other_passes {

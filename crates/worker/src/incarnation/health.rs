@@ -103,9 +103,11 @@ impl Incarnation {
         if !dead.is_empty() {
             let (store, keys, job_type) = (store.clone(), keys.clone(), job_type.clone());
             let max_history = self.shared.tunables.get().max_history;
+            let metrics = self.shared.options.metrics.clone();
             self.health.removals.spawn(async move {
                 for (worker, health) in &dead {
-                    remove_dead(&store, &keys, &job_type, worker, *health, max_history).await;
+                    let dead = (job_type.as_str(), worker.as_str());
+                    remove_dead(&store, &keys, dead, *health, max_history, &metrics).await;
                 }
                 dead.into_iter().map(|(worker, _)| worker).collect()
             });

@@ -33,6 +33,8 @@ pub(super) struct Claims<'a> {
     /// Whether filters or rate limits have removed jobs.
     pub filtered: bool,
     pub claimed: Vec<(Job, Box<RawValue>)>,
+    /// How long each of them could have run before, in µs.
+    pub waits_us: Vec<i64>,
     options_bytes: usize,
     /// The jobs that this pass has claimed, or could not claim.
     pub tried: BTreeSet<String>,
@@ -70,6 +72,7 @@ impl<'a> Claims<'a> {
             tally: Tally::default(),
             filtered: false,
             claimed: Vec::new(),
+            waits_us: Vec::new(),
             options_bytes: 0,
             tried: BTreeSet::new(),
         })
@@ -199,13 +202,14 @@ impl<'a> Claims<'a> {
         let change = turnwise_queue::Context::new(tx, keys, job_type, now_us, max_history);
         let claiming = claims::claim_within(change, levels, tally, filter, &terms, id, &claim).await?;
         Ok(match claiming {
-            Claiming::Claimed(job) => {
+            Claiming::Claimed { job, waited_us } => {
                 if matches!(numbers, Numbers::Stored) {
                     claims::next_number(tx, keys, job_type, worker).await?;
                 }
                 let options = jobs::options(tx, keys, &job).await?;
                 self.options_bytes += options.get().len();
                 self.claimed.push((*job, options));
+                self.waits_us.push(waited_us);
                 Tried::Claimed
             }
             Claiming::Limited(full) => {

@@ -101,6 +101,8 @@ pub(crate) enum Numbers<'a> {
 pub(crate) struct Pass {
     /// The claimed jobs, with their options.
     pub claimed: Vec<(Job, Box<RawValue>)>,
+    /// How long each of them could have run before, in µs.
+    pub waits_us: Vec<i64>,
     /// Whether another pass may claim more jobs immediately.
     pub more: bool,
     /// Whether filters or rate limits have removed jobs: there may be other jobs behind them.
@@ -130,6 +132,7 @@ impl Pass {
     fn nothing(wake_seen: Option<Bytes>) -> Pass {
         Pass {
             claimed: Vec::new(),
+            waits_us: Vec::new(),
             more: false,
             filtered: false,
             all_in_other_passes: false,
@@ -278,6 +281,7 @@ pub(crate) async fn pass(
         wake_seen,
         lock_wake_seen,
         claimed: claims.claimed,
+        waits_us: claims.waits_us,
     })
 }
 

@@ -1,0 +1,74 @@
+//! What workers count: claims, waits, the results of runs, and why they crashed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use turnwise_queue::State;
+use turnwise_worker::{
+    CrashKind, External, ExternalEnd, ExternalOptions, Metrics, Options, Outcome, RunResult, TypeMetrics,
+};
+
+use crate::common::{Instruction, PATIENCE, T, World, json};
+
+/// Claims, retries, and the waits in µs.
+fn starts(of_type: &TypeMetrics) -> (u64, u64, u64) {
+    (of_type.claims.get(), of_type.retries.get(), of_type.waits.read().sum_us)
+}
+
+#[tokio::test]
+async fn the_runs_of_a_worker_are_counted_by_their_results() {
+    let mut world = World::new();
+    let metrics = Arc::<Metrics>::default();
+    let options = Options { max_jobs: 1, metrics: metrics.clone(), exclusive: true, ..Options::default() };
+    for id in ["a", "b"] {
+        world.add(id).await;
+    }
+    world.clock.advance(Duration::from_millis(20));
+    let worker = world.start_with(&world.store, options).await;
+    let first = tokio::time::timeout(PATIENCE, world.runs.recv()).await.unwrap().unwrap();
+    world.clock.advance(Duration::from_millis(3));
+    let id = first.id.clone();
+    first.end(Outcome::Completed(json("1")));
+    world.until_state(&id, State::Completed).await;
+    let second = tokio::time::timeout(PATIENCE, world.runs.recv()).await.unwrap().unwrap();
+    let id = second.id.clone();
+    second.instruction.send(Instruction::Panic).ok().unwrap();
+    world.until_state(&id, State::Crashing).await;
+    let of_type = metrics.of(T);
+    // One job waited 20 ms, and the other one also while the first one ran.
+    assert_eq!(starts(of_type), (2, 0, 43_000));
+    worker.shutdown().await;
+    assert_eq!(of_type.results(RunResult::Completed), 1);
+    assert_eq!((of_type.results(RunResult::Crashed), of_type.crashes(CrashKind::Panic)), (1, 1));
+    assert_eq!((of_type.runs.read().count(), of_type.runs.read().sum_us), (2, 3_000));
+}
+
+#[tokio::test]
+async fn the_runs_of_an_external_worker_are_counted_and_a_retry_is_one() {
+    let world = World::new();
+    let metrics = Arc::<Metrics>::default();
+    let external = External::new(world.store.clone(), world.keys.clone(), ExternalOptions::default());
+    let external = external.with_metrics(metrics.clone());
+    let worker = external.register(T, None, 1).await.unwrap().id;
+    world.add("a").await;
+    let never = tokio_util::sync::CancellationToken::new();
+    let crash = ExternalEnd::Crashed("a fault".to_owned());
+    for (received, end) in [(0, crash), (1, ExternalEnd::Completed(json("1")))] {
+        let mut jobs = external.accept(T, &worker, received, 1, Duration::ZERO, &never).await.unwrap();
+        let claim = jobs.pop().unwrap().claim;
+        // A lost response is sent again, and is no second claim.
+        let again = external.accept(T, &worker, received, 1, Duration::ZERO, &never).await.unwrap();
+        assert_eq!(again.len(), 1);
+        world.clock.advance(Duration::from_millis(2));
+        for _ in 0..2 {
+            external.end(T, &worker, "a", claim, end.clone(), None).await.unwrap();
+        }
+        // The backoff after the crash.
+        world.clock.advance(Duration::from_secs(3_600));
+    }
+    let of_type = metrics.of(T);
+    assert_eq!((of_type.claims.get(), of_type.retries.get()), (2, 1));
+    assert_eq!(of_type.results(RunResult::Completed), 1);
+    assert_eq!((of_type.results(RunResult::Crashed), of_type.crashes(CrashKind::Error)), (1, 1));
+    assert_eq!(of_type.runs.read().sum_us, 4_000);
+}
