@@ -12,6 +12,7 @@ use turnwise_worker::{JobContext, JobHandler, Live, Outcome};
 
 use crate::doc_processor::Settings;
 use crate::events::{Event, Events, JobEnd};
+use crate::metrics::Part;
 use crate::multiplex::{Multiplex, Prospect};
 use crate::{Client, Context, Error, Replication, Report, Stats, doc_processor, replicate};
 
@@ -56,8 +57,9 @@ impl Handler {
         // A job's numbers continue through crashes, preemptions and moves to other workers. Only a new job begins at zero.
         let info = job.job.info.as_deref().map_or("null", RawValue::get);
         let before: Stats = serde_json::from_str(info).unwrap_or_default();
+        let mut part = Part::new(self.client.metrics(), &before);
         let (progress, mut stats) = watch::channel(before.clone());
-        context.before = Some(before);
+        context.before = Some(before.clone());
         context.progress = progress;
         let (idle, mut is_idle) = watch::channel(false);
         context.idle = idle;
@@ -65,10 +67,17 @@ impl Handler {
         loop {
             tokio::select! {
                 ended = &mut run => {
+                    part.count(&stats.borrow());
+                    if ended.is_err() {
+                        part.failed(&before);
+                    }
                     job.report(&*stats.borrow());
                     return ended.map(|report| (report, context.parking.as_ref().map(Prospect::at).cloned()));
                 }
-                Ok(()) = stats.changed() => job.report(&*stats.borrow_and_update()),
+                Ok(()) = stats.changed() => {
+                    part.count(&stats.borrow());
+                    job.report(&*stats.borrow_and_update());
+                }
                 Ok(()) = is_idle.changed() => job.idle(*is_idle.borrow_and_update()),
             }
         }

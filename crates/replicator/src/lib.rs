@@ -36,6 +36,7 @@ mod fetch;
 mod handler;
 mod http;
 mod json_stream;
+mod metrics;
 mod multipart;
 pub mod multiplex;
 pub mod ownership;
@@ -69,6 +70,7 @@ pub use http::{
     AuthPlugin, Client, ConnectTo, Connections, Egress, EgressRules, MAX_CERTIFICATE_DEPTH, Proxy,
     SocketOptions, Tls,
 };
+pub use metrics::Metrics;
 pub use pipeline::replicate;
 pub use replication_id::ReplicationId;
 pub use report::{REPLICATION_ID_VERSION, Report, Session};

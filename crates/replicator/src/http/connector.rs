@@ -32,6 +32,7 @@ use super::egress::{Judge, Policy, REFUSAL};
 use super::pool::Route;
 use super::proxy::{Kind, Proxy};
 use super::resolver::Resolver;
+use crate::metrics::Metrics;
 
 /// The time limit of opening a connection, with all its steps. A job fails earlier, after its `connection_timeout`;
 /// this limit ends the attempt that continues without it.
@@ -54,6 +55,7 @@ pub(super) struct Connector {
     route: Arc<Route>,
     /// A permit for each connection that may still be opened.
     room: Arc<Semaphore>,
+    metrics: Arc<Metrics>,
 }
 
 impl Connector {
@@ -62,6 +64,7 @@ impl Connector {
         tls: Arc<rustls::ClientConfig>,
         egress: Arc<Policy>,
         most: usize,
+        metrics: Arc<Metrics>,
     ) -> Self {
         Self {
             resolver: Resolver::default(),
@@ -70,6 +73,7 @@ impl Connector {
             tls,
             route: Arc::default(),
             room: Arc::new(Semaphore::new(most)),
+            metrics,
         }
     }
 
@@ -133,7 +137,9 @@ impl Connector {
             return Err(REFUSAL.into());
         }
         self.route.socket_options.apply(stream.inner())?;
-        Ok(Stream { io: Box::new(stream), proxied: false, _permit: Some(permit) })
+        self.metrics.connections_opened.add(1);
+        let open = Open { _permit: permit, metrics: self.metrics.clone() };
+        Ok(Stream { io: Box::new(stream), proxied: false, _open: Some(open) })
     }
 
     /// Judges about the server in `at`.
@@ -160,7 +166,7 @@ impl Connector {
         let name = ServerName::try_from(host.trim_start_matches('[').trim_end_matches(']').to_owned())?;
         let secured = TlsConnector::from(Arc::clone(&self.tls)).connect(name, TokioIo::new(stream)).await;
         let stream = secured.map_err(|cause| explained(host, cause))?;
-        Ok(Stream { io: Box::new(TokioIo::new(stream)), proxied: false, _permit: None })
+        Ok(Stream { io: Box::new(TokioIo::new(stream)), proxied: false, _open: None })
     }
 }
 
@@ -248,6 +254,18 @@ impl Service<Uri> for Ready {
     }
 }
 
+/// A connection that is open, until this is dropped.
+struct Open {
+    _permit: OwnedSemaphorePermit,
+    metrics: Arc<Metrics>,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.metrics.connections_closed.add(1);
+    }
+}
+
 trait Io: Read + Write + Send + Unpin {}
 impl<T: Read + Write + Send + Unpin> Io for T {}
 
@@ -257,7 +275,7 @@ pub(super) struct Stream {
     /// A proxy reads the requests, and needs the whole URL.
     proxied: bool,
     /// The permit of the outermost connection; a stream inside of it has none.
-    _permit: Option<OwnedSemaphorePermit>,
+    _open: Option<Open>,
 }
 
 impl Connection for Stream {

@@ -39,6 +39,7 @@ use tokio::time::Instant;
 
 use crate::endpoint::{Endpoint, is_secret_name};
 use crate::error::{Error, Fault, PeerError, Side, excerpt, shorten};
+use crate::metrics::Metrics;
 use crate::room::{MemoryPermits, Room, Use, WaitingBytes};
 use crate::secret::{Scrubber, Secret};
 use crate::spec::{Filter, MinimumProgress, Replication};
@@ -162,6 +163,7 @@ struct Inner {
     pressure: Arc<Pressure>,
     /// What the job moves.
     flow: Arc<Flow>,
+    metrics: Arc<Metrics>,
     compression: Compression,
     /// The secrets of both sides, because each side may receive the other's.
     scrubber: Arc<Scrubber>,
@@ -206,6 +208,7 @@ impl Inner {
             places: client.gates().of(endpoint.url(), side),
             pressure,
             flow,
+            metrics: Arc::clone(client.metrics()),
             compression: Compression::default(),
             scrubber,
         }
@@ -325,7 +328,9 @@ impl Peer {
         let permit = if request.uncounted { None } else { Some(self.connection().await) };
         let answer =
             self.exchange(request.method.clone(), &request.path, request.accept, upload, permit, timeout);
-        let mut answer = answer.await?;
+        let answer = answer.await;
+        self.count(&answer, request.feed);
+        let mut answer = answer?;
         if request.feed {
             answer.reads = Use::Feed;
             answer.rest(true);
@@ -341,9 +346,23 @@ impl Peer {
         upload: Upload,
     ) -> BoxFuture<'a, Result<Answer, Error>> {
         Box::pin(async move {
-            let permit = self.connection().await;
-            self.exchange(method, path, "application/json", Some(upload), Some(permit), self.0.timeout).await
+            let permit = Some(self.connection().await);
+            let (accept, timeout) = ("application/json", self.0.timeout);
+            let answer = self.exchange(method, path, accept, Some(upload), permit, timeout).await;
+            self.count(&answer, false);
+            answer
         })
+    }
+
+    fn count<T>(&self, answer: &Result<T, Error>, feed: bool) {
+        let Metrics { responses, response_failures, feeds, feed_failures, .. } = &*self.0.metrics;
+        let counter = match (feed, answer) {
+            (false, Ok(_)) => responses,
+            (false, Err(_)) => response_failures,
+            (true, Ok(_)) => feeds,
+            (true, Err(_)) => feed_failures,
+        };
+        counter.add(1);
     }
 
     /// Sends `request` and reads its whole response, with retries.
@@ -460,6 +479,7 @@ impl Peer {
             let place = flow.excused(Arc::clone(places).acquire_owned()).await;
             permit.place = Some(place.expect("never closed"));
         }
+        destination.peer.0.metrics.requests.add(1);
         let deadline = Deadline::of(&destination.path, *request_timeout);
         let sent = deadline.before(watched(timeout, progress.as_deref(), transport.send(request))).await;
         let response = match sent.map_err(|fault| destination.fault(fault))? {

@@ -32,6 +32,7 @@ use super::rate_limiter::RateLimiter;
 use super::socket_options::SocketOptions;
 use super::tls::Tls;
 use crate::error::Error;
+use crate::metrics::Metrics;
 use crate::room::Room;
 
 /// The most transports that are shared. While all of them are in use, a job with a further route has its own.
@@ -81,6 +82,7 @@ struct Shared {
     limiter: Arc<RateLimiter>,
     /// Memory for large documents.
     room: Arc<Room>,
+    metrics: Arc<Metrics>,
     egress: Arc<Policy>,
     connector: Connector,
     table: Mutex<Table>,
@@ -143,12 +145,13 @@ impl Client {
         let table = Table { close_interval: connections.close_interval, transports: HashMap::new() };
         let egress = Arc::new(Policy::default());
         egress.set(connections.egress.clone());
-        let connector =
-            Connector::new(connections.connect_to.clone(), Arc::new(tls), egress.clone(), connections.most);
+        let (connect_to, metrics) = (connections.connect_to.clone(), Arc::<Metrics>::default());
+        let (tls, most) = (Arc::new(tls), connections.most);
+        let connector = Connector::new(connect_to, tls, egress.clone(), most, metrics.clone());
         let (sessions, gates) = (Sessions::default(), Gates::default());
         let (limiter, room) = (Arc::default(), Arc::default());
         let table = Mutex::new(table);
-        Ok(Self(Arc::new(Shared { sessions, gates, limiter, room, egress, connector, table })))
+        Ok(Self(Arc::new(Shared { sessions, gates, limiter, room, metrics, egress, connector, table })))
     }
 
     /// Sets how long idle connections are kept. Closes those that are idle now.
@@ -190,6 +193,11 @@ impl Client {
     /// How many methods and URLs are throttled: they have returned 429, and have not recovered yet.
     pub fn throttled(&self) -> usize {
         self.0.limiter.throttled()
+    }
+
+    /// What the replications with this client have done.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.0.metrics
     }
 
     pub(super) fn limiter(&self) -> &Arc<RateLimiter> {

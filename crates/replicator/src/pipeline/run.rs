@@ -185,7 +185,10 @@ impl<'a> Run<'a> {
                         drop(search.take());
                         None
                     }
-                    Err(error) => Some(error),
+                    Err(error) => {
+                        self.context.client.metrics().reader_deaths.add(1);
+                        Some(error)
+                    }
                 },
                 () = &mut read_target, if !target_is_read && going_on => {
                     target_is_read = true;
@@ -228,6 +231,7 @@ impl<'a> Run<'a> {
                 (checkpoints, written) = of(&mut checkpointing) => {
                     checkpointing = None;
                     self.checkpoints = Some(checkpoints);
+                    self.count_checkpoint(&written);
                     match written {
                         Ok(Some(seq)) => {
                             self.account.checkpointed = Some(seq);
@@ -275,9 +279,21 @@ impl<'a> Run<'a> {
         if self.account.has_news()
             && let Some(checkpoints) = self.checkpoints.take()
         {
-            self.account.checkpointed = write(checkpoints, self.account.session()).await.1?;
+            let written = write(checkpoints, self.account.session()).await.1;
+            self.count_checkpoint(&written);
+            self.account.checkpointed = written?;
         }
         Ok(())
+    }
+
+    /// Counts a checkpoint that was written, or not.
+    fn count_checkpoint(&self, written: &Result<Option<Seq>, Error>) {
+        let metrics = self.context.client.metrics();
+        match written {
+            Ok(Some(_)) => metrics.checkpoints.add(1),
+            Ok(None) => {}
+            Err(_) => metrics.checkpoint_failures.add(1),
+        }
     }
 
     /// The same where only the next run benefits, so that an error is not this run's.
