@@ -36,10 +36,7 @@ mod workers;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tracing::Level;
-use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
+use turnwise_server::log::{self, LogFilter, LogFormat};
 
 /// Threads free much of what other threads have allocated; glibc's allocator locks for that (docs/design/0009).
 #[global_allocator]
@@ -52,8 +49,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 struct Cli {
     /// What to log to stderr: a level (off, error, warn, info, debug, trace), or `target=level` pairs with commas between them
     #[arg(long, global = true, value_name = "LEVEL", env = "TURNWISE_LOG", default_value = "info")]
-    #[arg(value_parser = parse_log)]
-    log: Targets,
+    log: LogFilter,
+
+    /// Form of the log: text, or json with one object per line
+    #[arg(long, global = true, value_name = "FORMAT", env = "TURNWISE_LOG_FORMAT", default_value = "text")]
+    #[arg(value_parser = parse_log_format, hide_short_help = true)]
+    log_format: LogFormat,
 
     /// File with the keys that encrypt secrets in the store, one per line in 64 hexadecimal digits. The first one encrypts, and all of them decrypt
     #[arg(long, global = true, value_name = "FILE", env = "TURNWISE_SEAL_KEYS", hide_short_help = true)]
@@ -63,16 +64,8 @@ struct Cli {
     command: Command,
 }
 
-/// Parses `--log`. A word without `=` must be a level: `tracing` would read a mistyped level as a target, and nothing would be logged.
-fn parse_log(text: &str) -> Result<Targets, String> {
-    const EXPECTED: &str = "expected a level (off, error, warn, info, debug, trace), or `target=level` pairs with commas between them";
-    for part in text.split(',') {
-        let level = part.split_once('=').map_or(part, |(_, level)| level);
-        if level.is_empty() || level.parse::<LevelFilter>().is_err() {
-            return Err(format!("`{level}` is not a level: {EXPECTED}"));
-        }
-    }
-    text.parse().map_err(|_| EXPECTED.to_owned())
+fn parse_log_format(text: &str) -> Result<LogFormat, String> {
+    text.parse().map_err(|right| format!("expected {right}"))
 }
 
 #[derive(Subcommand)]
@@ -149,7 +142,7 @@ fn main() -> ExitCode {
         return if guarded.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     if !matches!(&cli.command, Command::Top(args) if args.is_live()) {
-        log_to_stderr(cli.log);
+        log::start(cli.log, cli.log_format);
     }
     if let Some(file) = &cli.seal_keys
         && let Err(problem) = store::use_keys(file)
@@ -216,21 +209,6 @@ fn say_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes the log to stderr, so that stdout has only results. If only a level is set, other crates log from `warn` up.
-fn log_to_stderr(wanted: Targets) {
-    use std::io::IsTerminal;
-    let filter = match wanted.default_level() {
-        Some(level) if wanted.iter().next().is_none() => Targets::new()
-            .with_default(level.into_level().map_or(Level::WARN, |level| level.min(Level::WARN)))
-            .with_target("turnwise", level),
-        _ => wanted,
-    };
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
-    tracing_subscriber::registry().with(lines).with(filter).init();
-}
-
 /// SIGTERM and SIGINT, from the creation of this value on. A signal that arrives before a call of [`next`](Self::next) is kept, and does not
 /// end the process.
 struct StopSignals(Option<[tokio::signal::unix::Signal; 2]>);
@@ -253,21 +231,6 @@ impl StopSignals {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_log_that_is_no_level_is_refused() {
-        for right in ["info", "off", "DEBUG", "debug,turnwise=trace", "turnwise_worker=debug"] {
-            assert!(parse_log(right).is_ok(), "{right}");
-        }
-        for wrong in ["dbug", "", "turnwise", "turnwise=dbug", "info,dbug", "turnwise="] {
-            assert!(parse_log(wrong).is_err_and(|problem| problem.contains("expected a level")), "{wrong}");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, anyhow};
 use tokio::signal::unix::{SignalKind, signal};
 use turnwise_server::{
-    Config, RunningServer, Server, ServerConfig, StoreUrl, check_advertised_url, check_node_name,
+    Config, RunningServer, Server, ServerConfig, StoreUrl, check_advertised_url, check_node_name, log,
 };
 
 use crate::Failure;
@@ -60,8 +60,14 @@ fn parse_advertised(text: &str) -> Result<String, String> {
 
 /// Loads a configuration file, and logs what it ignores; without a file, the defaults.
 pub(crate) fn config(file: Option<&Path>) -> Result<Config, Failure> {
+    config_with(file, |_| ())
+}
+
+/// Like [`config`], and passes the configuration to `first` before anything is logged.
+fn config_with(file: Option<&Path>, first: impl FnOnce(&Config)) -> Result<Config, Failure> {
     let Some(file) = file else { return Ok(Config::default()) };
     let (config, ignored) = Config::load(file).map_err(|error| Failure::Usage(error.into()))?;
+    first(&config);
     for problem in ignored {
         tracing::warn!("{problem}");
     }
@@ -73,7 +79,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     // Before anything else, so that a SIGHUP never ends the process.
     let mut hangups = signal(SignalKind::hangup()).context("cannot listen for signals")?;
     let file = args.config;
-    let config = config(file.as_deref())?;
+    let config = config_with(file.as_deref(), |config| log::configure(&config.log))?;
     let guard = crate::guard().context("cannot start")?;
     if config.command.enabled {
         turnwise_command::hide_from_commands().context("cannot hide this process from commands")?;

@@ -30,6 +30,7 @@ pub mod config;
 mod descriptors;
 mod http;
 mod live;
+pub mod log;
 mod node;
 pub mod offline;
 mod open;

@@ -14,6 +14,7 @@ use turnwise_worker::{
 };
 
 use crate::config::{self, Config, FairShare};
+use crate::log;
 
 /// The pause between two removals of ended jobs: a tenth of the retention, within these bounds.
 const SHORTEST_RETENTION_PAUSE: Duration = Duration::from_secs(1);
@@ -41,6 +42,7 @@ pub(crate) struct Parts {
 impl Parts {
     /// Passes the current configuration to every part.
     pub fn apply(&self, config: &Config) {
+        log::set_level(&config.log);
         self.config.set(Arc::new(config.clone()));
         let queue = queue(config, &self.levels);
         self.replications.set(replications(config, &queue));

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument as _;
 use turnwise_queue::claims::{self, Answer};
 use turnwise_queue::deadlines::{Over, Timeouts};
 use turnwise_queue::{Claim, Error, Job, Keyspace};
@@ -128,6 +129,10 @@ pub(crate) fn run(
     delay: Duration,
 ) -> impl Future<Output = RunEnd> {
     let claimed = ClaimedJob::new(&job);
+    // At the level of errors, so that events of every level have its fields. Not within the span of the worker, whose fields it has.
+    let span = tracing::error_span!(
+        parent: None, "run", job_type = shared.job_type, job = job.id, tenant = job.tenant, worker = claimed.claim.worker
+    );
     let (progress, reports) = watch::channel(None);
     let locks = JobLocks::new(
         shared.clone(),
@@ -146,16 +151,19 @@ pub(crate) fn run(
     let handler = shared.handler.clone();
     // Dropping the run aborts its handler.
     let runtime = shared.store.runtime().clone();
-    let task = AbortOnDropHandle::new(tokio::spawn(async move {
-        if !delay.is_zero() {
-            tokio::select! {
-                biased;
-                () = context.stop.cancelled() => return Outcome::Stopped,
-                () = runtime.sleep(delay) => {}
+    let task = AbortOnDropHandle::new(tokio::spawn(
+        async move {
+            if !delay.is_zero() {
+                tokio::select! {
+                    biased;
+                    () = context.stop.cancelled() => return Outcome::Stopped,
+                    () = runtime.sleep(delay) => {}
+                }
             }
+            handler.run(context).await
         }
-        handler.run(context).await
-    }));
+        .instrument(span.clone()),
+    ));
     let mut run = Run { shared, job: claimed, reports, controls, crash: CrashKind::Error };
     async move {
         let Some(outcome) = run.supervise(task, delay).await else { return RunEnd::Halted };
@@ -164,6 +172,7 @@ pub(crate) fn run(
         let (preempted, key) = (controls.preempted.load(Relaxed), controls.key());
         record(&shared, FinishedRun { job, outcome, crash, preempted, info, key }, &controls.halt).await
     }
+    .instrument(span)
 }
 
 struct Run {

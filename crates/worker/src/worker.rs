@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 use turnwise_policy::backoff::{self, OnLost};
 use turnwise_queue::deadlines::Timeouts;
 use turnwise_queue::{DEFAULT_MAX_HISTORY, Keyspace, NodeOptions, Result, Terms, clock};
@@ -225,7 +226,8 @@ impl Drop for Worker {
 async fn incarnations(shared: Arc<Shared>, mut id: String, stop: CancellationToken) {
     loop {
         let mut incarnation = Incarnation::new(shared.clone(), id);
-        match incarnation.work(&stop).await {
+        let span = tracing::error_span!("worker", worker = %incarnation.id, job_type = shared.job_type);
+        match incarnation.work(&stop).instrument(span).await {
             End::Stopped => return incarnation.leave().await,
             End::Removed => {
                 tracing::warn!(worker = %incarnation.id, "removed from the membership: starts over under a new id");

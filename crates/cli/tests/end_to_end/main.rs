@@ -10,6 +10,7 @@ mod identities;
 mod jobs;
 mod kill;
 mod leaks;
+mod log;
 mod memory;
 mod reload;
 mod sandbox;

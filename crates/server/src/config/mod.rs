@@ -40,6 +40,7 @@ pub(crate) use self::shared::{Refused, Shared};
 pub use crate::access::jwt::JwtFiles;
 pub use crate::http::cors::Cors;
 pub use crate::http::tls::TlsFiles;
+pub use crate::log::LogSettings;
 
 /// Maximum size of a configuration file, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -84,6 +85,8 @@ pub struct Config {
     pub jwt: JwtFiles,
     /// `[audit] file`: where requests that change something are logged.
     pub audit_file: Option<PathBuf>,
+    /// `[log]`: the level and the form of the log.
+    pub log: LogSettings,
     /// `[limits]`: what each identity may use.
     pub limits: Limits,
     /// `[command]`: jobs that run programs on this machine.
@@ -319,6 +322,7 @@ impl Default for Config {
             cors: Cors::default(),
             jwt: JwtFiles::default(),
             audit_file: None,
+            log: LogSettings::default(),
             limits: Limits::default(),
             command: Command::default(),
             upstream: None,
@@ -366,6 +370,7 @@ impl Config {
             tls: running.tls,
             jwt: running.jwt,
             audit_file: running.audit_file,
+            log: LogSettings { format: running.log.format, ..file.log },
             command: Command { max_jobs: file.command.max_jobs, ..running.command },
             upstream: running.upstream,
             periods: running.periods,

@@ -225,6 +225,10 @@ pub const SETTINGS: &[Setting] = settings! {
     [audit]
     file: InFile(ABOUT_A_MACHINE), audit_file = file();
 
+    [log]
+    level: Live, log.level = log_level();
+    format: InFile(AT_START), log.format = log_format();
+
     [command]
     enabled: InFile(ABOUT_A_MACHINE), command.enabled = boolean();
     max_jobs: Live, command.max_jobs = number(1..=MAX_COMMANDS);

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::log::LogFormat;
 use std::time::Duration;
 use turnwise_identity::Patterns;
 use turnwise_replicator::{AuthPlugin, Egress, MinimumProgress, Secret, SocketOptions, Tls};
@@ -39,7 +40,7 @@ fn every_key_that_has_an_effect_has_it() {
          charge_interval = 1003\ninterval = 1004\nmax_churn = 26\nstartup_jitter = 0\nidle_turn = 1005\nmultiplex = off\n\
          [replicator.shares]\na b/_replicator = 1000 ; most\n_replicator=1\n[shares]\nDefault = 27\n\
          [jobs]\nretention = 3600\nmax_wait = 25\nmax_history = 18\nhealth_threshold = 19\nbackoff_base_ms = 20\nbackoff_max_exponent = 21\non_lost = requeue\n[timeouts]\nmail = 90\ncommand = 0.5\n[heartbeat_timeouts]\nmail = 2.5\n\
-         [queue]\nwindow = 29\ntick = 0.5\naging_ticks = 31\nbase_weight = 1.25\nwaiting_uses_slot = true\ncatalogue = /catalogue.toml\n[egress]\nallow = 10.0.0.7:5984\ndeny = *.test\ninternal_tenants = ops/*\n[workers]\nhealth_interval = 0.25\nhealth_timeout = 1.5\n[listener]\nnames = Jobs.Example. , turnwise\ncertificate = /tls/cert.pem\nkey = /tls/key.pem\nclient_ca = /tls/ca.pem\n[limits]\nrequests_per_second = 290\nwaiting_jobs = 292\nworkers = 293\n[chttpd]\nenable_cors = true\n[cors]\norigins = https://App.example, capacitor://localhost\ncredentials = true\nheaders = Accept, X-A\nmethods = GET, PUT\nmax_age = 291\n[audit]\nfile = /audit\n[jwt_auth]\nkeys = /jwks.json\naudience = turnwise\nroles_claim_path = a.b\n[command]\nenabled = true\nmax_jobs = 22\nmax_output_bytes = 23\nprograms = /bin/sh , ls\nenv = A_1, LC_*\nuser = jobs\nallow_root = true\nmax_memory_bytes = 1048576\nmax_open_files = 32\nmax_processes = 33\nmax_file_bytes = infinity\n\
+         [queue]\nwindow = 29\ntick = 0.5\naging_ticks = 31\nbase_weight = 1.25\nwaiting_uses_slot = true\ncatalogue = /catalogue.toml\n[egress]\nallow = 10.0.0.7:5984\ndeny = *.test\ninternal_tenants = ops/*\n[workers]\nhealth_interval = 0.25\nhealth_timeout = 1.5\n[listener]\nnames = Jobs.Example. , turnwise\ncertificate = /tls/cert.pem\nkey = /tls/key.pem\nclient_ca = /tls/ca.pem\n[limits]\nrequests_per_second = 290\nwaiting_jobs = 292\nworkers = 293\n[chttpd]\nenable_cors = true\n[cors]\norigins = https://App.example, capacitor://localhost\ncredentials = true\nheaders = Accept, X-A\nmethods = GET, PUT\nmax_age = 291\n[audit]\nfile = /audit\n[log]\nlevel = warning, turnwise_store=debug\nformat = json\n[jwt_auth]\nkeys = /jwks.json\naudience = turnwise\nroles_claim_path = a.b\n[command]\nenabled = true\nmax_jobs = 22\nmax_output_bytes = 23\nprograms = /bin/sh , ls\nenv = A_1, LC_*\nuser = jobs\nallow_root = true\nmax_memory_bytes = 1048576\nmax_open_files = 32\nmax_processes = 33\nmax_file_bytes = infinity\n\
          [replicator]\ncluster_start_period = 0.5\ncluster_quiet_period = 28\n[upstream]\nurl = http://u:hunter2@couch:5984\n",
     );
     let without_effect =
@@ -146,6 +147,10 @@ fn every_key_that_has_an_effect_has_it() {
             client_ca: Some("/tls/ca.pem".into()),
         },
         audit_file: Some("/audit".into()),
+        log: LogSettings {
+            level: Some("warning, turnwise_store=debug".parse().unwrap()),
+            format: Some(LogFormat::Json),
+        },
         cors: Cors {
             enabled: true,
             origins: vec!["https://app.example".into(), "capacitor://localhost".into()],
@@ -203,14 +208,14 @@ fn the_upstreams_password_is_shown_nowhere() {
 fn ignored_entries_are_reported_with_their_place_and_without_their_value() {
     let (config, ignored) = parse(
         "[admins]\nadmin = secret\n\n[replicator]\nibrowse_options = 5\npasswort = secret\n\
-         [log]\nlevel = info\n",
+         [log]\nwriter = stderr\n",
     );
     assert_eq!(config, Config::default());
     let expected = [
         "my.ini:2: [admins] admin is unknown, and ignored",
         "my.ini:5: [replicator] ibrowse_options is unknown, and ignored",
         "my.ini:6: [replicator] passwort is unknown, and ignored",
-        "my.ini:8: [log] level is unknown, and ignored",
+        "my.ini:8: [log] writer is unknown, and ignored",
     ];
     assert_eq!(ignored, expected);
 }
@@ -304,6 +309,17 @@ fn an_invalid_value_is_refused_with_file_line_and_valid_values() {
     ] {
         let expected = format!("my.ini:2: [command] {line}: expected {right}");
         assert_eq!(refused(&format!("[command]\n{line}\n")), expected);
+    }
+    const LEVEL: &str =
+        "a level (off, error, warn, info, debug, trace), or `target=level` pairs with commas between them";
+    for (line, right) in [
+        ("level = dbug", format!("`dbug` is not a level: expected {LEVEL}")),
+        ("level = turnwise=dbug", format!("`dbug` is not a level: expected {LEVEL}")),
+        ("level = turnwise,info", format!("`turnwise` is not a level: expected {LEVEL}")),
+        ("format = xml", "text or json".to_owned()),
+    ] {
+        let expected = format!("my.ini:2: [log] {line}: expected {right}");
+        assert_eq!(refused(&format!("[log]\n{line}\n")), expected);
     }
     for (line, right) in [
         (
@@ -458,6 +474,8 @@ fn every_setting_is_read_as_it_is_written() {
                 Some("true") => "false",
                 _ => "true",
             },
+            ("log", "level") => "warn,turnwise=debug",
+            ("log", "format") => "json",
             _ => "12",
         };
         assert_ne!(setting.read(&config).as_deref(), Some(value), "{}", setting.key);

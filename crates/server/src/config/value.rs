@@ -13,6 +13,7 @@ use turnwise_replicator::upstream::Address;
 use turnwise_replicator::{AuthPlugin, ConnectTo, EgressRules, Secret, SocketOptions};
 
 use crate::http::{Authority, cors};
+use crate::log::{LogFilter, LogFormat};
 
 /// No limit, in Erlang's spelling.
 pub(super) const INFINITY: &str = "infinity";
@@ -111,6 +112,15 @@ impl Value<'_> {
 
     pub fn connect_to(self) -> Result<ConnectTo, Right> {
         self.0.parse()
+    }
+
+    /// What is logged.
+    pub fn log_level(self) -> Result<Option<LogFilter>, Right> {
+        self.0.parse().map(Some)
+    }
+
+    pub fn log_format(self) -> Result<Option<LogFormat>, Right> {
+        self.0.parse().map(Some)
     }
 
     pub fn secret(self) -> Result<Option<Secret>, Right> {
