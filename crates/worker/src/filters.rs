@@ -103,6 +103,7 @@ impl FilterSet {
             reasons: &job.reasons,
             added_us: job.added_us,
             option: &option,
+            standing: None,
         })
     }
 }

@@ -1,32 +1,36 @@
-//! The condition of a job filter, as people write it.
+//! A condition on jobs, as people write it: of a job filter, or of a selection of jobs to list or to change.
 //!
 //! ```text
 //! type = mail and (tenant ~ "^test-" or options.to.domain = "example.org") and not id = mail-17
+//! type in (mail, sms) and state = failed and reason ~ timeout and age > 2d
 //! ```
 //!
 //! *Fields*: `id`, `type`, `tenant`, `user`, `reason` (any of the job's reasons), and `options.` with the path of a
 //! member, names between dots. *Operators*: `=`, `!=`, `<`, `<=`, `>`, `>=`, `~` (the text contains a match of a
 //! regular expression), `!~`. Numbers are compared with numbers, and text with text. Text that looks like a number
 //! can also be compared with a number. A missing value, or one of another kind, equals nothing and is neither below
-//! nor above. *Values*: numbers, `true`, `false`, `null`, text between quotes, or a word.
+//! nor above. `in (a, b)` equals one of several values. *Values*: numbers, `true`, `false`, `null`, text between
+//! quotes, or a word.
+//!
+//! A selection may name more: `state`; `priority`, `attempts`, `crashes`; the times `added`, `changed`, `ended`,
+//! compared with a time such as `2026-01-31T12:00:00Z`; and the ages since these times, `age` (since it was added),
+//! `changed_age` and `ended_age`, compared with a duration such as `90s` or `2d`. Its `reason` includes why the job
+//! failed, crashed or was cancelled. A filter has none of these: it judges jobs that are about to start.
 
+mod parse;
+
+use std::collections::BTreeSet;
 use std::fmt;
-use std::iter::Peekable;
-use std::str::CharIndices;
 
 use regex_lite::Regex;
 
+use self::parse::Parser;
+
 /// The longest condition, in bytes.
 pub const MAX_CONDITION_BYTES: usize = 4_000;
-/// How deep parentheses and `not` may be nested.
-const MAX_DEPTH: usize = 20;
-/// The most comparisons in one condition.
-const MAX_COMPARISONS: usize = 100;
 /// The longest text in which a pattern is searched, in bytes. No pattern matches a longer one; it can still be
 /// compared.
 const MAX_SEARCHED_BYTES: usize = 16 << 10;
-/// The most memory that a compiled pattern takes, in bytes.
-const MAX_PATTERN_BYTES: usize = 1 << 20;
 
 /// What is wrong with a condition, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +78,34 @@ pub struct Subject<'a> {
     pub added_us: i64,
     /// Looks up a member of its options: `None` if it is missing, or is an object or an array.
     pub option: &'a dyn Fn(&[String]) -> Option<Value>,
+    /// What only selections ask for.
+    pub standing: Option<Standing<'a>>,
+}
+
+/// The state of a job and its times, as selections see them.
+#[derive(Debug, Clone, Copy)]
+pub struct Standing<'a> {
+    /// Its states: a parked job is delayed, too.
+    pub states: &'a [&'a str],
+    /// Its priority class.
+    pub priority: i8,
+    /// The attempts since it was added.
+    pub attempts: u32,
+    /// Its consecutive crashes.
+    pub crashes: u32,
+    /// When it last changed its state, in µs.
+    pub changed_us: i64,
+    /// When it ended, in µs; `None` if it has not.
+    pub ended_us: Option<i64>,
+    /// The time from which ages are measured, in µs.
+    pub now_us: i64,
+}
+
+/// The fields that a condition may name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fields {
+    OfFilters,
+    OfSelections,
 }
 
 /// A parsed condition.
@@ -96,6 +128,39 @@ enum Field {
     User,
     Reason,
     Option(Vec<String>),
+    State,
+    Count(Count),
+    Time(Moment),
+    Age(Moment),
+}
+
+/// A number of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Count {
+    Priority,
+    Attempts,
+    Crashes,
+}
+
+/// A time of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Moment {
+    Added,
+    Changed,
+    Ended,
+}
+
+/// A field by whose values jobs can be found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Indexed {
+    /// The type.
+    Type,
+    /// The id.
+    Id,
+    /// The tenant.
+    Tenant,
+    /// The state.
+    State,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,28 +176,25 @@ enum Operator {
 }
 
 impl Condition {
-    /// Parses a condition. An empty one holds for every job.
+    /// Parses the condition of a filter. An empty one holds for every job.
     ///
     /// # Errors
     /// What is wrong with it, and where.
     pub fn parse(text: &str) -> Result<Condition, Mistake> {
-        if text.len() > MAX_CONDITION_BYTES {
-            let problem = format!(
-                "the condition has {} bytes; at most {MAX_CONDITION_BYTES} are allowed: make several filters of it",
-                text.len()
-            );
-            return Err(Mistake { column: 1, problem });
-        }
-        let mut parser = Parser { text, chars: text.char_indices().peekable(), comparisons: 0 };
-        parser.skip_space();
-        if parser.chars.peek().is_none() {
-            return Ok(Condition(None));
-        }
-        let node = parser.any(0)?;
-        match parser.chars.peek() {
-            None => Ok(Condition(Some(node))),
-            Some(_) => Err(parser.mistake("expected `and`, `or` or the end")),
-        }
+        Parser::parse(text, Fields::OfFilters)
+    }
+
+    /// Parses the condition of a selection. An empty one holds for every job.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where.
+    pub fn parse_selection(text: &str) -> Result<Condition, Mistake> {
+        Parser::parse(text, Fields::OfSelections)
+    }
+
+    /// The values of which a job must have one for the condition to hold; `None` if it may have any.
+    pub fn values(&self, field: Indexed) -> Option<BTreeSet<&str>> {
+        values(self.0.as_ref()?, field)
     }
 
     /// Whether it holds for every job.
@@ -176,7 +238,67 @@ fn holds(node: &Node, job: &Subject<'_>) -> bool {
                 Field::Reason => job.reasons.iter().any(|reason| text(reason)),
                 Field::Option(path) => (job.option)(path)
                     .map_or(is_not, |found| compare(&found, *operator, value, pattern.as_ref())),
+                Field::State | Field::Count(_) | Field::Time(_) | Field::Age(_) => job
+                    .standing
+                    .map_or(is_not, |standing| stands(field, &standing, job.added_us, *operator, value)),
             }
+        }
+    }
+}
+
+/// Whether a comparison with what only selections ask for holds.
+#[allow(clippy::cast_precision_loss, reason = "times of some centuries in µs are exact")]
+fn stands(field: &Field, job: &Standing<'_>, added_us: i64, operator: Operator, value: &Value) -> bool {
+    let time = |moment: &Moment| match moment {
+        Moment::Added => Some(added_us),
+        Moment::Changed => Some(job.changed_us),
+        Moment::Ended => job.ended_us,
+    };
+    let number = match field {
+        Field::State => {
+            let is = job.states.iter().any(|state| matches!(value, Value::Text(value) if value == state));
+            return is == (operator == Operator::Equal);
+        }
+        Field::Count(Count::Priority) => Some(f64::from(job.priority)),
+        Field::Count(Count::Attempts) => Some(f64::from(job.attempts)),
+        Field::Count(Count::Crashes) => Some(f64::from(job.crashes)),
+        Field::Time(moment) => time(moment).map(|at_us| at_us as f64),
+        Field::Age(moment) => time(moment).map(|at_us| job.now_us.saturating_sub(at_us) as f64),
+        _ => None,
+    };
+    number.map_or(operator == Operator::NotEqual, |number| {
+        compare(&Value::Number(number), operator, value, None)
+    })
+}
+
+fn values(node: &Node, field: Indexed) -> Option<BTreeSet<&str>> {
+    match node {
+        Node::Compare { field: of, operator: Operator::Equal, value: Value::Text(value), .. } => {
+            let is_it = matches!(
+                (of, field),
+                (Field::Type, Indexed::Type)
+                    | (Field::Id, Indexed::Id)
+                    | (Field::Tenant, Indexed::Tenant)
+                    | (Field::State, Indexed::State)
+            );
+            is_it.then(|| BTreeSet::from([value.as_str()]))
+        }
+        Node::Compare { .. } | Node::Not(_) => None,
+        Node::All(nodes) => {
+            let mut sets = nodes.iter().filter_map(|node| values(node, field));
+            let mut all = sets.next()?;
+            // A job may have several states, so that each of two sets may have one of them.
+            if field != Indexed::State {
+                sets.for_each(|set| all.retain(|value| set.contains(value)));
+            }
+            Some(all)
+        }
+        Node::Any(nodes) => {
+            let mut all = BTreeSet::new();
+            for node in nodes {
+                all.extend(values(node, field)?);
+            }
+            Some(all)
         }
     }
 }
@@ -206,298 +328,5 @@ fn compare(found: &Value, operator: Operator, value: &Value, pattern: Option<&Re
     }
 }
 
-struct Parser<'a> {
-    text: &'a str,
-    chars: Peekable<CharIndices<'a>>,
-    comparisons: usize,
-}
-
-impl Parser<'_> {
-    fn position(&mut self) -> usize {
-        self.chars.peek().map_or(self.text.len(), |(at, _)| *at)
-    }
-
-    fn mistake(&mut self, problem: impl Into<String>) -> Mistake {
-        let at = self.position();
-        self.mistake_at(at, problem)
-    }
-
-    fn mistake_at(&self, at: usize, problem: impl Into<String>) -> Mistake {
-        Mistake { column: self.text[..at].chars().count() + 1, problem: problem.into() }
-    }
-
-    fn skip_space(&mut self) {
-        while self.chars.next_if(|(_, c)| c.is_whitespace()).is_some() {}
-    }
-
-    /// Consumes `word` and the space after it, if it comes next.
-    fn keyword(&mut self, word: &str) -> bool {
-        let at = self.position();
-        let rest = &self.text[at..];
-        let is_next = rest
-            .strip_prefix(word)
-            .is_some_and(|rest| rest.chars().next().is_none_or(|c| c.is_whitespace() || c == '('));
-        if is_next {
-            for _ in word.chars() {
-                self.chars.next();
-            }
-            self.skip_space();
-        }
-        is_next
-    }
-
-    fn any(&mut self, depth: usize) -> Result<Node, Mistake> {
-        let mut nodes = vec![self.all(depth)?];
-        while self.keyword("or") {
-            nodes.push(self.all(depth)?);
-        }
-        Ok(if nodes.len() == 1 { nodes.remove(0) } else { Node::Any(nodes) })
-    }
-
-    fn all(&mut self, depth: usize) -> Result<Node, Mistake> {
-        let mut nodes = vec![self.one(depth)?];
-        while self.keyword("and") {
-            nodes.push(self.one(depth)?);
-        }
-        Ok(if nodes.len() == 1 { nodes.remove(0) } else { Node::All(nodes) })
-    }
-
-    fn one(&mut self, depth: usize) -> Result<Node, Mistake> {
-        if depth == MAX_DEPTH {
-            return Err(self.mistake(format!("nested deeper than {MAX_DEPTH}: make several filters of it")));
-        }
-        if self.keyword("not") {
-            return Ok(Node::Not(Box::new(self.one(depth + 1)?)));
-        }
-        if self.chars.next_if(|(_, c)| *c == '(').is_some() {
-            self.skip_space();
-            let node = self.any(depth + 1)?;
-            if self.chars.next_if(|(_, c)| *c == ')').is_none() {
-                return Err(self.mistake("expected `)`, `and` or `or`"));
-            }
-            self.skip_space();
-            return Ok(node);
-        }
-        self.comparison()
-    }
-
-    fn comparison(&mut self) -> Result<Node, Mistake> {
-        self.comparisons += 1;
-        if self.comparisons > MAX_COMPARISONS {
-            return Err(
-                self.mistake(format!("more than {MAX_COMPARISONS} comparisons: make several filters of it"))
-            );
-        }
-        let field = self.field()?;
-        let operator = self.operator()?;
-        let at = self.position();
-        let value = self.value()?;
-        let is_pattern = matches!(operator, Operator::Matches | Operator::MatchesNot);
-        let pattern = match &value {
-            Value::Text(text) if is_pattern => {
-                let mut pattern = regex_lite::RegexBuilder::new(text);
-                let pattern = pattern.size_limit(MAX_PATTERN_BYTES).build();
-                Some(pattern.map_err(|error| {
-                    let problem = format!("not a regular expression: {error}");
-                    self.mistake_at(at, problem.replace(char::is_control, " "))
-                })?)
-            }
-            _ if is_pattern => {
-                return Err(self.mistake_at(at, "`~` takes a regular expression: put it between quotes"));
-            }
-            _ => None,
-        };
-        Ok(Node::Compare { field, operator, value, pattern })
-    }
-
-    fn word(&mut self) -> String {
-        let mut word = String::new();
-        while let Some((_, c)) = self
-            .chars
-            .next_if(|(_, c)| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '@' | '/' | ':' | '+'))
-        {
-            word.push(c);
-        }
-        word
-    }
-
-    fn field(&mut self) -> Result<Field, Mistake> {
-        const FIELDS: &str = "expected id, type, tenant, user, reason or options.NAME";
-        let at = self.position();
-        let word = self.word();
-        self.skip_space();
-        Ok(match word.as_str() {
-            "id" => Field::Id,
-            "type" => Field::Type,
-            "tenant" => Field::Tenant,
-            "user" => Field::User,
-            "reason" => Field::Reason,
-            other => match other.strip_prefix("options.") {
-                Some(path) if path.split('.').all(|name| !name.is_empty()) => {
-                    Field::Option(path.split('.').map(str::to_owned).collect())
-                }
-                _ => return Err(self.mistake_at(at, FIELDS)),
-            },
-        })
-    }
-
-    fn operator(&mut self) -> Result<Operator, Mistake> {
-        const OPERATORS: [(&str, Operator); 8] = [
-            ("!=", Operator::NotEqual),
-            ("!~", Operator::MatchesNot),
-            ("<=", Operator::AtMost),
-            (">=", Operator::AtLeast),
-            ("=", Operator::Equal),
-            ("<", Operator::Below),
-            (">", Operator::Above),
-            ("~", Operator::Matches),
-        ];
-        let rest = &self.text[self.position()..];
-        let Some((text, operator)) = OPERATORS.into_iter().find(|(text, _)| rest.starts_with(text)) else {
-            return Err(self.mistake("expected one of = != < <= > >= ~ !~"));
-        };
-        for _ in text.chars() {
-            self.chars.next();
-        }
-        self.skip_space();
-        Ok(operator)
-    }
-
-    fn value(&mut self) -> Result<Value, Mistake> {
-        let at = self.position();
-        let quote = self.chars.next_if(|(_, c)| matches!(c, '"' | '\''));
-        let value = match quote {
-            Some((_, quote)) => {
-                let mut text = String::new();
-                loop {
-                    match self.chars.next() {
-                        None => {
-                            return Err(self.mistake_at(at, "the text that begins here has no closing quote"));
-                        }
-                        Some((_, c)) if c == quote => break,
-                        // Before a quote, it escapes the quote. Before anything else, it is part of the text, for
-                        // patterns.
-                        Some((_, '\\')) => match self.chars.peek() {
-                            Some((_, c)) if *c == quote => {
-                                text.push(quote);
-                                self.chars.next();
-                            }
-                            _ => text.push('\\'),
-                        },
-                        Some((_, c)) => text.push(c),
-                    }
-                }
-                Value::Text(text)
-            }
-            None => match self.word().as_str() {
-                "" => return Err(self.mistake("expected a number, a word, or text between quotes")),
-                "true" => Value::Bool(true),
-                "false" => Value::Bool(false),
-                "null" => Value::Null,
-                word => match word.parse::<f64>() {
-                    Ok(number) if number.is_finite() => Value::Number(number),
-                    _ => Value::Text(word.to_owned()),
-                },
-            },
-        };
-        self.skip_space();
-        Ok(value)
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    fn option(path: &[String]) -> Option<Value> {
-        Some(match path.join(".").as_str() {
-            "to" => Value::Text("jan@example.org".into()),
-            "retries.most" => Value::Number(3.0),
-            "dry" => Value::Bool(true),
-            "parent" => Value::Null,
-            _ => return None,
-        })
-    }
-
-    fn is_true(text: &str) -> bool {
-        let reasons = ["maintenance".to_owned(), "by jan".to_owned()];
-        let job = Subject {
-            id: "17",
-            job_type: "mail",
-            tenant: "acme",
-            user: None,
-            reasons: &reasons,
-            added_us: 0,
-            option: &option,
-        };
-        Condition::parse(text).unwrap_or_else(|mistake| panic!("{text}: {mistake}")).holds(&job)
-    }
-
-    #[test]
-    fn conditions_hold_as_they_are_written() {
-        for text in [
-            "",
-            " ",
-            "type = mail",
-            "type='mail'",
-            "id = 17",
-            "id < 18",
-            "id ~ '^1'",
-            "not type = news",
-            "type = news or tenant = acme",
-            "(type = news or type = mail) and tenant != beta",
-            "type = news and tenant = beta or id = 17",
-            "options.to ~ \"@example\\.org$\"",
-            "options.retries.most >= 3",
-            "options.dry = true",
-            "options.parent = null",
-            "options.none != 1",
-            "reason = maintenance",
-            "reason ~ jan",
-            "reason != other",
-            "user != jan",
-            "not (user = jan)",
-        ] {
-            assert!(is_true(text), "{text}");
-        }
-        for text in [
-            "type = news",
-            "not type = mail",
-            "options.none = 1",
-            "options.none < 1",
-            "options.to < 5",
-            "reason != maintenance",
-            "user = jan",
-            "options.dry ~ 't'",
-            "type != mail or not id = 17",
-        ] {
-            assert!(!is_true(text), "{text}");
-        }
-    }
-
-    #[test]
-    fn mistakes_are_reported_with_their_column() {
-        for (text, column, problem) in [
-            ("typ = mail", 1, "expected id, type"),
-            ("type mail", 6, "expected one of ="),
-            ("type = ", 8, "expected a number"),
-            ("type = 'mail", 8, "no closing quote"),
-            ("ä", 1, "expected id"),
-            ("type = mail tenant = x", 13, "expected `and`"),
-            ("(type = mail", 13, "expected `)`"),
-            ("type ~ '('", 8, "not a regular expression"),
-            ("type ~ 5", 8, "between quotes"),
-            ("options. = 1", 1, "expected id"),
-        ] {
-            let mistake = Condition::parse(text).unwrap_err();
-            assert_eq!(mistake.column, column, "{text}: {mistake}");
-            assert!(mistake.problem.contains(problem), "{text}: {mistake}");
-        }
-        assert!(Condition::parse(&"(".repeat(100)).unwrap_err().problem.contains("nested deeper"));
-        assert!(Condition::parse(&"not ".repeat(100)).unwrap_err().problem.contains("nested deeper"));
-        assert!(Condition::parse(&"x".repeat(5_000)).unwrap_err().problem.contains("at most 4000"));
-        let many = vec!["id = 1"; 101].join(" or ");
-        assert!(Condition::parse(&many).unwrap_err().problem.contains("comparisons"));
-    }
-}
+mod tests;

@@ -141,8 +141,16 @@ mod tests {
 
     fn judged<'a>(filters: &'a Filters, job_type: &str, added_us: i64) -> Verdict<'a> {
         let option = |_: &[String]| None;
-        let job =
-            Subject { id: "i", job_type, tenant: "t", user: None, reasons: &[], added_us, option: &option };
+        let job = Subject {
+            id: "i",
+            job_type,
+            tenant: "t",
+            user: None,
+            reasons: &[],
+            added_us,
+            option: &option,
+            standing: None,
+        };
         filters.judge(&job)
     }
 
