@@ -23,6 +23,8 @@
 //! | `("unsettled", on_type, on_id, group)` | how it ended (JSON); some dependents of the group are not updated yet | the transaction that ends it |
 //! | `("after_guard")` | the job whose dependencies were last searched for a cycle (JSON): these adds conflict here | with the dependencies |
 //! | `("unsettled_wake")` | versionstamp (10 bytes), set whenever such a row or a row `("unmarked", …)` is added | with that row |
+//! | `("bulk", id)` | one change to all jobs that meet a condition, and how far it is ([`crate::bulk`]) | the node that makes it |
+//! | `("bulk_wake")` | versionstamp (10 bytes), set whenever such a row is added | with that row |
 //! | `("filters", id)` | a job filter ([`crate::filters`]) | a change of the filter |
 //! | `("filters_vs")` | versionstamp (10 bytes) of the filters | with the filters |
 //! | `("paused", type, order, id)` | the filter that paused the job, and the version of the filters then (JSON) | with the record |

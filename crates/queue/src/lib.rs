@@ -12,6 +12,8 @@
 //! - [`parking`]: jobs that wait for a change of their source.
 //! - [`dependencies`]: jobs that wait for other jobs to end.
 //! - [`filters`]: which waiting jobs may start.
+//! - [`selection`]: jobs that meet a condition.
+//! - [`bulk`]: one change to all of them.
 //! - [`rate_limits`]: how many of them run at the same time.
 //! - [`check`]: the invariants of the rows.
 //! - [`counts`]: how many jobs are in each place.
@@ -19,6 +21,7 @@
 //! - [`usage`]: what was charged to tenants.
 //! - [`nodes`]: the servers of a store.
 
+pub mod bulk;
 pub mod check;
 pub mod claims;
 pub mod clock;
@@ -32,6 +35,7 @@ mod format;
 mod job;
 pub mod jobs;
 pub mod keyspace;
+mod keyspace_bulk;
 mod keyspace_counts;
 mod keyspace_identities;
 pub mod learnt;
@@ -46,6 +50,7 @@ pub mod rate_limits;
 mod record;
 mod rows;
 pub mod sealing;
+pub mod selection;
 pub mod tenants;
 pub mod usage;
 pub mod workers;

@@ -4,9 +4,10 @@ use turnwise_store::{Seal, Sealing};
 
 use crate::Keyspace;
 
-/// The families of rows that may hold secrets: options and results of jobs, documents, and identities.
-pub const SEALED_FAMILIES: [&str; 8] =
-    ["jobs", "options", "active", "bodies", "local", "users", "tokens", "session_key"];
+/// The families of rows that may hold secrets: options and results of jobs, conditions on options, documents, and
+/// identities.
+pub const SEALED_FAMILIES: [&str; 9] =
+    ["jobs", "options", "active", "bulk", "bodies", "local", "users", "tokens", "session_key"];
 
 /// Whether the row with this key is sealed.
 fn seals(key: &[u8]) -> bool {
@@ -34,6 +35,7 @@ mod tests {
             keys.job("t", "a"),
             keys.options_piece("t", "a", 0),
             keys.active_entry("t", "w", "a"),
+            keys.bulk("a"),
             keys.body_piece("db", "a", 0),
             keys.user("jan"),
             keys.token("a"),

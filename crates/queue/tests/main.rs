@@ -1,6 +1,7 @@
 //! The integration tests of this crate as one program, which links once.
 #![allow(clippy::unwrap_used)]
 
+mod bulk;
 mod classes;
 mod common;
 mod dependencies;

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use serde_json::Value as Json;
 use tokio_util::sync::CancellationToken;
-use turnwise_policy::eligibility::condition::{Subject, Value};
+use turnwise_policy::eligibility::condition::Subject;
 use turnwise_policy::eligibility::filters::{Filters as Rules, Verdict};
 use turnwise_policy::eligibility::rate_limits::Limit;
-use turnwise_queue::{Error, Job, Keyspace, Result, filters, jobs, rate_limits};
+use turnwise_queue::{Error, Job, Keyspace, Result, filters, jobs, rate_limits, selection};
 use turnwise_store::{Error as StoreError, Isolation, Store, Transaction, Watch};
 
 use crate::service::keep_up;
@@ -94,7 +94,7 @@ impl FilterSet {
     }
 
     fn verdict(&self, job: &Job, options: &Json) -> Verdict<'_> {
-        let option = |path: &[String]| find(options, path);
+        let option = |path: &[String]| selection::option(options, path);
         self.rules.judge(&Subject {
             id: &job.id,
             job_type: &job.job_type,
@@ -106,18 +106,6 @@ impl FilterSet {
             standing: None,
         })
     }
-}
-
-/// The member of a job's options at a path, if a condition can test it.
-fn find(options: &Json, path: &[String]) -> Option<Value> {
-    let found = path.iter().try_fold(options, |json, name| json.get(name))?;
-    Some(match found {
-        Json::String(text) => Value::Text(text.clone()),
-        Json::Number(number) => Value::Number(number.as_f64()?),
-        Json::Bool(is) => Value::Bool(*is),
-        Json::Null => Value::Null,
-        Json::Array(_) | Json::Object(_) => return None,
-    })
 }
 
 /// When filters change, returns paused jobs, and jobs that filters limit, to the queue ([`filters::release`],

@@ -262,7 +262,7 @@ impl<'a> Books<'a> {
             Row::Learnt(_) | Row::Usage(..) | Row::Boost(_) | Row::Clock | Row::Roomy(..) => {}
             Row::LockWake | Row::UnsettledWake | Row::UnwatchedWake(_) | Row::UnresolvedWake => {}
             Row::Format | Row::ServerUuid | Row::Config(..) | Row::ConfigStamp | Row::Filter(_) => {}
-            Row::User(_) | Row::Token(_) | Row::TokenUse(_) => {}
+            Row::User(_) | Row::Token(_) | Row::TokenUse(_) | Row::Bulk(_) | Row::BulkWake => {}
             Row::SessionKey | Row::IdentityStamp => {}
             Row::FilterStamp
             | Row::Unsettled(..)

@@ -59,6 +59,10 @@ pub enum Row {
     UnsettledWake,
     /// The row on which adds that search for a cycle conflict.
     AfterGuard,
+    /// A bulk operation, and its id.
+    Bulk(String),
+    /// The key that wakes the servers that make bulk operations.
+    BulkWake,
     /// A job filter, and its name.
     Filter(String),
     /// The versionstamp of the filters.
@@ -186,6 +190,8 @@ impl Row {
             ("unsettled", 4) => Row::Unsettled(pair(1, 2)?, number(3)?),
             ("unsettled_wake", 1) => Row::UnsettledWake,
             ("after_guard", 1) => Row::AfterGuard,
+            ("bulk", 2) => Row::Bulk(text(1)?),
+            ("bulk_wake", 1) => Row::BulkWake,
             ("filters", 2) => Row::Filter(text(1)?),
             ("filters_vs", 1) => Row::FilterStamp,
             ("paused", 4) => Row::Index(pair(1, 3)?, IndexRow::Paused(number(2)?)),

@@ -15,6 +15,7 @@ pub fn check_single(key: &[u8], row: &Row, value: &Bytes) -> Option<Finding> {
         | Row::Roomy(..)
         | Row::LockWake
         | Row::FilterStamp
+        | Row::BulkWake
         | Row::UnsettledWake
         | Row::UnwatchedWake(_)
         | Row::UnresolvedWake

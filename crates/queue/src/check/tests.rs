@@ -80,6 +80,8 @@ fn every_key_of_the_keyspace_has_a_meaning() {
         (keys.unresolved_wake(), Row::UnresolvedWake),
         (keys.config_entry("a", "b"), Row::Config(a, b)),
         (keys.config_versionstamp(), Row::ConfigStamp),
+        (keys.bulk("a"), Row::Bulk("a".into())),
+        (keys.bulk_wake(), Row::BulkWake),
         (keys.user("a"), Row::User("a".into())),
         (keys.token("a"), Row::Token("a".into())),
         (keys.token_use("a"), Row::TokenUse("a".into())),

@@ -1,0 +1,412 @@
+//! Jobs that meet a condition, found through the narrowest index that it allows.
+//!
+//! *Sources.* A condition states which types, tenants, states and ids a job must have. Each type is read through a list of
+//! sources, which follows from the condition alone:
+//!
+//! | the condition names | source |
+//! | --- | --- |
+//! | ids | the records of these ids |
+//! | `pending`, and tenants | the queue of each tenant |
+//! | `pending` | all queues |
+//! | `delayed`, `parked`, `crashing` | the jobs that wait for a time |
+//! | `blocked`, `paused` | the rows of these jobs |
+//! | `running`, `waiting` | the active rows |
+//! | `completed`, `failed`, `cancelled` | the jobs that have ended |
+//! | none of these, or `limited` | all records of the type |
+//!
+//! Names other than types narrow only this choice: the condition is evaluated for each job that a source has.
+//!
+//! A search reads snapshots, page by page. A page ends after a bounded number of reads.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+use turnwise_policy::eligibility::condition::{Condition, Indexed, Mistake, Standing, Subject, Value};
+use turnwise_store::key::successor;
+use turnwise_store::{Isolation, RangeRead, Transaction};
+
+use crate::error::corrupt;
+use crate::jobs::{PREFETCHED, options, peek, prefetch, types_after};
+use crate::keyspace::KeyRange;
+use crate::rows::decode_job;
+use crate::{Job, Keyspace, Place, Result, State};
+
+/// The most ids or tenants that are looked up one by one. With more of them, an index is read from its beginning to its end.
+const MAX_NAMES: usize = 100;
+/// The most reads of ranges for one page.
+const MAX_READS: usize = 100;
+
+/// Jobs that meet a condition.
+#[derive(Debug, Clone)]
+pub struct Selection {
+    condition: Condition,
+    /// The time from which ages are measured, in µs.
+    now_us: i64,
+    /// The types, sorted; `None` means all.
+    types: Option<Vec<String>>,
+    sources: Vec<Source>,
+}
+
+/// Where jobs of a type are found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Source {
+    /// The record of one id.
+    Record(String),
+    /// All records.
+    Records,
+    /// The queue of one tenant.
+    QueueOf(String),
+    /// All queues.
+    Queues,
+    /// The jobs that wait for a time.
+    Delayed,
+    /// The jobs that wait for dependencies.
+    Blocked,
+    /// The jobs that filters have paused.
+    Paused,
+    /// The jobs that run.
+    Active,
+    /// The jobs that have ended.
+    Ended,
+}
+
+/// A position of a search: after a row of a source of a type. The default is the beginning.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Position {
+    /// The type; `None` at the beginning.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    job_type: Option<String>,
+    /// The number of the source.
+    #[serde(default)]
+    source: usize,
+    /// The key of the last row of the source that was read, in hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    after: Option<String>,
+}
+
+/// A part of a search.
+#[derive(Debug)]
+pub struct Page {
+    /// Jobs that may meet the condition, each with the position after it.
+    pub jobs: Vec<(Position, Job)>,
+    /// Where the search continues; `None` at its end.
+    pub next: Option<Position>,
+}
+
+impl Selection {
+    /// The jobs that meet a condition; an empty one selects all jobs. Ages are measured from `now_us`.
+    ///
+    /// # Errors
+    /// What is wrong with the condition, and where.
+    pub fn parse(text: &str, now_us: i64) -> Result<Selection, Mistake> {
+        let condition = Condition::parse_selection(text)?;
+        let names = |field| -> Option<Vec<String>> {
+            Some(condition.values(field)?.into_iter().map(str::to_owned).collect())
+        };
+        let few = |names: Option<Vec<String>>| names.filter(|names| names.len() <= MAX_NAMES);
+        let sources = match (few(names(Indexed::Id)), condition.values(Indexed::State)) {
+            (Some(ids), _) => ids.into_iter().map(Source::Record).collect(),
+            (None, Some(states)) => {
+                sources_of(&states, few(names(Indexed::Tenant))).unwrap_or_else(|| vec![Source::Records])
+            }
+            (None, None) => vec![Source::Records],
+        };
+        let types = names(Indexed::Type);
+        Ok(Selection { condition, now_us, types, sources })
+    }
+
+    /// The type of the jobs, if the condition names exactly one.
+    pub fn only_type(&self) -> Option<&str> {
+        match self.types.as_deref() {
+            Some([only]) => Some(only),
+            _ => None,
+        }
+    }
+
+    /// Whether a job may change its place between the sources, or within one, while it meets the condition, so that a search
+    /// may miss it.
+    pub fn may_miss(&self) -> bool {
+        let is_stable = |source: &Source| {
+            !matches!(source, Source::QueueOf(_) | Source::Queues | Source::Delayed | Source::Active)
+        };
+        let by_id = self.sources.iter().all(|source| matches!(source, Source::Record(_)));
+        !by_id && (self.sources.len() > 1 || !self.sources.iter().all(is_stable))
+    }
+
+    /// Whether a job meets the condition. Without `may_test_options`, options count as missing.
+    pub async fn holds(
+        &self,
+        tx: &Transaction,
+        keys: &Keyspace,
+        job: &Job,
+        may_test_options: bool,
+    ) -> Result<bool> {
+        let json = match may_test_options && self.condition.asks_for_options() {
+            true => serde_json::from_str(options(tx, keys, job).await?.get()).unwrap_or(Json::Null),
+            false => Json::Null,
+        };
+        let ends_with_reason = matches!(job.state(), State::Crashing | State::Failed | State::Cancelled);
+        let reasons = match job.reason().filter(|_| ends_with_reason) {
+            Some(reason) => Cow::Owned(job.reasons.iter().cloned().chain([reason.to_owned()]).collect()),
+            None => Cow::Borrowed(job.reasons.as_slice()),
+        };
+        Ok(self.condition.holds(&Subject {
+            id: &job.id,
+            job_type: &job.job_type,
+            tenant: &job.tenant,
+            user: job.user.as_deref(),
+            reasons: &reasons,
+            added_us: job.added_us,
+            option: &|path| option(&json, path),
+            standing: Some(Standing {
+                states: states(job),
+                priority: job.class,
+                attempts: job.attempts,
+                crashes: job.streak(self.now_us),
+                changed_us: job.changed_us,
+                ended_us: job.state().is_final().then_some(job.changed_us),
+                now_us: self.now_us,
+            }),
+        }))
+    }
+
+    /// The next jobs that may meet the condition: at most `limit`. Adds no read conflict.
+    pub async fn page(
+        &self,
+        tx: &Transaction,
+        keys: &Keyspace,
+        from: &Position,
+        limit: usize,
+    ) -> Result<Page> {
+        let mut at = from.clone();
+        let mut jobs = Vec::new();
+        for _ in 0..MAX_READS {
+            let job_type = match &at.job_type {
+                Some(job_type) if at.source < self.sources.len() => job_type.clone(),
+                before => match self.type_after(tx, keys, before.as_deref()).await? {
+                    Some(next) => {
+                        at = Position { job_type: Some(next.clone()), source: 0, after: None };
+                        next
+                    }
+                    None => return Ok(Page { jobs, next: None }),
+                },
+            };
+            let Some(source) = self.sources.get(at.source) else {
+                return Ok(Page { jobs, next: None });
+            };
+            let (mut begin, end) = source.range(keys, &job_type);
+            if let Some(after) = at.after.as_deref() {
+                begin = successor(&unhex(after).ok_or_else(|| corrupt("position", "no hexadecimal digits"))?);
+            }
+            let left = limit - jobs.len();
+            let read = RangeRead { begin, end, limit: left, reverse: false };
+            let rows = tx.range_with(read, Isolation::Snapshot).await?;
+            let found = rows.len();
+            if let Some((key, _)) = rows.last() {
+                at.after = Some(crate::filters::hex(key));
+            }
+            source.jobs(tx, keys, &job_type, rows, &at, &mut jobs).await?;
+            if found == left {
+                break;
+            }
+            at = Position { source: at.source + 1, after: None, ..at };
+        }
+        Ok(Page { jobs, next: Some(at) })
+    }
+
+    async fn type_after(
+        &self,
+        tx: &Transaction,
+        keys: &Keyspace,
+        after: Option<&str>,
+    ) -> Result<Option<String>> {
+        match &self.types {
+            Some(types) => {
+                Ok(types.iter().find(|next| after.is_none_or(|after| next.as_str() > after)).cloned())
+            }
+            None => Ok(types_after(tx, keys, after, 1).await?.pop()),
+        }
+    }
+}
+
+/// The sources of jobs in these states; `None` if there is no index for one of them.
+fn sources_of(states: &BTreeSet<&str>, tenants: Option<Vec<String>>) -> Option<Vec<Source>> {
+    let mut sources: Vec<Source> = Vec::new();
+    for state in states {
+        let source = match *state {
+            "pending" => match &tenants {
+                Some(tenants) => {
+                    sources.extend(tenants.iter().cloned().map(Source::QueueOf));
+                    continue;
+                }
+                None => Source::Queues,
+            },
+            "delayed" | "parked" | "crashing" => Source::Delayed,
+            "blocked" => Source::Blocked,
+            "paused" => Source::Paused,
+            "running" | "waiting" => Source::Active,
+            "completed" | "failed" | "cancelled" => Source::Ended,
+            _ => return None,
+        };
+        if !sources.contains(&source) {
+            sources.push(source);
+        }
+    }
+    Some(sources)
+}
+
+impl Source {
+    fn range(&self, keys: &Keyspace, job_type: &str) -> KeyRange {
+        match self {
+            Source::Record(id) => {
+                let key = keys.job(job_type, id);
+                (key.clone(), successor(&key))
+            }
+            Source::Records => keys.jobs(job_type),
+            Source::QueueOf(tenant) => keys.pending_of(job_type, tenant),
+            Source::Queues => keys.pending(job_type),
+            Source::Delayed => keys.delayed(job_type),
+            Source::Blocked => keys.blocked(job_type),
+            Source::Paused => keys.paused_of(job_type),
+            Source::Active => keys.active(job_type),
+            Source::Ended => keys.ended(job_type),
+        }
+    }
+
+    fn id(&self, keys: &Keyspace, key: &[u8]) -> Option<String> {
+        match self {
+            Source::Record(_) | Source::Records => keys.parse_job(key),
+            Source::QueueOf(_) | Source::Queues => keys.parse_pending(key).map(|(_, id)| id),
+            Source::Delayed => keys.parse_delayed(key).map(|(_, id)| id),
+            Source::Blocked => keys.parse_blocked(key),
+            Source::Paused => keys.parse_paused(key).map(|(_, _, id)| id),
+            Source::Active => keys.parse_active(key).map(|(_, id)| id),
+            Source::Ended => keys.parse_ended(key).map(|(_, id)| id),
+        }
+    }
+
+    /// The jobs of rows that were read, each with the position after it.
+    async fn jobs(
+        &self,
+        tx: &Transaction,
+        keys: &Keyspace,
+        job_type: &str,
+        rows: Vec<(Bytes, Bytes)>,
+        at: &Position,
+        jobs: &mut Vec<(Position, Job)>,
+    ) -> Result<()> {
+        let after = |key: &[u8]| Position { after: Some(crate::filters::hex(key)), ..at.clone() };
+        let mut ids = Vec::with_capacity(rows.len());
+        for (key, value) in rows {
+            let id = self.id(keys, &key).ok_or_else(|| corrupt("index key", "not of its index"))?;
+            if matches!(self, Source::Record(_) | Source::Records) {
+                let mut job = decode_job(&value)?;
+                (job.id, job.job_type) = (id, job_type.to_owned());
+                jobs.push((after(&key), job));
+            } else {
+                ids.push((after(&key), id));
+            }
+        }
+        for chunk in ids.chunks(PREFETCHED) {
+            prefetch(tx, keys, chunk.iter().map(|(_, id)| (job_type, id.as_str()))).await?;
+            for (position, id) in chunk {
+                if let Some(job) = peek(tx, keys, job_type, id).await? {
+                    jobs.push((position.clone(), job));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The states of a job, as conditions name them.
+fn states(job: &Job) -> &'static [&'static str] {
+    use crate::place::End;
+    match &job.place {
+        Place::Pending { .. } => &["pending"],
+        Place::Delayed { .. } => &["delayed"],
+        Place::Parked { .. } => &["delayed", "parked"],
+        Place::Blocked { .. } => &["blocked"],
+        Place::Paused { .. } => &["paused"],
+        Place::Limited { .. } => &["limited"],
+        Place::Crashing { .. } => &["crashing"],
+        Place::Active(run) if run.waits.is_some() => &["waiting"],
+        Place::Active(_) => &["running"],
+        Place::Ended(End::Completed) => &["completed"],
+        Place::Ended(End::Failed) => &["failed"],
+        Place::Ended(End::Cancelled) => &["cancelled"],
+    }
+}
+
+/// The member of a job's options at a path, if a condition can test it.
+pub fn option(options: &Json, path: &[String]) -> Option<Value> {
+    let found = path.iter().try_fold(options, |json, name| json.get(name))?;
+    Some(match found {
+        Json::String(text) => Value::Text(text.clone()),
+        Json::Number(number) => Value::Number(number.as_f64()?),
+        Json::Bool(is) => Value::Bool(*is),
+        Json::Null => Value::Null,
+        Json::Array(_) | Json::Object(_) => return None,
+    })
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes();
+    if !digits.len().is_multiple_of(2) || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    digits.chunks_exact(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn sources(text: &str) -> Vec<Source> {
+        Selection::parse(text, 0).unwrap().sources
+    }
+
+    #[test]
+    fn a_condition_is_searched_through_its_narrowest_index() {
+        let of = |tenant: &str| Source::QueueOf(tenant.to_owned());
+        for (text, expected) in [
+            ("", vec![Source::Records]),
+            ("tenant = acme", vec![Source::Records]),
+            ("state = pending", vec![Source::Queues]),
+            ("state = pending and tenant in (a, b)", vec![of("a"), of("b")]),
+            ("state in (delayed, crashing) and age > 2d", vec![Source::Delayed]),
+            ("state in (failed, blocked, cancelled)", vec![Source::Blocked, Source::Ended]),
+            ("state = failed or state = running", vec![Source::Ended, Source::Active]),
+            ("state = paused and reason = x", vec![Source::Paused]),
+            ("state in (limited, pending)", vec![Source::Records]),
+            ("state = failed or tenant = a", vec![Source::Records]),
+            ("not state = failed", vec![Source::Records]),
+            ("id = a and state = failed", vec![Source::Record("a".to_owned())]),
+        ] {
+            assert_eq!(sources(text), expected, "{text}");
+        }
+        let many: Vec<String> = (0..99).map(|n| format!("t{n}")).collect();
+        assert_eq!(sources(&format!("state = pending and tenant in ({})", many.join(", "))).len(), 99);
+        for (text, may_miss) in [
+            ("", false),
+            ("state = failed", false),
+            ("id in (a, b)", false),
+            ("state = pending", true),
+            ("state = running", true),
+            ("state in (blocked, failed)", true),
+        ] {
+            assert_eq!(Selection::parse(text, 0).unwrap().may_miss(), may_miss, "{text}");
+        }
+    }
+
+    #[test]
+    fn hexadecimal_digits_round_trip() {
+        assert_eq!(unhex(&crate::filters::hex(b"\x00\xffa")).unwrap(), b"\x00\xffa");
+        assert_eq!(unhex("0"), None);
+        assert_eq!(unhex("+1"), None);
+    }
+}
