@@ -29,7 +29,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let nodes = store.transact(|tx| async move { nodes::list(&tx, keys).await }).await;
     let nodes = nodes.map_err(|error: Error| anyhow!("not counted: {error}"))?;
     if let Some(node) = nodes.first() {
-        return Err(anyhow!("not counted: node {} runs on the store: stop all nodes first", node.name).into());
+        return Err(anyhow!("not counted: node {} runs on the store: stop all nodes first", node.node).into());
     }
     let jobs = tokio::select! {
         done = counts::rebuild(&store, keys, None) => done.map_err(|error| anyhow!("not counted: {error}"))?,
