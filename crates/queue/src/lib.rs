@@ -17,6 +17,7 @@
 //! - [`rate_limits`]: how many of them run at the same time.
 //! - [`check`]: the invariants of the rows.
 //! - [`counts`]: how many jobs are in each place.
+//! - [`history`]: samples over time.
 //! - [`tenants`]: the tenants with pending jobs, and their queues.
 //! - [`usage`]: what was charged to tenants.
 //! - [`nodes`]: the servers of a store.
@@ -32,6 +33,7 @@ pub mod dependencies;
 mod error;
 pub mod filters;
 mod format;
+pub mod history;
 mod job;
 pub mod jobs;
 pub mod keyspace;

@@ -258,7 +258,7 @@ impl<'a> Books<'a> {
             | Row::FilterCheck(..) => {
                 self.enter_document(&row, value)?;
             }
-            Row::Counts(..) | Row::CountsGuard => {}
+            Row::Counts(..) | Row::CountsGuard | Row::History(..) => {}
             Row::Learnt(_) | Row::Usage(..) | Row::Boost(_) | Row::Clock | Row::Roomy(..) => {}
             Row::LockWake | Row::UnsettledWake | Row::UnwatchedWake(_) | Row::UnresolvedWake => {}
             Row::Format | Row::ServerUuid | Row::Config(..) | Row::ConfigStamp | Row::Filter(_) => {}

@@ -73,6 +73,8 @@ pub enum Row {
     Counts(String, String),
     /// The row on which transactions that fold counts conflict.
     CountsGuard,
+    /// A sample of the history: its interval, and the node.
+    History(i64, String),
     /// What a charger has charged to a tenant: type, tenant, charger.
     Usage(String, String, String),
     /// How far the keys of a type have been lifted.
@@ -181,6 +183,7 @@ impl Row {
                 Row::Counts(job_type, tenant)
             }
             ("counts_guard", 1) => Row::CountsGuard,
+            ("history", 4) => Row::History(number(2)?, text(3)?),
             ("usage", 4) => Row::Usage(text(1)?, text(2)?, text(3)?),
             ("boost", 2) => Row::Boost(text(1)?),
             ("delayed", 4) => Row::Index(pair(1, 3)?, IndexRow::Delayed(number(2)?)),
