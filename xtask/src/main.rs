@@ -67,6 +67,7 @@ fn test(filter: &[&str]) -> command::Result {
     peers::install()?;
     peers::install_python()?;
     peers::install_etcd()?;
+    peers::install_prometheus()?;
     let leaks = leaks::Folder::empty(bench::target().join("leaks"))?;
     let mut tests = command::cargo();
     tests.args(["test", "--workspace", "--no-fail-fast"]);

@@ -36,22 +36,28 @@ pub fn install_python() -> Result {
 /// Installs etcd for the tests that start a cluster, unless it exists. If the installation is not allowed, prints a line.
 /// These tests are then skipped, except with `CI=true`, where this is an error.
 pub fn install_etcd() -> Result {
-    if Command::new("etcd").arg("--version").output().is_ok_and(|output| output.status.success()) {
+    install_optional("etcd", "etcd-server", "The tests that need an etcd cluster are skipped.")
+}
+
+/// The same for Prometheus, whose `promtool` checks metrics and rules.
+pub fn install_prometheus() -> Result {
+    install_optional("promtool", "prometheus", "The checks of metrics and alert rules are skipped.")
+}
+
+fn install_optional(program: &str, package: &str, skipped: &str) -> Result {
+    if Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success()) {
         return Ok(());
     }
     let sudo_may =
         || Command::new("sudo").args(["-n", "true"]).output().is_ok_and(|output| output.status.success());
     let installed = if root_may_install() || sudo_may() {
-        install_from_debian(&["etcd-server"])
+        install_from_debian(&[package])
     } else {
         Err(Failure::new("only root, or who may use sudo without a password, installs Debian's packages"))
     };
     match installed {
         Err(failure) if std::env::var("CI").as_deref() != Ok("true") => {
-            println!(
-                "etcd is not installed: {}. The tests that need an etcd cluster are skipped.",
-                failure.message
-            );
+            println!("{program} is not installed: {}. {skipped}", failure.message);
             Ok(())
         }
         installed => installed,

@@ -31,6 +31,7 @@ mod descriptors;
 mod http;
 mod live;
 pub mod log;
+mod metrics;
 mod node;
 pub mod offline;
 mod open;

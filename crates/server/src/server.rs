@@ -25,10 +25,11 @@ use turnwise_worker::{
 use crate::access::{Audit, Identities, Jwt, Pace};
 use crate::catalogue;
 use crate::commands;
-use crate::config::{Config, Shared};
+use crate::config::{Config, Prometheus, Shared};
 use crate::descriptors;
 use crate::http::{self, App, AppState};
 use crate::live::{self, Parts};
+use crate::metrics::Metrics;
 use crate::node;
 use crate::open::{self, Exposure};
 use crate::start::{self, Opened, StartError, initialise};
@@ -40,6 +41,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
 /// The interval between two reports of a replication's statistics. `_active_tasks` is at most half a second old, as in CouchDB.
 const REPORT_INTERVAL: Duration = Duration::from_millis(400);
+/// Connections to the additional port of the metrics: one or two scrapers have one each.
+const METRICS_CONNECTIONS: usize = 16;
 /// The pause before a part of the server restarts after a panic.
 const SERVICE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -117,6 +120,7 @@ impl Server {
         let no_listener = |cause| StartError::Listen { listen, cause };
         let listener = TcpListener::bind(listen).await.map_err(no_listener)?;
         let listen = listener.local_addr().map_err(no_listener)?;
+        let metrics_listener = metrics_listener(&config.prometheus).await?;
         let opened = match store {
             Some(store) => Opened::with(store, &url),
             None => start::open(&url, Arc::new(runtime::System), &seal).await?,
@@ -153,6 +157,8 @@ impl Server {
             .with_multiplex(multiplex.clone());
         let levels = catalogue.levels().clone();
         let queue = live::queue(&config, &levels);
+        let counted = Arc::<turnwise_worker::Metrics>::default();
+        let metrics = Arc::new(Metrics::new(counted.clone(), store.runtime().now_us()));
         let options = turnwise_worker::Options {
             node: node.clone(),
             max_jobs: config.max_jobs,
@@ -165,6 +171,7 @@ impl Server {
             health_timeout: config.workers.health_timeout,
             fair: live::fair_replications(&config),
             queue: queue.clone(),
+            metrics: counted.clone(),
             report_interval: REPORT_INTERVAL,
             ..turnwise_worker::Options::default()
         };
@@ -174,7 +181,8 @@ impl Server {
             place: node::place(listen),
             upstream: config.upstream.is_some(),
         };
-        let names = http::Names::new(listen, &membership.url, &config.listener_names);
+        let advertised = membership.url.clone();
+        let names = http::Names::new(listen, &advertised, &config.listener_names);
         // The nodes join first, because the name may be taken: no other part has started by then.
         let mut workers = match opened
             .or_start_error(join_nodes(&store, &keys, &options, membership, opened.patience()).await)?
@@ -193,7 +201,7 @@ impl Server {
             shares: config.jobs.shares.clone(),
             queue: queue.clone(),
         };
-        let external = External::new(impatient.clone(), keys.clone(), external);
+        let external = External::new(impatient.clone(), keys.clone(), external).with_metrics(counted);
         let start = |job_type, handler, options| {
             Worker::start(store.clone(), keys.clone(), job_type, handler, options)
         };
@@ -330,7 +338,27 @@ impl Server {
             pace: Pace::default(),
             waiting_jobs: Default::default(),
             identities,
+            metrics,
         });
+        services.push(service("metrics", &stop, {
+            let app = app.clone();
+            move |stop| Metrics::run(app.clone(), stop)
+        }));
+        if let Some(listener) = metrics_listener {
+            let listen = listener.local_addr().map_err(no_listener)?;
+            let names = http::Names::new(listen, &advertised, &config.listener_names);
+            let listening = http::serve(
+                listener,
+                None,
+                METRICS_CONNECTIONS,
+                app.clone().metrics_router(names),
+                stop.clone(),
+            );
+            services.push(Service {
+                name: "metrics port",
+                task: AbortOnDropHandle::new(tokio::spawn(listening)),
+            });
+        }
         let http = AbortOnDropHandle::new(tokio::spawn(http::serve(
             listener,
             tls.clone(),
@@ -475,6 +503,17 @@ impl RunningServer {
             }
         })
     }
+}
+
+/// The additional port of the metrics, if there is one.
+async fn metrics_listener(prometheus: &Prometheus) -> Result<Option<TcpListener>, StartError> {
+    if !prometheus.additional_port {
+        return Ok(None);
+    }
+    let listen = SocketAddr::new(prometheus.bind_address, prometheus.port);
+    let listener = TcpListener::bind(listen).await.map_err(|cause| StartError::Listen { listen, cause })?;
+    tracing::info!("metrics without authentication on http://{listen}");
+    Ok(Some(listener))
 }
 
 /// The mirror of the upstream, if there is an upstream.

@@ -17,6 +17,7 @@ fn needed(method: &str, path: &str) -> &'static str {
         "/v1/me" => "identity",
         "/_membership" | "/_node/_local/_config" => "operator",
         "/_replicate" => "write",
+        "/_node/_local/_prometheus" | "/_node/_local/_stats" | "/_node/_local/_system" => "metrics",
         _ if path.starts_with("/v1/users") || path.starts_with("/v1/tokens") => "admin",
         _ if path.starts_with("/v1/filters") || reads && operators.contains(&path) => "operator",
         _ if path.starts_with("/v1/workers") => "worker",
@@ -39,6 +40,7 @@ fn has(scope: &str, right: &str) -> bool {
         "client:acme,acme/*" => right == "read" || right == "write",
         "read:acme,acme/*" => right == "read",
         "worker:t" => right == "worker",
+        "metrics" => right == "metrics",
         _ => false,
     }
 }
@@ -69,6 +71,7 @@ async fn routes(server: &TestServer) -> Vec<(String, String)> {
             "GET",
             "/_session /_membership /_node/_local/_config /_scheduler/jobs/a /_scheduler/docs/acme/_replicator",
         ),
+        ("GET", "/_node/_local/_stats /_node/_local/_system"),
         ("POST", "/_replicate /acme/_replicator /acme/_replicator/_bulk_docs /acme/_replicator/_all_docs"),
         (
             "POST",

@@ -18,6 +18,7 @@ mod egress;
 mod fair_settings;
 mod jwt;
 mod lasting;
+mod metrics;
 mod nodes;
 mod parking;
 mod quotas;

@@ -3,7 +3,7 @@
 //! `[jwt_auth] keys` is a JSON Web Key Set. A token names its key (`kid`), and must be signed with the algorithm that the set
 //! states for that key. It must have `sub`, `exp`, and the configured `aud`. The claim `[jwt_auth] roles_claim_path` lists its
 //! scopes; strings in it that are no scopes are ignored, because a service may have roles of its own. As in CouchDB, `_admin` is
-//! the scope `admin`.
+//! the scope `admin`, and `_metrics` the scope `metrics`.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -94,7 +94,11 @@ fn scopes(claims: &Map<String, Value>, path: &[String]) -> Option<Scopes> {
     let (first, rest) = path.split_first()?;
     let claim = rest.iter().try_fold(claims.get(first)?, |value, part| value.get(part))?;
     let texts = claim.as_array()?.iter().filter_map(Value::as_str);
-    let texts = texts.map(|text| if text == "_admin" { "admin" } else { text });
+    let texts = texts.map(|text| match text {
+        "_admin" => "admin",
+        "_metrics" => "metrics",
+        text => text,
+    });
     let known: Vec<&str> = texts.filter(|text| Scope::parse(text).is_ok()).take(MAX_SCOPES).collect();
     Scopes::parse(&known).ok()
 }

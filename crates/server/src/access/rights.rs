@@ -26,11 +26,13 @@ pub(crate) enum Right {
     Work,
     /// Settings, nodes, filters, and what concerns all tenants.
     Operate,
+    /// The metrics, which name tenants, but show nothing of their jobs.
+    Metrics,
     /// Users and tokens.
     Administer,
 }
 
-use Right::{Administer, Anyone, Identity, Operate, Read, Work, Write};
+use Right::{Administer, Anyone, Identity, Metrics, Operate, Read, Work, Write};
 
 /// The routes of `/v1`: method, path, right. `HEAD` needs the right of `GET`.
 pub(crate) const V1: &[(&str, &str, Right)] = &[
@@ -106,6 +108,7 @@ pub(crate) fn couchdb(target: &Target, method: &Method) -> Right {
         | Target::SchedulerDocs(_)
         | Target::SchedulerDoc(..) => Read,
         Target::Membership | Target::Node(..) => Operate,
+        Target::Metrics(..) => Metrics,
         Target::Replicate => Write,
         Target::Db(_, part) => match part {
             // These read, also where a body names what.
@@ -135,6 +138,7 @@ impl Right {
             Write => scopes.write_some(),
             Work => scopes.work_some(),
             Operate => scopes.operate(),
+            Metrics => scopes.metrics(),
             Administer => scopes.administer(),
         }
     }
@@ -146,6 +150,7 @@ impl Right {
             Write => "a scope client:TENANTS",
             Work => "a scope worker:TYPES",
             Operate => "the scope operator or admin",
+            Metrics => "the scope metrics, operator or admin",
             Administer => "the scope admin",
         }
     }

@@ -30,6 +30,9 @@ pub(super) fn missing(config: &Config, section: &str, key: &str) -> Option<Strin
         ("cors", "credentials") => (config.cors.credentials
             && config.cors.origins.iter().all(|origin| origin == cors::ANY))
         .then_some("origins names none, and * never has credentials"),
+        ("prometheus", "bind_address" | "port") => {
+            (!config.prometheus.additional_port).then_some("additional_port is false")
+        }
         ("command", "max_jobs" | "max_output_bytes" | "user" | "allow_root") => {
             (!config.command.enabled).then_some("[command] enabled is false")
         }

@@ -17,6 +17,7 @@ mod value;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,6 +82,8 @@ pub struct Config {
     pub tls: TlsFiles,
     /// `[chttpd] enable_cors` and `[cors]`: the sites whose pages may use this server.
     pub cors: Cors,
+    /// `[prometheus]`: the metrics.
+    pub prometheus: Prometheus,
     /// `[jwt_auth]`: JSON Web Tokens.
     pub jwt: JwtFiles,
     /// `[audit] file`: where requests that change something are logged.
@@ -265,6 +268,30 @@ pub struct Limits {
     pub workers: usize,
 }
 
+/// `[prometheus]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prometheus {
+    /// `additional_port`: whether the metrics are also served on a port of their own, to everyone who reaches it.
+    pub additional_port: bool,
+    /// `bind_address`: the address of this port.
+    pub bind_address: IpAddr,
+    /// `port`: its number.
+    pub port: u16,
+    /// `tenants`: how many tenants of each job type have metrics of their own.
+    pub tenants: usize,
+}
+
+impl Default for Prometheus {
+    fn default() -> Self {
+        Prometheus {
+            additional_port: false,
+            bind_address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            port: 17_986,
+            tenants: 50,
+        }
+    }
+}
+
 /// `[command]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
@@ -320,6 +347,7 @@ impl Default for Config {
             listener_names: Vec::new(),
             tls: TlsFiles::default(),
             cors: Cors::default(),
+            prometheus: Prometheus::default(),
             jwt: JwtFiles::default(),
             audit_file: None,
             log: LogSettings::default(),
@@ -368,6 +396,7 @@ impl Config {
             queue: Queue { catalogue: running.queue.catalogue, ..file.queue },
             workers: running.workers,
             tls: running.tls,
+            prometheus: Prometheus { tenants: file.prometheus.tenants, ..running.prometheus },
             jwt: running.jwt,
             audit_file: running.audit_file,
             log: LogSettings { format: running.log.format, ..file.log },

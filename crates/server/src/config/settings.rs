@@ -48,6 +48,8 @@ const MAX_HEALTH_MS: u64 = 24 * 3_600_000;
 const TICK_MS: RangeInclusive<u64> = 100..=3_600_000;
 /// Longest time for which a browser may remember a preflight: a day, which is more than any browser does.
 const MAX_CORS_AGE_S: u32 = 24 * 3_600;
+/// Maximum number of tenants with metrics of their own: with four metrics per type each, a scrape has no more than some MB.
+const MAX_TENANTS: usize = 1_000;
 /// Maximum number of ticks until a job is aged out.
 const MAX_AGING_TICKS: u32 = 100_000;
 
@@ -216,6 +218,12 @@ pub const SETTINGS: &[Setting] = settings! {
     headers: Live, cors.headers = header_names();
     methods: Live, cors.methods = methods();
     max_age: Live, cors.max_age_s = number(0..=MAX_CORS_AGE_S);
+
+    [prometheus]
+    additional_port: InFile(ABOUT_A_MACHINE_REACHED), prometheus.additional_port = boolean();
+    bind_address: InFile(ABOUT_A_MACHINE_REACHED), prometheus.bind_address = address();
+    port: InFile(ABOUT_A_MACHINE_REACHED), prometheus.port = number(1..=u16::MAX);
+    tenants: Live, prometheus.tenants = number(0..=MAX_TENANTS);
 
     [jwt_auth]
     keys: InFile(ABOUT_A_MACHINE_REACHED), jwt.keys = file();

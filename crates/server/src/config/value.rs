@@ -1,5 +1,6 @@
 //! Parses the text of settings.
 
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -92,6 +93,11 @@ impl Value<'_> {
 
     pub fn egress_rules(self) -> Result<EgressRules, Right> {
         self.0.parse()
+    }
+
+    /// An IP address of this machine.
+    pub fn address(self) -> Result<IpAddr, Right> {
+        self.0.parse().map_err(|_| "an IP address such as 127.0.0.1".to_owned())
     }
 
     /// Text without white space.

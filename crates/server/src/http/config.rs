@@ -73,7 +73,7 @@ pub(super) async fn config(
 }
 
 /// Whether the name is this node's; an error if no node has it.
-async fn check_node(app: &App, node: &str) -> Result<bool, ApiError> {
+pub(crate) async fn check_node(app: &App, node: &str) -> Result<bool, ApiError> {
     if node == LOCAL || node == &*app.node {
         return Ok(true);
     }

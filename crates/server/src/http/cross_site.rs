@@ -199,7 +199,10 @@ impl Names {
     }
 
     /// The host that the request names, if it is allowed; `None` if the request need not name a host.
-    fn check_host<B>(&self, request: &axum::http::Request<B>) -> Result<Option<Authority>, Refusal> {
+    pub(super) fn check_host<B>(
+        &self,
+        request: &axum::http::Request<B>,
+    ) -> Result<Option<Authority>, Refusal> {
         let bad = |reason: &'static str| Refusal {
             status: StatusCode::BAD_REQUEST,
             code: codes::BAD_REQUEST,

@@ -4,15 +4,15 @@
 //! `docs/design/0004-replicator-databases.md` explains the differences.
 
 mod all_docs;
-mod answer;
+pub(crate) mod answer;
 mod bulk;
 mod changes;
-mod config;
+pub(crate) mod config;
 pub(crate) mod cors;
 mod cross_site;
 mod databases;
 mod docs;
-mod error;
+pub(crate) mod error;
 mod linger;
 mod listener;
 mod refusal;
@@ -56,13 +56,14 @@ use self::request::Params;
 use self::route::{Part, Target};
 use crate::access::{Audit, Caller, Identities, Jwt, Pace, Peer, authenticate, rights};
 use crate::config::{Config, Shared};
+use crate::metrics::{self, Metrics};
 
 pub(crate) use self::cross_site::{Authority, Names};
 pub(crate) use self::listener::serve;
 pub(crate) use self::refusal::{Refusal, is_v1, refuse};
 pub(crate) use self::room::Room;
 pub(crate) use self::tls::Tls;
-pub(crate) use self::v1::{Accepting, RegisteredBy};
+pub(crate) use self::v1::{Accepting, RegisteredBy, facts};
 
 /// The state that all requests share. Each layer of each request clones it, so it is one pointer.
 #[derive(Clone)]
@@ -122,6 +123,8 @@ pub(crate) struct AppState {
     pub waiting_jobs: v1::WaitingJobs,
     /// Who may use it.
     pub identities: Identities,
+    /// What this node has done.
+    pub metrics: Arc<Metrics>,
 }
 
 /// See [`AppState::health`].
@@ -147,7 +150,14 @@ impl App {
             .layer(from_fn_with_state(self.clone(), authenticate))
             .layer(from_fn_with_state(self.clone(), cross_site::check))
             .layer(axum::middleware::map_request(|request| async { linger::lingering(request) }))
+            .layer(from_fn_with_state(self.clone(), metrics::measured))
             .with_state(self)
+    }
+
+    /// The service of the additional port: the metrics, for everyone who reaches it.
+    pub fn metrics_router(self, names: Names) -> Router {
+        let names = Arc::new(names);
+        Router::new().fallback(move |request| answer_metrics(self.clone(), names.clone(), request))
     }
 
     /// Waits for a turn to write documents of a database. All writes of a database take the next sequence number, so
@@ -199,6 +209,23 @@ impl Call {
     }
 }
 
+async fn answer_metrics(app: App, names: Arc<Names>, request: Request) -> Response {
+    // A page of another site whose name leads here could read them.
+    if let Err(refusal) = names.check_host(&request) {
+        return refuse(&request, refusal);
+    }
+    let response = match (request.method().as_str(), route::target(request.uri().path())) {
+        ("GET" | "HEAD", Ok(Target::Metrics(node, part))) => {
+            metrics::get(&app, request.headers(), node.as_deref(), &part).await
+        }
+        ("GET" | "HEAD", Ok(_)) => Err(ApiError::not_found("this port has the metrics alone: /metrics")),
+        (_, Ok(_)) => Err(ApiError::method("GET,HEAD")),
+        (_, Err(error)) => Err(error),
+    };
+    let response = response.unwrap_or_else(IntoResponse::into_response);
+    answer::with_header(response, header::SERVER, concat!("turnwise/", env!("CARGO_PKG_VERSION")))
+}
+
 async fn answer_request(State(app): State<App>, request: Request) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let id = traced::id(request.headers()).unwrap_or_else(|| app.new_uuid()[..10].to_owned());
@@ -245,6 +272,7 @@ async fn dispatch(app: App, request: Request) -> Result<Response, ApiError> {
             check_database(&call, &db)?;
             scheduler::doc(&app, &db, &id).await
         }
+        Target::Metrics(node, part) => metrics::get(&app, &call.headers, node.as_deref(), &part).await,
         Target::Replicate if call.method == Method::POST => replicate::post(&app, &call, body).await,
         Target::Replicate => Err(ApiError::method("POST")),
         Target::Node(node, part) => config::config(&app, &call, body, &node, part).await,

@@ -8,6 +8,7 @@ use turnwise_replicator::documents::names;
 
 use super::config;
 use super::error::ApiError;
+use crate::metrics;
 
 /// What a request is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub(crate) enum Target {
     SchedulerDoc(String, String),
     /// A node, or its configuration.
     Node(String, config::Part),
+    /// The metrics, of the node under this name if the path names one.
+    Metrics(Option<String>, metrics::Part),
     /// A database, or a part of it.
     Db(String, Part),
     /// A server-level path that does not exist.
@@ -73,6 +76,13 @@ pub(crate) fn target(path: &str) -> Result<Target, ApiError> {
         ["_membership"] => Target::Membership,
         ["_active_tasks"] => Target::ActiveTasks,
         ["_replicate"] => Target::Replicate,
+        ["metrics"] => Target::Metrics(None, metrics::Part::Own),
+        ["_node", name, "_prometheus"] => Target::Metrics(Some(name.to_owned()), metrics::Part::Prometheus),
+        ["_node", name, "_system"] => Target::Metrics(Some(name.to_owned()), metrics::Part::System),
+        ["_node", name, "_stats", ref path @ ..] => {
+            let path = path.iter().map(|part| (*part).to_owned()).collect();
+            Target::Metrics(Some(name.to_owned()), metrics::Part::Stats(path))
+        }
         ["_scheduler", "jobs"] => Target::SchedulerJobs,
         // A client may have decoded a `+` as a space, as in forms. Ids contain no spaces.
         ["_scheduler", "jobs", id] => Target::SchedulerJob(id.replace(' ', "+")),
@@ -90,6 +100,90 @@ pub(crate) fn target(path: &str) -> Result<Target, ApiError> {
             None => Target::Db(names[0].to_owned(), part(&names[1..])),
         },
     })
+}
+
+/// The pattern of requests that no route fits.
+pub(crate) const UNKNOWN: &str = "unknown";
+
+/// All values of [`Target::pattern`].
+pub(crate) const PATTERNS: &[&str] = &[
+    "/",
+    "/_up",
+    "/_all_dbs",
+    "/_uuids",
+    "/_session",
+    "/_membership",
+    "/_active_tasks",
+    "/_replicate",
+    "/_scheduler/jobs",
+    "/_scheduler/jobs/{id}",
+    "/_scheduler/docs",
+    "/_scheduler/docs/{db}",
+    "/_scheduler/docs/{db}/{id}",
+    "/_node/{node}",
+    "/_node/{node}/_config",
+    "/_node/{node}/_config/{section}",
+    "/_node/{node}/_config/{section}/{key}",
+    "/metrics",
+    "/_node/{node}/_prometheus",
+    "/_node/{node}/_stats",
+    "/_node/{node}/_system",
+    "/{db}",
+    "/{db}/_all_docs",
+    "/{db}/_bulk_docs",
+    "/{db}/_bulk_get",
+    "/{db}/_changes",
+    "/{db}/_ensure_full_commit",
+    "/{db}/_revs_diff",
+    "/{db}/_security",
+    "/{db}/{id}",
+    "/{db}/_local/{id}",
+    "/{db}/{id}/{attachment}",
+    UNKNOWN,
+];
+
+impl Target {
+    /// Its path without names and ids, for metrics.
+    pub fn pattern(&self) -> &'static str {
+        match self {
+            Target::Root => "/",
+            Target::Up => "/_up",
+            Target::AllDbs => "/_all_dbs",
+            Target::Uuids => "/_uuids",
+            Target::Session => "/_session",
+            Target::Membership => "/_membership",
+            Target::ActiveTasks => "/_active_tasks",
+            Target::Replicate => "/_replicate",
+            Target::SchedulerJobs => "/_scheduler/jobs",
+            Target::SchedulerJob(_) => "/_scheduler/jobs/{id}",
+            Target::SchedulerDocs(None) => "/_scheduler/docs",
+            Target::SchedulerDocs(Some(_)) => "/_scheduler/docs/{db}",
+            Target::SchedulerDoc(..) => "/_scheduler/docs/{db}/{id}",
+            Target::Node(_, config::Part::Node) => "/_node/{node}",
+            Target::Node(_, config::Part::All) => "/_node/{node}/_config",
+            Target::Node(_, config::Part::Section(_)) => "/_node/{node}/_config/{section}",
+            Target::Node(_, config::Part::Value(..)) => "/_node/{node}/_config/{section}/{key}",
+            Target::Metrics(_, metrics::Part::Own) => "/metrics",
+            Target::Metrics(_, metrics::Part::Prometheus) => "/_node/{node}/_prometheus",
+            Target::Metrics(_, metrics::Part::Stats(_)) => "/_node/{node}/_stats",
+            Target::Metrics(_, metrics::Part::System) => "/_node/{node}/_system",
+            Target::Db(_, part) => match part {
+                Part::Itself => "/{db}",
+                Part::AllDocs => "/{db}/_all_docs",
+                Part::BulkDocs => "/{db}/_bulk_docs",
+                Part::BulkGet => "/{db}/_bulk_get",
+                Part::Changes => "/{db}/_changes",
+                Part::EnsureFullCommit => "/{db}/_ensure_full_commit",
+                Part::RevsDiff => "/{db}/_revs_diff",
+                Part::Security => "/{db}/_security",
+                Part::Doc(_) => "/{db}/{id}",
+                Part::Local(_) => "/{db}/_local/{id}",
+                Part::Attachment => "/{db}/{id}/{attachment}",
+                Part::Unknown(_) => UNKNOWN,
+            },
+            Target::Unknown => UNKNOWN,
+        }
+    }
 }
 
 /// Splits off the first segments, which form the name of a replicator database.
@@ -166,6 +260,16 @@ mod tests {
     }
 
     #[test]
+    fn the_pattern_of_every_target_is_among_the_patterns() {
+        let paths =
+            PATTERNS.iter().map(|pattern| pattern.replace("{db}", "_replicator").replace(['{', '}'], ""));
+        for (path, pattern) in paths.zip(PATTERNS).filter(|(_, pattern)| **pattern != UNKNOWN) {
+            assert_eq!(target(&path).unwrap().pattern(), *pattern, "{path}");
+        }
+        assert_eq!(target("/_utils").unwrap().pattern(), UNKNOWN);
+    }
+
+    #[test]
     fn document_ids_are_decoded_once_and_a_plus_stays() {
         let of = |path: &str| target(path).unwrap();
         assert_eq!(of("/_replicator/a%2Fb%2520+c"), db("_replicator", doc("a/b%20+c")));
@@ -199,7 +303,11 @@ mod tests {
         for path in ["x%2F_replicator", "x/_replicator"] {
             assert_eq!(of(&format!("/_node/a@b:1/_config/replicator.shares/{path}")), node(key.clone()));
         }
-        assert_eq!(of("/_node/_local/_stats"), Target::Unknown);
+        assert_eq!(of("/_node/_local/_stat"), Target::Unknown);
+        let local = Some("_local".to_owned());
+        let stats = metrics::Part::Stats(vec!["couch_replicator".to_owned(), "jobs".to_owned()]);
+        assert_eq!(of("/_node/_local/_stats/couch_replicator/jobs"), Target::Metrics(local, stats));
+        assert_eq!(of("/metrics/"), Target::Metrics(None, metrics::Part::Own));
         assert_eq!(of("/_node"), Target::Unknown);
         assert_eq!(of("/_utils"), Target::Unknown);
     }

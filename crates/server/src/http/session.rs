@@ -46,11 +46,13 @@ fn current(caller: &Caller) -> Value {
     json!({ "ok": true, "userCtx": { "name": name, "roles": roles(caller.scopes()) }, "info": info })
 }
 
-/// The scopes as roles. Clients of CouchDB look for `_admin`.
+/// The scopes as roles. Clients of CouchDB look for `_admin`, and for `_metrics`.
 fn roles(scopes: Option<&Scopes>) -> Vec<String> {
     let Some(scopes) = scopes else { return Vec::new() };
     let admin = scopes.administer().then(|| "_admin".to_owned());
-    admin.into_iter().chain(scopes.texts().into_iter().filter(|scope| scope != "admin")).collect()
+    let others = scopes.texts().into_iter().filter(|scope| scope != "admin");
+    let others = others.map(|scope| if scope == "metrics" { "_metrics".to_owned() } else { scope });
+    admin.into_iter().chain(others).collect()
 }
 
 async fn start(app: &App, call: &Call, body: Body) -> Result<Response, ApiError> {

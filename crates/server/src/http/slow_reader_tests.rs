@@ -68,6 +68,7 @@ impl World {
             pace: Pace::default(),
             waiting_jobs: Default::default(),
             identities,
+            metrics: Arc::new(Metrics::new(Arc::default(), 0)),
         });
         let world = World { app, clock, _folder: folder };
         world.call("PUT", Part::Itself, "", Value::Null).await;

@@ -58,6 +58,11 @@ impl V1Error {
         )
     }
 
+    /// What the client is told.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
     /// The claim is lost.
     pub fn halt() -> Self {
         let reason = "this worker does not hold the job under this claim";

@@ -11,6 +11,7 @@ mod decision;
 mod error;
 mod events;
 mod extract;
+pub(crate) mod facts;
 mod filters;
 mod identities;
 mod jobs;
