@@ -22,6 +22,7 @@ pub mod after;
 pub mod error;
 pub mod events;
 pub mod filters;
+pub mod history;
 pub mod identities;
 pub mod jobs;
 pub mod locking;
@@ -41,6 +42,7 @@ pub use filters::{
     Action, Filter, Filters, Limited, LimitedBy, MAX_CONDITION_BYTES, MAX_FILTER_NAME_BYTES, MAX_FILTERS,
     MAX_NOTE_BYTES, PutFilter, RemovedFilter,
 };
+pub use history::{History, HistoryPoint, HistoryStep, TenantHistory, TypeHistory};
 pub use identities::{
     ChangedIdentity, MAX_EXPIRY_S, MadeToken, Me, NewToken, NewUser, SetPassword, Token, Tokens, User, Users,
 };

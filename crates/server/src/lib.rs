@@ -28,6 +28,7 @@ mod catalogue;
 mod commands;
 pub mod config;
 mod descriptors;
+mod history;
 mod http;
 mod live;
 pub mod log;

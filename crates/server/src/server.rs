@@ -27,6 +27,7 @@ use crate::catalogue;
 use crate::commands;
 use crate::config::{Config, Prometheus, Shared};
 use crate::descriptors;
+use crate::history;
 use crate::http::{self, App, AppState};
 use crate::live::{self, Parts};
 use crate::metrics::Metrics;
@@ -343,6 +344,10 @@ impl Server {
         services.push(service("metrics", &stop, {
             let app = app.clone();
             move |stop| Metrics::run(app.clone(), stop)
+        }));
+        services.push(service("history", &stop, {
+            let app = app.clone();
+            move |stop| history::run(app.clone(), stop)
         }));
         if let Some(listener) = metrics_listener {
             let listen = listener.local_addr().map_err(no_listener)?;

@@ -88,6 +88,7 @@ fn reads(name: &str) -> Vec<String> {
         "/v1/jobs",
         "/v1/jobs?type=t",
         "/v1/jobs?state=pending",
+        "/v1/history",
         "/v1/counts",
         "/v1/counts?by=tenant",
         "/v1/counts?type=t&by=tenant",

@@ -52,6 +52,7 @@ pub(crate) const V1: &[(&str, &str, Right)] = &[
     ("POST", "/v1/retry", Write),
     ("GET", "/v1/documents/{db}/{id}/why", Read),
     ("GET", "/v1/counts", Read),
+    ("GET", "/v1/history", Read),
     ("GET", "/v1/tenants", Read),
     ("GET", "/v1/queue", Read),
     ("GET", "/v1/locks", Read),

@@ -27,6 +27,7 @@ use crate::http::error::ApiError;
 use crate::http::{App, answer, config};
 
 pub(crate) use self::http::measured;
+pub(crate) use self::share::entitled_slots;
 pub(crate) use self::wide::{OfTenant, OfType};
 
 /// The counts of jobs, by type and tenant, that one request reads at most. With more, the number of jobs is left out.

@@ -4,6 +4,8 @@
 //! leaves is divided among the others in the same way. So there is a level λ, slots per share, with
 //! `entitled(tenant) = min(jobs, shares · λ)`.
 
+use super::OfType;
+
 /// The level for tenants with these jobs and shares. Infinite if every tenant can have all that it wants.
 #[allow(clippy::cast_precision_loss, reason = "a measure, of numbers far below 2^53")]
 pub(super) fn level(slots: u64, tenants: &[(u64, u32)]) -> f64 {
@@ -27,6 +29,14 @@ pub(super) fn level(slots: u64, tenants: &[(u64, u32)]) -> f64 {
 #[allow(clippy::cast_precision_loss, reason = "a measure, of numbers far below 2^53")]
 pub(super) fn entitled(level: f64, jobs: u64, shares: u32) -> f64 {
     (f64::from(shares.max(1)) * level).min(jobs as f64)
+}
+
+/// What each tenant of a type is entitled to now, in slots, in their order.
+pub(crate) fn entitled_slots(of_type: &OfType) -> Vec<f64> {
+    let wants: Vec<(u64, u32)> =
+        of_type.tenants.iter().map(|of| (of.running + of.pending, of.shares)).collect();
+    let level = level(u64::try_from(of_type.slots).unwrap_or(u64::MAX), &wants);
+    wants.iter().map(|(jobs, shares)| entitled(level, *jobs, *shares)).collect()
 }
 
 #[cfg(test)]

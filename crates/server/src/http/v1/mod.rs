@@ -13,6 +13,7 @@ mod events;
 mod extract;
 pub(crate) mod facts;
 mod filters;
+pub(in crate::http) mod history;
 mod identities;
 mod jobs;
 mod list;
@@ -152,6 +153,7 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(why::why_job))
         .routes(routes!(why::why_document))
         .routes(routes!(counts::count_jobs))
+        .routes(routes!(history::get_history))
         .routes(routes!(tenants::list_tenants))
         .routes(routes!(tenants::get_queue))
         .routes(routes!(filters::list_filters))

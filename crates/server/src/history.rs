@@ -1,0 +1,203 @@
+//! Takes samples for the history ([`turnwise_queue::history`]), and merges and removes those of earlier times.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use turnwise_queue::counts;
+use turnwise_queue::history::{self, MAX_TENANTS_OF_TYPE, Sample, State, Step, TenantState, Work};
+use turnwise_store::Error as StoreError;
+use turnwise_worker::{RunResult, TypeMetrics};
+
+use crate::http::{App, facts};
+use crate::metrics::{OfType, entitled_slots};
+
+/// Intervals that one sample merges at most: more than pass between two samples, so that what a stop has left is soon merged.
+const MAX_MERGED: usize = 20;
+/// The samples between two removals of old rows.
+const SAMPLES_PER_EXPIRY: u64 = 60;
+/// The first sample of a node is this much later than the interval's begin, at most: nodes do not write all at once.
+const SPREAD_MS: u64 = 3_000;
+
+/// Takes a sample in each interval until the server stops.
+pub(crate) async fn run(app: App, stop: CancellationToken) {
+    let runtime = app.store.runtime().clone();
+    let delay_us = i64::try_from(runtime.random() % SPREAD_MS).unwrap_or(0) * 1_000;
+    let mut sampler = Sampler { app, known: BTreeMap::new(), last: i64::MIN, taken: 0 };
+    sampler.known = sampler.done();
+    loop {
+        let now_us = sampler.app.now_us();
+        let next_us = Step::Fine.begin_us(Step::Fine.slot(now_us - delay_us) + 1) + delay_us;
+        let pause = Duration::from_micros(next_us.saturating_sub(now_us).unsigned_abs());
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+        if let Err(error) = sampler.sample().await {
+            tracing::warn!(error, "cannot write a sample of the history: tries again with the next one");
+        }
+    }
+}
+
+struct Sampler {
+    app: App,
+    /// What the workers of this node had done at the last sample.
+    known: BTreeMap<String, Work>,
+    /// The interval of the last sample.
+    last: i64,
+    taken: u64,
+}
+
+impl Sampler {
+    async fn sample(&mut self) -> Result<(), String> {
+        let app = self.app.clone();
+        let now_us = app.now_us();
+        let slot = Step::Fine.slot(now_us);
+        if slot <= self.last {
+            // The clock was set back, or the timer was early.
+            return Ok(());
+        }
+        let done = self.done();
+        let work: BTreeMap<String, Work> = done
+            .iter()
+            .map(|(job_type, work)| (job_type.clone(), since(work, self.known.get(job_type))))
+            .filter(|(_, work)| *work != Work::default())
+            .collect();
+        let own = Sample { work, ..Sample::default() }.bounded();
+        let tx = app.store.begin().await.map_err(text)?;
+        let is_first = !history::has_state(&tx, &app.keys, slot).await.map_err(text)?;
+        drop(tx);
+        let state = match is_first {
+            true => Some(Sample { state: state(&app).await?, ..Sample::default() }.bounded()),
+            false => None,
+        };
+        let tx = app.store.begin().await.map_err(text)?;
+        if let Some(state) = state {
+            history::write(&tx, &app.keys, slot, "", &state).map_err(text)?;
+        }
+        if !own.work.is_empty() {
+            history::write(&tx, &app.keys, slot, &app.node, &own).map_err(text)?;
+        }
+        if self.taken.is_multiple_of(SAMPLES_PER_EXPIRY) {
+            history::expire(&tx, &app.keys, now_us).map_err(text)?;
+        }
+        tx.commit().await.map_err(text)?;
+        (self.known, self.last, self.taken) = (done, slot, self.taken + 1);
+        for _ in 0..MAX_MERGED {
+            let tx = app.store.begin().await.map_err(text)?;
+            let found = history::compact(&tx, &app.keys, now_us).await.map_err(text)?;
+            match tx.commit().await {
+                Ok(_) => {}
+                // Another node has merged it.
+                Err(StoreError::Conflict) => break,
+                Err(error) => return Err(error.to_string()),
+            }
+            if !found {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the workers of this node have done so far.
+    fn done(&self) -> BTreeMap<String, Work> {
+        let all = self.app.metrics.workers.all();
+        all.into_iter().map(|(job_type, metrics)| (job_type.to_owned(), work(metrics))).collect()
+    }
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn work(metrics: &TypeMetrics) -> Work {
+    Work {
+        claims: metrics.claims.get(),
+        completed: metrics.results(RunResult::Completed),
+        failed: metrics.results(RunResult::Failed),
+        crashed: metrics.results(RunResult::Crashed),
+        ran_ms: metrics.runs.sum_us() / 1_000,
+        waits: metrics.waits.read().counts,
+    }
+}
+
+/// What was done since an earlier reading.
+fn since(now: &Work, before: Option<&Work>) -> Work {
+    let none = Work::default();
+    let before = before.unwrap_or(&none);
+    let earlier = |n: usize| before.waits.get(n).copied().unwrap_or(0);
+    let mut waits: Vec<u64> =
+        now.waits.iter().enumerate().map(|(n, count)| count.saturating_sub(earlier(n))).collect();
+    let length = waits.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1);
+    waits.truncate(length);
+    Work {
+        claims: now.claims.saturating_sub(before.claims),
+        completed: now.completed.saturating_sub(before.completed),
+        failed: now.failed.saturating_sub(before.failed),
+        crashed: now.crashed.saturating_sub(before.crashed),
+        ran_ms: now.ran_ms.saturating_sub(before.ran_ms),
+        waits,
+    }
+}
+
+/// The state of the store now, by job type.
+async fn state(app: &App) -> Result<BTreeMap<String, State>, String> {
+    let mut states = BTreeMap::new();
+    for job_type in facts::types(app).await? {
+        // A transaction each: one for all types could become too old.
+        let of_type = facts::of_type(app, &job_type).await?;
+        let tx = app.store.begin().await.map_err(text)?;
+        let counts = counts::of_type(&tx, &app.keys, &job_type).await.map_err(text)?;
+        #[allow(clippy::cast_precision_loss, reason = "a measure, of numbers far below 2^53")]
+        let jobs = counts
+            .iter()
+            .filter(|(_, jobs)| *jobs > 0)
+            .map(|(kind, jobs)| (kind.name().to_owned(), jobs as f64));
+        let oldest_us = of_type.oldest_us.map_or(0, |oldest_us| app.now_us().saturating_sub(oldest_us));
+        #[allow(clippy::cast_precision_loss, reason = "far below 2^53")]
+        let state = State {
+            jobs: jobs.collect(),
+            slots: of_type.slots as f64,
+            oldest_ms: u64::try_from(oldest_us / 1_000).unwrap_or(0),
+            tenants: tenants(&of_type),
+        };
+        states.insert(job_type, state);
+    }
+    Ok(states)
+}
+
+/// The tenants with the most jobs that run or could run.
+#[allow(clippy::cast_precision_loss, reason = "a measure, of numbers far below 2^53")]
+fn tenants(of_type: &OfType) -> BTreeMap<String, TenantState> {
+    let entitled = entitled_slots(of_type);
+    let mut all: Vec<_> = of_type.tenants.iter().zip(entitled).collect();
+    all.retain(|(tenant, _)| tenant.running + tenant.pending > 0);
+    all.sort_by(|(one, _), (other, _)| {
+        (other.running + other.pending, &one.tenant).cmp(&(one.running + one.pending, &other.tenant))
+    });
+    let state = |(tenant, entitled): &(&crate::metrics::OfTenant, f64)| {
+        let state = TenantState {
+            entitled: *entitled,
+            received: tenant.running as f64,
+            waiting: tenant.pending as f64,
+        };
+        (tenant.tenant.clone(), state)
+    };
+    all.iter().take(MAX_TENANTS_OF_TYPE).map(state).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_what_was_done_since_the_last_sample() {
+        let before = Work { claims: 3, waits: vec![1, 2, 0], ran_ms: 7, ..Work::default() };
+        let now = Work { claims: 5, completed: 1, waits: vec![1, 4, 0, 0], ran_ms: 9, ..Work::default() };
+        let done = Work { claims: 2, completed: 1, waits: vec![0, 2], ran_ms: 2, ..Work::default() };
+        assert_eq!(since(&now, Some(&before)), done);
+        assert_eq!(since(&now, Some(&now)), Work::default());
+        assert_eq!(since(&before, None).waits, [1, 2]);
+    }
+}
