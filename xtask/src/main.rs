@@ -2,6 +2,7 @@
 
 mod api_check;
 mod bench;
+mod browser;
 mod chaos;
 mod command;
 mod failures;
@@ -68,6 +69,7 @@ fn test(filter: &[&str]) -> command::Result {
     peers::install_python()?;
     peers::install_etcd()?;
     peers::install_prometheus()?;
+    let browser = browser::install()?;
     let leaks = leaks::Folder::empty(bench::target().join("leaks"))?;
     let mut tests = command::cargo();
     tests.args(["test", "--workspace", "--no-fail-fast"]);
@@ -77,6 +79,9 @@ fn test(filter: &[&str]) -> command::Result {
         server.set_env(&mut tests).args(["--features", "turnwise/foundationdb"]);
     }
     leaks.set_env(&mut tests);
+    if let Some(python) = &browser {
+        tests.env(browser::PYTHON, python);
+    }
     let tested = match filter {
         [] => test_programs::run(&tests),
         _ => failures::repeated(tests.args(filter)),

@@ -48,14 +48,7 @@ fn install_optional(program: &str, package: &str, skipped: &str) -> Result {
     if Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success()) {
         return Ok(());
     }
-    let sudo_may =
-        || Command::new("sudo").args(["-n", "true"]).output().is_ok_and(|output| output.status.success());
-    let installed = if root_may_install() || sudo_may() {
-        install_from_debian(&[package])
-    } else {
-        Err(Failure::new("only root, or who may use sudo without a password, installs Debian's packages"))
-    };
-    match installed {
+    match install_as_root(&[package]) {
         Err(failure) if std::env::var("CI").as_deref() != Ok("true") => {
             println!("{program} is not installed: {}. {skipped}", failure.message);
             Ok(())
@@ -96,6 +89,18 @@ pub fn install_libclang() -> std::result::Result<bool, Failure> {
     match install_from_debian(&["libclang-dev"]) {
         Err(failure) if is_ci => Err(failure),
         installed => Ok(installed.is_ok()),
+    }
+}
+
+/// Installs Debian's packages, if this user may without being asked for a password.
+pub fn install_as_root(packages: &[&str]) -> Result {
+    let sudo_may =
+        || Command::new("sudo").args(["-n", "true"]).output().is_ok_and(|output| output.status.success());
+    match root_may_install() || sudo_may() {
+        true => install_from_debian(packages),
+        false => {
+            Err(Failure::new("only root, or who may use sudo without a password, installs Debian's packages"))
+        }
     }
 }
 

@@ -31,6 +31,8 @@ mod slow_sources;
 mod small_transactions;
 mod start;
 mod tenants_apart;
+mod ui;
+mod ui_browser;
 mod upstream;
 mod v1_commands;
 mod v1_decision;

@@ -129,15 +129,17 @@ async fn the_first_start_on_an_earlier_store_counts_its_jobs() {
     let store = store(&folder);
     let keys = &Keyspace::default();
     start(&store).await.unwrap().shutdown().await;
+    // Not long ago, or retention removes it.
+    let now_us = store.runtime().now_us();
     for n in 0..2_500 {
         let job = NewJob {
             tenant: if n % 5 == 0 { "acme" } else { "beta" }.to_owned(),
             ..NewJob::new("mail", &n.to_string(), RawValue::NULL.to_owned())
         };
         let job = &job;
-        store.transact(|tx| async move { jobs::add(&tx, keys, job, 1).await }).await.unwrap();
+        store.transact(|tx| async move { jobs::add(&tx, keys, job, now_us).await }).await.unwrap();
     }
-    let cancelled = store.transact(|tx| async move { jobs::cancel(&tx, keys, "mail", "5", 2).await });
+    let cancelled = store.transact(|tx| async move { jobs::cancel(&tx, keys, "mail", "5", now_us).await });
     cancelled.await.unwrap();
     let counted = async || counts::list(&store.begin().await.unwrap(), keys, None, 100).await.unwrap();
     let before = counted().await;
@@ -160,7 +162,7 @@ async fn the_first_start_on_an_earlier_store_counts_its_jobs() {
     // A node that was slower does not write what it has counted before jobs moved.
     let one = NewJob::new("mail", "new", RawValue::NULL.to_owned());
     let one = &one;
-    store.transact(|tx| async move { jobs::add(&tx, keys, one, 1).await }).await.unwrap();
+    store.transact(|tx| async move { jobs::add(&tx, keys, one, now_us).await }).await.unwrap();
     let after = counted().await;
     assert_eq!(counts::rebuild(&store, keys, Some(FIRST_WITH_COUNTS - 1)).await.unwrap(), 2_501);
     assert_eq!(counted().await, after);

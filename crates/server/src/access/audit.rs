@@ -203,6 +203,8 @@ mod tests {
             (Method::POST, "/_replicator/_bulk_docs", true),
             (Method::POST, "/_session", true),
             (Method::DELETE, "/v1/tokens/1", true),
+            (Method::GET, "/ui/jobs", false),
+            (Method::POST, "/ui/jobs/act", true),
         ] {
             assert_eq!(is_audited(&method, path), audited, "{method} {path}");
         }

@@ -93,6 +93,8 @@ pub(crate) fn v1(method: &Method, path: &str) -> Right {
         Some((.., right)) => *right,
         // Nothing is there, and everyone may know.
         None if matches!(path, "/v1" | "/v1/" | "/v1/{*rest}") => Anyone,
+        // Pages check their right themselves: who has it not sees a page that says so, or the login.
+        None if matches!(path.split('/').nth(1), Some("ui" | "_utils")) => Anyone,
         None => Administer,
     }
 }

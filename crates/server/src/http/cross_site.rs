@@ -7,7 +7,8 @@
 //! origin in the header `Origin`.
 //!
 //! **Rules.** `Host` must be a name of this listener. A `POST` must have the content type JSON, which no form can send.
-//! The login alone also takes forms, as CouchDB's does.
+//! The login also takes forms, as CouchDB's does.
+//! The pages (`/ui`) take forms alone, with proof that a page of this server has sent them: its origin, in a header that no page can set.
 //! A method that changes data must not come from another origin, by `Origin` or by `Sec-Fetch-Site`, unless the origin is configured
 //! ([`super::cors`]). Programs other than browsers do not send what these rules reject, with one exception: they may use a name that the server does not
 //! know. `[listener] names` adds such names.
@@ -23,7 +24,7 @@ use url::Url;
 
 use super::cors::Cors;
 use super::refusal::{Refusal, is_v1, refuse};
-use super::{App, request};
+use super::{App, request, ui};
 
 /// Where a browser says from what kind of page a request comes.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
@@ -141,7 +142,10 @@ pub(super) async fn check(State(app): State<App>, request: Request, next: Next) 
     let origin = cors.origin(request.headers()).cloned();
     // `/v1` checks the content type in its routes, so that an unknown path or method gets its own error, whatever the type.
     let checked = app.names.check_origin(&request, host.as_ref(), cors);
-    let checked = checked.and_then(|()| if is_v1(&request) { Ok(()) } else { json(&request) });
+    let checked = checked.and_then(|()| match is_v1(&request) || ui::is_page(&request) {
+        true => Ok(()),
+        false => json(&request),
+    });
     let response = match checked {
         Ok(()) => next.run(request).await,
         Err(refusal) => refuse(&request, refusal),
@@ -186,6 +190,18 @@ impl Names {
         let is_safe = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
         // A login makes a cookie, so it is for origins whose browsers send one. Forms need no preflight for it.
         let may = |origin| !is_login(request) || cors.has_credentials(origin);
+        if ui::is_page(request) && !is_safe {
+            return match headers.contains_key(header::ORIGIN) && self.has_own_origin(headers, host) {
+                true => Ok(()),
+                false => Err(Refusal {
+                    status: StatusCode::FORBIDDEN,
+                    code: codes::FORBIDDEN,
+                    reason: "the form does not come from a page of this server".into(),
+                    hint: "use the form of a page under /ui/; programs use the API",
+                    retry_after_s: None,
+                }),
+            };
+        }
         if is_safe || cors.origin(headers).is_some_and(may) || self.has_own_origin(headers, host) {
             return Ok(());
         }

@@ -28,6 +28,7 @@ mod session;
 mod slow_reader_tests;
 pub(crate) mod tls;
 mod traced;
+mod ui;
 mod up;
 pub(crate) mod v1;
 
@@ -146,6 +147,7 @@ impl App {
     /// The service that handles requests.
     pub fn router(self) -> Router {
         v1::router()
+            .merge(ui::router())
             .fallback(answer_request)
             .layer(from_fn_with_state(self.clone(), authenticate))
             .layer(from_fn_with_state(self.clone(), cross_site::check))

@@ -7,8 +7,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use turnwise_protocol::Error;
 
-use super::answer;
 use super::error::ApiError;
+use super::{answer, ui};
 
 /// Why a request is refused.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,7 +25,10 @@ pub(crate) struct Refusal {
 pub(crate) fn refuse(request: &Request, refusal: Refusal) -> Response {
     // The log leaves names out, because a stranger has chosen them.
     tracing::debug!(method = %request.method(), path = request.uri().path(), %refusal.reason, "a request was refused");
-    refusal.respond(is_v1(request))
+    match ui::is_page(request) {
+        true => ui::refused(request, refusal),
+        false => refusal.respond(is_v1(request)),
+    }
 }
 
 /// Whether a request is one of `/v1`.

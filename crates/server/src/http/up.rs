@@ -39,7 +39,7 @@ pub(super) async fn up(app: &App, caller: &Caller) -> Result<Response, ApiError>
 }
 
 /// Why the store does not work; `None` if it does.
-async fn problem(app: &App) -> Option<String> {
+pub(super) async fn problem(app: &App) -> Option<String> {
     let read = async {
         let tx = app.store.begin().await?;
         tx.get_with(&app.keys.format(), Isolation::Snapshot).await

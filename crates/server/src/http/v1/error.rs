@@ -119,6 +119,17 @@ impl V1Error {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, codes::INTERNAL, reason, hint)
     }
 
+    /// Logs the cause, if it is one of the server.
+    pub fn log(&self) {
+        if let (true, Some(error)) = (self.status.is_server_error(), &self.cause) {
+            match error.is_retryable() {
+                // The store's failure is logged once, and not by every request.
+                true => tracing::debug!(%error, "a request could not be served"),
+                false => tracing::error!(%error, "a request could not be served"),
+            }
+        }
+    }
+
     pub fn stopping() -> Self {
         let (reason, hint) = (
             "the server is stopping",
@@ -215,13 +226,7 @@ impl From<V1Error> for Error {
 
 impl IntoResponse for V1Error {
     fn into_response(self) -> Response {
-        if let (true, Some(error)) = (self.status.is_server_error(), &self.cause) {
-            match error.is_retryable() {
-                // The store's failure is logged once, and not by every request.
-                true => tracing::debug!(%error, "a request could not be served"),
-                false => tracing::error!(%error, "a request could not be served"),
-            }
-        }
+        self.log();
         let status = self.status;
         let retry_after_s = self.retry_after_s;
         let response = answer::json(status, &Error::from(self));

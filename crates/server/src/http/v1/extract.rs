@@ -31,7 +31,7 @@ pub(super) struct TypePath {
 /// `/{type}/{id}`
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
-pub(super) struct JobPath {
+pub(in crate::http) struct JobPath {
     /// The job's type.
     #[serde(rename = "type")]
     #[param(value_type = names::JobType)]

@@ -9,7 +9,7 @@ use turnwise_protocol::{
     Action as ApiAction, Filter, Filters, MAX_FILTER_NAME_BYTES, MAX_TIME_US, PutFilter, RemovedFilter,
     codes, names,
 };
-use turnwise_queue::filters;
+use turnwise_queue::filters as rows;
 use utoipa::IntoParams;
 
 use super::body::Json;
@@ -74,13 +74,18 @@ fn shown(rule: &Rule) -> Filter {
     responses((status = 200, body = Filters, description = "All filters."), Common),
 )]
 pub(super) async fn list_filters(State(app): State<App>) -> Result<Response> {
+    Ok(answer::ok(&filters(&app).await?))
+}
+
+/// All filters, in the order in which the server evaluates them.
+pub(in crate::http) async fn filters(app: &App) -> Result<Filters> {
     let tx = app.store.begin().await?;
-    let mut rules = filters::list(&tx, &app.keys).await?;
+    let mut rules = rows::list(&tx, &app.keys).await?;
     // A filter that a newer release wrote cannot be ordered, but is listed nevertheless.
     if let Ok(ordered) = Ordered::new(rules.clone()) {
         rules = ordered.rules().cloned().collect();
     }
-    Ok(answer::ok(&Filters { filters: rules.iter().map(shown).collect() }))
+    Ok(Filters { filters: rules.iter().map(shown).collect() })
 }
 
 /// Get a filter
@@ -94,7 +99,7 @@ pub(super) async fn list_filters(State(app): State<App>) -> Result<Response> {
 )]
 pub(super) async fn get_filter(State(app): State<App>, Named(path): Named<FilterPath>) -> Result<Response> {
     let tx = app.store.begin().await?;
-    let rules = filters::list(&tx, &app.keys).await?;
+    let rules = rows::list(&tx, &app.keys).await?;
     match rules.iter().find(|rule| rule.id == path.filter) {
         Some(rule) => Ok(answer::ok(&shown(rule))),
         None => Err(no_filter(&path.filter)),
@@ -136,7 +141,7 @@ pub(super) async fn put_filter(
         note: put.note,
     };
     let (rule, keys) = (&rule, &app.keys);
-    app.store.transact(|tx| async move { filters::put(&tx, keys, rule).await }).await?;
+    app.store.transact(|tx| async move { rows::put(&tx, keys, rule).await }).await?;
     Ok(answer::ok(&shown(rule)))
 }
 
@@ -156,7 +161,7 @@ pub(super) async fn remove_filter(
     Named(path): Named<FilterPath>,
 ) -> Result<Response> {
     let (id, keys) = (&path.filter, &app.keys);
-    let removed = app.store.transact(|tx| async move { filters::remove(&tx, keys, id).await });
+    let removed = app.store.transact(|tx| async move { rows::remove(&tx, keys, id).await });
     match removed.await? {
         true => Ok(answer::ok(&RemovedFilter { removed: true })),
         false => Err(no_filter(id)),

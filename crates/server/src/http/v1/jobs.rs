@@ -33,10 +33,23 @@ pub(super) async fn get_job(
     caller: Caller,
     Named(path): Named<JobPath>,
 ) -> Result<Response> {
-    let tx = app.store.begin().await?;
-    match caller.sees(jobs::get(&tx, &app.keys, &path.job_type, &path.id).await?) {
-        Some(job) => Ok(answer::ok(&view::job(&app, &tx, job).await?)),
+    match find(&app, &caller, &path.job_type, &path.id).await? {
+        Some(job) => Ok(answer::ok(&job)),
         None => Err(V1Error::no_job(&path.job_type, &path.id)),
+    }
+}
+
+/// The job, if it exists and the caller may read it.
+pub(in crate::http) async fn find(
+    app: &App,
+    caller: &Caller,
+    job_type: &str,
+    id: &str,
+) -> Result<Option<Job>> {
+    let tx = app.store.begin().await?;
+    match caller.sees(jobs::get(&tx, &app.keys, job_type, id).await?) {
+        Some(job) => Ok(Some(view::job(app, &tx, job).await?)),
+        None => Ok(None),
     }
 }
 
@@ -118,7 +131,12 @@ pub(super) async fn cancel_job(
     Named(path): Named<JobPath>,
     _: NoBody,
 ) -> Result<Response> {
-    let (app, caller, path, now_us) = (&app, &caller, &path, app.now_us());
+    Ok(answer::ok(&cancel(&app, &caller, &path).await?))
+}
+
+/// Cancels a job.
+pub(in crate::http) async fn cancel(app: &App, caller: &Caller, path: &JobPath) -> Result<Cancelled> {
+    let now_us = app.now_us();
     let cancelled = app.store.transact(|tx| async move {
         let (keys, JobPath { job_type, id }) = (&app.keys, path);
         let job = changeable(caller, jobs::get(&tx, keys, job_type, id).await?, path)?;
@@ -126,7 +144,7 @@ pub(super) async fn cancel_job(
         jobs::cancel(&tx, keys, job_type, id, now_us).await?;
         Ok::<_, V1Error>(Cancelled { state: state_of(app, &tx, path).await? })
     });
-    Ok(answer::ok(&cancelled.await?))
+    cancelled.await
 }
 
 /// The job, if the caller may change it.
@@ -174,7 +192,12 @@ pub(super) async fn retry_job(
     Named(path): Named<JobPath>,
     _: NoBody,
 ) -> Result<Response> {
-    let (app, caller, path, now_us) = (&app, &caller, &path, app.now_us());
+    Ok(answer::ok(&retry(&app, &caller, &path).await?))
+}
+
+/// Retries a job.
+pub(in crate::http) async fn retry(app: &App, caller: &Caller, path: &JobPath) -> Result<Retried> {
+    let now_us = app.now_us();
     let retried = app.store.transact(|tx| async move {
         let JobPath { job_type, id } = path;
         let job = changeable(caller, jobs::get(&tx, &app.keys, job_type, id).await?, path)?;
@@ -190,7 +213,7 @@ pub(super) async fn retry_job(
         let state = state_of(app, &tx, path).await?;
         Ok::<_, V1Error>(Retried { retried: retried == jobs::Retried::Now, state })
     });
-    Ok(answer::ok(&retried.await?))
+    retried.await
 }
 
 /// Change a job's priority class
@@ -208,8 +231,17 @@ pub(super) async fn set_priority(
     Named(path): Named<JobPath>,
     Json(SetPriority { priority }): Json<SetPriority>,
 ) -> Result<Response> {
+    Ok(answer::ok(&prioritize(&app, &caller, &path, priority).await?))
+}
+
+/// Changes a job's priority class.
+pub(in crate::http) async fn prioritize(
+    app: &App,
+    caller: &Caller,
+    path: &JobPath,
+    priority: i32,
+) -> Result<Prioritized> {
     let class = class_of(priority).map_err(|problem| V1Error::bad(problem, "the default is 0"))?;
-    let (app, caller, path) = (&app, &caller, &path);
     let set = app.store.transact(|tx| async move {
         let JobPath { job_type, id } = path;
         changeable(caller, jobs::get(&tx, &app.keys, job_type, id).await?, path)?;
@@ -222,7 +254,7 @@ pub(super) async fn set_priority(
             Err(error) => Err(error.into()),
         }
     });
-    Ok(answer::ok(&set.await?))
+    set.await
 }
 
 /// Remove a job
@@ -243,7 +275,13 @@ pub(super) async fn remove_job(
     caller: Caller,
     Named(path): Named<JobPath>,
 ) -> Result<Response> {
-    let (app, caller, path) = (&app, &caller, &path);
+    let removed = remove(&app, &caller, &path).await?;
+    let status = if removed.removed { StatusCode::OK } else { StatusCode::ACCEPTED };
+    Ok(answer::json(status, &removed))
+}
+
+/// Removes a job.
+pub(in crate::http) async fn remove(app: &App, caller: &Caller, path: &JobPath) -> Result<Removed> {
     let removed = app.store.transact(|tx| async move {
         let (keys, JobPath { job_type, id }) = (&app.keys, path);
         let job = changeable(caller, jobs::get(&tx, keys, job_type, id).await?, path)?;
@@ -251,7 +289,5 @@ pub(super) async fn remove_job(
         jobs::remove(&tx, keys, job_type, id).await?;
         Ok::<_, V1Error>(!job.state().is_claimed())
     });
-    let removed = removed.await?;
-    let status = if removed { StatusCode::OK } else { StatusCode::ACCEPTED };
-    Ok(answer::json(status, &Removed { removed }))
+    Ok(Removed { removed: removed.await? })
 }

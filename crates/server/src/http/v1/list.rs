@@ -7,7 +7,7 @@ use axum::response::Response;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::Deserialize;
 use turnwise_protocol::{DEFAULT_LIMIT, Job, Jobs, MAX_LIMIT, Types, names};
-use turnwise_queue::jobs;
+use turnwise_queue::jobs as rows;
 use utoipa::IntoParams;
 
 use super::Common;
@@ -33,24 +33,24 @@ const NOT_IN_TYPES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'_').remove(b'.').remo
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct ListParams {
+pub(in crate::http) struct ListParams {
     /// Only jobs of this type.
     #[serde(rename = "type")]
     #[param(value_type = Option<names::JobType>, nullable = false)]
-    job_type: Option<String>,
+    pub job_type: Option<String>,
     /// Only jobs in this state.
     #[param(inline, nullable = false)]
-    state: Option<turnwise_protocol::State>,
+    pub state: Option<turnwise_protocol::State>,
     /// Only jobs of this tenant.
     #[param(value_type = Option<names::Name>, nullable = false)]
-    tenant: Option<String>,
+    pub tenant: Option<String>,
     /// Maximum number of jobs in a page.
     #[serde(default = "default_limit")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: usize,
+    pub limit: usize,
     /// The `next` of the previous page.
     #[param(nullable = false, pattern = r"^[A-Za-z0-9_.-]{1,64}/[^\u0000-\u001f\u007f-\u009f]{0,1024}$")]
-    after: Option<String>,
+    pub after: Option<String>,
 }
 
 pub(super) fn default_limit() -> usize {
@@ -70,7 +70,7 @@ pub(super) fn check_limit(limit: usize) -> Result<()> {
 /// A position after a row, where rows are sorted by type and id. Opaque to clients. An empty id, which no job has, is
 /// the position before the first row of a type.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Cursor {
+pub(in crate::http) struct Cursor {
     pub job_type: String,
     pub id: String,
 }
@@ -108,8 +108,18 @@ pub(super) async fn list_jobs(
     caller: Caller,
     Params(params): Params<ListParams>,
 ) -> Result<Response> {
+    Ok(answer::ok(&jobs(&app, &caller, params, None).await?))
+}
+
+/// A page of jobs, of those that the caller may read. With a text, of those whose id contains it.
+pub(in crate::http) async fn jobs(
+    app: &App,
+    caller: &Caller,
+    params: ListParams,
+    text: Option<&str>,
+) -> Result<Jobs> {
     check_limit(params.limit)?;
-    let after = position_text::read(&app, &caller, params.after).await?;
+    let after = position_text::read(app, caller, params.after).await?;
     let mut cursor = after.as_deref().map(Cursor::parse).transpose()?;
     if let Some(tenant) = &params.tenant {
         names::check_name("tenant", tenant)?;
@@ -118,7 +128,7 @@ pub(super) async fn list_jobs(
         names::check_type(job_type)?;
         match cursor.as_ref().map(|cursor| cursor.job_type.cmp(job_type)) {
             Some(Ordering::Less) => cursor = None,
-            Some(Ordering::Greater) => return Ok(answer::ok(&Jobs { jobs: Vec::new(), next: None })),
+            Some(Ordering::Greater) => return Ok(Jobs { jobs: Vec::new(), next: None }),
             Some(Ordering::Equal) | None => {}
         }
     }
@@ -129,12 +139,12 @@ pub(super) async fn list_jobs(
         let (job_type, after) = match (&cursor, &params.job_type) {
             (Some(Cursor { job_type, id }), _) => (job_type.clone(), Some(id.as_str())),
             (None, Some(job_type)) => (job_type.clone(), None),
-            (None, None) => match jobs::types_after(&tx, &app.keys, None, 1).await?.pop() {
+            (None, None) => match rows::types_after(&tx, &app.keys, None, 1).await?.pop() {
                 Some(first) => (first, None),
                 None => break None,
             },
         };
-        let batch = jobs::list(&tx, &app.keys, &job_type, after, BATCH).await?;
+        let batch = rows::list(&tx, &app.keys, &job_type, after, BATCH).await?;
         let exhausted = batch.len() < BATCH;
         looked_at += batch.len().max(1);
         let mut last = None;
@@ -143,9 +153,10 @@ pub(super) async fn list_jobs(
             last = Some(job.id.clone());
             let wanted = params.state.is_none_or(|state| view::state(&job) == state)
                 && params.tenant.as_ref().is_none_or(|tenant| *tenant == job.tenant)
+                && text.is_none_or(|text| job.id.contains(text))
                 && caller.reads(&job.tenant);
             if wanted {
-                page.push(view::job(&app, &tx, job).await?);
+                page.push(view::job(app, &tx, job).await?);
                 full = page.jobs.len() >= params.limit || page.bytes >= PAGE_BYTES;
                 if full {
                     break;
@@ -159,7 +170,7 @@ pub(super) async fn list_jobs(
             if params.job_type.is_some() {
                 break None;
             }
-            match jobs::types_after(&tx, &app.keys, Some(&job_type), 1).await?.pop() {
+            match rows::types_after(&tx, &app.keys, Some(&job_type), 1).await?.pop() {
                 Some(next) => cursor = Some(Cursor { job_type: next, id: String::new() }),
                 None => break None,
             }
@@ -168,8 +179,8 @@ pub(super) async fn list_jobs(
             break cursor.as_ref().map(Cursor::text);
         }
     };
-    let next = position_text::shown(&app, &caller, next).await?;
-    Ok(answer::ok(&Jobs { jobs: page.jobs, next }))
+    let next = position_text::shown(app, caller, next).await?;
+    Ok(Jobs { jobs: page.jobs, next })
 }
 
 struct Page {
@@ -210,7 +221,7 @@ pub(super) async fn list_types(
         names::check_type(after)?;
     }
     let tx = app.store.begin().await?;
-    let mut types = jobs::types_after(&tx, &app.keys, after.as_deref(), MAX_TYPES + 1).await?;
+    let mut types = rows::types_after(&tx, &app.keys, after.as_deref(), MAX_TYPES + 1).await?;
     let more = types.len() > MAX_TYPES;
     types.truncate(MAX_TYPES);
     let next = types.last().filter(|_| more).cloned();

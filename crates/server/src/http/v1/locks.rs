@@ -27,7 +27,7 @@ const NOT_IN_PLACES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'=').remove(b'-');
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct LocksParams {
+pub(in crate::http) struct LocksParams {
     /// Only locks of this level; `big_lock` for the big lock. Without a level, the list contains the big lock only
     /// where a job wants it exclusively, because every job that locks anything shares it.
     #[param(
@@ -36,7 +36,7 @@ pub(super) struct LocksParams {
         max_length = 128,
         pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$"
     )]
-    level: Option<String>,
+    pub level: Option<String>,
     /// Only locks of resources with this name, and locks of their whole levels.
     #[param(
         nullable = false,
@@ -44,17 +44,17 @@ pub(super) struct LocksParams {
         max_length = 128,
         pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$"
     )]
-    name: Option<String>,
+    pub name: Option<String>,
     /// Maximum number of rows in a page.
     #[serde(default = "default_limit")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: usize,
+    pub limit: usize,
     /// The `next` of the previous page.
     #[param(
         nullable = false,
         pattern = r"^(sealed/[A-Za-z0-9_-]{1,8000}|(/|=[A-Za-z0-9%=-]{1,400}/(=[A-Za-z0-9%=-]{1,400})?)/(exclusive|shared|queued)/-?[0-9]{1,18}/[A-Za-z0-9%=-]{1,200}/[A-Za-z0-9%=-]{1,1600})$"
     )]
-    after: Option<String>,
+    pub after: Option<String>,
 }
 
 /// List locks
@@ -70,6 +70,11 @@ pub(super) async fn list_locks(
     caller: Caller,
     Params(params): Params<LocksParams>,
 ) -> Result<Response> {
+    Ok(answer::ok(&lockers(&app, &caller, params).await?))
+}
+
+/// A page of jobs with their locks, of those that the caller may read.
+pub(in crate::http) async fn lockers(app: &App, caller: &Caller, params: LocksParams) -> Result<Lockers> {
     check_limit(params.limit)?;
     for (what, name) in [("level", &params.level), ("name", &params.name)] {
         if let Some(name) = name {
@@ -77,14 +82,14 @@ pub(super) async fn list_locks(
         }
     }
     let big_lock = params.level.as_deref() == Some(BIG_LOCK);
-    let after = position_text::read(&app, &caller, params.after).await?;
+    let after = position_text::read(app, caller, params.after).await?;
     let after = after.as_deref().map(parse).transpose()?;
     let which = Which { level: params.level.map(|level| (!big_lock).then_some(level)), name: params.name };
     let tx = app.store.begin().await?;
     let (page, behind) = list_by_place(&tx, &app.keys, &which, after, params.limit).await?;
     let locks = page.into_iter().filter(|entry| caller.reads(&entry.tenant)).map(locker).collect();
-    let next = position_text::shown(&app, &caller, behind.as_ref().map(text)).await?;
-    Ok(answer::ok(&Lockers { locks, next }))
+    let next = position_text::shown(app, caller, behind.as_ref().map(text)).await?;
+    Ok(Lockers { locks, next })
 }
 
 fn locker(entry: Entry) -> Locker {

@@ -18,6 +18,11 @@ use crate::http::{App, answer};
     responses((status = 200, body = Nodes, description = "The nodes, at most 1,000."), Common),
 )]
 pub(super) async fn list_nodes(State(app): State<App>) -> Result<Response> {
+    Ok(answer::ok(&nodes(&app).await?))
+}
+
+/// The nodes.
+pub(in crate::http) async fn nodes(app: &App) -> Result<Nodes> {
     let tx = app.store.begin().await?;
     let nodes = nodes::list(&tx, &app.keys).await?.into_iter().filter_map(|node| {
         let options = node.node_options?;
@@ -29,7 +34,7 @@ pub(super) async fn list_nodes(State(app): State<App>) -> Result<Response> {
             started_us: node.started_us,
         })
     });
-    Ok(answer::ok(&Nodes { node: app.node.to_string(), nodes: nodes.collect() }))
+    Ok(Nodes { node: app.node.to_string(), nodes: nodes.collect() })
 }
 
 /// Show the store

@@ -32,21 +32,21 @@ const MAX_QUEUE: usize = 200;
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct TenantsParams {
+pub(in crate::http) struct TenantsParams {
     /// Only the tenants' jobs of this type.
     #[serde(rename = "type")]
     #[param(value_type = Option<names::JobType>, nullable = false)]
-    job_type: Option<String>,
+    pub job_type: Option<String>,
     /// The order of the tenants, by default `name`. Any other order has only one page.
     #[param(inline, nullable = false)]
-    order: Option<TenantOrder>,
+    pub order: Option<TenantOrder>,
     /// Maximum number of tenants in a page.
     #[serde(default = "default_limit")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: usize,
+    pub limit: usize,
     /// The `next` of the previous page, in the order `name`.
     #[param(nullable = false, pattern = r"^[A-Za-z0-9_.-]{1,64}/[^\u0000-\u001f\u007f-\u009f]{0,1024}$")]
-    after: Option<String>,
+    pub after: Option<String>,
 }
 
 /// List tenants
@@ -63,19 +63,24 @@ pub(super) async fn list_tenants(
     caller: Caller,
     Params(params): Params<TenantsParams>,
 ) -> Result<Response> {
+    Ok(answer::ok(&tenants(&app, &caller, params).await?))
+}
+
+/// A page of tenants, of those that the caller may read.
+pub(in crate::http) async fn tenants(app: &App, caller: &Caller, params: TenantsParams) -> Result<Tenants> {
     check_limit(params.limit)?;
     if let Some(job_type) = &params.job_type {
         names::check_type(job_type)?;
     }
     let is_first = params.after.is_none();
-    let after = position_text::read(&app, &caller, params.after).await?;
+    let after = position_text::read(app, caller, params.after).await?;
     let after = after.as_deref().map(Cursor::parse).transpose()?;
     let order = params.order.unwrap_or_default();
     let tx = app.store.begin().await?;
     let mut snapshots = Vec::new();
     let after = after.filter(|_| order == TenantOrder::Name);
     let from = after.as_ref().map(|after| after.job_type.as_str());
-    let (types, behind) = types(&app, &tx, params.job_type.as_deref(), from).await?;
+    let (types, behind) = types(app, &tx, params.job_type.as_deref(), from).await?;
     // The position for the next page, if some types were not read.
     let mut partial = behind.is_some();
     let mut rest = behind.map(|job_type| Cursor { job_type, id: String::new() });
@@ -84,7 +89,7 @@ pub(super) async fn list_tenants(
             Some(after) if after.job_type == job_type => Of::After(&after.id),
             _ => Of::First,
         };
-        let mut snapshot = Snapshot::read(&app, &tx, &job_type, of).await?;
+        let mut snapshot = Snapshot::read(app, &tx, &job_type, of).await?;
         partial |= snapshot.unknown_from.is_some();
         let unknown_from = snapshot.unknown_from.take().filter(|_| order == TenantOrder::Name);
         if let Some(unknown_from) = &unknown_from {
@@ -138,32 +143,32 @@ pub(super) async fn list_tenants(
         _ => rest.filter(|_| order == TenantOrder::Name).map(|rest| rest.text()),
     };
     let most = (PAGE_COUNTED / all.len().max(1)).clamp(100, turnwise_protocol::MAX_COUNTED);
-    let tenants = all.iter().map(|(n, name)| snapshots[*n].tenant(&app, &tx, name, most));
+    let tenants = all.iter().map(|(n, name)| snapshots[*n].tenant(app, &tx, name, most));
     let tenants: Vec<Tenant> = all_of(tenants.collect()).await?;
     // The totals of a type count all tenants.
-    let types = snapshots.iter().filter(|_| caller.operates()).map(|snapshot| snapshot.summary(&app, &tx));
+    let types = snapshots.iter().filter(|_| caller.operates()).map(|snapshot| snapshot.summary(app, &tx));
     let types = all_of(types.collect()).await?;
     let partial = partial && order != TenantOrder::Name;
-    let next = position_text::shown(&app, &caller, next).await?;
-    Ok(answer::ok(&Tenants { types, tenants, next, partial }))
+    let next = position_text::shown(app, caller, next).await?;
+    Ok(Tenants { types, tenants, next, partial })
 }
 
 /// The parameters of a request for the queue.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct QueueParams {
+pub(in crate::http) struct QueueParams {
     /// Only jobs of this type.
     #[serde(rename = "type")]
     #[param(value_type = Option<names::JobType>, nullable = false)]
-    job_type: Option<String>,
+    pub job_type: Option<String>,
     /// Maximum number of jobs of each type. The server shows at most 200.
     #[serde(default = "default_limit")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: usize,
+    pub limit: usize,
     /// The `next` of the previous response, if no type is given.
     #[param(value_type = Option<names::JobType>, nullable = false)]
-    after: Option<String>,
+    pub after: Option<String>,
 }
 
 /// Show the queue
@@ -181,10 +186,15 @@ pub(super) async fn get_queue(
     caller: Caller,
     Params(params): Params<QueueParams>,
 ) -> Result<Response> {
+    Ok(answer::ok(&next_jobs(&app, &caller, params).await?))
+}
+
+/// The first jobs of the queue, of those that the caller may read.
+pub(in crate::http) async fn next_jobs(app: &App, caller: &Caller, params: QueueParams) -> Result<Queue> {
     if params.limit == 0 || params.limit > MAX_LIMIT {
         check_limit(params.limit)?;
     }
-    let after = position_text::read(&app, &caller, params.after).await?;
+    let after = position_text::read(app, caller, params.after).await?;
     for job_type in params.job_type.iter().chain(&after) {
         names::check_type(job_type)?;
     }
@@ -192,26 +202,26 @@ pub(super) async fn get_queue(
     let tx = app.store.begin().await?;
     let (mut summaries, mut rows) = (Vec::new(), Vec::new());
     let from = after.as_deref();
-    let (types, next) = types(&app, &tx, params.job_type.as_deref(), from).await?;
+    let (types, next) = types(app, &tx, params.job_type.as_deref(), from).await?;
     for job_type in types {
-        let snapshot = Snapshot::read(&app, &tx, &job_type, Of::First).await?;
+        let snapshot = Snapshot::read(app, &tx, &job_type, Of::First).await?;
         if snapshot.is_empty() && params.job_type.is_none() {
             continue;
         }
-        summaries.push(snapshot.summary(&app, &tx).await?);
+        summaries.push(snapshot.summary(app, &tx).await?);
         // The first jobs may be others'.
         let most = if caller.operates() { limit } else { MAX_QUEUE };
-        let mut read = queue(&app, &tx, &snapshot, most).await?;
+        let mut read = queue(app, &tx, &snapshot, most).await?;
         read.retain(|row| caller.reads(&row.tenant));
         read.truncate(limit);
         rows.extend(read);
     }
     // The next type may be one of other tenants alone.
-    let next = position_text::shown(&app, &caller, next).await?;
+    let next = position_text::shown(app, caller, next).await?;
     if !caller.operates() {
         summaries.clear();
     }
-    Ok(answer::ok(&Queue { types: summaries, jobs: rows, next }))
+    Ok(Queue { types: summaries, jobs: rows, next })
 }
 
 async fn queue(app: &App, tx: &Transaction, snapshot: &Snapshot, limit: usize) -> Result<Vec<QueuedJob>> {

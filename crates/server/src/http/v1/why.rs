@@ -40,6 +40,19 @@ pub(super) async fn why_job(
     }
 }
 
+/// A job with the reason for its state, from one snapshot.
+pub(in crate::http) async fn explained(
+    app: &App,
+    caller: &Caller,
+    JobPath { job_type, id }: &JobPath,
+) -> Result<(turnwise_protocol::Job, Why)> {
+    let tx = app.store.begin().await?;
+    let job = caller.sees(jobs::get(&tx, &app.keys, job_type, id).await?);
+    let job = job.ok_or_else(|| V1Error::no_job(job_type, id))?;
+    let why = why(app, caller, &tx, job.clone()).await?;
+    Ok((view::job(app, &tx, job).await?, why))
+}
+
 /// Why a job waits, as a code and as a sentence; `None` if it runs.
 pub(in crate::http) async fn waits(
     app: &App,

@@ -1,0 +1,144 @@
+//! Times, durations, numbers and texts of jobs as HTML.
+
+use maud::{Markup, html};
+use turnwise_protocol::State;
+use turnwise_replicator::doc_processor::timestamp;
+
+/// Longest text in a page that is shown without unfolding it, in characters.
+const SHOWN_CHARS: usize = 400;
+
+/// A time: UTC in the HTML, local time by the script.
+pub(super) fn time(at_us: i64) -> Markup {
+    let utc = timestamp(at_us);
+    html! { time datetime=(utc) { (utc.replace('T', " ").replace('Z', " UTC")) } }
+}
+
+/// How long ago a time was, or how far ahead it is.
+pub(super) fn ago(at_us: i64, now_us: i64) -> Markup {
+    let utc = timestamp(at_us);
+    let text = match now_us.saturating_sub(at_us) {
+        past if past >= 0 => format!("{} ago", duration(past.unsigned_abs())),
+        ahead => format!("in {}", duration(ahead.unsigned_abs())),
+    };
+    html! { time datetime=(utc) data-ago title=(utc.replace('T', " ").replace('Z', " UTC")) { (text) } }
+}
+
+/// How long something has lasted since a time.
+pub(super) fn since(at_us: i64, now_us: i64) -> Markup {
+    let utc = timestamp(at_us);
+    let text = duration(now_us.saturating_sub(at_us).max(0).unsigned_abs());
+    html! { time datetime=(utc) data-ago title=(utc.replace('T', " ").replace('Z', " UTC")) { (text) } }
+}
+
+/// A duration with two units at most: `840 ms`, `12 s`, `3 min 5 s`, `2 h`, `4 d 3 h`.
+pub(super) fn duration(us: u64) -> String {
+    let ms = us / 1_000;
+    let s = ms / 1_000;
+    let two = |large: u64, of: &str, small: u64, unit: &str| match small {
+        0 => format!("{large} {of}"),
+        _ => format!("{large} {of} {small} {unit}"),
+    };
+    match s {
+        0 => format!("{ms} ms"),
+        1..10 => format!("{}.{} s", s, ms % 1_000 / 100),
+        10..60 => format!("{s} s"),
+        60..3_600 => two(s / 60, "min", s % 60, "s"),
+        3_600..86_400 => two(s / 3_600, "h", s % 3_600 / 60, "min"),
+        _ => two(s / 86_400, "d", s % 86_400 / 3_600, "h"),
+    }
+}
+
+/// A whole number with separated thousands.
+pub(super) fn number(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (n, digit) in digits.chars().enumerate() {
+        if n > 0 && (digits.len() - n).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A count that may be only a lower bound.
+pub(super) fn count(count: usize, more: bool) -> String {
+    format!("{}{}", number(count as u64), if more { "+" } else { "" })
+}
+
+/// A number of things: `1 job`, `3 jobs`.
+pub(super) fn count_of(count: usize, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", number(count as u64))
+}
+
+/// A cell that may have no value.
+pub(super) fn or_dash(text: Option<String>) -> Markup {
+    html! { @match text { Some(text) => (text), None => span.quiet { "–" } } }
+}
+
+/// A text that someone else has chosen: its direction does not leave it, and the rest of a long one is unfolded.
+pub(super) fn text(text: &str) -> Markup {
+    match text.char_indices().nth(SHOWN_CHARS) {
+        None => html! { bdi.text { (text) } },
+        Some((end, _)) => html! {
+            details.long {
+                summary { bdi.text { (text[..end]) "…" } }
+                bdi.text { (text) }
+            }
+        },
+    }
+}
+
+/// The same in one line of a table. The page of the job shows all of it.
+pub(super) fn clipped(text: &str) -> Markup {
+    match text.char_indices().nth(SHOWN_CHARS) {
+        None => html! { bdi.line title=(text) { (text) } },
+        Some((end, _)) => html! { bdi.line title={ (text[..end]) "…" } { (text[..end]) "…" } },
+    }
+}
+
+/// A job's state.
+pub(super) fn state(state: State) -> Markup {
+    let name = state.as_str();
+    html! { span class={ "state " (name) } { (name) } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_two_units_at_most() {
+        for (us, text) in [
+            (0, "0 ms"),
+            (840_000, "840 ms"),
+            (1_250_000, "1.2 s"),
+            (59_900_000, "59 s"),
+            (60_000_000, "1 min"),
+            (185_000_000, "3 min 5 s"),
+            (7_200_000_000, "2 h"),
+            (97_200_000_000, "1 d 3 h"),
+        ] {
+            assert_eq!(duration(us), text);
+        }
+    }
+
+    #[test]
+    fn thousands_are_separated() {
+        for (of, text) in [(0, "0"), (999, "999"), (1_000, "1,000"), (12_345_678, "12,345,678")] {
+            assert_eq!(number(of), text);
+        }
+        assert_eq!(count(10_000, true), "10,000+");
+    }
+
+    #[test]
+    fn texts_are_escaped_isolated_and_folded() {
+        assert_eq!(
+            text("<script>alert(1)</script>").into_string(),
+            "<bdi class=\"text\">&lt;script&gt;alert(1)&lt;/script&gt;</bdi>"
+        );
+        let long = text(&"x".repeat(10_000)).into_string();
+        assert!(long.starts_with("<details") && long.contains(&"x".repeat(10_000)), "{long}");
+    }
+}

@@ -1,0 +1,166 @@
+//! The pages for people, under `/ui/`: HTML that this server renders.
+//!
+//! ```text
+//!   request ──▶ serve: the row's right, the query, the form ──▶ a page: views over the functions of `/v1` ──▶ layout
+//! ```
+//!
+//! A page is a file, and a row in [`ROUTES`] with its right. If it has an entry in the navigation, it is also a row in
+//! [`layout::NAVIGATION`]. Pages read through the same functions as `/v1`, which ask the [`Caller`] what it may see. A
+//! page works without JavaScript; `static/app.js` makes it quicker, and refreshes it.
+//! `docs/design/0056-web-page.md` explains the design.
+
+mod act;
+mod assets;
+mod format;
+mod help;
+mod job;
+mod jobs;
+mod layout;
+mod life;
+mod login;
+mod overview;
+mod problem;
+mod tenants;
+mod visit;
+
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::response::Response;
+use axum::routing::{MethodFilter, on};
+use futures::FutureExt as _;
+
+use self::layout::Shell;
+use self::problem::{Problem, Result};
+use self::visit::Visit;
+use super::{App, answer, refusal::Refusal};
+use crate::access::rights::Right;
+
+/// The first page.
+const HOME: &str = "/ui/";
+/// What browsers may load and send on behalf of a page: nothing from elsewhere, and no code or style within the HTML.
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
+     connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+type Answer = Pin<Box<dyn Future<Output = Result<Response>> + Send>>;
+
+/// A page, or an action of a page.
+struct Route {
+    method: MethodFilter,
+    path: &'static str,
+    right: Right,
+    handle: fn(Visit) -> Answer,
+}
+
+const fn get(path: &'static str, right: Right, handle: fn(Visit) -> Answer) -> Route {
+    Route { method: MethodFilter::GET, path, right, handle }
+}
+
+const fn post(path: &'static str, right: Right, handle: fn(Visit) -> Answer) -> Route {
+    Route { method: MethodFilter::POST, path, right, handle }
+}
+
+/// Every page and action, with its right.
+const ROUTES: &[Route] = &[
+    get("/_utils", Right::Anyone, |_| Box::pin(async { Ok(redirect(HOME)) })),
+    get("/_utils/", Right::Anyone, |_| Box::pin(async { Ok(redirect(HOME)) })),
+    get("/ui", Right::Anyone, |_| Box::pin(async { Ok(redirect(HOME)) })),
+    get("/ui/static/{file}", Right::Anyone, |visit| Box::pin(async move { assets::file(&visit) })),
+    get("/ui/login", Right::Anyone, |visit| Box::pin(login::page(visit))),
+    post("/ui/login", Right::Anyone, |visit| Box::pin(login::log_in(visit))),
+    post("/ui/logout", Right::Anyone, |visit| Box::pin(login::log_out(visit))),
+    get("/ui/help", Right::Anyone, |visit| Box::pin(help::page(visit))),
+    get("/ui/jobs", Right::Read, |visit| Box::pin(jobs::page(visit))),
+    post("/ui/jobs/act", Right::Write, |visit| Box::pin(act::act(visit))),
+    get("/ui/job", Right::Read, |visit| Box::pin(job::page(visit))),
+    get("/ui/tenants", Right::Read, |visit| Box::pin(tenants::page(visit))),
+    post("/ui/tenants/shares", Right::Operate, |visit| Box::pin(tenants::set_shares(visit))),
+    get(HOME, Right::Read, |visit| Box::pin(overview::page(visit))),
+];
+
+/// Everything under `/ui`, and CouchDB's path of its own pages.
+pub(super) fn router() -> Router<App> {
+    let mut router = Router::new();
+    for route in ROUTES {
+        let handler = move |State(app): State<App>, request: Request| async move {
+            answer(app, Some(route), request).await
+        };
+        router = router.route(route.path, on(route.method, handler));
+    }
+    let other = |State(app): State<App>, request: Request| async move { answer(app, None, request).await };
+    router.method_not_allowed_fallback(other).route("/ui/{*rest}", axum::routing::any(other))
+}
+
+/// Whether a request is for a page or one of its actions, and not for a program.
+pub(crate) fn is_page<B>(request: &axum::http::Request<B>) -> bool {
+    matches!(request.uri().path().split('/').nth(1), Some("ui" | "_utils"))
+}
+
+/// The page for a request that is refused before a handler reads it.
+pub(super) fn refused(request: &Request, refusal: Refusal) -> Response {
+    let shell = Shell::of_stranger(request.headers());
+    secured(Problem::from(refusal).page(&shell))
+}
+
+async fn answer(app: App, route: Option<&'static Route>, request: Request) -> Response {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let response = secured(serve(app, route, request).await);
+    // The log contains no query and no form: they may hold secrets.
+    tracing::debug!(%method, path, status = response.status().as_u16(), "request");
+    answer::with_header(response, header::SERVER, concat!("turnwise/", env!("CARGO_PKG_VERSION")))
+}
+
+async fn serve(app: App, route: Option<&'static Route>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let visit = match Visit::new(app, &parts) {
+        Ok(visit) => visit,
+        Err(problem) => return problem.page(&Shell::of_stranger(&parts.headers)),
+    };
+    let Some(route) = route else {
+        return Problem::nothing_here(&visit).page(&visit.shell);
+    };
+    if let Err(refusal) = route.right.check(&visit.shell.caller) {
+        let reads = matches!(parts.method, Method::GET | Method::HEAD);
+        return match refusal.status {
+            StatusCode::UNAUTHORIZED if reads => redirect(&login::path(&visit.here)),
+            _ => Problem::from(refusal).page(&visit.shell),
+        };
+    }
+    let visit = match visit.with_form(&parts, body).await {
+        Ok(visit) => visit,
+        Err((problem, visit)) => return problem.page(&visit.shell),
+    };
+    let shell = visit.shell.clone();
+    // A panic is a bug, and the person still gets a page. The panic hook has already logged the cause.
+    match AssertUnwindSafe((route.handle)(visit)).catch_unwind().await {
+        Ok(Ok(response)) => response,
+        Ok(Err(problem)) => problem.page(&shell),
+        Err(_) => Problem::panicked().page(&shell),
+    }
+}
+
+/// Continues at another page.
+fn redirect(path: &str) -> Response {
+    let mut response = Response::default();
+    *response.status_mut() = StatusCode::SEE_OTHER;
+    answer::with_header(response, header::LOCATION, path)
+}
+
+/// Adds the headers that every response has.
+fn secured(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(CONTENT_SECURITY_POLICY));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    // Not `no-referrer`: a browser would then send the origin `null` with forms.
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("same-origin"));
+    headers.insert(
+        HeaderName::from_static("cross-origin-opener-policy"),
+        HeaderValue::from_static("same-origin"),
+    );
+    // The HTML depends on the session, and may hold data of one tenant.
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}
