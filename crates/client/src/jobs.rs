@@ -34,6 +34,8 @@ pub struct ListJobs {
     pub state: Option<State>,
     /// Only jobs of this tenant.
     pub tenant: Option<String>,
+    /// Only jobs that meet this condition.
+    pub condition: Option<String>,
     /// The largest page; the server has its own limit.
     pub page: Option<usize>,
 }
@@ -159,12 +161,13 @@ impl Client {
 
     /// Jobs, sorted by type and id, in pages.
     pub fn list(&self, which: ListJobs) -> Pages<Jobs> {
-        let ListJobs { job_type, state, tenant, page } = which;
+        let ListJobs { job_type, state, tenant, condition, page } = which;
         let state = state.map(State::as_str);
         let request = Request::new(Method::GET, &["jobs"])
             .query("type", job_type)
             .query("state", state)
             .query("tenant", tenant)
+            .query("where", condition)
             .query("limit", page);
         Pages::new(self.clone(), request)
     }
@@ -418,7 +421,7 @@ pub struct Pages<P> {
 }
 
 impl<P: Page> Pages<P> {
-    fn new(client: Client, request: Request) -> Self {
+    pub(crate) fn new(client: Client, request: Request) -> Self {
         Pages { client, request, after: None, done: false, page: PhantomData }
     }
 
@@ -476,7 +479,7 @@ fn repeat(if_exists: IfExists) -> Repeat {
     }
 }
 
-fn new_id() -> String {
+pub(crate) fn new_id() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 

@@ -409,6 +409,10 @@ pub struct Jobs {
     /// The jobs. A page may hold fewer than `limit` jobs, even none, although a next page exists: the server reads a bounded number of jobs per
     /// request.
     pub jobs: Vec<Job>,
+    /// With `where`: the number of jobs that the server looked at for this page, without those that the caller may not see.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub looked_at: Option<u64>,
     /// There are more jobs: repeat the request with `after` set to this. Missing on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]

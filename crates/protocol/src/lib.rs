@@ -8,6 +8,7 @@
 //!
 //! - [`jobs`]: operations of clients: add, list, get, cancel, remove, wait.
 //! - [`filters`]: rules that decide which waiting jobs may start.
+//! - [`bulk`]: one change to all jobs that meet a condition.
 //! - [`after`]: dependencies of jobs.
 //! - [`locks`]: the locks that a job declares.
 //! - [`events`]: the data of a job's server-sent events.
@@ -19,6 +20,7 @@
 //! - [`names`]: the rules for types, ids and names.
 
 pub mod after;
+pub mod bulk;
 pub mod error;
 pub mod events;
 pub mod filters;
@@ -36,6 +38,10 @@ pub mod why;
 pub mod workers;
 
 pub use after::{After, End, MAX_AFTER, Otherwise};
+pub use bulk::{
+    Bulk, BulkAction, BulkState, Bulks, ExampleJob, MAX_BULK_ID_BYTES, MAX_EXAMPLES, MatchingJobs, PutBulk,
+    RefusedJobs,
+};
 pub use error::{Error, codes};
 pub use events::{JobEvent, Progress, ServerSentEvent};
 pub use filters::{

@@ -31,7 +31,7 @@ pub const MAX_RUNNING: usize = 20;
 /// The most of them that one identity has, unless it is an operator.
 pub const MAX_RUNNING_OF_ONE: usize = 2;
 /// The most operations that a store keeps, running or not.
-pub const MAX_KEPT: usize = 1_000;
+pub const MAX_KEPT: usize = 200;
 /// The most passes over the indices.
 const MAX_PASSES: u32 = 4;
 

@@ -24,6 +24,7 @@
 //! ```
 
 mod access;
+mod bulk;
 mod catalogue;
 mod commands;
 pub mod config;

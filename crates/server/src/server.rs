@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures::future::{BoxFuture, join_all};
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_command::Guard;
@@ -23,6 +24,7 @@ use turnwise_worker::{
 };
 
 use crate::access::{Audit, Identities, Jwt, Pace};
+use crate::bulk::BulkOperations;
 use crate::catalogue;
 use crate::commands;
 use crate::config::{Config, Prometheus, Shared};
@@ -307,6 +309,15 @@ impl Server {
             }));
             services.push(service("upstream", &stop, move |stop| upstream.clone().run(stop)));
         }
+        services.push(service("bulk operations", &stop, {
+            let bulk = BulkOperations {
+                store: store.clone(),
+                keys: keys.clone(),
+                identities: identities.clone(),
+                node: node.clone(),
+            };
+            move |stop| bulk.clone().run(stop)
+        }));
         services.push(service("identities", &stop, {
             let identities = identities.clone();
             move |stop| identities.clone().follow(stop)
@@ -338,6 +349,7 @@ impl Server {
             jwt: jwt.clone(),
             pace: Pace::default(),
             waiting_jobs: Default::default(),
+            counts: Semaphore::new(crate::bulk::COUNTS),
             identities,
             metrics,
         });

@@ -56,6 +56,7 @@ async fn routes(server: &TestServer) -> Vec<(String, String)> {
             .replace("{worker}", "000643d1a2b3c4d5-9f3a1c5e7b2d4860")
             .replace("{db}", "acme%2F_replicator")
             .replace("{filter}", "f")
+            .replace("{bulk}", "b")
             .replace("{name}", "jan");
         assert!(!path.contains('{'), "{path}");
         routes

@@ -34,6 +34,7 @@ mod tenants_apart;
 mod ui;
 mod ui_browser;
 mod upstream;
+mod v1_bulk;
 mod v1_commands;
 mod v1_decision;
 mod v1_errors;

@@ -1,8 +1,10 @@
 //! Two tenants on one server: neither learns anything about the other.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
-use crate::common::{As, TestServer};
+use crate::common::{As, PATIENCE, TestServer};
 
 /// A part of everything that belongs to the other tenant.
 const SECRET: &str = "bravo7f3";
@@ -41,6 +43,20 @@ async fn ok(caller: &As<'_>, method: &str, path: &str, body: &Value) -> Value {
     answer.body
 }
 
+/// Waits until a bulk operation has ended.
+async fn until_done(caller: &As<'_>, path: &str) -> Value {
+    let polled = async {
+        loop {
+            let bulk = ok(caller, "GET", path, &Value::Null).await;
+            if bulk["state"] != "running" {
+                return bulk;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, polled).await.expect("it ends")
+}
+
 async fn fill(admin: &As<'_>, tenant: &str, worker: &str) {
     let add = async |id: &str, more: Value| {
         let mut job = json!({"id": format!("{tenant}-{id}"), "tenant": tenant, "summary": {"for": tenant}, "user": tenant});
@@ -72,6 +88,8 @@ async fn fill(admin: &As<'_>, tenant: &str, worker: &str) {
     add("later", json!({"delay_ms": 3_600_000})).await;
     add("after", json!({"after": [{"id": format!("{tenant}-waits")}]})).await;
     add("limited", json!({"reason": [format!("rate-limit:1:{tenant}")]})).await;
+    let bulk = json!({"action": "run_now", "where": format!("tenant = {tenant} and id = none")});
+    ok(admin, "PUT", &format!("/v1/bulk/{tenant}"), &bulk).await;
     ok(admin, "PUT", &format!("/{tenant}/_replicator"), &Value::Null).await;
     let doc = json!({
         "source": format!("http://127.0.0.1:1/{tenant}"), "target": format!("http://127.0.0.1:1/{tenant}-copy"),
@@ -100,6 +118,10 @@ fn reads(name: &str) -> Vec<String> {
         "/v1/locks",
         "/v1/locks?level=node&name=hot",
         "/v1/openapi.json",
+        "/v1/matching",
+        "/v1/matching?where=type+%3D+t&action=cancel",
+        "/v1/jobs?where=age+%3E%3D+0s",
+        "/v1/bulk",
         "/",
         "/_up",
         "/_all_dbs",
@@ -112,6 +134,9 @@ fn reads(name: &str) -> Vec<String> {
     .to_vec();
     paths.push(format!("/v1/jobs?tenant={name}"));
     paths.push(format!("/v1/locks?level=node&name={name}"));
+    paths.push(format!("/v1/jobs?where=tenant+%3D+{name}"));
+    paths.push(format!("/v1/matching?where=tenant+%3D+{name}&action=retry"));
+    paths.push(format!("/v1/bulk/{name}"));
     for id in ["holds", "crash", "fails", "waits", "later", "after", "limited"] {
         let job = format!("/v1/jobs/t/{name}-{id}");
         paths.extend([
@@ -257,6 +282,20 @@ async fn nothing_of_another_tenant_can_be_changed() {
     );
     let retried = client.post(&format!("/v1/retry?tenant={SECRET}"), &json!({})).await;
     assert_eq!((retried.status, &retried.body["jobs"]), (200, &json!(0)));
+    for (n, action) in ["cancel", "remove", "retry", "run_now"].into_iter().enumerate() {
+        let path = format!("/v1/bulk/own-{n}");
+        let bulk = json!({"action": action, "where": format!("tenant = {SECRET} or id ~ {SECRET}")});
+        ok(&client, "PUT", &path, &bulk).await;
+        let done = until_done(&client, &path).await;
+        assert_eq!((&done["state"], &done["matched"]), (&json!("done"), &json!(0)), "{done}");
+        let own = client.get("/v1/matching").await.body;
+        assert_eq!(done["looked_at"], own["looked_at"], "other jobs do not count");
+    }
+    assert_eq!(client.delete(&format!("/v1/bulk/{SECRET}")).await.status, 404);
+    // Its id is taken, and nothing more is said.
+    let taken =
+        client.put(&format!("/v1/bulk/{SECRET}"), &json!({"action": "cancel", "where": "id = a"})).await;
+    assert_eq!(taken.error(), (409, "conflict"), "{}", taken.body);
     let db = format!("/{SECRET}/_replicator");
     for (method, path, body) in [
         ("PUT", format!("{db}/new"), json!({"source": "http://s/a", "target": "http://t/b"})),
@@ -310,6 +349,20 @@ async fn a_reader_changes_nothing() {
         assert_eq!(answer.error(), (403, "forbidden"), "{method} {path}: {}", answer.body);
     }
     assert_eq!(reader.get("/acme/_replicator/_all_docs").await.body["total_rows"], 1);
+    let bulk = json!({"action": "cancel", "where": "tenant = acme"});
+    ok(&reader, "PUT", "/v1/bulk/r", &bulk).await;
+    let done = until_done(&reader, "/v1/bulk/r").await;
+    assert_eq!(done["changed"], 0, "{done}");
+    assert_eq!(done["refused"][0]["reason"], "this identity may not change its tenant's jobs");
+    assert_eq!(done["refused"].as_array().unwrap().len(), 1, "{done}");
+    // A condition on options would tell what they are.
+    let hidden = json!({"id": "hidden", "tenant": "acme", "options": {"to": "x"}});
+    ok(&admin, "POST", "/v1/jobs/t", &hidden).await;
+    for (caller, matched) in [(&reader, 0), (&admin, 1)] {
+        assert_eq!(caller.get("/v1/matching?where=options.to+%3D+x").await.body["matched"], matched);
+        let listed = caller.get("/v1/jobs?where=options.to+%3D+x").await.body;
+        assert_eq!(listed["jobs"].as_array().unwrap().len(), matched);
+    }
     // Without naming a tenant, its jobs are those of the one that it may change.
     assert_eq!(reader.post("/v1/jobs/t", &json!({"id": "m"})).await.status, 201);
     assert_eq!(reader.get("/v1/jobs/t/m").await.body["tenant"], "mine");

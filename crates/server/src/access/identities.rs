@@ -269,6 +269,12 @@ impl Identities {
         Ok(token)
     }
 
+    /// The token with this id, unless it has expired.
+    pub async fn token_by_id(&self, id: &str) -> Result<Option<Arc<Token>>, StoreError> {
+        let now_us = self.0.store.runtime().now_us();
+        Ok(self.token_of(id).await?.filter(|token| !token.is_expired(now_us)))
+    }
+
     async fn token_of(&self, id: &str) -> Result<Option<Arc<Token>>, StoreError> {
         let generation = {
             let cache = self.cache();

@@ -42,6 +42,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use turnwise_catalogue::Catalogue;
 use turnwise_queue::Keyspace;
@@ -64,7 +65,7 @@ pub(crate) use self::listener::serve;
 pub(crate) use self::refusal::{Refusal, is_v1, refuse};
 pub(crate) use self::room::Room;
 pub(crate) use self::tls::Tls;
-pub(crate) use self::v1::{Accepting, RegisteredBy, facts};
+pub(crate) use self::v1::{Accepting, CallerGate, RegisteredBy, facts};
 
 /// The state that all requests share. Each layer of each request clones it, so it is one pointer.
 #[derive(Clone)]
@@ -122,6 +123,8 @@ pub(crate) struct AppState {
     /// How many requests each identity has sent.
     pub pace: Pace,
     pub waiting_jobs: v1::WaitingJobs,
+    /// One permit per count of jobs ([`bulk::COUNTS`](crate::bulk::COUNTS)).
+    pub counts: Semaphore,
     /// Who may use it.
     pub identities: Identities,
     /// What this node has done.

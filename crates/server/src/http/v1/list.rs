@@ -7,13 +7,14 @@ use axum::response::Response;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::Deserialize;
 use turnwise_protocol::{DEFAULT_LIMIT, Job, Jobs, MAX_LIMIT, Types, names};
+use turnwise_queue::bulk::Gate as _;
 use turnwise_queue::jobs as rows;
 use utoipa::IntoParams;
 
 use super::Common;
 use super::error::{Result, V1Error};
 use super::extract::Params;
-use super::{position_text, view};
+use super::{CallerGate, bulk, position_text, view};
 use crate::access::Caller;
 use crate::http::{App, answer};
 
@@ -44,6 +45,10 @@ pub(in crate::http) struct ListParams {
     /// Only jobs of this tenant.
     #[param(value_type = Option<names::Name>, nullable = false)]
     pub tenant: Option<String>,
+    /// Only jobs that meet this condition, in the language of bulk operations.
+    #[serde(rename = "where")]
+    #[param(nullable = false, max_length = 4000)]
+    pub condition: Option<String>,
     /// Maximum number of jobs in a page.
     #[serde(default = "default_limit")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
@@ -126,17 +131,28 @@ pub(in crate::http) async fn jobs(
     }
     if let Some(job_type) = &params.job_type {
         names::check_type(job_type)?;
+    }
+    let gate = CallerGate(caller.clone());
+    let selection =
+        params.condition.as_deref().map(|text| bulk::selection(text, app.now_us())).transpose()?;
+    // A condition may name the type, too.
+    let only_type = selection.as_ref().and_then(|selection| selection.only_type().map(str::to_owned));
+    let wanted_type = params.job_type.clone().or(only_type);
+    if let Some(job_type) = &wanted_type {
         match cursor.as_ref().map(|cursor| cursor.job_type.cmp(job_type)) {
             Some(Ordering::Less) => cursor = None,
-            Some(Ordering::Greater) => return Ok(Jobs { jobs: Vec::new(), next: None }),
+            Some(Ordering::Greater) => {
+                let looked_at = selection.as_ref().map(|_| 0);
+                return Ok(Jobs { jobs: Vec::new(), looked_at, next: None });
+            }
             Some(Ordering::Equal) | None => {}
         }
     }
     let mut page = Page { jobs: Vec::new(), bytes: 0 };
-    let mut looked_at = 0;
+    let (mut looked_at, mut seen) = (0, 0);
     let next = loop {
         let tx = app.store.begin().await?;
-        let (job_type, after) = match (&cursor, &params.job_type) {
+        let (job_type, after) = match (&cursor, &wanted_type) {
             (Some(Cursor { job_type, id }), _) => (job_type.clone(), Some(id.as_str())),
             (None, Some(job_type)) => (job_type.clone(), None),
             (None, None) => match rows::types_after(&tx, &app.keys, None, 1).await?.pop() {
@@ -151,10 +167,14 @@ pub(in crate::http) async fn jobs(
         let mut full = false;
         for job in batch {
             last = Some(job.id.clone());
-            let wanted = params.state.is_none_or(|state| view::state(&job) == state)
+            seen += u64::from(caller.reads(&job.tenant));
+            let mut wanted = params.state.is_none_or(|state| view::state(&job) == state)
                 && params.tenant.as_ref().is_none_or(|tenant| *tenant == job.tenant)
                 && text.is_none_or(|text| job.id.contains(text))
                 && caller.reads(&job.tenant);
+            if let (true, Some(selection)) = (wanted, &selection) {
+                wanted = selection.holds(&tx, &app.keys, &job, gate.tests_options(&job)).await?;
+            }
             if wanted {
                 page.push(view::job(app, &tx, job).await?);
                 full = page.jobs.len() >= params.limit || page.bytes >= PAGE_BYTES;
@@ -167,7 +187,7 @@ pub(in crate::http) async fn jobs(
             cursor = Some(Cursor { job_type: job_type.clone(), id });
         }
         if exhausted && !full {
-            if params.job_type.is_some() {
+            if wanted_type.is_some() {
                 break None;
             }
             match rows::types_after(&tx, &app.keys, Some(&job_type), 1).await?.pop() {
@@ -180,7 +200,8 @@ pub(in crate::http) async fn jobs(
         }
     };
     let next = position_text::shown(app, caller, next).await?;
-    Ok(Jobs { jobs: page.jobs, next })
+    let looked_at = selection.map(|_| seen);
+    Ok(Jobs { jobs: page.jobs, looked_at, next })
 }
 
 struct Page {

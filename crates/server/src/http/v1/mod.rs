@@ -6,6 +6,7 @@
 mod accepting;
 mod add;
 mod body;
+mod bulk;
 mod counts;
 mod decision;
 mod error;
@@ -58,6 +59,7 @@ use super::cross_site;
 pub(crate) use self::accepting::Accepting;
 pub(in crate::http) use self::error::V1Error;
 pub(in crate::http) use self::extract::JobPath;
+pub(crate) use self::bulk::CallerGate;
 pub(crate) use self::quota::WaitingJobs;
 pub(crate) use self::workers_of::RegisteredBy;
 
@@ -152,6 +154,9 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(jobs::retry_job))
         .routes(routes!(jobs::set_priority))
         .routes(routes!(retry::retry_jobs))
+        .routes(routes!(bulk::match_jobs))
+        .routes(routes!(bulk::list_bulks))
+        .routes(routes!(bulk::get_bulk, bulk::put_bulk, bulk::stop_bulk))
         .routes(routes!(why::why_job))
         .routes(routes!(why::why_document))
         .routes(routes!(counts::count_jobs))

@@ -23,6 +23,7 @@ use crate::http::answer;
     ),
     tags(
         (name = "jobs", description = "For clients: add, list, get, wait, follow, cancel, retry, remove."),
+        (name = "bulk", description = "For clients: one change to all jobs that meet a condition."),
         (name = "workers", description = "For workers: register, ping, accept, update, lock, finish, fail, release, end, leave."),
         (name = "tenants", description = "For users and operators: the shares and run time of each tenant, the queue, and why a job waits."),
         (name = "locks", description = "For users and operators: the jobs that hold locks or wait for them."),
