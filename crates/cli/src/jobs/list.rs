@@ -18,6 +18,7 @@ job was added, and the maximum number if there is one.
 
 Examples:
   turnwise jobs list --type mail --state failed
+  turnwise jobs list --where 'type = mail and state = failed and reason ~ timeout'
   turnwise jobs list --json | jq -r '.[] | select(.attempts > 2) | .id'")]
 pub(crate) struct Args {
     /// Only jobs of this type
@@ -32,6 +33,9 @@ pub(crate) struct Args {
     /// Only jobs of this tenant
     #[arg(long)]
     tenant: Option<String>,
+    /// Only jobs that meet this condition (`turnwise jobs bulk --help` describes it)
+    #[arg(long = "where", value_name = "CONDITION")]
+    condition: Option<String>,
     /// Show at most this many jobs; 0 for all
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: usize,
@@ -48,6 +52,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         job_type: args.job_type,
         state: args.state,
         tenant: args.tenant,
+        condition: args.condition,
         page: Some(limit.min(PAGE)),
     };
     let (jobs, more) = args.server.client()?.list(which).collect(limit).await?;

@@ -1,12 +1,13 @@
 //! `turnwise jobs`: the jobs of a running server, through its HTTP API.
 
 mod add;
+mod bulk;
 mod count;
 mod list;
 mod wait;
 
 use anyhow::anyhow;
-use turnwise_client::State;
+use turnwise_client::{BulkAction, State};
 
 pub(crate) use self::list::kept_by;
 
@@ -28,7 +29,13 @@ pub(crate) enum Command {
     ///
     /// A waiting job ends immediately, and a running job ends when its worker has stopped it. To stop the replication of a document, delete the
     /// document.
-    Cancel(JobArgs),
+    ///
+    /// With --where, this cancels all jobs that meet a condition: see `turnwise jobs bulk --help`.
+    #[command(after_help = "\
+Examples:
+  turnwise jobs cancel mail mail-17
+  turnwise jobs cancel --where 'type = mail and tenant = acme and state = pending' --dry-run")]
+    Cancel(ChangeArgs),
     /// Retry one job or many now, so that they become pending
     ///
     /// With an id, this retries one job. A job that is crashing, delayed or blocked becomes pending now. A job that has failed or was cancelled runs
@@ -42,21 +49,57 @@ Examples:
   turnwise jobs retry replication --tenant high/_replicator
   turnwise jobs retry mail mail-17
   turnwise jobs retry mail --state failed                   # run all failed jobs again
-  turnwise jobs retry --tenant acme --state cancelled")]
+  turnwise jobs retry --tenant acme --state cancelled
+  turnwise jobs retry --where 'state = failed and reason ~ timeout and ended_age < 2d'")]
     Retry(RetryArgs),
     /// Change a job's priority class: -20 (first of its tenant's jobs) to 19 (last)
     ///
     /// A pending job moves in the queue immediately. For any other job, the class applies when the job is pending again.
     #[command(after_help = "\
 Examples:
-  turnwise jobs priority mail mail-17 -5")]
+  turnwise jobs priority mail mail-17 -5
+  turnwise jobs priority --where 'tenant = acme and state = pending' --to 5")]
     Priority(PriorityArgs),
+    /// Start all jobs that meet a condition without waiting for their time: delayed, parked and crashing ones
+    ///
+    /// For one job, use `turnwise jobs retry`.
+    #[command(after_help = "\
+Examples:
+  turnwise jobs run-now --where 'type = mail and state = delayed and tenant = acme'")]
+    RunNow(RunNowArgs),
+    /// List, show and stop bulk operations: changes of all jobs that meet a condition
+    #[command(subcommand, after_help = bulk::LANGUAGE)]
+    Bulk(bulk::Command),
     /// Wait until a job has ended, and print its result
     Wait(wait::Args),
     /// Remove a job and its record
     ///
-    /// A running job is removed when its worker has stopped it.
-    Remove(JobArgs),
+    /// A running job is removed when its worker has stopped it. With --where, this removes all jobs that meet a condition: see `turnwise jobs bulk --help`.
+    Remove(ChangeArgs),
+}
+
+/// One job to change, or a condition that selects many.
+#[derive(clap::Args)]
+pub(crate) struct ChangeArgs {
+    /// The job's type
+    #[arg(value_name = "TYPE", required_unless_present = "condition", conflicts_with = "condition")]
+    job_type: Option<String>,
+    /// The job's id
+    #[arg(required_unless_present = "condition", conflicts_with = "condition")]
+    id: Option<String>,
+    #[command(flatten)]
+    many: bulk::ManyArgs,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// `turnwise jobs run-now`
+#[derive(clap::Args)]
+pub(crate) struct RunNowArgs {
+    #[command(flatten)]
+    many: bulk::ManyArgs,
+    #[command(flatten)]
+    server: ServerArgs,
 }
 
 /// Which job.
@@ -75,16 +118,18 @@ pub(crate) struct JobArgs {
 #[derive(clap::Args)]
 pub(crate) struct RetryArgs {
     /// The type of the jobs
-    #[arg(value_name = "TYPE", required_unless_present = "tenant")]
+    #[arg(value_name = "TYPE", required_unless_present_any = ["tenant", "condition"], conflicts_with = "condition")]
     job_type: Option<String>,
     /// The job's id; without it, all jobs of the type in the state
     id: Option<String>,
     /// Only jobs of this tenant
-    #[arg(long, conflicts_with = "id")]
+    #[arg(long, conflicts_with_all = ["id", "condition"])]
     tenant: Option<String>,
     /// Only jobs in this state
-    #[arg(long, conflicts_with = "id", value_name = "STATE", value_enum, default_value = "crashing")]
+    #[arg(long, conflicts_with_all = ["id", "condition"], value_name = "STATE", value_enum, default_value = "crashing")]
     state: RetriedState,
+    #[command(flatten)]
+    many: bulk::ManyArgs,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -101,13 +146,21 @@ enum RetriedState {
 #[derive(clap::Args)]
 pub(crate) struct PriorityArgs {
     /// The job's type
-    #[arg(value_name = "TYPE")]
-    job_type: String,
+    #[arg(value_name = "TYPE", required_unless_present = "condition", conflicts_with = "condition")]
+    job_type: Option<String>,
     /// The job's id
-    id: String,
+    #[arg(required_unless_present = "condition", conflicts_with = "condition")]
+    id: Option<String>,
     /// The priority class
     #[arg(value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
-    priority: i32,
+    #[arg(required_unless_present = "condition", conflicts_with = "condition")]
+    priority: Option<i32>,
+    /// With --where: the priority class
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
+    #[arg(conflicts_with = "job_type", required_unless_present = "job_type")]
+    to: Option<i32>,
+    #[command(flatten)]
+    many: bulk::ManyArgs,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -123,6 +176,10 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Priority(args) => priority(args).await,
         Command::Wait(args) => wait::run(args).await,
         Command::Remove(args) => remove(args).await,
+        Command::RunNow(RunNowArgs { many, server }) => {
+            bulk::change(many, BulkAction::RunNow, None, server).await
+        }
+        Command::Bulk(command) => bulk::run(command).await,
     }
 }
 
@@ -131,7 +188,11 @@ async fn show(JobArgs { job_type, id, server }: JobArgs) -> Result<(), Failure> 
     crate::say_json(&job)
 }
 
-async fn cancel(JobArgs { job_type, id, server }: JobArgs) -> Result<(), Failure> {
+async fn cancel(ChangeArgs { job_type, id, many, server }: ChangeArgs) -> Result<(), Failure> {
+    many.is_given()?;
+    let (Some(job_type), Some(id)) = (job_type, id) else {
+        return bulk::change(many, BulkAction::Cancel, None, server).await;
+    };
     match server.client()?.cancel(&job_type, &id).await? {
         State::Cancelled => say!("cancelled"),
         ended if ended.is_final() => say!("the job had ended already: {}", ended.as_str()),
@@ -140,7 +201,10 @@ async fn cancel(JobArgs { job_type, id, server }: JobArgs) -> Result<(), Failure
     Ok(())
 }
 
-async fn retry(RetryArgs { job_type, id, tenant, state, server }: RetryArgs) -> Result<(), Failure> {
+async fn retry(RetryArgs { job_type, id, tenant, state, many, server }: RetryArgs) -> Result<(), Failure> {
+    if many.is_given()? {
+        return bulk::change(many, BulkAction::Retry, None, server).await;
+    }
     let client = server.client()?;
     if let (Some(job_type), Some(id)) = (&job_type, &id) {
         let retried = client.retry(job_type, id).await?;
@@ -174,7 +238,13 @@ async fn retry(RetryArgs { job_type, id, tenant, state, server }: RetryArgs) -> 
     Ok(())
 }
 
-async fn priority(PriorityArgs { job_type, id, priority, server }: PriorityArgs) -> Result<(), Failure> {
+async fn priority(
+    PriorityArgs { job_type, id, priority, to, many, server }: PriorityArgs,
+) -> Result<(), Failure> {
+    many.is_given()?;
+    let (Some(job_type), Some(id), Some(priority)) = (job_type, id, priority) else {
+        return bulk::change(many, BulkAction::Priority, to, server).await;
+    };
     let set = server.client()?.set_priority(&job_type, &id, priority).await?;
     let state = set.state.as_str();
     match (set.changed, set.state) {
@@ -185,7 +255,11 @@ async fn priority(PriorityArgs { job_type, id, priority, server }: PriorityArgs)
     Ok(())
 }
 
-async fn remove(JobArgs { job_type, id, server }: JobArgs) -> Result<(), Failure> {
+async fn remove(ChangeArgs { job_type, id, many, server }: ChangeArgs) -> Result<(), Failure> {
+    many.is_given()?;
+    let (Some(job_type), Some(id)) = (job_type, id) else {
+        return bulk::change(many, BulkAction::Remove, None, server).await;
+    };
     match server.client()?.remove(&job_type, &id).await? {
         true => say!("removed"),
         false => say!("removing: the worker was asked to stop the job; the job is removed then"),

@@ -1,6 +1,7 @@
 //! The built binary against real servers, as a user sees it.
 #![allow(clippy::unwrap_used)]
 
+mod bulk;
 mod clients;
 mod command;
 mod disk;
