@@ -14,6 +14,8 @@
 //! | `completed`, `failed`, `cancelled` | the jobs that have ended |
 //! | none of these, or `limited` | all records of the type |
 //!
+//! Queues are read from their tails, everything else in the order of its keys.
+//!
 //! Names other than types narrow only this choice: the condition is evaluated for each job that a source has.
 //!
 //! A search reads snapshots, page by page. A page ends after a bounded number of reads.
@@ -197,12 +199,17 @@ impl Selection {
             let Some(source) = self.sources.get(at.source) else {
                 return Ok(Page { jobs, next: None });
             };
-            let (mut begin, end) = source.range(keys, &job_type);
+            let (mut begin, mut end) = source.range(keys, &job_type);
+            let reverse = source.is_reversed();
             if let Some(after) = at.after.as_deref() {
-                begin = successor(&unhex(after).ok_or_else(|| corrupt("position", "no hexadecimal digits"))?);
+                let after = unhex(after).ok_or_else(|| corrupt("position", "no hexadecimal digits"))?;
+                match reverse {
+                    true => end = after.into(),
+                    false => begin = successor(&after),
+                }
             }
             let left = limit - jobs.len();
-            let read = RangeRead { begin, end, limit: left, reverse: false };
+            let read = RangeRead { begin, end, limit: left, reverse };
             let rows = tx.range_with(read, Isolation::Snapshot).await?;
             let found = rows.len();
             if let Some((key, _)) = rows.last() {
@@ -259,6 +266,12 @@ fn sources_of(states: &BTreeSet<&str>, tenants: Option<Vec<String>>) -> Option<V
 }
 
 impl Source {
+    /// Whether it is read from its end. Workers claim the heads of queues, and a transaction that changes jobs there would lose
+    /// to them again and again.
+    fn is_reversed(&self) -> bool {
+        matches!(self, Source::QueueOf(_) | Source::Queues)
+    }
+
     fn range(&self, keys: &Keyspace, job_type: &str) -> KeyRange {
         match self {
             Source::Record(id) => {

@@ -29,7 +29,9 @@ const SILENCE_US: i64 = 6_000_000;
 /// How long an ended operation is kept: a week.
 const KEPT_US: i64 = 7 * 24 * 60 * 60 * 1_000_000;
 /// The most jobs that one step looks at.
-const LOOKS: usize = 1_000;
+const MOST_LOOKS: usize = 1_000;
+/// The same, per job that it may change. A step that changes few is short, so that it conflicts rarely.
+const LOOKS_PER_CHANGE: usize = 4;
 /// The most and the fewest jobs that one step changes. Fewer while steps conflict with other transactions, or are too large.
 const MOST_CHANGES: usize = 250;
 const FEWEST_CHANGES: usize = 1;
@@ -218,7 +220,7 @@ impl BulkOperations {
             node: &self.node,
             selection: &own.selection,
             gate: &gate,
-            looks: LOOKS,
+            looks: (own.changes * LOOKS_PER_CHANGE).min(MOST_LOOKS),
             changes: own.changes,
         };
         let stepped = bulk::step(&tx, &self.keys, &step, self.store.runtime().now_us()).await?;
