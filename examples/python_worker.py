@@ -119,6 +119,8 @@ class Job:
         self.id = given["id"]
         self.claim = given["claim"]
         self.options = given["options"] or {}
+        # Send it as the header `traceparent` of your requests, so that their traces continue the job's.
+        self.traceparent = given.get("traceparent")
         # Set when the run must end: the job is cancelled, or the claim is lost.
         self.stop = threading.Event()
         self.lost = threading.Event()

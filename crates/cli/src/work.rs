@@ -23,7 +23,7 @@ const MAX_OUTPUT_BYTES: usize = 64 << 10;
 #[derive(clap::Args)]
 #[command(after_help = "\
 The command gets a job's options on stdin, as JSON, and TURNWISE_JOB_ID, TURNWISE_JOB_TYPE, TURNWISE_TENANT and \
-TURNWISE_ATTEMPT in its environment, and neither TURNWISE_TOKEN nor TURNWISE_SERVER, which may have a password. If its stdout is one JSON value of at most 12 kB, this is the job's result. Otherwise the \
+TURNWISE_ATTEMPT in its environment (and TRACEPARENT if the job is traced), and neither TURNWISE_TOKEN nor TURNWISE_SERVER, which may have a password. If its stdout is one JSON value of at most 12 kB, this is the job's result. Otherwise the \
 result is an object {\"exit_code\":0,\"stdout\":\"…\",\"stderr\":\"…\",…} with up to 12 kB of the output.
 
 Exit codes of the command:
@@ -142,12 +142,15 @@ impl Exec {
             program: self.program.clone(),
             argv: self.argv.clone(),
             inherit_env: true,
-            env: vec![
+            env: [
                 ("TURNWISE_JOB_ID".into(), run.job.id.clone().into()),
                 ("TURNWISE_JOB_TYPE".into(), run.job_type.clone().into()),
                 ("TURNWISE_TENANT".into(), run.job.tenant.clone().into()),
                 ("TURNWISE_ATTEMPT".into(), run.job.attempt.to_string().into()),
-            ],
+            ]
+            .into_iter()
+            .chain(run.job.traceparent.as_ref().map(|trace| ("TRACEPARENT".into(), trace.into())))
+            .collect(),
             cwd: None,
             stdin: Some(run.job.options.get().as_bytes().to_vec()),
             timeout: self.timeout,

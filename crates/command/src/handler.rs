@@ -80,6 +80,7 @@ impl Handler {
         env.push(("TURNWISE_JOB_ID".into(), job.job.id.clone().into()));
         env.push(("TURNWISE_JOB_TYPE".into(), job.job.job_type.clone().into()));
         env.push(("TURNWISE_ATTEMPT".into(), attempt.into()));
+        env.extend(job.traceparent().map(|trace| ("TRACEPARENT".into(), trace.into())));
         Ok(Command {
             program,
             argv: options.argv.into_iter().map(Into::into).collect(),

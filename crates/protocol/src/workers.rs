@@ -127,6 +127,10 @@ pub struct AcceptedJob {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub heartbeat_timeout_ms: Option<u64>,
+    /// The run's trace (W3C Trace Context), for the requests that it sends. Only if the job is traced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub traceparent: Option<String>,
     /// The input of the job's handler. It may hold secrets.
     #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
     pub options: Box<RawValue>,

@@ -223,8 +223,7 @@ pub async fn expire(
     if !is_same || has_waited || active.is_none_or(|active| active.updated_us() != *updated_us) {
         return Ok(None);
     }
-    let started_us = job.started_us.unwrap_or(now_us);
-    let run = GivenBack { tenant: job.tenant.clone(), claim: claim.number, started_us };
+    let run = GivenBack::of(&job, claim, now_us);
     let context = Context::new(tx, keys, job_type, now_us, max_history);
     take_back(context, &mut job, claim, RevocationCause::Expired(over)).await?;
     Ok(Some(run))

@@ -11,6 +11,7 @@ use turnwise_policy::predictive_queue::locks::{Levels, Requests};
 
 use crate::deadlines::{Deadline, Timeouts};
 use crate::locks::MAX_LOCKS_BYTES;
+use crate::trace::TraceContext;
 use crate::{After, Error, Place, Result, dependencies, record};
 
 /// Longest job type, in bytes.
@@ -271,6 +272,8 @@ pub struct Job {
     pub result: Option<Box<RawValue>>,
     /// Its options are cleared when it ends: they hold passwords, and a client that adds it again has them.
     pub forgets_options: bool,
+    /// The span that added it, if its trace is sampled.
+    pub trace: Option<TraceContext>,
     /// The options, unless they are stored in pieces.
     pub(crate) options: Option<Hidden>,
 }
@@ -382,6 +385,8 @@ pub struct NewJob {
     pub class: Option<i8>,
     /// See [`Job::forgets_options`].
     pub forgets_options: bool,
+    /// See [`Job::trace`].
+    pub trace: Option<TraceContext>,
 }
 
 /// Omits the options: they may hold secrets.
@@ -404,6 +409,7 @@ impl fmt::Debug for NewJob {
             reasons,
             class,
             forgets_options,
+            trace,
             options: _,
         } = self;
         f.debug_struct("NewJob")
@@ -423,6 +429,7 @@ impl fmt::Debug for NewJob {
             .field("reasons", reasons)
             .field("class", class)
             .field("forgets_options", forgets_options)
+            .field("trace", trace)
             .finish_non_exhaustive()
     }
 }
@@ -451,6 +458,7 @@ impl NewJob {
             reasons: Vec::new(),
             class: None,
             forgets_options: false,
+            trace: None,
         }
     }
 

@@ -239,6 +239,7 @@ fn create(new: &NewJob, now_us: i64) -> Job {
         info: None,
         result: None,
         forgets_options: new.forgets_options,
+        trace: new.trace,
         options: None,
     }
 }
@@ -266,6 +267,7 @@ fn change(job: &mut Job, new: &NewJob) {
     job.tenant.clone_from(&new.tenant);
     job.continuous = new.continuous;
     job.forgets_options = new.forgets_options;
+    job.trace = new.trace;
     job.user.clone_from(&new.user);
     job.summary.clone_from(&new.summary);
     job.max_attempts = new.max_attempts;

@@ -54,6 +54,7 @@ mod rows;
 pub mod sealing;
 pub mod selection;
 pub mod tenants;
+pub mod trace;
 pub mod usage;
 pub mod workers;
 

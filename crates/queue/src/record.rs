@@ -22,6 +22,7 @@ use crate::deadlines::Timeouts;
 use crate::job::{Event, EventKind, Hidden, Parked, State, Terms, Then};
 use crate::locks::{Held, Waits};
 use crate::place::{End, Next, Place, Run};
+use crate::trace::TraceContext;
 use crate::{Claim, Job};
 
 /// The fields of a record; it borrows them from the job that is written.
@@ -113,6 +114,8 @@ pub(crate) struct Record<'a> {
     result: Option<Cow<'a, RawValue>>,
     #[serde(default, skip_serializing_if = "is_default")]
     forgets_options: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    trace: Option<TraceContext>,
     /// Null once the job has forgotten them.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "even_null")]
     options: Option<Cow<'a, RawValue>>,
@@ -226,6 +229,7 @@ impl<'a> From<&'a Job> for Record<'a> {
             info: raw(&job.info),
             result: raw(&job.result),
             forgets_options: job.forgets_options,
+            trace: job.trace,
             options: job.options.as_ref().map(|Hidden(options)| Cow::Borrowed(&**options)),
         };
         fields.at(&job.place)
@@ -369,6 +373,7 @@ impl TryFrom<Record<'_>> for Job {
             info: owned(record.info),
             result: owned(record.result),
             forgets_options: record.forgets_options,
+            trace: record.trace,
             options: record.options.map(|options| Hidden(options.into_owned())),
         })
     }
@@ -586,6 +591,18 @@ mod tests {
             (&again.history, &again.ended_claim, again.place),
             (&job.history, &job.ended_claim, job.place)
         );
+    }
+
+    #[test]
+    fn a_trace_is_kept_and_a_job_without_one_has_no_bytes_for_it() {
+        let fields = record(
+            json!({"state": "failed", "trace": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}),
+        );
+        let mut job = read(fields.clone()).unwrap();
+        assert_eq!(written(&job), fields);
+        job.trace = None;
+        assert_eq!(written(&job), record(json!({"state": "failed"})));
+        assert!(read(record(json!({"state": "failed", "trace": "00-1"}))).is_err());
     }
 
     #[test]

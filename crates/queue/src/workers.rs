@@ -13,7 +13,8 @@ use crate::keyspace::KeyRange;
 use crate::locks::Held;
 use crate::nodes::NodeOptions;
 use crate::rows::{decode, encode, read_job};
-use crate::{Context, Error, Keyspace, Result, claims};
+use crate::trace::TraceContext;
+use crate::{Claim, Context, Error, Job, Keyspace, Result, claims};
 
 /// The most workers that a listing reads.
 const MAX_WORKERS: usize = 10_000;
@@ -341,12 +342,32 @@ pub struct Removed {
 /// A run that ended because its worker was removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GivenBack {
+    /// The job's id.
+    pub id: String,
     /// The job's tenant.
     pub tenant: String,
     /// The claim's number.
     pub claim: u64,
     /// When the run began, in µs.
     pub started_us: i64,
+    /// The number of the attempt, counted from 1.
+    pub attempt: u32,
+    /// The span that added the job.
+    pub trace: Option<TraceContext>,
+}
+
+impl GivenBack {
+    /// The run of a job under a claim, before it is taken back.
+    pub(crate) fn of(job: &Job, claim: &Claim, now_us: i64) -> GivenBack {
+        GivenBack {
+            id: job.id.clone(),
+            tenant: job.tenant.clone(),
+            claim: claim.number,
+            started_us: job.started_us.unwrap_or(now_us),
+            attempt: job.attempts.saturating_add(1),
+            trace: job.trace,
+        }
+    }
 }
 
 /// Removes a worker for one of two reasons, and returns the runs that this ended, so that they can be charged.
@@ -396,8 +417,7 @@ pub async fn remove_some(context: Context<'_>, worker: &str, why: Removal, limit
             done = false;
             break;
         }
-        let started_us = job.started_us.unwrap_or(now_us);
-        given_back.push(GivenBack { tenant: job.tenant.clone(), claim: claim.number, started_us });
+        given_back.push(GivenBack::of(&job, &claim, now_us));
         take_back(context, &mut job, &claim, cause).await?;
     }
     if done {

@@ -12,6 +12,7 @@ use turnwise_worker::{JobContext, JobHandler, Live, Outcome};
 
 use crate::doc_processor::Settings;
 use crate::events::{Event, Events, JobEnd};
+use crate::http::traced;
 use crate::metrics::Part;
 use crate::multiplex::{Multiplex, Prospect};
 use crate::{Client, Context, Error, Replication, Report, Stats, doc_processor, replicate};
@@ -63,7 +64,7 @@ impl Handler {
         context.progress = progress;
         let (idle, mut is_idle) = watch::channel(false);
         context.idle = idle;
-        let mut run = std::pin::pin!(replicate(&replication, &context));
+        let mut run = std::pin::pin!(traced(job.spans(), replicate(&replication, &context)));
         loop {
             tokio::select! {
                 ended = &mut run => {

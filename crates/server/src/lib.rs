@@ -37,6 +37,7 @@ mod metrics;
 mod node;
 pub mod offline;
 mod open;
+mod otel;
 mod server;
 mod small_file;
 mod sparse;

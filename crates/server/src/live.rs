@@ -15,6 +15,7 @@ use turnwise_worker::{
 
 use crate::config::{self, Config, FairShare};
 use crate::log;
+use crate::otel;
 
 /// The pause between two removals of ended jobs: a tenth of the retention, within these bounds.
 const SHORTEST_RETENTION_PAUSE: Duration = Duration::from_secs(1);
@@ -35,6 +36,8 @@ pub(crate) struct Parts {
     /// The connections of replications.
     pub client: Client,
     pub multiplex: Live<Mode>,
+    /// The export of traces, if there is one.
+    pub traces: Option<Arc<otel::Queue>>,
     /// The levels of locks.
     pub levels: Levels,
 }
@@ -43,6 +46,9 @@ impl Parts {
     /// Passes the current configuration to every part.
     pub fn apply(&self, config: &Config) {
         log::set_level(&config.log);
+        if let Some(traces) = &self.traces {
+            traces.set_sample_ratio(config.otel.sample_ratio);
+        }
         self.config.set(Arc::new(config.clone()));
         let queue = queue(config, &self.levels);
         self.replications.set(replications(config, &queue));

@@ -35,6 +35,7 @@ use crate::live::{self, Parts};
 use crate::metrics::Metrics;
 use crate::node;
 use crate::open::{self, Exposure};
+use crate::otel::{Exporter, Target};
 use crate::start::{self, Opened, StartError, initialise};
 use crate::upgrade;
 
@@ -119,6 +120,8 @@ impl Server {
             None => None,
         };
         let jwt = Jwt::new(&config.jwt).map_err(StartError::Jwt)?.map(Arc::new);
+        let traces =
+            Target::new(&config.otel, |name| std::env::var(name).ok()).map_err(StartError::Traces)?;
         let scheme = if tls.is_some() { "https" } else { "http" };
         let no_listener = |cause| StartError::Listen { listen, cause };
         let listener = TcpListener::bind(listen).await.map_err(no_listener)?;
@@ -138,6 +141,10 @@ impl Server {
         let new_uuid = start::taken_over(&opened, &keys, &config, &client).await?;
         upgrade::prepare(&opened, &keys).await?;
         let node = name.unwrap_or_else(|| node::default_name(listen));
+        let sample_ratio = config.otel.sample_ratio;
+        let exporter = traces.map(|target| Exporter::start(&target, &node, sample_ratio)).transpose();
+        let exporter = exporter.map_err(StartError::Traces)?;
+        let spans = exporter.as_ref().map(Exporter::spans).unwrap_or_default();
         let exposure = Exposure { listen, commands: config.command.enabled, url: &url, node: &node };
         open::check(&opened, &keys, &exposure, insecure_no_auth).await?;
         // Clients can use another server, or retry, so they learn early that the store is unavailable.
@@ -176,6 +183,7 @@ impl Server {
             queue: queue.clone(),
             metrics: counted.clone(),
             report_interval: REPORT_INTERVAL,
+            spans: spans.clone(),
             ..turnwise_worker::Options::default()
         };
         let membership = NodeOptions {
@@ -203,6 +211,7 @@ impl Server {
             timeouts: Arc::new(config.jobs.timeouts()),
             shares: config.jobs.shares.clone(),
             queue: queue.clone(),
+            spans: spans.clone(),
         };
         let external = External::new(impatient.clone(), keys.clone(), external).with_metrics(counted);
         let start = |job_type, handler, options| {
@@ -269,6 +278,7 @@ impl Server {
             settings: settings.clone(),
             client: client.clone(),
             multiplex: mode,
+            traces: exporter.as_ref().map(|exporter| exporter.queue.clone()),
             levels,
         };
         let current = parts.config.clone();
@@ -352,6 +362,7 @@ impl Server {
             counts: Semaphore::new(crate::bulk::COUNTS),
             identities,
             metrics,
+            spans,
         });
         services.push(service("metrics", &stop, {
             let app = app.clone();
@@ -400,6 +411,7 @@ impl Server {
             tls,
             audit,
             jwt,
+            exporter,
         })
     }
 }
@@ -418,6 +430,7 @@ pub struct RunningServer {
     tls: Option<http::Tls>,
     audit: Option<Arc<Audit>>,
     jwt: Option<Arc<Jwt>>,
+    exporter: Option<Exporter>,
 }
 
 /// A part of the server that runs until the server stops.
@@ -508,12 +521,16 @@ impl RunningServer {
     pub fn shutdown(self) -> BoxFuture<'static, ()> {
         // Boxed, so that the crates that await it do not compile it again.
         Box::pin(async move {
-            let RunningServer { stop, workers, services, http, .. } = self;
+            let RunningServer { stop, workers, services, http, exporter, .. } = self;
             stop.cancel();
             let stopped = async {
                 let services = join_all(services.into_iter().map(Service::ended));
                 let workers = join_all(workers.into_iter().map(Worker::shutdown));
                 tokio::join!(workers, services, Service { name: "listener", task: http }.ended());
+                // Last, with the spans of the runs that have just stopped.
+                if let Some(exporter) = exporter {
+                    exporter.finish().await;
+                }
             };
             if tokio::time::timeout(STOP_TIMEOUT, stopped).await.is_err() {
                 tracing::error!("the server did not stop in time; the next start recovers the rest");

@@ -30,6 +30,9 @@ const MAX_SHOWN_BYTES: usize = 60;
 /// Why a server cannot start: one line, which states what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
+    /// Traces cannot be exported as it is configured.
+    #[error("{0}")]
+    Traces(String),
     /// The name is invalid.
     #[error("the node's name {0}")]
     Name(String),
@@ -179,6 +182,7 @@ impl StartError {
             self,
             StartError::Open { .. }
                 | StartError::Commands(_)
+                | StartError::Traces(_)
                 | StartError::Exposed(_)
                 | StartError::Store { cause: StoreError::Exposed(_), .. }
         )

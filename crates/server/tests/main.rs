@@ -31,6 +31,7 @@ mod slow_sources;
 mod small_transactions;
 mod start;
 mod tenants_apart;
+mod traces;
 mod ui;
 mod ui_browser;
 mod upstream;

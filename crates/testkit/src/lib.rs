@@ -10,6 +10,8 @@
 //!
 //! The passwords, tokens and cookies of tests come from [`canary`], which searches for them where they must not occur.
 //!
+//! Traces go to a [`Collector`].
+//!
 //! The features that turnwise takes from CouchDB are compared with a real [`CouchDb`], if one is available.
 //!
 //! A test of several nodes needs a store that they share: [`EtcdCluster`] starts real etcd members and causes faults in
@@ -35,6 +37,7 @@
 
 mod binary;
 pub mod canary;
+mod collector;
 mod compare;
 mod couchdb;
 mod database;
@@ -49,6 +52,7 @@ mod proxy;
 mod random;
 
 pub use binary::turnwise_binary;
+pub use collector::{Collected, Collector};
 pub use compare::{Difference, Leaves, Revision, Summary, compare, compare_some, leaves, revisions};
 pub use couchdb::CouchDb;
 pub use database::{Database, client, encode_segment};

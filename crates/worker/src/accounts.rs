@@ -196,7 +196,7 @@ impl Account {
 
     /// Charges runs of a worker that this server has ended.
     pub fn given_back(&self, worker: &str, runs: &[GivenBack]) {
-        for GivenBack { tenant, claim, started_us } in runs {
+        for GivenBack { tenant, claim, started_us, .. } in runs {
             if !self.ended(worker, *claim, false) {
                 self.fair.end_unknown(tenant, *started_us, false);
             }

@@ -13,6 +13,7 @@ use turnwise_queue::{Job, Keyspace, Parked};
 use turnwise_store::Transaction;
 
 use crate::locks::JobLocks;
+use crate::spans::RunSpans;
 
 /// Runs the jobs of one type.
 #[async_trait]
@@ -75,12 +76,13 @@ pub struct JobContext {
     pub(crate) progress: watch::Sender<Option<Box<RawValue>>>,
     pub(crate) idle: Idle,
     pub(crate) locks: JobLocks,
+    pub(crate) spans: Option<RunSpans>,
 }
 
 /// Without the options: they may hold secrets.
 impl fmt::Debug for JobContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let JobContext { job, stop, options: _, progress: _, idle: _, locks: _ } = self;
+        let JobContext { job, stop, options: _, progress: _, idle: _, locks: _, spans: _ } = self;
         f.debug_struct("JobContext").field("job", job).field("stop", stop).finish_non_exhaustive()
     }
 }
@@ -91,6 +93,16 @@ impl JobContext {
     /// change.
     pub fn idle(&self, idle: bool) {
         self.idle.set(idle);
+    }
+
+    /// The spans below this run, if the job is traced.
+    pub fn spans(&self) -> Option<&RunSpans> {
+        self.spans.as_ref()
+    }
+
+    /// The `traceparent` (W3C Trace Context) for what the run calls, if the job is traced.
+    pub fn traceparent(&self) -> Option<String> {
+        self.spans.as_ref().map(|spans| spans.context().to_string())
     }
 
     /// Reports the job's progress. Calls are cheap: the worker writes the latest report at intervals, and at the end.

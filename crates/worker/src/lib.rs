@@ -56,6 +56,7 @@ mod record;
 mod retention;
 mod run;
 mod service;
+mod spans;
 mod timekeeper;
 mod worker;
 
@@ -78,5 +79,8 @@ pub use monitor::{Monitor, MonitorOptions};
 pub use nodes::{Joined, join_nodes};
 pub use pass::{Passes, QueueHead, compared, explain};
 pub use retention::{Retention, RetentionOptions};
+pub use spans::{
+    ChildSpan, MAX_CHILDREN, MAX_REASON_BYTES, Producer, RunSpans, Span, SpanKind, SpanSink, SpanValue, Spans,
+};
 pub use timekeeper::Timekeeper;
 pub use worker::{Options, Tunables, Worker};

@@ -8,6 +8,7 @@ use turnwise_store::Store;
 
 use crate::Options;
 use crate::metrics::{CrashKind, Metrics, TypeMetrics};
+use crate::spans::RunOutcome;
 
 /// The number of jobs that one transaction gives back for a lost worker.
 pub(crate) const REMOVE_BATCH: usize = 50;
@@ -192,8 +193,12 @@ pub(crate) async fn remove_predecessors(
         for worker in page {
             tracing::info!(%worker, job_type, "an earlier worker did not leave by itself: its jobs are taken away");
             let metrics = options.metrics.of(job_type);
-            let count = |runs: &[GivenBack]| count_lost(metrics, runs, store.runtime().now_us());
-            remove(store, keys, job_type, &worker, Removal::Lost, options.max_history, count).await?;
+            let report = |runs: &[GivenBack]| {
+                let (lost, now_us) = (RunOutcome::lost(&worker), store.runtime().now_us());
+                count_lost(metrics, runs, now_us);
+                options.spans.given_back(job_type, &worker, runs, &lost, now_us);
+            };
+            remove(store, keys, job_type, &worker, Removal::Lost, options.max_history, report).await?;
             metrics.workers_lost.add(1);
         }
         if last.is_none() {

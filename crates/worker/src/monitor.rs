@@ -22,6 +22,7 @@ use turnwise_store::{Condition as StoreCondition, Store};
 
 use crate::membership::{DEFAULT_HEALTH_INTERVAL, duration_us, remove_dead_and};
 use crate::neighbours::{Condition, Observations};
+use crate::spans::RunOutcome;
 use crate::{External, Live};
 
 /// The maximum number of workers, of any type, that one read returns.
@@ -98,6 +99,7 @@ impl Monitor {
             state.types.clear();
             return Ok(());
         }
+        let spans = self.external.options().get().spans;
         let types = &mut state.types;
         let by_type = self.workers().await?;
         types.retain(|name, _| by_type.contains_key(name));
@@ -116,6 +118,8 @@ impl Monitor {
                         if health.external {
                             self.external.given_back(&job_type, &worker, runs);
                         }
+                        let (lost, now_us) = (RunOutcome::lost(&worker), self.store.runtime().now_us());
+                        spans.given_back(&job_type, &worker, runs, &lost, now_us);
                     };
                     let (dead, metrics) = ((job_type.as_str(), worker.as_str()), &self.external.metrics);
                     remove_dead_and(&self.store, keys, dead, health, max_history, metrics, charge).await;

@@ -19,10 +19,11 @@ use turnwise_queue::jobs::PREFETCHED;
 use turnwise_queue::{Context, Error, MAX_INFO_BYTES, Result};
 use turnwise_store::{Error as StoreError, Transaction};
 
-use crate::Outcome;
 use crate::membership::duration_us;
 use crate::metrics::{CrashKind, RunResult};
 use crate::run::{ClaimedJob, RunEnd, Shared};
+use crate::spans::RunOutcome;
+use crate::{Outcome, SpanKind};
 
 /// The pause before the next attempt to write an end that the store could not commit.
 const END_RETRY: Duration = Duration::from_secs(1);
@@ -58,12 +59,21 @@ pub(crate) async fn record(shared: &Shared, finished: FinishedRun, halt: &Cancel
     let mut end = Arc::new(End { job, ending, info, key });
     let mut replaced = false;
     loop {
-        let error = match shared.recorder.record(shared, end.clone()).await {
+        let span = end.job.spans.as_ref().and_then(|spans| spans.child(SpanKind::Internal));
+        let recorded = shared.recorder.record(shared, end.clone()).await;
+        if let Some(span) = span {
+            let error = recorded.as_ref().err().map(ToString::to_string);
+            span.end("transaction: end".to_owned(), Vec::new(), error);
+        }
+        let error = match recorded {
             Ok(()) => {
                 log_failure(shared, &end.job, &end.ending);
                 let now_us = shared.store.runtime().now_us();
                 let ran_us = now_us.saturating_sub(end.job.started_us.unwrap_or(now_us));
                 shared.metrics().ended(RunResult::from(&end.ending), crash, ran_us);
+                if let Some(spans) = &end.job.spans {
+                    spans.ended(&shared.job_type, &RunOutcome::of(&end.ending));
+                }
                 return RunEnd::Recorded;
             }
             Err(Error::Halt) => return RunEnd::Halted,

@@ -21,7 +21,7 @@ use crate::locks::{JobLocks, LockHistory, LockWake, Slots, WaitState};
 use crate::membership::join;
 use crate::metrics::{CrashKind, TypeMetrics};
 use crate::record::{FinishedRun, Recorder, record};
-use crate::{JobContext, JobHandler, Live, Options, Outcome, Tunables};
+use crate::{JobContext, JobHandler, Live, Options, Outcome, RunSpans, SpanKind, Tunables};
 
 /// The state that all runs of a worker share.
 pub(crate) struct Shared {
@@ -107,15 +107,17 @@ pub(crate) struct ClaimedJob {
     pub attempts: u32,
     pub max_attempts: Option<u32>,
     pub timeouts: Timeouts,
+    /// The spans below the run, if the job is traced.
+    pub spans: Option<RunSpans>,
 }
 
 impl ClaimedJob {
-    fn new(job: &Job) -> Self {
+    fn new(job: &Job, spans: Option<RunSpans>) -> Self {
         let claim = job.claim().cloned().expect("a claimed job has a claim");
         let Job { id, started_us, crashes, attempts, max_attempts, .. } = job;
         let (started_us, crashes, timeouts) = (*started_us, *crashes, job.terms().timeouts);
         let (attempts, max_attempts) = (*attempts, *max_attempts);
-        ClaimedJob { id: id.clone(), claim, started_us, crashes, attempts, max_attempts, timeouts }
+        ClaimedJob { id: id.clone(), claim, started_us, crashes, attempts, max_attempts, timeouts, spans }
     }
 }
 
@@ -128,7 +130,8 @@ pub(crate) fn run(
     controls: Controls,
     delay: Duration,
 ) -> impl Future<Output = RunEnd> {
-    let claimed = ClaimedJob::new(&job);
+    let spans = shared.options.spans.run(&job, shared.store.runtime());
+    let claimed = ClaimedJob::new(&job, spans.clone());
     // At the level of errors, so that events of every level have its fields. Not within the span of the worker, whose fields it has.
     let span = tracing::error_span!(
         parent: None, "run", job_type = shared.job_type, job = job.id, tenant = job.tenant, worker = claimed.claim.worker
@@ -147,6 +150,7 @@ pub(crate) fn run(
         progress,
         idle: controls.idle.clone(),
         locks,
+        spans,
     };
     let handler = shared.handler.clone();
     // Dropping the run aborts its handler.
@@ -313,12 +317,17 @@ impl Run {
         let Some(info) = self.reports.borrow_and_update().clone() else { return Ok(()) };
         let (shared, id, claim, info) = (&self.shared, &self.job.id, &self.job.claim, &info);
         let now_us = shared.store.runtime().now_us();
+        let span = self.job.spans.as_ref().and_then(|spans| spans.child(SpanKind::Internal));
         let answer = shared
             .store
             .transact(|tx| async move {
                 claims::update(&tx, &shared.keys, &shared.job_type, id, claim, info, now_us).await
             })
             .await;
+        if let Some(span) = span {
+            let error = answer.as_ref().err().map(ToString::to_string);
+            span.end("transaction: report".to_owned(), Vec::new(), error);
+        }
         match answer {
             Ok(Answer::Continue) => {}
             Ok(Answer::Cancel) => self.controls.stop.cancel(),

@@ -19,7 +19,7 @@ use crate::membership::{
 };
 use crate::record::Recorder;
 use crate::run::Shared;
-use crate::{FairRules, JobHandler, Live, Metrics, Passes, QueueRules};
+use crate::{FairRules, JobHandler, Live, Metrics, Passes, QueueRules, Spans};
 
 /// A shutdown takes at most this much longer than the handlers' two grace periods. Another worker, or the next process,
 /// recovers jobs that are still claimed then.
@@ -62,6 +62,8 @@ pub struct Options {
     pub metrics: Arc<Metrics>,
     /// What a node publishes about itself ([`join_nodes`](crate::join_nodes)); workers publish nothing.
     pub node_options: Option<NodeOptions>,
+    /// Where the spans of traced jobs go.
+    pub spans: Spans,
 }
 
 /// The settings that may change while a worker runs.
@@ -125,6 +127,7 @@ impl Default for Options {
             passes: None,
             metrics: Arc::default(),
             node_options: None,
+            spans: Spans::default(),
         }
     }
 }

@@ -10,5 +10,6 @@ mod server;
 mod shared_store;
 mod start;
 mod three_nodes;
+mod traces;
 mod trouble;
 mod workers;

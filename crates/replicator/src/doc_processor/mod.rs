@@ -31,6 +31,7 @@ mod schedule;
 mod status;
 mod summary;
 mod sweep;
+mod traces;
 
 use futures::future::BoxFuture;
 use serde_json::{Map, Value};
@@ -45,10 +46,11 @@ pub use ended::job_ended;
 pub use nodes::Nodes;
 pub use resolve::{DocProcessor, FETCH_TIMEOUT, FilterCode};
 pub use retry::retry_errors;
-pub use schedule::{Row, RowState};
+pub use schedule::{Row, RowState, add as add_job};
 pub use status::{STATES, Status, status, statuses};
 pub use summary::{Origin, Summary, new_job, request_tenant, same_options, timestamp};
 pub use sweep::remove_finished_requests;
+pub use traces::traced;
 
 /// The most jobs that one transaction removes when their database is deleted.
 const REMOVE_BATCH: usize = 100;

@@ -8,6 +8,7 @@ use turnwise_queue::{Job, Keyspace, NewJob, Then, jobs};
 use turnwise_store::Transaction;
 
 use super::summary::{self, Origin, Summary, new_job, same_options};
+use super::traces;
 use crate::Replication;
 use crate::documents::{Error, Result, Revision, names, redaction, rows, write::Slot};
 use crate::handler::JOB_TYPE;
@@ -399,8 +400,12 @@ pub(super) fn errored(row: &Row, before: Option<&Row>, reason: &str, now_us: i64
 }
 
 /// Adds a job that does not exist, has ended, or is being removed. In the last case it runs again after it has stopped.
-pub(super) async fn add(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -> Result<()> {
-    jobs::add(tx, keys, new, now_us).await?;
+/// Adds a job, with its trace.
+pub async fn add(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -> turnwise_queue::Result<()> {
+    match traces::of(new) {
+        None => jobs::add(tx, keys, new, now_us).await?,
+        trace => jobs::add(tx, keys, &NewJob { trace, ..new.clone() }, now_us).await?,
+    };
     Ok(())
 }
 
@@ -411,5 +416,5 @@ async fn replace(tx: &Transaction, keys: &Keyspace, job: &Job, new: &NewJob, now
         return Ok(jobs::restart(tx, keys, JOB_TYPE, &new.id).await?);
     }
     jobs::remove(tx, keys, JOB_TYPE, &new.id).await?;
-    add(tx, keys, new, now_us).await
+    Ok(add(tx, keys, new, now_us).await?)
 }

@@ -21,6 +21,7 @@ mod rate_limiter;
 mod resolver;
 mod retries;
 mod socket_options;
+mod spans;
 mod tls;
 mod trickle;
 
@@ -63,6 +64,7 @@ pub use proxy::Proxy;
 use rate_limiter::RateLimiter;
 pub(crate) use retries::Retries;
 pub use socket_options::SocketOptions;
+pub(crate) use spans::traced;
 pub use tls::{MAX_CERTIFICATE_DEPTH, Tls};
 use trickle::Trickle;
 
@@ -290,7 +292,7 @@ impl Peer {
     ///
     /// Boxed, as is [`send_upload`](Self::send_upload), so that it is compiled once, and not in each crate that awaits it.
     pub fn send<'a>(&'a self, request: &'a Request) -> BoxFuture<'a, Result<Answer, Error>> {
-        Box::pin(self.compressed(request))
+        Box::pin(spans::of_request(&request.method, &request.path, self.compressed(request)))
     }
 
     /// Sends `request` with its body compressed, if that is worth it and the server accepts it.
@@ -346,9 +348,11 @@ impl Peer {
         upload: Upload,
     ) -> BoxFuture<'a, Result<Answer, Error>> {
         Box::pin(async move {
-            let permit = Some(self.connection().await);
-            let (accept, timeout) = ("application/json", self.0.timeout);
-            let answer = self.exchange(method, path, accept, Some(upload), permit, timeout).await;
+            let permit = self.connection().await;
+            let timeout = self.0.timeout;
+            let (named, upload, permit) = (method.clone(), Some(upload), Some(permit));
+            let answer = self.exchange(method, path, "application/json", upload, permit, timeout);
+            let answer = spans::of_request(&named, path, answer).await;
             self.count(&answer, false);
             answer
         })

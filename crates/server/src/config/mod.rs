@@ -42,6 +42,7 @@ pub use crate::access::jwt::JwtFiles;
 pub use crate::http::cors::Cors;
 pub use crate::http::tls::TlsFiles;
 pub use crate::log::LogSettings;
+pub use crate::otel::OtelSettings;
 
 /// Maximum size of a configuration file, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -90,6 +91,8 @@ pub struct Config {
     pub audit_file: Option<PathBuf>,
     /// `[log]`: the level and the form of the log.
     pub log: LogSettings,
+    /// `[otel]`: traces.
+    pub otel: OtelSettings,
     /// `[limits]`: what each identity may use.
     pub limits: Limits,
     /// `[command]`: jobs that run programs on this machine.
@@ -351,6 +354,7 @@ impl Default for Config {
             jwt: JwtFiles::default(),
             audit_file: None,
             log: LogSettings::default(),
+            otel: OtelSettings::default(),
             limits: Limits::default(),
             command: Command::default(),
             upstream: None,
@@ -400,6 +404,7 @@ impl Config {
             jwt: running.jwt,
             audit_file: running.audit_file,
             log: LogSettings { format: running.log.format, ..file.log },
+            otel: OtelSettings { sample_ratio: file.otel.sample_ratio, ..running.otel },
             command: Command { max_jobs: file.command.max_jobs, ..running.command },
             upstream: running.upstream,
             periods: running.periods,

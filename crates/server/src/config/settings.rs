@@ -54,7 +54,7 @@ const MAX_TENANTS: usize = 1_000;
 const MAX_AGING_TICKS: u32 = 100_000;
 
 /// Settings whose values may hold secrets.
-const WITH_SECRETS: &[(&str, &str)] = &[("upstream", "url")];
+const WITH_SECRETS: &[(&str, &str)] = &[("upstream", "url"), ("otel", "endpoint"), ("otel", "headers")];
 
 /// A setting.
 pub struct Setting {
@@ -236,6 +236,13 @@ pub const SETTINGS: &[Setting] = settings! {
     [log]
     level: Live, log.level = log_level();
     format: InFile(AT_START), log.format = log_format();
+
+    [otel]
+    endpoint: InFile(AT_START), otel.endpoint = otel_endpoint();
+    // Readers may see that there are headers, but not which.
+    headers: InFile(AT_START), otel.headers = otel_headers();
+    service_name: InFile(AT_START), otel.service_name = word();
+    sample_ratio: Live, otel.sample_ratio = decimal(0.0..=1.0);
 
     [command]
     enabled: InFile(ABOUT_A_MACHINE), command.enabled = boolean();

@@ -40,7 +40,7 @@ fn every_key_that_has_an_effect_has_it() {
          charge_interval = 1003\ninterval = 1004\nmax_churn = 26\nstartup_jitter = 0\nidle_turn = 1005\nmultiplex = off\n\
          [replicator.shares]\na b/_replicator = 1000 ; most\n_replicator=1\n[shares]\nDefault = 27\n\
          [jobs]\nretention = 3600\nmax_wait = 25\nmax_history = 18\nhealth_threshold = 19\nbackoff_base_ms = 20\nbackoff_max_exponent = 21\non_lost = requeue\n[timeouts]\nmail = 90\ncommand = 0.5\n[heartbeat_timeouts]\nmail = 2.5\n\
-         [queue]\nwindow = 29\ntick = 0.5\naging_ticks = 31\nbase_weight = 1.25\nwaiting_uses_slot = true\ncatalogue = /catalogue.toml\n[egress]\nallow = 10.0.0.7:5984\ndeny = *.test\ninternal_tenants = ops/*\n[workers]\nhealth_interval = 0.25\nhealth_timeout = 1.5\n[listener]\nnames = Jobs.Example. , turnwise\ncertificate = /tls/cert.pem\nkey = /tls/key.pem\nclient_ca = /tls/ca.pem\n[limits]\nrequests_per_second = 290\nwaiting_jobs = 292\nworkers = 293\n[chttpd]\nenable_cors = true\n[cors]\norigins = https://App.example, capacitor://localhost\ncredentials = true\nheaders = Accept, X-A\nmethods = GET, PUT\nmax_age = 291\n[audit]\nfile = /audit\n[log]\nlevel = warning, turnwise_store=debug\nformat = json\n[prometheus]\nadditional_port = true\nbind_address = ::1\nport = 294\ntenants = 295\n[jwt_auth]\nkeys = /jwks.json\naudience = turnwise\nroles_claim_path = a.b\n[command]\nenabled = true\nmax_jobs = 22\nmax_output_bytes = 23\nprograms = /bin/sh , ls\nenv = A_1, LC_*\nuser = jobs\nallow_root = true\nmax_memory_bytes = 1048576\nmax_open_files = 32\nmax_processes = 33\nmax_file_bytes = infinity\n\
+         [queue]\nwindow = 29\ntick = 0.5\naging_ticks = 31\nbase_weight = 1.25\nwaiting_uses_slot = true\ncatalogue = /catalogue.toml\n[egress]\nallow = 10.0.0.7:5984\ndeny = *.test\ninternal_tenants = ops/*\n[workers]\nhealth_interval = 0.25\nhealth_timeout = 1.5\n[listener]\nnames = Jobs.Example. , turnwise\ncertificate = /tls/cert.pem\nkey = /tls/key.pem\nclient_ca = /tls/ca.pem\n[limits]\nrequests_per_second = 290\nwaiting_jobs = 292\nworkers = 293\n[chttpd]\nenable_cors = true\n[cors]\norigins = https://App.example, capacitor://localhost\ncredentials = true\nheaders = Accept, X-A\nmethods = GET, PUT\nmax_age = 291\n[audit]\nfile = /audit\n[log]\nlevel = warning, turnwise_store=debug\nformat = json\n[otel]\nendpoint = http://collector:4317\nheaders = api-key=hunter2\nservice_name = jobs\nsample_ratio = 0.25\n[prometheus]\nadditional_port = true\nbind_address = ::1\nport = 294\ntenants = 295\n[jwt_auth]\nkeys = /jwks.json\naudience = turnwise\nroles_claim_path = a.b\n[command]\nenabled = true\nmax_jobs = 22\nmax_output_bytes = 23\nprograms = /bin/sh , ls\nenv = A_1, LC_*\nuser = jobs\nallow_root = true\nmax_memory_bytes = 1048576\nmax_open_files = 32\nmax_processes = 33\nmax_file_bytes = infinity\n\
          [replicator]\ncluster_start_period = 0.5\ncluster_quiet_period = 28\n[upstream]\nurl = http://u:hunter2@couch:5984\n",
     );
     let without_effect =
@@ -150,6 +150,12 @@ fn every_key_that_has_an_effect_has_it() {
         log: LogSettings {
             level: Some("warning, turnwise_store=debug".parse().unwrap()),
             format: Some(LogFormat::Json),
+        },
+        otel: OtelSettings {
+            endpoint: Some("http://collector:4317".into()),
+            headers: Some(Secret::new("api-key=hunter2")),
+            service_name: Some("jobs".into()),
+            sample_ratio: 0.25,
         },
         cors: Cors {
             enabled: true,
@@ -316,6 +322,18 @@ fn an_invalid_value_is_refused_with_file_line_and_valid_values() {
         let expected = format!("my.ini:2: [command] {line}: expected {right}");
         assert_eq!(refused(&format!("[command]\n{line}\n")), expected);
     }
+    let collector = "a collector's URL for OTLP over gRPC, like http://127.0.0.1:4317";
+    for (key, value, right) in [
+        ("endpoint", "http://u:hunter2@collector:4317", collector),
+        (
+            "headers",
+            "hunter2",
+            "up to 20 headers as name=value, separated by commas, with %XX for special characters",
+        ),
+    ] {
+        let expected = format!("my.ini:2: [otel] {key} = *****: expected {right}");
+        assert_eq!(refused(&format!("[otel]\n{key} = {value}\n")), expected);
+    }
     const LEVEL: &str =
         "a level (off, error, warn, info, debug, trace), or `target=level` pairs with commas between them";
     for (line, right) in [
@@ -450,6 +468,8 @@ fn every_setting_is_read_as_it_is_written() {
             (_, "max_memory_bytes") => "2097152",
             (_, "names") => "jobs.example,turnwise",
             (_, "origins") => "https://app.example:8443,capacitor://localhost",
+            // Neither is a header of the exports.
+            ("otel", "headers") => continue,
             (_, "headers") => "accept,x-a",
             (_, "methods") => "GET,PUT",
             ("listener" | "audit", _) | (_, "keys") => "/tls/file.pem",
@@ -484,6 +504,8 @@ fn every_setting_is_read_as_it_is_written() {
             },
             ("log", "level") => "warn,turnwise=debug",
             ("log", "format") => "json",
+            ("otel", "endpoint") => "http://collector:4317",
+            ("otel", "sample_ratio") => "0.25",
             _ => "12",
         };
         assert_ne!(setting.read(&config).as_deref(), Some(value), "{}", setting.key);

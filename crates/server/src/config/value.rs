@@ -15,6 +15,7 @@ use turnwise_replicator::{AuthPlugin, ConnectTo, EgressRules, Secret, SocketOpti
 
 use crate::http::{Authority, cors};
 use crate::log::{LogFilter, LogFormat};
+use crate::otel;
 
 /// No limit, in Erlang's spelling.
 pub(super) const INFINITY: &str = "infinity";
@@ -118,6 +119,16 @@ impl Value<'_> {
 
     pub fn connect_to(self) -> Result<ConnectTo, Right> {
         self.0.parse()
+    }
+
+    /// The URL of a collector.
+    pub fn otel_endpoint(self) -> Result<Option<String>, Right> {
+        otel::endpoint(self.0).map(Some)
+    }
+
+    /// The headers of exports.
+    pub fn otel_headers(self) -> Result<Option<Secret>, Right> {
+        otel::headers(self.0).map(|_| Some(Secret::new(self.0)))
     }
 
     /// What is logged.

@@ -47,7 +47,7 @@ pub(super) async fn bulk_docs(app: &App, call: &Call, body: Body, db: &str) -> R
     let (mut rows, mut done) = (b"[".to_vec(), 0);
     while done < docs.len() {
         let batch = next_batch(app, &docs, done)?;
-        let written = write_batch(app, db, &batch).await?;
+        let written = write_batch(app, call, db, &batch).await?;
         for row in &written {
             if done > 0 {
                 rows.push(b',');
@@ -117,36 +117,33 @@ impl MaybeStoreError for BatchError {
 /// Writes a batch in one transaction: at least its first document, and as many as the store allows. If a document
 /// fails, the transaction is repeated without it, so that no document is written partially. Returns the result of each
 /// document, in order.
-async fn write_batch(app: &App, db: &str, batch: &[Draft]) -> Result<Vec<Value>, ApiError> {
+async fn write_batch(app: &App, call: &Call, db: &str, batch: &[Draft]) -> Result<Vec<Value>, ApiError> {
     let (keys, settings) = (&app.keys, &app.settings.get());
     let mut failed: Vec<Option<Error>> = vec![None; batch.len()];
     let mut most = batch.len();
     let _turn = app.turn(db).await;
     loop {
         let (skipped, now_us, batch) = (&failed, app.now_us(), &batch[..most]);
-        let written = app
-            .store
-            .transact(|tx| async move {
-                let mut rows = Vec::with_capacity(batch.len());
-                for (n, draft) in batch.iter().enumerate() {
-                    if n > 0 && !tx.has_room() {
-                        break;
-                    }
-                    if let Some(error) = &skipped[n] {
-                        rows.push(row_of_error(draft, error.clone()));
-                        continue;
-                    }
-                    match doc_processor::write(&tx, keys, settings, db, draft, now_us).await {
-                        Ok(written) => rows.push(json!({ "ok": true, "id": written.id, "rev": written.rev })),
-                        // The conflict was detected before anything was written for the document.
-                        Err(error @ Error::Conflict) => rows.push(row_of_error(draft, error)),
-                        Err(error) => return Err(BatchError::One(n, error)),
-                    }
+        let written = app.store.transact(|tx| async move {
+            let mut rows = Vec::with_capacity(batch.len());
+            for (n, draft) in batch.iter().enumerate() {
+                if n > 0 && !tx.has_room() {
+                    break;
                 }
-                Ok(rows)
-            })
-            .await;
-        let error = match written {
+                if let Some(error) = &skipped[n] {
+                    rows.push(row_of_error(draft, error.clone()));
+                    continue;
+                }
+                match doc_processor::write(&tx, keys, settings, db, draft, now_us).await {
+                    Ok(written) => rows.push(json!({ "ok": true, "id": written.id, "rev": written.rev })),
+                    // The conflict was detected before anything was written for the document.
+                    Err(error @ Error::Conflict) => rows.push(row_of_error(draft, error)),
+                    Err(error) => return Err(BatchError::One(n, error)),
+                }
+            }
+            Ok(rows)
+        });
+        let error = match app.traced(&call.headers, written).await {
             Ok(rows) => return Ok(rows),
             Err(error) => error,
         };

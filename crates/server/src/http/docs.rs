@@ -144,7 +144,7 @@ pub(super) async fn put(
         (None, Some(known)) => draft.rev = Some(known),
         _ => {}
     }
-    let written = write(app, db, &draft).await?;
+    let written = write(app, call, db, &draft).await?;
     Ok(created(&written, &location, StatusCode::CREATED))
 }
 
@@ -168,19 +168,18 @@ pub(super) async fn post(app: &App, call: &Call, body: Body, db: &str) -> Result
         request::bytes(app, body, &call.headers, DOCUMENT_BYTES, Cost::TREE).await?;
     let object = request::object(&text, "Document must be a JSON object")?;
     let draft = Draft::parse(None, object, &app.new_uuid())?;
-    let written = write(app, db, &draft).await?;
+    let written = write(app, call, db, &draft).await?;
     let location = call.location(db, Some(&written.id));
     Ok(created(&written, &location, StatusCode::CREATED))
 }
 
-async fn write(app: &App, db: &str, draft: &Draft) -> Result<Written, ApiError> {
+async fn write(app: &App, call: &Call, db: &str, draft: &Draft) -> Result<Written, ApiError> {
     let (keys, settings, now_us) = (&app.keys, &app.settings.get(), app.now_us());
     let _turn = app.turn(db).await;
     let written = app
         .store
-        .transact(|tx| async move { doc_processor::write(&tx, keys, settings, db, draft, now_us).await })
-        .await?;
-    Ok(written)
+        .transact(|tx| async move { doc_processor::write(&tx, keys, settings, db, draft, now_us).await });
+    Ok(app.traced(&call.headers, written).await?)
 }
 
 fn created(written: &Written, location: &str, status: StatusCode) -> Response {

@@ -47,11 +47,11 @@ use tokio_util::sync::CancellationToken;
 use turnwise_catalogue::Catalogue;
 use turnwise_queue::Keyspace;
 use turnwise_replicator::Client;
-use turnwise_replicator::doc_processor::Settings;
+use turnwise_replicator::doc_processor::{self, Settings};
 use turnwise_replicator::documents::names;
 use turnwise_replicator::upstream::Condition;
 use turnwise_store::{Store, StoreUrl};
-use turnwise_worker::{External, Live};
+use turnwise_worker::{External, Live, Spans};
 
 use self::error::ApiError;
 use self::request::Params;
@@ -129,6 +129,8 @@ pub(crate) struct AppState {
     pub identities: Identities,
     /// What this node has done.
     pub metrics: Arc<Metrics>,
+    /// Where the spans of traced jobs go.
+    pub spans: Spans,
 }
 
 /// See [`AppState::health`].
@@ -174,6 +176,15 @@ impl App {
         let turns = &self.turns.0;
         let nth = hasher.finish() % turns.len() as u64;
         turns[usize::try_from(nth).unwrap_or(0)].lock().await
+    }
+
+    /// Runs transactions that may add replication jobs: these continue the trace of the request, or begin one.
+    pub async fn traced<T, E>(
+        &self,
+        headers: &HeaderMap,
+        write: impl Future<Output = std::result::Result<T, E>>,
+    ) -> std::result::Result<T, E> {
+        doc_processor::traced(&self.spans, traced::parent(headers), self.store.runtime(), write).await
     }
 
     pub fn now_us(&self) -> i64 {

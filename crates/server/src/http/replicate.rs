@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use turnwise_queue::{Event, EventKind, Job, Keyspace, State, Then, jobs};
 use turnwise_replicator::doc_processor::{
-    FETCH_TIMEOUT, Origin, Summary, new_job, request_tenant, same_options,
+    self, FETCH_TIMEOUT, Origin, Summary, new_job, request_tenant, same_options,
 };
 use turnwise_replicator::documents::{Error, redaction};
 use turnwise_replicator::{Filter, JOB_TYPE, Replication};
@@ -43,7 +43,7 @@ pub(super) async fn post(app: &App, call: &Call, body: Body) -> Result<Response,
     }
     let replication = parse(app, &call.caller, &body)?;
     let id = replication_id(app, &replication).await?;
-    let before = start(app, &call.caller, &replication, &id, &body).await?;
+    let before = start(app, call, &replication, &id, &body).await?;
     drop((body, room));
     if replication.continuous {
         return Ok(answer::json(StatusCode::ACCEPTED, &json!({ "ok": true, "_local_id": id })));
@@ -153,11 +153,12 @@ fn is_gone(job: &Job) -> bool {
 /// node may have written them.
 async fn start(
     app: &App,
-    caller: &Caller,
+    call: &Call,
     replication: &Replication,
     id: &str,
     body: &Map<String, Value>,
 ) -> Result<Option<Event>, ApiError> {
+    let caller = &call.caller;
     let (keys, now_us) = (&app.keys, app.now_us());
     let mut new = new_job(replication, id, Origin::Request, body, now_us).map_err(wrong)?;
     new.tenant = replication.tenant.clone().unwrap_or(new.tenant);
@@ -178,7 +179,7 @@ async fn start(
             }
         }
         let Some(job) = job.filter(|job| !is_gone(job)) else {
-            jobs::add(&tx, keys, new, now_us).await?;
+            doc_processor::add_job(&tx, keys, new, now_us).await?;
             return latest(&tx, keys, id).await;
         };
         if let Some((db, doc)) = document_of(&job)? {
@@ -194,18 +195,18 @@ async fn start(
             _ if is_foreign && same => {}
             _ if is_foreign => return Err(elsewhere()),
             State::Running | State::Waiting => {
-                jobs::add(&tx, keys, new, now_us).await?;
+                doc_processor::add_job(&tx, keys, new, now_us).await?;
                 jobs::restart(&tx, keys, JOB_TYPE, id).await?;
             }
             _ => {
                 // A new request should not wait for the backoff of an old one.
                 jobs::remove(&tx, keys, JOB_TYPE, id).await?;
-                jobs::add(&tx, keys, new, now_us).await?;
+                doc_processor::add_job(&tx, keys, new, now_us).await?;
             }
         }
         latest(&tx, keys, id).await
     });
-    Ok(started.await?)
+    Ok(app.traced(&call.headers, started).await?)
 }
 
 /// The tenant that a request's job is charged to: the user whom the request names, or no user, if the sender may add jobs

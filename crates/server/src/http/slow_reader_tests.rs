@@ -69,6 +69,7 @@ impl World {
             waiting_jobs: Default::default(),
             identities,
             metrics: Arc::new(Metrics::new(Arc::default(), 0)),
+            spans: Default::default(),
         });
         let world = World { app, clock, _folder: folder };
         world.call("PUT", Part::Itself, "", Value::Null).await;

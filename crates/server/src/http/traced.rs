@@ -1,4 +1,5 @@
-//! The headers that CouchDB sends with every response: a request id, and the time that the body took to arrive.
+//! The headers that CouchDB sends with every response: a request id, and the time that the body took to arrive. The trace that a client
+//! states.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName};
 use http_body::{Frame, SizeHint};
+use turnwise_queue::trace::Traceparent;
 
 /// A request's id: the client's own, or a random one.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-couch-request-id");
@@ -22,6 +24,18 @@ const MAX_ID_BYTES: usize = 100;
 pub(super) fn id(headers: &HeaderMap) -> Option<String> {
     let id = headers.get(REQUEST_ID)?.to_str().ok()?;
     (1..=MAX_ID_BYTES).contains(&id.len()).then(|| id.to_owned())
+}
+
+/// The trace that a request belongs to, as W3C Trace Context.
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
+/// The trace that the client states. Several statements are none.
+pub(super) fn parent(headers: &HeaderMap) -> Traceparent {
+    let mut stated = headers.get_all(TRACEPARENT).iter();
+    match (stated.next().map(|value| value.to_str()), stated.next()) {
+        (Some(Ok(text)), None) => Traceparent::parse(text),
+        _ => Traceparent::Unknown,
+    }
 }
 
 /// The time that a body has taken so far.

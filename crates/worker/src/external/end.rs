@@ -12,6 +12,7 @@ use super::{External, ExternalOptions, claim_of};
 use crate::accounts::{Account, RunStatus};
 use crate::metrics::{CrashKind, RunResult};
 use crate::record::{GROUP, crashed, is_passing};
+use crate::spans::{RunOutcome, RunSpan};
 
 /// How an external worker ended a run.
 #[derive(Debug, Clone)]
@@ -177,6 +178,28 @@ impl External {
             .await
     }
 
+    /// Records the span of a run whose end was written. `job` is the job after it.
+    fn trace_end(&self, job_type: &str, worker: &str, run: &RunEnd, job: &Job) {
+        let Some(added) = job.trace else { return };
+        let (name, error) = match &run.end {
+            ExternalEnd::Completed(_) => ("completed", None),
+            ExternalEnd::Failed(reason) => ("failed", Some(reason.clone())),
+            ExternalEnd::Crashed(reason) => ("crashed", Some(reason.clone())),
+            ExternalEnd::Released => ("stopped", None),
+        };
+        let now_us = self.store.runtime().now_us();
+        let span = RunSpan {
+            added,
+            claim: claim_of(worker, run.claim),
+            id: run.id.clone(),
+            tenant: job.tenant.clone(),
+            started_us: job.started_us.unwrap_or(now_us),
+            // A run that was given back is no attempt.
+            attempt: job.attempts.saturating_add(u32::from(!run.by_itself())).max(1),
+        };
+        self.options.get().spans.ended(job_type, &span, &RunOutcome { name, error }, now_us, 0);
+    }
+
     /// Charges a run whose end was written.
     fn charge(
         &self,
@@ -205,6 +228,9 @@ impl External {
             }
         };
         self.run_observations.ended(job_type, worker, claim);
+        if let Ended::Recorded(Some(job)) = &ended {
+            self.trace_end(job_type, worker, run, job);
+        }
         Ok(match ended {
             Ended::Recorded(job) => {
                 let now_us = self.store.runtime().now_us();

@@ -31,7 +31,8 @@ use crate::locks::{LockHistory, LockWake};
 use crate::membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, duration_us, new_id, remove};
 use crate::metrics::{CrashKind, Metrics, RunResult};
 use crate::pass::Passes;
-use crate::{Live, QueueRules};
+use crate::spans::RunOutcome;
+use crate::{Live, QueueRules, Spans};
 pub use accept::{TenantFilter, Wanted};
 use contenders::Contenders;
 pub use end::{ExternalEnd, RunEnd};
@@ -62,6 +63,8 @@ pub struct ExternalOptions {
     pub shares: Arc<Shares>,
     /// The order of jobs that lock.
     pub queue: Arc<QueueRules>,
+    /// Where the spans of traced jobs go.
+    pub spans: Spans,
 }
 
 impl Default for ExternalOptions {
@@ -76,6 +79,7 @@ impl Default for ExternalOptions {
             timeouts: Arc::default(),
             shares: Arc::default(),
             queue: Arc::default(),
+            spans: Spans::default(),
         }
     }
 }
@@ -268,7 +272,9 @@ impl External {
             self.run_observations.ended(job_type, &claim.worker, claim.number);
             let ran_us = now_us.saturating_sub(run.started_us);
             self.metrics.of(job_type).taken(CrashKind::from(over), ran_us);
-            self.given_back(job_type, &claim.worker, &[run]);
+            self.given_back(job_type, &claim.worker, std::slice::from_ref(&run));
+            let (spans, ended) = (self.options.get().spans, RunOutcome::expired(&over));
+            spans.given_back(job_type, &claim.worker, &[run], &ended, now_us);
         }
         Ok(())
     }
@@ -301,7 +307,7 @@ impl External {
                 Some(health) if health.external => {
                     let max_history = self.options.get().max_history;
                     let account = self.account(job_type);
-                    let metrics = self.metrics.of(job_type);
+                    let (metrics, spans) = (self.metrics.of(job_type), self.options.get().spans);
                     let charge = |runs: &[GivenBack]| {
                         let now_us = self.store.runtime().now_us();
                         for run in runs {
@@ -309,6 +315,7 @@ impl External {
                             metrics.ended(RunResult::Stopped, CrashKind::Error, ran_us);
                         }
                         account.given_back(worker, runs);
+                        spans.given_back(job_type, worker, runs, &RunOutcome::STOPPED, now_us);
                     };
                     remove(&self.store, &self.keys, job_type, worker, Removal::Left, max_history, charge)
                         .await?;

@@ -1,9 +1,10 @@
 //! The end of an incarnation: it leaves, or another worker has removed it.
 
-use turnwise_queue::workers::Removal;
+use turnwise_queue::workers::{GivenBack, Removal};
 
 use super::{ERROR_PAUSE, Incarnation};
 use crate::membership::remove;
+use crate::spans::RunOutcome;
 
 impl Incarnation {
     /// A clean shutdown: gives every job back and clears every row. Takes as long as the handlers and the store; the
@@ -29,8 +30,12 @@ impl Incarnation {
         self.fair.close().await;
         let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
         let max_history = self.shared.tunables.get().max_history;
+        let report = |runs: &[GivenBack]| {
+            let spans = &self.shared.options.spans;
+            spans.given_back(job_type, &self.id, runs, &RunOutcome::STOPPED, self.now_us());
+        };
         let left =
-            remove(&self.shared.store, keys, job_type, &self.id, Removal::Left, max_history, |_| ()).await;
+            remove(&self.shared.store, keys, job_type, &self.id, Removal::Left, max_history, report).await;
         if let Err(error) = left {
             tracing::error!(%error, "cannot leave the membership");
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde_json::value::RawValue;
 use turnwise_protocol::{
@@ -12,8 +12,10 @@ use turnwise_protocol::{
 };
 use turnwise_queue::deadlines::Timeouts;
 use turnwise_queue::locks::has_room;
+use turnwise_queue::trace::Traceparent;
 use turnwise_queue::{After, DEFAULT_TENANT, MAX_CLASS, MIN_CLASS, Then, dependencies, jobs};
 use turnwise_store::{Error as StoreError, MaybeStoreError as _, Store, Transaction};
+use turnwise_worker::Producer;
 
 use super::body::Json;
 use super::error::{Result, V1Error};
@@ -21,7 +23,7 @@ use super::extract::{Named, TypePath};
 use super::{BadBody, Common, owned, view};
 use crate::access::Caller;
 use crate::catalogue;
-use crate::http::{App, answer};
+use crate::http::{App, answer, traced};
 
 /// Add a job
 ///
@@ -41,9 +43,11 @@ pub(super) async fn add_job(
     State(app): State<App>,
     caller: Caller,
     Named(path): Named<TypePath>,
+    headers: HeaderMap,
     Json(job): Json<AddJob>,
 ) -> Result<Response> {
-    let added = add(&app, &caller, vec![NewJob::new(path.job_type, job)], |_| String::new()).await?;
+    let sent = traced::parent(&headers);
+    let added = add(&app, &caller, vec![NewJob::new(path.job_type, job)], sent, |_| String::new()).await?;
     let Some(added) = added.into_iter().next() else { unreachable!("one job goes in, one comes out") };
     let status = match added.added {
         Added::Queued | Added::Delayed | Added::Blocked | Added::Cancelled => StatusCode::CREATED,
@@ -70,13 +74,14 @@ pub(super) async fn add_job(
 pub(super) async fn add_jobs(
     State(app): State<App>,
     caller: Caller,
+    headers: HeaderMap,
     Json(AddJobs { jobs }): Json<AddJobs, MAX_BATCH_BODY_BYTES>,
 ) -> Result<Response> {
     if jobs.is_empty() || jobs.len() > MAX_ADDED {
         let reason = format!("jobs: has {} jobs; 1 to {MAX_ADDED} are allowed", jobs.len());
         return Err(V1Error::bad(reason, "split them into several requests"));
     }
-    let jobs = add(&app, &caller, jobs, |n| format!("jobs[{n}].")).await?;
+    let jobs = add(&app, &caller, jobs, traced::parent(&headers), |n| format!("jobs[{n}].")).await?;
     Ok(answer::ok(&AddedJobs { jobs }))
 }
 
@@ -90,6 +95,8 @@ struct Ready {
     job: turnwise_queue::NewJob,
     if_exists: IfExists,
     members: StatedMembers,
+    /// Its span, if it is traced.
+    trace: Option<Producer>,
     /// The server generated its id, so no other job can have it.
     made: bool,
 }
@@ -106,11 +113,12 @@ struct StatedMembers {
     locks: bool,
 }
 
-/// Adds jobs, in as few transactions as the store allows. `place` names the n-th job in errors.
+/// Adds jobs, in as few transactions as the store allows. `sent` is the request's trace, and `place` names the n-th job in errors.
 async fn add(
     app: &App,
     caller: &Caller,
     jobs: Vec<NewJob>,
+    sent: Traceparent,
     place: impl Fn(usize) -> String,
 ) -> Result<Vec<AddedJob>> {
     let now_us = app.now_us();
@@ -124,6 +132,8 @@ async fn add(
         let mut one = prepare(app, caller, &commands, job, now_us, &place(ready.len()))?;
         // The jobs of one request are queued in its order. The last one gets the place that a single job would get.
         one.job.order_us = Some(first_us + n);
+        one.trace = app.spans.begin(sent, &**app.store.runtime());
+        one.job.trace = one.trace.map(|trace| trace.context);
         ready.push(one);
     }
     let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
@@ -137,7 +147,10 @@ async fn add(
     let mut added: Vec<AddedJob> = Vec::with_capacity(ready.len());
     while added.len() < ready.len() {
         match add_some(app, caller, &ready[added.len()..], now_us).await {
-            Ok(some) => added.extend(some),
+            Ok(some) => {
+                record_spans(app, &ready[added.len()..], &some);
+                added.extend(some);
+            }
             Err(error) => {
                 if added.is_empty() {
                     return Err(error);
@@ -153,6 +166,19 @@ async fn add(
     Ok(added)
 }
 
+/// Records the spans of jobs that were added or run again.
+fn record_spans(app: &App, ready: &[Ready], added: &[AddedJob]) {
+    for (Ready { job, trace, members, if_exists, .. }, added) in ready.iter().zip(added) {
+        let has_begun = !matches!(added.added, Added::Exists | Added::AlreadyWaiting);
+        if let Some(trace) = trace.as_ref().filter(|_| has_begun) {
+            // A job that is added again keeps its tenant.
+            let is_known = members.tenant || *if_exists == IfExists::Keep;
+            let tenant = is_known.then_some(job.tenant.as_str());
+            app.spans.added(trace, (&job.job_type, &job.id, tenant), app.now_us());
+        }
+    }
+}
+
 /// Adds the first jobs in one transaction: at least one, and as many as the store allows.
 async fn add_some(app: &App, caller: &Caller, ready: &[Ready], now_us: i64) -> Result<Vec<AddedJob>> {
     let mut most = ready.len();
@@ -161,7 +187,7 @@ async fn add_some(app: &App, caller: &Caller, ready: &[Ready], now_us: i64) -> R
         let some = &ready[..most];
         let added = app.store.transact(|tx| async move {
             let mut added = Vec::with_capacity(some.len());
-            for (n, Ready { job, if_exists, members, made }) in some.iter().enumerate() {
+            for (n, Ready { job, if_exists, members, made, .. }) in some.iter().enumerate() {
                 if is_full(&app.store, &tx, added.len()) {
                     break;
                 }
@@ -463,5 +489,5 @@ fn prepare(
             "store large data elsewhere, and put its address into the options",
         ));
     }
-    Ok(Ready { job, if_exists: new.if_exists, members, made })
+    Ok(Ready { job, if_exists: new.if_exists, members, trace: None, made })
 }

@@ -161,6 +161,7 @@ pub(super) async fn accept(
         *n == 0 || bytes <= MAX_ANSWER_BYTES
     });
     let jobs = fitting.map(|(_, turnwise_worker::Accepted { job, options, claim })| AcceptedJob {
+        traceparent: app.spans.of_run(&job).map(|context| context.to_string()),
         timeout_ms: view::ms(job.terms().timeouts.run_us),
         heartbeat_timeout_ms: view::ms(job.terms().timeouts.heartbeat_us),
         id: job.id,
