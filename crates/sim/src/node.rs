@@ -244,6 +244,7 @@ fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<Abor
         backoff,
         on_lost,
         timeouts: Arc::default(),
+        spans: Default::default(),
         shares,
         queue,
     };

@@ -11,7 +11,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use turnwise_command::JOB_TYPE as COMMAND;
 use turnwise_protocol::{
-    Bulk, BulkAction, BulkState, Bulks, MatchingJobs, ExampleJob, MAX_BULK_ID_BYTES, MAX_EXAMPLES, PutBulk,
+    Bulk, BulkAction, BulkState, Bulks, ExampleJob, MAX_BULK_ID_BYTES, MAX_EXAMPLES, MatchingJobs, PutBulk,
     RefusedJobs, codes, names,
 };
 use turnwise_queue::bulk::{self, Action, Created, Gate, NewOperation, Operation, Standing};

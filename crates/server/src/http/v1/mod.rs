@@ -57,9 +57,9 @@ use super::answer;
 use super::cross_site;
 
 pub(crate) use self::accepting::Accepting;
+pub(crate) use self::bulk::CallerGate;
 pub(in crate::http) use self::error::V1Error;
 pub(in crate::http) use self::extract::JobPath;
-pub(crate) use self::bulk::CallerGate;
 pub(crate) use self::quota::WaitingJobs;
 pub(crate) use self::workers_of::RegisteredBy;
 
