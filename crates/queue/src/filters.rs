@@ -8,6 +8,8 @@
 //! *Forces.* If a paused job stayed in the queue, every pass would read it, and it would hide the jobs behind it. Rotation
 //! would preempt jobs for it in vain. So a paused job costs two moves, however long it waits, and no reads in between.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use turnwise_policy::eligibility::condition::Condition;
@@ -126,6 +128,23 @@ pub async fn list(tx: &Transaction, keys: &Keyspace) -> Result<Vec<Rule>> {
 /// that applies filters applies the current ones.
 pub async fn stamp(tx: &Transaction, keys: &Keyspace) -> Result<Option<Bytes>> {
     Ok(tx.get(&keys.filters_versionstamp()).await?)
+}
+
+/// How many jobs each filter has paused, of the first `limit` paused jobs, and whether there are more. Adds no read conflict.
+pub async fn held(
+    tx: &Transaction,
+    keys: &Keyspace,
+    limit: usize,
+) -> Result<(BTreeMap<String, usize>, bool)> {
+    let (begin, end) = keys.paused();
+    let read = RangeRead { begin, end, limit: limit.saturating_add(1), reverse: false };
+    let rows = tx.range_with(read, Isolation::Snapshot).await?;
+    let mut held = BTreeMap::new();
+    for (_, value) in rows.iter().take(limit) {
+        let row: PausedRow = decode("paused row", value)?;
+        *held.entry(row.filter).or_default() += 1;
+    }
+    Ok((held, rows.len() > limit))
 }
 
 /// Takes a pending job out of the queue, as long as the filters are those of `stamp`. Returns whether it was pending.

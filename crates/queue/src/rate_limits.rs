@@ -159,6 +159,11 @@ pub async fn count(tx: &Transaction, keys: &Keyspace, bucket: &Bucket) -> Result
     Ok(rows(tx, keys.rate_holders(bucket), MAX_LIMIT as usize).await?.len())
 }
 
+/// How many jobs wait because a bucket has no room, up to `limit`. Adds no read conflict.
+pub async fn waiting(tx: &Transaction, keys: &Keyspace, bucket: &Bucket, limit: usize) -> Result<usize> {
+    Ok(rows(tx, keys.limited_in(bucket), limit).await?.len())
+}
+
 /// Up to `limit` running jobs of a bucket, each with its row. Adds no read conflict.
 pub async fn running(
     tx: &Transaction,

@@ -34,6 +34,7 @@ mod tenants_apart;
 mod traces;
 mod ui;
 mod ui_browser;
+mod ui_pages;
 mod upstream;
 mod v1_bulk;
 mod v1_commands;

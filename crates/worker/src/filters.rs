@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use serde_json::Value as Json;
 use tokio_util::sync::CancellationToken;
-use turnwise_policy::eligibility::condition::Subject;
+use turnwise_policy::eligibility::condition::{Condition, Subject, Value};
 use turnwise_policy::eligibility::filters::{Filters as Rules, Verdict};
 use turnwise_policy::eligibility::rate_limits::Limit;
 use turnwise_queue::{Error, Job, Keyspace, Result, filters, jobs, rate_limits, selection};
@@ -94,17 +94,25 @@ impl FilterSet {
     }
 
     fn verdict(&self, job: &Job, options: &Json) -> Verdict<'_> {
-        let option = |path: &[String]| selection::option(options, path);
-        self.rules.judge(&Subject {
-            id: &job.id,
-            job_type: &job.job_type,
-            tenant: &job.tenant,
-            user: job.user.as_deref(),
-            reasons: &job.reasons,
-            added_us: job.added_us,
-            option: &option,
-            standing: None,
-        })
+        self.rules.judge(&subject(job, &|path| selection::option(options, path)))
+    }
+}
+
+/// Whether a filter's condition holds for a job. The options are needed only if the condition [asks for them](Condition::asks_for_options).
+pub fn holds(condition: &Condition, job: &Job, options: &Json) -> bool {
+    condition.holds(&subject(job, &|path| selection::option(options, path)))
+}
+
+fn subject<'a>(job: &'a Job, option: &'a dyn Fn(&[String]) -> Option<Value>) -> Subject<'a> {
+    Subject {
+        id: &job.id,
+        job_type: &job.job_type,
+        tenant: &job.tenant,
+        user: job.user.as_deref(),
+        reasons: &job.reasons,
+        added_us: job.added_us,
+        option,
+        standing: None,
     }
 }
 

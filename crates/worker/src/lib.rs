@@ -69,7 +69,7 @@ pub use external::{
     Wanted,
 };
 pub use fairness::{FairRules, RotationRules, boost_of, usage_of};
-pub use filters::Filters;
+pub use filters::{Filters, holds as filter_holds};
 pub use handler::{JobContext, JobHandler, Outcome, handler_fn};
 pub use live::Live;
 pub use locks::{LockError, QueueRules, Weight, startable, weigh};

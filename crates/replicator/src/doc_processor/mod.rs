@@ -47,7 +47,7 @@ pub use nodes::Nodes;
 pub use resolve::{DocProcessor, FETCH_TIMEOUT, FilterCode};
 pub use retry::retry_errors;
 pub use schedule::{Row, RowState, add as add_job};
-pub use status::{STATES, Status, status, statuses};
+pub use status::{STATES, Status, state_name, status, statuses};
 pub use summary::{Origin, Summary, new_job, request_tenant, same_options, timestamp};
 pub use sweep::remove_finished_requests;
 pub use traces::traced;

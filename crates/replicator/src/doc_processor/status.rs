@@ -134,7 +134,7 @@ async fn of_row(
         && let Some(job) = jobs::get(tx, keys, JOB_TYPE, job).await?
     {
         let active = jobs::active_report(tx, keys, &job).await?;
-        status.state = state(&job);
+        status.state = state_name(&job);
         if let Some(summary) = Summary::of(&job) {
             status.source_proxy = Some(summary.source_proxy);
             status.target_proxy = Some(summary.target_proxy);
@@ -151,7 +151,7 @@ async fn of_row(
 }
 
 /// A job's state as `_scheduler/docs` names it.
-fn state(job: &Job) -> &'static str {
+pub fn state_name(job: &Job) -> &'static str {
     match job.state() {
         State::Running | State::Waiting => "running",
         // Its backoff is over, but it counts as crashing until it runs.

@@ -7,14 +7,14 @@
 //! when it failed have no line.
 
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::{Method, StatusCode};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Caller, Who};
 use crate::sparse::Sparse;
@@ -24,6 +24,9 @@ const READS: [&str; 5] = ["_all_docs", "_bulk_get", "_changes", "_ensure_full_co
 
 /// The most bytes of a path in a line.
 const MAX_PATH_BYTES: usize = 1024;
+
+/// The most bytes of the file that one request reads.
+const MAX_READ_BYTES: u64 = 256 << 10;
 
 /// The file.
 pub(crate) struct Audit {
@@ -53,6 +56,19 @@ struct Line<'a> {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+/// A line as it is read again.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Entry {
+    pub at: String,
+    pub who: Option<String>,
+    pub address: IpAddr,
+    pub method: String,
+    pub path: String,
+    pub status: Option<u16>,
+    #[serde(default)]
+    pub left_out: u64,
 }
 
 /// A request that is under way. Dropping it writes its line, also if the client closes the connection first.
@@ -127,6 +143,22 @@ impl Audit {
     /// Opens the file again, after it was renamed.
     pub fn reopen(&self) {
         *self.file.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// The last lines, newest first: at most `limit`, and those of the last [`MAX_READ_BYTES`]. Blocks.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn last(&self, limit: usize) -> io::Result<Vec<Entry>> {
+        let mut file = File::open(&self.path)?;
+        let length = file.metadata()?.len();
+        let begin = length.saturating_sub(MAX_READ_BYTES);
+        file.seek(SeekFrom::Start(begin))?;
+        let mut text = Vec::new();
+        file.take(MAX_READ_BYTES).read_to_end(&mut text)?;
+        // The first line may be without its beginning, and the last one without its end. Neither is JSON then.
+        let lines = text.rsplit(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
+        Ok(lines.take(limit).collect())
     }
 
     /// Whether a line could be written now.
@@ -235,6 +267,10 @@ mod tests {
             text.trim(),
             r#"{"at":"","who":null,"address":"10.0.0.7","method":"PUT","path":"/x","status":201}"#
         );
+        audit.write(&line(202));
+        let statuses: Vec<_> = audit.last(10).unwrap().into_iter().map(|entry| entry.status).collect();
+        assert_eq!(statuses, [Some(202), Some(201)]);
+        assert_eq!(audit.last(1).unwrap().len(), 1);
         // The folder is gone, as on a disk that is not there.
         audit.reopen();
         std::fs::remove_dir_all(folder.path()).unwrap();

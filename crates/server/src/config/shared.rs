@@ -8,7 +8,7 @@
 //! A row holds a setting's text as in the file, and overrides the file. A server checks a value before it writes it. A
 //! server of another release may still be unable to use a row: it logs the problem and ignores the row.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -121,6 +121,14 @@ impl Shared {
     pub async fn current(&self) -> Result<Config, Error> {
         let tx = self.store.begin().await?;
         Ok(self.over(&read(&tx, &self.keys).await?, |_| {}))
+    }
+
+    /// The configuration in force, the one of this server's file, and the section and key of each shared value.
+    pub async fn layers(&self) -> Result<(Config, Arc<Config>, BTreeSet<(String, String)>), Error> {
+        let tx = self.store.begin().await?;
+        let rows = read(&tx, &self.keys).await?;
+        let (config, file) = (self.over(&rows, |_| {}), self.file.borrow().clone());
+        Ok((config, file, rows.into_keys().collect()))
     }
 
     /// Sets a setting for all servers. Returns its previous value.

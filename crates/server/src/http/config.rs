@@ -102,16 +102,21 @@ async fn put(app: &App, call: &Call, body: Body, section: &str, key: &str) -> Re
 fn answer(changed: Result<Option<String>, Refused>, section: &str, key: &str) -> Result<Response, ApiError> {
     match changed {
         Ok(before) => Ok(ok(&before.unwrap_or_default())),
-        Err(Refused::NotSet) => Err(unknown()),
-        Err(Refused::Store(error)) => Err(error.into()),
-        Err(Refused::Unknown(why)) => Err(ApiError::bad_request(why)),
-        Err(Refused::Wrong(right)) => {
-            Err(ApiError::bad_request(format!("[{section}] {key}: expected {right}")))
-        }
-        Err(Refused::InFile(why)) => {
+        Err(refused) => Err(error(refused, section, key)),
+    }
+}
+
+/// Why a setting was not changed.
+pub(super) fn error(refused: Refused, section: &str, key: &str) -> ApiError {
+    match refused {
+        Refused::NotSet => unknown(),
+        Refused::Store(error) => error.into(),
+        Refused::Unknown(why) => ApiError::bad_request(why),
+        Refused::Wrong(right) => ApiError::bad_request(format!("[{section}] {key}: expected {right}")),
+        Refused::InFile(why) => {
             let reason =
                 format!("[{section}] {key} cannot be changed here. {why}: change it in the server's file");
-            Err(ApiError::bad_request(reason))
+            ApiError::bad_request(reason)
         }
     }
 }

@@ -42,6 +42,13 @@ fn find<T>(found: Result<T, Error>) -> Result<T, ApiError> {
 }
 
 pub(super) async fn create(app: &App, call: &Call, db: &str) -> Result<Response, ApiError> {
+    make(app, db).await?;
+    let response = answer::json(StatusCode::CREATED, &json!({ "ok": true }));
+    Ok(with_header(response, header::LOCATION, &call.location(db, None)))
+}
+
+/// Creates a database.
+pub(super) async fn make(app: &App, db: &str) -> Result<(), ApiError> {
     if names::is_mirror(db) {
         let reason = "names that begin with `upstream/` are reserved for mirrors, which turnwise creates if `[upstream] url` is set: \
                       create the database on that server, or choose another name";
@@ -53,9 +60,7 @@ pub(super) async fn create(app: &App, call: &Call, db: &str) -> Result<Response,
     created.map_err(|error| match error {
         Error::NotReplicator(_) => ApiError::new(StatusCode::FORBIDDEN, "forbidden", error.to_string()),
         error => error.into(),
-    })?;
-    let response = answer::json(StatusCode::CREATED, &json!({ "ok": true }));
-    Ok(with_header(response, header::LOCATION, &call.location(db, None)))
+    })
 }
 
 pub(super) async fn delete(app: &App, db: &str) -> Result<Response, ApiError> {

@@ -144,7 +144,7 @@ pub(super) async fn put(
         (None, Some(known)) => draft.rev = Some(known),
         _ => {}
     }
-    let written = write(app, call, db, &draft).await?;
+    let written = write(app, &call.headers, db, &draft).await?;
     Ok(created(&written, &location, StatusCode::CREATED))
 }
 
@@ -168,18 +168,24 @@ pub(super) async fn post(app: &App, call: &Call, body: Body, db: &str) -> Result
         request::bytes(app, body, &call.headers, DOCUMENT_BYTES, Cost::TREE).await?;
     let object = request::object(&text, "Document must be a JSON object")?;
     let draft = Draft::parse(None, object, &app.new_uuid())?;
-    let written = write(app, call, db, &draft).await?;
+    let written = write(app, &call.headers, db, &draft).await?;
     let location = call.location(db, Some(&written.id));
     Ok(created(&written, &location, StatusCode::CREATED))
 }
 
-async fn write(app: &App, call: &Call, db: &str, draft: &Draft) -> Result<Written, ApiError> {
+/// Writes a document. The headers may continue a trace.
+pub(super) async fn write(
+    app: &App,
+    headers: &HeaderMap,
+    db: &str,
+    draft: &Draft,
+) -> Result<Written, ApiError> {
     let (keys, settings, now_us) = (&app.keys, &app.settings.get(), app.now_us());
     let _turn = app.turn(db).await;
     let written = app
         .store
         .transact(|tx| async move { doc_processor::write(&tx, keys, settings, db, draft, now_us).await });
-    Ok(app.traced(&call.headers, written).await?)
+    Ok(app.traced(headers, written).await?)
 }
 
 fn created(written: &Written, location: &str, status: StatusCode) -> Response {

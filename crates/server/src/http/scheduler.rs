@@ -43,7 +43,7 @@ pub(super) async fn jobs(app: &App, call: &Call) -> Result<Response, ApiError> {
 
 /// Jobs that have ended, or are stopping because they were cancelled, no longer belong to the scheduler. Their records
 /// are kept for clients that wait for their end.
-fn is_scheduled(caller: &Caller, job: &Job) -> bool {
+pub(super) fn is_scheduled(caller: &Caller, job: &Job) -> bool {
     !job.state().is_final() && !job.cancel_requested() && caller.reads(&job.tenant)
 }
 
@@ -278,7 +278,7 @@ pub(super) async fn docs(app: &App, call: &Call, db: Option<String>) -> Result<R
     }))
 }
 
-async fn all_databases(app: &App) -> Result<Vec<String>, ApiError> {
+pub(super) async fn all_databases(app: &App) -> Result<Vec<String>, ApiError> {
     let mut dbs: Vec<String> = Vec::new();
     let mut after: Option<String> = None;
     loop {

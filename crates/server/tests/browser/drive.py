@@ -89,6 +89,8 @@ def seed(url):
             else:
                 result = {"message": job["id"], "log": "connected\naccepted\nclosed\n"}
                 call(url, "POST", f"{one}/finish", {"claim": job["claim"], "result": result})
+    document = {"source": "http://a.example/x", "target": "http://b.example/x", "_replication_state": "failed"}
+    call(url, "PUT", f"/_replicator/{part(HOSTILE)}", document)
     call(url, "PUT", "/v1/filters/quiet-hours", {"action": "pause", "when": "type = mail and tenant = \"gamma ltd\"", "note": "until 7:00"})
 
 
@@ -157,6 +159,15 @@ def pages(driver, failed):
         ("dots-job", job_path("mail", "a/../b"), "beta"),
         ("long-job", job_path("mail", LONG), LONG),
         ("tenants", "/ui/tenants", "acme"),
+        ("replications", "/ui/replications", HOSTILE),
+        ("replication", f"/ui/replication?db=_replicator&doc={urllib.parse.quote_plus(HOSTILE)}", "failed"),
+        ("new-replication", "/ui/replications/new", "URL of the database"),
+        ("locks", "/ui/locks", "No job holds a lock"),
+        ("workers", "/ui/workers", "sender"),
+        ("filters", "/ui/filters", "quiet-hours"),
+        ("settings", "/ui/settings", "max_jobs"),
+        ("identities", "/ui/identities", "There are no users."),
+        ("audit", "/ui/audit", "keeps no audit log"),
         ("help", "/ui/help", "States of jobs"),
     ]:
         driver.open(path)

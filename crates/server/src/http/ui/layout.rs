@@ -14,8 +14,18 @@ const THEME_COOKIE: &str = "turnwise_theme";
 const REFRESH_S: u32 = 5;
 
 /// The navigation: the key after `g`, the path, the name. An entry is shown to those who may see its page.
-pub(super) const NAVIGATION: &[(&str, &str, &str)] =
-    &[("o", super::HOME, "Overview"), ("j", "/ui/jobs", "Jobs"), ("t", "/ui/tenants", "Tenants")];
+pub(super) const NAVIGATION: &[(&str, &str, &str)] = &[
+    ("o", super::HOME, "Overview"),
+    ("j", "/ui/jobs", "Jobs"),
+    ("t", "/ui/tenants", "Tenants"),
+    ("r", "/ui/replications", "Replications"),
+    ("l", "/ui/locks", "Locks"),
+    ("w", "/ui/workers", "Workers"),
+    ("f", "/ui/filters", "Filters"),
+    ("s", "/ui/settings", "Settings"),
+    ("i", "/ui/identities", "Users and tokens"),
+    ("a", "/ui/audit", "Audit log"),
+];
 
 /// Who sees a page, and how.
 #[derive(Clone)]

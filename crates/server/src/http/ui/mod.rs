@@ -11,17 +11,27 @@
 
 mod act;
 mod assets;
+mod audit;
+mod filters;
 mod format;
 mod help;
+mod identities;
 mod job;
 mod jobs;
 mod layout;
 mod life;
+mod locks;
 mod login;
 mod overview;
+mod parts;
 mod problem;
+mod replication;
+mod replication_new;
+mod replications;
+mod settings;
 mod tenants;
 mod visit;
+mod workers;
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -78,6 +88,23 @@ const ROUTES: &[Route] = &[
     get("/ui/job", Right::Read, |visit| Box::pin(job::page(visit))),
     get("/ui/tenants", Right::Read, |visit| Box::pin(tenants::page(visit))),
     post("/ui/tenants/shares", Right::Operate, |visit| Box::pin(tenants::set_shares(visit))),
+    get("/ui/replications", Right::Read, |visit| Box::pin(replications::page(visit))),
+    get("/ui/replications/new", Right::Write, |visit| Box::pin(replication_new::page(visit))),
+    post("/ui/replications/new", Right::Write, |visit| Box::pin(replication_new::add(visit))),
+    get("/ui/replication", Right::Read, |visit| Box::pin(replication::page(visit))),
+    post("/ui/replication", Right::Write, |visit| Box::pin(replication::act(visit))),
+    get("/ui/locks", Right::Read, |visit| Box::pin(locks::page(visit))),
+    get("/ui/workers", Right::Operate, |visit| Box::pin(workers::page(visit))),
+    post("/ui/workers", Right::Operate, |visit| Box::pin(workers::act(visit))),
+    get("/ui/settings", Right::Operate, |visit| Box::pin(settings::page(visit))),
+    post("/ui/settings", Right::Operate, |visit| Box::pin(settings::act(visit))),
+    get("/ui/filters", Right::Operate, |visit| Box::pin(filters::page(visit))),
+    post("/ui/filters", Right::Operate, |visit| Box::pin(filters::act(visit))),
+    get("/ui/identities", Right::Administer, |visit| Box::pin(identities::page(visit))),
+    post("/ui/identities/users", Right::Administer, |visit| Box::pin(identities::user(visit))),
+    post("/ui/identities/tokens", Right::Administer, |visit| Box::pin(identities::token(visit))),
+    post("/ui/identities/act", Right::Administer, |visit| Box::pin(identities::act(visit))),
+    get("/ui/audit", Right::Administer, |visit| Box::pin(audit::page(visit))),
     get(HOME, Right::Read, |visit| Box::pin(overview::page(visit))),
 ];
 

@@ -29,13 +29,18 @@ pub(super) struct FilterPath {
 
 impl Names for FilterPath {
     fn check(&self) -> Result<()> {
-        if self.filter.len() > MAX_FILTER_NAME_BYTES {
-            let problem = format!("filter: its name has more than {MAX_FILTER_NAME_BYTES} bytes");
-            return Err(V1Error::bad(problem, "choose a shorter name"));
-        }
-        names::check_id(&self.filter)?;
-        Ok(())
+        check_name(&self.filter)
     }
+}
+
+/// Checks the name of a filter.
+pub(in crate::http) fn check_name(filter: &str) -> Result<()> {
+    if filter.len() > MAX_FILTER_NAME_BYTES {
+        let problem = format!("filter: its name has more than {MAX_FILTER_NAME_BYTES} bytes");
+        return Err(V1Error::bad(problem, "choose a shorter name"));
+    }
+    names::check_id(filter)?;
+    Ok(())
 }
 
 fn no_filter(id: &str) -> V1Error {
@@ -121,12 +126,24 @@ pub(super) async fn put_filter(
     Named(path): Named<FilterPath>,
     Json(put): Json<PutFilter>,
 ) -> Result<Response> {
+    Ok(answer::ok(&write(&app, &rule(path.filter, put)?).await?))
+}
+
+/// Writes a filter, new or in place of the one with its name.
+pub(in crate::http) async fn write(app: &App, rule: &Rule) -> Result<Filter> {
+    let keys = &app.keys;
+    app.store.transact(|tx| async move { rows::put(&tx, keys, rule).await }).await?;
+    Ok(shown(rule))
+}
+
+/// The filter of a request.
+pub(in crate::http) fn rule(id: String, put: PutFilter) -> Result<Rule> {
     if !(0..=MAX_TIME_US).contains(&put.watermark_us) {
         let reason = format!("watermark_us: must be from 0 to {MAX_TIME_US} (the year 9999)");
         return Err(V1Error::bad(reason, "0 applies the filter to all jobs"));
     }
-    let rule = Rule {
-        id: path.filter,
+    Ok(Rule {
+        id,
         priority: put.priority,
         watermark_us: put.watermark_us,
         when: put.when,
@@ -139,10 +156,7 @@ pub(super) async fn put_filter(
         },
         limit: put.limit,
         note: put.note,
-    };
-    let (rule, keys) = (&rule, &app.keys);
-    app.store.transact(|tx| async move { rows::put(&tx, keys, rule).await }).await?;
-    Ok(answer::ok(&shown(rule)))
+    })
 }
 
 /// Remove a filter
@@ -160,10 +174,16 @@ pub(super) async fn remove_filter(
     State(app): State<App>,
     Named(path): Named<FilterPath>,
 ) -> Result<Response> {
-    let (id, keys) = (&path.filter, &app.keys);
+    remove(&app, &path.filter).await?;
+    Ok(answer::ok(&RemovedFilter { removed: true }))
+}
+
+/// Removes a filter.
+pub(in crate::http) async fn remove(app: &App, id: &str) -> Result<()> {
+    let keys = &app.keys;
     let removed = app.store.transact(|tx| async move { rows::remove(&tx, keys, id).await });
     match removed.await? {
-        true => Ok(answer::ok(&RemovedFilter { removed: true })),
+        true => Ok(()),
         false => Err(no_filter(id)),
     }
 }

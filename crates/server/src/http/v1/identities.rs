@@ -62,14 +62,14 @@ fn check_length(what: &str, text: &str) -> Result<()> {
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct PageParams {
+pub(in crate::http) struct PageParams {
     /// Maximum number of rows in a page.
     #[serde(default = "default_limit")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: usize,
+    pub limit: usize,
     /// The `next` of the previous page.
     #[param(nullable = false, max_length = 128, pattern = r"^[^\u0000-\u001f\u007f-\u009f]*$")]
-    after: Option<String>,
+    pub after: Option<String>,
 }
 
 impl PageParams {
@@ -129,13 +129,22 @@ pub(super) async fn get_me(caller: Caller) -> Result<Response> {
 pub(super) async fn add_user(
     State(app): State<App>,
     caller: Caller,
-    Json(NewUser { name, password, scopes }): Json<NewUser>,
+    Json(new): Json<NewUser>,
 ) -> Result<Response> {
+    Ok(answer::json(StatusCode::CREATED, &make_user(&app, &caller, new).await?))
+}
+
+/// Adds a user.
+pub(in crate::http) async fn make_user(
+    app: &App,
+    caller: &Caller,
+    NewUser { name, password, scopes }: NewUser,
+) -> Result<User> {
     let scopes = Scopes::parse(&scopes)?;
-    check_first(&caller, &scopes)?;
+    check_first(caller, &scopes)?;
     let password = app.identities.hash(Password::new(password)?).await?;
     let user = turnwise_identity::User::new(&name, password, scopes, app.now_us())?;
-    let (app, caller, new) = (&app, &caller, &user);
+    let new = &user;
     let added = app.store.transact(|tx| async move {
         check_open(&tx, app, caller).await?;
         Ok::<_, V1Error>(identities::add_user(&tx, &app.keys, new).await?)
@@ -143,7 +152,7 @@ pub(super) async fn add_user(
     added.await?;
     app.identities.changed().await;
     tracing::info!(by = caller.name(), user = name, scopes = ?user.scopes.texts(), "a user was added");
-    Ok(answer::json(StatusCode::CREATED, &shown_user(user)))
+    Ok(shown_user(user))
 }
 
 /// Everyone may change identities only while there is none. Another request may have added the first one since this request
@@ -180,13 +189,18 @@ fn check_first(caller: &Caller, scopes: &Scopes) -> Result<()> {
     responses((status = 200, body = Users, description = "A page of users."), Common),
 )]
 pub(super) async fn list_users(State(app): State<App>, Params(page): Params<PageParams>) -> Result<Response> {
+    Ok(answer::ok(&users(&app, page).await?))
+}
+
+/// A page of users.
+pub(in crate::http) async fn users(app: &App, page: PageParams) -> Result<Users> {
     page.check()?;
     let tx = app.store.begin().await?;
     let mut users = identities::users(&tx, &app.keys, page.after.as_deref(), page.limit + 1).await?;
     let more = users.len() > page.limit;
     users.truncate(page.limit);
     let next = users.last().filter(|_| more).map(|user| user.name.clone());
-    Ok(answer::ok(&Users { users: users.into_iter().map(shown_user).collect(), next }))
+    Ok(Users { users: users.into_iter().map(shown_user).collect(), next })
 }
 
 /// Change a password
@@ -207,8 +221,18 @@ pub(super) async fn set_password(
     Named(UserPath { name }): Named<UserPath>,
     Json(SetPassword { password }): Json<SetPassword>,
 ) -> Result<Response> {
+    Ok(answer::ok(&change_password(&app, &caller, &name, password).await?))
+}
+
+/// Changes a user's password.
+pub(in crate::http) async fn change_password(
+    app: &App,
+    caller: &Caller,
+    name: &str,
+    password: String,
+) -> Result<ChangedIdentity> {
     let password = app.identities.hash(Password::new(password)?).await?;
-    let (app, caller, user, hash) = (&app, &caller, name.as_str(), &password);
+    let (user, hash) = (name, &password);
     let set = app.store.transact(|tx| async move {
         check_open(&tx, app, caller).await?;
         Ok::<_, V1Error>(identities::set_password(&tx, &app.keys, user, hash.clone()).await?)
@@ -216,7 +240,7 @@ pub(super) async fn set_password(
     set.await?;
     app.identities.changed().await;
     tracing::info!(by = caller.name(), user = name, "a password was changed");
-    Ok(answer::ok(&ChangedIdentity { ok: true }))
+    Ok(ChangedIdentity { ok: true })
 }
 
 /// Remove a user
@@ -235,7 +259,12 @@ pub(super) async fn remove_user(
     caller: Caller,
     Named(UserPath { name }): Named<UserPath>,
 ) -> Result<Response> {
-    let (app, caller, user, now_us) = (&app, &caller, name.as_str(), app.now_us());
+    Ok(answer::ok(&drop_user(&app, &caller, &name).await?))
+}
+
+/// Removes a user.
+pub(in crate::http) async fn drop_user(app: &App, caller: &Caller, name: &str) -> Result<ChangedIdentity> {
+    let (user, now_us) = (name, app.now_us());
     let removed = app.store.transact(|tx| async move {
         check_open(&tx, app, caller).await?;
         Ok::<_, V1Error>(identities::remove_user(&tx, &app.keys, user, now_us).await?)
@@ -243,7 +272,7 @@ pub(super) async fn remove_user(
     removed.await?;
     app.identities.changed().await;
     tracing::info!(by = caller.name(), user = name, "a user was removed");
-    Ok(answer::ok(&ChangedIdentity { ok: true }))
+    Ok(ChangedIdentity { ok: true })
 }
 
 /// Add a token
@@ -263,10 +292,15 @@ pub(super) async fn add_token(
     caller: Caller,
     Json(new): Json<NewToken>,
 ) -> Result<Response> {
+    Ok(answer::json(StatusCode::CREATED, &make_token(&app, &caller, &new).await?))
+}
+
+/// Adds a token.
+pub(in crate::http) async fn make_token(app: &App, caller: &Caller, new: &NewToken) -> Result<MadeToken> {
     let scopes = Scopes::parse(&new.scopes)?;
-    check_first(&caller, &scopes)?;
-    let (token, secret) = new_token(&new, scopes, app.now_us(), caller.name())?;
-    let (app, caller, new) = (&app, &caller, &token);
+    check_first(caller, &scopes)?;
+    let (token, secret) = new_token(new, scopes, app.now_us(), caller.name())?;
+    let new = &token;
     let added = app.store.transact(|tx| async move {
         // An earlier attempt, whose outcome was unknown, may have added the token.
         if identities::token(&tx, &app.keys, &new.id).await?.is_none() {
@@ -277,7 +311,7 @@ pub(super) async fn add_token(
     added.await?;
     app.identities.changed().await;
     tracing::info!(by = caller.name(), token = token.id, scopes = ?token.scopes.texts(), "a token was added");
-    Ok(answer::json(StatusCode::CREATED, &made_token(token, &secret)))
+    Ok(made_token(token, &secret))
 }
 
 /// List tokens
@@ -291,6 +325,11 @@ pub(super) async fn list_tokens(
     State(app): State<App>,
     Params(page): Params<PageParams>,
 ) -> Result<Response> {
+    Ok(answer::ok(&tokens(&app, page).await?))
+}
+
+/// A page of tokens.
+pub(in crate::http) async fn tokens(app: &App, page: PageParams) -> Result<Tokens> {
     page.check()?;
     let tx = app.store.begin().await?;
     let mut tokens = identities::tokens(&tx, &app.keys, page.after.as_deref(), page.limit + 1).await?;
@@ -298,7 +337,7 @@ pub(super) async fn list_tokens(
     tokens.truncate(page.limit);
     let next = tokens.last().filter(|_| more).map(|(token, _)| token.id.clone());
     let tokens = tokens.into_iter().map(|(token, used_us)| shown_token(token, used_us)).collect();
-    Ok(answer::ok(&Tokens { tokens, next }))
+    Ok(Tokens { tokens, next })
 }
 
 /// Rotate a token
@@ -320,7 +359,12 @@ pub(super) async fn rotate_token(
     Named(TokenPath { id }): Named<TokenPath>,
     _: NoBody,
 ) -> Result<Response> {
-    let (app, caller, token) = (&app, &caller, id.as_str());
+    Ok(answer::ok(&renew_token(&app, &caller, &id).await?))
+}
+
+/// Gives a token a new secret.
+pub(in crate::http) async fn renew_token(app: &App, caller: &Caller, id: &str) -> Result<MadeToken> {
+    let token = id;
     let rotated = app.store.transact(|tx| async move {
         check_open(&tx, app, caller).await?;
         Ok::<_, V1Error>(identities::rotate_token(&tx, &app.keys, token).await?)
@@ -328,7 +372,7 @@ pub(super) async fn rotate_token(
     let (token, secret) = rotated.await?;
     app.identities.changed().await;
     tracing::info!(by = caller.name(), token = id, "a token was rotated");
-    Ok(answer::ok(&made_token(token, &secret)))
+    Ok(made_token(token, &secret))
 }
 
 /// Revoke a token
@@ -349,7 +393,12 @@ pub(super) async fn revoke_token(
     caller: Caller,
     Named(TokenPath { id }): Named<TokenPath>,
 ) -> Result<Response> {
-    let (app, caller, token, now_us) = (&app, &caller, id.as_str(), app.now_us());
+    Ok(answer::ok(&drop_token(&app, &caller, &id).await?))
+}
+
+/// Revokes a token.
+pub(in crate::http) async fn drop_token(app: &App, caller: &Caller, id: &str) -> Result<ChangedIdentity> {
+    let (token, now_us) = (id, app.now_us());
     let revoked = app.store.transact(|tx| async move {
         check_open(&tx, app, caller).await?;
         Ok::<_, V1Error>(identities::revoke_token(&tx, &app.keys, token, now_us).await?)
@@ -357,5 +406,5 @@ pub(super) async fn revoke_token(
     revoked.await?;
     app.identities.changed().await;
     tracing::info!(by = caller.name(), token = id, "a token was revoked");
-    Ok(answer::ok(&ChangedIdentity { ok: true }))
+    Ok(ChangedIdentity { ok: true })
 }

@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
 use turnwise_protocol::{RunningJob, Worker, Workers, names};
-use turnwise_queue::{NODE_TYPE, jobs, workers};
+use turnwise_queue::{NODE_TYPE, jobs, workers as rows};
 use utoipa::IntoParams;
 
 use super::Common;
@@ -24,18 +24,18 @@ const BATCH: usize = 20;
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct WorkersParams {
+pub(in crate::http) struct WorkersParams {
     /// Only workers of this type.
     #[serde(rename = "type")]
     #[param(value_type = Option<names::JobType>, nullable = false)]
-    job_type: Option<String>,
+    pub job_type: Option<String>,
     /// Maximum number of workers in a page.
     #[serde(default = "default_limit")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: usize,
+    pub limit: usize,
     /// The `next` of the previous page.
     #[param(nullable = false, pattern = r"^[A-Za-z0-9_.-]{1,64}/[^\u0000-\u001f\u007f-\u009f]{0,512}$")]
-    after: Option<String>,
+    pub after: Option<String>,
 }
 
 /// List workers
@@ -49,6 +49,11 @@ pub(super) async fn list_workers(
     State(app): State<App>,
     Params(params): Params<WorkersParams>,
 ) -> Result<Response> {
+    Ok(answer::ok(&workers(&app, params).await?))
+}
+
+/// A page of workers.
+pub(in crate::http) async fn workers(app: &App, params: WorkersParams) -> Result<Workers> {
     check_limit(params.limit)?;
     let mut cursor = params.after.as_deref().map(Cursor::parse).transpose()?;
     if let Some(job_type) = &params.job_type {
@@ -58,7 +63,7 @@ pub(super) async fn list_workers(
     let mut job_type = match (params.job_type.clone(), &cursor) {
         (Some(job_type), _) => Some(job_type),
         (None, Some(cursor)) => Some(cursor.job_type.clone()),
-        (None, None) => type_after(&app, None).await?,
+        (None, None) => type_after(app, None).await?,
     };
     while let Some(of_type) = job_type {
         let mut after = match cursor.take() {
@@ -69,15 +74,15 @@ pub(super) async fn list_workers(
         };
         loop {
             let tx = app.store.begin().await?;
-            let batch = workers::healths(&tx, &app.keys, &of_type, after.as_deref(), BATCH).await?;
+            let batch = rows::healths(&tx, &app.keys, &of_type, after.as_deref(), BATCH).await?;
             let exhausted = batch.len() < BATCH;
             for (id, _) in batch {
                 if page.len() >= params.limit || running >= PAGE_RUNNING {
                     let next = Cursor { job_type: of_type, id: after.unwrap_or_default() }.text();
-                    return Ok(answer::ok(&Workers { workers: page, next: Some(next) }));
+                    return Ok(Workers { workers: page, next: Some(next) });
                 }
                 // A worker without a row is being removed.
-                if let Some(row) = workers::get(&tx, &app.keys, &of_type, &id).await? {
+                if let Some(row) = rows::get(&tx, &app.keys, &of_type, &id).await? {
                     let mut jobs = jobs::active_of(&tx, &app.keys, &of_type, &id, MAX_RUNNING + 1).await?;
                     running += jobs.len();
                     let more_running = jobs.len() > MAX_RUNNING;
@@ -92,22 +97,22 @@ pub(super) async fn list_workers(
         }
         job_type = match params.job_type {
             Some(_) => None,
-            None => type_after(&app, Some(&of_type)).await?,
+            None => type_after(app, Some(&of_type)).await?,
         };
     }
-    Ok(answer::ok(&Workers { workers: page, next: None }))
+    Ok(Workers { workers: page, next: None })
 }
 
 /// The next type that has workers. Nodes are left out: `/v1/nodes` lists them.
 async fn type_after(app: &App, after: Option<&str>) -> Result<Option<String>> {
     let tx = app.store.begin().await?;
-    let types = workers::types_after(&tx, &app.keys, after, 2).await?;
+    let types = rows::types_after(&tx, &app.keys, after, 2).await?;
     Ok(types.into_iter().find(|job_type| job_type != NODE_TYPE))
 }
 
 fn shown(
     job_type: &str,
-    row: workers::Worker,
+    row: rows::Worker,
     running: Vec<(String, turnwise_queue::Active)>,
     more_running: bool,
 ) -> Worker {

@@ -238,25 +238,30 @@ pub(super) async fn why_document(
     caller: Caller,
     Named(DocumentPath { db, id }): Named<DocumentPath>,
 ) -> Result<Response> {
-    if !caller.reads(&db) {
-        return Err(no_document(&db, &id));
+    Ok(answer::ok(&document(&app, &caller, &db, &id).await?))
+}
+
+/// Why a document's replication waits, if the caller may read it.
+pub(in crate::http) async fn document(app: &App, caller: &Caller, db: &str, id: &str) -> Result<DocumentWhy> {
+    if !caller.reads(db) {
+        return Err(no_document(db, id));
     }
     let tx = app.store.begin().await?;
     let status =
-        doc_processor::status(&tx, &app.keys, &mut Nodes::default(), &db, &id, app.store.runtime().now_us())
+        doc_processor::status(&tx, &app.keys, &mut Nodes::default(), db, id, app.store.runtime().now_us())
             .await;
     let status = match status {
         Ok(Some(status)) => status,
         Err(DocumentError::Queue(error)) => return Err(error.into()),
         // The database does not exist, or its name is invalid.
-        Ok(None) | Err(_) => return Err(no_document(&db, &id)),
+        Ok(None) | Err(_) => return Err(no_document(db, id)),
     };
     let job = match &status.id {
         Some(job) => caller.sees(jobs::get(&tx, &app.keys, REPLICATION, job).await?),
         None => None,
     };
     let job = match job {
-        Some(job) => Some(why(&app, &caller, &tx, job).await?),
+        Some(job) => Some(why(app, caller, &tx, job).await?),
         None => None,
     };
     let error = error_of(&status);
@@ -279,7 +284,7 @@ pub(super) async fn why_document(
             (Reason::Failed, format!("Has failed at {}{why}", status.last_updated))
         }
     };
-    Ok(answer::ok(&DocumentWhy { database: db, doc_id: id, reason, sentence, error, job }))
+    Ok(DocumentWhy { database: db.to_owned(), doc_id: id.to_owned(), reason, sentence, error, job })
 }
 
 fn error_of(status: &Status) -> Option<String> {

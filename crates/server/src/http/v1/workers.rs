@@ -378,8 +378,13 @@ pub(super) async fn leave(
     Named(path): Named<WorkerPath>,
     _: NoBody,
 ) -> Result<Response> {
-    match app.external.leave(&path.job_type, &path.worker).await {
-        Ok(()) => Ok(answer::ok(&Left { left: true })),
+    Ok(answer::ok(&remove(&app, &path.job_type, &path.worker).await?))
+}
+
+/// Removes an external worker. The jobs that it still holds become pending.
+pub(in crate::http) async fn remove(app: &App, job_type: &str, worker: &str) -> Result<Left> {
+    match app.external.leave(job_type, worker).await {
+        Ok(()) => Ok(Left { left: true }),
         Err(QueueError::Halt) => {
             Err(V1Error::forbidden("this worker is a part of a server", "it leaves when that server stops"))
         }

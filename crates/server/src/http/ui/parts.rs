@@ -1,0 +1,33 @@
+//! What several pages with forms share.
+
+use maud::{Markup, html};
+
+/// What was done, by its word in the query.
+const DONE: &[(&str, &str)] = &[
+    ("added", "Added."),
+    ("saved", "Saved."),
+    ("removed", "Removed."),
+    ("retried", "It runs as soon as it has a slot."),
+    ("unchanged", "It was not waiting for a retry, so nothing has changed."),
+    ("cancelled", "Cancelled, or being stopped."),
+    ("again", "It starts again from its last checkpoint."),
+    ("reset", "The value of each server's file applies again."),
+];
+
+/// Tells what was done, if the query says so.
+pub(super) fn done(did: Option<&str>) -> Markup {
+    let text = did.and_then(|did| DONE.iter().find(|(word, _)| *word == did));
+    html! { @if let Some((_, text)) = text { p.condition.good role="status" { (text) } } }
+}
+
+/// A field of a form: its label, its control, a sentence about it, and what is wrong with it.
+pub(super) fn field(name: &str, title: &str, control: Markup, help: Markup, wrong: Option<&str>) -> Markup {
+    html! {
+        div.field {
+            label for=(name) { (title) }
+            (control)
+            p.quiet { (help) }
+            @if let Some(wrong) = wrong { p.problem role="alert" { (super::problem::sentence(wrong)) } }
+        }
+    }
+}

@@ -1,0 +1,481 @@
+//! The pages under `/ui/` beside jobs: replications, locks, workers, filters, settings, identities, and the audit log.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use turnwise_testkit::canary;
+
+use crate::common::TestServer;
+
+/// A person with a token who looks at pages and sends their forms.
+struct Person<'a> {
+    server: &'a TestServer,
+    token: Option<String>,
+}
+
+impl Person<'_> {
+    async fn send(&self, request: reqwest::RequestBuilder) -> (u16, String) {
+        let request = match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        };
+        let answer = request.send().await.unwrap();
+        let status = answer.status().as_u16();
+        let html = answer.text().await.unwrap();
+        canary::assert_none("a page", &html);
+        assert!(!html.contains("hunter2"), "{html}");
+        (status, html)
+    }
+
+    async fn see(&self, path: &str) -> (u16, String) {
+        self.send(self.server.request("GET", path)).await
+    }
+
+    /// The page at this path, which must exist.
+    async fn page(&self, path: &str) -> String {
+        let (status, html) = self.see(path).await;
+        assert_eq!(status, 200, "{path}: {html}");
+        html
+    }
+
+    /// Sends a form, and follows the answer to its page.
+    async fn form(&self, path: &str, fields: &[(&str, &str)]) -> (u16, String) {
+        let body: String = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
+        let request = self.server.request("POST", path).header("origin", &self.server.url);
+        self.send(request.header("content-type", "application/x-www-form-urlencoded").body(body)).await
+    }
+
+    /// The same for a form that is accepted.
+    async fn done(&self, path: &str, fields: &[(&str, &str)]) -> String {
+        let (status, html) = self.form(path, fields).await;
+        assert_eq!(status, 200, "{path}: {html}");
+        html
+    }
+}
+
+fn everyone(server: &TestServer) -> Person<'_> {
+    Person { server, token: None }
+}
+
+fn path(path: &str, fields: &[(&str, &str)]) -> String {
+    format!("{path}?{}", url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish())
+}
+
+/// Looks at a page until it contains a text.
+async fn until(person: &Person<'_>, path: &str, text: &str) -> String {
+    for _ in 0..600 {
+        let html = person.page(path).await;
+        if html.contains(text) {
+            return html;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("{path} never contains {text}: {}", person.page(path).await);
+}
+
+/// A replication that crashes: nothing listens there.
+fn crashing() -> Value {
+    json!({ "source": "http://u:hunter2@127.0.0.1:1/a", "target": "http://127.0.0.1:1/b", "continuous": true })
+}
+
+#[tokio::test]
+async fn tenants_see_their_own_replications_and_nothing_is_markup() {
+    let server = TestServer::start().await;
+    let admin = server.close().await;
+    assert_eq!(server.with(&admin).put("/acme%2f_replicator", &Value::Null).await.status, 201);
+    let hostile = "%3Cb%3E%22%26x";
+    assert_eq!(server.with(&admin).put(&format!("/_replicator/{hostile}"), &crashing()).await.status, 201);
+    assert_eq!(server.with(&admin).put("/acme%2f_replicator/theirs", &crashing()).await.status, 201);
+    let jan = server.with(&admin).token(&["client:acme/_replicator"]).await;
+    let reader = server.with(&admin).token(&["read:acme/_replicator"]).await;
+    let admin = Person { server: &server, token: Some(admin) };
+    let jan = Person { server: &server, token: Some(jan) };
+    let reader = Person { server: &server, token: Some(reader) };
+
+    let all = until(&admin, "/ui/replications", "crashing").await;
+    assert!(all.contains("&lt;b&gt;&quot;&amp;x") && !all.contains("<b>"), "{all}");
+    assert!(all.contains("theirs") && all.contains("http://127.0.0.1:1/a/"), "{all}");
+    let own = jan.page("/ui/replications").await;
+    assert!(own.contains("theirs") && !own.contains("&quot;&amp;x"), "{own}");
+    assert!(own.contains("Add a replication"), "{own}");
+
+    let others = path("/ui/replication", &[("db", "_replicator"), ("doc", "<b>\"&x")]);
+    assert_eq!(jan.see(&others).await.0, 404);
+    let page = admin.page(&others).await;
+    assert!(page.contains("Delete the document") && !page.contains("<b>"), "{page}");
+    let fields = [("db", "_replicator"), ("doc", "<b>\"&x"), ("action", "remove"), ("confirmed", "1")];
+    assert_eq!(jan.form("/ui/replication", &fields).await.0, 404);
+
+    // Who may only read sees no buttons, and cannot do what they do.
+    let theirs = path("/ui/replication", &[("db", "acme/_replicator"), ("doc", "theirs")]);
+    let page = reader.page(&theirs).await;
+    assert!(!page.contains("Delete the document"), "{page}");
+    let fields = [("db", "acme/_replicator"), ("doc", "theirs"), ("action", "remove"), ("confirmed", "1")];
+    assert_eq!(reader.form("/ui/replication", &fields).await.0, 403);
+    assert_eq!(reader.see("/ui/replications/new").await.0, 403);
+    assert_eq!(jan.page(&theirs).await.matches("Delete the document").count(), 1);
+
+    // Search, states and order.
+    let found = admin.page("/ui/replications?q=THEIRS&sort=updated").await;
+    assert!(found.contains("theirs") && !found.contains("&quot;&amp;x"), "{found}");
+    assert!(admin.page("/ui/replications?state=completed").await.contains("No replication matches"));
+    server.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_replication_is_retried_and_deleted() {
+    let server = TestServer::start().await;
+    let me = everyone(&server);
+    server.put_ok("/_replicator/r", &crashing()).await;
+    let page = until(&me, "/ui/replication?db=_replicator&doc=r", "Next try").await;
+    assert!(page.contains("Retry now") && page.contains("127.0.0.1:1"), "{page}");
+    let fields = [("db", "_replicator"), ("doc", "r"), ("action", "retry")];
+    assert!(me.done("/ui/replication", &fields).await.contains("as soon as it has a slot"));
+
+    let rev = server.get("/_replicator/r").await.body["_rev"].as_str().unwrap().to_owned();
+    let remove = [("db", "_replicator"), ("doc", "r"), ("rev", rev.as_str()), ("action", "remove")];
+    let question = me.done("/ui/replication", &remove).await;
+    assert!(question.contains("Delete this document?"), "{question}");
+    assert_eq!(server.get("/_replicator/r").await.status, 200);
+    let confirmed = [remove.as_slice(), &[("confirmed", "1")]].concat();
+    assert!(me.done("/ui/replication", &confirmed).await.contains("Removed."));
+    assert_eq!(server.get("/_replicator/r").await.status, 404);
+    server.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_replication_that_has_failed_runs_again_with_its_password() {
+    let server = TestServer::start().await;
+    let me = everyone(&server);
+    let mut failed = crashing();
+    failed["_replication_state"] = json!("failed");
+    server.put_ok("/_replicator/r", &failed).await;
+    let page = me.page("/ui/replication?db=_replicator&doc=r").await;
+    assert!(page.contains("Run again") && page.contains("*****"), "{page}");
+    me.done("/ui/replication", &[("db", "_replicator"), ("doc", "r"), ("action", "again")]).await;
+    let state = server.until("r", &["crashing", "running", "pending"]).await;
+    assert_eq!(state["doc_id"], "r");
+    server.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn the_form_keeps_what_is_right_and_tells_what_is_wrong() {
+    let server = TestServer::start().await;
+    let me = everyone(&server);
+    let new = "/ui/replications/new";
+    assert!(me.page(new).await.contains("name=\"source_password\""));
+    let good = [
+        ("db", "new/_replicator"),
+        ("id", "<i>o'rders"),
+        ("source", "http://u:hunter2@127.0.0.1:1/a"),
+        ("target", "http://127.0.0.1:1/b"),
+        ("target_user", "jan"),
+        ("target_password", "hunter2-target"),
+        ("continuous", "1"),
+        ("selection", "selector"),
+        ("selector", "{\"type\": \"invoice\"}"),
+    ];
+    let with = |name: &'static str, value: &'static str| {
+        let mut fields: Vec<(&str, &str)> = good.into_iter().filter(|(of, _)| *of != name).collect();
+        fields.push((name, value));
+        fields
+    };
+    for (fields, status, text) in [
+        (with("source", "ftp://127.0.0.1:1/a"), 400, "Source"),
+        (with("selector", "{\"type\""), 400, "Is not JSON"),
+        (with("selector", "[]"), 400, "Must be a JSON object"),
+        (good.to_vec(), 404, "Database does not exist."),
+        (with("db", "orders"), 404, "holds replicator databases only"),
+    ] {
+        let (got, html) = me.form(new, &fields).await;
+        assert!(matches!(got, 400 | 403 | 404), "{got} for {text} ({status})");
+        assert!(html.contains(text), "{text}: {html}");
+        assert!(html.contains("role=\"alert\"") && html.contains("Type it again"), "{html}");
+        assert!(
+            html.contains("value=\"&lt;i&gt;o'rders\"") && html.contains("http://127.0.0.1:1/b"),
+            "{html}"
+        );
+    }
+    let (_, html) = me.form(new, &with("target", "http://127.0.0.1:1/b,")).await;
+    assert!(html.contains("http://u@127.0.0.1:1/a"), "the name stays, the password does not: {html}");
+
+    let created = [good.as_slice(), &[("create_database", "1")]].concat();
+    let html = me.done(new, &created).await;
+    assert!(html.contains("Added.") && html.contains("&lt;i&gt;o'rders"), "{html}");
+    let stored = server.get("/new%2f_replicator/%3Ci%3Eo'rders").await.body;
+    assert_eq!(stored["selector"], json!({ "type": "invoice" }));
+    assert_eq!((&stored["continuous"], &stored["create_target"]), (&json!(true), &Value::Null));
+    assert_eq!(stored["target"]["auth"]["basic"]["username"], "jan");
+    // The same again is a conflict, which names the field.
+    let (status, html) = me.form(new, &good).await;
+    assert!(status == 409 && html.contains("A document with this id exists"), "{html}");
+    let ids = [("source", "http://127.0.0.1:1/a"), ("target", "http://127.0.0.1:1/b"), ("id", "ids")];
+    let ids = [ids.as_slice(), &[("selection", "ids"), ("doc_ids", "a+b\r\n\r\n 50%25 \r\n")]].concat();
+    me.done(new, &ids).await;
+    assert_eq!(server.get("/_replicator/ids").await.body["doc_ids"], json!(["a%2Bb", "50%2525"]));
+    server.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn locks_show_their_holder_and_link_its_job() {
+    let server = TestServer::start().await;
+    let me = everyone(&server);
+    assert!(me.page("/ui/locks").await.contains("No job holds a lock"));
+    let locks = json!({ "node": { "exclusive": ["<u>web&1"] } });
+    let added =
+        server.post("/v1/jobs/mail", &json!({ "id": "m<1>", "tenant": "acme", "locks": locks })).await;
+    assert_eq!(added.status, 201, "{}", added.body);
+    let worker = server.post("/v1/workers/mail", &json!({ "slots": 1, "name": "<s>robot" })).await.body;
+    let worker = worker["worker"].as_str().unwrap().to_owned();
+    let accept = json!({ "received": 0, "limit": 1, "wait_ms": 10_000 });
+    let accepted = server.post(&format!("/v1/workers/mail/{worker}/accept"), &accept).await.body;
+    assert_eq!(accepted["jobs"][0]["id"], "m<1>", "{accepted}");
+    let page = me.page("/ui/locks").await;
+    assert!(
+        page.contains("&lt;u&gt;web&amp;1") && page.contains("holds it") && page.contains("exclusive"),
+        "{page}"
+    );
+    assert!(page.contains("/ui/job?type=mail&amp;id=m%3C1%3E") && !page.contains("<u>"), "{page}");
+    assert!(me.page("/ui/locks?level=instance").await.contains("No job holds such a lock"));
+
+    // The worker is shown with its job, and is removed after a question.
+    let page = me.page("/ui/workers?type=mail").await;
+    assert!(
+        page.contains("&lt;s&gt;robot") && page.contains("1 of 1") && page.contains("m&lt;1&gt;"),
+        "{page}"
+    );
+    assert!(page.contains(&server.name()), "{page}");
+    let remove = [("type", "mail"), ("worker", worker.as_str()), ("action", "remove")];
+    assert!(me.done("/ui/workers", &remove).await.contains("Remove this worker?"));
+    let confirmed = [remove.as_slice(), &[("confirmed", "1")]].concat();
+    assert!(me.done("/ui/workers", &confirmed).await.contains("Removed."));
+    assert_eq!(server.post(&format!("/v1/workers/mail/{worker}/ping"), &json!({})).await.status, 410);
+    server.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_tenant_sees_no_locks_of_others() {
+    let server = TestServer::start().await;
+    let admin = server.close().await;
+    let locks = json!({ "node": { "exclusive": ["web1"] } });
+    let job = json!({ "id": "secret-job", "tenant": "acme", "locks": locks });
+    assert_eq!(server.with(&admin).post("/v1/jobs/mail", &job).await.status, 201);
+    let worker = server.with(&admin).post("/v1/workers/mail", &json!({ "slots": 1 })).await.body;
+    let accept = json!({ "received": 0, "limit": 1, "wait_ms": 10_000 });
+    let accept_path = format!("/v1/workers/mail/{}/accept", worker["worker"].as_str().unwrap());
+    assert_eq!(server.with(&admin).post(&accept_path, &accept).await.body["jobs"][0]["id"], "secret-job");
+    let other = server.with(&admin).token(&["read:other"]).await;
+    let other = Person { server: &server, token: Some(other) };
+    let page = other.page("/ui/locks").await;
+    assert!(!page.contains("secret-job") && !page.contains("web1"), "{page}");
+    let admin = Person { server: &server, token: Some(admin) };
+    assert!(admin.page("/ui/locks").await.contains("secret-job"));
+    server.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn filters_are_previewed_before_they_are_saved() {
+    let server = TestServer::start().await;
+    let me = everyone(&server);
+    assert!(me.page("/ui/filters").await.contains("There are no filters"));
+    for (id, tenant) in [("a", "acme"), ("b", "acme"), ("c<", "other")] {
+        let job = json!({ "id": id, "tenant": tenant, "options": { "size": 7 } });
+        assert_eq!(server.post("/v1/jobs/mail", &job).await.status, 201);
+    }
+    let filter = |when: &'static str, wanted: &'static str| {
+        [("id", "<i>night"), ("action", "pause"), ("when", when), ("note", "<i>by jan"), ("do", wanted)]
+    };
+    for (when, count) in [
+        ("tenant = acme", "2 waiting and 0 running"),
+        ("options.size = 7 and not id = a", "2 waiting and 0 running"),
+        ("", "3 waiting and 0 running"),
+        ("type = sms", "0 waiting and 0 running"),
+    ] {
+        let page = me.done("/ui/filters", &filter(when, "preview")).await;
+        assert!(page.contains(count), "{when}: {page}");
+        assert!(page.contains("There are no filters") && page.contains("value=\"&lt;i&gt;night\""), "{page}");
+    }
+    let (status, page) = me.form("/ui/filters", &filter("tenant = ", "save")).await;
+    assert!(
+        status == 400 && page.contains("role=\"alert\"") && page.contains("value=\"tenant = \""),
+        "{page}"
+    );
+    assert!(me.done("/ui/filters", &filter("tenant = acme", "save")).await.contains("Saved."));
+
+    // A pass of a worker's server applies it.
+    let worker = server.post("/v1/workers/mail", &json!({ "slots": 8 })).await.body;
+    let accept = json!({ "received": 0, "limit": 8, "wait_ms": 10_000 });
+    let accept_path = format!("/v1/workers/mail/{}/accept", worker["worker"].as_str().unwrap());
+    assert_eq!(server.post(&accept_path, &accept).await.body["jobs"][0]["id"], "c<");
+    let page = until(&me, "/ui/filters", "2 paused").await;
+    assert!(page.contains("&lt;i&gt;by jan") && !page.contains("<i>"), "{page}");
+    let edit = me.page(&path("/ui/filters", &[("edit", "<i>night")])).await;
+    assert!(edit.contains("value=\"tenant = acme\""), "{edit}");
+
+    let remove = [("id", "<i>night"), ("do", "remove")];
+    assert!(me.done("/ui/filters", &remove).await.contains("Remove this filter?"));
+    assert!(me.page("/ui/filters").await.contains("night"));
+    me.done("/ui/filters", &[remove.as_slice(), &[("confirmed", "1")]].concat()).await;
+    assert_eq!(server.get("/v1/filters").await.body, json!({ "filters": [] }));
+    server.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn settings_are_changed_where_the_api_changes_them() {
+    let server = TestServer::start_with("max_jobs = 77\npassword = hunter2\n[upstream]\n").await;
+    let me = everyone(&server);
+    let page = me.page("/ui/settings?set=1").await;
+    assert!(
+        page.contains("value=\"77\"") && page.contains("the file") && !page.contains("max_churn"),
+        "{page}"
+    );
+    let set = |key: &'static str, value: &'static str| {
+        [("section", "replicator"), ("key", key), ("value", value), ("action", "set")]
+    };
+    assert!(me.done("/ui/settings", &set("max_jobs", "78")).await.contains("Saved."));
+    assert_eq!(server.get("/_node/_local/_config/replicator/max_jobs").await.body, "78");
+    let page = me.page("/ui/settings?q=max_jobs").await;
+    assert!(page.contains("the store") && page.contains("replications that run at the same time"), "{page}");
+
+    let (status, page) = me.form("/ui/settings", &set("max_jobs", "<b>many")).await;
+    assert!(status == 400 && page.contains("value=\"&lt;b&gt;many\"") && page.contains("expected"), "{page}");
+    let (status, page) = me.form("/ui/settings", &set("cert_file", "/x")).await;
+    assert!(status == 400 && page.contains("cannot be changed here"), "{page}");
+    let (status, page) = me.form("/ui/settings", &set("nothing", "1")).await;
+    assert!(status == 400 && page.contains("role=\"alert\""), "{page}");
+
+    let unset = [("section", "replicator"), ("key", "max_jobs"), ("action", "unset")];
+    assert!(me.done("/ui/settings", &unset).await.contains("applies again"));
+    assert_eq!(server.get("/_node/_local/_config/replicator/max_jobs").await.body, "77");
+    let share = [("section", "shares"), ("key", "<b>acme"), ("value", "200"), ("action", "set")];
+    let page = me.done("/ui/settings", &share).await;
+    assert!(page.contains("&lt;b&gt;acme") && !page.contains("<b>"), "{page}");
+    server.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn users_and_tokens_are_added_rotated_and_removed() {
+    let server = TestServer::start().await;
+    let me = everyone(&server);
+    assert!(me.page("/ui/identities").await.contains("everyone who reaches this server may do everything"));
+    let user = [("name", "<b>jan"), ("password", "eleven hunter3"), ("scopes", "read:acme")];
+    let (status, page) = me.form("/ui/identities/users", &user).await;
+    assert!(status == 409 && page.contains("The first identity needs the scope"), "{page}");
+    assert!(page.contains("value=\"&lt;b&gt;jan\"") && !page.contains("hunter3"), "{page}");
+
+    let admin = server.close().await;
+    let me = Person { server: &server, token: Some(admin.clone()) };
+    assert!(me.done("/ui/identities/users", &user).await.contains("&lt;b&gt;jan"));
+    let token = [("note", "<b>robot"), ("scopes", "read:acme worker:mail"), ("days", "3")];
+    let page = me.done("/ui/identities/tokens", &token).await;
+    let text = |page: &str| {
+        page.split_once("<pre class=\"secret\" tabindex=\"0\">")
+            .unwrap()
+            .1
+            .split('<')
+            .next()
+            .unwrap()
+            .to_owned()
+    };
+    let first = text(&page);
+    assert_eq!(server.with(&first).get("/v1/me").await.body["scopes"], json!(["read:acme", "worker:mail"]));
+    let list = me.page("/ui/identities").await;
+    assert!(list.contains("&lt;b&gt;robot") && !list.contains(&first) && !list.contains("<b>"), "{list}");
+
+    let id = server.with(&first).get("/v1/me").await.body["identity"].as_str().unwrap().to_owned();
+    let id = id.strip_prefix("token:").unwrap();
+    let rotate = [("token", id), ("do", "rotate")];
+    assert!(me.done("/ui/identities/act", &rotate).await.contains("Rotate this token?"));
+    assert_eq!(server.with(&first).get("/v1/me").await.status, 200);
+    let second =
+        text(&me.done("/ui/identities/act", &[rotate.as_slice(), &[("confirmed", "1")]].concat()).await);
+    assert_eq!(server.with(&first).get("/v1/me").await.status, 401);
+    assert_eq!(server.with(&second).get("/v1/me").await.status, 200);
+    me.done("/ui/identities/act", &[("token", id), ("do", "revoke"), ("confirmed", "1")]).await;
+    assert_eq!(server.with(&second).get("/v1/me").await.status, 401);
+
+    let password = [("user", "<b>jan"), ("do", "password"), ("confirmed", "1")];
+    let (status, page) =
+        me.form("/ui/identities/act", &[password.as_slice(), &[("password", "short")]].concat()).await;
+    assert!(status == 400 && page.contains("role=\"alert\"") && page.contains("&lt;b&gt;jan"), "{page}");
+    me.done("/ui/identities/act", &[password.as_slice(), &[("password", "another one 3")]].concat()).await;
+    me.done("/ui/identities/act", &[("user", "<b>jan"), ("do", "remove"), ("confirmed", "1")]).await;
+    assert_eq!(server.with(&admin).get("/v1/users").await.body["users"], json!([]));
+    server.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn the_audit_log_is_shown_newest_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit.jsonl");
+    let server = TestServer::start_with(&format!("[audit]\nfile = {}\n", file.display())).await;
+    let me = everyone(&server);
+    server.post("/v1/jobs/mail", &json!({ "id": "a" })).await;
+    server.post("/v1/jobs/s%3Cb%3E", &json!({ "id": "b" })).await;
+    let page = me.page("/ui/audit").await;
+    let place = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text}: {page}"));
+    assert!(place("/v1/jobs/s%3Cb%3E") < place("/v1/jobs/mail"), "{page}");
+    let page = me.page("/ui/audit?q=jobs%2Fmail").await;
+    assert!(page.contains("/v1/jobs/mail<") && !page.contains("s%3Cb"), "{page}");
+    server.server.shutdown().await;
+
+    let server = TestServer::start().await;
+    assert!(everyone(&server).page("/ui/audit").await.contains("keeps no audit log"));
+    server.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn pages_of_operators_and_administrators_are_for_them_alone() {
+    let server = TestServer::start().await;
+    let admin = server.close().await;
+    let operator = server.with(&admin).token(&["operator"]).await;
+    let client = server.with(&admin).token(&["client:acme"]).await;
+    let operator = Person { server: &server, token: Some(operator) };
+    let client = Person { server: &server, token: Some(client) };
+    for path in ["/ui/workers", "/ui/filters", "/ui/settings"] {
+        assert_eq!(operator.see(path).await.0, 200, "{path}");
+        assert_eq!(client.see(path).await.0, 403, "{path}");
+        assert_eq!(client.form(path, &[]).await.0, 403, "{path}");
+    }
+    for path in ["/ui/identities", "/ui/audit"] {
+        assert_eq!(operator.see(path).await.0, 403, "{path}");
+        assert_eq!(client.see(path).await.0, 403, "{path}");
+    }
+    for path in ["/ui/identities/users", "/ui/identities/tokens", "/ui/identities/act"] {
+        assert_eq!(operator.form(path, &[]).await.0, 403, "{path}");
+    }
+    let page = client.page("/ui/replications").await;
+    assert!(page.contains("href=\"/ui/locks\"") && !page.contains("href=\"/ui/settings\""), "{page}");
+    assert!(!page.contains("href=\"/ui/identities\"") && !page.contains("href=\"/ui/workers\""), "{page}");
+    server.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn forms_of_other_sites_change_nothing() {
+    let server = TestServer::start().await;
+    for path in [
+        "/ui/replications/new",
+        "/ui/replication",
+        "/ui/workers",
+        "/ui/filters",
+        "/ui/settings",
+        "/ui/identities/users",
+        "/ui/identities/tokens",
+        "/ui/identities/act",
+    ] {
+        for origin in [None, Some("null"), Some("https://evil.example")] {
+            let request = server.request("POST", path);
+            let request = request.header("content-type", "application/x-www-form-urlencoded");
+            let request = match origin {
+                Some(origin) => request.header("origin", origin),
+                None => request,
+            };
+            let fields = "name=a&password=eleven+words&scopes=admin&do=save&id=x&action=set&section=replicator&key=max_jobs&value=1";
+            assert_eq!(request.body(fields).send().await.unwrap().status(), 403, "{path} {origin:?}");
+        }
+    }
+    assert_eq!(server.get("/v1/users").await.body["users"], json!([]));
+    assert_eq!(server.get("/v1/filters").await.body["filters"], json!([]));
+    assert_eq!(server.get("/_node/_local/_config/replicator/max_jobs").await.body, "500");
+    server.server.shutdown().await;
+}
