@@ -1,7 +1,7 @@
 //! Single documents.
 
 use axum::body::Body;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use turnwise_replicator::doc_processor;

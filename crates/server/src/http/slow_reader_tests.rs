@@ -70,6 +70,7 @@ impl World {
             identities,
             metrics: Arc::new(Metrics::new(Arc::default(), 0)),
             spans: Default::default(),
+            counts: tokio::sync::Semaphore::new(1),
         });
         let world = World { app, clock, _folder: folder };
         world.call("PUT", Part::Itself, "", Value::Null).await;

@@ -127,9 +127,10 @@ async fn all(visit: &Visit, filter: &Filter<'_>, types: &[String]) -> Result<Mar
         state: filter.state,
         tenant: filter.tenant.map(str::to_owned),
         limit: DEFAULT_LIMIT,
+        condition: None,
         after: after.map(str::to_owned),
     };
-    let Jobs { jobs, next } = v1::list::jobs(app, caller, params, filter.text).await?;
+    let Jobs { jobs, next, .. } = v1::list::jobs(app, caller, params, filter.text).await?;
     let exact = match (filter.text, after) {
         (Some(text), None) => exact(visit, filter, text, types).await?,
         _ => Vec::new(),

@@ -1,6 +1,6 @@
 //! The form that adds a replication: a document in a `_replicator` database.
 
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::{Map, Value, json};
