@@ -1,7 +1,7 @@
 //! Requests about bulk operations, and counts of jobs.
 
 use reqwest::Method;
-use turnwise_protocol::{Bulk, BulkAction, Bulks, CountedJobs, PutBulk};
+use turnwise_protocol::{Bulk, BulkAction, Bulks, MatchingJobs, PutBulk};
 
 use crate::client::{Repeat, Request};
 use crate::jobs::{Page, Pages, new_id};
@@ -56,8 +56,8 @@ impl Client {
         condition: &str,
         action: Option<BulkAction>,
         priority: Option<i32>,
-    ) -> Result<CountedJobs> {
-        let request = Request::new(Method::GET, &["count"])
+    ) -> Result<MatchingJobs> {
+        let request = Request::new(Method::GET, &["matching"])
             .query("where", Some(condition))
             .query("action", action.map(BulkAction::as_str))
             .query("priority", priority);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 use indicatif::{HumanCount, ProgressBar};
 use turnwise_client::protocol::RefusedJobs;
-use turnwise_client::{Bulk, BulkAction, BulkState, Client, CountedJobs, PutBulk};
+use turnwise_client::{Bulk, BulkAction, BulkState, Client, MatchingJobs, PutBulk};
 
 use crate::remote::ServerArgs;
 use crate::units::ago;
@@ -236,7 +236,7 @@ fn done(action: BulkAction) -> &'static str {
 }
 
 /// `12,345 jobs match, 12,000 would be cancelled; unchanged: 345 (it has ended)`
-fn expected(counted: &CountedJobs, action: BulkAction) -> String {
+fn expected(counted: &MatchingJobs, action: BulkAction) -> String {
     let (matched, changes) = (HumanCount(counted.matched), HumanCount(counted.changes.unwrap_or(0)));
     let mut text = format!("{matched} jobs match, {changes} would be {}", done(action));
     text += &unchanged(&counted.refused);
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn counts_are_told_in_a_sentence() {
         let refused = vec![RefusedJobs { reason: "it has ended".to_owned(), jobs: 1_345 }];
-        let counted = CountedJobs {
+        let counted = MatchingJobs {
             complete: false,
             looked_at: 1_000_000,
             matched: 13_345,
