@@ -159,6 +159,7 @@ def pages(driver, failed):
         ("dots-job", job_path("mail", "a/../b"), "beta"),
         ("long-job", job_path("mail", LONG), LONG),
         ("tenants", "/ui/tenants", "acme"),
+        ("history", "/ui/history", "Last hour"),
         ("replications", "/ui/replications", HOSTILE),
         ("replication", f"/ui/replication?db=_replicator&doc={urllib.parse.quote_plus(HOSTILE)}", "failed"),
         ("new-replication", "/ui/replications/new", "URL of the database"),

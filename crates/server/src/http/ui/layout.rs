@@ -18,6 +18,7 @@ pub(super) const NAVIGATION: &[(&str, &str, &str)] = &[
     ("o", super::HOME, "Overview"),
     ("j", "/ui/jobs", "Jobs"),
     ("t", "/ui/tenants", "Tenants"),
+    ("h", "/ui/history", "History"),
     ("r", "/ui/replications", "Replications"),
     ("l", "/ui/locks", "Locks"),
     ("w", "/ui/workers", "Workers"),

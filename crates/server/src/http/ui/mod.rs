@@ -12,9 +12,11 @@
 mod act;
 mod assets;
 mod audit;
+mod chart;
 mod filters;
 mod format;
 mod help;
+mod history;
 mod identities;
 mod job;
 mod jobs;
@@ -88,6 +90,7 @@ const ROUTES: &[Route] = &[
     get("/ui/job", Right::Read, |visit| Box::pin(job::page(visit))),
     get("/ui/tenants", Right::Read, |visit| Box::pin(tenants::page(visit))),
     post("/ui/tenants/shares", Right::Operate, |visit| Box::pin(tenants::set_shares(visit))),
+    get("/ui/history", Right::Read, |visit| Box::pin(history::page(visit))),
     get("/ui/replications", Right::Read, |visit| Box::pin(replications::page(visit))),
     get("/ui/replications/new", Right::Write, |visit| Box::pin(replication_new::page(visit))),
     post("/ui/replications/new", Right::Write, |visit| Box::pin(replication_new::add(visit))),
