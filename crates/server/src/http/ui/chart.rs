@@ -52,12 +52,12 @@ impl Chart<'_> {
                         line.rule x1="0" y1=(HEIGHT / 2.0) x2=(WIDTH) y2=(HEIGHT / 2.0) {}
                         line.rule x1="0" y1=(HEIGHT) x2=(WIDTH) y2=(HEIGHT) {}
                         @for line in &self.lines {
-                            path.line class=(line.class) d=(PreEscaped(self.path(line, top))) {}
+                            path class={ "line " (line.class) } d=(PreEscaped(self.path(line, top))) {}
                         }
                     }
                 }
                 div.axis { (time(self.range_us.0)) (time(self.range_us.1)) }
-                p.key-line { @for (line, told) in self.lines.iter().zip(&told) { span.key class=(line.class) { (told) } } }
+                p.key-line { @for (line, told) in self.lines.iter().zip(&told) { span class={ "key " (line.class) } { (told) } } }
             }
         }
     }

@@ -150,7 +150,7 @@ fn tenants(history: &History, name: &str, times_us: &[i64], times: (i64, i64), m
             div.charts {
                 @for (tenant, _) in all.iter().take(most) {
                     @let values = |value: fn(&TenantHistory) -> f64| history.points.iter()
-                        .map(|point| point.types.get(name)?.tenants.get(*tenant).map(value)).collect::<Vec<_>>();
+                        .map(|point| Some(point.types.get(name)?.tenants.get(*tenant).map_or(0.0, value))).collect::<Vec<_>>();
                     (Chart {
                         title: html! { a href=(tenant_link(name, tenant)) { bdi { (tenant) } } },
                         times_us,
