@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(
             lines[3..],
             [
-                "tenant     acme: 200 shares, 1.5s above its share, 3 running, 10000+ waiting, recent run time 41s",
+                "tenant     acme: 200 shares, 1.5s above its share, 3 running, 10,000 waiting, recent run time 41s",
                 "position   17th in its tenant's queue, 22nd in its type's queue",
                 "behind     5 jobs of beta (100 shares)",
                 "slots      4 of 4 taken, 1 worker",

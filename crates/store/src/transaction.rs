@@ -519,7 +519,9 @@ impl Transaction {
     /// Commits. A transaction that wrote nothing always succeeds, because it read one consistent snapshot. The call consumes the
     /// reads and writes so far, whether it succeeds or not.
     pub async fn commit(&self) -> Result<Option<Versionstamp>> {
-        let pending = std::mem::take(&mut *self.pending());
+        let mut pending = std::mem::take(&mut *self.pending());
+        // Changes that cancel each other out are no write.
+        pending.adds.retain(|_, sum| !sum.is_zero());
         let wrote_nothing = pending.writes.is_empty()
             && pending.cleared.is_empty()
             && pending.versionstamped.is_empty()
@@ -535,7 +537,7 @@ impl Transaction {
             clear_ranges: pending.cleared,
             puts: pending.writes.into_iter().collect(),
             versionstamped: pending.versionstamped.into_iter().collect(),
-            adds: pending.adds.into_iter().filter(|(_, sum)| !sum.is_zero()).collect(),
+            adds: pending.adds.into_iter().collect(),
         };
         self.snapshot.commit(changes).await.map(Some)
     }

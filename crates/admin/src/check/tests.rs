@@ -37,6 +37,6 @@ async fn a_pass_in_parts_finds_the_same() {
     // Each pass opens 59 jobs before it reads their places.
     let parts = check_with(&store, false, &progress, 10).await.unwrap();
     let found: Vec<_> = whole.findings.iter().map(|finding| finding.invariant).collect();
-    assert_eq!(found, [Invariant::OnePlace, Invariant::Owned]);
+    assert_eq!(found, [Invariant::OnePlace, Invariant::JobsCounted, Invariant::Owned]);
     assert_eq!((parts.findings, parts.found, parts.families), (whole.findings, whole.found, whole.families));
 }

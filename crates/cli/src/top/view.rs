@@ -350,7 +350,7 @@ mod tests {
         let lines = View { live: false, ..view(&one) }.lines(Size { width: usize::MAX, height: usize::MAX });
         let expected = [
             "turnwise at http://s: 4/4 slots, 10000 tenants, 9999 waiting",
-            "  mail: 4/4 slots of 1 worker, 10000 tenants (9999 waiting), 10000+ delayed, fairness rfc",
+            "  mail: 4/4 slots of 1 worker, 10000 tenants (9999 waiting), 10,000 delayed, 1,234,567 completed, fairness rfc",
             "",
             "TENANT  SHARES  DEFICIT  USED  SERVED  RUNNING  WAITING",
             "acme       100    -2.0s  1.5s     61s        1        2",

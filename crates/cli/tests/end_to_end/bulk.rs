@@ -93,7 +93,7 @@ async fn a_bulk_change_goes_on_after_kill_9() {
     let server = home.serve().await;
     let bulk = server.until("/v1/bulk/op", |bulk| bulk["state"] != "running").await;
     assert_eq!((&bulk["state"], &bulk["changed"]), (&json!("done"), &json!(MANY)), "{bulk}");
-    let counted = server.get("/v1/count?where=state+%3D+cancelled").await;
+    let counted = server.get("/v1/matching?where=state+%3D+cancelled").await;
     assert_eq!(counted["matched"], MANY);
     assert_eq!(bulk["refused"], json!([]), "none was changed twice");
 }

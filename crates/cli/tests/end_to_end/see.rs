@@ -114,7 +114,7 @@ async fn tenants_and_top_are_printed_where_there_is_no_terminal() {
     let top = run(&server, &["top", "--type", "mail"]).await;
     let text = stdout(&top);
     assert!(text.starts_with("turnwise at http://") && !text.contains('\u{1b}'), "{text}");
-    assert!(text.contains("mail: no worker, 2 tenants (2 waiting), 0 delayed"), "{text}");
+    assert!(text.contains("mail: no worker, 2 tenants (2 waiting), 12 pending"), "{text}");
     assert_eq!(text.matches("no_worker").count(), 12, "{text}");
     let nowhere = crate::server::clean(
         turnwise().args(["top", "--server", "http://127.0.0.1:1"]).output().await.unwrap(),

@@ -58,6 +58,10 @@ async fn they_are_unknown_within_the_transaction(scene: Scene) {
     tx.add(key("sum a"), Sum::of(-1, 0)).expect("adds");
     tx.commit().await.expect("commits");
     assert_eq!(scene.all().await, [(key("b"), key("1"))]);
+    let tx = scene.begin().await;
+    tx.add(key("sum a"), Sum::of(1, 0)).expect("adds");
+    tx.add(key("sum a"), Sum::of(-1, 0)).expect("adds");
+    assert_eq!(tx.commit().await.expect("commits"), None, "it wrote nothing");
 }
 
 async fn adds_never_conflict(scene: Scene) {

@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -206,14 +206,15 @@ pub(super) struct Writes {
 /// Keys of the rows that commits append to sums. etcd cannot add to a value, so each commit sets a row of its own.
 #[derive(Debug)]
 pub(super) struct Additions {
-    process: u64,
-    next: AtomicU64,
+    process: i64,
+    next: AtomicI64,
 }
 
 impl Additions {
     /// `random` tells the rows of this process from those of others.
     pub(super) fn new(random: u64) -> Self {
-        Additions { process: random, next: AtomicU64::new(0) }
+        // Tuples with larger integers cannot be read by all.
+        Additions { process: (random >> 1).cast_signed(), next: AtomicI64::new(0) }
     }
 
     /// A new key behind the key of a sum.
@@ -587,5 +588,21 @@ mod tests {
         let big = vec![put(key("k"), Bytes::from(vec![0; 2_000]))];
         let refused = transaction(Vec::new(), big, 128, 2_000, limits(128, 2_000, 9));
         assert!(matches!(refused, Err(Error::TooLarge { what: "transaction", limit: 2_000, .. })));
+    }
+
+    /// Whoever reads the rows of sums unpacks their keys.
+    #[test]
+    fn the_row_that_adds_to_a_sum_has_a_tuple_as_its_key() {
+        let sum = Bytes::from(foundationdb_tuple::pack(&("counts", "mail", "acme")));
+        for random in [0, 1, u64::MAX] {
+            let additions = Additions::new(random);
+            let keys = [additions.key(&sum), additions.key(&sum)];
+            assert_ne!(keys[0], keys[1]);
+            for key in &keys {
+                let elements: Vec<foundationdb_tuple::Element<'_>> = foundationdb_tuple::unpack(key).unwrap();
+                assert_eq!(elements.len(), 5);
+                assert!(key.len() - sum.len() <= 20, "{} bytes", key.len() - sum.len());
+            }
+        }
     }
 }

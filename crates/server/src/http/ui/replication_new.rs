@@ -186,10 +186,11 @@ fn without_password(url: &str) -> String {
             let _ = parsed.set_password(None);
             parsed.to_string()
         }
-        Ok(_) => url.to_owned(),
+        // The part before `:` can be a user, where the scheme is missing.
+        Ok(parsed) if matches!(parsed.scheme(), "http" | "https") => url.to_owned(),
         // What cannot be read may hold one anywhere.
-        Err(_) if url.contains('@') => String::new(),
-        Err(_) => url.to_owned(),
+        _ if url.contains('@') => String::new(),
+        _ => url.to_owned(),
     }
 }
 

@@ -27,7 +27,9 @@ fn meanings(manual: &str) -> BTreeMap<(String, String), String> {
     let rows = manual.lines().skip_while(|line| !line.starts_with("| section | key |")).skip(2);
     let (mut section, mut found) = (String::new(), BTreeMap::new());
     for row in rows.take_while(|line| line.starts_with('|')) {
-        let cells: Vec<&str> = row.trim_matches('|').splitn(5, " | ").map(str::trim).collect();
+        // A bar within a cell is escaped.
+        let row = row.replace("\\|", "\0");
+        let cells: Vec<&str> = row.trim_matches('|').splitn(5, '|').map(str::trim).collect();
         let [of, keys, _, _, meaning] = cells[..] else { continue };
         if !of.is_empty() {
             section = of.trim_matches('`').to_owned();
@@ -49,7 +51,7 @@ fn plain(cell: &str) -> String {
         rest = link.split_once(')').map_or("", |(_, after)| after);
     }
     text += rest;
-    text.replace('`', "").replace("\\|", "|")
+    text.replace('`', "").replace('\0', "|")
 }
 
 /// A setting, or the value of a tenant or type.
