@@ -306,6 +306,9 @@ pub enum Stepped {
     Made(Box<Operation>),
 }
 
+/// Why a job keeps its class. Such jobs do not count.
+const HAS_CLASS: &str = "it has this class";
+
 /// Makes a step.
 pub async fn step(tx: &Transaction, keys: &Keyspace, step: &Step<'_>, now_us: i64) -> Result<Stepped> {
     let Some(mut operation) = get(tx, keys, step.id).await? else { return Ok(Stepped::Over) };
@@ -345,6 +348,8 @@ pub async fn step(tx: &Transaction, keys: &Keyspace, step: &Step<'_>, now_us: i6
                 operation.matched += 1;
                 operation.changed += 1;
             }
+            // Perhaps it got this class a moment ago, and has moved to where the search comes by.
+            Err(HAS_CLASS) => operation.looked_at -= u64::from(is_first_pass),
             // A later pass meets them again.
             Err(reason) if is_first_pass => {
                 operation.matched += 1;
@@ -390,7 +395,7 @@ pub fn check(job: &Job, action: Action) -> Result<(), &'static str> {
             Err("it is being stopped")
         }
         (Action::Remove, Place::Active(_)) if is_stopping(Then::Remove) => Err("it is being stopped"),
-        (Action::Priority(class), _) if job.class == class => Err("it has this class"),
+        (Action::Priority(class), _) if job.class == class => Err(HAS_CLASS),
         (Action::Cancel | Action::Remove | Action::Priority(_), _) => Ok(()),
         // The filter or the bucket would hold the job back again immediately.
         (Action::Retry | Action::RunNow, Place::Paused { .. }) => Err("it is paused"),
