@@ -350,7 +350,7 @@ impl Checker {
                 known.beats.insert((worker, new.claim), commit.now_us);
             }
         }
-        if let Some(finding) = known.counts.differences(&self.keys).first() {
+        if let Some((_, finding)) = known.counts.differences(&self.keys).first() {
             return Err((finding.invariant.holds(), finding.to_string()));
         }
         let CheckerState { jobs, executions, dependencies, .. } = known;

@@ -7,8 +7,8 @@ use serde::de::DeserializeOwned;
 use turnwise_policy::eligibility::rate_limits::{Bucket, MAX_LIMIT};
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_queue::check::{
-    Finding, IndexRow, JobKey, JobRows, LockTally, RateTally, Row, WorkerRow, check_awaited, check_claims,
-    check_job, check_stamp, check_waiting, check_worker, read_record,
+    CountTally, Finding, IndexRow, JobKey, JobRows, LockTally, RateTally, Row, WorkerRow, check_awaited,
+    check_claims, check_job, check_stamp, check_waiting, check_worker, read_record,
 };
 use turnwise_queue::keyspace::KeyRange;
 use turnwise_queue::locks::{Held, Spot};
@@ -352,6 +352,41 @@ async fn count_in(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<Vec<Fin
         return Ok(Vec::new());
     }
     Ok(check_database(keys, db, database.as_ref(), counters.as_ref(), &tally).into_iter().collect())
+}
+
+/// Counts the jobs of a type in one transaction, and compares them with their counts. `None` if no transaction lives long enough.
+pub(super) async fn count_jobs(
+    store: &Store,
+    keys: &Keyspace,
+    job_type: &str,
+) -> Result<Option<Vec<Finding>>> {
+    for _ in 0..COUNT_ATTEMPTS {
+        let tx = store.begin().await?;
+        match count_jobs_in(&tx, keys, job_type).await {
+            Err(Error::TooOld { .. }) => {}
+            counted => return counted.map(Some),
+        }
+    }
+    Ok(None)
+}
+
+async fn count_jobs_in(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<Vec<Finding>> {
+    let mut tally = CountTally::default();
+    for (mut begin, end) in [keys.jobs(job_type), keys.counts(job_type)] {
+        loop {
+            let rows = range(tx, (begin, end.clone()), PAGE_ROWS).await?;
+            for (key, value) in &rows {
+                if let Some(row) = Row::parse(keys, key) {
+                    tally.enter(&row, None, Some(value));
+                }
+            }
+            match rows.last() {
+                Some((last, _)) if rows.len() == PAGE_ROWS => begin = successor(last),
+                _ => break,
+            }
+        }
+    }
+    Ok(tally.differences(keys).into_iter().map(|(_, finding)| finding).collect())
 }
 
 async fn has_rows(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<bool> {

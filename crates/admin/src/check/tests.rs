@@ -34,6 +34,9 @@ async fn a_pass_in_parts_finds_the_same() {
     };
     store.transact(lose).await.unwrap();
     let whole = check_with(&store, false, &progress, 1_000).await.unwrap();
+    // Where others may use the store, counts are compared in one transaction.
+    let shared = check_with(&store, true, &progress, 1_000).await.unwrap();
+    assert_eq!((&shared.findings, shared.undecided.len()), (&whole.findings, 0));
     // Each pass opens 59 jobs before it reads their places.
     let parts = check_with(&store, false, &progress, 10).await.unwrap();
     let found: Vec<_> = whole.findings.iter().map(|finding| finding.invariant).collect();

@@ -50,13 +50,14 @@ impl CountTally {
         self.sums.entry(of).or_default()
     }
 
-    /// The findings about the types and tenants that have changed since the last call.
-    pub fn differences(&mut self, keys: &Keyspace) -> Vec<Finding> {
+    /// The findings about the types and tenants that have changed since the last call, each with its type.
+    pub fn differences(&mut self, keys: &Keyspace) -> Vec<(String, Finding)> {
         let mut findings = Vec::new();
         for of in std::mem::take(&mut self.changed) {
             let Some((jobs, stored)) = self.sums.get(&of) else { continue };
             if jobs != stored {
-                findings.push(different(keys, &of, &Counts::of_sum(jobs), &Counts::of_sum(stored)));
+                let finding = different(keys, &of, &Counts::of_sum(jobs), &Counts::of_sum(stored));
+                findings.push((of.0, finding));
             } else if jobs.is_zero() {
                 self.sums.remove(&of);
             }

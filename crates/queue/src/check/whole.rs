@@ -51,7 +51,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
     }
     findings.extend(locks.finish());
     findings.extend(rates.finish(keys));
-    findings.extend(counts.differences(keys));
+    findings.extend(counts.differences(keys).into_iter().map(|(_, finding)| finding));
     for (job, rows) in &jobs {
         findings.extend(check_job(keys, job, rows, |worker| workers.contains_key(worker)));
     }
