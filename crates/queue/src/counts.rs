@@ -145,11 +145,6 @@ impl Counts {
     pub fn waiting(&self) -> u64 {
         self.iter().filter(|(kind, _)| kind.waits()).map(|(_, count)| count).sum()
     }
-
-    /// Counts one more job.
-    pub fn count(&mut self, kind: Kind) {
-        self.0[kind as usize] += 1;
-    }
 }
 
 impl Index<Kind> for Counts {

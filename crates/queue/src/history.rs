@@ -5,8 +5,8 @@
 //! ([`compact`]). The finer rows expire, so the history has a bounded size, and a restart loses nothing but the sample that was
 //! being taken.
 //!
-//! *Forces.* A chart of a day must not read a day of fine rows of all nodes. And no node may be needed to merge: whoever finds an
-//! interval that is over and has no row merges it, and two that do conflict.
+//! *Forces.* A chart of a day must not read a day of fine rows of all nodes. And no particular node may be needed to merge: a node that
+//! finds an interval that is over and has no row merges it, and two that do conflict.
 
 use std::collections::BTreeMap;
 
@@ -203,13 +203,11 @@ impl Sample {
         bound(&mut self.state, |_, state| state.jobs.values().sum());
         #[allow(clippy::cast_precision_loss, reason = "only the order counts")]
         bound(&mut self.work, |_, work| work.claims as f64);
-        let mut left = MAX_TENANTS;
+        // Each type has the same room.
+        let most = (MAX_TENANTS / self.state.len().max(1)).clamp(1, MAX_TENANTS_OF_TYPE);
         for state in self.state.values_mut() {
             state.tenants.retain(|tenant, _| tenant.len() <= MAX_TENANT_BYTES);
-            bound_to(&mut state.tenants, left.min(MAX_TENANTS_OF_TYPE), |_, of| {
-                of.waiting + of.received + of.entitled
-            });
-            left -= state.tenants.len();
+            bound_to(&mut state.tenants, most, |_, of| of.waiting + of.received + of.entitled);
         }
         self
     }

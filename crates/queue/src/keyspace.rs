@@ -33,7 +33,7 @@
 //! | `("rate_guard", n)` | a claim of some bucket (JSON): claims of one bucket conflict here | with the claim |
 //! | `("roomy", type, kind, bucket)` | versionstamp (10 bytes): the bucket may have room for jobs of the type | a release, or a limited job |
 //! | `("unmarked", kind, bucket)` | the last type that is marked (JSON): the bucket may have room for jobs of several types | a release |
-//! | `("counts", type, tenant)` | numbers of jobs by place ([`crate::counts`]): 64 bytes, 40 bits each, lowest first | whoever moves a job |
+//! | `("counts", type, tenant)` | numbers of jobs by place ([`crate::counts`]): 64 bytes, 40 bits each, lowest first | each transaction that moves a job |
 //! | `("counts", type, tenant, …)` | the same for one commit, on an engine that cannot add to a row; the sum counts | with the job |
 //! | `("counts_guard")` | versionstamp (10 bytes): transactions that replace such rows by one conflict here | these transactions |
 //! | `("history", seconds, interval, node)` | a sample of a node; without a name, of the store, or of all together ([`crate::history`]) | that node |

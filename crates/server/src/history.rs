@@ -16,6 +16,8 @@ use crate::metrics::{OfType, entitled_slots};
 const MAX_MERGED: usize = 20;
 /// The samples between two removals of old rows.
 const SAMPLES_PER_EXPIRY: u64 = 60;
+/// After reading the state of the store, a node leaves that to others for this many times as long.
+const STATE_REST: i64 = 20;
 /// The first sample of a node is this much later than the interval's begin, at most: nodes do not write all at once.
 const SPREAD_MS: u64 = 3_000;
 
@@ -23,7 +25,7 @@ const SPREAD_MS: u64 = 3_000;
 pub(crate) async fn run(app: App, stop: CancellationToken) {
     let runtime = app.store.runtime().clone();
     let delay_us = i64::try_from(runtime.random() % SPREAD_MS).unwrap_or(0) * 1_000;
-    let mut sampler = Sampler { app, known: BTreeMap::new(), last: i64::MIN, taken: 0 };
+    let mut sampler = Sampler { app, known: BTreeMap::new(), last: i64::MIN, taken: 0, rests_until_us: 0 };
     sampler.known = sampler.done();
     loop {
         let now_us = sampler.app.now_us();
@@ -47,6 +49,8 @@ struct Sampler {
     /// The interval of the last sample.
     last: i64,
     taken: u64,
+    /// It reads no state of the store before this time, in µs of elapsed time.
+    rests_until_us: i64,
 }
 
 impl Sampler {
@@ -66,12 +70,16 @@ impl Sampler {
             .collect();
         let own = Sample { work, ..Sample::default() }.bounded();
         let tx = app.store.begin().await.map_err(text)?;
-        let is_first = !history::has_state(&tx, &app.keys, slot).await.map_err(text)?;
+        let begun_us = app.store.runtime().elapsed_us();
+        let reads_state = begun_us >= self.rests_until_us
+            && !history::has_state(&tx, &app.keys, slot).await.map_err(text)?;
         drop(tx);
-        let state = match is_first {
-            true => Some(Sample { state: state(&app).await?, ..Sample::default() }.bounded()),
-            false => None,
-        };
+        let mut state = None;
+        if reads_state {
+            state = Some(Sample { state: self::state(&app).await?, ..Sample::default() }.bounded());
+            let ended_us = app.store.runtime().elapsed_us();
+            self.rests_until_us = ended_us.saturating_add((ended_us - begun_us).saturating_mul(STATE_REST));
+        }
         let tx = app.store.begin().await.map_err(text)?;
         if let Some(state) = state {
             history::write(&tx, &app.keys, slot, "", &state).map_err(text)?;

@@ -29,26 +29,26 @@ struct Earlier {
 
 /// Prepares a store of an earlier format for this release. Waits until nothing of an earlier release can run on it.
 pub(crate) async fn prepare(opened: &Opened, keys: &Keyspace) -> Result<(), StartError> {
-    let Opened { store, .. } = opened;
-    let Some(Earlier { format, .. }) = opened.asked(look(store, keys)).await? else { return Ok(()) };
-    check_stopped(opened, keys).await?;
+    let Opened { store, exclusive, .. } = opened;
+    let Some(first) = opened.asked(look(store, keys)).await? else { return Ok(()) };
+    if !exclusive {
+        check_stopped(opened, keys, &first).await?;
+    }
+    let format = first.format;
     if format < FIRST_WITH_COUNTS {
         tracing::info!("the store's data has format {format}: counting its jobs");
         let counted = counts::rebuild(store, keys, Some(format)).await;
         let jobs = opened.or_start_error(counted)?;
         tracing::info!("the store has {jobs} jobs");
+        // A process of an earlier release that has started meanwhile may have moved jobs after they were counted.
+        check_still(opened, keys, &first).await?;
     }
     Ok(())
 }
 
 /// Makes sure that no process of an earlier release runs on a store of an earlier format. Those that have stopped have left
 /// no rows. If some were killed, this waits until their health counters have not moved for longer than their timeouts.
-async fn check_stopped(opened: &Opened, keys: &Keyspace) -> Result<(), StartError> {
-    let Opened { store, exclusive, .. } = opened;
-    if *exclusive {
-        return Ok(());
-    }
-    let Some(first) = opened.asked(look(store, keys)).await? else { return Ok(()) };
+async fn check_stopped(opened: &Opened, keys: &Keyspace, first: &Earlier) -> Result<(), StartError> {
     let Some(longest_us) = first.counters.values().map(|health| health.timeout_us).max() else {
         return Ok(());
     };
@@ -56,19 +56,26 @@ async fn check_stopped(opened: &Opened, keys: &Keyspace) -> Result<(), StartErro
     tracing::info!(
         "the store's data has format {format}: waiting until nothing of an earlier release can run on it any more"
     );
-    let runtime = store.runtime();
+    let runtime = opened.store.runtime();
     let until_us = runtime.elapsed_us().saturating_add(longest_us).saturating_add(SLACK_US);
     while runtime.elapsed_us() < until_us {
         runtime.sleep(LOOK_INTERVAL).await;
-        // Another node of this release may have raised the format meanwhile.
-        let Some(now) = opened.asked(look(store, keys)).await? else { return Ok(()) };
-        let moved = |(key, health): &(&(String, String), &Health)| first.counters.get(*key) != Some(*health);
-        if let Some(((job_type, id), _)) = now.counters.iter().find(moved) {
-            let node = opened.asked(node_of(store, keys, job_type, id)).await?;
-            return opened.or_start_error(Err(Refused::OlderNode { found: format, node }));
+        if !check_still(opened, keys, first).await? {
+            return Ok(());
         }
     }
     Ok(())
+}
+
+/// Checks that no counter has moved, and no process has begun, since the first look. Returns whether the store still has the earlier
+/// format: another node of this release may have raised it.
+async fn check_still(opened: &Opened, keys: &Keyspace, first: &Earlier) -> Result<bool, StartError> {
+    let store = &opened.store;
+    let Some(now) = opened.asked(look(store, keys)).await? else { return Ok(false) };
+    let moved = |(key, health): &(&(String, String), &Health)| first.counters.get(*key) != Some(*health);
+    let Some(((job_type, id), _)) = now.counters.iter().find(moved) else { return Ok(true) };
+    let node = opened.asked(node_of(store, keys, job_type, id)).await?;
+    opened.or_start_error(Err(Refused::OlderNode { found: first.format, node }))
 }
 
 /// `None` if the format is the current one, or one that this release does not take over.

@@ -282,7 +282,7 @@ async fn jobs_are_changed_after_a_confirmation_where_it_destroys() {
     assert_eq!((state("one").await, state("two%2Fthree").await), (json!("cancelled"), json!("cancelled")));
     assert!(server.page("/ui/jobs?did=cancel.2").await.html.contains("Cancelled, or being stopped: 2 jobs."));
 
-    // What failed is told for each job.
+    // The page says of each job what failed.
     let removed = [("action", "remove"), ("job", "mail/one"), ("job", "mail/gone"), ("confirmed", "1")];
     let told = act(&removed).await;
     assert_eq!(told.status, 200);

@@ -1,7 +1,7 @@
 //! What the metrics say about the store as a whole: workers, slots, and the standing of tenants. Every node says the same.
 //!
 //! This reads many rows, so it happens in the background, and a request for the metrics gets the latest result. It happens
-//! only while somebody asks for metrics, and takes at most a twentieth of the time.
+//! only while clients ask for metrics, and takes at most a twentieth of the time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -53,7 +53,7 @@ pub(crate) struct OfTenant {
     pub owed_us: Option<i64>,
 }
 
-/// Collects while somebody asks.
+/// Collects while clients ask.
 pub(crate) struct Collector {
     latest: watch::Sender<Option<Arc<Wide>>>,
     asked: Mutex<Option<Instant>>,

@@ -216,7 +216,7 @@ def actions(driver, failed):
     driver.click("Cancel 3 jobs")
     driver.text("Cancelled, or being stopped: 3 jobs.")
     assert "tenant=acme" in page.url, page.url
-    # What its state does not allow is told for each job.
+    # The page says of each job what its state does not allow.
     driver.open("/ui/jobs?type=mail&state=completed")
     page.get_by_label("Select all").check()
     driver.click("Run now or again")

@@ -590,7 +590,7 @@ mod tests {
         assert!(matches!(refused, Err(Error::TooLarge { what: "transaction", limit: 2_000, .. })));
     }
 
-    /// Whoever reads the rows of sums unpacks their keys.
+    /// Readers of the rows of sums unpack their keys.
     #[test]
     fn the_row_that_adds_to_a_sum_has_a_tuple_as_its_key() {
         let sum = Bytes::from(foundationdb_tuple::pack(&("counts", "mail", "acme")));

@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(parts(&history(&steps), true, 99), expected);
         // A job that has not ended lives until now.
         assert_eq!(parts(&history(&steps[..4]), false, 99)[3], of(Phase::Runs, 40, 99));
-        // What follows an end is told only if the job came back.
+        // What follows an end is shown only if the job came back.
         let again = [(Added, 0), (Completed, 5), (Added, 9)];
         assert_eq!(parts(&history(&again), false, 12)[1], of(Phase::Rests, 5, 9));
         assert_eq!(parts(&[], false, 12), []);

@@ -14,7 +14,7 @@ pub(super) fn path(then: &str) -> String {
     link("/ui/login", &[("then", back(Some(then)).filter(|then| *then != HOME))])
 }
 
-/// The form. Whoever is logged in, or needs no login, has no use for it.
+/// The form. A person who is logged in, or needs no login, does not see it.
 pub(super) async fn page(visit: Visit) -> Result<Response> {
     match visit.caller().who() {
         Who::Nobody => Ok(form(&visit, visit.query().get("then"), None, None)),

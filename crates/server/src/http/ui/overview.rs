@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use axum::response::Response;
 use maud::{Markup, html};
-use turnwise_protocol::{Action, Job, LockHow, MAX_LIMIT, Nodes, State, TenantOrder, Tenants, TypeSummary};
+use turnwise_protocol::{Action, Job, LockHow, MAX_LIMIT, State, TenantOrder, Tenants, TypeSummary};
 use turnwise_queue::counts::{self, Counts, Kind};
 use turnwise_replicator::JOB_TYPE as REPLICATION;
 
-use super::format::{ago, clipped, count_of, duration, number, or_dash, since, text};
-use super::layout;
+use super::format::{clipped, count_of, duration, number, or_dash, since, text};
 use super::problem::Result;
 use super::visit::{Visit, job_link, link};
+use super::{layout, workers};
 use crate::access::Caller;
 use crate::http::v1::list::ListParams;
 use crate::http::v1::locks::LocksParams;
@@ -66,7 +66,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
                 h1 { "Overview" }
                 (summary(&jobs, &needs))
                 (types_table(&jobs, caller.operates(), now_us))
-                @if let Some(nodes) = &nodes { (nodes_table(nodes, now_us)) }
+                @if let Some(nodes) = &nodes { (workers::nodes_table(nodes, now_us)) }
             }
         }
     };
@@ -235,12 +235,11 @@ fn summary(jobs: &Jobs, needs: &[Need]) -> Markup {
         let total: u64 = kinds.iter().map(|kind| jobs.total(*kind)).sum();
         html! { a href=(path) { strong { (number(total)) } span { (name) } } }
     };
-    let held = [Kind::Delayed, Kind::Parked, Kind::Blocked, Kind::Paused, Kind::Limited, Kind::Crashing];
     html! {
         div.figures {
             (figure("waiting", &[Kind::Pending], "/ui/jobs?state=pending"))
             (figure("running", &[Kind::Running], "/ui/jobs?state=running"))
-            (figure("held back", &held, "/ui/jobs?view=queue"))
+            (figure("held back", &HELD, "/ui/jobs?view=queue"))
             (figure("failed", &[Kind::Failed], "/ui/jobs?state=failed"))
             (figure("completed", &[Kind::Completed], "/ui/jobs?state=completed"))
         }
@@ -304,29 +303,6 @@ fn types_table(jobs: &Jobs, operates: bool, now_us: i64) -> Markup {
                     }
                 }
                 @if jobs.partial { p.quiet { "There are more types or tenants than this page reads. Their jobs are not counted here." } }
-            }
-        }
-    }
-}
-
-fn nodes_table(nodes: &Nodes, now_us: i64) -> Markup {
-    html! {
-        section {
-            h2 { "Nodes" }
-            div.scroll tabindex="0" role="region" aria-label="Nodes" {
-                table {
-                    thead { tr { th scope="col" { "Node" } th scope="col" { "URL" } th scope="col" { "Release" } th scope="col" { "Started" } } }
-                    tbody {
-                        @for node in &nodes.nodes {
-                            tr data-k=(node.id) {
-                                th scope="row" { bdi { (node.name) } @if node.name == nodes.node { " " span.quiet { "(answers here)" } } }
-                                td { bdi { (node.url) } }
-                                td { (node.version) }
-                                td { (ago(node.started_us, now_us)) }
-                            }
-                        }
-                    }
-                }
             }
         }
     }

@@ -68,7 +68,7 @@ impl Visit {
         let unknown = || Peer { address: std::net::Ipv4Addr::UNSPECIFIED.into(), tls: false, names: None };
         let peer = parts.extensions.get::<Peer>().cloned().unwrap_or_else(unknown);
         let (path, query) = (parts.uri.path(), parts.uri.query().unwrap_or_default());
-        // What was done is told once.
+        // What was done is shown once.
         let lasting: Vec<&str> = query.split('&').filter(|field| !field.starts_with("did=")).collect();
         let lasting = lasting.join("&");
         let here = if lasting.is_empty() { path.to_owned() } else { format!("{path}?{lasting}") };

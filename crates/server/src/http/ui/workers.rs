@@ -135,7 +135,8 @@ fn runs(worker: &Worker, now_us: i64) -> Markup {
     }
 }
 
-fn nodes_table(nodes: &Nodes, now_us: i64) -> Markup {
+/// The nodes of the store.
+pub(super) fn nodes_table(nodes: &Nodes, now_us: i64) -> Markup {
     html! {
         section {
             h2 { "Nodes" }
@@ -176,7 +177,7 @@ pub(super) async fn act(visit: Visit) -> Result<Response> {
         h1 { "Remove this worker?" }
         p.lead { bdi { (job_type) } " " code { (worker) } }
         p.condition.warn {
-            "Its jobs become pending at once, and other workers get them. If the worker still lives, it is told to stop them at its next heartbeat, and registers again."
+            "Its jobs become pending at once, and other workers get them. If the worker still lives, the response to its next heartbeat tells it to stop them, and it registers again."
         }
         form.actions method="post" action=(PATH) {
             input type="hidden" name="type" value=(job_type);

@@ -3,8 +3,8 @@
 use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
-use turnwise_protocol::{CountBy, CountPage, CountedJobs, JobCounts, names};
-use turnwise_queue::counts::{self, Counts};
+use turnwise_protocol::{CountBy, CountPage, CountedJobs, names};
+use turnwise_queue::counts::{self, Counted, Counts};
 use turnwise_queue::jobs;
 use utoipa::IntoParams;
 
@@ -79,7 +79,7 @@ pub(super) async fn count_jobs(
         let may_be_more = types.len() == BATCH;
         for job_type in types {
             let counts = counts::of_tenant(&tx, &app.keys, &job_type, tenant).await?;
-            if counts != Counts::default() && !page.push(&job_type, Some(tenant), &counts) {
+            if counts != Counts::default() && !page.push(&job_type, tenant, &counts) {
                 break;
             }
             page.last = Some((job_type, tenant.clone()));
@@ -99,7 +99,7 @@ pub(super) async fn count_jobs(
             let is_last = rows.len() < BATCH;
             read += rows.len();
             for row in rows {
-                if caller.reads(&row.tenant) && !page.push(&row.job_type, Some(&row.tenant), &row.counts) {
+                if caller.reads(&row.tenant) && !page.push(&row.job_type, &row.tenant, &row.counts) {
                     break 'rows;
                 }
                 page.last = Some((row.job_type.clone(), row.tenant.clone()));
@@ -114,13 +114,18 @@ pub(super) async fn count_jobs(
     let next = page.last.filter(|_| page.is_full);
     let next = next.map(|(job_type, id)| Cursor { job_type, id }.text());
     let next = position_text::shown(&app, &caller, next).await?;
-    Ok(answer::ok(&CountPage { counts: page.counts, next }))
+    let counts = page.counts.into_iter().map(|of| CountedJobs {
+        job_type: of.job_type,
+        tenant: (by == CountBy::Tenant).then_some(of.tenant),
+        jobs: job_counts(&of.counts),
+    });
+    Ok(answer::ok(&CountPage { counts: counts.collect(), next }))
 }
 
 struct Page {
     by: CountBy,
     limit: usize,
-    counts: Vec<CountedJobs>,
+    counts: Vec<Counted>,
     /// The last type and tenant in the page.
     last: Option<(String, String)>,
     /// There are, or may be, more.
@@ -129,34 +134,22 @@ struct Page {
 
 impl Page {
     /// Adds counts. Returns whether there was room.
-    fn push(&mut self, job_type: &str, tenant: Option<&str>, counts: &Counts) -> bool {
-        let more = job_counts(counts);
+    fn push(&mut self, job_type: &str, tenant: &str, counts: &Counts) -> bool {
         if self.by == CountBy::Type
             && let Some(last) = self.counts.last_mut().filter(|last| last.job_type == job_type)
         {
-            add(&mut last.jobs, &more);
+            last.counts += *counts;
             return true;
         }
         if self.counts.len() == self.limit {
             self.is_full = true;
             return false;
         }
-        let tenant = tenant.filter(|_| self.by == CountBy::Tenant).map(str::to_owned);
-        self.counts.push(CountedJobs { job_type: job_type.to_owned(), tenant, jobs: more });
+        self.counts.push(Counted {
+            job_type: job_type.to_owned(),
+            tenant: tenant.to_owned(),
+            counts: *counts,
+        });
         true
     }
-}
-
-fn add(jobs: &mut JobCounts, more: &JobCounts) {
-    jobs.pending += more.pending;
-    jobs.delayed += more.delayed;
-    jobs.crashing += more.crashing;
-    jobs.parked += more.parked;
-    jobs.blocked += more.blocked;
-    jobs.paused += more.paused;
-    jobs.limited += more.limited;
-    jobs.running += more.running;
-    jobs.completed += more.completed;
-    jobs.failed += more.failed;
-    jobs.cancelled += more.cancelled;
 }

@@ -58,7 +58,7 @@ impl V1Error {
         )
     }
 
-    /// What the client is told.
+    /// The text for the client.
     pub fn reason(&self) -> &str {
         &self.reason
     }
