@@ -14,7 +14,10 @@ use crate::turnwise::Turnwise;
 /// A replicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contender {
+    /// `turnwise replicate`.
     Turnwise,
+    /// A document of a `_replicator` database of `turnwise serve`.
+    Serve,
     PouchDb,
     /// The target server's own replicator. Its CPU time is part of the target's.
     CouchDb,
@@ -26,32 +29,38 @@ impl Contender {
     pub fn name(self) -> &'static str {
         match self {
             Self::Turnwise => "turnwise",
+            Self::Serve => "serve",
             Self::PouchDb => "PouchDB",
             Self::CouchDb => "CouchDB",
             Self::Feed => "_changes",
         }
     }
 
-    /// Copies one database, one-shot, perhaps without reading and writing checkpoints.
+    /// Copies one database, one-shot, with these further fields of the replication.
     pub async fn copy(
         self,
         binary: &Path,
         target: &Peer,
         (from, to): (&Database, &Database),
-        use_checkpoints: bool,
+        fields: &[(&str, Value)],
     ) -> Cost {
         match self {
             Self::Turnwise => {
                 let mut command = Command::new(binary);
                 command.args(["replicate", from.url(), to.url()]);
-                command.arg("--option").arg(format!("use_checkpoints={use_checkpoints}"));
+                for (name, value) in fields {
+                    command.arg("--option").arg(format!("{name}={value}"));
+                }
                 run(command).await
             }
+            Self::Serve => serve(binary, std::iter::once((from, to)), fields).await,
             Self::PouchDb => run(pouchdb([(from, to)])).await,
             Self::CouchDb => {
                 let start = Instant::now();
-                let request =
-                    json!({ "source": from.url(), "target": to.url(), "use_checkpoints": use_checkpoints });
+                let mut request = json!({ "source": from.url(), "target": to.url() });
+                for (name, value) in fields {
+                    request[*name] = value.clone();
+                }
                 let answer =
                     client().post(format!("{}/_replicate", target.url())).json(&request).send().await;
                 let answer = answer.expect("the target server answers");
@@ -80,30 +89,37 @@ impl Contender {
     ) -> Cost {
         let pairs = || sources.iter().zip(targets);
         match self {
-            Self::Turnwise => {
-                let server = Turnwise::start(binary).await;
-                let replicator = Database::at(format!("{}/_replicator", server.url()));
-                let before = process::cpu_seconds(server.process());
-                let seconds = documents::replicate(&replicator, pairs()).await;
-                let cpu_seconds = before.zip(process::cpu_seconds(server.process()));
-                Cost {
-                    seconds,
-                    cpu_seconds: cpu_seconds.map(|(before, after)| after - before),
-                    peak_mb: process::peak_memory_mb(server.process()),
-                    ..Cost::default()
-                }
-            }
+            Self::Turnwise | Self::Serve => serve(binary, pairs(), &[]).await,
             Self::PouchDb => run(pouchdb(pairs())).await,
             Self::CouchDb => {
                 let replicator = target.create("bench%2F_replicator").await;
                 // The server finds a new replicator database through its feed of all databases.
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                let seconds = documents::replicate(&replicator, pairs()).await;
+                let seconds = documents::replicate(&replicator, pairs(), &[]).await;
                 replicator.delete().await;
                 Cost { seconds, ..Cost::default() }
             }
             Self::Feed => unreachable!("it is measured with one database"),
         }
+    }
+}
+
+/// Copies databases as documents of a `_replicator` database of `turnwise serve`.
+async fn serve<'a>(
+    binary: &Path,
+    pairs: impl Iterator<Item = (&'a Database, &'a Database)>,
+    fields: &[(&str, Value)],
+) -> Cost {
+    let server = Turnwise::start(binary).await;
+    let replicator = Database::at(format!("{}/_replicator", server.url()));
+    let before = process::cpu_seconds(server.process());
+    let seconds = documents::replicate(&replicator, pairs, fields).await;
+    let cpu_seconds = before.zip(process::cpu_seconds(server.process()));
+    Cost {
+        seconds,
+        cpu_seconds: cpu_seconds.map(|(before, after)| after - before),
+        peak_mb: process::peak_memory_mb(server.process()),
+        ..Cost::default()
     }
 }
 

@@ -15,11 +15,16 @@ const LIMIT: Duration = Duration::from_mins(5);
 pub async fn replicate<'a>(
     replicator: &Database,
     pairs: impl Iterator<Item = (&'a Database, &'a Database)>,
+    fields: &[(&str, Value)],
 ) -> f64 {
-    let docs: Vec<Value> = pairs
-        .enumerate()
-        .map(|(nth, (from, to))| json!({ "_id": format!("bench-{nth}"), "source": from.url(), "target": to.url() }))
-        .collect();
+    let doc = |(nth, (from, to)): (usize, (&Database, &Database))| {
+        let mut doc = json!({ "_id": format!("bench-{nth}"), "source": from.url(), "target": to.url() });
+        for (name, value) in fields {
+            doc[*name] = value.clone();
+        }
+        doc
+    };
+    let docs: Vec<Value> = pairs.enumerate().map(doc).collect();
     let mut waiting: HashSet<String> =
         docs.iter().filter_map(|doc| doc["_id"].as_str()).map(str::to_owned).collect();
     let start = Instant::now();

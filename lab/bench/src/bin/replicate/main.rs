@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use contender::Contender;
 use cost::Cost;
 use options::{Kind, Options, USAGE};
+use serde_json::Value;
 use turnwise_testkit::{Database, Peer, process};
 use work::Work;
 
@@ -49,7 +50,7 @@ impl Bench {
     async fn start(options: Options) -> Self {
         let source = peer(options.source.as_deref()).await;
         let target = peer(options.target.as_deref()).await;
-        let mut contenders = vec![Contender::Turnwise, Contender::PouchDb];
+        let mut contenders = vec![Contender::Turnwise, Contender::Serve, Contender::PouchDb];
         let greeting = Database::at(format!("{}/x", target.url())).server_greeting().await;
         if greeting.get("couchdb").is_some() {
             contenders.push(Contender::CouchDb);
@@ -66,7 +67,8 @@ impl Bench {
             if kind == Kind::Again {
                 let target = self.target.create("bench-again").await;
                 let pair = (&work.sources[0], &target);
-                Contender::Turnwise.copy(&self.options.turnwise, &self.target, pair, false).await;
+                let fields = [("use_checkpoints", Value::Bool(false))];
+                Contender::Turnwise.copy(&self.options.turnwise, &self.target, pair, &fields).await;
                 self.measure_work(&work, Some(&target)).await;
                 target.delete().await;
             } else {
@@ -82,9 +84,15 @@ impl Bench {
     async fn measure_work(&self, work: &Work, filled: Option<&Database>) {
         let amount = work.amount();
         let mut contenders = self.contenders.clone();
-        if filled.is_some() {
-            // Its replicator always uses checkpoints here.
+        if filled.is_some() || !work.fields().is_empty() {
+            // Its replicator always uses checkpoints here, and copies everything.
             contenders.retain(|contender| *contender != Contender::PouchDb);
+        }
+        if work.kind == Kind::Databases {
+            // turnwise copies them as documents of a server in any case.
+            contenders.retain(|contender| *contender != Contender::Serve);
+        }
+        if filled.is_some() {
             contenders.push(Contender::Feed);
         }
         println!("\n{}; {} rounds in turns", work.describe(), self.options.rounds);
@@ -130,7 +138,11 @@ impl Bench {
         let mut cost = if work.kind == Kind::Databases {
             contender.copy_many(binary, &self.target, &work.sources, &targets).await
         } else {
-            contender.copy(binary, &self.target, (&work.sources[0], &targets[0]), filled.is_none()).await
+            let mut fields = work.fields();
+            if filled.is_some() {
+                fields.push(("use_checkpoints", Value::Bool(false)));
+            }
+            contender.copy(binary, &self.target, (&work.sources[0], &targets[0]), &fields).await
         };
         let after = servers.map(|process| process.and_then(process::cpu_seconds));
         let spent = |server: usize| Some(after[server]? - before[server]?);

@@ -12,11 +12,17 @@ cargo xtask bench replicate [OPTION]...
                    databases: many small databases, as many documents of a _replicator database
                    again: as `documents`, into a target that has them all already, without a checkpoint; beside
                           the time that the source's changes feed takes alone
-                   all: these four                                                             (documents)
-  --documents N    documents (20000, between given servers 100000; attachments: 2000; databases: 50 in each)
+                   megabytes: documents with an attachment of 1 MB each
+                   huge: documents with an attachment of 100 MB each
+                   selector: as `documents`; a selector matches one of 20
+                   filter: the same with a filter function in JavaScript
+                   all: all of these                                                           (documents)
+  --documents N    documents (20000, between given servers 100000; attachments: 2000; databases: 50 in each;
+                   megabytes: 200; huge: 4)
   --databases N    databases of the work `databases` (200)
   --rounds N       how often each replicator copies (3)
-  --only NAME      without the others: turnwise, pouchdb, couchdb; may be given several times
+  --only NAME      without the others: turnwise, serve (a replication document of a turnwise server), pouchdb, couchdb;
+                   may be given several times
   --source URL     a server to copy from, http://user:password@host:port (a pouchdb-server is started)
   --target URL     a server to copy to (another pouchdb-server is started)
   --turnwise FILE  the binary to measure (target/release/turnwise, built by the command)";
@@ -29,7 +35,23 @@ pub enum Kind {
     Databases,
     /// The target has everything already, and there is no checkpoint.
     Again,
+    Megabytes,
+    Huge,
+    Selector,
+    Filter,
 }
+
+/// All kinds, each with its name.
+const KINDS: [(&str, Kind); 8] = [
+    ("documents", Kind::Documents),
+    ("attachments", Kind::Attachments),
+    ("databases", Kind::Databases),
+    ("again", Kind::Again),
+    ("megabytes", Kind::Megabytes),
+    ("huge", Kind::Huge),
+    ("selector", Kind::Selector),
+    ("filter", Kind::Filter),
+];
 
 /// What to measure.
 #[derive(Debug)]
@@ -79,12 +101,12 @@ impl Options {
 }
 
 fn kinds(name: &str) -> Result<Vec<Kind>, String> {
-    match name {
-        "documents" => Ok(vec![Kind::Documents]),
-        "attachments" => Ok(vec![Kind::Attachments]),
-        "databases" => Ok(vec![Kind::Databases]),
-        "again" => Ok(vec![Kind::Again]),
-        "all" => Ok(vec![Kind::Documents, Kind::Attachments, Kind::Databases, Kind::Again]),
-        _ => Err(format!("--work {name}: there are documents, attachments, databases, again and all")),
+    if name == "all" {
+        return Ok(KINDS.map(|(_, kind)| kind).to_vec());
     }
+    let found = KINDS.iter().find(|(known, _)| *known == name);
+    found.map(|(_, kind)| vec![*kind]).ok_or_else(|| {
+        let names: Vec<&str> = KINDS.iter().map(|(name, _)| *name).collect();
+        format!("--work {name}: there are {} and all", names.join(", "))
+    })
 }
