@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// The product's crates. Each may use the crates before it, but none after it.
-const LAYERS: [&str; 14] = [
+const LAYERS: [&str; 15] = [
     "turnwise-policy",
     "turnwise-catalogue",
     "turnwise-simulate",
@@ -20,6 +20,7 @@ const LAYERS: [&str; 14] = [
     "turnwise-client",
     "turnwise-command",
     "turnwise-replicator",
+    "turnwise-indexer",
     "turnwise-admin",
     "turnwise-server",
     "turnwise",

@@ -13,8 +13,10 @@ macro_rules! tell {
     ($($line:tt)*) => { eprintln!("{}", crate::printable::Printable(format_args!($($line)*))) };
 }
 
+mod demand;
 mod filters;
 mod identities;
+mod index;
 mod jobs;
 mod locks;
 mod nodes;
@@ -74,6 +76,9 @@ enum Command {
     Serve(serve::Args),
     /// Copy one database to another, without any server
     Replicate(replicate::Args),
+    /// Replace design documents of a CouchDB without a wait for readers, without any server
+    #[command(subcommand)]
+    Index(index::Command),
     /// Add, list, show, cancel, retry and remove the jobs of a running server, and wait for them
     #[command(subcommand)]
     Jobs(jobs::Command),
@@ -81,6 +86,8 @@ enum Command {
     Why(why::Args),
     /// List tenants: their shares, their run time, and their waiting jobs
     Tenants(tenants::Args),
+    /// Show how many slots the jobs of a type need
+    Demand(demand::Args),
     /// Control which of the waiting jobs may start
     #[command(subcommand)]
     Filters(filters::Command),
@@ -167,10 +174,12 @@ fn main() -> ExitCode {
         match cli.command {
             Command::Serve(args) => serve::run(args).await,
             Command::Replicate(args) => replicate::run(args).await,
+            Command::Index(command) => index::run(command).await,
             Command::Jobs(command) => jobs::run(command).await,
             Command::Why(args) => why::run(args).await,
             Command::Filters(command) => filters::run(command).await,
             Command::Tenants(args) => tenants::run(args).await,
+            Command::Demand(args) => demand::run(args).await,
             Command::Top(args) => top::run(args).await,
             Command::Locks(args) => locks::run(args).await,
             Command::Workers(args) => workers::run(args).await,

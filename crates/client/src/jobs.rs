@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use turnwise_protocol::names::{check_id, check_type};
 use turnwise_protocol::{
-    AddJob, AddJobs, Added, AddedJob, AddedJobs, After, Cancelled, CountBy, CountPage, CountedJobs,
+    AddJob, AddJobs, Added, AddedJob, AddedJobs, After, Cancelled, CountBy, CountPage, CountedJobs, Demand,
     DocumentWhy, IfExists, Job, Jobs, Locker, Lockers, MAX_WAIT_MS, NewJob, Nodes, Prioritized, Queue,
     Removed, Retried, RetriedJobs, RetriedState, SetPriority, State, Tenant, TenantOrder, Tenants, Types,
     WaitAnswer, Why, Worker, Workers,
@@ -194,6 +194,16 @@ impl Client {
         };
         let request = Request::new(Method::GET, &["counts"]).query("type", job_type).query("tenant", tenant);
         Pages::new(self.clone(), request.query("by", Some(by)).query("limit", page))
+    }
+
+    /// How many slots the jobs of a type need, so that what could run has started within `drain_target`; by default, within a minute.
+    ///
+    /// # Errors
+    /// The server refuses the request, or does not answer.
+    pub async fn demand(&self, job_type: &str, drain_target: Option<Duration>) -> Result<Demand> {
+        let request = Request::new(Method::GET, &["types", job_type, "demand"]);
+        let target_ms = drain_target.map(|target| target.as_millis());
+        self.call(&request.query("drain_target_ms", target_ms), Repeat::Harmless).await
     }
 
     /// Tenants, in pages.

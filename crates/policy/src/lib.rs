@@ -10,10 +10,12 @@
 //! - [`contention`]: which jobs a worker claims, where several workers share one queue.
 //! - [`eligibility`]: which jobs may run at all.
 //! - [`predictive_queue`]: which jobs are likely to get their locks without waiting.
+//! - [`demand`]: how many slots a job type needs.
 //! - [`backoff`]: how long a crashed job waits.
 
 pub mod backoff;
 pub mod contention;
+pub mod demand;
 pub mod eligibility;
 pub mod fair_share;
 pub mod predictive_queue;

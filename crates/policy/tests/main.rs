@@ -1,6 +1,7 @@
 //! The integration tests of this crate, as one program: it links once.
 #![allow(clippy::unwrap_used)]
 
+mod demand;
 mod queueing;
 mod recorded;
 mod rotating;

@@ -65,8 +65,8 @@ pub use names::Problem;
 pub use nodes::{Failing, Node, Nodes, Store, StoreCounters, StoreLimits};
 pub use object::Object;
 pub use tenants::{
-    Capacity, CountBy, CountPage, CountedJobs, Fairness, JobCounts, Queue, QueuedJob, Tenant, TenantOrder,
-    Tenants, TypeSummary,
+    Capacity, CountBy, CountPage, CountedJobs, Demand, Fairness, JobCounts, Queue, QueuedJob, Tenant,
+    TenantDemand, TenantOrder, Tenants, TypeSummary,
 };
 pub use why::{Awaited, Before, DocumentWhy, Expected, Position, Reason, Why};
 pub use workers::{

@@ -205,6 +205,61 @@ pub struct Capacity {
     pub running: usize,
 }
 
+/// How many slots the jobs of a type need.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[cfg_attr(feature = "openapi", schema(example = json!({
+    "type": "mail", "runnable": 980, "oldest_age_us": 1_200_000, "expected_run_us": 200_000, "running": 20, "workers": 2, "slots": 20,
+    "needed_slots": 20, "wanted_slots": 20, "active": true,
+    "tenants": [{"tenant": "acme", "runnable": 980, "running": 20, "expected_run_us": 200_000, "needed_slots": 24}]
+})))]
+pub struct Demand {
+    /// The type.
+    #[serde(rename = "type")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub job_type: String,
+    /// Number of jobs that could run now if there were slots. Exact if no filter, rate limit or lock concerns the pending jobs; otherwise estimated from
+    /// the heads of the queues.
+    pub runnable: u64,
+    /// How long the oldest of these has waited, in µs; 0 if there is none.
+    pub oldest_age_us: u64,
+    /// Expected run time of one of these, estimated from past runs, in µs.
+    pub expected_run_us: u64,
+    /// Number of jobs that run.
+    pub running: u64,
+    /// Number of registered workers with slots.
+    pub workers: u64,
+    /// Total number of their slots.
+    pub slots: u64,
+    /// Number of slots with which the running jobs go on, and the others have started within the target.
+    pub needed_slots: u64,
+    /// The highest `needed_slots` within the last target, as far as this server was asked. An autoscaler should provide so many.
+    pub wanted_slots: u64,
+    /// Whether any slot is wanted.
+    pub active: bool,
+    /// The demand of each tenant, the largest first; at most 100.
+    pub tenants: Vec<TenantDemand>,
+    /// There are more tenants.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub more_tenants: bool,
+}
+
+/// How many slots a tenant's jobs of a type need.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
+pub struct TenantDemand {
+    /// The tenant.
+    pub tenant: String,
+    /// Number of its pending jobs that could run now if there were slots.
+    pub runnable: u64,
+    /// Number of its running jobs.
+    pub running: u64,
+    /// Expected run time of one of its jobs, in µs.
+    pub expected_run_us: u64,
+    /// Number of slots for its running jobs, and for those that could run.
+    pub needed_slots: u64,
+}
+
 /// How the workers of a type share the slots between its tenants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(ToSchema))]

@@ -81,6 +81,20 @@ pub async fn release_due(
     Ok(StillDelayed { next_due_us: None, left, released })
 }
 
+/// How many delayed jobs of a type are due, and were not released yet; counts up to `most`. Adds no read conflict.
+pub async fn count_due(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    now_us: i64,
+    most: usize,
+) -> Result<usize> {
+    let (begin, _) = keys.delayed(job_type);
+    let end = keys.delayed_entry(job_type, now_us.saturating_add(1), "");
+    let read = RangeRead { begin, end, limit: most, reverse: false };
+    Ok(tx.range_with(read, Isolation::Snapshot).await?.len())
+}
+
 /// The number of the next claim of a worker that does not count its claims itself.
 pub async fn next_number(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<u64> {
     let next = latest_number(tx, keys, job_type, worker).await? + 1;

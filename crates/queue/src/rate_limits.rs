@@ -337,6 +337,24 @@ impl Rotation {
     }
 }
 
+/// How many limited jobs of a type the next calls of [`release_limited`] would return to the queue; counts up to
+/// [`BUCKETS_AT_ONCE`] buckets, and [`MAX_RELEASED`] jobs of each. Adds no read conflict.
+pub async fn releasable(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<usize> {
+    let mut releasable = 0;
+    for (mark, _) in rows(tx, keys.roomy(job_type), BUCKETS_AT_ONCE).await? {
+        let (_, bucket) =
+            keys.parse_roomy(&mark).ok_or_else(|| corrupt("roomy key", "not a tuple of four"))?;
+        let mut taken = count(tx, keys, &bucket).await?;
+        for (key, _) in rows(tx, keys.limited_of(&bucket, job_type), MAX_RELEASED).await? {
+            let (_, place, _) = parse_limited(keys, &key)?;
+            if place.limit.admits(taken) {
+                (taken, releasable) = (taken + 1, releasable + 1);
+            }
+        }
+    }
+    Ok(releasable)
+}
+
 /// How limited jobs are released.
 #[derive(Debug, Clone, Copy)]
 pub struct ReleaseOptions<'a> {

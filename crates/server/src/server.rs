@@ -360,6 +360,7 @@ impl Server {
             pace: Pace::default(),
             waiting_jobs: Default::default(),
             counts: Semaphore::new(crate::bulk::COUNTS),
+            demand: http::Trackers::default(),
             identities,
             metrics,
             spans,

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::eligibility::condition::{Condition, Subject, Value};
 use turnwise_policy::eligibility::filters::{Filters as Rules, Verdict};
-use turnwise_policy::eligibility::rate_limits::Limit;
+use turnwise_policy::eligibility::rate_limits::{Limit, of_job};
 use turnwise_queue::{Error, Job, Keyspace, Result, filters, jobs, rate_limits, selection};
 use turnwise_store::{Error as StoreError, Isolation, Store, Transaction, Watch};
 
@@ -74,11 +74,7 @@ impl FilterSet {
         now_us: i64,
     ) -> Result<Admission> {
         let Some(job) = jobs::peek(tx, keys, job_type, id).await? else { return Ok(Admission::Filtered) };
-        let options: Json = match self.rules.ask_for_options() {
-            true => serde_json::from_str(jobs::options(tx, keys, &job).await?.get()).unwrap_or(Json::Null),
-            false => Json::Null,
-        };
-        match self.verdict(&job, &options) {
+        match self.verdict(&job, &self.options(tx, keys, &job).await?) {
             Verdict::Accept => return Ok(Admission::Admitted(None)),
             Verdict::RateLimit(rule) => return Ok(Admission::Admitted(rule.rate_limit())),
             Verdict::Pause(rule) => {
@@ -93,8 +89,34 @@ impl FilterSet {
         Ok(Admission::Filtered)
     }
 
+    /// A job's options, if some filter asks for them.
+    async fn options(&self, tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Json> {
+        Ok(match self.rules.ask_for_options() {
+            true => serde_json::from_str(jobs::options(tx, keys, job).await?.get()).unwrap_or(Json::Null),
+            false => Json::Null,
+        })
+    }
+
     fn verdict(&self, job: &Job, options: &Json) -> Verdict<'_> {
         self.rules.judge(&subject(job, &|path| selection::option(options, path)))
+    }
+}
+
+impl FilterCache {
+    /// The limits that a pending job obeys; `None` if a filter will remove it from the queue. Changes nothing.
+    pub async fn limits(
+        filters: Option<&FilterSet>,
+        tx: &Transaction,
+        keys: &Keyspace,
+        job: &Job,
+    ) -> Result<Option<Vec<Limit>>> {
+        let Some(filters) = filters else { return Ok(Some(of_job(None, &job.reasons))) };
+        let limit = match filters.verdict(job, &filters.options(tx, keys, job).await?) {
+            Verdict::Accept => None,
+            Verdict::RateLimit(rule) => rule.rate_limit(),
+            Verdict::Pause(_) | Verdict::Reject(_) => return Ok(None),
+        };
+        Ok(Some(of_job(limit, &job.reasons)))
     }
 }
 

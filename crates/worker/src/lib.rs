@@ -34,6 +34,7 @@ mod accounts;
 mod claimer;
 mod counts;
 mod deadlines;
+mod demand;
 mod dependencies;
 mod event;
 mod events;
@@ -62,6 +63,7 @@ mod worker;
 
 pub use counts::Counts;
 pub use deadlines::Deadlines;
+pub use demand::{Runnable, runnable};
 pub use dependencies::Dependencies;
 pub use events::{Membership, membership_events, owner};
 pub use external::{
@@ -72,7 +74,7 @@ pub use fairness::{FairRules, RotationRules, boost_of, usage_of};
 pub use filters::{Filters, holds as filter_holds};
 pub use handler::{JobContext, JobHandler, Outcome, handler_fn};
 pub use live::Live;
-pub use locks::{LockError, QueueRules, Weight, startable, weigh};
+pub use locks::{LockError, QueueRules, Startable, Weight, startable, weigh};
 pub use membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT};
 pub use metrics::{CrashKind, JOB_BOUNDS_US, MAX_TYPES, Metrics, OTHER_TYPES, RunResult, TypeMetrics};
 pub use monitor::{Monitor, MonitorOptions};

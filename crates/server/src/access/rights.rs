@@ -62,6 +62,7 @@ pub(crate) const V1: &[(&str, &str, Right)] = &[
     ("GET", "/v1/queue", Read),
     ("GET", "/v1/locks", Read),
     ("GET", "/v1/types", Operate),
+    ("GET", "/v1/types/{type}/demand", Operate),
     ("GET", "/v1/filters", Operate),
     ("GET", "/v1/filters/{filter}", Operate),
     ("PUT", "/v1/filters/{filter}", Operate),

@@ -65,7 +65,7 @@ pub(crate) use self::listener::serve;
 pub(crate) use self::refusal::{Refusal, is_v1, refuse};
 pub(crate) use self::room::Room;
 pub(crate) use self::tls::Tls;
-pub(crate) use self::v1::{Accepting, CallerGate, RegisteredBy, facts};
+pub(crate) use self::v1::{Accepting, CallerGate, RegisteredBy, Trackers, facts};
 
 /// The state that all requests share. Each layer of each request clones it, so it is one pointer.
 #[derive(Clone)]
@@ -125,6 +125,8 @@ pub(crate) struct AppState {
     pub waiting_jobs: v1::WaitingJobs,
     /// One permit per count of jobs ([`bulk::COUNTS`](crate::bulk::COUNTS)).
     pub counts: Semaphore,
+    /// The demand for slots, as far as this node was asked.
+    pub demand: Trackers,
     /// Who may use it.
     pub identities: Identities,
     /// What this node has done.

@@ -71,6 +71,7 @@ impl World {
             metrics: Arc::new(Metrics::new(Arc::default(), 0)),
             spans: Default::default(),
             counts: tokio::sync::Semaphore::new(1),
+            demand: crate::http::Trackers::default(),
         });
         let world = World { app, clock, _folder: folder };
         world.call("PUT", Part::Itself, "", Value::Null).await;

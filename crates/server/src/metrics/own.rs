@@ -174,6 +174,11 @@ fn write_wide(wide: &Wide, most: usize, now_us: i64, text: &mut Text) {
             family.value(&[("type", &of_type.job_type)], count(value(of_type)));
         }
     }
+    let help = "Slots that an autoscaler should provide, so that what could run has started within a minute.";
+    let mut family = text.family("turnwise_wanted_slots", Kind::Gauge, help);
+    for of_type in &wide.types {
+        family.value(&[("type", &of_type.job_type)], of_type.wanted_slots);
+    }
     let help = "How long the oldest job that could run has waited; 0 if there is none.";
     let mut family = text.family("turnwise_oldest_pending_job_age_seconds", Kind::Gauge, help);
     for of_type in &wide.types {

@@ -37,6 +37,8 @@ pub(crate) struct OfType {
     pub workers: usize,
     pub slots: usize,
     pub running: usize,
+    /// The slots that an autoscaler should provide.
+    pub wanted_slots: u64,
     /// Since when the oldest job that could run has waited, in µs.
     pub oldest_us: Option<i64>,
     pub tenants: Vec<OfTenant>,

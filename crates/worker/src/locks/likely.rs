@@ -124,8 +124,17 @@ impl LockHistory {
     }
 }
 
-/// How many pending jobs of a type could start together, as far as locks are concerned. Counts up to `most`, among the
-/// first [`MAX_COUNTED`] by tenant.
+/// Which jobs [`startable`] counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Startable {
+    /// All of them.
+    All,
+    /// Those that declare locks.
+    Locking,
+}
+
+/// How many pending jobs of a type could start together, as far as locks are concerned: all jobs, or only those that declare locks.
+/// Counts up to `most`, among the first [`MAX_COUNTED`] by tenant.
 ///
 /// # Errors
 /// Those of the store.
@@ -135,14 +144,15 @@ pub async fn startable(
     keys: &Keyspace,
     rules: &QueueRules,
     job_type: &str,
-    most: usize,
+    (which, most): (Startable, usize),
 ) -> Result<usize> {
     let (lock_history, now_us) = (LockHistory::default(), store.runtime().now_us());
     let view = LocksView::read(tx, keys, &rules.levels, (&lock_history, now_us)).await?;
     let (mut startable, mut from) = (0, None);
     for _ in 0..MAX_COUNTED / COUNT_PAGE {
-        let is_free = |requests: &Requests| view.is_free(requests);
-        let page = tenants::page(tx, keys, job_type, from, COUNT_PAGE, is_free).await?;
+        let counts =
+            |requests: &Requests| (which == Startable::All || !requests.is_none()) && view.is_free(requests);
+        let page = tenants::page(tx, keys, job_type, from, COUNT_PAGE, counts).await?;
         let jobs: Vec<&Pending> = page.jobs.iter().map(|(_, pending)| pending).collect();
         startable += pass::startable(&jobs, (&view, &lock_history), (job_type, rules), now_us).len();
         if startable >= most || page.next.is_none() {

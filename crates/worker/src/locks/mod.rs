@@ -18,7 +18,7 @@ use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_policy::predictive_queue::{self, aging};
 
 pub(crate) use likely::LockHistory;
-pub use likely::{Weight, startable, weigh};
+pub use likely::{Startable, Weight, startable, weigh};
 pub use run::LockError;
 pub(crate) use run::{JobLocks, Slots, WaitState};
 pub(crate) use scan::{Scan, ScanResult};

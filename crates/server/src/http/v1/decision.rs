@@ -6,7 +6,7 @@ use turnwise_policy::schedule::Reason;
 use turnwise_queue::Job;
 use turnwise_queue::tenants::Pending;
 use turnwise_store::Transaction;
-use turnwise_worker::{QueueHead, QueueRules, compared, explain, startable};
+use turnwise_worker::{QueueHead, QueueRules, Startable, compared, explain, startable};
 
 use super::error::Result;
 use super::position::{self, Next};
@@ -87,7 +87,8 @@ pub(super) async fn of(
     if head.is_incomplete {
         // A worker then searches the rest of the queue for jobs that can start.
         let most = room.saturating_add(1);
-        let startable = startable(&app.store, tx, &app.keys, &rules(app), &job.job_type, most).await?;
+        let startable =
+            startable(&app.store, tx, &app.keys, &rules(app), &job.job_type, (Startable::All, most)).await?;
         if startable < most {
             return Ok(None);
         }

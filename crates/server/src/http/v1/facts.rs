@@ -6,6 +6,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use turnwise_queue::counts::{self, Kind};
 use turnwise_queue::{jobs, tenants};
 
+use super::demand;
 use super::error::V1Error;
 use super::standing::{Of, Snapshot, could_run_since, types as all_types};
 use crate::http::App;
@@ -71,11 +72,14 @@ pub(crate) async fn of_type(app: &App, job_type: &str) -> Result<OfType, String>
         oldest_us = oldest_us.into_iter().chain(since_us).min();
     }
     let capacity = snapshot.capacity;
+    let demand =
+        demand::of_snapshot(app, &tx, &snapshot, demand::DEFAULT_TARGET_MS).await.map_err(problem)?;
     Ok(OfType {
         job_type: job_type.to_owned(),
         workers: capacity.workers,
         slots: capacity.slots,
         running: capacity.running,
+        wanted_slots: demand.wanted_slots,
         oldest_us,
         tenants: found,
     })

@@ -9,6 +9,7 @@ mod body;
 mod bulk;
 mod counts;
 mod decision;
+mod demand;
 mod error;
 mod events;
 mod extract;
@@ -58,6 +59,7 @@ use super::cross_site;
 
 pub(crate) use self::accepting::Accepting;
 pub(crate) use self::bulk::CallerGate;
+pub(crate) use self::demand::Trackers;
 pub(in crate::http) use self::error::V1Error;
 pub(in crate::http) use self::extract::JobPath;
 pub(crate) use self::quota::WaitingJobs;
@@ -166,6 +168,7 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(filters::list_filters))
         .routes(routes!(filters::get_filter, filters::put_filter, filters::remove_filter))
         .routes(routes!(list::list_types))
+        .routes(routes!(demand::get_demand))
         .routes(routes!(locks::list_locks))
         .routes(routes!(members::list_workers))
         .routes(routes!(nodes::list_nodes))

@@ -1,0 +1,194 @@
+//! `turnwise index`: replaces the design documents of a CouchDB without a wait for readers.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use indicatif::{HumanCount, ProgressBar, ProgressStyle};
+use serde_json::{Map, Value};
+use tokio::sync::watch;
+use turnwise_indexer::{Database, Deployed, Error, Progress, Step, clean, deploy, rollback};
+
+use crate::Failure;
+
+/// The time between two lines of progress, where there is no terminal.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
+/// The largest file with a design document, in bytes: CouchDB's own limit for a document.
+const MAX_DESIGN_BYTES: u64 = 8 << 20;
+
+/// `turnwise index`
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// Replace a design document once the indexes of the new version are built
+    ///
+    /// The new version is written under a temporary name, and its indexes are built there while the live version is used. Then it replaces the live
+    /// version, which finds the indexes complete. The version before is kept for a rollback. An interrupted deployment is completed by running it again.
+    #[command(after_help = "\
+Examples:
+  turnwise index deploy http://admin:secret@localhost:5984/db design.json
+  turnwise index deploy http://admin:secret@localhost:5984/db views.json --name search")]
+    Deploy(DeployArgs),
+    /// Go back to the version before the last deployment
+    ///
+    /// Its indexes are brought up to date first. A second rollback goes forward again.
+    Rollback(NamedArgs),
+    /// Remove the version before the last deployment, and what an interrupted deployment has left, with their indexes
+    Clean(NamedArgs),
+}
+
+#[derive(clap::Args)]
+pub(crate) struct DeployArgs {
+    /// URL of the database, http://user:password@host:port/db
+    #[arg(value_name = "DATABASE")]
+    database: String,
+    /// File with the new version, a JSON object
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Name of the design document, without `_design/`; by default, from the `_id` in the file
+    #[arg(long)]
+    name: Option<String>,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct NamedArgs {
+    /// URL of the database, http://user:password@host:port/db
+    #[arg(value_name = "DATABASE")]
+    database: String,
+    /// Name of the design document, without `_design/`
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Deploy(args) => {
+            let design = read(&args)?;
+            let id = design.get("_id").and_then(Value::as_str).and_then(|id| id.strip_prefix("_design/"));
+            let Some(name) = args.name.clone().or_else(|| id.map(str::to_owned)) else {
+                return Err(Failure::Usage(anyhow::anyhow!(
+                    "{}: there is no `_id` that starts with `_design/`: give the design document a name with --name",
+                    args.file.display()
+                )));
+            };
+            let database = database(&args.database)?;
+            let progress = watch::Sender::new(Progress::default());
+            let deployed = shown(&progress, deploy(&database, &name, &design, &progress)).await?;
+            say_deployed(&deployed, args.json)
+        }
+        Command::Rollback(args) => {
+            let database = database(&args.database)?;
+            let progress = watch::Sender::new(Progress::default());
+            let deployed = shown(&progress, rollback(&database, &args.name, &progress)).await?;
+            say_deployed(&deployed, args.json)
+        }
+        Command::Clean(args) => {
+            let removed = clean(&database(&args.database)?, &args.name).await.map_err(failure)?;
+            if args.json {
+                return crate::say_json(&removed);
+            }
+            match removed.is_empty() {
+                true => say!("There was nothing to remove."),
+                false => say!("Removed {}.", removed.join(" and ")),
+            }
+            Ok(())
+        }
+    }
+}
+
+fn database(url: &str) -> Result<Database, Failure> {
+    Database::new(url).map_err(|error| Failure::Usage(error.into()))
+}
+
+fn failure(error: Error) -> Failure {
+    Failure::Failed(error.into())
+}
+
+fn read(args: &DeployArgs) -> Result<Map<String, Value>, Failure> {
+    let file = args.file.display();
+    let read = || -> anyhow::Result<Map<String, Value>> {
+        let length = std::fs::metadata(&args.file)?.len();
+        anyhow::ensure!(length <= MAX_DESIGN_BYTES, "it is larger than {MAX_DESIGN_BYTES} bytes");
+        serde_json::from_slice(&std::fs::read(&args.file)?).context("expected a JSON object")
+    };
+    read().with_context(|| format!("{file}")).map_err(Failure::Usage)
+}
+
+fn say_deployed(deployed: &Deployed, json: bool) -> Result<(), Failure> {
+    if json {
+        return crate::say_json(deployed);
+    }
+    let Deployed { design, replaced, kept } = deployed;
+    match (replaced, kept) {
+        (false, _) => say!("{design} was this version already, and its indexes are complete."),
+        (true, None) => say!("{design} was created, and its indexes are complete."),
+        (true, Some(kept)) => say!("{design} was replaced. The version before is {kept}."),
+    }
+    Ok(())
+}
+
+/// Waits for a deployment, and shows how far it is on stderr: as a bar on a terminal, or else as lines.
+async fn shown(
+    progress: &watch::Sender<Progress>,
+    deploying: impl Future<Output = Result<Deployed, Error>>,
+) -> Result<Deployed, Failure> {
+    let seen = progress.subscribe();
+    let showing = async {
+        match std::io::stderr().is_terminal() {
+            true => bar(seen).await,
+            false => lines(seen).await,
+        }
+    };
+    tokio::select! {
+        biased;
+        deployed = deploying => deployed.map_err(failure),
+        () = showing => unreachable!("it never ends"),
+    }
+}
+
+fn text(progress: &Progress) -> String {
+    let building = progress.building;
+    match progress.step {
+        Step::Write => "writing the new version".to_owned(),
+        Step::Build => format!(
+            "building: {} of {} changes",
+            HumanCount(building.total.saturating_sub(building.left)),
+            HumanCount(building.total)
+        ),
+        Step::Keep => "keeping the live version".to_owned(),
+        Step::Replace => "replacing the live version".to_owned(),
+        Step::CleanUp => "cleaning up".to_owned(),
+    }
+}
+
+async fn bar(mut seen: watch::Receiver<Progress>) {
+    let bar = ProgressBar::no_length();
+    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {percent:>3}%  {msg}  {eta}") {
+        bar.set_style(style.progress_chars("━╸ "));
+    }
+    loop {
+        let progress = *seen.borrow_and_update();
+        bar.set_length(progress.building.total.max(1));
+        bar.set_position(progress.building.total.saturating_sub(progress.building.left));
+        bar.set_message(text(&progress));
+        if seen.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+async fn lines(seen: watch::Receiver<Progress>) {
+    let mut ticks = tokio::time::interval(LINE_INTERVAL);
+    // The first tick is immediate.
+    ticks.tick().await;
+    loop {
+        ticks.tick().await;
+        tell!("turnwise: {}", text(&seen.borrow()));
+    }
+}

@@ -1,0 +1,179 @@
+//! How many jobs of a type could run now, if there were slots for all of them.
+//!
+//! The number of pending jobs is exact. What filters, rate limits and locks will do to them shows only when a pass tries to claim
+//! them, and without workers there are no passes. So the head of each queue is read, and stands for the rest of it.
+
+use std::collections::BTreeMap;
+
+use futures::stream::{self, StreamExt, TryStreamExt};
+use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
+use turnwise_queue::tenants::{self, Pending};
+use turnwise_queue::{Keyspace, Result, claims, jobs, rate_limits};
+use turnwise_store::{Store, Transaction};
+
+use crate::QueueRules;
+use crate::filters::FilterCache;
+use crate::locks::{self, Startable};
+
+/// The jobs that are read, of all tenants together, and of each of them at least.
+const SAMPLED: usize = 500;
+const SAMPLED_OF_TENANT: usize = 5;
+/// The tenants whose jobs are read: those with the most pending jobs.
+const TENANTS: usize = SAMPLED / SAMPLED_OF_TENANT;
+/// The most due jobs that are counted.
+const MAX_DUE: usize = 10_000;
+/// The most jobs whose locks are compared.
+const MAX_STARTABLE: usize = 2_000;
+/// The most rate limit buckets that are counted. Jobs of others count as if these had no room.
+const MAX_BUCKETS: usize = 64;
+/// The number of queues that are read at the same time.
+const AT_ONCE: usize = 16;
+
+/// The jobs of a type that could run.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Runnable {
+    /// Pending jobs by tenant, for each tenant that has some.
+    pub of_tenant: BTreeMap<String, u64>,
+    /// Due jobs, and limited jobs whose buckets have room: the next pass of a worker returns them to the queue.
+    pub outside: u64,
+    /// Since when the oldest of the sampled ones waits, in µs.
+    pub oldest_us: Option<i64>,
+}
+
+impl Runnable {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.of_tenant.values().sum::<u64>().saturating_add(self.outside)
+    }
+}
+
+/// What the sample of a tenant's queue shows.
+#[derive(Default)]
+struct Sample {
+    jobs: usize,
+    /// Those that no filter and no limit concerns.
+    free: usize,
+    /// Those that obey a limit: the first one, and how many.
+    limited: BTreeMap<Bucket, usize>,
+    /// Those that declare locks.
+    locking: usize,
+}
+
+impl Sample {
+    fn add(&mut self, other: &Sample) {
+        self.jobs += other.jobs;
+        self.free += other.free;
+        self.locking += other.locking;
+        for (bucket, jobs) in &other.limited {
+            *self.limited.entry(bucket.clone()).or_default() += jobs;
+        }
+    }
+}
+
+/// How many jobs could run. `pending` are the numbers of pending jobs by tenant, in the same snapshot. Adds no read conflict.
+///
+/// # Errors
+/// Those of the store.
+pub async fn runnable(
+    store: &Store,
+    tx: &Transaction,
+    keys: &Keyspace,
+    rules: &QueueRules,
+    job_type: &str,
+    pending: &BTreeMap<String, u64>,
+) -> Result<Runnable> {
+    let now_us = store.runtime().now_us();
+    let due = claims::count_due(tx, keys, job_type, now_us, MAX_DUE).await?;
+    let outside = due + rate_limits::releasable(tx, keys, job_type).await?;
+    let mut result = Runnable { outside: outside as u64, ..Runnable::default() };
+    let filters = FilterCache::default().load(tx, keys).await?;
+    let mut largest: Vec<(&String, u64)> = pending.iter().map(|(tenant, jobs)| (tenant, *jobs)).collect();
+    largest.retain(|(_, jobs)| *jobs > 0);
+    largest.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(other.0)));
+    let each = SAMPLED / largest.len().clamp(1, TENANTS);
+    let heads = largest.iter().take(TENANTS).map(|(tenant, _)| async move {
+        Ok::<_, turnwise_queue::Error>((*tenant, tenants::front(tx, keys, job_type, tenant, each).await?))
+    });
+    let heads: Vec<_> = heads.collect();
+    let heads: Vec<(&String, Vec<Pending>)> = stream::iter(heads).buffered(AT_ONCE).try_collect().await?;
+    let (mut samples, mut all, mut limits) =
+        (BTreeMap::new(), Sample::default(), BTreeMap::<Bucket, u32>::new());
+    for (tenant, head) in heads {
+        let mut sample = Sample::default();
+        for group in head.chunks(jobs::PREFETCHED) {
+            jobs::prefetch(tx, keys, group.iter().map(|pending| (job_type, pending.id.as_str()))).await?;
+            for pending in group {
+                let Some(job) = jobs::peek(tx, keys, job_type, &pending.id).await? else { continue };
+                sample.jobs += 1;
+                sample.locking += usize::from(!pending.locks.is_none());
+                let Some(of_job) = FilterCache::limits(filters.as_ref(), tx, keys, &job).await? else {
+                    continue;
+                };
+                match of_job.first() {
+                    None => sample.free += 1,
+                    Some(Limit { bucket, most }) => {
+                        *sample.limited.entry(bucket.clone()).or_default() += 1;
+                        limits.insert(bucket.clone(), *most);
+                    }
+                }
+                let since_us = job.order_us().max(job.changed_us);
+                result.oldest_us = result.oldest_us.into_iter().chain([since_us]).min();
+            }
+        }
+        all.add(&sample);
+        samples.insert(tenant.clone(), sample);
+    }
+    let mut room: BTreeMap<Bucket, f64> = BTreeMap::new();
+    for (bucket, most) in limits.into_iter().take(MAX_BUCKETS) {
+        let running = rate_limits::count(tx, keys, &bucket).await?;
+        room.insert(bucket, number(u64::from(most)) - number(running as u64));
+    }
+    // How many jobs of each bucket there are, and which part of them may start.
+    let part = |pending: u64, sample: &Sample, jobs: usize| {
+        number(pending) * number(jobs as u64) / number(sample.jobs.max(1) as u64)
+    };
+    let of = |tenant: &String| samples.get(tenant).filter(|sample| sample.jobs > 0).unwrap_or(&all);
+    let mut wanted: BTreeMap<&Bucket, f64> = BTreeMap::new();
+    for (tenant, pending) in &largest {
+        let sample = of(tenant);
+        for (bucket, jobs) in &sample.limited {
+            *wanted.entry(bucket).or_default() += part(*pending, sample, *jobs);
+        }
+    }
+    let admitted = |bucket: &Bucket| {
+        let wanted = wanted.get(bucket).copied().unwrap_or_default();
+        (room.get(bucket).copied().unwrap_or_default().max(0.0) / wanted.max(1.0)).min(1.0)
+    };
+    // The part of the jobs with locks that could start together.
+    let locking: f64 =
+        largest.iter().map(|(tenant, pending)| part(*pending, of(tenant), of(tenant).locking)).sum();
+    let mut unlocked = 1.0;
+    if locking > 0.0 {
+        let which = (Startable::Locking, MAX_STARTABLE);
+        let startable = locks::startable(store, tx, keys, rules, job_type, which).await?;
+        if startable < MAX_STARTABLE {
+            unlocked = (number(startable as u64) / locking.max(1.0)).min(1.0);
+        }
+    }
+    for (tenant, pending) in &largest {
+        let sample = of(tenant);
+        let limited = sample
+            .limited
+            .iter()
+            .map(|(bucket, of_bucket)| part(*pending, sample, *of_bucket) * admitted(bucket));
+        let jobs = part(*pending, sample, sample.free) + limited.sum::<f64>();
+        let locking = part(1, sample, sample.locking);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is not negative")]
+        let jobs = (jobs * (1.0 - locking + locking * unlocked)).round() as u64;
+        result.of_tenant.insert((*tenant).clone(), jobs);
+    }
+    if result.total() == 0 {
+        result.oldest_us = None;
+    }
+    Ok(result)
+}
+
+#[allow(clippy::cast_precision_loss, reason = "far fewer than 2^52 jobs")]
+fn number(number: u64) -> f64 {
+    number as f64
+}
