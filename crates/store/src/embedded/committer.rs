@@ -99,13 +99,7 @@ impl Committer {
 
     /// Appends an empty record, so that damage to the last record is detected: only a record that nothing follows may be torn.
     fn close(&mut self) {
-        let nothing = Batch::new();
-        let bytes = wal::record_bytes(nothing.iter());
-        let end = wal::encode(self.segment.number, self.version, nothing.iter(), bytes);
-        if let Ok(end) = end
-            && !self.spoiled
-            && self.segment.append(&end).is_err()
-        {
+        if !self.spoiled && self.segment.append(self.version, &[]).is_err() {
             tracing::warn!("the end of the store's log could not be written: nothing is lost");
         }
     }
@@ -162,9 +156,9 @@ impl Committer {
             written => written,
         };
         match written {
-            Ok(record) => {
+            Ok(written) => {
                 self.disk_patience.works();
-                self.publish(version, batch, &record, accepted);
+                self.publish(version, batch, &written, accepted);
             }
             Err(Failed { trouble, in_doubt }) => {
                 self.disk_patience.bear(&trouble, "the store cannot write its log", &self.shared);
@@ -186,10 +180,10 @@ impl Committer {
     }
 
     /// Makes the written version visible, and answers its transactions.
-    fn publish(&mut self, version: u64, batch: Batch, record: &Bytes, accepted: Accepted) {
+    fn publish(&mut self, version: u64, batch: Batch, written: &Written, accepted: Accepted) {
         let oldest = self.forget(self.shared.runtime.elapsed_us());
         let tables = self.shared.published().tables.clone();
-        tables.active.apply(version, wal::rows(record), oldest);
+        tables.active.apply(version, wal::rows(&written.rows), oldest);
         self.shared.gaps.cut(batch.iter().filter(|(_, value)| value.is_some()).map(|(key, _)| key));
         let lease = Lease::new(version);
         let leased = LeasedVersion { version, replaced_us: None, lease: Arc::downgrade(&lease) };
@@ -202,7 +196,7 @@ impl Committer {
         let counters = &self.shared.counters;
         count(&counters.groups, 1);
         count(&counters.commits, accepted.len());
-        count(&counters.log_bytes, record.len());
+        count(&counters.log_bytes, written.log_bytes);
         // The transactions that already wait, and the clients that return with their next one after this answer.
         self.expected = (self.shared.submissions.len() + accepted.len()).min(MAX_GROUP);
         for (answer, stamp) in accepted {
@@ -275,20 +269,18 @@ impl Committer {
     }
 
     /// Writes a group to the log, in the next segment if this one is full.
-    fn write(&mut self, version: u64, batch: &Batch) -> Result<Bytes, Failed> {
-        let bytes = wal::record_bytes(batch.iter());
-        if self.spoiled || !self.segment.has_room(bytes, self.shared.segment_bytes) {
+    fn write(&mut self, version: u64, batch: &Batch) -> Result<Written, Failed> {
+        let rows = wal::encode(batch.iter()).map_err(Failed::before_the_log)?;
+        if self.spoiled || !self.segment.has_room(&rows, self.shared.segment_bytes) {
             self.rotate().map_err(Failed::before_the_log)?;
         }
-        let record =
-            wal::encode(self.segment.number, version, batch.iter(), bytes).map_err(Failed::before_the_log)?;
         let start = Instant::now();
-        let appended = self.segment.append(&record);
+        let appended = self.segment.append(version, &rows);
         let took = start.elapsed();
         self.shared.log_writes.observe_us(i64::try_from(took.as_micros()).unwrap_or(i64::MAX));
         self.patience = took / PATIENCE_PART;
         let (error, in_doubt) = match appended {
-            Ok(()) => return Ok(record),
+            Ok(log_bytes) => return Ok(Written { rows, log_bytes }),
             Err(Unwritten::Nothing(error)) => (error, false),
             Err(Unwritten::Doubtful(error)) => (error, true),
         };
@@ -343,6 +335,14 @@ impl Committer {
 
 /// The transactions that wait for a group's result, with their stamps.
 type Accepted = Vec<(oneshot::Sender<Decision>, Versionstamp)>;
+
+/// A group that is in the log.
+struct Written {
+    /// Its rows, encoded.
+    rows: Bytes,
+    /// The length of its record.
+    log_bytes: usize,
+}
 
 /// A group that could not be written.
 struct Failed {

@@ -11,8 +11,9 @@ use crate::{Error, Result};
 /// The text before the number in `FORMAT`.
 const FORMAT_NAME: &str = "turnwise store";
 /// Increase it when older versions could not read what this one writes.
-const FORMAT_VERSION: u32 = 2;
-/// The previous format: its pages have no checksums, and the base does not require the segments of the log.
+const FORMAT_VERSION: u32 = 3;
+/// The first format: its pages have no checksums, and the base does not require the segments of the log. The second one had both,
+/// and no compressed records in its log.
 const FIRST_FORMAT: u32 = 1;
 /// Permissions of a store's folders and files: only for the owner.
 pub(crate) const PRIVATE_FOLDER: u32 = 0o700;
@@ -109,6 +110,11 @@ impl Folder {
         self.format.is_some()
     }
 
+    /// Whether its creation was completed in the current format.
+    pub(super) fn is_current(&self) -> bool {
+        self.format == Some(FORMAT_VERSION)
+    }
+
     /// Whether its pages have checksums.
     pub(super) fn has_sums(&self) -> bool {
         self.format != Some(FIRST_FORMAT)
@@ -191,7 +197,7 @@ fn read_format(folder: &Path) -> Result<Option<u32>> {
         return Err(Error::Corrupt(format!("{} does not name a format of turnwise", path.display())));
     };
     match version.parse() {
-        Ok(version @ (FIRST_FORMAT | FORMAT_VERSION)) => Ok(Some(version)),
+        Ok(version @ FIRST_FORMAT..=FORMAT_VERSION) => Ok(Some(version)),
         _ => Err(Error::Corrupt(format!(
             "{} has format {version}, and this version of turnwise knows formats up to {FORMAT_VERSION} only",
             folder.display()

@@ -276,7 +276,7 @@ impl Embedded {
             tracing::info!("the store is brought to a new format: its pages get checksums");
             Base::add_sums(&folder, &disk, options.cache_bytes)?;
         }
-        if !folder.is_complete() || !folder.has_sums() {
+        if !folder.is_current() {
             folder.complete()?;
         }
         let base = Base::open(&folder, &disk, options.cache_bytes)?;
@@ -295,8 +295,8 @@ impl Embedded {
         let log_folder = disk.folder(log.clone()).map_err(failed)?;
         let number = found.last_number + 1;
         let mut segment = Segment::create(&log_folder, number, &mut None).map_err(failed)?;
-        if let Some((_, record)) = found.records.last() {
-            let written = segment.append(&wal::again(record, number));
+        if let Some((version, rows)) = found.records.last() {
+            let written = segment.append(*version, rows);
             written.map_err(|(Unwritten::Nothing(error) | Unwritten::Doubtful(error))| failed(error))?;
         }
         let first = match segments {
@@ -370,8 +370,8 @@ impl Embedded {
 /// The rows that the log has beyond the base, and the version after them.
 fn recovered(records: &[(u64, Bytes)], version: u64) -> (Arc<Memtable>, u64) {
     let memtable = Memtable::default();
-    for (version, record) in records {
-        memtable.apply(*version, wal::rows(record), *version);
+    for (version, rows) in records {
+        memtable.apply(*version, wal::rows(rows), *version);
     }
     (Arc::new(memtable), records.last().map_or(version, |(version, _)| *version))
 }

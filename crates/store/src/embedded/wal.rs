@@ -6,12 +6,17 @@
 //! metadata. So new files are extended with zeros, many blocks at a time, and old files keep their blocks.
 //!
 //! ```text
-//! record:  length u32 · crc32 u32 · segment u64 · version u64 · rows · zeros up to a multiple of 8
+//! record:  length u32 · crc32 u32 · segment u64 · version u64 · unpacked u32 · body · zeros up to a multiple of 8
+//! body:    the rows; or, if `unpacked` is not 0, the rows compressed with LZ4, whose length was `unpacked`
 //! row:     key length u32 · value length u32, or NO_VALUE · key · value
 //! ```
 //!
-//! All numbers are little-endian. The length counts only the rows; the checksum covers everything after it. The records follow a
-//! head of one block: a magic word, the number of the segment, the minimum length of the file, and their checksum.
+//! All numbers are little-endian. The length counts only the body; the checksum covers everything after it. The records follow a
+//! head of one block: a magic word, the number of the segment, the minimum length of the file, and their checksum. The magic word
+//! states the form of the records: earlier releases wrote none with `unpacked`.
+//!
+//! The rows of a group are sorted, so neighbours share most of their keys, and values of one kind most of their text. Compressed
+//! they take a third. A store also writes each byte of its log twice, and waits for the disk once per group.
 //!
 //! What must hold:
 //!
@@ -19,7 +24,7 @@
 //!    a segment is incomplete. It was never acknowledged, and is skipped. A record that is damaged elsewhere was
 //!    acknowledged, so the store does not open.
 //! 2. If the fsync of the last record has failed, a reader may see the record complete although it is not on the disk. So opening
-//!    a log [writes it again](again), into the next segment, before anything builds on it. After a failed write or fsync, nothing
+//!    a log writes it again, into the next segment, before anything builds on it. After a failed write or fsync, nothing
 //!    more is written to that segment, and the record goes into the next one.
 //! 3. The base stores which segments must exist. It requires a segment before the segment receives its first record, and until
 //!    the segment's rows are in the base. So a missing segment is detected, even the newest.
@@ -32,6 +37,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 
 use super::disk::{Disk, DiskFile, DiskFolder, Trouble};
 use crate::{Error, Result};
@@ -39,7 +45,10 @@ use crate::{Error, Result};
 /// A row to set, or a key to remove if the value is `None`.
 pub(super) type Row = (Bytes, Option<Bytes>);
 
-const HEADER_BYTES: usize = 24;
+/// The length of a record before its body.
+const HEADER_BYTES: usize = 28;
+/// The same in the form without `unpacked`.
+const PLAIN_HEADER_BYTES: usize = 24;
 const ROW_HEADER_BYTES: usize = 8;
 const NO_VALUE: u32 = u32::MAX;
 const ALIGNMENT: usize = 8;
@@ -47,60 +56,101 @@ const ALIGNMENT: usize = 8;
 const GROWTH_BYTES: u64 = 1 << 20;
 /// The head of a file has its own block, so that writing it never touches a record's block.
 const FILE_HEAD_BYTES: u64 = 4_096;
-const MAGIC: u64 = u64::from_le_bytes(*b"turnwlog");
+const MAGIC: u64 = u64::from_le_bytes(*b"turnwlz4");
+/// The same for a file of records without `unpacked`.
+const PLAIN_MAGIC: u64 = u64::from_le_bytes(*b"turnwlog");
+/// Shorter rows are not compressed: the record would take as many blocks of the disk.
+const COMPRESSED_FROM: usize = 256;
+/// LZ4 compresses to no less than one byte for this many.
+const MOST_COMPRESSION: usize = 256;
 
-/// The length of the record of these rows.
-pub(super) fn record_bytes<'a>(rows: impl Iterator<Item = (&'a Bytes, &'a Option<Bytes>)>) -> usize {
+/// A buffer up to this size is kept for the next record.
+const KEPT_BYTES: usize = 1 << 20;
+
+/// The form of a file's records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// Without `unpacked`, as earlier releases wrote them.
+    Plain,
+    /// With `unpacked`.
+    Packed,
+}
+
+impl Form {
+    fn header_bytes(self) -> usize {
+        match self {
+            Form::Plain => PLAIN_HEADER_BYTES,
+            Form::Packed => HEADER_BYTES,
+        }
+    }
+}
+
+/// Encodes the rows of a group.
+pub(super) fn encode<'a>(
+    batch: impl Iterator<Item = (&'a Bytes, &'a Option<Bytes>)> + Clone,
+) -> Result<Bytes> {
     let row = |(key, value): (&Bytes, &Option<Bytes>)| {
         ROW_HEADER_BYTES + key.len() + value.as_ref().map_or(0, Bytes::len)
     };
-    (HEADER_BYTES + rows.map(row).sum::<usize>()).next_multiple_of(ALIGNMENT)
-}
-
-/// Encodes the record of a group. `bytes` is its length, from [`record_bytes`].
-pub(super) fn encode<'a>(
-    segment: u64,
-    version: u64,
-    rows: impl Iterator<Item = (&'a Bytes, &'a Option<Bytes>)>,
-    bytes: usize,
-) -> Result<Bytes> {
-    let too_large = |_| Error::TooLarge { what: "group", size: bytes, limit: u32::MAX as usize };
-    u32::try_from(bytes).map_err(too_large)?;
-    let mut record = BytesMut::with_capacity(bytes);
-    record.put_u64_le(0);
-    record.put_u64_le(segment);
-    record.put_u64_le(version);
-    for (key, value) in rows {
-        // Both lengths fit, because the whole record does.
-        record.put_u32_le(key.len() as u32);
-        record.put_u32_le(value.as_ref().map_or(NO_VALUE, |value| value.len() as u32));
-        record.put_slice(key);
-        record.put_slice(value.as_deref().unwrap_or_default());
+    let size = batch.clone().map(row).sum::<usize>();
+    let limit = u32::MAX as usize - 2 * HEADER_BYTES;
+    if size > limit {
+        return Err(Error::TooLarge { what: "group", size, limit });
     }
-    let length = (record.len() - HEADER_BYTES) as u32;
-    record.resize(bytes, 0);
-    record[0..4].copy_from_slice(&length.to_le_bytes());
-    seal(&mut record);
-    Ok(record.freeze())
+    let mut rows = BytesMut::with_capacity(size);
+    for (key, value) in batch {
+        // Both lengths fit, because all rows do.
+        rows.put_u32_le(key.len() as u32);
+        rows.put_u32_le(value.as_ref().map_or(NO_VALUE, |value| value.len() as u32));
+        rows.put_slice(key);
+        rows.put_slice(value.as_deref().unwrap_or_default());
+    }
+    Ok(rows.freeze())
 }
 
-/// The same record for another segment.
-pub(super) fn again(record: &Bytes, segment: u64) -> Bytes {
-    let mut record = BytesMut::from(record.as_ref());
-    record[8..16].copy_from_slice(&segment.to_le_bytes());
-    seal(&mut record);
-    record.freeze()
+/// The rows that [`encode`] has encoded. They share its memory.
+pub(super) fn rows(encoded: &Bytes) -> Rows {
+    Rows { rest: encoded.clone() }
 }
 
-fn seal(record: &mut BytesMut) {
-    let crc = crc32fast::hash(&record[8..]);
-    record[4..8].copy_from_slice(&crc.to_le_bytes());
+/// Makes records, in the same memory.
+#[derive(Default)]
+struct Packer {
+    /// The latest one.
+    record: Vec<u8>,
+    table: CompressTable,
 }
 
-/// The rows of a record that was encoded or checked before. They share its memory.
-pub(super) fn rows(record: &Bytes) -> Rows {
-    let length = (&record[0..4]).get_u32_le() as usize;
-    Rows { rest: record.slice(HEADER_BYTES..HEADER_BYTES + length) }
+impl Packer {
+    /// The record of these rows, compressed if that makes it shorter.
+    fn pack(&mut self, segment: u64, version: u64, rows: &[u8]) {
+        let Packer { record, table } = self;
+        record.clear();
+        record.put_u64_le(0);
+        record.put_u64_le(segment);
+        record.put_u64_le(version);
+        record.put_u32_le(0);
+        let compressed = (rows.len() >= COMPRESSED_FROM).then(|| {
+            record.resize(HEADER_BYTES + get_maximum_output_size(rows.len()), 0);
+            compress_into_with_table(rows, &mut record[HEADER_BYTES..], table)
+        });
+        // Both lengths fit, because `encode` has checked that of the rows.
+        match compressed {
+            Some(Ok(compressed)) if compressed < rows.len() => {
+                record.truncate(HEADER_BYTES + compressed);
+                record[24..28].copy_from_slice(&(rows.len() as u32).to_le_bytes());
+            }
+            _ => {
+                record.truncate(HEADER_BYTES);
+                record.extend_from_slice(rows);
+            }
+        }
+        let length = (record.len() - HEADER_BYTES) as u32;
+        record.resize(record.len().next_multiple_of(ALIGNMENT), 0);
+        record[0..4].copy_from_slice(&length.to_le_bytes());
+        let crc = crc32fast::hash(&record[8..]);
+        record[4..8].copy_from_slice(&crc.to_le_bytes());
+    }
 }
 
 /// See [`rows`].
@@ -129,18 +179,47 @@ impl Iterator for Rows {
     }
 }
 
+/// A record as it is in a file.
+#[derive(Debug, PartialEq, Eq)]
+struct Found {
+    version: u64,
+    /// The length of the record.
+    bytes: usize,
+    unpacked: usize,
+    body: Bytes,
+}
+
+impl Found {
+    /// Its rows; `None` if they cannot be decompressed.
+    fn rows(self) -> Option<Bytes> {
+        if self.unpacked == 0 {
+            return Some(self.body);
+        }
+        if self.unpacked > self.body.len().saturating_mul(MOST_COMPRESSION) {
+            return None;
+        }
+        let mut rows = vec![0; self.unpacked];
+        let length = decompress_into(&self.body, &mut rows).ok()?;
+        (length == self.unpacked).then(|| rows.into())
+    }
+}
+
 /// The record at the beginning of `bytes`, if it is complete and belongs to `segment`.
-fn whole_record(bytes: &Bytes, segment: u64) -> Option<(u64, Bytes)> {
-    let mut header = bytes.get(..HEADER_BYTES)?;
+fn whole_record(bytes: &Bytes, segment: u64, form: Form) -> Option<Found> {
+    let header_bytes = form.header_bytes();
+    let mut header = bytes.get(..header_bytes)?;
     let length = header.get_u32_le() as usize;
     let crc = header.get_u32_le();
     if header.get_u64_le() != segment {
         return None;
     }
     let version = header.get_u64_le();
-    let end = HEADER_BYTES.checked_add(length)?.checked_next_multiple_of(ALIGNMENT)?;
-    let record = bytes.get(..end)?;
-    (crc32fast::hash(&record[8..]) == crc).then(|| (version, bytes.slice(..end)))
+    let unpacked = if form == Form::Packed { header.get_u32_le() as usize } else { 0 };
+    let end = header_bytes.checked_add(length)?;
+    let aligned = end.checked_next_multiple_of(ALIGNMENT)?;
+    let record = bytes.get(..aligned)?;
+    let is_whole = crc32fast::hash(&record[8..]) == crc;
+    is_whole.then(|| Found { version, bytes: aligned, unpacked, body: bytes.slice(header_bytes..end) })
 }
 
 /// A file of the log that receives records.
@@ -151,6 +230,9 @@ pub(super) struct Segment {
     position: u64,
     /// The length that the head states.
     allocated: u64,
+    /// The length that its records would have without compression: about that of the memtable.
+    filled: u64,
+    packer: Packer,
 }
 
 /// Why a record was not written.
@@ -171,7 +253,14 @@ impl Segment {
             None => log.disk().create(path.clone())?,
         };
         match Self::begin(log, number, path, &mut file) {
-            Ok(allocated) => Ok(Segment { number, file, position: FILE_HEAD_BYTES, allocated }),
+            Ok(allocated) => Ok(Segment {
+                number,
+                file,
+                position: FILE_HEAD_BYTES,
+                allocated,
+                filled: 0,
+                packer: Packer::default(),
+            }),
             Err(error) => {
                 *old = Some(file);
                 Err(error)
@@ -192,15 +281,27 @@ impl Segment {
         Ok(allocated)
     }
 
-    /// Whether a record of `bytes` belongs here, in a log with segments of `segment_bytes`. A record larger than a segment gets
-    /// its own.
-    pub(super) fn has_room(&self, bytes: usize, segment_bytes: u64) -> bool {
-        let used = self.position - FILE_HEAD_BYTES;
-        used == 0 || used + bytes as u64 <= segment_bytes
+    /// Whether a record of these rows belongs here, in a log with segments of `segment_bytes` before compression. A record larger
+    /// than a segment gets its own.
+    pub(super) fn has_room(&self, rows: &[u8], segment_bytes: u64) -> bool {
+        self.filled == 0 || self.filled + plain_bytes(rows) <= segment_bytes
     }
 
-    /// Writes a record and waits for the disk. After a doubtful error the caller must not use the segment again.
-    pub(super) fn append(&mut self, record: &[u8]) -> Result<(), Unwritten> {
+    /// Writes the record of a group and waits for the disk. Returns its length. After a doubtful error the caller must not use the
+    /// segment again.
+    pub(super) fn append(&mut self, version: u64, rows: &[u8]) -> Result<usize, Unwritten> {
+        self.packer.pack(self.number, version, rows);
+        let record = std::mem::take(&mut self.packer.record);
+        let written = self.write(&record);
+        if record.capacity() <= KEPT_BYTES {
+            self.packer.record = record;
+        }
+        let written = written?;
+        self.filled += plain_bytes(rows);
+        Ok(written)
+    }
+
+    fn write(&mut self, record: &[u8]) -> Result<usize, Unwritten> {
         let end = self.position + record.len() as u64;
         if self.file.is_durable() && end > self.allocated {
             self.grow(end).map_err(Unwritten::Nothing)?;
@@ -208,7 +309,7 @@ impl Segment {
         let written = self.file.write_at(record, self.position).and_then(|()| self.file.sync());
         written.map_err(Unwritten::Doubtful)?;
         self.position = end;
-        Ok(())
+        Ok(record.len())
     }
 
     /// Writes zeros ahead of the records, so that the next records find allocated blocks. The head states the new length after
@@ -233,6 +334,11 @@ impl Segment {
     }
 }
 
+/// The length of the record of these rows without compression.
+fn plain_bytes(rows: &[u8]) -> u64 {
+    (HEADER_BYTES + rows.len()).next_multiple_of(ALIGNMENT) as u64
+}
+
 fn write_zeros(file: &DiskFile, begin: u64, end: u64) -> io::Result<()> {
     let zeros = vec![0; GROWTH_BYTES.min(end.saturating_sub(begin)) as usize];
     let mut from = begin;
@@ -255,11 +361,16 @@ fn file_head(segment: u64, length: u64) -> Vec<u8> {
     head
 }
 
-/// The segment and the length that the head of a file states, if it has a valid head.
-fn stated_by_head(mut bytes: &[u8]) -> Option<(u64, u64)> {
+/// The segment, the length and the form that the head of a file states, if it has a valid head.
+fn stated_by_head(mut bytes: &[u8]) -> Option<(u64, u64, Form)> {
     let crc = crc32fast::hash(bytes.get(..24)?);
     let (magic, segment, length) = (bytes.get_u64_le(), bytes.get_u64_le(), bytes.get_u64_le());
-    (magic == MAGIC && bytes.len() >= 4 && bytes.get_u32_le() == crc).then_some((segment, length))
+    let form = match magic {
+        MAGIC => Form::Packed,
+        PLAIN_MAGIC => Form::Plain,
+        _ => return None,
+    };
+    (bytes.len() >= 4 && bytes.get_u32_le() == crc).then_some((segment, length, form))
 }
 
 fn path_of(folder: &Path, number: u64) -> PathBuf {
@@ -269,7 +380,7 @@ fn path_of(folder: &Path, number: u64) -> PathBuf {
 /// The result of reading a log.
 #[derive(Default)]
 pub(super) struct LogContents {
-    /// The records after the checkpoint, with consecutive versions.
+    /// The rows of each record after the checkpoint, with consecutive versions.
     pub(super) records: Vec<(u64, Bytes)>,
     /// The files with these records and with older ones.
     pub(super) files: Vec<DiskFile>,
@@ -313,20 +424,21 @@ pub(super) fn read(
         let file = disk.open(path.clone(), write).map_err(|error| failed(&error))?;
         let bytes = Bytes::from(file.read().map_err(|error| failed(&error))?);
         let records = match stated_by_head(&bytes) {
-            Some((segment, length)) if segment == number => {
+            Some((segment, length, form)) if segment == number => {
                 if is_demanded && (bytes.len() as u64) < length {
                     let line = format!("the log is cut: it has {} bytes here, and had {length}", bytes.len());
                     return Err(Trouble::damage(&path, line));
                 }
-                read_segment(&path, number, &bytes, FILE_HEAD_BYTES as usize)?
+                read_segment(&path, number, (&bytes, form), FILE_HEAD_BYTES as usize)?
             }
             _ if is_demanded => {
                 return Err(Trouble::damage(&path, "the head of this part of the log is damaged"));
             }
             Some(_) => Vec::new(),
-            None => read_segment(&path, number, &bytes, 0)?,
+            None => read_segment(&path, number, (&bytes, Form::Plain), 0)?,
         };
-        for (next, record) in records {
+        for record in records {
+            let next = record.version;
             if next <= last {
                 // Already in the B-tree, or written again.
                 continue;
@@ -338,7 +450,8 @@ pub(super) fn read(
                 ));
             }
             last = next;
-            contents.records.push((next, record));
+            let unreadable = || Trouble::damage(&path, format!("the rows of version {next} cannot be read"));
+            contents.records.push((next, record.rows().ok_or_else(unreadable)?));
         }
         contents.files.push(file);
         contents.last_number = contents.last_number.max(number);
@@ -368,19 +481,25 @@ fn numbers(folder: &Path, demanded: bool) -> Result<Vec<u64>, Trouble> {
     Ok(numbers)
 }
 
-fn read_segment(path: &Path, number: u64, bytes: &Bytes, begin: usize) -> Result<Vec<(u64, Bytes)>, Trouble> {
-    let mut records: Vec<(u64, Bytes)> = Vec::new();
+/// The records of a file, from the offset `begin` on.
+fn read_segment(
+    path: &Path,
+    number: u64,
+    (bytes, form): (&Bytes, Form),
+    begin: usize,
+) -> Result<Vec<Found>, Trouble> {
+    let mut records: Vec<Found> = Vec::new();
     let mut position = begin;
-    while let Some((version, record)) = whole_record(&bytes.slice(position..), number) {
-        position += record.len();
-        records.push((version, record));
+    while let Some(record) = whole_record(&bytes.slice(position..), number, form) {
+        position += record.bytes;
+        records.push(record);
     }
     // The rest is an incomplete record, zeros, or the file's content under its previous number.
     let mut ahead = position;
     let own_number = number.to_le_bytes();
-    while ahead + HEADER_BYTES <= bytes.len() {
+    while ahead + form.header_bytes() <= bytes.len() {
         let may_be_one = bytes[ahead + 8..ahead + 16] == own_number;
-        if may_be_one && whole_record(&bytes.slice(ahead..), number).is_some() {
+        if may_be_one && whole_record(&bytes.slice(ahead..), number, form).is_some() {
             let line = format!("the record at byte {position} is damaged, and one at {ahead} is whole");
             return Err(Trouble::damage(path, line));
         }
@@ -405,9 +524,23 @@ mod tests {
         ])
     }
 
-    fn record(segment: u64, version: u64) -> Bytes {
-        let batch = batch(version as u8);
-        encode(segment, version, batch.iter(), record_bytes(batch.iter())).unwrap()
+    fn rows_of(version: u64) -> Bytes {
+        encode(batch(version as u8).iter()).unwrap()
+    }
+
+    /// A record in the form of earlier releases.
+    fn plain_record(segment: u64, version: u64) -> Vec<u8> {
+        let rows = rows_of(version);
+        let mut record = Vec::new();
+        record.put_u32_le(rows.len() as u32);
+        record.put_u32_le(0);
+        record.put_u64_le(segment);
+        record.put_u64_le(version);
+        record.put_slice(&rows);
+        record.resize(record.len().next_multiple_of(ALIGNMENT), 0);
+        let crc = crc32fast::hash(&record[8..]);
+        record[4..8].copy_from_slice(&crc.to_le_bytes());
+        record
     }
 
     fn disk() -> Disk {
@@ -419,8 +552,7 @@ mod tests {
     }
 
     fn append(segment: &mut Segment, version: u64) {
-        let record = record(segment.number, version);
-        assert!(segment.append(&record).is_ok());
+        assert!(segment.append(version, &rows_of(version)).is_ok());
     }
 
     /// A log with the versions 1 to 4 in one segment, and 5 in the next.
@@ -458,13 +590,47 @@ mod tests {
 
     #[test]
     fn a_record_has_its_rows() {
-        let batch = batch(7);
-        let bytes = record_bytes(batch.iter());
-        let record = encode(3, 9, batch.iter(), bytes).unwrap();
-        assert_eq!(record.len(), bytes);
-        assert_eq!(rows(&record).collect::<BTreeMap<_, _>>(), batch);
-        assert_eq!(whole_record(&record, 3), Some((9, record.clone())));
-        assert_eq!(whole_record(&record, 4), None);
+        let mut packer = Packer::default();
+        let noise = |n: u32| Bytes::copy_from_slice(&crc32fast::hash(&n.to_le_bytes()).to_le_bytes());
+        let alike = (0..1_000_u32).map(|n| (n.to_be_bytes().to_vec().into(), Some(Bytes::from("text"))));
+        let unlike = (0..1_000).map(|n| (noise(n), None));
+        let batches: [BTreeMap<Bytes, Option<Bytes>>; 4] =
+            [batch(7), alike.collect(), BTreeMap::new(), unlike.collect()];
+        for batch in batches {
+            let encoded = encode(batch.iter()).unwrap();
+            assert_eq!(rows(&encoded).collect::<BTreeMap<_, _>>(), batch);
+            packer.pack(3, 9, &encoded);
+            let record = Bytes::copy_from_slice(&packer.record);
+            assert!(record.len() as u64 <= plain_bytes(&encoded));
+            let found = whole_record(&record, 3, Form::Packed).unwrap();
+            assert_eq!((found.version, found.bytes), (9, record.len()));
+            assert_eq!(found.rows(), Some(encoded));
+            assert_eq!(whole_record(&record, 4, Form::Packed), None);
+        }
+    }
+
+    #[test]
+    fn rows_that_are_alike_are_compressed() {
+        let text = r#"{"state":"completed","tenant":"default","history":[[1795655074175928,"completed"]]}"#;
+        let key = |n: u32| Bytes::from(format!("turnwise/jobs/noop/job-{n:012}"));
+        let batch: BTreeMap<_, _> = (0..100).map(|n| (key(n), Some(Bytes::from(text)))).collect();
+        let rows = encode(batch.iter()).unwrap();
+        let mut packer = Packer::default();
+        packer.pack(1, 1, &rows);
+        assert!(packer.record.len() < rows.len() / 4, "{} of {} bytes", packer.record.len(), rows.len());
+    }
+
+    #[test]
+    fn compressed_rows_that_make_no_sense_are_damage() {
+        let sealed = |unpacked: u32, body: &[u8]| Found {
+            version: 1,
+            bytes: 0,
+            unpacked: unpacked as usize,
+            body: Bytes::copy_from_slice(body),
+        };
+        assert_eq!(sealed(u32::MAX, b"1234").rows(), None);
+        assert_eq!(sealed(100, b"1234").rows(), None);
+        assert_eq!(sealed(0, b"1234").rows(), Some(Bytes::from("1234")));
     }
 
     #[test]
@@ -524,9 +690,9 @@ mod tests {
     #[test]
     fn a_log_of_the_first_format_has_no_heads() {
         let folder = tempfile::tempdir().unwrap();
-        let first: Vec<u8> = (1..=3).flat_map(|version| record(4, version)).chain([0; 100]).collect();
+        let first: Vec<u8> = (1..=3).flat_map(|version| plain_record(4, version)).chain([0; 100]).collect();
         fs::write(path_of(folder.path(), 4), first).unwrap();
-        fs::write(path_of(folder.path(), 5), record(5, 4)).unwrap();
+        fs::write(path_of(folder.path(), 5), plain_record(5, 4)).unwrap();
         let contents = read(folder.path(), 1, None, &disk(), true).unwrap();
         assert_eq!(contents.last_number, 5);
         assert_eq!(versions_of(contents), [2, 3, 4]);
@@ -534,6 +700,21 @@ mod tests {
         append(&mut segment(folder.path(), 6), 5);
         assert_eq!(versions_of(demanding(folder.path(), 1, 6..=6).unwrap()), [2, 3, 4, 5]);
         assert!(read(&folder.path().join("none"), 0, None, &disk(), true).unwrap().records.is_empty());
+    }
+
+    #[test]
+    fn a_log_of_the_second_format_has_no_compressed_records() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = file_head(4, 5_000);
+        file[..8].copy_from_slice(&PLAIN_MAGIC.to_le_bytes());
+        let crc = crc32fast::hash(&file[..24]);
+        file[24..28].copy_from_slice(&crc.to_le_bytes());
+        (1..=3).for_each(|version| file.extend(plain_record(4, version)));
+        file.resize(5_000, 0);
+        fs::write(path_of(folder.path(), 4), file).unwrap();
+        append(&mut segment(folder.path(), 5), 4);
+        let contents = demanding(folder.path(), 1, 4..=5).unwrap();
+        assert_eq!(contents.records, [2, 3, 4].map(|version| (version, rows_of(version))));
     }
 
     #[test]
@@ -557,12 +738,12 @@ mod tests {
         let (folder, _) = log();
         let last = demanding(folder.path(), 0, 1..=2).unwrap().records.pop().unwrap().1;
         let mut third = segment(folder.path(), 3);
-        assert!(third.append(&again(&last, 3)).is_ok());
+        assert!(third.append(5, &last).is_ok());
         append(&mut third, 6);
         assert_eq!(versions(folder.path(), 3).unwrap(), [4, 5, 6]);
         fs::remove_file(path_of(folder.path(), 2)).unwrap();
         let contents = demanding(folder.path(), 3, 3..=3).unwrap();
-        assert_eq!(contents.records[1], (5, again(&last, 3)));
+        assert_eq!(contents.records[1], (5, last));
     }
 
     #[test]
