@@ -1,9 +1,11 @@
 //! The operations of workers on jobs. Every write is fenced: its transaction returns [`Error::Halt`] unless the claim still
 //! holds the job and the worker is still a member.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
+use bytes::Bytes;
 use serde_json::value::RawValue;
 use turnwise_policy::backoff::OnLost;
 use turnwise_policy::eligibility::dependencies::DependencyEnd;
@@ -98,8 +100,19 @@ pub async fn count_due(
 /// The number of the next claim of a worker that does not count its claims itself.
 pub async fn next_number(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<u64> {
     let next = latest_number(tx, keys, job_type, worker).await? + 1;
-    tx.set(keys.claim_number(job_type, worker), encode(&next))?;
+    set_latest_number(tx, keys, job_type, worker, next)?;
     Ok(next)
+}
+
+/// Records the number of a claim that follows [`latest_number`] in this transaction.
+pub fn set_latest_number(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    worker: &str,
+    number: u64,
+) -> Result<()> {
+    Ok(tx.set(keys.claim_number(job_type, worker), encode(&number))?)
 }
 
 /// The number of the latest claim of a worker that does not count its claims itself; 0 before its first one.
@@ -602,7 +615,7 @@ fn is_held(job: &Job, claim: &Claim) -> bool {
 }
 
 /// The fields of a member's row that are read.
-#[derive(serde::Deserialize)]
+#[derive(Clone, Copy, serde::Deserialize)]
 struct Membership {
     #[serde(default)]
     external: bool,
@@ -611,7 +624,24 @@ struct Membership {
 /// Checks that the worker is still a member; serialised against its removal.
 async fn check_member(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<Membership> {
     match tx.get(&keys.worker(job_type, worker)).await? {
-        Some(value) => decode("worker row", &value),
+        Some(value) => membership(value),
         None => Err(Error::Halt),
     }
+}
+
+/// Decodes a member's row. A transaction that claims or ends many jobs checks the same row for each of them.
+fn membership(value: Bytes) -> Result<Membership> {
+    thread_local! {
+        /// The row that was decoded last.
+        static DECODED: RefCell<Option<(Bytes, Membership)>> = const { RefCell::new(None) };
+    }
+    DECODED.with_borrow_mut(|decoded| match decoded {
+        Some((row, membership)) if *row == value => Ok(*membership),
+        _ => {
+            let membership = decode("worker row", &value)?;
+            // A copy: the row may share the memory of many others.
+            *decoded = Some((Bytes::copy_from_slice(&value), membership));
+            Ok(membership)
+        }
+    })
 }

@@ -168,15 +168,28 @@ pub(crate) fn one(place: &Place) -> Sum {
     Sum::of(1, FIELD_BITS * Kind::of(place) as usize)
 }
 
-/// Counts a job that enters its place.
-pub(crate) fn enter(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
-    Ok(tx.add(keys.counts_of(&job.job_type, &job.tenant), one(&job.place))?)
+/// Counts a job that enters a place.
+pub(crate) fn enter(tx: &Transaction, keys: &Keyspace, job: &Job, to: &Place) -> Result<()> {
+    Ok(tx.add(keys.counts_of(&job.job_type, &job.tenant), one(to))?)
 }
 
 /// No longer counts a job that leaves its place.
 pub(crate) fn leave(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
-    let less = Sum::of(-1, FIELD_BITS * Kind::of(&job.place) as usize);
-    Ok(tx.add(keys.counts_of(&job.job_type, &job.tenant), less)?)
+    Ok(tx.add(keys.counts_of(&job.job_type, &job.tenant), less_one(&job.place))?)
+}
+
+/// Counts a job that goes from its place to another one.
+pub(crate) fn change(tx: &Transaction, keys: &Keyspace, job: &Job, to: &Place) -> Result<()> {
+    if Kind::of(&job.place) == Kind::of(to) {
+        return Ok(());
+    }
+    let mut change = one(to);
+    change += less_one(&job.place);
+    Ok(tx.add(keys.counts_of(&job.job_type, &job.tenant), change)?)
+}
+
+fn less_one(place: &Place) -> Sum {
+    Sum::of(-1, FIELD_BITS * Kind::of(place) as usize)
 }
 
 /// The counts of a tenant's jobs of one type. Not for a transaction that has moved such a job.

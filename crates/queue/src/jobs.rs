@@ -249,7 +249,7 @@ fn change_in_place(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJo
     // Counts are by tenant.
     counts::leave(tx, keys, job)?;
     change(job, new);
-    counts::enter(tx, keys, job)
+    counts::enter(tx, keys, job, &job.place)
 }
 
 /// Copies the fields of a request to a job. Declared locks apply from the next run on.

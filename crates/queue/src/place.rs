@@ -373,14 +373,19 @@ impl Job {
 /// If there is no such edge, which is a bug in the caller.
 pub(crate) fn move_to(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Place) -> Result<()> {
     assert!(job.place.leads_to(&to), "a job goes from {:?} to {:?}", job.state(), to.state());
-    leave(tx, keys, job)?;
-    enter(tx, keys, job, to)
+    counts::change(tx, keys, job, &to)?;
+    clear_row(tx, keys, job)?;
+    write_row(tx, keys, job, to)
 }
 
 /// Clears the row of a job's place. The caller must then call [`enter`]; in between it may change what the row's key
 /// contains, such as the tenant.
 pub(crate) fn leave(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
     counts::leave(tx, keys, job)?;
+    clear_row(tx, keys, job)
+}
+
+fn clear_row(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
     match &job.place {
         Place::Pending { .. } => unreserve(tx, keys, job)?,
         Place::Parked { at, .. } => parking::clear(tx, keys, &job.job_type, at, &job.id)?,
@@ -397,8 +402,12 @@ pub(crate) fn leave(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> 
 
 /// Puts a job that is in no place into a place.
 pub(crate) fn enter(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Place) -> Result<()> {
+    counts::enter(tx, keys, job, &to)?;
+    write_row(tx, keys, job, to)
+}
+
+fn write_row(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Place) -> Result<()> {
     job.place = to;
-    counts::enter(tx, keys, job)?;
     let wake = || tx.set_versionstamp(keys.wake(&job.job_type));
     match &job.place {
         Place::Pending { .. } => {

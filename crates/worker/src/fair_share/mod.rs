@@ -405,6 +405,14 @@ impl State {
         self.rules.shares.of(tenant)
     }
 
+    /// The charges of this charger to a tenant. Copies the name only of a tenant that is new.
+    fn own_of(&mut self, tenant: &str) -> &mut OwnCharges {
+        if !self.own.contains_key(tenant) {
+            self.own.insert(tenant.to_owned(), OwnCharges::default());
+        }
+        self.own.get_mut(tenant).expect("it is there now")
+    }
+
     /// A tenant's position among the tenants with waiting jobs.
     fn candidate(&self, tenant: &str) -> Candidate {
         let (shares, expected_us) = (self.shares(tenant), self.expected_us(tenant));
@@ -445,7 +453,7 @@ impl State {
                 self.ledger.start_out_of_turn(tenant, shares, expected_us, first);
             }
         }
-        self.own.entry(tenant.to_owned()).or_default().running += 1;
+        self.own_of(tenant).running += 1;
         self.changed(tenant);
         RunCharges {
             tenant: tenant.into(),
@@ -471,7 +479,7 @@ impl State {
         if self.ledger.end(&charges.tenant, charges.left_us) {
             self.reorder();
         }
-        let own = self.own.entry(charges.tenant.to_string()).or_default();
+        let own = self.own_of(&charges.tenant);
         debug_assert!(own.running > 0, "a run of {} ends twice", charges.tenant);
         own.running = own.running.saturating_sub(1);
         if by_itself && !charges.rotates {
@@ -521,7 +529,7 @@ impl State {
             self.ledger.charge(&tenant, shares, ran_us)
         };
         let rules = self.rules.rfc;
-        let own = self.own.entry(tenant.to_string()).or_default();
+        let own = self.own_of(&tenant);
         own.service_us += ran_us;
         own.virtual_us += virtual_us;
         own.usage.charge(ran_us, now_us, &rules);

@@ -36,6 +36,8 @@ pub(super) struct Claims<'a> {
     /// How long each of them could have run before, in µs.
     pub waits_us: Vec<i64>,
     options_bytes: usize,
+    /// The number of this pass's latest claim, if the store counts them.
+    latest: Option<u64>,
     /// The jobs that this pass has claimed, or could not claim.
     pub tried: BTreeSet<String>,
 }
@@ -74,6 +76,7 @@ impl<'a> Claims<'a> {
             claimed: Vec::new(),
             waits_us: Vec::new(),
             options_bytes: 0,
+            latest: None,
             tried: BTreeSet::new(),
         })
     }
@@ -194,7 +197,10 @@ impl<'a> Claims<'a> {
             Numbers::Counted(next) => next.fetch_add(1, Relaxed),
             // The row is written only with a claim. Otherwise, requests that watch it for new claims would wake without
             // one.
-            Numbers::Stored => claims::latest_number(tx, keys, job_type, worker).await? + 1,
+            Numbers::Stored => match self.latest {
+                Some(latest) => latest + 1,
+                None => claims::latest_number(tx, keys, job_type, worker).await? + 1,
+            },
         };
         let claim = Claim { worker: worker.to_owned(), number };
         let levels = &queue.levels;
@@ -204,7 +210,8 @@ impl<'a> Claims<'a> {
         Ok(match claiming {
             Claiming::Claimed { job, waited_us } => {
                 if matches!(numbers, Numbers::Stored) {
-                    claims::next_number(tx, keys, job_type, worker).await?;
+                    claims::set_latest_number(tx, keys, job_type, worker, number)?;
+                    self.latest = Some(number);
                 }
                 let options = jobs::options(tx, keys, &job).await?;
                 self.options_bytes += options.get().len();
