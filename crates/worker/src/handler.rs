@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use async_trait::async_trait;
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::{Job, Keyspace, Parked};
 use turnwise_store::Transaction;
 
 use crate::locks::JobLocks;
+use crate::run::Controls;
 use crate::spans::RunSpans;
 
 /// Runs the jobs of one type.
@@ -73,8 +74,7 @@ pub struct JobContext {
     /// Cancelled when the run must end early: at a shutdown, a preemption or a timeout, or because a client cancelled
     /// the job.
     pub stop: CancellationToken,
-    pub(crate) progress: watch::Sender<Option<Box<RawValue>>>,
-    pub(crate) idle: Idle,
+    pub(crate) controls: Arc<Controls>,
     pub(crate) locks: JobLocks,
     pub(crate) spans: Option<RunSpans>,
 }
@@ -82,7 +82,7 @@ pub struct JobContext {
 /// Without the options: they may hold secrets.
 impl fmt::Debug for JobContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let JobContext { job, stop, options: _, progress: _, idle: _, locks: _, spans: _ } = self;
+        let JobContext { job, stop, options: _, controls: _, locks: _, spans: _ } = self;
         f.debug_struct("JobContext").field("job", job).field("stop", stop).finish_non_exhaustive()
     }
 }
@@ -92,7 +92,7 @@ impl JobContext {
     /// the next rotation, for a tenant with a deficit. Other jobs are not affected. Calls are cheap: make one at every
     /// change.
     pub fn idle(&self, idle: bool) {
-        self.idle.set(idle);
+        self.controls.idle.set(idle);
     }
 
     /// The spans below this run, if the job is traced.
@@ -110,7 +110,7 @@ impl JobContext {
     pub fn report<T: Serialize>(&self, info: &T) {
         match serde_json::value::to_raw_value(info) {
             Ok(info) if info.get().len() <= turnwise_queue::MAX_INFO_BYTES => {
-                self.progress.send_replace(Some(info));
+                self.controls.report.set(info);
             }
             Ok(info) => {
                 tracing::warn!(job = %self.job.id, bytes = info.get().len(), "report dropped: too large");
@@ -121,9 +121,9 @@ impl JobContext {
 }
 
 /// Whether a run is idle, as its handler reported. Notifies the worker's loop.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(crate) struct Idle {
-    is_idle: Arc<AtomicBool>,
+    is_idle: AtomicBool,
     /// Notified when a run becomes idle; shared by all runs of a worker.
     became_idle: Arc<Notify>,
 }
@@ -131,7 +131,7 @@ pub(crate) struct Idle {
 impl Idle {
     /// The idle state of a run, which notifies `became_idle` when the run becomes idle.
     pub fn of(became_idle: &Arc<Notify>) -> Self {
-        Idle { is_idle: Arc::default(), became_idle: became_idle.clone() }
+        Idle { is_idle: AtomicBool::new(false), became_idle: became_idle.clone() }
     }
 
     pub fn is_idle(&self) -> bool {

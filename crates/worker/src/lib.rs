@@ -42,6 +42,7 @@ mod external;
 mod fair_share;
 mod fairness;
 mod filters;
+mod first_poll;
 mod handler;
 mod incarnation;
 mod line;

@@ -37,7 +37,7 @@ pub(crate) const GROUP: usize = 256;
 
 /// A run that has ended, but whose end is not recorded.
 pub(crate) struct FinishedRun {
-    pub job: ClaimedJob,
+    pub job: Arc<ClaimedJob>,
     pub outcome: Outcome,
     /// Why it crashed, if it did.
     pub crash: CrashKind,
@@ -151,7 +151,7 @@ pub(crate) fn crashed(
 
 /// The end of one run, as it is written.
 struct End {
-    job: ClaimedJob,
+    job: Arc<ClaimedJob>,
     ending: Ending,
     info: Option<Box<RawValue>>,
     key: Option<f64>,
@@ -262,7 +262,8 @@ async fn write(shared: &Shared, ends: &[Arc<End>]) -> Result<Vec<Result<()>>> {
 
 async fn write_one(shared: &Shared, tx: &Transaction, end: &End, now_us: i64) -> Result<()> {
     let (keys, job_type, max_history) = (&shared.keys, &shared.job_type, shared.tunables.get().max_history);
-    let End { job: ClaimedJob { id, claim, .. }, ending, info, key } = end;
+    let End { job, ending, info, key } = end;
+    let ClaimedJob { id, claim, .. } = &**job;
     let info = info.as_deref();
     match claims::end(Context::new(tx, keys, job_type, now_us, max_history), id, claim, ending, info, *key)
         .await?

@@ -6,16 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::value::RawValue;
-use tokio::sync::watch;
-use tokio::task::JoinError;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
 use turnwise_queue::claims::{self, Answer};
 use turnwise_queue::deadlines::{Over, Timeouts};
 use turnwise_queue::{Claim, Error, Job, Keyspace};
 use turnwise_store::{Runtime, Store};
 
+use crate::first_poll::{FirstPoll, Handler, HandlerFuture, Panic, Polled};
 use crate::handler::Idle;
 use crate::locks::{JobLocks, LockHistory, LockWake, Slots, WaitState};
 use crate::membership::join;
@@ -53,8 +52,9 @@ impl Shared {
     }
 }
 
-/// How the worker's loop controls a run.
-#[derive(Clone, Default)]
+/// How the worker's loop controls a run, and what the handler reports. The loop, the run and its handler share it: a run is short
+/// compared with what each further shared value costs.
+#[derive(Default)]
 pub(crate) struct Controls {
     /// Asks the handler to stop and give the job back.
     pub stop: CancellationToken,
@@ -67,9 +67,32 @@ pub(crate) struct Controls {
     /// Whether this run waits for a lock.
     pub waits: Arc<WaitState>,
     /// Whether the stop is a preemption.
-    pub preempted: Arc<AtomicBool>,
+    pub preempted: AtomicBool,
     /// The job's sort key once it is pending again, if keys decide.
-    pub key: Arc<Mutex<Option<f64>>>,
+    pub key: Mutex<Option<f64>>,
+    /// The handler's latest report.
+    pub report: Report,
+    /// The handler's first poll.
+    pub first_poll: FirstPoll,
+}
+
+/// The latest report of a handler.
+#[derive(Default)]
+pub(crate) struct Report {
+    latest: Mutex<Option<Box<RawValue>>>,
+    changed: Notify,
+}
+
+impl Report {
+    /// Replaces it.
+    pub fn set(&self, info: Box<RawValue>) {
+        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(info);
+        self.changed.notify_one();
+    }
+
+    fn get(&self) -> Option<Box<RawValue>> {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 impl Controls {
@@ -81,6 +104,11 @@ impl Controls {
 
     pub fn key(&self) -> Option<f64> {
         *self.key.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the run shall end.
+    pub fn shall_end(&self) -> bool {
+        self.stop.is_cancelled() || self.halt.is_cancelled()
     }
 
     pub fn set_key(&self, key: Option<f64>) {
@@ -95,10 +123,11 @@ pub(crate) enum RunEnd {
     Recorded,
     /// The claim was lost; nothing was written.
     Halted,
+    /// Another task supervises the run now ([`take_over`]).
+    TakenOver,
 }
 
 /// The fields of the claimed job that recording its end needs; the handler has the rest.
-#[derive(Clone)]
 pub(crate) struct ClaimedJob {
     pub id: String,
     pub claim: Claim,
@@ -112,12 +141,13 @@ pub(crate) struct ClaimedJob {
 }
 
 impl ClaimedJob {
-    fn new(job: &Job, spans: Option<RunSpans>) -> Self {
+    fn new(job: &Job, spans: Option<RunSpans>) -> Arc<Self> {
         let claim = job.claim().cloned().expect("a claimed job has a claim");
         let Job { id, started_us, crashes, attempts, max_attempts, .. } = job;
         let (started_us, crashes, timeouts) = (*started_us, *crashes, job.terms().timeouts);
         let (attempts, max_attempts) = (*attempts, *max_attempts);
-        ClaimedJob { id: id.clone(), claim, started_us, crashes, attempts, max_attempts, timeouts, spans }
+        let id = id.clone();
+        Arc::new(ClaimedJob { id, claim, started_us, crashes, attempts, max_attempts, timeouts, spans })
     }
 }
 
@@ -127,7 +157,7 @@ pub(crate) fn run(
     shared: Arc<Shared>,
     job: Job,
     job_options: Box<RawValue>,
-    controls: Controls,
+    controls: Arc<Controls>,
     delay: Duration,
 ) -> impl Future<Output = RunEnd> {
     let spans = shared.options.spans.run(&job, shared.store.runtime());
@@ -136,7 +166,6 @@ pub(crate) fn run(
     let span = tracing::error_span!(
         parent: None, "run", job_type = shared.job_type, job = job.id, tenant = job.tenant, worker = claimed.claim.worker
     );
-    let (progress, reports) = watch::channel(None);
     let locks = JobLocks::new(
         shared.clone(),
         (claimed.id.clone(), claimed.claim.clone()),
@@ -147,15 +176,13 @@ pub(crate) fn run(
         job,
         options: job_options,
         stop: controls.stop.clone(),
-        progress,
-        idle: controls.idle.clone(),
+        controls: controls.clone(),
         locks,
         spans,
     };
     let handler = shared.handler.clone();
-    // Dropping the run aborts its handler.
     let runtime = shared.store.runtime().clone();
-    let task = AbortOnDropHandle::new(tokio::spawn(
+    let handler: HandlerFuture = Box::pin(
         async move {
             if !delay.is_zero() {
                 tokio::select! {
@@ -167,39 +194,73 @@ pub(crate) fn run(
             handler.run(context).await
         }
         .instrument(span.clone()),
-    ));
-    let mut run = Run { shared, job: claimed, reports, controls, crash: CrashKind::Error };
+    );
+    let mut run = Run { shared, job: claimed, controls, crash: CrashKind::Error };
     async move {
-        let Some(outcome) = run.supervise(task, delay).await else { return RunEnd::Halted };
-        let info = run.reports.borrow().clone();
-        let Run { shared, job, controls, crash, .. } = run;
-        let (preempted, key) = (controls.preempted.load(Relaxed), controls.key());
-        record(&shared, FinishedRun { job, outcome, crash, preempted, info, key }, &controls.halt).await
+        let Timeouts { run_us, heartbeat_us } = run.job.timeouts;
+        let polled = match (run_us, heartbeat_us) {
+            (None, None) => {
+                let may_begin = || !run.controls.stop.is_cancelled() && !run.controls.halt.is_cancelled();
+                run.controls.first_poll.poll(handler, &run.job, may_begin).await
+            }
+            // A supervisor must enforce them, also during the first poll.
+            _ => Some(Polled::Waits(handler)),
+        };
+        let outcome = match polled {
+            None => return RunEnd::TakenOver,
+            Some(Polled::Ended(outcome)) => Some(outcome),
+            Some(Polled::Panicked(panic)) => Some(run.outcome(Err(Some(panic)))),
+            // Boxed: such a run is not short.
+            Some(Polled::Waits(handler)) => Box::pin(run.supervise(Handler::spawn(handler), delay)).await,
+        };
+        run.end(outcome).await
     }
     .instrument(span)
 }
 
+/// Supervises a run from now on, if its handler has not returned from its first poll. The task of that run ends as
+/// [`RunEnd::TakenOver`], once the handler returns.
+pub(crate) fn take_over(
+    shared: &Arc<Shared>,
+    controls: &Arc<Controls>,
+) -> Option<impl Future<Output = RunEnd> + use<>> {
+    let (job, span, handler) = controls.first_poll.take()?;
+    let mut run = Run { shared: shared.clone(), job, controls: controls.clone(), crash: CrashKind::Error };
+    let ends = async move {
+        let outcome = run.supervise(handler, Duration::ZERO).await;
+        run.end(outcome).await
+    };
+    Some(ends.instrument(span))
+}
+
 struct Run {
     shared: Arc<Shared>,
-    job: ClaimedJob,
-    reports: watch::Receiver<Option<Box<RawValue>>>,
-    controls: Controls,
+    job: Arc<ClaimedJob>,
+    controls: Arc<Controls>,
     /// Why it crashes, if it does.
     crash: CrashKind,
 }
 
 impl Run {
+    /// Records the end of the run; `None` if its claim was lost.
+    async fn end(self, outcome: Option<Outcome>) -> RunEnd {
+        let Some(outcome) = outcome else { return RunEnd::Halted };
+        let Run { shared, job, controls, crash } = self;
+        let info = controls.report.get();
+        let (preempted, key) = (controls.preempted.load(Relaxed), controls.key());
+        record(&shared, FinishedRun { job, outcome, crash, preempted, info, key }, &controls.halt).await
+    }
+
     /// Waits for the handler's end; the handler begins after `delay`. Meanwhile writes its reports, forwards stop
     /// requests, and enforces its timeouts. A run that is idle or waits for a lock need not report. `None` if the claim
     /// was lost.
-    async fn supervise(&mut self, mut task: AbortOnDropHandle<Outcome>, delay: Duration) -> Option<Outcome> {
+    async fn supervise(&mut self, mut task: Handler, delay: Duration) -> Option<Outcome> {
         let runtime = self.shared.store.runtime().clone();
         let Options { report_interval, stop_grace, .. } = self.shared.options;
         // The first report is written immediately. One that follows too early waits until the interval has passed.
-        let mut interval = std::pin::pin!(runtime.sleep(report_interval));
+        let mut interval = std::pin::pin!(after(&*runtime, None, Duration::ZERO));
         let mut due = true;
         let mut unwritten = false;
-        let mut reporting = true;
         let mut over = None;
         let timeout = |us: Option<i64>| us.map(|us| Duration::from_micros(us.unsigned_abs()));
         let heartbeat = timeout(self.job.timeouts.heartbeat_us);
@@ -209,7 +270,7 @@ impl Run {
         loop {
             if due && unwritten {
                 (due, unwritten) = (false, false);
-                interval.set(runtime.sleep(report_interval));
+                interval.set(after(&*runtime, Some(report_interval), Duration::ZERO));
                 // Boxed: few runs report at the same time.
                 if Box::pin(self.write_report()).await.is_err() {
                     self.controls.halt.cancel();
@@ -223,10 +284,8 @@ impl Run {
                 }
                 ended = &mut task => return Some(self.outcome(ended)),
                 () = self.controls.stop.cancelled() => break,
-                changed = self.reports.changed(), if reporting => {
-                    // The sender is dropped with the context, when the handler ends.
-                    reporting = changed.is_ok();
-                    unwritten |= reporting;
+                () = self.controls.report.changed.notified() => {
+                    unwritten = true;
                     silent.set(after(&*runtime, heartbeat, Duration::ZERO));
                     was_idle = false;
                 }
@@ -281,7 +340,7 @@ impl Run {
     /// Aborts the handler's task, and returns once it has ended: only then may another worker claim the job. A handler
     /// that blocks its thread cannot be aborted. It counts as crashed, so that its worker continues and the next
     /// attempt waits for a backoff.
-    async fn abort(&self, mut task: AbortOnDropHandle<Outcome>) -> Outcome {
+    async fn abort(&self, mut task: Handler) -> Outcome {
         task.abort();
         let Options { stop_grace, .. } = self.shared.options;
         tokio::select! {
@@ -297,12 +356,12 @@ impl Run {
     }
 
     /// A panic counts as a crash, with its message as the reason.
-    fn outcome(&mut self, ended: Result<Outcome, JoinError>) -> Outcome {
-        let error = match ended {
+    fn outcome(&mut self, ended: Result<Outcome, Option<Panic>>) -> Outcome {
+        let panic = match ended {
             Ok(outcome) => return outcome,
-            Err(error) => error,
+            Err(None) => return Outcome::Stopped,
+            Err(Some(panic)) => panic,
         };
-        let Ok(panic) = error.try_into_panic() else { return Outcome::Stopped };
         self.crash = CrashKind::Panic;
         let message = panic
             .downcast_ref::<&str>()
@@ -314,7 +373,7 @@ impl Run {
 
     /// Writes the latest report. An error means that the claim is lost.
     async fn write_report(&mut self) -> Result<(), RunEnd> {
-        let Some(info) = self.reports.borrow_and_update().clone() else { return Ok(()) };
+        let Some(info) = self.controls.report.get() else { return Ok(()) };
         let (shared, id, claim, info) = (&self.shared, &self.job.id, &self.job.claim, &info);
         let now_us = shared.store.runtime().now_us();
         let span = self.job.spans.as_ref().and_then(|spans| spans.child(SpanKind::Internal));

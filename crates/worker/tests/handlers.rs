@@ -33,6 +33,7 @@ struct Blocking {
 impl JobHandler for Blocking {
     async fn run(&self, job: JobContext) -> Outcome {
         if job.job.id != "good" {
+            job.report(&"blocks");
             self.blocks.send(()).unwrap();
             // A failing test must end, too.
             let _ = self.let_go.lock().unwrap().recv_timeout(PATIENCE);
@@ -59,6 +60,29 @@ async fn blocked() -> Blocked {
     world.add("bad").await;
     tokio::time::timeout(PATIENCE, blocking.recv()).await.unwrap().unwrap();
     Blocked { world, worker, let_go }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_job_that_blocks_its_thread_for_a_while_ends_with_its_report() {
+    let Blocked { world, worker, let_go } = blocked().await;
+    let_go.send(()).unwrap();
+    let job = world.until_state("bad", State::Completed).await;
+    assert_eq!(job.info.unwrap().get(), r#""blocks""#);
+    worker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_cancelled_job_that_blocks_its_thread_and_returns_in_time_ends_with_its_outcome() {
+    let Blocked { world, worker, let_go } = blocked().await;
+    world.cancel("bad").await;
+    // From then on another task supervises it.
+    let grace = Options::default().stop_grace;
+    let begins = world.clock.wait_for_sleepers(grace, 2);
+    tokio::time::timeout(PATIENCE, begins).await.expect("no grace period begins");
+    let_go.send(()).unwrap();
+    let job = world.until_state("bad", State::Completed).await;
+    assert_eq!(job.info.unwrap().get(), r#""blocks""#);
+    worker.shutdown().await;
 }
 
 /// Both grace periods pass.

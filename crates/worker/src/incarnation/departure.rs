@@ -13,8 +13,9 @@ impl Incarnation {
         for running in self.running.values() {
             running.controls.stop.cancel();
         }
+        self.take_over_blocked();
         self.schedule_ping();
-        while !self.runs.is_empty() {
+        while self.has_runs() {
             tokio::select! {
                 biased;
                 Some(ended) = self.runs.join_next() => { self.forget(ended); }
@@ -46,7 +47,10 @@ impl Incarnation {
         for running in self.running.values() {
             running.controls.halt.cancel();
         }
-        while let Some(ended) = self.runs.join_next().await {
+        self.take_over_blocked();
+        while self.has_runs()
+            && let Some(ended) = self.runs.join_next().await
+        {
             self.forget(ended);
         }
         // A removed worker may have no access to the store. Losing its last charges is better than a long wait.

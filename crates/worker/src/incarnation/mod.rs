@@ -33,7 +33,7 @@ use crate::handler::Idle;
 use crate::locks::Slots;
 use crate::membership::duration_us;
 use crate::pass::Sibling;
-use crate::run::{Controls, RunEnd, Shared, run};
+use crate::run::{Controls, RunEnd, Shared, run, take_over};
 
 /// The pause after a transaction that failed permanently, before the loop continues.
 pub(crate) const ERROR_PAUSE: Duration = Duration::from_secs(1);
@@ -56,6 +56,8 @@ pub(crate) struct Incarnation {
     /// The tasks of the runs, which are aborted when this is dropped.
     runs: JoinSet<(u64, RunEnd)>,
     fair: FairShare,
+    /// The number of these tasks whose runs other tasks have taken over, because the handlers block their threads.
+    taken_over: usize,
     /// Notified when a job becomes idle.
     became_idle: Arc<Notify>,
     /// The number of jobs that wait for locks, and lend their slots.
@@ -75,7 +77,7 @@ pub(crate) struct Incarnation {
 
 /// A running job.
 struct Running {
-    controls: Controls,
+    controls: Arc<Controls>,
     /// Its charges.
     charges: RunCharges,
     /// Its priority class.
@@ -113,6 +115,7 @@ impl Incarnation {
             id,
             running: BTreeMap::new(),
             runs: JoinSet::new(),
+            taken_over: 0,
             fair,
             became_idle: Arc::default(),
             slots: Arc::default(),
@@ -190,7 +193,10 @@ impl Incarnation {
                     // Without a free slot, it watches no key, but new delayed jobs may be due now.
                     pass_due |= full;
                 }
-                () = self.cancellation.due() => self.stop_cancelled().await,
+                () = self.cancellation.due() => {
+                    self.stop_cancelled().await;
+                    self.take_over_blocked();
+                }
                 Ok(()) = self.tuned.changed() => {
                     self.follow_tunables().await;
                     pass_due = true;
@@ -252,7 +258,7 @@ impl Incarnation {
     fn start(&mut self, job: Job, options: Box<RawValue>, skipped_tenant: Option<&str>, spread: Duration) {
         let claim = job.claim().expect("a claimed job has a claim").number;
         let (idle, slots) = (Idle::of(&self.became_idle), self.slots.clone());
-        let controls = Controls { idle, slots, ..Controls::default() };
+        let controls = Arc::new(Controls { idle, slots, ..Controls::default() });
         let started_us = job.started_us.unwrap_or_else(|| self.shared.store.runtime().now_us());
         let mut charges = self.fair.start(&job.tenant, skipped_tenant, job.continuous, started_us);
         (charges.often, charges.waits) = (true, Some(controls.waits.clone()));
@@ -274,6 +280,24 @@ impl Incarnation {
         self.runs.spawn(async move { (claim, run.await) });
     }
 
+    /// Supervises in further tasks the runs that shall end and whose handlers have not returned from their first polls.
+    fn take_over_blocked(&mut self) {
+        for (claim, Running { controls, .. }) in &self.running {
+            if controls.shall_end()
+                && let Some(run) = take_over(&self.shared, controls)
+            {
+                let claim = *claim;
+                self.taken_over += 1;
+                self.runs.spawn(async move { (claim, run.await) });
+            }
+        }
+    }
+
+    /// Whether runs have not ended, other than those that block their threads and were given up.
+    fn has_runs(&self) -> bool {
+        self.runs.len() > self.taken_over
+    }
+
     /// Frees the slots of all runs that have ended. Returns whether any has ended, and whether any was halted.
     fn forget_ended(&mut self) -> (bool, bool) {
         let (mut any, mut halted) = (false, false);
@@ -287,6 +311,10 @@ impl Incarnation {
     /// Frees the slot of a run that has ended. Returns whether it was halted.
     fn forget(&mut self, ended: RunTaskEnd) -> bool {
         match ended {
+            Ok((_, RunEnd::TakenOver)) => {
+                self.taken_over -= 1;
+                false
+            }
             Ok((claim, ended)) => {
                 if let Some(Running { controls, charges, .. }) = self.running.remove(&claim) {
                     self.fair.end(charges, ended == RunEnd::Recorded && !controls.stop.is_cancelled());

@@ -80,6 +80,7 @@ impl Incarnation {
             stopped += usize::from(why != Why::EmptierWorker);
             self.fair.stops(&mut running.charges);
         }
+        self.take_over_blocked();
         Ok(PreemptionResult { any_waits, stopped, surplus, wake_seen })
     }
 
