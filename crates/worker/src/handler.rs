@@ -22,7 +22,8 @@ pub trait JobHandler: Send + Sync + 'static {
     /// Runs one job to its end, or until [`JobContext::stop`] is cancelled. The handler must then save its state and
     /// soon return [`Outcome::Stopped`]. After a grace period, the worker aborts it at its next `await`. Work that
     /// keeps its thread busy belongs in `tokio::task::spawn_blocking`: a handler that never reaches an `await` cannot
-    /// be aborted. It counts as crashed after a second grace period, and its thread stays blocked.
+    /// be aborted, and its reports are written only when it ends. It counts as crashed after a second grace period, and its
+    /// thread stays blocked.
     async fn run(&self, job: JobContext) -> Outcome;
 
     /// Writes the handler's own rows in the transaction that ends a run. `job` is the job after that end; `None` if it
