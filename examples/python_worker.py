@@ -15,6 +15,8 @@ Replace the function `handle` with your own. The rest implements the protocol (`
 - If the server answers `halt` (409), the claim is lost, and the worker drops the job. If the server answers 410, it has
   removed the worker. The worker then drops all its jobs and registers again.
 
+- If an operator drains the worker, the server's answers say so. The worker then ends after its last job.
+
 The worker survives restarts of the server and failures of the network. On Ctrl-C or SIGTERM it gives its jobs back.
 """
 
@@ -167,6 +169,8 @@ class Worker:
         self.ends = []
         self.changed = threading.Condition()
         self.expired = threading.Event()
+        # Set when an operator drains this worker.
+        self.drained = threading.Event()
         # Set when no end is sent any more.
         self.gone = threading.Event()
         base = f"/v1/workers/{urllib.parse.quote(job_type, safe='')}"
@@ -177,10 +181,14 @@ class Worker:
 
     def work(self):
         """Works until the program stops or the worker has expired."""
-        for part in (self.ping, self.accept, self.send_ends):
-            threading.Thread(target=part, daemon=True).start()
+        parts = [threading.Thread(target=part, daemon=True) for part in (self.ping, self.accept, self.send_ends)]
+        for part in parts:
+            part.start()
+        accepting = parts[1]
         while not self.server.stop.wait(0.2) and not self.expired.is_set():
-            pass
+            if self.drained.is_set() and not accepting.is_alive() and not self.jobs:
+                log("drained")
+                self.server.stop.set()
         if self.expired.is_set():
             log("removed by the server: registering again")
             self.each(Job.forget)
@@ -192,7 +200,7 @@ class Worker:
     def accept(self):
         """Requests as many jobs as there are free slots, one request at a time."""
         received = 0
-        while not self.over():
+        while not self.over() and not self.drained.is_set():
             with self.changed:
                 free = self.slots - len(self.jobs)
                 if free == 0:
@@ -209,6 +217,7 @@ class Worker:
                 log(refusal)
                 self.server.stop.set()
                 return
+            self.follow(answer)
             for given in answer["jobs"] if answer else []:
                 received = max(received, given["claim"])
                 job = Job(self, given)
@@ -217,6 +226,11 @@ class Worker:
                         return  # `leave` gives them back.
                     self.jobs[job.claim] = job
                 threading.Thread(target=job.run, daemon=True).start()
+
+    def follow(self, answer):
+        """Follows the mode in an answer. A quiet worker asks for jobs, and gets none."""
+        if answer and answer.get("mode") == "drain":
+            self.drained.set()
 
     def over(self):
         return self.server.stop.is_set() or self.expired.is_set()
@@ -233,6 +247,7 @@ class Worker:
                 log(refusal)
                 self.server.stop.set()
                 return
+            self.follow(answer)
             cancelled = set(answer["cancel"] if answer else [])
             self.each(lambda job: job.stop.set() if job.claim in cancelled else None)
 

@@ -95,7 +95,7 @@ enum Command {
     Top(top::Args),
     /// List the jobs that hold locks or wait for them
     Locks(locks::Args),
-    /// List the workers of a running server
+    /// List the workers of a running server; quiet, drain and resume them
     Workers(workers::Args),
     /// List the servers that share a running server's store
     Nodes(nodes::Args),

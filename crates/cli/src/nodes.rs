@@ -18,9 +18,15 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let nodes = args.server.client()?.nodes().await?.nodes;
-    table::list(&nodes, args.json, "nodes", ["NODE", "URL", "VERSION", "SINCE"], row)
+    table::list(&nodes, args.json, "nodes", ["NODE", "URL", "VERSION", "MODE", "SINCE"], row)
 }
 
-fn row(node: &NodeInfo) -> [String; 4] {
-    [node.name.clone(), node.url.clone(), node.version.clone(), ago(node.started_us)]
+fn row(node: &NodeInfo) -> [String; 5] {
+    [
+        node.name.clone(),
+        node.url.clone(),
+        node.version.clone(),
+        node.mode.as_str().to_owned(),
+        ago(node.started_us),
+    ]
 }

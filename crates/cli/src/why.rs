@@ -129,7 +129,11 @@ fn text(why: &Why) -> String {
     }
     if let Some(capacity) = why.capacity {
         let workers = plural(capacity.workers, "worker", "workers");
-        line("slots", format!("{} of {} taken, {workers}", capacity.running, capacity.slots));
+        let quiet = match capacity.quiet {
+            0 => String::new(),
+            quiet => format!(", and {quiet} quiet"),
+        };
+        line("slots", format!("{} of {} taken, {workers}{quiet}", capacity.running, capacity.slots));
     }
     if let Some(worker) = &why.worker {
         let node = why.node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();

@@ -8,10 +8,10 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use turnwise_protocol::names::{check_id, check_type};
 use turnwise_protocol::{
-    AddJob, AddJobs, Added, AddedJob, AddedJobs, After, Cancelled, CountBy, CountPage, CountedJobs, Demand,
-    DocumentWhy, IfExists, Job, Jobs, Locker, Lockers, MAX_WAIT_MS, NewJob, Nodes, Prioritized, Queue,
-    Removed, Retried, RetriedJobs, RetriedState, SetPriority, State, Tenant, TenantOrder, Tenants, Types,
-    WaitAnswer, Why, Worker, Workers,
+    AddJob, AddJobs, Added, AddedJob, AddedJobs, After, Cancelled, ChangedNode, CountBy, CountPage,
+    CountedJobs, Demand, DocumentWhy, IfExists, Job, Jobs, Locker, Lockers, MAX_WAIT_MS, Mode, NewJob, Nodes,
+    Prioritized, Queue, Removed, Retried, RetriedJobs, RetriedState, SetMode, SetPriority, State, Tenant,
+    TenantOrder, Tenants, Types, WaitAnswer, Why, Worker, Workers,
 };
 
 use crate::client::{Repeat, Request};
@@ -253,6 +253,24 @@ impl Client {
     /// The server does not answer.
     pub async fn nodes(&self) -> Result<Nodes> {
         self.call(&Request::new(Method::GET, &["nodes"]), Repeat::Harmless).await
+    }
+
+    /// Quiets, drains or resumes a worker.
+    ///
+    /// # Errors
+    /// No such worker is registered, this identity may not do it, or the server does not answer.
+    pub async fn set_worker_mode(&self, job_type: &str, worker: &str, mode: Mode) -> Result<Worker> {
+        let request = Request::new(Method::PUT, &["workers", job_type, worker]).json(&SetMode { mode })?;
+        self.call(&request, Repeat::Harmless).await
+    }
+
+    /// Quiets, drains or resumes the workers inside a node, also after its restart.
+    ///
+    /// # Errors
+    /// There is no such node, this identity may not do it, or the server does not answer.
+    pub async fn set_node_mode(&self, node: &str, mode: Mode) -> Result<ChangedNode> {
+        let request = Request::new(Method::PUT, &["nodes", node]).json(&SetMode { mode })?;
+        self.call(&request, Repeat::Harmless).await
     }
 
     /// The job types that have jobs.

@@ -540,3 +540,39 @@ async fn a_run_that_hangs_is_aborted_when_its_time_is_over() {
         acknowledge(expect_ends(&mut fake, &fail).await, &recorded(1, "crashing"), &[]);
     }
 }
+
+#[tokio::test]
+async fn a_worker_that_drains_finishes_its_job_takes_no_more_and_leaves() {
+    let mut fake = Fake::start().await;
+    let mut worker = Worker::start(&fake, 2);
+    register(&mut fake, "w", 50).await;
+    give(fake.expect("/accept").await, &[("a", 1, "stop")]);
+    worker.started().await;
+    let accept = fake.expect("/accept").await;
+    fake.expect("/ping").await.answer(200, &json!({ "cancel": [], "mode": "drain" }));
+    // The request that waits for jobs is given up, and there is no other one.
+    accept.given_up().await;
+    fake.expect("/ping").await.answer(200, &json!({ "cancel": [1], "mode": "drain" }));
+    let release = json!({ "release": [{ "id": "a", "claim": 1 }] });
+    acknowledge(expect_ends(&mut fake, &release).await, &recorded(1, "cancelled"), &[]);
+    fake.expect("/leave").await.answer(200, &json!({ "left": true }));
+    worker.ended().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_worker_learns_from_a_response_with_jobs_that_it_drains() {
+    let mut fake = Fake::start().await;
+    let mut worker = Worker::start(&fake, 2);
+    register(&mut fake, "w", HOUR_MS).await;
+    fake.expect("/accept").await.answer(200, &json!({ "jobs": [], "mode": "quiet" }));
+    let job =
+        json!({ "id": "a", "claim": 1, "tenant": "t", "attempt": 1, "options": "complete", "summary": null });
+    fake.expect("/accept").await.answer(200, &json!({ "jobs": [job], "mode": "drain" }));
+    worker.started().await;
+    let finish = json!({ "finish": [{ "id": "a", "claim": 1, "result": { "attempt": 1 } }] });
+    let end = fake.expect("/end").await;
+    assert_eq!(ends(&end), Some(&finish));
+    acknowledge(end, &recorded(1, "completed"), &[]);
+    fake.expect("/leave").await.answer(200, &json!({ "left": true }));
+    worker.ended().await.unwrap();
+}

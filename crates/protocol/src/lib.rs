@@ -62,7 +62,7 @@ pub use locking::{
 };
 pub use locks::{LockNames, LockWord, Locks, LocksAtLevel};
 pub use names::Problem;
-pub use nodes::{Failing, Node, Nodes, Store, StoreCounters, StoreLimits};
+pub use nodes::{ChangedNode, Failing, Node, Nodes, Store, StoreCounters, StoreLimits};
 pub use object::Object;
 pub use tenants::{
     Capacity, CountBy, CountPage, CountedJobs, Demand, Fairness, JobCounts, Queue, QueuedJob, Tenant,
@@ -71,8 +71,8 @@ pub use tenants::{
 pub use why::{Awaited, Before, DocumentWhy, Expected, Position, Reason, Why};
 pub use workers::{
     Accept, Accepted, AcceptedJob, Answer, EndRuns, EndState, Ended, EndedRun, EndedRuns, Fail, FailRun,
-    Finish, FinishRun, Left, Nothing, Pinged, Register, Registered, Release, ReleaseRun, RunningJob, Update,
-    Updated, Worker, Workers,
+    Finish, FinishRun, Left, Mode, Nothing, Pinged, Register, Registered, Release, ReleaseRun, RunningJob,
+    SetMode, Update, Updated, Worker, Workers,
 };
 
 /// Maximum number of ends of each kind in one request.

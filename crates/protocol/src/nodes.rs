@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 
 #[cfg(feature = "openapi")]
 use crate::names::WorkerId;
+use crate::workers::Mode;
 
 /// The nodes of a store: the servers that run on it. Each node responds for all of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,7 +23,7 @@ pub struct Nodes {
 #[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[cfg_attr(feature = "openapi", schema(example = json!({
     "id": "000643d1a2b3c4d5-9f3a1c5e7b2d4860", "name": "turnwise@10.0.1.1:7984", "url": "http://10.0.1.1:7984",
-    "version": "0.1.0", "started_us": 1_763_734_800_000_000_i64
+    "version": "0.1.0", "started_us": 1_763_734_800_000_000_i64, "mode": "active"
 })))]
 pub struct Node {
     /// The id of this run of the node. It is never used again.
@@ -36,6 +37,22 @@ pub struct Node {
     pub version: String,
     /// When it started, in µs since the Unix epoch.
     pub started_us: i64,
+    /// Whether the workers inside this server get new jobs: also those that register after a restart of the node.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
+    pub mode: Mode,
+}
+
+/// A node whose mode was changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
+pub struct ChangedNode {
+    /// Its name.
+    pub node: String,
+    /// Its mode now.
+    pub mode: Mode,
+    /// The number of registered workers inside this server. All of them have the mode now.
+    pub workers: usize,
 }
 
 /// The store of the node that responds, as that node sees it.

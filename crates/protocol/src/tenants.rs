@@ -197,12 +197,16 @@ pub enum CountBy {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Capacity {
-    /// Number of registered workers with slots.
+    /// Number of registered workers with slots, without the quiet ones.
     pub workers: usize,
     /// Total number of their slots.
     pub slots: usize,
     /// Number of jobs that they run now, counted up to 20,000.
     pub running: usize,
+    /// Number of quiet workers: they get no new jobs.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
+    pub quiet: usize,
 }
 
 /// How many slots the jobs of a type need.

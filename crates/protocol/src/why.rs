@@ -19,6 +19,8 @@ use crate::tenants::{Capacity, Tenant};
 pub enum Reason {
     /// Pending: no worker of its type is registered.
     NoWorker,
+    /// Pending: all workers of its type are quiet.
+    WorkersQuiet,
     /// Pending, with a free slot for it: a worker claims it in its next pass.
     StartsNext,
     /// Pending and first in the queue: no slot is free.
@@ -72,6 +74,7 @@ impl Reason {
     pub fn as_str(self) -> &'static str {
         match self {
             Reason::NoWorker => "no_worker",
+            Reason::WorkersQuiet => "workers_quiet",
             Reason::StartsNext => "starts_next",
             Reason::AllSlotsTaken => "all_slots_taken",
             Reason::BehindItsTenant => "behind_its_tenant",
@@ -118,7 +121,7 @@ impl Reason {
     "place": { "in_tenant": 16, "in_tenant_more": false, "overall": 21, "overall_more": false },
     "before": [{ "tenant": "beta", "shares": 100, "jobs": 5, "jobs_more": false }],
     "before_more": false,
-    "capacity": { "workers": 2, "slots": 4, "running": 4 },
+    "capacity": { "workers": 2, "slots": 4, "running": 4, "quiet": 0 },
     "expected": {
         "at_us": 1_790_000_004_400_000_i64, "earliest": false,
         "basis": "22 jobs must end first; they run 0.8 s each, as learnt, on 4 slots"

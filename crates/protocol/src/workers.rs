@@ -56,6 +56,51 @@ pub struct Pinged {
     /// The claims of this worker whose jobs must stop. The worker stops each job and ends it with `release`, or with `finish` if the job has already
     /// completed.
     pub cancel: Vec<u64>,
+    /// Whether the worker gets new jobs. A worker that drains leaves when its last job has ended.
+    #[serde(default, skip_serializing_if = "Mode::is_active")]
+    #[cfg_attr(feature = "openapi", schema(required = false))]
+    pub mode: Mode,
+}
+
+/// Whether a worker gets new jobs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// It gets jobs.
+    #[default]
+    Active,
+    /// It gets no new jobs until it is resumed. Its running jobs continue.
+    Quiet,
+    /// The same. An external worker leaves when its last job has ended. A worker inside a server gives back the jobs that do not end by themselves,
+    /// and stays registered.
+    Drain,
+}
+
+impl Mode {
+    /// Whether a worker with this mode gets new jobs.
+    pub fn is_active(&self) -> bool {
+        *self == Mode::Active
+    }
+
+    /// The mode's name in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Mode::Active => "active",
+            Mode::Quiet => "quiet",
+            Mode::Drain => "drain",
+        }
+    }
+}
+
+/// A new mode of a worker, or of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", schema(example = json!({ "mode": "quiet" })))]
+pub struct SetMode {
+    /// The mode. `active` resumes a worker.
+    pub mode: Mode,
 }
 
 /// A request for jobs. Each worker has one at a time: a later request replaces one that still waits.
@@ -97,6 +142,10 @@ pub struct Accepted {
     pub ended: Vec<EndedRun>,
     /// The jobs, in increasing order of their claims.
     pub jobs: Vec<AcceptedJob>,
+    /// Whether the worker gets new jobs. A worker that drains leaves when its last job has ended.
+    #[serde(default, skip_serializing_if = "Mode::is_active")]
+    #[cfg_attr(feature = "openapi", schema(required = false))]
+    pub mode: Mode,
 }
 
 /// A job that a worker has claimed. The worker holds it until it ends the job, loses the claim, or is removed.
@@ -445,6 +494,10 @@ pub struct Worker {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub registered_by: Option<String>,
+    /// Whether it gets new jobs.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
+    pub mode: Mode,
     /// The jobs that it runs, by id: the first 100.
     pub running: Vec<RunningJob>,
     /// Whether it runs more jobs than these.

@@ -47,6 +47,7 @@
 //! | `("claims", type, worker)` | number of the latest claim of a worker that does not count them itself | with its claims |
 //! | `("workers", type, worker)` | the registered worker ([`crate::Worker`]); nodes are workers of type `@nodes` | that worker |
 //! | `("health", type, worker)` | the heartbeat counter ([`crate::Health`]); stays until the worker's removal is complete | that worker |
+//! | `("node_modes", node)` | that the workers of a node take no new jobs ([`crate::modes`]) | an operator |
 //! | `("workers_vs", type)` | versionstamp (10 bytes) of the membership | a worker that joins, leaves or is removed |
 //! | `("databases", db)` | a `_replicator` database ([`replicator::documents`]) | its creation |
 //! | `("sequence", db)` | its update sequence, and its number of documents | a write of a document |

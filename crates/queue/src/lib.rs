@@ -42,6 +42,7 @@ mod keyspace_counts;
 mod keyspace_identities;
 pub mod learnt;
 pub mod locks;
+pub mod modes;
 pub mod nodes;
 pub mod off_queue;
 pub mod parking;
@@ -68,6 +69,7 @@ pub use job::{
     Parked, State, Terms, Then,
 };
 pub use keyspace::Keyspace;
+pub use modes::Mode;
 pub use nodes::{NODE_TYPE, NodeOptions};
 pub use pieces::{read_pieces, write_pieces};
 pub use place::{End, Place, Run};

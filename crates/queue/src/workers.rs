@@ -14,7 +14,7 @@ use crate::locks::Held;
 use crate::nodes::NodeOptions;
 use crate::rows::{decode, encode, read_job};
 use crate::trace::TraceContext;
-use crate::{Claim, Context, Error, Job, Keyspace, Result, claims};
+use crate::{Claim, Context, Error, Job, Keyspace, Mode, Result, claims};
 
 /// The most workers that a listing reads.
 const MAX_WORKERS: usize = 10_000;
@@ -48,6 +48,9 @@ pub struct Worker {
     /// The identity that has registered it, if identities are needed: only this one may act for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered_by: Option<String>,
+    /// Whether it takes new jobs ([`crate::modes`]).
+    #[serde(default, skip_serializing_if = "Mode::is_active")]
+    pub mode: Mode,
     /// A node's own description; workers have none.
     #[serde(default, rename = "options", skip_serializing_if = "Option::is_none")]
     pub node_options: Option<NodeOptions>,
@@ -68,6 +71,7 @@ impl Worker {
             health_timeout_us: DEFAULT_HEALTH_TIMEOUT_US,
             external: false,
             registered_by: None,
+            mode: Mode::Active,
             node_options: None,
         }
     }
@@ -103,23 +107,33 @@ pub fn register(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &Work
     Ok(tx.set_versionstamp(keys.workers_versionstamp(job_type))?)
 }
 
-/// A heartbeat: moves a worker's health counter. [`Error::Halt`] if the worker is not a member.
+/// A heartbeat: moves a worker's health counter, and returns the worker's mode. [`Error::Halt`] if the worker is not a member.
 pub async fn ping(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,
     worker: &str,
     now_us: i64,
-) -> Result<()> {
-    if tx.get(&keys.worker(job_type, worker)).await?.is_none() {
-        return Err(Error::Halt);
-    }
+) -> Result<Mode> {
+    let mode = mode(tx, keys, job_type, worker).await?;
     let mut health = health(tx, keys, job_type, worker)
         .await?
         .ok_or_else(|| corrupt("worker row", "has no health row"))?;
     health.counter += 1;
     health.seen_us = Some(now_us);
-    Ok(tx.set(keys.health(job_type, worker), encode(&health))?)
+    tx.set(keys.health(job_type, worker), encode(&health))?;
+    Ok(mode)
+}
+
+/// Whether a member takes new jobs. [`Error::Halt`] if the worker is not a member. A change of the mode conflicts.
+pub async fn mode(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<Mode> {
+    #[derive(Deserialize)]
+    struct Row {
+        #[serde(default)]
+        mode: Mode,
+    }
+    let value = tx.get(&keys.worker(job_type, worker)).await?.ok_or(Error::Halt)?;
+    Ok(decode::<Row>("worker row", &value)?.mode)
 }
 
 /// Changes a member's number of slots; does nothing if the worker is not a member.
@@ -291,19 +305,34 @@ async fn read_workers(
         .collect()
 }
 
-/// The contenders for the queue of a type, sorted, each once. Workers that claim for themselves are named by their ids. A
-/// node that claims for external workers is named by [`node_contender`]. Reads `limit` workers. Adds no read conflict.
+/// The workers of a type as they see each other, by the names under which they contend and charge. Workers that claim for
+/// themselves are named by their ids. A node that claims for external workers is named by [`node_contender`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Contenders {
+    /// Those that claim from the queue, sorted, each once. A quiet worker is none of them: no part of the queue waits for it.
+    pub names: Vec<String>,
+    /// All of them, with the quiet ones, whose running jobs count. Sorted, each once.
+    pub members: Vec<String>,
+}
+
+/// The contenders for the queue of a type. Reads `limit` workers. Adds no read conflict.
 pub async fn contenders(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,
     limit: usize,
-) -> Result<Vec<String>> {
-    let workers = read_workers(tx, keys, job_type, limit).await?;
-    let name = |worker: Worker| if worker.external { node_contender(&worker.node) } else { worker.id };
+) -> Result<Contenders> {
+    let (mut names, mut members) = (BTreeSet::new(), BTreeSet::new());
     // A worker without slots claims nothing.
-    let names: BTreeSet<String> = workers.into_iter().filter(|worker| worker.slots > 0).map(name).collect();
-    Ok(names.into_iter().collect())
+    for worker in read_workers(tx, keys, job_type, limit).await?.into_iter().filter(|worker| worker.slots > 0)
+    {
+        let name = if worker.external { node_contender(&worker.node) } else { worker.id };
+        if !worker.mode.is_quiet() {
+            names.insert(name.clone());
+        }
+        members.insert(name);
+    }
+    Ok(Contenders { names: names.into_iter().collect(), members: members.into_iter().collect() })
 }
 
 /// The name of a node that claims jobs for external workers, among [`contenders`].

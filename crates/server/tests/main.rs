@@ -48,6 +48,7 @@ mod v1_learning;
 mod v1_lock_list;
 mod v1_locks;
 mod v1_many_tenants;
+mod v1_modes;
 mod v1_openapi;
 mod v1_why;
 mod v1_workers;

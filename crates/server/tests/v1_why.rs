@@ -66,7 +66,7 @@ async fn a_pending_job_states_what_it_waits_for() {
     let alone = why(&server, "a2").await;
     assert_eq!((&alone["reason"], &alone["state"]), (&json!("no_worker"), &json!("pending")));
     assert_eq!((&alone["place"]["in_tenant"], &alone["expected"]), (&json!(2), &Value::Null));
-    assert_eq!(alone["capacity"], json!({ "workers": 0, "slots": 0, "running": 0 }));
+    assert_eq!(alone["capacity"], json!({ "workers": 0, "slots": 0, "running": 0, "quiet": 0 }));
 
     let mut worker = Worker::register(&server, 2).await;
     assert_eq!(why(&server, "a0").await["reason"], "starts_next");
@@ -84,7 +84,7 @@ async fn a_pending_job_states_what_it_waits_for() {
     let last = why(&server, "a3").await;
     assert_eq!(last["reason"], "behind_its_tenant", "{last}");
     assert!(last["place"]["in_tenant"].as_u64().unwrap() >= 1, "{last}");
-    assert_eq!(last["capacity"], json!({ "workers": 1, "slots": 2, "running": 2 }));
+    assert_eq!(last["capacity"], json!({ "workers": 1, "slots": 2, "running": 2, "quiet": 0 }));
     assert!(last["sentence"].as_str().unwrap().contains("all 2 slots of 1 worker are taken"), "{last}");
     assert_eq!(last["tenant"]["tenant"], "acme");
     // The queue agrees, and its first job has the reason that it is next.

@@ -400,7 +400,7 @@ async fn workers_are_listed_with_what_they_run() {
     let first = &listed["workers"][0];
     let node = format!("turnwise@{}", server.server.listen());
     let expected = json!({"type": "t", "id": workers[0].id, "name": "tester", "node": node, "external": true,
-        "slots": 2, "started_us": first["started_us"], "more_running": false,
+        "slots": 2, "started_us": first["started_us"], "mode": "active", "more_running": false,
         "running": [{"id": "a", "claim": 1, "started_us": first["running"][0]["started_us"]}]});
     assert_eq!(*first, expected);
     let (mut seen, mut after) = (Vec::new(), String::new());

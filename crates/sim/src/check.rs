@@ -634,6 +634,7 @@ impl Checker {
         let holder = (new.job_type.clone(), worker.clone());
         let member = commit.was_member(known, &holder) && known.is_member(&holder);
         ensure(member, "only members claim jobs", story)?;
+        ensure(!known.mode(&holder).is_quiet(), "no quiet worker claims a job", story)?;
         let at_home = known.speaks_for(commit.site, &worker);
         ensure(at_home, "workers claim for themselves", story)?;
         ensure(!new.cancel_requested(), "a cancelled job never starts again", story)?;

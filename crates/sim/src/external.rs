@@ -246,8 +246,8 @@ impl Me {
                 () = &mut ping => {
                     let id = worker.to_owned();
                     match self.call(Duration::ZERO, |external, _| async move { external.ping(EXTERNAL, &id).await }).await {
-                        Reply::Done(cancelled) => {
-                            cancelled.iter().filter_map(|claim| stops.get(claim)).for_each(CancellationToken::cancel);
+                        Reply::Done(pinged) => {
+                            pinged.stop.iter().filter_map(|claim| stops.get(claim)).for_each(CancellationToken::cancel);
                             ping = self.wait(interval);
                         }
                         Reply::Halt => return End::Expired,

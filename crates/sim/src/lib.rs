@@ -11,6 +11,7 @@
 //! - [`eligibility`]: which jobs may start, in worlds where not all may. [`dependencies`], [`filters`]: the invariants of
 //!   eligibility.
 //! - [`model`], [`check`], [`liveness`], [`ledger`]: the other invariants, and the state to check them.
+//! - [`modes`]: an operator who quiets, drains and resumes workers, in worlds of their own.
 //! - [`turns`]: checks over many cycles: turns by shares, and running jobs spread over workers.
 //! - [`mutants`], [`mutate`]: mistakes that the simulation must catch, and the command that makes them.
 //! - [`world`]: one world from its beginning to its end. [`trace`], [`show`]: its output.
@@ -31,6 +32,7 @@ pub mod load;
 pub mod locking;
 pub mod locks;
 pub mod model;
+pub mod modes;
 pub mod mutants;
 pub mod mutate;
 pub mod node;

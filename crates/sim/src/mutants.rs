@@ -22,8 +22,17 @@ pub struct Mutant {
 
 /// All mutants: for any world, for worlds with locks, and for worlds where not all jobs may start.
 pub fn all() -> impl Iterator<Item = &'static Mutant> {
-    MUTANTS.iter().chain(LOCK_MUTANTS).chain(ELIGIBILITY_MUTANTS)
+    MUTANTS.iter().chain(LOCK_MUTANTS).chain(ELIGIBILITY_MUTANTS).chain(MODE_MUTANTS)
 }
+
+/// Mistakes about the modes of workers. They show only in worlds with an operator ([`crate::plan::MODES_FROM`]).
+pub const MODE_MUTANTS: &[Mutant] = &[Mutant {
+    name: "quiet_workers_claim",
+    file: "crates/worker/src/pass/mod.rs",
+    find: "    if mode.is_quiet() {\n        fair.made_pending",
+    replace: "    if false {\n        fair.made_pending",
+    why: "A worker that has not learnt yet that it is quiet claims a job.",
+}];
 
 /// Mistakes about jobs and workers.
 pub const MUTANTS: &[Mutant] = &[

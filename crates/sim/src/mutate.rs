@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-use crate::mutants::{ELIGIBILITY_MUTANTS, LOCK_MUTANTS, MUTANTS, Mutant, all};
-use crate::plan::{ELIGIBILITY_FROM, LOCKS_FROM};
+use crate::mutants::{ELIGIBILITY_MUTANTS, LOCK_MUTANTS, MODE_MUTANTS, MUTANTS, Mutant, all};
+use crate::plan::{ELIGIBILITY_FROM, LOCKS_FROM, MODES_FROM};
 
 /// The number of seeds within which a mistake must be caught. Most need fewer than 20; the rarest needs several hundred.
 const SEEDS: u64 = 1_000;
@@ -100,9 +100,12 @@ impl Workshop {
 
     fn run(&self, names: &[String]) -> io::Result<bool> {
         let mut all_caught = true;
-        for (mutants, from) in
-            [(MUTANTS, 0), (LOCK_MUTANTS, LOCKS_FROM), (ELIGIBILITY_MUTANTS, ELIGIBILITY_FROM)]
-        {
+        for (mutants, from) in [
+            (MUTANTS, 0),
+            (LOCK_MUTANTS, LOCKS_FROM),
+            (ELIGIBILITY_MUTANTS, ELIGIBILITY_FROM),
+            (MODE_MUTANTS, MODES_FROM),
+        ] {
             let is_chosen =
                 |mutant: &&Mutant| names.is_empty() || names.iter().any(|name| name == mutant.name);
             let chosen: Vec<&Mutant> = mutants.iter().filter(is_chosen).collect();

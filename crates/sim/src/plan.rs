@@ -24,6 +24,9 @@ pub const LOCKS_FROM: u64 = 1_000_000;
 /// From this seed on, worlds have jobs that may not start immediately, and some have jobs that lock.
 pub const ELIGIBILITY_FROM: u64 = 2_000_000;
 
+/// From this seed on, worlds have an operator who quiets and drains workers during chaos. All jobs may start, and none locks.
+pub const MODES_FROM: u64 = 3_000_000;
+
 /// The job type of the external workers.
 pub const EXTERNAL: &str = "x";
 
@@ -77,6 +80,8 @@ pub struct Plan {
     pub locks: Option<LockPlan>,
     /// Which jobs may start, if not all may.
     pub eligibility: Option<EligibilityPlan>,
+    /// Whether an operator quiets and drains workers.
+    pub modes: bool,
     /// Whether some runs have timeouts.
     pub timeouts: bool,
     /// Whether continuous jobs take all slots at the end, before the check of turns.
@@ -124,10 +129,10 @@ fn tenant(number: u64) -> String {
 impl Plan {
     /// The plan of a seed.
     pub fn new(seed: u64, rng: &SeededRng) -> Self {
-        let eligibility = (seed >= ELIGIBILITY_FROM).then(|| EligibilityPlan::new(rng));
+        let eligibility = (ELIGIBILITY_FROM..MODES_FROM).contains(&seed).then(|| EligibilityPlan::new(rng));
         let has_locks = match &eligibility {
             Some(_) => rng.chance(300),
-            None => seed >= LOCKS_FROM,
+            None => (LOCKS_FROM..ELIGIBILITY_FROM).contains(&seed),
         };
         let locks = has_locks.then(|| LockPlan::new(rng));
         let size = rng.below(100);
@@ -203,6 +208,7 @@ impl Plan {
             limits: *rng.choose(&[Limits::DEFAULT, Limits::ETCD, Limits::SMALL]),
             locks,
             eligibility,
+            modes: seed >= MODES_FROM,
             timeouts: seed % 3 == 1,
             fills: seed % 3 == 2,
             options,

@@ -22,6 +22,7 @@ use crate::filters::Filters;
 use crate::link::{Link, SLOW_MS};
 use crate::liveness::{self, Inspection};
 use crate::locks::Locks;
+use crate::modes::Operator;
 use crate::node::{Node, Process, Setting};
 use crate::plan::{EXTERNAL, Plan, fair_rules};
 use crate::rng::SeededRng;
@@ -111,7 +112,7 @@ pub fn run(seed: u64, keep_trace: bool) -> Report {
             meters: Mutex::default(),
         });
         let meters = setting.clone();
-        let mut world = World { setting, nodes: Vec::new(), actors: Vec::new() };
+        let mut world = World { setting, nodes: Vec::new(), actors: Vec::new(), operator: None };
         tokio::select! {
             biased;
             () = core.failed.notified() => {}
@@ -228,12 +229,15 @@ struct World {
     nodes: Vec<Node>,
     /// External workers.
     actors: Vec<Actor>,
+    /// Who changes the modes of workers, if someone does.
+    operator: Option<Operator>,
 }
 
 impl World {
     async fn live(&mut self) -> Result<(), Violation> {
         let setting = self.setting.clone();
         let (core, plan) = (&setting.core, &setting.plan);
+        self.operator = plan.modes.then(|| Operator::new(&setting));
         for number in 0..plan.nodes {
             let mut node = Node::new(&setting, number);
             node.start(&setting);
@@ -250,6 +254,9 @@ impl World {
             core.note(Site::World, "chaos", "");
             core.set_chaos(true);
             self.chaos().await;
+            if let Some(operator) = &self.operator {
+                operator.resume_all().await;
+            }
             core.set_chaos(false);
             core.disturb(AFTERMATH);
             core.note(Site::World, "calm", "");
@@ -276,6 +283,12 @@ impl World {
         let until_us = core.elapsed_us() + rng.ms(1_000, plan.chaos_ms).as_micros() as i64;
         while core.elapsed_us() < until_us {
             sleep(rng.ms(0, plan.fault_ms)).await;
+            if let Some(operator) = &self.operator
+                && rng.chance(400)
+            {
+                operator.change().await;
+                continue;
+            }
             if !self.actors.is_empty() && rng.chance(300) {
                 let n = usize::try_from(rng.below(self.actors.len() as u64)).expect("it is below a usize");
                 disturb(&setting, &mut self.actors[n]);

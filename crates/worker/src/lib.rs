@@ -68,8 +68,8 @@ pub use demand::{Runnable, runnable};
 pub use dependencies::Dependencies;
 pub use events::{Membership, membership_events, owner};
 pub use external::{
-    Accepted, External, ExternalEnd, ExternalOptions, MAX_ACCEPTED, MAX_EXTERNAL_SLOTS, RunEnd, TenantFilter,
-    Wanted,
+    Accepted, External, ExternalEnd, ExternalOptions, Given, MAX_ACCEPTED, MAX_EXTERNAL_SLOTS, Pinged,
+    RunEnd, TenantFilter, Wanted,
 };
 pub use fairness::{FairRules, RotationRules, boost_of, usage_of};
 pub use filters::{Filters, holds as filter_holds};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use turnwise_queue::workers::{GivenBack, Removal};
-use turnwise_queue::{Context, Error, Health, Keyspace, Result, workers};
+use turnwise_queue::{Context, Error, Health, Keyspace, Result, modes, workers};
 use turnwise_store::Store;
 
 use crate::Options;
@@ -71,7 +71,9 @@ pub(crate) async fn join(
             // Each attempt uses a new id: an earlier attempt with an unknown outcome may have registered a worker that
             // has since been removed as dead.
             let (id, started_us) = new_id(store);
-            workers::register(&tx, keys, job_type, &row(&id, started_us, options))?;
+            let mode = modes::of_node(&tx, keys, &options.node).await?;
+            let row = workers::Worker { mode, ..row(&id, started_us, options) };
+            workers::register(&tx, keys, job_type, &row)?;
             Ok(id)
         })
         .await

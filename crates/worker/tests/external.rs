@@ -81,7 +81,7 @@ async fn a_worker_gets_the_jobs_of_its_tenants_alone() {
     let accept = |received, tenants| {
         let wanted = Wanted { received, limit: 2, wait: WAIT, tenants };
         let accepting = external.accept_of(T, &worker, wanted, &leave);
-        async { tokio::time::timeout(PATIENCE, accepting).await.expect("nothing was accepted").unwrap() }
+        async { tokio::time::timeout(PATIENCE, accepting).await.expect("nothing was accepted").unwrap().jobs }
     };
     assert_eq!(ids(&accept(0, only("b")).await), ["b0", "b1"]);
     assert_eq!(ids(&accept(2, only("b")).await), ["b2"]);
@@ -97,7 +97,9 @@ async fn a_worker_that_may_not_take_a_job_does_not_keep_it_from_the_next() {
     let waits = |worker: String, tenants| {
         let external = external.clone();
         let wanted = Wanted { received: 0, limit: 1, wait, tenants };
-        tokio::spawn(async move { external.accept_of(T, &worker, wanted, &CancellationToken::new()).await })
+        tokio::spawn(async move {
+            external.accept_of(T, &worker, wanted, &CancellationToken::new()).await.map(|given| given.jobs)
+        })
     };
     // It is the first to wait, and may not run what arrives.
     let _first = waits(join(&external, 1).await, only("a"));
@@ -456,9 +458,9 @@ async fn a_ping_returns_the_claims_that_must_stop_and_an_update_whether_its_own_
         world.add(id).await;
     }
     let accepted = accept(&external, &worker, 0, 5).await;
-    assert_eq!(external.ping(T, &worker).await.unwrap(), [0; 0]);
+    assert_eq!(external.ping(T, &worker).await.unwrap().stop, [0; 0]);
     world.cancel("b").await;
-    assert_eq!(external.ping(T, &worker).await.unwrap(), [2]);
+    assert_eq!(external.ping(T, &worker).await.unwrap().stop, [2]);
     let update = async |id: &'static str, claim| external.update(T, &worker, id, claim, &json("1")).await;
     assert_eq!(update("a", 1).await.unwrap(), Answer::Continue);
     assert_eq!(update("b", 2).await.unwrap(), Answer::Cancel);

@@ -15,6 +15,7 @@ mod learning;
 mod locks;
 mod lost;
 mod metrics;
+mod modes;
 mod neighbours;
 mod nodes;
 mod rate_limits;

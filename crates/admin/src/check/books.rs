@@ -261,7 +261,12 @@ impl<'a> Books<'a> {
             Row::Counts(..) | Row::CountsGuard | Row::History(..) => {}
             Row::Learnt(_) | Row::Usage(..) | Row::Boost(_) | Row::Clock | Row::Roomy(..) => {}
             Row::LockWake | Row::UnsettledWake | Row::UnwatchedWake(_) | Row::UnresolvedWake => {}
-            Row::Format | Row::ServerUuid | Row::Config(..) | Row::ConfigStamp | Row::Filter(_) => {}
+            Row::Format
+            | Row::ServerUuid
+            | Row::Config(..)
+            | Row::ConfigStamp
+            | Row::Filter(_)
+            | Row::NodeMode(_) => {}
             Row::User(_) | Row::Token(_) | Row::TokenUse(_) | Row::Bulk(_) | Row::BulkWake => {}
             Row::SessionKey | Row::IdentityStamp => {}
             Row::FilterStamp

@@ -177,6 +177,7 @@ fn type_line(summary: &TypeSummary) -> String {
     let jobs = jobs.by_state().into_iter().filter(|(state, jobs)| *jobs > 0 && *state != "running");
     let jobs: String = jobs.map(|(state, jobs)| format!(", {} {state}", HumanCount(jobs))).collect();
     let slots = match capacity.workers {
+        0 if capacity.quiet > 0 => "all workers quiet".to_owned(),
         0 => "no worker".to_owned(),
         workers => {
             let workers = plural(workers, "worker", "workers");

@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStderr, Command};
 use turnwise_testkit::{Fault, FaultProxy};
 
-use crate::server::{Home, PATIENCE, Server};
+use crate::server::{Home, PATIENCE, Server, turnwise};
 
 const T: &str = "sums";
 const SLOTS: usize = 4;
@@ -52,9 +52,14 @@ impl PythonWorker {
     }
 
     /// Sends SIGTERM, waits for the end, and returns everything that the worker has logged.
-    async fn stop(mut self) -> Vec<String> {
+    async fn stop(self) -> Vec<String> {
         let pid = self.child.id().unwrap().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().await.unwrap().success());
+        self.ended().await
+    }
+
+    /// Waits for its successful end, and returns everything that the worker has logged.
+    async fn ended(mut self) -> Vec<String> {
         while let Some(line) = self.lines.next_line().await.unwrap() {
             self.said.push(line);
         }
@@ -150,4 +155,26 @@ async fn no_job_is_lost_or_repeated_by_a_worker_on_a_bad_network() {
         let n: u64 = id.rsplit_once('-').unwrap().1.parse().unwrap();
         assert_eq!((&job["result"], acknowledged[id]), (&json!({ "sum": n + 1 }), 1), "{id}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_is_drained_finishes_its_jobs_and_ends() {
+    let home = Home::new("[workers]\nhealth_interval = 0.2\n");
+    let server = home.serve().await;
+    let mut worker = PythonWorker::start(server.url());
+    worker.says("registered").await;
+    add(&server, "drained").await;
+    worker.says("finish drained-").await;
+    let workers = server.get(&format!("/v1/workers?type={T}")).await;
+    let id = workers["workers"][0]["id"].as_str().unwrap();
+    let drained =
+        turnwise().args(["workers", "drain", T, id, "--server", server.url()]).output().await.unwrap();
+    assert!(drained.status.success(), "{drained:?}");
+    let said = worker.ended().await;
+    assert!(
+        said.iter().any(|line| line.contains("drained")) && said.last().unwrap().contains("left"),
+        "{said:#?}"
+    );
+    let workers = server.get(&format!("/v1/workers?type={T}")).await;
+    assert_eq!(workers["workers"], json!([]));
 }

@@ -3,8 +3,8 @@
 //! ```text
 //! register ─▶ ping (a task) ┐                        ┌─▶ asked to stop: every run stops, `leave`
 //!             accept (loop) ┼─ a task per run ───────┤
-//!             end (a task)  ┘  its end, repeated     └─▶ expired: every run is aborted, nothing more is written, register
-//!                              until acknowledged
+//!             end (a task)  ┘  its end, repeated     ├─▶ drained: no more jobs, `leave` after the last run
+//!                              until acknowledged    └─▶ expired: every run is aborted, nothing more is written, register
 //! ```
 //!
 //! While no server answers, runs continue, and the worker reports their ends later. Reporting an end is idempotent,
@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_protocol::names::{check_name, check_type};
 use turnwise_protocol::{
-    Accept, Accepted, AcceptedJob, Left, MAX_SLOTS, Pinged, Register, Registered, codes,
+    Accept, Accepted, AcceptedJob, Left, MAX_SLOTS, Mode, Pinged, Register, Registered, codes,
 };
 
 use self::ends::Ends;
@@ -85,7 +85,8 @@ impl WorkerOptions {
 }
 
 /// Runs jobs with `handler`, up to `slots` at a time, until `stop` is cancelled. It then stops the running jobs, gives them back,
-/// and unregisters the worker. While the server does not answer, the worker retries.
+/// and unregisters the worker. While the server does not answer, the worker retries. If an operator drains the worker, it gets no
+/// more jobs. It ends when its last job has ended.
 ///
 /// # Errors
 /// The server refuses the worker, for a wrong name or a type that only the server runs; or the answer is not turnwise's.
@@ -116,6 +117,7 @@ where
                 options: options.clone(),
                 id: worker,
                 expired: CancellationToken::new(),
+                draining: CancellationToken::new(),
                 runs: Mutex::default(),
                 ends: Ends::default(),
             }),
@@ -184,6 +186,8 @@ struct Shared {
     id: String,
     /// Cancelled when the server reports that this worker is no longer registered.
     expired: CancellationToken,
+    /// Cancelled when the server reports that this worker drains.
+    draining: CancellationToken,
     /// By claim: how to stop each run.
     runs: Mutex<BTreeMap<u64, CancellationToken>>,
     ends: Ends,
@@ -193,6 +197,14 @@ impl Shared {
     fn request(&self, rest: &[&str]) -> Request {
         let segments = [&["workers", &self.options.job_type, &self.id], rest].concat();
         Request::new(Method::POST, &segments)
+    }
+
+    /// Follows the mode that the server reports. A quiet worker asks for jobs, and gets none. Draining cannot be undone: the
+    /// worker may have decided to leave.
+    fn follow(&self, mode: Mode) {
+        if mode == Mode::Drain {
+            self.draining.cancel();
+        }
     }
 
     fn runs(&self) -> MutexGuard<'_, BTreeMap<u64, CancellationToken>> {
@@ -230,6 +242,15 @@ impl Member {
             never = self.accept(handler, &mut tasks) => never,
         };
         self.shared.ends.set_carried(false);
+        if accepted.is_ok() && self.shared.draining.is_cancelled() {
+            tracing::info!("draining: ends when its last job has ended");
+            tokio::select! {
+                biased;
+                () = self.shared.expired.cancelled() => {}
+                () = self.stop.cancelled() => {}
+                () = async { while tasks.join_next().await.is_some() {} } => {}
+            }
+        }
         if accepted.is_err() || !self.shared.expired.is_cancelled() {
             self.stop_runs(&mut tasks).await;
         }
@@ -237,7 +258,8 @@ impl Member {
             // Every run notices this itself: it aborts its handler and writes nothing.
             while tasks.join_next().await.is_some() {}
             accepted?;
-            return Ok(if self.stop.is_cancelled() { End::Stopped } else { End::Expired });
+            let is_over = self.stop.is_cancelled() || self.shared.draining.is_cancelled();
+            return Ok(if is_over { End::Stopped } else { End::Expired });
         }
         let request = self.shared.request(&["leave"]);
         let leaving = self.shared.client.once::<Left>(&request);
@@ -273,8 +295,8 @@ impl Member {
         }
     }
 
-    /// Requests jobs whenever a slot is free, or is free once the server knows the end of its run. Returns only when the server
-    /// refuses a request.
+    /// Requests jobs whenever a slot is free, or is free once the server knows the end of its run. Returns when the worker drains,
+    /// and when the server refuses a request.
     async fn accept<F, Running>(&self, handler: &Arc<F>, tasks: &mut JoinSet<()>) -> Result<()>
     where
         F: Fn(Run) -> Running + Send + Sync + 'static,
@@ -287,13 +309,20 @@ impl Member {
         let mut backoff = shared.client.backoff();
         loop {
             while tasks.try_join_next().is_some() {}
+            if shared.draining.is_cancelled() {
+                return Ok(());
+            }
             let changed = shared.ends.changed();
             shared.ends.set_carried(true);
             let ends = shared.ends.take();
             let running = shared.runs().len().saturating_sub(ends.len());
             let free = shared.options.slots.saturating_sub(running);
             if free == 0 {
-                changed.await;
+                tokio::select! {
+                    biased;
+                    () = shared.draining.cancelled() => {}
+                    () = changed => {}
+                }
                 continue;
             }
             // A request without ends waits on the server for jobs. Ends that arrive meanwhile do not wait for it.
@@ -309,10 +338,13 @@ impl Member {
                 // A ping has failed, and the client has moved to another server. Jobs in the lost answer come again
                 // from that server.
                 () = shared.client.servers.left(server) => continue,
+                // Jobs in the lost answer return to the queue when the worker leaves.
+                () = shared.draining.cancelled(), if waits => continue,
             };
             let jobs = match answered {
-                Ok(Accepted { ended, jobs }) => {
+                Ok(Accepted { ended, jobs, mode }) => {
                     ends.answered(ended, shared);
+                    shared.follow(mode);
                     jobs
                 }
                 Err(error) if error.is_expired() => {
@@ -338,7 +370,7 @@ impl Member {
                 Err(error) => return Err(error),
             };
             backoff = shared.client.backoff();
-            if jobs.is_empty() && waits {
+            if jobs.is_empty() && waits && !shared.draining.is_cancelled() {
                 tokio::time::sleep_until(asked + SHORTEST_WAIT.min(wait)).await;
             }
             for job in jobs {
@@ -377,7 +409,8 @@ async fn ping(shared: Arc<Shared>, interval: Duration) {
     loop {
         ticks.tick().await;
         match shared.client.once::<Pinged>(&request).await {
-            Ok(Pinged { cancel }) => {
+            Ok(Pinged { cancel, mode }) => {
+                shared.follow(mode);
                 backoff = shared.client.backoff();
                 let runs = shared.runs();
                 for stop in cancel.iter().filter_map(|claim| runs.get(claim)) {

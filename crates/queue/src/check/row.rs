@@ -85,6 +85,8 @@ pub enum Row {
     Wake(String),
     /// A row of a worker, and its kind.
     Worker(JobKey, WorkerRow),
+    /// Whether the workers of a node take new jobs: its name.
+    NodeMode(String),
     /// The versionstamp of a type's membership.
     Membership(String),
     /// A `_replicator` database.
@@ -220,6 +222,7 @@ impl Row {
             ("health", 3) => Row::Worker(pair(1, 2)?, WorkerRow::Health),
             ("signal", 3) => Row::Worker(pair(1, 2)?, WorkerRow::Signal),
             ("claims", 3) => Row::Worker(pair(1, 2)?, WorkerRow::Claims),
+            ("node_modes", 2) => Row::NodeMode(text(1)?),
             ("workers_vs", 2) => Row::Membership(text(1)?),
             ("databases", 2) => Row::Database(text(1)?),
             ("sequence", 2) => Row::Sequence(text(1)?),

@@ -64,6 +64,7 @@ fn every_key_of_the_keyspace_has_a_meaning() {
         (keys.claim_number("t", "i"), Row::Worker(job(), WorkerRow::Claims)),
         (keys.worker("t", "i"), Row::Worker(job(), WorkerRow::Member)),
         (keys.health("t", "i"), Row::Worker(job(), WorkerRow::Health)),
+        (keys.node_mode("n"), Row::NodeMode("n".to_owned())),
         (keys.workers_versionstamp("t"), Row::Membership("t".into())),
         (keys.database("a"), Row::Database(a.clone())),
         (keys.sequence("a"), Row::Sequence(a.clone())),

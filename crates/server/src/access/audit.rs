@@ -205,8 +205,8 @@ pub(crate) fn is_audited(method: &Method, path: &str) -> bool {
     let mut parts = path.split('/').filter(|part| !part.is_empty());
     let first = parts.next();
     let (second, rest) = (parts.next(), parts.count());
-    // Registering a worker is a change; its heartbeats, reports and ends are not.
-    let is_run = first == Some("v1") && second == Some("workers") && rest > 1;
+    // Registering a worker and changing its mode are changes; its heartbeats, reports and ends are not.
+    let is_run = first == Some("v1") && second == Some("workers") && rest > 2;
     let reads = *method == Method::POST
         && first != Some("v1")
         && rest == 0
@@ -226,6 +226,8 @@ mod tests {
             (Method::POST, "/v1/jobs", true),
             (Method::POST, "/v1/jobs/mail/_changes/cancel", true),
             (Method::POST, "/v1/workers/mail", true),
+            (Method::PUT, "/v1/workers/mail/1", true),
+            (Method::PUT, "/v1/nodes/a", true),
             (Method::POST, "/v1/workers/mail/1/ping", false),
             (Method::DELETE, "/v1/workers/mail/1/jobs/a/locks", false),
             (Method::PUT, "/_replicator/d", true),

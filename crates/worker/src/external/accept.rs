@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::contention::Shard;
-use turnwise_queue::{Error, Job, Keyspace, Result, Terms, claims, jobs, locks, workers};
+use turnwise_queue::{Error, Job, Keyspace, Mode, Result, Terms, claims, jobs, locks, workers};
 use turnwise_store::Transaction;
 
 use super::{Accepted, External, ExternalOptions, MAX_ACCEPTED};
@@ -22,6 +22,19 @@ use crate::pass::{Claimant, Numbers, Pass, pass};
 const REDELIVER_BATCH: usize = 10;
 /// The maximum number of claims with locks that are read to count a worker's waiting jobs.
 const MAX_LOCKING: usize = 10_000;
+
+/// How long a request of a worker that drains waits at most. The worker can end after its response; one that does not know what
+/// draining is sends the next request.
+const DRAIN_WAIT: Duration = Duration::from_secs(1);
+
+/// The response to a request for jobs.
+#[derive(Debug, Default)]
+pub struct Given {
+    /// The jobs, by claim.
+    pub jobs: Vec<Accepted>,
+    /// Whether the worker gets new jobs, as last read.
+    pub mode: Mode,
+}
 
 /// The tenants whose jobs a worker may run.
 #[derive(Clone)]
@@ -70,7 +83,7 @@ impl External {
         leave: &CancellationToken,
     ) -> Result<Vec<Accepted>> {
         let wanted = Wanted { received, limit, wait, tenants: None };
-        self.accept_of(job_type, worker, wanted, leave).await
+        Ok(self.accept_of(job_type, worker, wanted, leave).await?.jobs)
     }
 
     /// Jobs for the worker. `received` is the highest claim number that it has ever received. If it holds jobs under
@@ -79,6 +92,8 @@ impl External {
     ///
     /// The waiting workers of a type and of the same tenants form a line, and only the first of them watches the store: a job
     /// that arrives wakes one worker of each line.
+    ///
+    /// A quiet worker gets only jobs that it holds already. It stands in no line.
     ///
     /// `leave` ends the wait, but no running transaction. Cancel it and await the result instead of dropping this
     /// future. Then no claim of this request is outstanding when the next request for the same worker begins.
@@ -91,7 +106,7 @@ impl External {
         worker: &'a str,
         wanted: Wanted,
         leave: &'a CancellationToken,
-    ) -> BoxFuture<'a, Result<Vec<Accepted>>> {
+    ) -> BoxFuture<'a, Result<Given>> {
         // Boxed, so that the crates that await it do not compile it again.
         Box::pin(async move {
             let Wanted { received, limit, wait, tenants } = wanted;
@@ -108,7 +123,29 @@ impl External {
                 let delivery =
                     self.deliver((job_type, worker), (received, limit), tenants, shard, &claimer).await?;
                 let (pass, numbered) = match delivery {
-                    Delivery::Jobs { jobs, .. } => return Ok(jobs),
+                    Delivery::Jobs { jobs, mode, .. } => return Ok(Given { jobs, mode }),
+                    Delivery::Quiet { mode, .. } if last => return Ok(Given { jobs: Vec::new(), mode }),
+                    Delivery::Quiet { mode, row, numbered } => {
+                        drop(first.take());
+                        let given_again =
+                            self.store.watch(self.keys.claim_number(job_type, worker), numbered).await?;
+                        let changed = self.store.watch(self.keys.worker(job_type, worker), row).await?;
+                        let drained = async {
+                            match mode {
+                                Mode::Drain => runtime.sleep(DRAIN_WAIT).await,
+                                Mode::Active | Mode::Quiet => std::future::pending().await,
+                            }
+                        };
+                        tokio::select! {
+                            biased;
+                            () = leave.cancelled() => {}
+                            () = given_again => continue,
+                            () = changed => continue,
+                            () = drained => {}
+                            () = &mut deadline => {}
+                        }
+                        return Ok(Given { jobs: Vec::new(), mode });
+                    }
                     Delivery::Nothing { pass, .. }
                         if (pass.filtered || pass.more && pass.skipped.is_empty())
                             && !leave.is_cancelled() =>
@@ -118,7 +155,7 @@ impl External {
                         }
                         continue;
                     }
-                    _ if last => return Ok(Vec::new()),
+                    _ if last => return Ok(Given::default()),
                     Delivery::NoSlot { numbered } => (None, numbered),
                     Delivery::Nothing { pass, numbered } => (Some(pass), numbered),
                 };
@@ -132,19 +169,19 @@ impl External {
                 let Some(pass) = pass else {
                     tokio::select! {
                         biased;
-                        () = leave.cancelled() => return Ok(Vec::new()),
+                        () = leave.cancelled() => return Ok(Given::default()),
                         () = claimed_elsewhere => continue,
-                        () = &mut deadline => return Ok(Vec::new()),
+                        () = &mut deadline => return Ok(Given::default()),
                     }
                 };
                 claimer.starts_over();
                 if first.is_none() {
                     tokio::select! {
                         biased;
-                        () = leave.cancelled() => return Ok(Vec::new()),
+                        () = leave.cancelled() => return Ok(Given::default()),
                         head = self.lines.join(job_type, tenants.map(|tenants| &*tenants.name)) => first = Some(head),
                         () = claimed_elsewhere => {}
-                        () = &mut deadline => return Ok(Vec::new()),
+                        () = &mut deadline => return Ok(Given::default()),
                     }
                     // Jobs that arrived while it was in the line woke only the workers before it. So it makes a new pass.
                     continue;
@@ -152,7 +189,7 @@ impl External {
                 claimer.wait_after(&pass, shard.pause(runtime.random())).await?;
                 tokio::select! {
                     biased;
-                    () = leave.cancelled() => return Ok(Vec::new()),
+                    () = leave.cancelled() => return Ok(Given::default()),
                     () = claimer.woken(true) => {}
                     () = claimed_elsewhere => {}
                     () = job_released, if pass.all_in_other_passes => {}
@@ -163,7 +200,7 @@ impl External {
                             claimer.may_claim(pass.skipped);
                             last = true;
                         }
-                        true => return Ok(Vec::new()),
+                        true => return Ok(Given::default()),
                     },
                 }
             }
@@ -216,9 +253,13 @@ impl External {
                         let options = jobs::options(&tx, keys, &job).await?;
                         jobs.push(accepted(job, options));
                     }
-                    return Ok((Delivery::Jobs { jobs, pass: None }, None));
+                    return Ok((Delivery::Jobs { jobs, pass: None, mode: row.mode }, None));
                 }
                 let held = claims::numbers(&tx, keys, job_type, worker, 2 * row.slots).await?;
+                if row.mode.is_quiet() {
+                    let (mode, row) = (row.mode, tx.get(&keys.worker(job_type, worker)).await?);
+                    return Ok((Delivery::Quiet { mode, row, numbered }, Some(held)));
+                }
                 let mut running = held.len();
                 if running >= row.slots && !queue.waiting_uses_slot {
                     let waiting = waiting(&tx, keys, job_type, worker).await?;
@@ -253,7 +294,7 @@ impl External {
                 }
                 let claimed = pass.claimed.drain(..);
                 let jobs = claimed.map(|(job, options)| accepted(job, options)).collect();
-                Ok::<_, Error>((Delivery::Jobs { jobs, pass: Some(pass) }, Some(held)))
+                Ok::<_, Error>((Delivery::Jobs { jobs, pass: Some(pass), mode: row.mode }, Some(held)))
             })
             .await;
         let delivery = delivery.map(|(delivery, held)| {
@@ -264,7 +305,7 @@ impl External {
             delivery
         });
         match &delivery {
-            Ok(Delivery::Jobs { jobs, pass }) => {
+            Ok(Delivery::Jobs { jobs, pass, .. }) => {
                 if let Some(pass) = pass {
                     fair.drained(&pass.drained, pass.wake_seen.as_ref());
                     let metrics = self.metrics.of(job_type);
@@ -289,7 +330,9 @@ impl External {
 /// `numbered` is the value of the row with the worker's latest claim number.
 enum Delivery {
     /// New jobs with the pass that claimed them, or jobs that are delivered again.
-    Jobs { jobs: Vec<Accepted>, pass: Option<Pass> },
+    Jobs { jobs: Vec<Accepted>, pass: Option<Pass>, mode: Mode },
+    /// The worker takes no new jobs: its membership row says so.
+    Quiet { mode: Mode, row: Option<Bytes>, numbered: Option<Bytes> },
     /// The pass has claimed no job.
     Nothing { pass: Pass, numbered: Option<Bytes> },
     /// The worker has no free slot.

@@ -19,12 +19,14 @@ impl External {
             return Ok(Shard::new(&names, &me, now_us));
         }
         let tx = self.store.begin().await?;
-        let mut names = workers::contenders(&tx, &self.keys, job_type, MAX_CONTENDERS).await?;
+        let found = workers::contenders(&tx, &self.keys, job_type, MAX_CONTENDERS).await?;
+        let workers::Contenders { mut names, mut members } = found;
         if let Err(place) = names.binary_search(&me) {
             // The workers have registered at another node, or there are too many contenders to read this node's entry.
             names.insert(place, me.clone());
         }
-        let all = (names.len() < MAX_CONTENDERS).then(|| names.iter().cloned().collect());
+        members.push(me.clone());
+        let all = (members.len() < MAX_CONTENDERS).then(|| members.into_iter().collect());
         self.account(job_type).fair.set_members(all);
         let names = self.contenders.learn(job_type, now_us, names);
         Ok(Shard::new(&names, &me, now_us))

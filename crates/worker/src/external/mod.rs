@@ -21,7 +21,7 @@ use turnwise_policy::fair_share::Shares;
 use turnwise_queue::claims::{self, Answer};
 use turnwise_queue::deadlines::{self, Due, Over, Timeouts};
 use turnwise_queue::workers::{GivenBack, Removal};
-use turnwise_queue::{Claim, DEFAULT_MAX_HISTORY, Error, Job, Keyspace, Result, jobs, workers};
+use turnwise_queue::{Claim, DEFAULT_MAX_HISTORY, Error, Job, Keyspace, Mode, Result, jobs, workers};
 use turnwise_store::Store;
 
 use crate::accounts::{Account, Accounts};
@@ -33,7 +33,7 @@ use crate::metrics::{CrashKind, Metrics, RunResult};
 use crate::pass::Passes;
 use crate::spans::RunOutcome;
 use crate::{Live, QueueRules, Spans};
-pub use accept::{TenantFilter, Wanted};
+pub use accept::{Given, TenantFilter, Wanted};
 use contenders::Contenders;
 pub use end::{ExternalEnd, RunEnd};
 
@@ -111,6 +111,15 @@ pub struct Accepted {
     pub options: Box<RawValue>,
     /// The claim's number: every request about the job carries it.
     pub claim: u64,
+}
+
+/// What a worker learns with a heartbeat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pinged {
+    /// The claim numbers of its jobs that must stop.
+    pub stop: Vec<u64>,
+    /// Whether it gets new jobs. One that drains leaves when its last job has ended.
+    pub mode: Mode,
 }
 
 /// Without the options: they may hold secrets.
@@ -203,21 +212,21 @@ impl External {
         })
     }
 
-    /// Records a heartbeat. Returns the claim numbers of the worker's jobs that must stop.
+    /// Records a heartbeat.
     ///
     /// # Errors
     /// `Halt` if it is not a member (any more): it stops all its jobs and registers again.
-    pub async fn ping(&self, job_type: &str, worker: &str) -> Result<Vec<u64>> {
+    pub async fn ping(&self, job_type: &str, worker: &str) -> Result<Pinged> {
         let (keys, now_us) = (&self.keys, self.store.runtime().now_us());
         let pinged = self
             .store
             .transact(|tx| async move {
-                workers::ping(&tx, keys, job_type, worker, now_us).await?;
-                let requests = jobs::cancel_requests(&tx, keys, job_type, worker).await?;
-                if requests.is_empty() {
+                let mode = workers::ping(&tx, keys, job_type, worker, now_us).await?;
+                let stop = jobs::cancel_requests(&tx, keys, job_type, worker).await?;
+                if stop.is_empty() {
                     jobs::forget_signal(&tx, keys, job_type, worker).await?;
                 }
-                Ok(requests)
+                Ok(Pinged { stop, mode })
             })
             .await;
         if let Err(Error::Halt) = pinged {

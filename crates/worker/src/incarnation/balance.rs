@@ -43,7 +43,11 @@ impl Incarnation {
         let now_us = self.now_us();
         let stable_us = now_us.saturating_sub(self.contenders.since_us);
         let is_one_of_all = (2..MAX_CONTENDERS).contains(&self.contenders.names.len());
-        if rotation.max_churn == 0 || !is_one_of_all || stable_us < duration_us(rotation.quiet_period) {
+        if rotation.max_churn == 0
+            || self.mode.is_quiet()
+            || !is_one_of_all
+            || stable_us < duration_us(rotation.quiet_period)
+        {
             return Ok(None);
         }
         let (rank, workers) = self.rank();
@@ -60,8 +64,8 @@ impl Incarnation {
         let Some(own) = members.iter().position(|member| member.id == self.id) else { return Ok(None) };
         let elsewhere = self.fair.running_elsewhere();
         let load = |member: &workers::Worker| Load {
-            // It is not known how many jobs each external worker runs.
-            slots: if member.external { 0 } else { member.slots },
+            // It is not known how many jobs each external worker runs. A quiet one has no room.
+            slots: if member.external || member.mode.is_quiet() { 0 } else { member.slots },
             running: match member.id == self.id {
                 true => self.in_slots().count(),
                 false => elsewhere.get(&member.id).copied().unwrap_or(0),

@@ -1,6 +1,6 @@
-//! Cancellation: stops the jobs whose clients have cancelled them.
+//! Cancellation: stops the jobs whose clients have cancelled them. The same signal says that the worker's mode has changed.
 
-use turnwise_queue::jobs;
+use turnwise_queue::{Error, jobs, workers};
 use turnwise_store::Isolation;
 
 use super::{ERROR_PAUSE, Incarnation};
@@ -41,13 +41,22 @@ impl Incarnation {
         let requests = self
             .shared
             .store
-            .transact(|tx| async move { jobs::cancel_requests(&tx, keys, job_type, id).await })
+            .transact(|tx| async move {
+                let requests = jobs::cancel_requests(&tx, keys, job_type, id).await?;
+                // A worker that was removed learns that with its heartbeat.
+                let mode = match workers::mode(&tx, keys, job_type, id).await {
+                    Err(Error::Halt) => None,
+                    mode => Some(mode?),
+                };
+                Ok::<_, Error>((requests, mode))
+            })
             .await;
         match requests {
-            Ok(claims) => {
+            Ok((claims, mode)) => {
                 for running in claims.iter().filter_map(|claim| self.running.get(claim)) {
                     running.controls.stop.cancel();
                 }
+                mode.into_iter().for_each(|mode| self.learn_mode(mode));
             }
             Err(error) => {
                 tracing::error!(%error, "cannot read which jobs are cancelled: reads again soon");

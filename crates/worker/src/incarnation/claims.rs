@@ -62,6 +62,9 @@ impl Incarnation {
         }
         match pass {
             Ok(mut pass) => {
+                if pass.mode.is_quiet() {
+                    self.learn_mode(pass.mode);
+                }
                 self.claims.known = self.claims.next.load(Relaxed) - 1;
                 self.fair.drained(&pass.drained, pass.wake_seen.as_ref());
                 let spread = self.spread(pass.claimed.len());
@@ -97,7 +100,8 @@ impl Incarnation {
         let Shared { store, keys, job_type, options, lock_history, .. } = &*self.shared;
         let tunables = self.shared.tunables.get();
         let Tunables { max_jobs, max_history, queue, .. } = &tunables;
-        let (max_jobs, max_history) = (*max_jobs, *max_history);
+        // A quiet worker still makes due jobs pending.
+        let (max_jobs, max_history) = (if self.mode.is_quiet() { 0 } else { *max_jobs }, *max_history);
         let claimant = Claimant {
             job_type,
             worker: &self.id,

@@ -38,8 +38,9 @@ impl Incarnation {
         }
     }
 
-    pub(super) fn learn_contenders(&mut self, names: Vec<String>) {
-        let all = (names.len() < MAX_CONTENDERS).then(|| names.iter().cloned().collect());
+    pub(super) fn learn_contenders(&mut self, contenders: workers::Contenders) {
+        let workers::Contenders { names, members } = contenders;
+        let all = (members.len() < MAX_CONTENDERS).then(|| members.into_iter().collect());
         self.fair.set_members(all);
         if self.contenders.names != names {
             self.balance.is_above_its_part = false;

@@ -47,15 +47,18 @@ impl Incarnation {
 
     /// Writes a heartbeat. Returns false if the worker is not a member any more. Another error counts as success: the
     /// next heartbeat retries.
-    pub(super) async fn ping(&self) -> bool {
+    pub(super) async fn ping(&mut self) -> bool {
         let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
-        let now_us = self.now_us();
+        let (id, now_us) = (&self.id, self.now_us());
         let pinged = self
             .shared
             .store
-            .transact(|tx| async move { workers::ping(&tx, keys, job_type, &self.id, now_us).await });
+            .transact(|tx| async move { workers::ping(&tx, keys, job_type, id, now_us).await });
         match pinged.await {
-            Ok(()) => true,
+            Ok(mode) => {
+                self.learn_mode(mode);
+                true
+            }
             Err(Error::Halt) => false,
             Err(error) => {
                 tracing::error!(%error, "cannot write the health counter");
@@ -72,21 +75,22 @@ impl Incarnation {
         let (id, neighbours, now_us) = (&self.id, &self.health.neighbours, store.runtime().now_us());
         let ring = store
             .transact(|tx| async move {
-                workers::ping(&tx, keys, job_type, id, now_us).await?;
+                let mode = workers::ping(&tx, keys, job_type, id, now_us).await?;
                 let contenders = workers::contenders(&tx, keys, job_type, MAX_CONTENDERS).await?;
                 let ring = workers::neighbours(&tx, keys, job_type, id, WINDOW).await?;
                 let full = ring.len() == WINDOW;
                 let ring = in_process(ring);
                 if full && neighbours.none_moved(&ring) {
                     let wide = workers::neighbours(&tx, keys, job_type, id, WIDE_WINDOW).await?;
-                    return Ok((in_process(wide), contenders));
+                    return Ok((in_process(wide), contenders, mode));
                 }
-                Ok((ring, contenders))
+                Ok((ring, contenders, mode))
             })
             .await;
         let ring = match ring {
-            Ok((ring, contenders)) => {
+            Ok((ring, contenders, mode)) => {
                 self.learn_contenders(contenders);
+                self.learn_mode(mode);
                 ring
             }
             Err(Error::Halt) => return false,

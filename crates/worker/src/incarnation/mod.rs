@@ -10,6 +10,7 @@ mod claims;
 mod contenders;
 mod departure;
 mod health;
+mod mode;
 mod preemption;
 mod rotation;
 mod yielding;
@@ -23,7 +24,7 @@ use serde_json::value::RawValue;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
-use turnwise_queue::{Error, Job, workers};
+use turnwise_queue::{Error, Job, Mode, workers};
 
 use crate::Tunables;
 use crate::claimer::Claimer;
@@ -64,6 +65,8 @@ pub(crate) struct Incarnation {
     slots: Arc<Slots>,
     tuned: watch::Receiver<Tunables>,
     claimer: Claimer,
+    /// Whether it takes new jobs, as last read.
+    mode: Mode,
     /// This worker among those of its process.
     sibling: Option<Sibling>,
     claims: claims::Claims,
@@ -82,6 +85,8 @@ struct Running {
     charges: RunCharges,
     /// Its priority class.
     class: i8,
+    /// Whether it runs until it is stopped.
+    continuous: bool,
     /// Whether it declares locks.
     locks: bool,
     /// Up to when its key has been charged, in µs.
@@ -121,6 +126,7 @@ impl Incarnation {
             slots: Arc::default(),
             tuned,
             claimer,
+            mode: Mode::Active,
             sibling,
             claims: claims::Claims::default(),
             health,
@@ -196,6 +202,7 @@ impl Incarnation {
                 () = self.cancellation.due() => {
                     self.stop_cancelled().await;
                     self.take_over_blocked();
+                    pass_due |= !self.mode.is_quiet();
                 }
                 Ok(()) = self.tuned.changed() => {
                     self.follow_tunables().await;
@@ -225,7 +232,8 @@ impl Incarnation {
 
     /// Whether no slot is free. A worker with claims in doubt makes a pass even then, so it never counts as full.
     fn is_full(&self) -> bool {
-        self.slots_in_use() >= self.shared.tunables.get().max_jobs && !self.claims.in_doubt()
+        let max_jobs = self.shared.tunables.get().max_jobs;
+        (self.mode.is_quiet() || self.slots_in_use() >= max_jobs) && !self.claims.in_doubt()
     }
 
     /// The number of slots in use. Jobs that wait for locks lend their slots, if the settings allow it.
@@ -268,8 +276,9 @@ impl Incarnation {
         }
         let key = self.fair.key_of_start(&job.tenant, job.priority, job.order_us());
         controls.set_key(key);
-        let (class, locks) = (job.class, !job.locks.is_none());
-        let running = Running { controls: controls.clone(), charges, class, locks, grown_us: started_us };
+        let (class, continuous, locks) = (job.class, job.continuous, !job.locks.is_none());
+        let running =
+            Running { controls: controls.clone(), charges, class, continuous, locks, grown_us: started_us };
         let before = self.running.insert(claim, running);
         assert!(before.is_none(), "two runs have the claim {claim}");
         let delay_us = match duration_us(spread) {

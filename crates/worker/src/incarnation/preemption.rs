@@ -54,6 +54,10 @@ impl Incarnation {
         loads: Option<&Loads>,
     ) -> Result<PreemptionResult> {
         let Some(rotation) = self.rotation_rules() else { return Ok(PreemptionResult::default()) };
+        if self.mode.is_quiet() {
+            // It would start no job in the place of another one.
+            return Ok(PreemptionResult::default());
+        }
         self.grow_keys().await?;
         let now_us = self.now_us();
         let in_slots = self.preemptible();

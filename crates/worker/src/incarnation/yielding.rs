@@ -46,7 +46,7 @@ impl Incarnation {
     /// check is over.
     pub(super) fn schedule_yield(&mut self) {
         let due = || {
-            let idle_turn = self.rotation_rules()?.idle_turn;
+            let idle_turn = self.rotation_rules().filter(|_| !self.mode.is_quiet())?.idle_turn;
             let may_yield = self.running.values().filter(|running| running.may_yield());
             let earliest_us = may_yield.map(|running| running.charges.started_us).min()?;
             let turn_us = earliest_us.saturating_add(duration_us(idle_turn));

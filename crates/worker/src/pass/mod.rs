@@ -19,7 +19,7 @@ use turnwise_policy::contention::Shard;
 use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_policy::predictive_queue::window;
 use turnwise_policy::schedule::{Decision, Reason};
-use turnwise_queue::{Job, Keyspace, Result, Terms, locks, rate_limits, tenants};
+use turnwise_queue::{Job, Keyspace, Mode, Result, Terms, locks, rate_limits, tenants, workers};
 use turnwise_store::{Isolation, Transaction};
 
 use crate::QueueRules;
@@ -126,6 +126,8 @@ pub(crate) struct Pass {
     /// If the locks of some jobs are not free: the value, before the pass, of the key that changes when locks are
     /// released.
     pub lock_wake_seen: Option<Option<Bytes>>,
+    /// Whether the worker takes new jobs. A quiet worker has claimed none.
+    pub mode: Mode,
 }
 
 impl Pass {
@@ -142,6 +144,7 @@ impl Pass {
             next_due_us: None,
             wake_seen,
             lock_wake_seen: None,
+            mode: Mode::Active,
         }
     }
 }
@@ -235,6 +238,15 @@ pub(crate) async fn pass(
     let wanted = claimant.depth(room);
     let depth = shard.front(wanted) + others;
     let queue = fair.front(tx, wake_seen.as_ref(), released.clone(), depth, (mine, permits)).await?;
+    // A claim reads the same row, so with jobs to claim this costs nothing.
+    let mode = match queue.jobs.is_empty() {
+        true => Mode::Active,
+        false => workers::mode(tx, keys, job_type, claimant.worker).await?,
+    };
+    if mode.is_quiet() {
+        fair.made_pending(&released);
+        return Ok(Pass { next_due_us: delayed.next_due_us, mode, ..Pass::nothing(wake_seen) });
+    }
     let mut claims = Claims::new(context).await?;
     let locking = queue.jobs.iter().any(|(pending, _)| !pending.locks.is_none());
     fair.locking.store(locking, Relaxed);
@@ -282,6 +294,7 @@ pub(crate) async fn pass(
         lock_wake_seen,
         claimed: claims.claimed,
         waits_us: claims.waits_us,
+        mode,
     })
 }
 

@@ -66,7 +66,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
                 h1 { "Overview" }
                 (summary(&jobs, &needs))
                 (types_table(&jobs, caller.operates(), now_us))
-                @if let Some(nodes) = &nodes { (workers::nodes_table(nodes, now_us)) }
+                @if let Some(nodes) = &nodes { (workers::nodes_table(nodes, false, now_us)) }
             }
         }
     };
@@ -127,11 +127,13 @@ async fn needs(app: &App, caller: &Caller, jobs: &Jobs, now_us: i64) -> Result<V
     let mut needs = Vec::new();
     for (job_type, of) in &jobs.types {
         let idle = of.summary.as_ref().is_some_and(|all| all.capacity.workers == 0);
+        let quiet = of.summary.as_ref().is_some_and(|all| all.capacity.quiet > 0);
         if idle && of.counts[Kind::Pending] > 0 {
             needs.push(Need {
                 is_bad: true,
                 what: html! {
-                    "No worker for " bdi.name { (job_type) } ": "
+                    @if quiet { a href=(link("/ui/workers", &[("type", Some(job_type))])) { "All workers are quiet" } " for " } @else { "No worker for " }
+                    bdi.name { (job_type) } ": "
                     a href=(Jobs::link(job_type, Kind::Pending)) { (jobs_of(of.counts[Kind::Pending])) " wait" }
                     @if let Some(oldest) = of.oldest_us { ", the oldest for " (since(oldest, now_us)) }
                 },

@@ -1,16 +1,17 @@
-//! Workers and nodes: their slots, what they run, and when they were last heard of.
+//! Workers and nodes: their slots, what they run, when they were last heard of, and whether they take new jobs.
 
 use axum::response::Response;
 use maud::{Markup, html};
-use turnwise_protocol::{DEFAULT_LIMIT, Nodes, Worker, Workers, names};
+use turnwise_protocol::{DEFAULT_LIMIT, Mode, Nodes, Worker, Workers, names};
 use turnwise_queue::workers;
 
 use super::format::{ago, number, since, time};
 use super::problem::{Problem, Result};
-use super::visit::{Visit, job_link, link};
+use super::visit::{Fields, Visit, job_link, link};
 use super::{layout, parts, redirect};
+use crate::http::App;
 use crate::http::v1::members::WorkersParams;
-use crate::http::v1::{self, nodes};
+use crate::http::v1::{self, modes, nodes};
 
 const PATH: &str = "/ui/workers";
 /// Number of running jobs that are shown of each worker.
@@ -58,7 +59,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
                 }
             }
         }
-        (nodes_table(&nodes, now_us))
+        (nodes_table(&nodes, true, now_us))
     };
     Ok(layout::live(&visit.shell, "Workers", main))
 }
@@ -80,6 +81,7 @@ fn table(rows: &[(Worker, Option<workers::Health>)], now_us: i64) -> Markup {
                                     Some(name) => { bdi { (name) } div.quiet { code { (worker.id) } } },
                                     None => code { (worker.id) },
                                 }
+                                (mode(worker.mode, worker.running.is_empty()))
                             }
                             td { a href=(link("/ui/jobs", &[("type", Some(&worker.job_type)), ("state", Some("running"))])) { bdi { (worker.job_type) } } }
                             td.n { (number(worker.running.len() as u64)) @if worker.more_running { "+" } " of " (number(worker.slots as u64)) }
@@ -89,8 +91,13 @@ fn table(rows: &[(Worker, Option<workers::Health>)], now_us: i64) -> Markup {
                                 (ago(worker.started_us, now_us))
                                 @if let Some(by) = &worker.registered_by { div.quiet { "by " bdi { (by) } } }
                             }
-                            td { (runs(worker, now_us)) }
-                            td {
+                            td.runs-now { (runs(worker, now_us)) }
+                            td { div.acts {
+                                form.inline method="post" action=(PATH) {
+                                    input type="hidden" name="type" value=(worker.job_type);
+                                    input type="hidden" name="worker" value=(worker.id);
+                                    (mode_buttons(worker.mode))
+                                }
                                 @if worker.external {
                                     form.inline method="post" action=(PATH) {
                                         input type="hidden" name="type" value=(worker.job_type);
@@ -98,12 +105,33 @@ fn table(rows: &[(Worker, Option<workers::Health>)], now_us: i64) -> Markup {
                                         button.danger name="action" value="remove" { "Remove…" }
                                     }
                                 }
-                            }
+                            } }
                         }
                     }
                 }
             }
         }
+    }
+}
+
+/// Whether it takes new jobs, if it does not.
+fn mode(mode: Mode, has_ended: bool) -> Markup {
+    html! {
+        @match mode {
+            Mode::Active => {}
+            Mode::Quiet => div.warned { "quiet: takes no new jobs" },
+            Mode::Drain if has_ended => div.warned { "drained: runs nothing more" },
+            Mode::Drain => div.warned { "draining" },
+        }
+    }
+}
+
+/// The buttons of a form that changes a mode: those that would change it.
+fn mode_buttons(mode: Mode) -> Markup {
+    html! {
+        @if mode != Mode::Active { button name="action" value="active" { "Resume" } }
+        @if mode != Mode::Quiet { button name="action" value="quiet" { "Quiet" } }
+        @if mode != Mode::Drain { button name="action" value="drain" { "Drain…" } }
     }
 }
 
@@ -135,21 +163,31 @@ fn runs(worker: &Worker, now_us: i64) -> Markup {
     }
 }
 
-/// The nodes of the store.
-pub(super) fn nodes_table(nodes: &Nodes, now_us: i64) -> Markup {
+/// The nodes of the store, with buttons if `acts`.
+pub(super) fn nodes_table(nodes: &Nodes, acts: bool, now_us: i64) -> Markup {
     html! {
         section {
             h2 { "Nodes" }
             div.scroll tabindex="0" role="region" aria-label="Nodes" {
                 table {
-                    thead { tr { th scope="col" { "Node" } th scope="col" { "URL" } th scope="col" { "Release" } th scope="col" { "Started" } } }
+                    thead { tr { th scope="col" { "Node" } th scope="col" { "URL" } th scope="col" { "Release" } th scope="col" { "Started" }
+                        @if acts { th scope="col" { span.unseen { "Actions" } } } } }
                     tbody {
                         @for node in &nodes.nodes {
                             tr data-k=(node.id) {
-                                th scope="row" { bdi { (node.name) } @if node.name == nodes.node { span.quiet { " (this one)" } } }
+                                th scope="row" { bdi { (node.name) } @if node.name == nodes.node { span.quiet { " (this one)" } }
+                                    @if !node.mode.is_active() { div.warned { @if node.mode == Mode::Quiet { "quiet" } @else { "draining" } ": its workers take no new jobs" } } }
                                 td { bdi { (node.url) } }
                                 td { (node.version) }
                                 td { (ago(node.started_us, now_us)) ", " (time(node.started_us)) }
+                                @if acts {
+                                    td {
+                                        form.inline.acts method="post" action=(PATH) {
+                                            input type="hidden" name="node" value=(node.name);
+                                            (mode_buttons(node.mode))
+                                        }
+                                    }
+                                }
                             }
                         }
                     }
@@ -159,33 +197,110 @@ pub(super) fn nodes_table(nodes: &Nodes, now_us: i64) -> Markup {
     }
 }
 
-/// Removes an external worker, after a confirmation.
+/// What a form changes.
+enum Target<'a> {
+    Worker(&'a str, &'a str),
+    Node(&'a str),
+}
+
+impl Target<'_> {
+    fn of<'a>(form: &'a Fields) -> Result<Target<'a>> {
+        let hint = "use a button of the list of workers";
+        if let Some(node) = form.get("node") {
+            return Ok(Target::Node(node));
+        }
+        let (Some(job_type), Some(worker)) = (form.get("type"), form.get("worker")) else {
+            return Err(Problem::bad("no worker is named", hint));
+        };
+        names::check_type(job_type)?;
+        match names::is_worker_id(worker) {
+            true => Ok(Target::Worker(job_type, worker)),
+            false => Err(Problem::bad("no worker can have this id", hint)),
+        }
+    }
+
+    fn fields(&self) -> Markup {
+        html! {
+            @match self {
+                Target::Worker(job_type, worker) => {
+                    input type="hidden" name="type" value=(job_type);
+                    input type="hidden" name="worker" value=(worker);
+                }
+                Target::Node(node) => input type="hidden" name="node" value=(node);,
+            }
+        }
+    }
+
+    async fn set(&self, app: &App, mode: Mode) -> Result<Response> {
+        match self {
+            Target::Worker(job_type, worker) => drop(modes::set(app, job_type, worker, mode).await?),
+            Target::Node(node) => drop(modes::set_node(app, node, mode).await?),
+        }
+        Ok(redirect(&format!("{PATH}?did={}", mode.as_str())))
+    }
+}
+
+/// Quiets, drains or resumes a worker or a node, or removes an external worker. What stops jobs is confirmed first.
 pub(super) async fn act(visit: Visit) -> Result<Response> {
     let form = visit.form();
-    let (Some(job_type), Some(worker)) = (form.get("type"), form.get("worker")) else {
-        return Err(Problem::bad("no worker is named", "use a button of the list of workers"));
-    };
-    names::check_type(job_type)?;
-    if !names::is_worker_id(worker) {
-        return Err(Problem::bad("no worker can have this id", "use a button of the list of workers"));
-    }
-    if form.get("confirmed").is_some() {
-        v1::workers::remove(&visit.app, job_type, worker).await?;
-        return Ok(redirect(&format!("{PATH}?did=removed")));
-    }
-    let main = html! {
-        h1 { "Remove this worker?" }
-        p.lead { bdi { (job_type) } " " code { (worker) } }
-        p.condition.warn {
-            "Its jobs become pending at once, and other workers get them. If the worker still lives, the response to its next heartbeat tells it to stop them, and it registers again."
+    let target = Target::of(form)?;
+    let is_confirmed = form.get("confirmed").is_some();
+    match (form.get("action"), &target) {
+        (Some("active"), _) => target.set(&visit.app, Mode::Active).await,
+        (Some("quiet"), _) => target.set(&visit.app, Mode::Quiet).await,
+        (Some("drain"), _) if is_confirmed => target.set(&visit.app, Mode::Drain).await,
+        (Some("drain"), _) => Ok(confirm(&visit, &target, &DRAIN)),
+        (Some("remove"), Target::Worker(job_type, worker)) if is_confirmed => {
+            v1::workers::remove(&visit.app, job_type, worker).await?;
+            Ok(redirect(&format!("{PATH}?did=removed")))
         }
+        (Some("remove"), Target::Worker(..)) => Ok(confirm(&visit, &target, &REMOVE)),
+        _ => Err(Problem::bad("this action is unknown", "use a button of the list of workers")),
+    }
+}
+
+/// A question before an action.
+struct Question {
+    action: &'static str,
+    title: &'static str,
+    effect: &'static str,
+    button: &'static str,
+}
+
+const DRAIN: Question = Question {
+    action: "drain",
+    title: "Drain this?",
+    effect: "It takes no new jobs. Jobs that do not end by themselves, such as continuous replications, are given back at once and start \
+             at other workers. Other jobs finish. An external worker ends after its last job; a worker inside a server can be resumed.",
+    button: "Drain",
+};
+
+const REMOVE: Question = Question {
+    action: "remove",
+    title: "Remove this worker?",
+    effect: "Its jobs become pending at once, and other workers get them. If the worker still lives, the response to its next heartbeat \
+             tells it to stop them, and it registers again.",
+    button: "Remove the worker",
+};
+
+fn confirm(visit: &Visit, target: &Target<'_>, question: &Question) -> Response {
+    let Question { action, title, effect, button } = question;
+    let main = html! {
+        h1 { (title) }
+        p.lead {
+            @match target {
+                Target::Worker(job_type, worker) => { bdi { (job_type) } " " code { (worker) } }
+                Target::Node(node) => { "Node " bdi { (node) } }
+            }
+        }
+        p.condition.warn { (effect) }
         form.actions method="post" action=(PATH) {
-            input type="hidden" name="type" value=(job_type);
-            input type="hidden" name="worker" value=(worker);
+            (target.fields())
+            input type="hidden" name="action" value=(action);
             input type="hidden" name="confirmed" value="1";
-            button.danger type="submit" { "Remove the worker" }
+            button.danger type="submit" { (button) }
             a.button href=(PATH) { "Back" }
         }
     };
-    Ok(layout::page(&visit.shell, "Remove this worker?", main))
+    layout::page(&visit.shell, title, main)
 }

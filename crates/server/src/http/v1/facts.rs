@@ -78,7 +78,7 @@ pub(crate) async fn of_type(app: &App, job_type: &str) -> Result<OfType, String>
         job_type: job_type.to_owned(),
         workers: capacity.workers,
         slots: capacity.slots,
-        running: capacity.running,
+        running: snapshot.running.len(),
         wanted_slots: demand.wanted_slots,
         oldest_us,
         tenants: found,

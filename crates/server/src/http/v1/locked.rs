@@ -144,7 +144,7 @@ impl Locked {
         snapshot: &Snapshot,
         job: &Job,
     ) -> Result<Vec<Pending>> {
-        let room = snapshot.capacity.slots.saturating_sub(snapshot.capacity.running);
+        let room = snapshot.free();
         let front = position::front(app, tx, snapshot, self.rules.window(room)).await?;
         let others = front.into_iter().map(|next| next.pending).filter(|other| other.id != job.id);
         Ok(others.collect())

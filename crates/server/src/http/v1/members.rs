@@ -5,12 +5,14 @@ use axum::response::Response;
 use serde::Deserialize;
 use turnwise_protocol::{RunningJob, Worker, Workers, names};
 use turnwise_queue::{NODE_TYPE, jobs, workers as rows};
+use turnwise_store::Transaction;
 use utoipa::IntoParams;
 
 use super::Common;
 use super::error::Result;
 use super::extract::Params;
 use super::list::{Cursor, check_limit, default_limit};
+use super::modes;
 use crate::http::{App, answer};
 
 /// Maximum number of running jobs that are shown of a worker.
@@ -83,11 +85,9 @@ pub(in crate::http) async fn workers(app: &App, params: WorkersParams) -> Result
                 }
                 // A worker without a row is being removed.
                 if let Some(row) = rows::get(&tx, &app.keys, &of_type, &id).await? {
-                    let mut jobs = jobs::active_of(&tx, &app.keys, &of_type, &id, MAX_RUNNING + 1).await?;
-                    running += jobs.len();
-                    let more_running = jobs.len() > MAX_RUNNING;
-                    jobs.truncate(MAX_RUNNING);
-                    page.push(shown(&of_type, row, jobs, more_running));
+                    let worker = worker(app, &tx, &of_type, row).await?;
+                    running += worker.running.len();
+                    page.push(worker);
                 }
                 after = Some(id);
             }
@@ -110,18 +110,17 @@ async fn type_after(app: &App, after: Option<&str>) -> Result<Option<String>> {
     Ok(types.into_iter().find(|job_type| job_type != NODE_TYPE))
 }
 
-fn shown(
-    job_type: &str,
-    row: rows::Worker,
-    running: Vec<(String, turnwise_queue::Active)>,
-    more_running: bool,
-) -> Worker {
+/// One worker, with its running jobs.
+pub(super) async fn worker(app: &App, tx: &Transaction, job_type: &str, row: rows::Worker) -> Result<Worker> {
+    let mut running = jobs::active_of(tx, &app.keys, job_type, &row.id, MAX_RUNNING + 1).await?;
+    let more_running = running.len() > MAX_RUNNING;
+    running.truncate(MAX_RUNNING);
     let running = running.into_iter().map(|(id, active)| RunningJob {
         id,
         claim: active.claim,
         started_us: active.started_us,
     });
-    Worker {
+    Ok(Worker {
         job_type: job_type.to_owned(),
         id: row.id,
         name: row.name,
@@ -130,7 +129,8 @@ fn shown(
         slots: row.slots,
         started_us: row.started_us,
         registered_by: row.registered_by,
+        mode: modes::shown(row.mode),
         running: running.collect(),
         more_running,
-    }
+    })
 }

@@ -22,6 +22,7 @@ pub(in crate::http) mod list;
 mod locked;
 pub(in crate::http) mod locks;
 pub(in crate::http) mod members;
+pub(in crate::http) mod modes;
 pub(in crate::http) mod nodes;
 mod openapi;
 mod owned;
@@ -171,7 +172,9 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(demand::get_demand))
         .routes(routes!(locks::list_locks))
         .routes(routes!(members::list_workers))
+        .routes(routes!(modes::set_worker_mode))
         .routes(routes!(nodes::list_nodes))
+        .routes(routes!(modes::set_node_mode))
         .routes(routes!(nodes::get_store))
         .routes(routes!(workers::register))
         .routes(routes!(workers::ping))

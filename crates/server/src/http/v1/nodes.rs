@@ -3,11 +3,12 @@
 use axum::extract::State;
 use axum::response::Response;
 use turnwise_protocol::{Failing, Node, Nodes, Store, StoreCounters, StoreLimits};
-use turnwise_queue::nodes;
+use turnwise_queue::{Mode, modes as rows, nodes};
 use turnwise_store::{Condition, Counters, Limits};
 
 use super::Common;
 use super::error::Result;
+use super::modes;
 use crate::http::{App, answer};
 
 /// List nodes
@@ -24,9 +25,15 @@ pub(super) async fn list_nodes(State(app): State<App>) -> Result<Response> {
 /// The nodes.
 pub(in crate::http) async fn nodes(app: &App) -> Result<Nodes> {
     let tx = app.store.begin().await?;
+    let modes = rows::of_nodes(&tx, &app.keys).await?;
+    let mode = |name: &str| match modes.binary_search_by(|(node, _)| node.as_str().cmp(name)) {
+        Ok(found) => modes[found].1,
+        Err(_) => Mode::Active,
+    };
     let nodes = nodes::list(&tx, &app.keys).await?.into_iter().filter_map(|node| {
         let options = node.node_options?;
         Some(Node {
+            mode: modes::shown(mode(&node.node)),
             id: node.id,
             name: node.node,
             url: options.url,

@@ -33,7 +33,7 @@ pub(super) fn of_pending(
         overall: overall.max(explanation.map_or(0, |explanation| explanation.before)),
     };
     match explanation.map(|explanation| &explanation.reason) {
-        _ if stands.workers == 0 => Reason::NoWorker,
+        _ if stands.workers == 0 => none_works(snapshot),
         None => Reason::StartsNext,
         Some(schedule::Reason::Locked(_)) => Reason::Locked,
         Some(schedule::Reason::LockReserved(_)) => Reason::LockReserved,
@@ -43,7 +43,7 @@ pub(super) fn of_pending(
             | schedule::Reason::OtherPass
             | schedule::Reason::Tried,
         ) => match explain(&stands) {
-            standing::Reason::NoWorker => Reason::NoWorker,
+            standing::Reason::NoWorker => none_works(snapshot),
             standing::Reason::StartsNext => Reason::StartsNext,
             standing::Reason::RotatesIn => Reason::RotatesIn,
             standing::Reason::BehindItsTenant => Reason::BehindItsTenant,
@@ -53,9 +53,14 @@ pub(super) fn of_pending(
     }
 }
 
+/// The reason where no worker gets jobs of the type.
+fn none_works(snapshot: &Snapshot) -> Reason {
+    if snapshot.capacity.quiet > 0 { Reason::WorkersQuiet } else { Reason::NoWorker }
+}
+
 /// Number of free slots.
 pub(super) fn free(snapshot: &Snapshot) -> usize {
-    snapshot.capacity.slots.saturating_sub(snapshot.capacity.running)
+    snapshot.free()
 }
 
 /// Why a delayed job waits.
@@ -73,7 +78,7 @@ pub(super) fn of_delayed(snapshot: &Snapshot, job: &Job) -> Reason {
         (true, _, State::Crashing) => Reason::Backoff,
         (true, ..) if job.parked().is_some() => Reason::Parked,
         (true, ..) => Reason::NotBefore,
-        (false, 0, _) => Reason::NoWorker,
+        (false, 0, _) => none_works(snapshot),
         (false, ..) => Reason::Due,
     }
 }
@@ -110,6 +115,17 @@ pub(super) fn sentence(
     match reason {
         Reason::NoWorker => {
             format!("No worker of type `{}` is registered: the job starts once one is.", job.job_type)
+        }
+        Reason::WorkersQuiet => {
+            let workers = match snapshot.capacity.quiet {
+                1 => "The only worker".to_owned(),
+                quiet => format!("All {quiet} workers"),
+            };
+            format!(
+                "{workers} of type `{}` may take no new jobs: the job starts once a worker is resumed \
+                 (`turnwise workers resume`), or another one is registered.",
+                job.job_type
+            )
         }
         Reason::StartsNext => {
             let free = free(snapshot);

@@ -50,6 +50,8 @@ pub(super) struct Snapshot {
     pub now_us: i64,
     pub rules: FairRules,
     pub capacity: api::Capacity,
+    /// The ids of the quiet workers.
+    quiet: BTreeSet<String>,
     /// The known tenants: those with waiting or running jobs, or with recent run time.
     pub tenants: BTreeMap<String, Standing>,
     /// Expected cost of a job, if nothing is known about its tenant.
@@ -152,12 +154,16 @@ impl Snapshot {
         let (keys, now_us) = (&app.keys, app.now_us());
         let rules = rules(app, job_type);
         let workers = workers::list(tx, keys, job_type).await?;
-        let with_slots = workers.iter().filter(|worker| worker.slots > 0);
+        let (quiet, active): (Vec<_>, Vec<_>) =
+            workers.iter().filter(|worker| worker.slots > 0).partition(|worker| worker.mode.is_quiet());
         let running = running(app, tx, job_type).await?;
+        let quiet_ids: BTreeSet<String> = quiet.iter().map(|worker| worker.id.clone()).collect();
+        let is_quiet = |worker: &str| quiet_ids.contains(worker);
         let capacity = api::Capacity {
-            workers: with_slots.clone().count(),
-            slots: with_slots.map(|worker| worker.slots).sum(),
-            running: running.len(),
+            workers: active.len(),
+            slots: active.iter().map(|worker| worker.slots).sum(),
+            running: running.iter().filter(|running| !is_quiet(&running.worker)).count(),
+            quiet: quiet.len(),
         };
         let boost_v = match rules.fairness {
             Fairness::VirtualTime => 0.0,
@@ -172,6 +178,7 @@ impl Snapshot {
             now_us,
             rules,
             capacity,
+            quiet: quiet_ids,
             tenants: BTreeMap::new(),
             expected_of_type_us: None,
             learnt_us: None,
@@ -314,7 +321,7 @@ impl Snapshot {
 
     /// Finds the tenants with jobs that may be preempted, and the highest virtual time of their last jobs.
     fn find_rotating(&mut self) {
-        let rotating = self.running.iter().filter(|running| running.continuous && !running.cancel_requested);
+        let rotating = self.in_slots().filter(|running| running.continuous && !running.cancel_requested);
         self.rotating = rotating.map(|running| running.tenant.clone()).collect();
         let lasts = self.rotating.iter().map(|tenant| self.last(tenant));
         self.highest_last = lasts.fold(f64::NEG_INFINITY, f64::max);
@@ -380,6 +387,16 @@ impl Snapshot {
         self.rules.fairness == Fairness::VirtualTime && self.rotating.contains(tenant)
     }
 
+    /// The running jobs in the slots that new jobs may get: those of workers that are not quiet.
+    fn in_slots(&self) -> impl Iterator<Item = &Running> {
+        self.running.iter().filter(|running| !self.quiet.contains(&running.worker))
+    }
+
+    /// Number of free slots.
+    pub fn free(&self) -> usize {
+        self.capacity.slots.saturating_sub(self.capacity.running)
+    }
+
     /// Number of jobs that all workers together preempt at each cycle: at most the slots that rotating jobs can have.
     /// Zero if no running job rotates.
     pub fn churn(&self) -> usize {
@@ -387,7 +404,7 @@ impl Snapshot {
             return 0;
         }
         let churn = self.rules.rotation.map_or(0, |rotation| rotation.max_churn);
-        let held = self.running.iter().filter(|running| !running.continuous).count();
+        let held = self.in_slots().filter(|running| !running.continuous).count();
         let slots = self.capacity.slots.saturating_sub(held).max(1);
         churn.saturating_mul(self.capacity.workers).min(slots)
     }

@@ -285,7 +285,8 @@ async fn waiting(app: &App, tx: &Transaction, snapshot: &Snapshot, limit: usize)
     let rows = rows.into_iter().enumerate().map(|(position, (next, job, locked))| {
         let explanation = head.explanation(position);
         let reason = reason::of_pending(snapshot, explanation.as_ref(), &next.tenant, next.in_tenant, before);
-        let reason = locked.filter(|_| reason != Reason::NoWorker).unwrap_or(reason);
+        let reason =
+            locked.filter(|_| !matches!(reason, Reason::NoWorker | Reason::WorkersQuiet)).unwrap_or(reason);
         before += usize::from(!has_room || !matches!(reason, Reason::Locked | Reason::LockReserved));
         QueuedJob {
             reason,

@@ -105,7 +105,8 @@ async fn explain(app: &App, caller: &Caller, tx: &Transaction, job: &Job) -> Res
     };
     let locked = locked::look(app, tx, job).await?;
     // Without a worker, or if the job must stop, locks are not the cause.
-    let is_about_locks = reason != Reason::NoWorker && !job.cancel_requested();
+    let is_about_locks =
+        !matches!(reason, Reason::NoWorker | Reason::WorkersQuiet) && !job.cancel_requested();
     let by_locks = locked.as_ref().filter(|_| is_about_locks).and_then(|locked| locked.reason(job));
     let reason = by_locks.unwrap_or(reason);
     let mut after = Vec::new();

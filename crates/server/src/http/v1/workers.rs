@@ -12,12 +12,12 @@ use turnwise_protocol::{
     Register, Registered, Release, ReleaseRun, Update, Updated, codes, names,
 };
 use turnwise_queue::{Error as QueueError, Job, claims, workers};
-use turnwise_worker::{ExternalEnd, RunEnd, Wanted};
+use turnwise_worker::{ExternalEnd, Given, RunEnd, Wanted};
 
 use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
 use super::extract::{Named, RunPath, TypePath, WorkerPath};
-use super::{BadBody, Common, Membership, NoWorker, owned, quota, view, workers_of};
+use super::{BadBody, Common, Membership, NoWorker, modes, owned, quota, view, workers_of};
 use crate::access::Caller;
 use crate::http::{App, answer};
 
@@ -79,7 +79,7 @@ pub(super) fn check_range<T: PartialOrd + std::fmt::Display>(
 
 /// Send a heartbeat
 ///
-/// The response lists the jobs that the worker must stop.
+/// The response lists the jobs that the worker must stop, and states whether it gets new jobs.
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/ping", tag = "workers", operation_id = "ping", params(WorkerPath),
     request_body = Nothing,
@@ -91,7 +91,7 @@ pub(super) async fn ping(
     _: NoBody,
 ) -> Result<Response> {
     match app.external.ping(&path.job_type, &path.worker).await {
-        Ok(cancel) => Ok(answer::ok(&Pinged { cancel })),
+        Ok(pinged) => Ok(answer::ok(&Pinged { cancel: pinged.stop, mode: modes::shown(pinged.mode) })),
         Err(QueueError::Halt) => Err(V1Error::expired()),
         Err(error) => Err(error.into()),
     }
@@ -138,8 +138,8 @@ pub(super) async fn accept(
                 .await
         }
     });
-    let jobs = match accepting.await.map_err(|error| V1Error::internal(&error))? {
-        Ok(jobs) => jobs,
+    let Given { jobs, mode } = match accepting.await.map_err(|error| V1Error::internal(&error))? {
+        Ok(given) => given,
         Err(QueueError::Halt) => return Err(V1Error::expired()),
         Err(error) => return Err(error.into()),
     };
@@ -174,7 +174,7 @@ pub(super) async fn accept(
         summary: job.summary,
         info: job.info,
     });
-    Ok(answer::ok(&Accepted { ended, jobs: jobs.collect() }))
+    Ok(answer::ok(&Accepted { ended, jobs: jobs.collect(), mode: modes::shown(mode) }))
 }
 
 /// Report progress

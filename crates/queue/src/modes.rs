@@ -1,0 +1,124 @@
+//! Whether a worker takes new jobs: an operator may quiet it, or drain it.
+//!
+//! A worker's mode is in its membership row. Every claim reads that row, so once a change has committed, no claim of an earlier
+//! decision can commit: the worker starts nothing more. A running job does not notice the change.
+//!
+//! A node has a mode, too, in a row of its own that outlives the node: its workers get it when they register. So a node that restarts
+//! for an upgrade stays quiet until an operator resumes it. External workers are no part of a node, because they may use any.
+
+use serde::{Deserialize, Serialize};
+use turnwise_store::key::{children, pack};
+use turnwise_store::{Isolation, RangeRead, Transaction};
+
+use crate::error::corrupt;
+use crate::keyspace::KeyRange;
+use crate::nodes::MAX_NODES;
+use crate::rows::{decode, encode};
+use crate::workers::{self, Worker};
+use crate::{Keyspace, Result};
+
+/// Whether a worker takes new jobs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// It takes jobs.
+    #[default]
+    Active,
+    /// It takes no new jobs until it is resumed. Its running jobs continue.
+    Quiet,
+    /// The same, and it gives back the jobs that do not end by themselves. An external worker leaves when its last job has ended.
+    Drain,
+}
+
+impl Mode {
+    /// Whether a worker with this mode takes no new jobs.
+    pub fn is_quiet(self) -> bool {
+        self != Mode::Active
+    }
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    pub(crate) fn is_active(&self) -> bool {
+        *self == Mode::Active
+    }
+}
+
+impl Keyspace {
+    /// The mode of a node, by its name.
+    pub fn node_mode(&self, node: &str) -> bytes::Bytes {
+        pack(&self.space, &("node_modes", node))
+    }
+
+    /// The modes of all nodes that are not active, by name.
+    pub fn node_modes(&self) -> KeyRange {
+        children(&self.space, &("node_modes",))
+    }
+}
+
+/// Changes a worker's mode. Returns its row, and whether the mode was another one; `None` if it is not registered. A worker inside a
+/// server is signalled, so that it learns its new mode at once.
+pub async fn set(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    worker: &str,
+    mode: Mode,
+) -> Result<Option<(Worker, bool)>> {
+    let Some(row) = workers::get(tx, keys, job_type, worker).await? else { return Ok(None) };
+    if row.mode == mode {
+        return Ok(Some((row, false)));
+    }
+    let row = Worker { mode, ..row };
+    tx.set(keys.worker(job_type, worker), encode(&row))?;
+    if !row.external {
+        tx.set_versionstamp(keys.signal(job_type, worker))?;
+    }
+    Ok(Some((row, true)))
+}
+
+/// The mode of a node. A worker that registers reads it in the same transaction, so it cannot miss a change.
+pub async fn of_node(tx: &Transaction, keys: &Keyspace, node: &str) -> Result<Mode> {
+    match tx.get(&keys.node_mode(node)).await? {
+        Some(value) => decode("mode of a node", &value),
+        None => Ok(Mode::Active),
+    }
+}
+
+/// Changes the mode that the workers of a node get when they register. [`follow_node`] changes those that are registered.
+pub async fn set_node(tx: &Transaction, keys: &Keyspace, node: &str, mode: Mode) -> Result<()> {
+    // A worker that registers at the same time conflicts.
+    of_node(tx, keys, node).await?;
+    let row = keys.node_mode(node);
+    match mode {
+        Mode::Active => tx.clear(row)?,
+        Mode::Quiet | Mode::Drain => tx.set(row, encode(&mode))?,
+    }
+    Ok(())
+}
+
+/// Gives the workers of a type that are inside a node the mode of that node. Returns their number. After several concurrent changes
+/// of the node's mode, all of its workers have the latest one.
+pub async fn follow_node(tx: &Transaction, keys: &Keyspace, job_type: &str, node: &str) -> Result<usize> {
+    let mode = of_node(tx, keys, node).await?;
+    let all = workers::list(tx, keys, job_type).await?;
+    let mut followed = 0;
+    for worker in all.iter().filter(|worker| worker.node == node && !worker.external && worker.slots > 0) {
+        followed += usize::from(set(tx, keys, job_type, &worker.id, mode).await?.is_some());
+    }
+    Ok(followed)
+}
+
+/// The nodes that are not active, by name, with their modes: at most [`MAX_NODES`]. Adds no read conflict.
+pub async fn of_nodes(tx: &Transaction, keys: &Keyspace) -> Result<Vec<(String, Mode)>> {
+    let (begin, end) = keys.node_modes();
+    let read = RangeRead { begin, end, limit: MAX_NODES, reverse: false };
+    let rows = tx.range_with(read, Isolation::Snapshot).await?;
+    rows.into_iter()
+        .map(|(key, value)| {
+            let (_, node): (String, String) = keys
+                .space
+                .unpack(&key)
+                .map_err(|_| corrupt("mode of a node", "its key is no tuple of two"))?;
+            Ok((node, decode("mode of a node", &value)?))
+        })
+        .collect()
+}
