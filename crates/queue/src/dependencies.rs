@@ -317,6 +317,24 @@ pub async fn unmet(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Vec<A
         .collect()
 }
 
+/// The jobs that wait for a job to end, by type and id: up to `limit`. Adds no read conflict.
+pub async fn dependents(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job: &Job,
+    limit: usize,
+) -> Result<Vec<(String, String)>> {
+    let Some(group) = job.awaited else { return Ok(Vec::new()) };
+    let (begin, end) = keys.dependents((&job.job_type, &job.id), group);
+    let read = RangeRead { begin, end, limit, reverse: false };
+    let rows = tx.range_with(read, Isolation::Snapshot).await?;
+    rows.into_iter()
+        .map(|(key, _)| {
+            keys.parse_dependents(&key).ok_or_else(|| corrupt("dependents key", "not a tuple of six"))
+        })
+        .collect()
+}
+
 /// Updates the dependents of a job that has ended, or is about to be removed. The caller writes or removes its record.
 pub(crate) async fn settle_ended(
     tx: &Transaction,

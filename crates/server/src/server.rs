@@ -359,7 +359,7 @@ impl Server {
             jwt: jwt.clone(),
             pace: Pace::default(),
             waiting_jobs: Default::default(),
-            counts: Semaphore::new(crate::bulk::COUNTS),
+            counts: Arc::new(Semaphore::new(crate::bulk::COUNTS)),
             demand: http::Trackers::default(),
             identities,
             metrics,

@@ -479,3 +479,168 @@ async fn forms_of_other_sites_change_nothing() {
     assert_eq!(server.get("/_node/_local/_config/replicator/max_jobs").await.body, "500");
     server.server.shutdown().await;
 }
+
+#[tokio::test]
+async fn an_action_on_all_that_match_states_their_number_and_shows_its_progress() {
+    let server = TestServer::start().await;
+    let me = everyone(&server);
+    let jobs: Vec<Value> = (0..30)
+        .map(|n| json!({ "type": "mail", "id": format!("m{n}"), "tenant": if n % 3 == 0 { "acme" } else { "beta" }, "delay_ms": 3_600_000 }))
+        .collect();
+    assert_eq!(server.post("/v1/jobs", &json!({ "jobs": jobs })).await.status, 200);
+    let list = me.page("/ui/jobs?type=mail&tenant=acme").await;
+    assert!(
+        list.contains("For all that match")
+            && list.contains(r#"type = &quot;mail&quot; and tenant = &quot;acme&quot;"#),
+        "{list}"
+    );
+    let wanted = r#"type = "mail" and tenant = "acme""#;
+    let ask =
+        path("/ui/bulk/ask", &[("where", wanted), ("action", "cancel"), ("back", "/ui/jobs?type=mail")]);
+    let question = me.page(&ask).await;
+    assert!(question.contains("Cancel: 10 jobs?") && question.contains("Some of them"), "{question}");
+    assert_eq!(server.get("/v1/bulk").await.body["bulk"], json!([]));
+    let id = question.split("name=\"id\" value=\"").nth(1).unwrap().split('"').next().unwrap();
+    let begin =
+        [("where", wanted), ("action", "cancel"), ("id", id), ("of", "10"), ("back", "/ui/jobs?type=mail")];
+    // Sending it twice begins one operation.
+    for _ in 0..2 {
+        assert!(me.done("/ui/bulk", &begin).await.contains("All jobs with"));
+    }
+    let ended = server.poll(&format!("/v1/bulk/{id}"), |bulk| bulk["state"] == "done").await;
+    assert_eq!(ended["changed"], 10);
+    let page = me.page(&path("/ui/bulk", &[("id", id), ("back", "/ui/jobs?type=mail")])).await;
+    assert!(page.contains("Changed 10 jobs.") && page.contains("Back to the jobs"), "{page}");
+    assert!(me.page("/ui/bulk").await.contains("Cancel"));
+    assert_eq!(
+        server.get("/v1/counts?type=mail&tenant=acme").await.body["counts"][0]["jobs"]["cancelled"],
+        10
+    );
+    // Priority has a number, and nothing is asked without a condition.
+    let priority =
+        path("/ui/bulk/ask", &[("where", "type = mail"), ("action", "priority"), ("priority", "7")]);
+    assert!(me.page(&priority).await.contains("Set priority 7 of 20 jobs?"));
+    for wrong in [
+        &[("action", "cancel")][..],
+        &[("where", "type = mail")],
+        &[("where", "type ="), ("action", "cancel")],
+    ] {
+        assert_eq!(me.see(&path("/ui/bulk/ask", wrong)).await.0, 400, "{wrong:?}");
+    }
+    let stop = [("id", id), ("action", "stop")];
+    assert!(me.done("/ui/bulk", &stop).await.contains("done"));
+
+    // Others see neither the operation nor the jobs.
+    let admin = server.close().await;
+    let token = server.with(&admin).token(&["client:beta"]).await;
+    let beta = Person { server: &server, token: Some(token) };
+    assert_eq!(beta.see(&path("/ui/bulk", &[("id", id)])).await.0, 404);
+    assert!(beta.page(&ask).await.contains("Cancel: 0 jobs?"));
+    let reader = Person { server: &server, token: Some(server.with(&admin).token(&["read:beta"]).await) };
+    assert_eq!(reader.see(&ask).await.0, 403);
+    assert!(!reader.page("/ui/jobs").await.contains("For all that match"));
+    server.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn workers_and_nodes_are_quieted_drained_and_resumed() {
+    let server = TestServer::start().await;
+    let me = everyone(&server);
+    let worker = server.post("/v1/workers/mail", &json!({ "slots": 1 })).await.body["worker"].clone();
+    let worker = worker.as_str().unwrap();
+    server.post("/v1/jobs/mail", &json!({ "id": "a" })).await;
+    let act = |action| [("type", "mail"), ("worker", worker), ("action", action)];
+    let page = me.done("/ui/workers", &act("quiet")).await;
+    assert!(
+        page.contains("It takes no new jobs until") && page.contains("quiet: takes no new jobs"),
+        "{page}"
+    );
+    assert!(me.page("/ui/job?type=mail&id=a").await.contains("all workers for it are quiet"));
+    assert!(me.page("/ui/").await.contains("All workers are quiet"));
+    assert!(me.done("/ui/workers", &act("active")).await.contains("It takes new jobs again."));
+    assert!(me.done("/ui/workers", &act("drain")).await.contains("Drain this?"));
+    let confirmed = [act("drain").as_slice(), &[("confirmed", "1")]].concat();
+    assert!(me.done("/ui/workers", &confirmed).await.contains("drained: runs nothing more"));
+    let node = server.name();
+    let act = |action| [("node", node.as_str()), ("action", action)];
+    assert!(me.done("/ui/workers", &act("quiet")).await.contains("its workers take no new jobs"));
+    assert!(!me.done("/ui/workers", &act("active")).await.contains("its workers take no new jobs"));
+    assert_eq!(me.form("/ui/workers", &[("node", "none"), ("action", "quiet")]).await.0, 404);
+    assert_eq!(me.form("/ui/workers", &act("remove")).await.0, 400);
+    let admin = server.close().await;
+    let client = Person { server: &server, token: Some(server.with(&admin).token(&["client:*"]).await) };
+    assert_eq!(client.form("/ui/workers", &act("quiet")).await.0, 403);
+    server.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn dependencies_are_drawn_without_those_of_other_tenants() {
+    let server = TestServer::start().await;
+    let me = everyone(&server);
+    let add = async |id: &str, tenant: &str, after: &[&str]| {
+        let after: Vec<Value> = after.iter().map(|id| json!({ "type": "t", "id": id })).collect();
+        let added = server.post("/v1/jobs/t", &json!({ "id": id, "tenant": tenant, "after": after })).await;
+        assert_eq!(added.status, 201, "{}", added.body);
+    };
+    add("first", "acme", &[]).await;
+    add("secret-1", "beta", &[]).await;
+    add("<middle>", "acme", &["first", "secret-1"]).await;
+    add("last", "acme", &["<middle>", "first"]).await;
+    add("alone", "acme", &[]).await;
+    let page = me.page("/ui/job?type=t&id=%3Cmiddle%3E").await;
+    for text in [
+        "<svg class=\"graph\"",
+        "first",
+        "secret-1",
+        "last",
+        "It waits for 2 jobs, and 1 job waits for it",
+        "waits for other jobs",
+    ] {
+        assert!(page.contains(text), "{text}: {page}");
+    }
+    assert!(!page.contains("<middle>"), "{page}");
+    assert!(!me.page("/ui/job?type=t&id=alone").await.contains("svg class=\"graph\""));
+    let admin = server.close().await;
+    let acme = Person { server: &server, token: Some(server.with(&admin).token(&["client:acme"]).await) };
+    let page = acme.page("/ui/job?type=t&id=%3Cmiddle%3E").await;
+    assert!(
+        page.contains("It waits for 1 job, and 1 job waits for it") && !page.contains("secret-1"),
+        "{page}"
+    );
+    server.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn other_shares_are_simulated_before_they_are_saved() {
+    let server = TestServer::start().await;
+    let me = everyone(&server);
+    assert!(me.page("/ui/tenants/shares?type=mail").await.contains("nothing to divide"));
+    server.post("/v1/workers/mail", &json!({ "slots": 4 })).await;
+    let jobs: Vec<Value> = (0..600)
+        .map(|n| json!({ "type": "mail", "id": format!("m{n}"), "tenant": if n % 2 == 0 { "acme" } else { "beta" } }))
+        .collect();
+    assert_eq!(server.post("/v1/jobs", &json!({ "jobs": jobs })).await.status, 200);
+    assert!(me.page("/ui/tenants").await.contains("/ui/tenants/shares?type=mail"));
+    let now = me.page("/ui/tenants/shares?type=mail").await;
+    assert!(now.contains("50.0 %") && now.contains(">2.0<") && !now.contains("Save the shares"), "{now}");
+    let tried = "/ui/tenants/shares?type=mail&shares:acme=300&shares:beta=100";
+    let then = me.page(tried).await;
+    assert!(then.contains("with the new shares") && then.contains("Save the shares of 1 tenant"), "{then}");
+    let shares = async || server.get("/_node/_local/_config/shares").await.body;
+    assert_eq!(shares().await, json!({}));
+    for wrong in ["0", "1001", "many"] {
+        assert_eq!(
+            me.see(&format!("/ui/tenants/shares?type=mail&shares:acme={wrong}")).await.0,
+            400,
+            "{wrong}"
+        );
+    }
+    let save = [("type", "mail"), ("shares:acme", "300")];
+    assert!(me.done("/ui/tenants/shares/save", &save).await.contains("Saved."));
+    assert_eq!(shares().await, json!({ "acme": "300" }));
+    let admin = server.close().await;
+    let client = Person { server: &server, token: Some(server.with(&admin).token(&["client:*"]).await) };
+    assert_eq!(client.see(tried).await.0, 403);
+    assert_eq!(client.form("/ui/tenants/shares/save", &save).await.0, 403);
+    server.server.shutdown().await;
+}

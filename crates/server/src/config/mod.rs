@@ -404,7 +404,11 @@ impl Config {
             jwt: running.jwt,
             audit_file: running.audit_file,
             log: LogSettings { format: running.log.format, ..file.log },
-            otel: OtelSettings { sample_ratio: file.otel.sample_ratio, ..running.otel },
+            otel: OtelSettings {
+                sample_ratio: file.otel.sample_ratio,
+                trace_url: file.otel.trace_url,
+                ..running.otel
+            },
             command: Command { max_jobs: file.command.max_jobs, ..running.command },
             upstream: running.upstream,
             periods: running.periods,

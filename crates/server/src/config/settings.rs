@@ -243,6 +243,7 @@ pub const SETTINGS: &[Setting] = settings! {
     headers: InFile(AT_START), otel.headers = otel_headers();
     service_name: InFile(AT_START), otel.service_name = word();
     sample_ratio: Live, otel.sample_ratio = decimal(0.0..=1.0);
+    trace_url: Live, otel.trace_url = trace_url();
 
     [command]
     enabled: InFile(ABOUT_A_MACHINE), command.enabled = boolean();

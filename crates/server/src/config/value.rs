@@ -122,6 +122,14 @@ impl Value<'_> {
     }
 
     /// The URL of a collector.
+    pub fn trace_url(self) -> Result<Option<String>, Right> {
+        let is_url = url::Url::parse(self.0).is_ok_and(|url| matches!(url.scheme(), "http" | "https"));
+        match is_url && self.0.contains("{trace_id}") {
+            true => Ok(Some(self.0.to_owned())),
+            false => Err("a URL with http or https, and with {trace_id} in it".to_owned()),
+        }
+    }
+
     pub fn otel_endpoint(self) -> Result<Option<String>, Right> {
         otel::endpoint(self.0).map(Some)
     }

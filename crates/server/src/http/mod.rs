@@ -124,7 +124,7 @@ pub(crate) struct AppState {
     pub pace: Pace,
     pub waiting_jobs: v1::WaitingJobs,
     /// One permit per count of jobs ([`bulk::COUNTS`](crate::bulk::COUNTS)).
-    pub counts: Semaphore,
+    pub counts: Arc<Semaphore>,
     /// The demand for slots, as far as this node was asked.
     pub demand: Trackers,
     /// Who may use it.

@@ -70,7 +70,7 @@ impl World {
             identities,
             metrics: Arc::new(Metrics::new(Arc::default(), 0)),
             spans: Default::default(),
-            counts: tokio::sync::Semaphore::new(1),
+            counts: std::sync::Arc::new(tokio::sync::Semaphore::new(1)),
             demand: crate::http::Trackers::default(),
         });
         let world = World { app, clock, _folder: folder };

@@ -21,11 +21,13 @@ pub struct OtelSettings {
     pub service_name: Option<String>,
     /// `sample_ratio`: which part of the jobs is traced whose client sends no context.
     pub sample_ratio: f64,
+    /// `trace_url`: the page that shows a trace, with `{trace_id}` in the place of its id.
+    pub trace_url: Option<String>,
 }
 
 impl Default for OtelSettings {
     fn default() -> Self {
-        OtelSettings { endpoint: None, headers: None, service_name: None, sample_ratio: 1.0 }
+        OtelSettings { endpoint: None, headers: None, service_name: None, sample_ratio: 1.0, trace_url: None }
     }
 }
 

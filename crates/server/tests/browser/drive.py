@@ -26,6 +26,10 @@ RIGHT_TO_LEFT = "mail-\u202etxt.exe"
 LONG = "l" * 500
 # What a page violates: WCAG 2.1 A and AA, and what axe calls best practices.
 AXE_OPTIONS = {"resultTypes": ["violations"]}
+# With the jobs of `seed`: five types, 40 tenants and 20,000 jobs, as on a server that is in use.
+BACKLOG = {"scan": 9_000, "sync": 7_000, "thumbs": 4_000}
+TENANTS = 37
+REPLICATIONS = 200
 
 
 def call(url, method, path, body=None):
@@ -89,9 +93,37 @@ def seed(url):
             else:
                 result = {"message": job["id"], "log": "connected\naccepted\nclosed\n"}
                 call(url, "POST", f"{one}/finish", {"claim": job["claim"], "result": result})
+    backlog(url)
     document = {"source": "http://a.example/x", "target": "http://b.example/x", "_replication_state": "failed"}
     call(url, "PUT", f"/_replicator/{part(HOSTILE)}", document)
     call(url, "PUT", "/v1/filters/quiet-hours", {"action": "pause", "when": "type = mail and tenant = \"gamma ltd\"", "note": "until 7:00"})
+
+
+def backlog(url):
+    """Many jobs of many tenants, and replications whose sources do not answer."""
+    for job_type, jobs in BACKLOG.items():
+        for first in range(0, jobs, 1_000):
+            batch = [{"type": job_type, "id": f"{job_type}-{n:05}", "tenant": f"tenant-{n % TENANTS:02}", "options": {"n": n}}
+                     for n in range(first, min(first + 1_000, jobs))]
+            call(url, "POST", "/v1/jobs", {"jobs": batch})
+    # The discard port: the connection is refused.
+    nowhere = [{"_id": f"copy-{n:03}", "source": f"http://127.0.0.1:9/from-{n}", "target": f"http://127.0.0.1:9/to-{n}", "continuous": n % 2 == 0}
+               for n in range(REPLICATIONS)]
+    call(url, "POST", "/_replicator/_bulk_docs", {"docs": nowhere})
+    scanner = call(url, "POST", "/v1/workers/scan", {"name": "scanner", "slots": 8})["worker"]
+    path = f"/v1/workers/scan/{scanner}"
+    threading.Thread(target=ping, args=(url, path), daemon=True).start()
+    call(url, "POST", f"{path}/accept", {"received": 0, "limit": 8, "wait_ms": 30_000})
+    # A chain, and several jobs that wait for one.
+    def add(job_id, *after):
+        call(url, "POST", "/v1/jobs/report", {"id": job_id, "tenant": "acme", "after": [{"type": "report", "id": of} for of in after]})
+
+    add("collect-1")
+    add("collect-2")
+    add("merge", "collect-1", "collect-2")
+    for n in range(6):
+        add(f"print-{n}", "merge")
+    add("archive", *[f"print-{n}" for n in range(6)])
 
 
 class Driver:
@@ -151,14 +183,20 @@ def pages(driver, failed):
         ("overview", "/ui/", "No worker for report"),
         ("jobs", "/ui/jobs", "acme-000"),
         ("queue", "/ui/jobs?view=queue", "Why"),
-        ("nothing", "/ui/jobs?q=nothing-has-this", "No job matches."),
+        ("nothing", "/ui/jobs?type=report&q=nothing-has-this", "No job matches."),
         ("failed-job", job_path("mail", failed), "failed"),
         ("waiting-job", job_path("mail", "acme-039"), "Before it"),
         ("blocked-job", job_path("report", "yearly"), "It waits for:"),
+        ("graph-job", job_path("report", "merge"), "From left to right"),
         ("hostile-job", job_path("mail", HOSTILE), HOSTILE),
         ("dots-job", job_path("mail", "a/../b"), "beta"),
         ("long-job", job_path("mail", LONG), LONG),
-        ("tenants", "/ui/tenants", "acme"),
+        ("all-jobs", "/ui/jobs?type=scan&state=pending&tenant=tenant-03", "For all that match"),
+        ("ask", "/ui/bulk/ask?action=remove&where=type+%3D+scan", "Would change"),
+        ("operations", "/ui/bulk", "There is none."),
+        ("tenants", "/ui/tenants?type=scan", "tenant-03"),
+        ("shares", "/ui/tenants/shares?type=scan", "A simulation of the present queue"),
+        ("new-shares", "/ui/tenants/shares?type=scan&shares:tenant-03=900&shares:tenant-04=400", "with the new shares"),
         ("history", "/ui/history", "Last hour"),
         ("replications", "/ui/replications", HOSTILE),
         ("replication", f"/ui/replication?db=_replicator&doc={urllib.parse.quote_plus(HOSTILE)}", "failed"),
@@ -174,6 +212,10 @@ def pages(driver, failed):
         driver.open(path)
         driver.text(text)
         driver.check(name)
+    # A job of the graph is a link.
+    driver.open(job_path("report", "merge"))
+    page.locator("svg.graph a").first.click()
+    expect(page.locator("#main h1")).not_to_have_text("merge", timeout=PATIENCE_MS)
     # Why a job does not run: two clicks from the overview.
     driver.open("/ui/")
     page.get_by_role("link", name="report", exact=True).click()
@@ -234,6 +276,65 @@ def actions(driver, failed):
     expect(page.locator("tr", has_text="acme").locator("summary")).to_contain_text("250", timeout=PATIENCE_MS)
 
 
+def many(driver):
+    """What changes all jobs that match, and shares that are tried before they are saved."""
+    page = driver.page
+    driver.open("/ui/jobs?type=scan&tenant=tenant-05&state=pending")
+    page.get_by_text("For all that match").click()
+    driver.check("for-all")
+    page.get_by_role("button", name="Cancel…").last.click()
+    driver.text("Some of them")
+    matched = int(page.locator("#main h1").inner_text().split(":")[1].split()[0].replace(",", ""))
+    assert 200 < matched < 300, matched
+    page.get_by_role("button", name=f"Cancel {matched} jobs").click()
+    driver.text(f"Changed {matched} jobs.")
+    driver.check("operation")
+    page.get_by_role("link", name="Back to the jobs").click()
+    expect(page.locator("#main h1")).to_have_text("Jobs", timeout=PATIENCE_MS)
+    assert page.locator("#main tbody tr").count() == 0, "a cancelled job is still pending"
+    driver.open("/ui/bulk")
+    driver.text("tenant-05")
+    driver.check("operations-some")
+    driver.open("/ui/tenants?type=scan")
+    page.get_by_role("link", name="scan", exact=True).click()
+    page.get_by_label("Shares of tenant-07").fill("700")
+    driver.click("Simulate")
+    driver.text("now 100")
+    driver.click("Save the shares of 1 tenant")
+    driver.text("Saved.")
+    expect(page.locator("tr", has_text="tenant-07").locator("summary")).to_contain_text("700", timeout=PATIENCE_MS)
+
+
+def workers(driver):
+    """Quiet, drain and resume."""
+    page = driver.page
+    row = page.locator("tr", has_text="scanner")
+    driver.open("/ui/workers?type=scan")
+    row.get_by_role("button", name="Quiet").click()
+    driver.text("It takes no new jobs until it is resumed.")
+    driver.open("/ui/workers")
+    expect(row).to_contain_text("quiet: takes no new jobs")
+    driver.check("quiet")
+    driver.open(job_path("scan", "scan-00100"))
+    driver.text("may take no new jobs")
+    driver.check("quiet-job")
+    driver.open("/ui/")
+    driver.text("All workers are quiet for scan")
+    driver.open("/ui/workers")
+    row.get_by_role("button", name="Drain…").click()
+    driver.text("Drain this?")
+    driver.check("drain")
+    driver.click("Drain")
+    expect(row).to_contain_text("draining")
+    row.get_by_role("button", name="Resume").click()
+    expect(row).not_to_contain_text("draining")
+    node = page.get_by_role("region", name="Nodes")
+    node.get_by_role("button", name="Quiet").click()
+    expect(node).to_contain_text("its workers take no new jobs")
+    node.get_by_role("button", name="Resume").click()
+    expect(node).not_to_contain_text("its workers take no new jobs")
+
+
 def keys(driver):
     page = driver.page
     driver.open("/ui/")
@@ -277,6 +378,21 @@ def without_script(browser, url):
     page.get_by_role("button", name="Cancel…").click()
     page.get_by_role("button", name="Cancel 1 job").click()
     expect(page.locator("#main")).to_contain_text("Cancelled, or being stopped: 1 job.")
+    page.goto(url + "/ui/jobs?type=thumbs&tenant=tenant-09")
+    page.get_by_text("For all that match").click()
+    page.get_by_role("button", name="Remove…").last.click()
+    page.get_by_role("button", name="Remove 1").click()
+    for _ in range(100):
+        if page.locator("h1", has_text="done").count():
+            break
+        page.wait_for_timeout(200)
+        page.reload()
+    expect(page.locator("#main")).to_contain_text("Changed 1")
+    page.goto(url + "/ui/workers?type=scan")
+    page.get_by_role("button", name="Quiet").first.click()
+    expect(page.locator("#main")).to_contain_text("quiet: takes no new jobs")
+    page.get_by_role("button", name="Resume").first.click()
+    expect(page.locator("#main")).to_contain_text("It takes new jobs again.")
     context.close()
 
 
@@ -316,6 +432,8 @@ def main():
         driver = Driver(page, url, axe, folder)
         pages(driver, failed)
         actions(driver, failed)
+        many(driver)
+        workers(driver)
         keys(driver)
         without_script(browser, url)
         closed(driver)

@@ -148,7 +148,7 @@ fn parse(text: &str) -> Result<JobPath> {
     Ok(JobPath { job_type, id })
 }
 
-fn priority(text: Option<&str>) -> Result<i32> {
+pub(super) fn priority(text: Option<&str>) -> Result<i32> {
     let number = text.unwrap_or("0").trim().parse();
     number.map_err(|_| Problem::bad("priority: must be a whole number from -20 to 19", "the default is 0"))
 }

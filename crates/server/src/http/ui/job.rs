@@ -9,8 +9,8 @@ use turnwise_protocol::{Job, LockHow, Locker, MAX_COUNTED, Reason, Why, names};
 use super::format::{ago, count, duration, number, state, text, time};
 use super::problem::{Problem, Result};
 use super::visit::{Visit, job_link, link, tenant_link};
-use super::{act, layout, life};
-use crate::http::v1::{self, JobPath};
+use super::{act, graph, layout, life};
+use crate::http::v1::{self, JobPath, graph::Graph};
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
     let query = visit.query();
@@ -21,6 +21,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
     names::check_id(id)?;
     let path = JobPath { job_type: job_type.to_owned(), id: id.to_owned() };
     let (job, why) = v1::why::explained(&visit.app, visit.caller(), &path).await?;
+    let around = v1::graph::around(&visit.app, visit.caller(), &path).await?;
     let now_us = visit.app.now_us();
     // The sentence and the history may have it already.
     let unsaid = job.reason.as_ref().filter(|reason| !why.sentence.contains(reason.as_str()));
@@ -35,10 +36,11 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
         }
         @if visit.caller().writes(&job.tenant) { (act::for_one(&job, &visit.here)) }
         div.columns {
-            section { h2 { "Job" } (facts(&job, &why, now_us)) }
+            section { h2 { "Job" } (facts(&visit, &job, &why, &around, now_us)) }
             section { h2 { @if why.place.is_some() { "Place in the queue" } @else { "Its tenant" } } (place(&visit, &why, now_us)) }
         }
-        section { h2 { "Life" } (life::shown(&job, now_us)) }
+        section { h2 { "Life" } (life::shown(&job, &why, now_us)) }
+        (graph::drawn(&around))
         @if let Some(reason) = unsaid { section { h2 { "Error" } (text(reason)) } }
         (json("Result", job.result.as_deref()))
         (json("Last report of its worker", job.info.as_deref()))
@@ -92,8 +94,12 @@ fn blockers(job: &Job, why: &Why, now_us: i64) -> Markup {
             p { a href=(link("/ui/tenants", &[("type", Some(&why.job_type))])) { "Shares of its tenant beside others" } " · "
                 a href=(link("/ui/jobs", &[("view", Some("queue")), ("type", Some(&why.job_type))])) { "The queue of its type" } }
         }
-        @if why.reason != Reason::NoWorker && why.capacity.is_some_and(|capacity| capacity.workers == 0) {
-            p.condition.warn { "No worker is registered for jobs of this type." }
+        @if !matches!(why.reason, Reason::NoWorker | Reason::WorkersQuiet) {
+            @match why.capacity {
+                Some(capacity) if capacity.workers == 0 && capacity.quiet > 0 => p.condition.warn { "All workers for jobs of this type are quiet." },
+                Some(capacity) if capacity.workers == 0 => p.condition.warn { "No worker is registered for jobs of this type." },
+                _ => {}
+            }
         }
     }
 }
@@ -114,7 +120,8 @@ fn locker(by: &Locker, now_us: i64) -> Markup {
     }
 }
 
-fn facts(job: &Job, why: &Why, now_us: i64) -> Markup {
+fn facts(visit: &Visit, job: &Job, why: &Why, around: &Graph, now_us: i64) -> Markup {
+    let traces = visit.app.config.get().otel.trace_url.clone();
     html! {
         dl {
             dt { "Tenant" } dd { a href=(tenant_link(&job.job_type, &job.tenant)) { bdi { (job.tenant) } } }
@@ -128,6 +135,15 @@ fn facts(job: &Job, why: &Why, now_us: i64) -> Markup {
                 @if why.crashes > 0 { ", " (number(u64::from(why.crashes))) " crashes in a row" } }
             @if let Some(ms) = job.timeout_ms { dt { "Longest run" } dd { (duration(ms.saturating_mul(1_000))) } }
             @if let Some(ms) = job.heartbeat_timeout_ms { dt { "Longest silence" } dd { (duration(ms.saturating_mul(1_000))) } }
+            @if let Some(trace) = &around.trace_id {
+                dt { "Trace" }
+                dd {
+                    @match &traces {
+                        Some(url) => a href=(url.replace("{trace_id}", trace)) rel="noreferrer" { code { (trace) } },
+                        None => code { (trace) },
+                    }
+                }
+            }
             @if !job.reasons.is_empty() { dt { "Reasons" } dd { ul.plain { @for reason in &job.reasons { li { (text(reason)) } } } } }
         }
     }
@@ -149,7 +165,8 @@ fn place(visit: &Visit, why: &Why, now_us: i64) -> Markup {
                 dd { (time(expected.at_us)) " (" (ago(expected.at_us, now_us)) ")" br; span.quiet { (expected.basis) } }
             }
             @if let Some(capacity) = &why.capacity {
-                dt { "Slots" } dd { (number(capacity.running as u64)) " of " (number(capacity.slots as u64)) " taken, on " (super::format::count_of(capacity.workers, "worker")) }
+                dt { "Slots" } dd { (number(capacity.running as u64)) " of " (number(capacity.slots as u64)) " taken, on " (super::format::count_of(capacity.workers, "worker"))
+                    @if capacity.quiet > 0 { " (and " (number(capacity.quiet as u64)) " quiet)" } }
             }
             dt { "Tenant" }
             dd { (number(u64::from(why.tenant.shares))) " shares, " (number(why.tenant.pending)) " waiting, " (number(why.tenant.running as u64)) " running" }

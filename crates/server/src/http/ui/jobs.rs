@@ -8,7 +8,7 @@ use turnwise_queue::jobs as rows;
 use super::format::{ago, clipped, number, since, state};
 use super::problem::Result;
 use super::visit::{Visit, job_link, link, tenant_link};
-use super::{act, layout};
+use super::{act, bulk, layout};
 use crate::access::rights::Right;
 use crate::http::v1::{self, list::Cursor, list::ListParams, tenants::QueueParams};
 
@@ -39,6 +39,11 @@ struct Filter<'a> {
 }
 
 impl Filter<'_> {
+    /// The jobs with this filter, for an action on all of them.
+    fn condition(&self) -> Option<String> {
+        bulk::condition(self.job_type, self.state, self.tenant, self.text)
+    }
+
     /// The list with this filter, in a view, from a position on.
     fn link(&self, view: Option<&str>, after: Option<&str>) -> String {
         let state = self.state.map(State::as_str);
@@ -163,6 +168,7 @@ async fn all(visit: &Visit, filter: &Filter<'_>, types: &[String]) -> Result<Mar
                 }
                 @if changes { (act::for_selected()) }
             }
+            @if let Some(condition) = changes.then(|| filter.condition()).flatten() { (bulk::for_all(&condition, &visit.here)) }
         }
         (pages(filter, after.is_some(), next.as_deref()))
     })

@@ -53,8 +53,13 @@ impl Shell {
 
     /// The path of the navigation's entry for this page, or for the list that it belongs to: `/ui/jobs` for `/ui/job`.
     fn current(&self) -> Option<&'static str> {
+        let own = match self.path.as_str() {
+            "/ui/bulk" | "/ui/bulk/ask" => "/ui/jobs",
+            "/ui/tenants/shares" => "/ui/tenants",
+            own => own,
+        };
         let mut paths = NAVIGATION.iter().map(|(_, path, _)| *path);
-        paths.find(|path| self.path == *path || path.strip_suffix('s') == Some(&self.path))
+        paths.find(|path| own == *path || path.strip_suffix('s') == Some(own))
     }
 }
 

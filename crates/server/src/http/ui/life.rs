@@ -1,7 +1,7 @@
 //! A job's life as a chart and a table, from its history.
 
 use maud::{Markup, html};
-use turnwise_protocol::{Event, EventKind, Job};
+use turnwise_protocol::{Event, EventKind, Job, Reason, State, Why};
 
 use super::format::{duration, text, time};
 
@@ -9,11 +9,18 @@ use super::format::{duration, text, time};
 const WIDTH: f64 = 1_000.0;
 /// Smallest width of a part, so that a short run among long waits is visible.
 const MIN_WIDTH: f64 = 3.0;
+/// What follows a step this closely followed at once: the transactions of an add and of a pass take a moment.
+const SAME_US: i64 = 50_000;
 
 /// What a job did for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    Waits,
+    /// It waited, and the causes are not recorded.
+    Waited,
+    /// It waits in the queue.
+    Queued,
+    /// It waits outside of the queue, for this cause.
+    Outside(Cause),
     Backoff,
     Runs,
     Crashes,
@@ -24,7 +31,9 @@ enum Phase {
 impl Phase {
     fn class(self) -> &'static str {
         match self {
-            Phase::Waits => "waits",
+            Phase::Waited => "waited",
+            Phase::Queued => "waits",
+            Phase::Outside(_) => "outside",
             Phase::Backoff => "backoff",
             Phase::Runs => "runs",
             Phase::Crashes => "crashes",
@@ -34,12 +43,66 @@ impl Phase {
 
     fn name(self) -> &'static str {
         match self {
-            Phase::Waits => "waited",
+            Phase::Waited => "waited, for causes that are not recorded",
+            Phase::Queued => "waits in the queue",
+            Phase::Outside(cause) => cause.name(),
             Phase::Backoff => "waited after a crash",
             Phase::Runs => "ran",
             Phase::Crashes => "ran, and crashed or failed",
             Phase::Rests => "had ended",
         }
+    }
+}
+
+/// Why a job waits outside of the queue, or within its run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// For a time.
+    Time,
+    Dependencies,
+    Filter,
+    RateLimit,
+    /// For a change of its source.
+    Parked,
+    /// It runs, and waits for a lock.
+    Lock,
+}
+
+impl Cause {
+    fn name(self) -> &'static str {
+        match self {
+            Cause::Time => "is delayed",
+            Cause::Dependencies => "waits for other jobs",
+            Cause::Filter => "is paused by a filter",
+            Cause::RateLimit => "waits for a rate limit",
+            Cause::Parked => "is parked until its source changes",
+            Cause::Lock => "waits for a lock",
+        }
+    }
+}
+
+/// What a job does now, and since when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Present {
+    phase: Phase,
+    since_us: i64,
+}
+
+impl Present {
+    /// Its state and its reason tell what keeps it. `None` if it has ended, or runs.
+    fn of(state: State, reason: Reason, since_us: i64) -> Option<Present> {
+        let phase = match state {
+            State::Pending => Phase::Queued,
+            State::Delayed if reason == Reason::Parked => Phase::Outside(Cause::Parked),
+            State::Delayed => Phase::Outside(Cause::Time),
+            State::Blocked => Phase::Outside(Cause::Dependencies),
+            State::Paused => Phase::Outside(Cause::Filter),
+            State::Limited => Phase::Outside(Cause::RateLimit),
+            State::Crashing => Phase::Backoff,
+            State::Waiting => Phase::Outside(Cause::Lock),
+            State::Running | State::Completed | State::Failed | State::Cancelled => return None,
+        };
+        Some(Present { phase, since_us })
     }
 }
 
@@ -51,8 +114,9 @@ struct Part {
     to_us: i64,
 }
 
-/// The parts of a life, oldest first. The history has the newest event first.
-fn parts(history: &[Event], has_ended: bool, now_us: i64) -> Vec<Part> {
+/// The parts of a life, oldest first. The history has the newest event first, and no causes of waits. What the job does at present
+/// is known by its cause, and since when.
+fn parts(history: &[Event], has_ended: bool, present: Option<Present>, now_us: i64) -> Vec<Part> {
     let mut parts = Vec::new();
     let mut events = history.iter().rev().peekable();
     while let Some(event) = events.next() {
@@ -64,22 +128,47 @@ fn parts(history: &[Event], has_ended: bool, now_us: i64) -> Vec<Part> {
             (EventKind::Started, Some(EventKind::Crashed | EventKind::Failed)) => Phase::Crashes,
             (EventKind::Started, _) => Phase::Runs,
             (EventKind::Crashed, _) => Phase::Backoff,
-            (EventKind::Added | EventKind::Stopped, _) => Phase::Waits,
+            (EventKind::Added | EventKind::Stopped, _) => Phase::Waited,
             (EventKind::Completed | EventKind::Failed | EventKind::Cancelled, _) => Phase::Rests,
         };
         let to_us = next.map_or(now_us, |next| next.at_us);
         // Clocks of nodes differ a little.
-        parts.push(Part { phase, from_us: event.at_us, to_us: to_us.max(event.at_us) });
+        let to_us = to_us.max(event.at_us);
+        match present.filter(|_| next.is_none()) {
+            None => parts.push(Part { phase, from_us: event.at_us, to_us }),
+            Some(Present { phase: now, since_us }) => {
+                let since_us =
+                    if since_us - event.at_us < SAME_US { event.at_us } else { since_us.min(to_us) };
+                if since_us > event.at_us {
+                    parts.push(Part { phase, from_us: event.at_us, to_us: since_us });
+                }
+                parts.push(Part { phase: now, from_us: since_us, to_us });
+            }
+        }
     }
     parts
 }
 
+/// What keeps a job in the queue from starting, where its reason tells more than that others are before it.
+fn kept(why: &Why) -> Option<&'static str> {
+    Some(match why.reason {
+        Reason::Locked | Reason::LockReserved => "At present, a lock keeps it from starting.",
+        Reason::NoWorker => "At present, there is no worker for it.",
+        Reason::WorkersQuiet => "At present, all workers for it are quiet.",
+        _ => return None,
+    })
+}
+
 /// The chart and the table.
-pub(super) fn shown(job: &Job, now_us: i64) -> Markup {
-    let parts = parts(&job.history, job.state.is_final(), now_us);
+pub(super) fn shown(job: &Job, why: &Why, now_us: i64) -> Markup {
+    let present = Present::of(job.state, why.reason, why.since_us);
+    let parts = parts(&job.history, job.state.is_final(), present, now_us);
+    let has_unknown = parts.iter().any(|part| part.phase == Phase::Waited);
     let dropped = job.history.last().is_some_and(|first| first.kind != EventKind::Added);
     html! {
         (chart(&parts))
+        @if let Some(kept) = kept(why) { p.quiet { (kept) } }
+        @if has_unknown { p.quiet { "Of a wait that is over, only the length is recorded. Of the present one, the cause is known, too." } }
         div.scroll tabindex="0" role="region" aria-label="History" {
             table {
                 thead { tr { th scope="col" { "Time" } th scope="col" { "Step" } th.n scope="col" { "After" } th scope="col" { "Reason" } } }
@@ -159,17 +248,40 @@ mod tests {
         let steps = [(Added, 0), (Started, 10), (Crashed, 15), (Started, 40), (Completed, 60)];
         let of = |phase, from_us, to_us| Part { phase, from_us, to_us };
         let expected = [
-            of(Phase::Waits, 0, 10),
+            of(Phase::Waited, 0, 10),
             of(Phase::Crashes, 10, 15),
             of(Phase::Backoff, 15, 40),
             of(Phase::Runs, 40, 60),
         ];
-        assert_eq!(parts(&history(&steps), true, 99), expected);
+        assert_eq!(parts(&history(&steps), true, None, 99), expected);
         // A job that has not ended lives until now.
-        assert_eq!(parts(&history(&steps[..4]), false, 99)[3], of(Phase::Runs, 40, 99));
+        assert_eq!(parts(&history(&steps[..4]), false, None, 99)[3], of(Phase::Runs, 40, 99));
         // What follows an end is shown only if the job came back.
         let again = [(Added, 0), (Completed, 5), (Added, 9)];
-        assert_eq!(parts(&history(&again), false, 12)[1], of(Phase::Rests, 5, 9));
-        assert_eq!(parts(&[], false, 12), []);
+        assert_eq!(parts(&history(&again), false, None, 12)[1], of(Phase::Rests, 5, 9));
+        assert_eq!(parts(&[], false, None, 12), []);
+    }
+
+    #[test]
+    fn the_present_wait_has_its_cause_and_an_earlier_part_says_that_its_own_is_not_known() {
+        use EventKind::{Added, Crashed, Started};
+        let (s, none) = (1_000_000, Vec::<Part>::new());
+        let of = |phase, from_us, to_us| Part { phase, from_us, to_us };
+        let shown = |steps: &[(EventKind, i64)], state, reason, since_us| {
+            parts(&history(steps), false, Present::of(state, reason, since_us), 100 * s)
+        };
+        let added = [(Added, 0)];
+        let queued = shown(&added, State::Pending, Reason::AllSlotsTaken, 10);
+        assert_eq!(queued, [of(Phase::Queued, 0, 100 * s)]);
+        let later = shown(&added, State::Pending, Reason::AllSlotsTaken, 40 * s);
+        assert_eq!(later, [of(Phase::Waited, 0, 40 * s), of(Phase::Queued, 40 * s, 100 * s)]);
+        let blocked = shown(&added, State::Blocked, Reason::AfterOthers, 0);
+        assert_eq!(blocked, [of(Phase::Outside(Cause::Dependencies), 0, 100 * s)]);
+        let crashed = [(Added, 0), (Started, s), (Crashed, 2 * s)];
+        let due = shown(&crashed, State::Pending, Reason::AllSlotsTaken, 5 * s);
+        assert_eq!(due[2..], [of(Phase::Backoff, 2 * s, 5 * s), of(Phase::Queued, 5 * s, 100 * s)]);
+        let locks = shown(&[(Added, 0), (Started, s)], State::Waiting, Reason::WaitsForLock, 7 * s);
+        assert_eq!(locks[1..], [of(Phase::Runs, s, 7 * s), of(Phase::Outside(Cause::Lock), 7 * s, 100 * s)]);
+        assert_eq!(shown(&[], State::Pending, Reason::AllSlotsTaken, 0), none);
     }
 }

@@ -12,9 +12,11 @@
 mod act;
 mod assets;
 mod audit;
+mod bulk;
 mod chart;
 mod filters;
 mod format;
+mod graph;
 mod help;
 mod history;
 mod identities;
@@ -33,6 +35,7 @@ mod replications;
 mod settings;
 mod tenants;
 mod visit;
+mod what_if;
 mod workers;
 
 use std::panic::AssertUnwindSafe;
@@ -87,8 +90,13 @@ const ROUTES: &[Route] = &[
     get("/ui/help", Right::Anyone, |visit| Box::pin(help::page(visit))),
     get("/ui/jobs", Right::Read, |visit| Box::pin(jobs::page(visit))),
     post("/ui/jobs/act", Right::Write, |visit| Box::pin(act::act(visit))),
+    get("/ui/bulk", Right::Read, |visit| Box::pin(bulk::page(visit))),
+    get("/ui/bulk/ask", Right::Write, |visit| Box::pin(bulk::ask(visit))),
+    post("/ui/bulk", Right::Write, |visit| Box::pin(bulk::act(visit))),
     get("/ui/job", Right::Read, |visit| Box::pin(job::page(visit))),
     get("/ui/tenants", Right::Read, |visit| Box::pin(tenants::page(visit))),
+    get("/ui/tenants/shares", Right::Operate, |visit| Box::pin(what_if::page(visit))),
+    post("/ui/tenants/shares/save", Right::Operate, |visit| Box::pin(what_if::save_all(visit))),
     post("/ui/tenants/shares", Right::Operate, |visit| Box::pin(tenants::set_shares(visit))),
     get("/ui/history", Right::Read, |visit| Box::pin(history::page(visit))),
     get("/ui/replications", Right::Read, |visit| Box::pin(replications::page(visit))),

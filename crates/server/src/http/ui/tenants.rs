@@ -10,13 +10,15 @@ use turnwise_replicator::JOB_TYPE as REPLICATION;
 use super::format::{duration, number, or_dash, since};
 use super::problem::{Problem, Result};
 use super::visit::{Visit, back, link, tenant_link};
-use super::{layout, redirect};
+use super::{layout, parts, redirect};
 use crate::config::Refused;
 use crate::http::v1;
 use crate::http::v1::tenants::TenantsParams;
 
 /// Number of tenants that a page shows in an order other than by name.
 const SHOWN: usize = 200;
+/// Number of types whose shares can be tried from the page of all types.
+const MAX_LINKS: usize = 20;
 
 /// The orders, with the columns that they sort by.
 const ORDERS: [(TenantOrder, &str, &str); 5] = [
@@ -58,7 +60,9 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
     let now_us = app.now_us();
     let main = html! {
         h1 { "Tenants" }
+        (parts::done(query.get("did")))
         (filters(job_type, order))
+        @if operates && !tenants.is_empty() { (what_if(&tenants)) }
         @if tenants.is_empty() {
             p.empty { "No tenant has waiting or running jobs, or recent run time." }
         } @else {
@@ -85,6 +89,25 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
         }
     };
     Ok(layout::live(&visit.shell, "Tenants", main))
+}
+
+/// Links to the simulation of other shares, for each type with several tenants.
+fn what_if(tenants: &[Tenant]) -> Markup {
+    let mut types: BTreeMap<&str, usize> = BTreeMap::new();
+    for tenant in tenants.iter().filter(|tenant| is_active(tenant)) {
+        *types.entry(&tenant.job_type).or_default() += 1;
+    }
+    types.retain(|_, tenants| *tenants > 1);
+    html! {
+        @if !types.is_empty() {
+            p { "Try other shares: "
+                @for (n, job_type) in types.keys().take(MAX_LINKS).enumerate() {
+                    @if n > 0 { ", " }
+                    a href=(link("/ui/tenants/shares", &[("type", Some(job_type))])) { bdi { (job_type) } }
+                }
+            }
+        }
+    }
 }
 
 fn sums(tenants: &[Tenant]) -> BTreeMap<String, Sums> {
@@ -191,17 +214,27 @@ pub(super) async fn set_shares(visit: Visit) -> Result<Response> {
     let (Some(job_type), Some(tenant)) = (form.get("type"), form.get("tenant")) else {
         return Err(Problem::bad("type, tenant: both are needed", "use the form of the page"));
     };
+    let shares = match form.get("to") {
+        Some("default") => None,
+        _ => Some(form.get("shares").unwrap_or_default()),
+    };
+    save(&visit, job_type, tenant, shares).await?;
+    Ok(redirect(back(form.get("back")).unwrap_or("/ui/tenants")))
+}
+
+/// Sets the shares of a tenant; `None` returns them to the default.
+pub(super) async fn save(visit: &Visit, job_type: &str, tenant: &str, shares: Option<&str>) -> Result<()> {
     names::check_name("tenant", tenant)?;
     let section = if job_type == REPLICATION { "replicator.shares" } else { "shares" };
-    let changed = match form.get("to") {
-        Some("default") => match visit.app.shared.unset(section, tenant).await {
+    let changed = match shares {
+        None => match visit.app.shared.unset(section, tenant).await {
             Err(Refused::NotSet) => Ok(None),
             unset => unset,
         },
-        _ => visit.app.shared.set(section, tenant, form.get("shares").unwrap_or_default().trim()).await,
+        Some(shares) => visit.app.shared.set(section, tenant, shares.trim()).await,
     };
     match changed {
-        Ok(_) => Ok(redirect(back(form.get("back")).unwrap_or("/ui/tenants"))),
+        Ok(_) => Ok(()),
         Err(Refused::Store(error)) => Err(error.into()),
         Err(Refused::Wrong(right)) => {
             Err(Problem::bad(format!("shares: expected {right}"), "correct the number"))

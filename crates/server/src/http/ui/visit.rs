@@ -53,6 +53,11 @@ impl Fields {
         self.0.iter().filter(move |(of, _)| of == name).map(|(_, value)| value.as_str())
     }
 
+    /// The fields whose names begin with this: the rest of each name, and its value.
+    pub fn named<'a>(&'a self, begin: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.0.iter().filter_map(move |(name, value)| Some((name.strip_prefix(begin)?, value.as_str())))
+    }
+
     /// A value that must be one of some words.
     pub fn word<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
         let Some(word) = self.get(name) else { return Ok(None) };

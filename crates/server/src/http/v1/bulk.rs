@@ -190,6 +190,17 @@ pub(super) async fn put_bulk(
     Named(path): Named<BulkPath>,
     Json(put): Json<PutBulk>,
 ) -> Result<Response> {
+    let (is_new, operation) = begin(&app, &caller, path.bulk, put).await?;
+    Ok(answer::json(if is_new { StatusCode::CREATED } else { StatusCode::OK }, &operation))
+}
+
+/// Begins a bulk operation. Returns whether it is new.
+pub(in crate::http) async fn begin(
+    app: &App,
+    caller: &Caller,
+    id: String,
+    put: PutBulk,
+) -> Result<(bool, Bulk)> {
     let action = action(put.action, put.priority)?;
     if put.condition.trim().is_empty() {
         return Err(V1Error::bad(
@@ -200,7 +211,7 @@ pub(super) async fn put_bulk(
     let now_us = app.now_us();
     selection(&put.condition, now_us)?;
     let new = NewOperation {
-        id: path.bulk,
+        id,
         action,
         condition: put.condition,
         by: caller.name(),
@@ -214,9 +225,9 @@ pub(super) async fn put_bulk(
         Created::Now(operation) => {
             let by = operation.by.as_deref().unwrap_or("everyone");
             tracing::info!(bulk = %operation.id, by, action = put.action.as_str(), "a bulk operation begins");
-            Ok(answer::json(StatusCode::CREATED, &shown(operation)))
+            Ok((true, shown(operation)))
         }
-        Created::Before(operation) => Ok(answer::ok(&shown(operation))),
+        Created::Before(operation) => Ok((false, shown(operation))),
         Created::Taken => Err(V1Error::conflict(
             codes::CONFLICT,
             format!("another bulk operation has the id `{}`", new.id),
@@ -243,10 +254,15 @@ pub(super) async fn get_bulk(
     caller: Caller,
     Named(path): Named<BulkPath>,
 ) -> Result<Response> {
+    Ok(answer::ok(&one(&app, &caller, &path.bulk).await?))
+}
+
+/// One bulk operation.
+pub(in crate::http) async fn one(app: &App, caller: &Caller, id: &str) -> Result<Bulk> {
     let tx = app.store.begin().await?;
-    match bulk::get(&tx, &app.keys, &path.bulk).await? {
-        Some(operation) if owns(&caller, &operation) => Ok(answer::ok(&shown(operation))),
-        _ => Err(no_bulk(&path.bulk)),
+    match bulk::get(&tx, &app.keys, id).await? {
+        Some(operation) if owns(caller, &operation) => Ok(shown(operation)),
+        _ => Err(no_bulk(id)),
     }
 }
 
@@ -266,7 +282,12 @@ pub(super) async fn stop_bulk(
     caller: Caller,
     Named(path): Named<BulkPath>,
 ) -> Result<Response> {
-    let (app, caller, id, now_us) = (&app, &caller, &path.bulk, app.now_us());
+    Ok(answer::ok(&stop(&app, &caller, &path.bulk).await?))
+}
+
+/// Stops a bulk operation.
+pub(in crate::http) async fn stop(app: &App, caller: &Caller, id: &str) -> Result<Bulk> {
+    let now_us = app.now_us();
     let stopped = app.store.transact(|tx| async move {
         match bulk::get(&tx, &app.keys, id).await? {
             Some(operation) if owns(caller, &operation) => {}
@@ -275,7 +296,7 @@ pub(super) async fn stop_bulk(
         let stopped = bulk::end(&tx, &app.keys, id, Standing::Stopped, now_us).await?;
         stopped.ok_or_else(|| no_bulk(id))
     });
-    Ok(answer::ok(&shown(stopped.await?)))
+    Ok(shown(stopped.await?))
 }
 
 /// The parameters of a listing of bulk operations.
@@ -304,17 +325,27 @@ pub(super) async fn list_bulks(
     caller: Caller,
     Params(BulksParams { limit, after }): Params<BulksParams>,
 ) -> Result<Response> {
+    Ok(answer::ok(&list(&app, &caller, limit, after.as_deref()).await?))
+}
+
+/// A page of bulk operations.
+pub(in crate::http) async fn list(
+    app: &App,
+    caller: &Caller,
+    limit: usize,
+    after: Option<&str>,
+) -> Result<Bulks> {
     check_limit(limit)?;
-    if let Some(after) = &after {
+    if let Some(after) = after {
         names::check_name("after", after)?;
     }
     let tx = app.store.begin().await?;
-    let all = bulk::list(&tx, &app.keys, after.as_deref(), bulk::MAX_KEPT).await?;
-    let mut own: Vec<Operation> = all.into_iter().filter(|operation| owns(&caller, operation)).collect();
+    let all = bulk::list(&tx, &app.keys, after, bulk::MAX_KEPT).await?;
+    let mut own: Vec<Operation> = all.into_iter().filter(|operation| owns(caller, operation)).collect();
     let more = own.len() > limit;
     own.truncate(limit);
     let next = own.last().filter(|_| more).map(|operation| operation.id.clone());
-    Ok(answer::ok(&Bulks { bulk: own.into_iter().map(shown).collect(), next }))
+    Ok(Bulks { bulk: own.into_iter().map(shown).collect(), next })
 }
 
 /// The parameters of a count.
@@ -345,9 +376,20 @@ pub(super) struct CountParams {
 pub(super) async fn match_jobs(
     State(app): State<App>,
     caller: Caller,
-    Params(CountParams { condition, action: wanted, priority }): Params<CountParams>,
+    Params(CountParams { condition, action, priority }): Params<CountParams>,
 ) -> Result<Response> {
-    let selection = selection(&condition, app.now_us())?;
+    Ok(answer::ok(&matching(&app, caller, &condition, action, priority).await?))
+}
+
+/// Counts jobs that meet a condition.
+pub(in crate::http) async fn matching(
+    app: &App,
+    caller: Caller,
+    condition: &str,
+    wanted: Option<BulkAction>,
+    priority: Option<i32>,
+) -> Result<MatchingJobs> {
+    let selection = selection(condition, app.now_us())?;
     let action = match wanted {
         Some(wanted) => Some(action(wanted, priority)?),
         None if priority.is_some() => {
@@ -403,5 +445,5 @@ pub(super) async fn match_jobs(
         }
     }
     counted.refused = refused(reasons);
-    Ok(answer::ok(&counted))
+    Ok(counted)
 }

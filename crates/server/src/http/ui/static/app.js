@@ -159,7 +159,8 @@ document.addEventListener("click", (event) => {
   if (event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
   const link = event.target.closest("a[href]");
   if (!link || link.target || "full" in link.dataset || link.getAttribute("href").startsWith("#")) return;
-  const url = new URL(link.href);
+  // Not `link.href`: that of a link in SVG is no string.
+  const url = new URL(link.getAttribute("href"), location.href);
   if (!isOurs(url)) return;
   event.preventDefault();
   at("#help").close();

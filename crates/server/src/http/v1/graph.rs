@@ -1,0 +1,105 @@
+//! What a job waits for, and what waits for it, as a graph: for its page.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use turnwise_protocol::State;
+use turnwise_queue::{Job, dependencies, jobs};
+
+use super::error::{Result, V1Error};
+use super::{JobPath, view};
+use crate::access::Caller;
+use crate::http::App;
+
+/// Maximum number of jobs in a graph: those that are nearest to the job.
+pub(in crate::http) const MAX_NODES: usize = 40;
+
+/// A job in a graph.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::http) struct Node {
+    /// Its type and id.
+    pub job: (String, String),
+    /// Its state; `None` if it has just been removed.
+    pub state: Option<State>,
+    /// The number of steps from the job: negative for what it waits for, positive for what waits for it.
+    pub step: i32,
+}
+
+/// The jobs around a job. The first one is the job.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(in crate::http) struct Graph {
+    pub nodes: Vec<Node>,
+    /// Which job waits for which: the index of the dependency, and that of the dependent.
+    pub edges: Vec<(usize, usize)>,
+    /// Whether there are more jobs.
+    pub more: bool,
+    /// The job's trace, if it is traced: 32 hexadecimal digits.
+    pub trace_id: Option<String>,
+}
+
+/// Which way a search follows the dependencies.
+#[derive(Clone, Copy)]
+enum Way {
+    ToDependencies,
+    ToDependents,
+}
+
+/// Reads the graph around a job, of jobs that the caller may see. Dependencies that have ended are not stored, and so are not part of it.
+pub(in crate::http) async fn around(app: &App, caller: &Caller, path: &JobPath) -> Result<Graph> {
+    let JobPath { job_type, id } = path;
+    let tx = app.store.begin().await?;
+    let read = async |job_type: &str, id: &str| jobs::get(&tx, &app.keys, job_type, id).await;
+    let job = caller.sees(read(job_type, id).await?).ok_or_else(|| V1Error::no_job(job_type, id))?;
+    let mut graph = Graph {
+        trace_id: job.trace.map(|trace| u128::from_be_bytes(trace.trace_id)).map(|id| format!("{id:032x}")),
+        ..Graph::default()
+    };
+    let mut known: BTreeMap<(String, String), usize> = BTreeMap::new();
+    known.insert((job_type.clone(), id.clone()), 0);
+    graph.nodes.push(Node { job: (job_type.clone(), id.clone()), state: Some(view::state(&job)), step: 0 });
+    for way in [Way::ToDependencies, Way::ToDependents] {
+        let mut queue: VecDeque<(usize, Job)> = VecDeque::from([(0, job.clone())]);
+        while let Some((from, job)) = queue.pop_front() {
+            let (next, step) = match way {
+                Way::ToDependencies => {
+                    let unmet = dependencies::unmet(&tx, &app.keys, &job).await?;
+                    (unmet.into_iter().map(|after| (after.job_type, after.id)).collect(), -1)
+                }
+                Way::ToDependents => (dependencies::dependents(&tx, &app.keys, &job, MAX_NODES).await?, 1),
+            };
+            let next: Vec<(String, String)> = next;
+            for other in next {
+                let edge = |to: usize| match way {
+                    Way::ToDependencies => (to, from),
+                    Way::ToDependents => (from, to),
+                };
+                if let Some(to) = known.get(&other) {
+                    if !graph.edges.contains(&edge(*to)) {
+                        graph.edges.push(edge(*to));
+                    }
+                    continue;
+                }
+                if graph.nodes.len() == MAX_NODES {
+                    graph.more = true;
+                    continue;
+                }
+                let found = read(&other.0, &other.1).await?;
+                // What the caller may not see does not exist. A job that is gone has no tenant to ask about.
+                if found.as_ref().is_some_and(|job| !caller.reads(&job.tenant)) {
+                    continue;
+                }
+                let to = graph.nodes.len();
+                graph.edges.push(edge(to));
+                graph.nodes.push(Node {
+                    job: other.clone(),
+                    state: found.as_ref().map(view::state),
+                    step: graph.nodes[from].step + step,
+                });
+                known.insert(other, to);
+                if let Some(job) = found {
+                    queue.push_back((to, job));
+                }
+            }
+        }
+    }
+    Ok(graph)
+}
