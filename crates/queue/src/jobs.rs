@@ -16,7 +16,7 @@ use crate::rows::{
     decode, decode_active, decode_job, read_active, read_job, read_job_with, write_active, write_job,
 };
 use crate::{
-    Active, Error, Job, Keyspace, NewJob, Result, State, Then, counts, dependencies, read_pieces,
+    Active, Error, Job, Keyspace, NewJob, Result, State, Then, counts, dependencies, ended, read_pieces,
     write_pieces,
 };
 
@@ -249,7 +249,9 @@ fn change_in_place(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJo
     // Counts are by tenant.
     counts::leave(tx, keys, job)?;
     change(job, new);
-    counts::enter(tx, keys, job, &job.place)
+    counts::enter(tx, keys, job, &job.place)?;
+    // So is what the row of its place says.
+    place::rewrite_row(tx, keys, job)
 }
 
 /// Copies the fields of a request to a job. Declared locks apply from the next run on.
@@ -651,7 +653,7 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str)
     erase(tx, keys, &job)
 }
 
-/// Removes up to `limit` jobs of a type that ended before `before_us`, oldest end first, or as many as the transaction has
+/// Removes up to `limit` jobs of a type that ended before `before_us`, or as many as the transaction has
 /// room for. Returns how many; 0 only if there are none.
 pub async fn prune(
     tx: &Transaction,
@@ -660,28 +662,7 @@ pub async fn prune(
     before_us: i64,
     limit: usize,
 ) -> Result<usize> {
-    let (begin, end) = keys.ended_before(job_type, before_us);
-    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
-    let mut pruned = 0;
-    let ids = rows.iter().map(|(key, _)| {
-        let (_, id) = keys.parse_ended(key).ok_or_else(|| corrupt("ended key", "not a tuple of four"))?;
-        Ok(id)
-    });
-    let ids = ids.collect::<Result<Vec<String>>>()?;
-    for (n, id) in ids.iter().enumerate() {
-        if pruned > 0 && !tx.has_room() {
-            break;
-        }
-        if n % PREFETCHED == 0 {
-            let next = ids[n..].iter().take(PREFETCHED);
-            prefetch(tx, keys, next.map(|id| (job_type, id.as_str()))).await?;
-        }
-        pruned += 1;
-        let job = read_job(tx, keys, job_type, id).await?;
-        let job = job.ok_or_else(|| corrupt("ended key", "has no job record"))?;
-        erase(tx, keys, &job)?;
-    }
-    Ok(pruned)
+    ended::prune(tx, keys, job_type, before_us, limit).await
 }
 
 /// Up to `limit` job types that have jobs, in order.

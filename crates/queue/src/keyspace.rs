@@ -13,11 +13,11 @@
 //! | `("pending", type, tenant, class, order, id)` | empty, or its locks (JSON); lowest class (-20 to 19) first, then order (a time) | with it |
 //! | `("pending", type, tenant, key, class, order, id)` | the same, sorted by `key` (a float); after all rows without a key | a worker |
 //! | `("waiting", type, tenant)` | versionstamp (10 bytes), set when a job becomes pending: the tenant may have some | with the pending row |
-//! | `("delayed", type, not_before, id)` | empty; the job does not start before that time | with the record |
+//! | `("delayed", type, not_before, id)` | as in `ended`; the job does not start before that time | with the record |
 //! | `("parked", type, group, key, id)` | the token that the job compared ([`crate::parking`]); a change of `key` wakes the job | with the record |
 //! | `("unwatched", type, group, key, id)` | empty; a parked job that no watcher has compared with its source yet | with the parked row |
 //! | `("unwatched_wake", type)` | versionstamp (10 bytes), set whenever such a row is added | with that row |
-//! | `("blocked", type, id)` | empty; a job that waits for its dependencies ([`crate::dependencies`]) | with the record |
+//! | `("blocked", type, id)` | tenant and time (JSON); a job that waits for its dependencies ([`crate::dependencies`]) | with the record |
 //! | `("after", type, id, on_type, on_id)` | one dependency, and which of its end states are accepted (JSON) | with the record |
 //! | `("dependents", on_type, on_id, group, type, id)` | empty; the reverse of the row above | with the row above |
 //! | `("unsettled", on_type, on_id, group)` | how it ended (JSON); some dependents of the group are not updated yet | the transaction that ends it |
@@ -37,7 +37,8 @@
 //! | `("counts", type, tenant, …)` | the same for one commit, on an engine that cannot add to a row; the sum counts | with the job |
 //! | `("counts_guard")` | versionstamp (10 bytes): transactions that replace such rows by one conflict here | these transactions |
 //! | `("history", seconds, interval, node)` | a sample of a node; without a name, of the store, or of all together ([`crate::history`]) | that node |
-//! | `("ended", type, ended, id)` | empty; jobs in a final state, oldest end first | with the record |
+//! | `("ended", type, partition, ended, id)` | tenant, and the number of the class of its reason (JSON); by [`crate::ended`] | with the record |
+//! | `("ended", type, ended, id)` | empty; the same, written by formats up to 8 | with the record |
 //! | `("active", type, worker, id)` | what the worker reports ([`crate::Active`]) | the claim's holder |
 //! | `("deadlines", at, type, id)` | claim (JSON): at that time, servers check the run's timeouts ([`crate::deadlines`]) | with the active row |
 //! | `("wake", type)` | versionstamp (10 bytes), set whenever a job becomes pending or delayed | with the record |
@@ -94,9 +95,10 @@ use crate::rate_limits::LimitedPlace;
 pub use crate::queue_place::{QueuePlace, SortKey};
 
 /// The version of the table above. turnwise does not open a store with a later one.
-pub const FORMAT_VERSION: u32 = 8;
+pub const FORMAT_VERSION: u32 = 9;
 /// The earliest version that this release reads. Format 5 has longer job records (`record.rs`). Format 6 has no identities: a
-/// release that knows none would serve everyone. Format 7 has no counts of jobs ([`crate::counts::rebuild`]).
+/// release that knows none would serve everyone. Format 7 has no counts of jobs ([`crate::counts::rebuild`]). Format 8 has no partitions of ended
+/// jobs ([`crate::ended`]).
 pub const OLDEST_FORMAT: u32 = 5;
 
 /// The first version with counts of jobs ([`crate::counts`]).
@@ -586,22 +588,6 @@ impl Keyspace {
     pub fn parse_unmarked(&self, key: &[u8]) -> Option<Bucket> {
         let (_, kind, name): (String, String, String) = self.space.unpack(key).ok()?;
         bucket_of(&kind, name)
-    }
-
-    /// The row of a job in a final state.
-    pub fn ended_entry(&self, job_type: &str, ended_us: i64, id: &str) -> Bytes {
-        pack(&self.space, &("ended", job_type, ended_us, id))
-    }
-
-    /// The jobs of a type that ended before `before_us`, oldest end first.
-    pub fn ended_before(&self, job_type: &str, before_us: i64) -> KeyRange {
-        let (begin, _) = children(&self.space, &("ended", job_type));
-        (begin, pack(&self.space, &("ended", job_type, before_us)))
-    }
-
-    /// Time of the end and job id of a key of [`Keyspace::ended_before`].
-    pub fn parse_ended(&self, key: &[u8]) -> Option<(i64, String)> {
-        self.parse_delayed(key)
     }
 
     /// The number of a worker's latest claim.

@@ -31,9 +31,4 @@ impl Keyspace {
     pub fn bulk_wake(&self) -> Bytes {
         pack(&self.space, &("bulk_wake",))
     }
-
-    /// The jobs of a type that have ended, oldest end first.
-    pub fn ended(&self, job_type: &str) -> KeyRange {
-        children(&self.space, &("ended", job_type))
-    }
 }

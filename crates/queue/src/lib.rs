@@ -13,10 +13,12 @@
 //! - [`dependencies`]: jobs that wait for other jobs to end.
 //! - [`filters`]: which waiting jobs may start.
 //! - [`selection`]: jobs that meet a condition.
+//! - [`listing`]: the same, newest or oldest first.
 //! - [`bulk`]: one change to all of them.
 //! - [`rate_limits`]: how many of them run at the same time.
 //! - [`check`]: the invariants of the rows.
 //! - [`counts`]: how many jobs are in each place.
+//! - [`ended`], [`failures`]: jobs that have ended, and why they failed.
 //! - [`history`]: samples over time.
 //! - [`tenants`]: the tenants with pending jobs, and their queues.
 //! - [`usage`]: what was charged to tenants.
@@ -30,7 +32,9 @@ mod context;
 pub mod counts;
 pub mod deadlines;
 pub mod dependencies;
+pub mod ended;
 mod error;
+pub mod failures;
 pub mod filters;
 mod format;
 pub mod history;
@@ -41,6 +45,7 @@ mod keyspace_bulk;
 mod keyspace_counts;
 mod keyspace_identities;
 pub mod learnt;
+pub mod listing;
 pub mod locks;
 pub mod modes;
 pub mod nodes;
@@ -50,6 +55,7 @@ mod pieces;
 pub mod place;
 mod queue_place;
 pub mod rate_limits;
+pub mod reason_class;
 mod record;
 mod rows;
 pub mod sealing;

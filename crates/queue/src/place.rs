@@ -27,11 +27,13 @@ use turnwise_policy::predictive_queue::experience::Traits;
 use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_store::Transaction;
 
+use crate::ended::Cover;
 use crate::job::{Hidden, Parked, State, Terms, Then, bounded_reason};
 use crate::keyspace::{QueuePlace, SortKey};
 use crate::locks::{Held, Waits, pending_value, unreserve};
 use crate::rate_limits::LimitedPlace;
-use crate::{Claim, Job, Keyspace, Result, counts, parking};
+use crate::rows::encode;
+use crate::{Claim, Job, Keyspace, Result, counts, ended, parking};
 
 /// Where a job is, with the data of that place.
 #[derive(Debug, Clone, PartialEq)]
@@ -395,6 +397,8 @@ fn clear_row(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
             assert!(is_released, "a run ends with locks, or places in buckets");
             return Ok(());
         }
+        // An earlier format may have written the row.
+        Place::Ended(_) => tx.clear(keys.ended_entry_before(&job.job_type, job.changed_us, &job.id))?,
         _ => {}
     }
     Ok(tx.clear(job.index_key(keys))?)
@@ -417,17 +421,17 @@ fn write_row(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Place) -> Res
         }
         // The workers learn the next due time.
         Place::Delayed { .. } | Place::Crashing { .. } | Place::Parked { .. } => {
-            tx.set(job.index_key(keys), Bytes::new())?;
+            tx.set(job.index_key(keys), job.row_value())?;
             wake()?;
         }
         Place::Blocked { unmet, .. } => {
             assert!(*unmet > 0, "a job is blocked, and waits for none");
-            tx.set(job.index_key(keys), Bytes::new())?;
+            tx.set(job.index_key(keys), job.row_value())?;
         }
         // These rows hold more than the record does: the code that moves a job there writes them.
         Place::Paused { .. } | Place::Limited { .. } | Place::Active(_) => {}
         Place::Ended(_) => {
-            tx.set(job.index_key(keys), Bytes::new())?;
+            tx.set(job.index_key(keys), job.row_value())?;
             if job.forgets_options {
                 if job.options.is_none() {
                     tx.clear_range(keys.options(&job.job_type, &job.id))?;
@@ -437,6 +441,14 @@ fn write_row(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Place) -> Res
         }
     }
     Ok(())
+}
+
+/// Writes what the row of a job's place says, after a change of the job that has not moved it.
+pub(crate) fn rewrite_row(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
+    match job.place {
+        Place::Crashing { .. } => Ok(tx.set(job.index_key(keys), job.row_value())?),
+        _ => Ok(()),
+    }
 }
 
 /// The row of a job's place in the index of that place.
@@ -454,8 +466,10 @@ pub enum IndexRow {
     Limited(LimitedPlace),
     /// Runs at this worker.
     Active(String),
-    /// Has ended at this time, in µs.
-    Ended(i64),
+    /// Has ended: its partition, and the time in µs.
+    Ended(u16, i64),
+    /// Has ended at this time, in µs, as formats up to 8 wrote it.
+    EndedBefore(i64),
 }
 
 impl IndexRow {
@@ -472,7 +486,8 @@ impl IndexRow {
             IndexRow::Paused(order_us) => keys.paused_entry(job_type, *order_us, id),
             IndexRow::Limited(place) => keys.limited_entry(job_type, place, id),
             IndexRow::Active(worker) => keys.active_entry(job_type, worker, id),
-            IndexRow::Ended(ended_us) => keys.ended_entry(job_type, *ended_us, id),
+            IndexRow::Ended(partition, ended_us) => keys.ended_entry(job_type, *partition, *ended_us, id),
+            IndexRow::EndedBefore(ended_us) => keys.ended_entry_before(job_type, *ended_us, id),
         }
     }
 }
@@ -489,7 +504,37 @@ impl Job {
             Place::Paused { order_us, .. } => IndexRow::Paused(*order_us),
             Place::Limited { order_us, limit } => IndexRow::Limited(self.held_back(*order_us, limit)),
             Place::Active(run) => IndexRow::Active(run.claim.worker.clone()),
-            Place::Ended(_) => IndexRow::Ended(self.changed_us),
+            Place::Ended(end) => IndexRow::Ended(ended::partition_of(*end, self), self.changed_us),
+        }
+    }
+
+    /// The row that a format up to 8 has written for its place, if it is another one.
+    pub fn index_row_before(&self) -> Option<IndexRow> {
+        matches!(self.place, Place::Ended(_)).then_some(IndexRow::EndedBefore(self.changed_us))
+    }
+
+    /// What the row of its place says about the job, so that lists need no record ([`crate::listing`]). Empty where rows have other
+    /// values.
+    pub fn row_value(&self) -> Bytes {
+        match &self.place {
+            Place::Ended(_) | Place::Delayed { .. } | Place::Crashing { .. } | Place::Parked { .. } => {
+                Cover::of(self).bytes()
+            }
+            Place::Blocked { .. } => encode(&(&self.tenant, self.changed_us)),
+            Place::Pending { .. } | Place::Paused { .. } | Place::Limited { .. } | Place::Active(_) => {
+                Bytes::new()
+            }
+        }
+    }
+
+    /// Whether the row of its place may have this value. Formats up to 8 wrote empty ones.
+    pub(crate) fn may_have(&self, value: &[u8]) -> bool {
+        match &self.place {
+            Place::Ended(_) => value == self.row_value(),
+            Place::Delayed { .. } | Place::Crashing { .. } | Place::Parked { .. } | Place::Blocked { .. } => {
+                value.is_empty() || value == self.row_value()
+            }
+            Place::Pending { .. } | Place::Paused { .. } | Place::Limited { .. } | Place::Active(_) => true,
         }
     }
 

@@ -11,7 +11,7 @@
 //! | `delayed`, `parked`, `crashing` | the jobs that wait for a time |
 //! | `blocked`, `paused` | the rows of these jobs |
 //! | `running`, `waiting` | the active rows |
-//! | `completed`, `failed`, `cancelled` | the jobs that have ended |
+//! | `completed`, `failed`, `cancelled` | the partitions of these states, and of the tenants and the reason classes |
 //! | none of these, or `limited` | all records of the type |
 //!
 //! Queues are read from their tails, everything else in the order of its keys.
@@ -22,6 +22,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -30,11 +31,13 @@ use turnwise_policy::eligibility::condition::{Condition, Indexed, Mistake, Stand
 use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
+use crate::ended::partitions;
 use crate::error::corrupt;
 use crate::jobs::{PREFETCHED, options, peek, prefetch, types_after};
 use crate::keyspace::KeyRange;
+use crate::place::End;
 use crate::rows::decode_job;
-use crate::{Job, Keyspace, Place, Result, State};
+use crate::{Job, Keyspace, Place, Result, State, reason_class};
 
 /// The most ids or tenants that are looked up one by one. With more of them, an index is read from its beginning to its end.
 const MAX_NAMES: usize = 100;
@@ -54,7 +57,7 @@ pub struct Selection {
 
 /// Where jobs of a type are found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Source {
+pub(crate) enum Source {
     /// The record of one id.
     Record(String),
     /// All records.
@@ -71,8 +74,10 @@ enum Source {
     Paused,
     /// The jobs that run.
     Active,
-    /// The jobs that have ended.
-    Ended,
+    /// The jobs in some partitions of those that have ended.
+    Ended(RangeInclusive<u16>),
+    /// The jobs that have ended, in rows of earlier formats.
+    EndedBefore,
 }
 
 /// A position of a search: after a row of a source of a type. The default is the beginning.
@@ -109,15 +114,30 @@ impl Selection {
             Some(condition.values(field)?.into_iter().map(str::to_owned).collect())
         };
         let few = |names: Option<Vec<String>>| names.filter(|names| names.len() <= MAX_NAMES);
+        let class = match names(Indexed::ReasonClass).as_deref() {
+            Some([class]) => Some(reason_class::number(class)),
+            _ => None,
+        };
         let sources = match (few(names(Indexed::Id)), condition.values(Indexed::State)) {
             (Some(ids), _) => ids.into_iter().map(Source::Record).collect(),
             (None, Some(states)) => {
-                sources_of(&states, few(names(Indexed::Tenant))).unwrap_or_else(|| vec![Source::Records])
+                let sources = sources_of(&states, few(names(Indexed::Tenant)).as_deref(), class);
+                sources.unwrap_or_else(|| vec![Source::Records])
             }
             (None, None) => vec![Source::Records],
         };
         let types = names(Indexed::Type);
         Ok(Selection { condition, now_us, types, sources })
+    }
+
+    /// All jobs of these sources.
+    pub(crate) fn of_sources(types: Option<Vec<String>>, sources: Vec<Source>) -> Selection {
+        Selection { condition: Condition::always(), now_us: 0, types, sources }
+    }
+
+    /// The values of a field of which a job must have one; `None` if it may have any.
+    pub fn values(&self, field: Indexed) -> Option<Vec<String>> {
+        Some(self.condition.values(field)?.into_iter().map(str::to_owned).collect())
     }
 
     /// The type of the jobs, if the condition names exactly one.
@@ -135,7 +155,10 @@ impl Selection {
             !matches!(source, Source::QueueOf(_) | Source::Queues | Source::Delayed | Source::Active)
         };
         let by_id = self.sources.iter().all(|source| matches!(source, Source::Record(_)));
-        !by_id && (self.sources.len() > 1 || !self.sources.iter().all(is_stable))
+        // A job that has ended stays where it is until it runs again.
+        let by_end =
+            self.sources.iter().all(|source| matches!(source, Source::Ended(_) | Source::EndedBefore));
+        !by_id && !by_end && (self.sources.len() > 1 || !self.sources.iter().all(is_stable))
     }
 
     /// Whether a job meets the condition. Without `may_test_options`, options count as missing.
@@ -150,6 +173,7 @@ impl Selection {
             true => serde_json::from_str(options(tx, keys, job).await?.get()).unwrap_or(Json::Null),
             false => Json::Null,
         };
+        let class = job.reason_class();
         let ends_with_reason = matches!(job.state(), State::Crashing | State::Failed | State::Cancelled);
         let reasons = match job.reason().filter(|_| ends_with_reason) {
             Some(reason) => Cow::Owned(job.reasons.iter().cloned().chain([reason.to_owned()]).collect()),
@@ -170,6 +194,7 @@ impl Selection {
                 crashes: job.streak(self.now_us),
                 changed_us: job.changed_us,
                 ended_us: job.state().is_final().then_some(job.changed_us),
+                reason_class: class.as_deref(),
                 now_us: self.now_us,
             }),
         }))
@@ -240,11 +265,16 @@ impl Selection {
 }
 
 /// The sources of jobs in these states; `None` if there is no index for one of them.
-fn sources_of(states: &BTreeSet<&str>, tenants: Option<Vec<String>>) -> Option<Vec<Source>> {
+fn sources_of(
+    states: &BTreeSet<&str>,
+    tenants: Option<&[String]>,
+    class: Option<u32>,
+) -> Option<Vec<Source>> {
     let mut sources: Vec<Source> = Vec::new();
+    let mut have_ended = false;
     for state in states {
         let source = match *state {
-            "pending" => match &tenants {
+            "pending" => match tenants {
                 Some(tenants) => {
                     sources.extend(tenants.iter().cloned().map(Source::QueueOf));
                     continue;
@@ -255,12 +285,24 @@ fn sources_of(states: &BTreeSet<&str>, tenants: Option<Vec<String>>) -> Option<V
             "blocked" => Source::Blocked,
             "paused" => Source::Paused,
             "running" | "waiting" => Source::Active,
-            "completed" | "failed" | "cancelled" => Source::Ended,
+            "completed" | "failed" | "cancelled" => {
+                let end = match *state {
+                    "completed" => End::Completed,
+                    "failed" => End::Failed,
+                    _ => End::Cancelled,
+                };
+                sources.extend(partitions(end, tenants, class).into_iter().map(Source::Ended));
+                have_ended = true;
+                continue;
+            }
             _ => return None,
         };
         if !sources.contains(&source) {
             sources.push(source);
         }
+    }
+    if have_ended {
+        sources.push(Source::EndedBefore);
     }
     Some(sources)
 }
@@ -285,7 +327,8 @@ impl Source {
             Source::Blocked => keys.blocked(job_type),
             Source::Paused => keys.paused_of(job_type),
             Source::Active => keys.active(job_type),
-            Source::Ended => keys.ended(job_type),
+            Source::Ended(partitions) => keys.ended_in(job_type, partitions),
+            Source::EndedBefore => keys.ended_before_partitions(job_type),
         }
     }
 
@@ -297,7 +340,7 @@ impl Source {
             Source::Blocked => keys.parse_blocked(key),
             Source::Paused => keys.parse_paused(key).map(|(_, _, id)| id),
             Source::Active => keys.parse_active(key).map(|(_, id)| id),
-            Source::Ended => keys.parse_ended(key).map(|(_, id)| id),
+            Source::Ended(_) | Source::EndedBefore => keys.parse_ended(key).map(|ended| ended.id),
         }
     }
 
@@ -336,8 +379,7 @@ impl Source {
 }
 
 /// The states of a job, as conditions name them.
-fn states(job: &Job) -> &'static [&'static str] {
-    use crate::place::End;
+pub(crate) fn states(job: &Job) -> &'static [&'static str] {
     match &job.place {
         Place::Pending { .. } => &["pending"],
         Place::Delayed { .. } => &["delayed"],
@@ -392,8 +434,15 @@ mod tests {
             ("state = pending", vec![Source::Queues]),
             ("state = pending and tenant in (a, b)", vec![of("a"), of("b")]),
             ("state in (delayed, crashing) and age > 2d", vec![Source::Delayed]),
-            ("state in (failed, blocked, cancelled)", vec![Source::Blocked, Source::Ended]),
-            ("state = failed or state = running", vec![Source::Ended, Source::Active]),
+            (
+                "state in (failed, blocked, cancelled)",
+                vec![Source::Blocked, Source::Ended(64..=127), Source::Ended(128..=191), Source::EndedBefore],
+            ),
+            (
+                "state = failed or state = running",
+                vec![Source::Ended(128..=191), Source::Active, Source::EndedBefore],
+            ),
+            ("state = completed and tenant = a", vec![Source::Ended(44..=44), Source::EndedBefore]),
             ("state = paused and reason = x", vec![Source::Paused]),
             ("state in (limited, pending)", vec![Source::Records]),
             ("state = failed or tenant = a", vec![Source::Records]),

@@ -10,6 +10,7 @@ mod invariants;
 mod learnt;
 mod lifecycle;
 mod limits;
+mod listing;
 mod lock_model;
 mod locks;
 mod membership;

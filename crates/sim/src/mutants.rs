@@ -303,10 +303,17 @@ pub const MUTANTS: &[Mutant] = &[
         why: "A job is charged for the same time repeatedly.",
     },
     Mutant {
+        name: "row_states_former_tenant",
+        file: "crates/queue/src/jobs.rs",
+        find: "    place::rewrite_row(tx, keys, job)\n",
+        replace: "    Ok(())\n",
+        why: "Lists of a tenant leave out a crashing job that was added again for this tenant.",
+    },
+    Mutant {
         name: "no_wake_for_delayed",
         file: "crates/queue/src/place.rs",
-        find: "            tx.set(job.index_key(keys), Bytes::new())?;\n            wake()?;\n",
-        replace: "            tx.set(job.index_key(keys), Bytes::new())?;\n",
+        find: "            tx.set(job.index_key(keys), job.row_value())?;\n            wake()?;\n",
+        replace: "            tx.set(job.index_key(keys), job.row_value())?;\n",
         why: "Idle workers do not learn of delayed jobs.",
     },
     Mutant {

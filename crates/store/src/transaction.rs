@@ -205,6 +205,11 @@ impl Transaction {
         Ok(value)
     }
 
+    /// Whether each read waits for another machine.
+    pub fn is_remote(&self) -> bool {
+        self.snapshot.snapshot.is_remote()
+    }
+
     /// Reads at the same time the keys that the caller will read one after the other. Adds no conflict: reading a key adds it.
     /// Does nothing where a read does not wait ([`crate::Snapshot::is_remote`]).
     pub async fn prefetch(&self, keys: impl IntoIterator<Item = Bytes>) -> Result<()> {

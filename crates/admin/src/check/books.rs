@@ -100,6 +100,11 @@ pub(super) fn subjects(row: &Row, value: &Bytes) -> Vec<Subject> {
     }
 }
 
+/// Whether the value of a place's row is what the record says about tenant and reason.
+fn states_tenant(place: &IndexRow) -> bool {
+    matches!(place, IndexRow::Ended(..) | IndexRow::Delayed(_) | IndexRow::Blocked)
+}
+
 /// Whether a row shows a job that is held by a worker without rows.
 pub(super) fn is_of_lost(row: &Row, lost: &BTreeSet<JobKey>) -> bool {
     match row {
@@ -199,6 +204,9 @@ impl<'a> Books<'a> {
                         self.find(hash(&Subject::Job(job.clone())), hash(&("pending", value)))?;
                     }
                     self.enter_pending(&job.0, &place.tenant);
+                }
+                if states_tenant(place) {
+                    self.find(hash(&Subject::Job(job.clone())), hash(&("stated", value)))?;
                 }
                 self.types.insert(job.0.clone());
                 self.find(hash(&Subject::Job(job.clone())), fact)?;
@@ -313,7 +321,12 @@ impl<'a> Books<'a> {
                 self.holders.insert((key.0.clone(), claim.worker.clone()));
                 self.promise(subject, hash(&(row, claim.number, job.cancel_requested())))?;
             }
-            None => self.promise(subject, hash(&(row, 0_u64, false)))?,
+            None => {
+                if states_tenant(&row) {
+                    self.promise(subject, hash(&("stated", job.row_value())))?;
+                }
+                self.promise(subject, hash(&(row, 0_u64, false)))?;
+            }
         }
         if let Some(at) = job.parked() {
             self.promise(subject, hash(&("parked", at)))?;

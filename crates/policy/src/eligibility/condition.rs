@@ -15,7 +15,7 @@
 //! A selection may name more: `state`; `priority`, `attempts`, `crashes`; the times `added`, `changed`, `ended`,
 //! compared with a time such as `2026-01-31T12:00:00Z`; and the ages since these times, `age` (since it was added),
 //! `changed_age` and `ended_age`, compared with a duration such as `90s` or `2d`. Its `reason` includes why the job
-//! failed, crashed or was cancelled. A filter has none of these: it judges jobs that are about to start.
+//! failed, crashed or was cancelled, and `reason_class` is the class of that. A filter has none of these: it judges jobs that are about to start.
 
 mod parse;
 
@@ -97,6 +97,8 @@ pub struct Standing<'a> {
     pub changed_us: i64,
     /// When it ended, in µs; `None` if it has not.
     pub ended_us: Option<i64>,
+    /// The class of the reason why it failed, crashed or was cancelled.
+    pub reason_class: Option<&'a str>,
     /// The time from which ages are measured, in µs.
     pub now_us: i64,
 }
@@ -127,6 +129,7 @@ enum Field {
     Tenant,
     User,
     Reason,
+    ReasonClass,
     Option(Vec<String>),
     State,
     Count(Count),
@@ -161,6 +164,8 @@ pub enum Indexed {
     Tenant,
     /// The state.
     State,
+    /// The class of the reason.
+    ReasonClass,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -190,6 +195,11 @@ impl Condition {
     /// What is wrong with it, and where.
     pub fn parse_selection(text: &str) -> Result<Condition, Mistake> {
         Parser::parse(text, Fields::OfSelections)
+    }
+
+    /// The condition that holds for every job.
+    pub fn always() -> Condition {
+        Condition(None)
     }
 
     /// The values of which a job must have one for the condition to hold; `None` if it may have any.
@@ -236,6 +246,9 @@ fn holds(node: &Node, job: &Subject<'_>) -> bool {
                 Field::User => job.user.map_or(is_not, text),
                 Field::Reason if is_not => job.reasons.iter().all(|reason| text(reason)),
                 Field::Reason => job.reasons.iter().any(|reason| text(reason)),
+                Field::ReasonClass => {
+                    job.standing.and_then(|standing| standing.reason_class).map_or(is_not, text)
+                }
                 Field::Option(path) => (job.option)(path)
                     .map_or(is_not, |found| compare(&found, *operator, value, pattern.as_ref())),
                 Field::State | Field::Count(_) | Field::Time(_) | Field::Age(_) => job
@@ -280,6 +293,7 @@ fn values(node: &Node, field: Indexed) -> Option<BTreeSet<&str>> {
                     | (Field::Id, Indexed::Id)
                     | (Field::Tenant, Indexed::Tenant)
                     | (Field::State, Indexed::State)
+                    | (Field::ReasonClass, Indexed::ReasonClass)
             );
             is_it.then(|| BTreeSet::from([value.as_str()]))
         }

@@ -50,6 +50,10 @@ invariants! {
     OnePlace: "a job is in one place, the one that its record names",
         "a job without the row of its place never runs again; workers fail with `corrupt` on a row of another place",
         "add the job again (`POST /v1/jobs`) if its row is missing; clear a row of another place by hand";
+    /// What a row says about its job is what the record says.
+    RowAgrees: "the row of a job's place agrees with the record about tenant and reason",
+        "lists and counts by tenant or by reason leave the job out, or show it in the wrong place; it runs as usual",
+        "retry the job or add it again; for an ended job, remove it (`turnwise jobs remove`)";
     /// A record states that its row has a key only if it has one.
     Keyed: "a pending job that is sorted by a key has a key",
         "the job's row in the queue is not where its record says: a claim of the job leaves the row behind",

@@ -6,6 +6,7 @@ use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_store::tuple::{Element, unpack};
 
 use super::JobKey;
+use crate::ended::EndedKey;
 use crate::keyspace::QueuePlace;
 use crate::learnt::SLOTS;
 use crate::locks::Spot;
@@ -214,7 +215,11 @@ impl Row {
                 let (job_type, bucket) = keys.parse_roomy(key)?;
                 Row::Roomy(job_type, bucket)
             }
-            ("ended", 4) => Row::Index(pair(1, 3)?, IndexRow::Ended(number(2)?)),
+            ("ended", 4) => Row::Index(pair(1, 3)?, IndexRow::EndedBefore(number(2)?)),
+            ("ended", 5) => {
+                let EndedKey { partition, ended_us, id } = keys.parse_ended(key)?;
+                Row::Index((text(1)?, id), IndexRow::Ended(partition?, ended_us))
+            }
             ("active", 4) => Row::Index(pair(1, 3)?, IndexRow::Active(text(2)?)),
             ("deadlines", 4) => Row::Deadline(pair(2, 3)?, number(1)?),
             ("wake", 2) => Row::Wake(text(1)?),

@@ -56,7 +56,8 @@ fn every_key_of_the_keyspace_has_a_meaning() {
         (keys.usage_entry("t", "a", "b"), Row::Usage("t".into(), a.clone(), b.clone())),
         (keys.boost("t"), Row::Boost("t".into())),
         (keys.delayed_entry("t", 5, "i"), Row::Index(job(), IndexRow::Delayed(5))),
-        (keys.ended_entry("t", 5, "i"), Row::Index(job(), IndexRow::Ended(5))),
+        (keys.ended_entry_before("t", 5, "i"), Row::Index(job(), IndexRow::EndedBefore(5))),
+        (keys.ended_entry("t", 7, 5, "i"), Row::Index(job(), IndexRow::Ended(7, 5))),
         (keys.active_entry("t", "a", "i"), Row::Index(job(), IndexRow::Active(a.clone()))),
         (keys.deadline(5, "t", "i"), Row::Deadline(job(), 5)),
         (keys.wake("t"), Row::Wake("t".into())),
@@ -156,12 +157,12 @@ fn a_job_is_checked() {
     let pending = || (by_time(3), "");
     assert_eq!(found(json!({}), &[pending()], &[]), []);
     assert_eq!(found(json!({"state": "crashing"}), &[(IndexRow::Delayed(3), "")], &[]), []);
-    assert_eq!(found(json!({"state": "failed"}), &[(IndexRow::Ended(2), "")], &[]), []);
+    assert_eq!(found(json!({"state": "failed"}), &[(IndexRow::EndedBefore(2), "")], &[]), []);
     assert_eq!(found(running(), &[(of("w"), &active(4, false))], &[]), []);
     assert_eq!(found(json!({"options": null}), &[pending()], &[(0, 90_000), (1, 3)]), []);
 
     assert_eq!(found(json!({}), &[], &[]), [Invariant::OnePlace]);
-    assert_eq!(found(json!({}), &[pending(), (IndexRow::Ended(2), "")], &[]), [Invariant::OnePlace]);
+    assert_eq!(found(json!({}), &[pending(), (IndexRow::EndedBefore(2), "")], &[]), [Invariant::OnePlace]);
     let wrong = [Invariant::OnePlace, Invariant::OnePlace];
     assert_eq!(found(json!({}), &[(by_time(4), "")], &[]), wrong);
     assert_eq!(found(json!(null), &[pending()], &[(0, 5)]), [Invariant::Owned, Invariant::Owned]);
@@ -174,7 +175,7 @@ fn a_job_is_checked() {
     assert_eq!(found(json!({"priority": 0.1}), &[by_key], &[]), wrong);
     assert_eq!(found(json!({"keyed": true}), &[pending()], &[]), [Invariant::Keyed]);
     let ended = json!({"state": "failed", "keyed": true, "priority": 0.1});
-    assert_eq!(found(ended, &[(IndexRow::Ended(2), "")], &[]), [Invariant::OnePlace]);
+    assert_eq!(found(ended, &[(IndexRow::EndedBefore(2), "")], &[]), [Invariant::OnePlace]);
     let unclaimed = json!({"claim": {"worker": "w", "number": 4}});
     assert_eq!(found(unclaimed, &[pending()], &[]), [Invariant::OnePlace]);
     assert_eq!(found(json!({"then": "remove"}), &[pending()], &[]), [Invariant::OnePlace]);
@@ -312,7 +313,7 @@ fn the_places_of_a_job_in_buckets_are_checked() {
     let pending = IndexRow::Pending(QueuePlace::by_time("x", 3));
     assert_eq!(found(json!({"limited": limit}), pending, &[]), [Invariant::OnePlace]);
     let ended = json!({"state": "failed", "buckets": [{"reason": "a"}]});
-    assert_eq!(found(ended, IndexRow::Ended(2), &[("a", 4)]), [Invariant::OnePlace, WRONG]);
+    assert_eq!(found(ended, IndexRow::EndedBefore(2), &[("a", 4)]), [Invariant::OnePlace, WRONG]);
 }
 
 #[test]
@@ -362,7 +363,7 @@ fn the_locks_of_a_job_are_checked() {
     assert_eq!(found_in_locks(all, pending(), &[one(4)], Some((9, None))), [WRONG, WRONG]);
     let ended = json!({"state": "failed", "held": holds});
     let stray = [Invariant::OnePlace, WRONG, WRONG];
-    assert_eq!(found_in_locks(ended, (IndexRow::Ended(2), ""), &[big(4), one(4)], None), stray);
+    assert_eq!(found_in_locks(ended, (IndexRow::EndedBefore(2), ""), &[big(4), one(4)], None), stray);
 }
 
 #[test]

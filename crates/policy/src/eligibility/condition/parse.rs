@@ -211,8 +211,8 @@ impl Parser<'_> {
 
     fn field(&mut self) -> Result<Field, Mistake> {
         const OF_FILTERS: &str = "expected id, type, tenant, user, reason or options.NAME";
-        const OF_SELECTIONS: &str = "expected id, type, tenant, user, state, reason, priority, attempts, crashes, added, changed, \
-                                     ended, age, changed_age, ended_age or options.NAME";
+        const OF_SELECTIONS: &str = "expected id, type, tenant, user, state, reason, reason_class, priority, attempts, crashes, added, \
+                                     changed, ended, age, changed_age, ended_age or options.NAME";
         let at = self.position();
         let word = self.word();
         self.skip_space();
@@ -232,6 +232,7 @@ impl Parser<'_> {
         let of_selections = || {
             Some(match word.as_str() {
                 "state" => Field::State,
+                "reason_class" => Field::ReasonClass,
                 "priority" => Field::Count(Count::Priority),
                 "attempts" => Field::Count(Count::Attempts),
                 "crashes" => Field::Count(Count::Crashes),

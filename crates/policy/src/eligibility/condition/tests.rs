@@ -117,6 +117,7 @@ fn failed(text: &str) -> bool {
             crashes: 1,
             changed_us: ADDED_US + HOUR_US,
             ended_us: Some(ADDED_US + HOUR_US),
+            reason_class: Some("timeout after N ms"),
             now_us: ADDED_US + 3 * HOUR_US,
         }),
     };
@@ -132,6 +133,7 @@ fn selections_ask_for_states_numbers_and_times() {
         "state != pending",
         "not state in ('pending', cancelled)",
         "reason ~ timeout and reason = nightly",
+        "reason_class = 'timeout after N ms' and reason_class ~ timeout and reason_class != other",
         "type in (news, mail) and tenant in (acme)",
         "priority < 0 and priority = -5",
         "attempts >= 2 and crashes in (0, 1)",
@@ -145,6 +147,7 @@ fn selections_ask_for_states_numbers_and_times() {
     }
     for text in [
         "state = completed",
+        "reason_class = other",
         "priority > 0",
         "attempts = 3",
         "ended < 2026-01-01T00:00:00Z",
@@ -194,6 +197,8 @@ fn the_values_that_a_job_must_have_narrow_a_search() {
         ("tenant = 17", Indexed::Tenant, None),
         ("type = a and (tenant = b and state = failed)", Indexed::State, Some(vec!["failed"])),
         ("state = delayed and state = parked", Indexed::State, Some(vec!["delayed"])),
+        ("reason_class = 'a b' and state = failed", Indexed::ReasonClass, Some(vec!["a b"])),
+        ("reason_class ~ a", Indexed::ReasonClass, None),
         ("", Indexed::Type, None),
     ] {
         let condition = Condition::parse_selection(text).unwrap();
@@ -254,8 +259,16 @@ proptest! {
         states in prop::sample::select(vec![vec!["pending"], vec!["delayed", "parked"], vec!["delayed"], vec!["failed"]]),
         attempts in 0..9_u32,
     ) {
-        let standing =
-            Standing { states: &states, priority: 0, attempts, crashes: 0, changed_us: 0, ended_us: None, now_us: 0 };
+        let standing = Standing {
+            states: &states,
+            priority: 0,
+            attempts,
+            crashes: 0,
+            changed_us: 0,
+            ended_us: None,
+            reason_class: None,
+            now_us: 0,
+        };
         let job = Subject {
             id: &id,
             job_type: &job_type,

@@ -1,0 +1,303 @@
+//! The jobs that have ended: their rows, and the removal of old ones.
+//!
+//! *Model.* Users ask for the latest ends of one tenant, in one state, or for one reason; retention asks for the oldest ends of all.
+//! A row per question would cost each job several rows. So each ended job has one row, in one of [`PARTITIONS`] partitions of its type,
+//! and each partition is sorted by time. The state decides about a range of partitions, and the tenant about one of them. The partition of
+//! a failed job depends on its tenant and on the class of its reason. The row's value has both, so that a search skips foreign rows without
+//! reading records.
+//!
+//! *Arithmetic.* A list of all jobs merges [`PARTITIONS`] ranges per type. A list of one tenant of many reads one range, in which every
+//! 64th row of the other tenants is: with 1,000 tenants, 100 jobs are found in 1,600 rows. More partitions help the second list, and burden
+//! the first.
+//!
+//! Formats up to 8 had one row per job without partitions. Such rows are read and removed, and no longer written.
+
+use std::ops::RangeInclusive;
+
+use bytes::Bytes;
+use serde::Serialize;
+use turnwise_store::key::{children, pack};
+use turnwise_store::{Isolation, RangeRead, Transaction};
+
+use crate::error::corrupt;
+use crate::jobs::{PREFETCHED, prefetch};
+use crate::keyspace::{KeyRange, Keyspace};
+use crate::place::End;
+use crate::reason_class::{self, hash};
+use crate::rows::{encode, read_job};
+use crate::{Job, Place, Result, counts};
+
+/// The partitions of completed jobs, and of cancelled ones.
+const BY_TENANT: u16 = 64;
+/// Failed jobs: partitions by tenant, and by the class of the reason.
+const FAILED_BY_TENANT: u16 = 8;
+const FAILED_BY_CLASS: u16 = 8;
+const FIRST_CANCELLED: u16 = BY_TENANT;
+const FIRST_FAILED: u16 = 2 * BY_TENANT;
+/// The partitions of a type.
+pub const PARTITIONS: u16 = FIRST_FAILED + FAILED_BY_TENANT * FAILED_BY_CLASS;
+/// The most rows of a partition that one transaction removes where each read waits for another machine.
+const REMOTE_BATCH: usize = 25;
+/// Rows of earlier formats have a time in the place of a partition. All times are later than this.
+const FIRST_TIME: i64 = 1_000;
+
+/// The value of a row: the tenant, and the number of the class of its reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Cover {
+    /// A job without a reason.
+    Tenant(String),
+    /// A job with a reason.
+    Reason(String, u32),
+}
+
+impl Cover {
+    pub(crate) fn of(job: &Job) -> Cover {
+        let tenant = job.tenant.clone();
+        match job.reason_class() {
+            Some(class) => Cover::Reason(tenant, reason_class::number(&class)),
+            None => Cover::Tenant(tenant),
+        }
+    }
+
+    pub(crate) fn tenant(&self) -> &str {
+        let (Cover::Tenant(tenant) | Cover::Reason(tenant, _)) = self;
+        tenant
+    }
+
+    /// `None` for a row without a value.
+    pub(crate) fn read(value: &[u8]) -> Option<Cover> {
+        match value.first()? {
+            b'"' => serde_json::from_slice(value).ok().map(Cover::Tenant),
+            _ => serde_json::from_slice(value).ok().map(|(tenant, class)| Cover::Reason(tenant, class)),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> Bytes {
+        encode(self)
+    }
+}
+
+/// The partition of a job that ended like this.
+pub(crate) fn partition_of(end: End, job: &Job) -> u16 {
+    let by_tenant = |of: u16| remainder(hash(&job.tenant), of);
+    match end {
+        End::Completed => by_tenant(BY_TENANT),
+        End::Cancelled => FIRST_CANCELLED + by_tenant(BY_TENANT),
+        End::Failed => {
+            let class = job.reason().map_or(0, |reason| reason_class::number(&reason_class::of(reason)));
+            FIRST_FAILED + by_tenant(FAILED_BY_TENANT) * FAILED_BY_CLASS + remainder(class, FAILED_BY_CLASS)
+        }
+    }
+}
+
+fn remainder(hash: u32, of: u16) -> u16 {
+    u16::try_from(hash % u32::from(of)).unwrap_or(0)
+}
+
+/// The partitions of jobs that ended like this, of these tenants and of this class, if any are named: sorted ranges.
+pub(crate) fn partitions(
+    end: End,
+    tenants: Option<&[String]>,
+    class: Option<u32>,
+) -> Vec<RangeInclusive<u16>> {
+    let first = match end {
+        End::Completed => 0,
+        End::Cancelled => FIRST_CANCELLED,
+        End::Failed => FIRST_FAILED,
+    };
+    let slots = |of: u16| -> Vec<u16> {
+        let Some(tenants) = tenants else { return (0..of).collect() };
+        let mut slots: Vec<u16> = tenants.iter().map(|tenant| remainder(hash(tenant), of)).collect();
+        slots.sort_unstable();
+        slots.dedup();
+        slots
+    };
+    let mut ranges: Vec<RangeInclusive<u16>> = Vec::new();
+    let mut add = |range: RangeInclusive<u16>| match ranges.last_mut() {
+        Some(last) if *last.end() + 1 == *range.start() => *last = *last.start()..=*range.end(),
+        _ => ranges.push(range),
+    };
+    match end {
+        End::Completed | End::Cancelled => {
+            slots(BY_TENANT).into_iter().for_each(|n| add(first + n..=first + n))
+        }
+        End::Failed => {
+            for slot in slots(FAILED_BY_TENANT) {
+                let start = first + slot * FAILED_BY_CLASS;
+                match class {
+                    Some(class) => {
+                        let n = start + remainder(class, FAILED_BY_CLASS);
+                        add(n..=n);
+                    }
+                    None => add(start..=start + FAILED_BY_CLASS - 1),
+                }
+            }
+        }
+    }
+    ranges
+}
+
+/// A row by its key: the partition, unless an earlier format wrote it, the time of the end, and the job's id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct EndedKey {
+    pub partition: Option<u16>,
+    pub ended_us: i64,
+    pub id: String,
+}
+
+impl Keyspace {
+    /// The row of a job that has ended.
+    pub fn ended_entry(&self, job_type: &str, partition: u16, ended_us: i64, id: &str) -> Bytes {
+        pack(&self.space, &("ended", job_type, i64::from(partition), ended_us, id))
+    }
+
+    /// The same in formats up to 8.
+    pub fn ended_entry_before(&self, job_type: &str, ended_us: i64, id: &str) -> Bytes {
+        pack(&self.space, &("ended", job_type, ended_us, id))
+    }
+
+    /// The jobs of a type that have ended: by partition, and then those of earlier formats.
+    pub fn ended(&self, job_type: &str) -> KeyRange {
+        children(&self.space, &("ended", job_type))
+    }
+
+    /// The jobs in some partitions of a type.
+    pub(crate) fn ended_in(&self, job_type: &str, partitions: &RangeInclusive<u16>) -> KeyRange {
+        let of = |partition: u16| children(&self.space, &("ended", job_type, i64::from(partition)));
+        (of(*partitions.start()).0, of(*partitions.end()).1)
+    }
+
+    /// The rows of earlier formats.
+    pub(crate) fn ended_before_partitions(&self, job_type: &str) -> KeyRange {
+        (pack(&self.space, &("ended", job_type, FIRST_TIME)), self.ended(job_type).1)
+    }
+
+    /// The meaning of a key of [`Keyspace::ended`].
+    pub(crate) fn parse_ended(&self, key: &[u8]) -> Option<EndedKey> {
+        if let Ok((_, _, partition, ended_us, id)) =
+            self.space.unpack::<(String, String, i64, i64, String)>(key)
+        {
+            let partition = u16::try_from(partition).ok().filter(|partition| *partition < PARTITIONS)?;
+            return Some(EndedKey { partition: Some(partition), ended_us, id });
+        }
+        let (ended_us, id) = self.parse_delayed(key)?;
+        Some(EndedKey { partition: None, ended_us, id })
+    }
+}
+
+/// Removes up to `limit` jobs of a type that ended before `before_us`, oldest end first in each partition, or as many as the transaction
+/// has room for. Returns how many; 0 only if there are none.
+pub(crate) async fn prune(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    before_us: i64,
+    limit: usize,
+) -> Result<usize> {
+    let found = match tx.is_remote() {
+        true => old_of_all_partitions(tx, keys, job_type, before_us, limit).await?,
+        false => old_of_filled_partitions(tx, keys, job_type, before_us, limit).await?,
+    };
+    let mut pruned = 0;
+    for (n, (key, id)) in found.iter().enumerate() {
+        if pruned > 0 && !tx.has_room() {
+            break;
+        }
+        if n % PREFETCHED == 0 {
+            let next = found[n..].iter().take(PREFETCHED);
+            prefetch(tx, keys, next.map(|(_, id)| (job_type, id.as_str()))).await?;
+        }
+        pruned += 1;
+        let job = read_job(tx, keys, job_type, id).await?;
+        let job = job.ok_or_else(|| corrupt("ended key", "has no job record"))?;
+        if !matches!(job.place, Place::Ended(_)) {
+            return Err(corrupt("ended key", "its job has not ended"));
+        }
+        counts::leave(tx, keys, &job)?;
+        tx.clear(key.clone())?;
+        tx.clear(keys.job(job_type, id))?;
+        tx.clear_range(keys.options(job_type, id))?;
+    }
+    Ok(pruned)
+}
+
+/// The rows of jobs that ended before a time, up to `limit`, each with its job's id: one read per partition that has jobs, and one more if some
+/// of them are old.
+async fn old_of_filled_partitions(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    before_us: i64,
+    limit: usize,
+) -> Result<Vec<(Bytes, String)>> {
+    let (mut begin, end) = keys.ended(job_type);
+    let mut found: Vec<(Bytes, String)> = Vec::new();
+    while found.len() < limit {
+        let first = RangeRead { begin: begin.clone(), end: end.clone(), limit: 1, reverse: false };
+        let rows = tx.range_with(first, Isolation::Snapshot).await?;
+        let Some((key, _)) = rows.into_iter().next() else { break };
+        let EndedKey { partition, ended_us, .. } = parse(keys, &key)?;
+        let (_, old) = old_in(keys, job_type, partition, before_us);
+        begin = match partition {
+            Some(partition) => keys.ended_in(job_type, &(partition..=partition)).1,
+            None => end.clone(),
+        };
+        if ended_us < before_us {
+            let read = RangeRead { begin: key, end: old, limit: limit - found.len(), reverse: false };
+            for (key, _) in tx.range_with(read, Isolation::Snapshot).await? {
+                let id = parse(keys, &key)?.id;
+                found.push((key, id));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The same where each read waits for another machine: all reads at the same time.
+async fn old_of_all_partitions(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    before_us: i64,
+    limit: usize,
+) -> Result<Vec<(Bytes, String)>> {
+    let partitions = (0..PARTITIONS).map(Some).chain([None]);
+    let reads: Vec<RangeRead> = partitions
+        .map(|partition| {
+            let (begin, end) = old_in(keys, job_type, partition, before_us);
+            RangeRead { begin, end, limit: limit.min(REMOTE_BATCH), reverse: false }
+        })
+        .collect();
+    tx.prefetch_ranges(reads.iter().cloned()).await?;
+    let mut found = Vec::new();
+    for read in reads {
+        for (key, _) in tx.range_with(read, Isolation::Snapshot).await? {
+            let id = parse(keys, &key)?.id;
+            found.push((key, id));
+        }
+        if found.len() >= limit {
+            found.truncate(limit);
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// The jobs of a partition, or of the rows of earlier formats, that ended before a time.
+fn old_in(keys: &Keyspace, job_type: &str, partition: Option<u16>, before_us: i64) -> KeyRange {
+    match partition {
+        Some(partition) => {
+            let (begin, _) = keys.ended_in(job_type, &(partition..=partition));
+            (begin, keys.ended_entry(job_type, partition, before_us, ""))
+        }
+        None => {
+            let (begin, _) = keys.ended_before_partitions(job_type);
+            (begin, keys.ended_entry_before(job_type, before_us.max(FIRST_TIME), ""))
+        }
+    }
+}
+
+fn parse(keys: &Keyspace, key: &[u8]) -> Result<EndedKey> {
+    keys.parse_ended(key).ok_or_else(|| corrupt("ended key", "not a tuple of four or five"))
+}

@@ -1,0 +1,363 @@
+//! How a list begins: the streams of its merge.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use turnwise_store::key::successor;
+use turnwise_store::{Isolation, RangeRead};
+
+use super::{FIRST_CHUNK, GROWTH, Kind, Listing, MAX_NAMES, Mark, Order, Run, Stream, queue_of_class};
+use crate::ended::partitions;
+use crate::error::corrupt;
+use crate::jobs::{peek, types_after};
+use crate::keyspace::KeyRange;
+use crate::place::End;
+use crate::{Place, Result};
+
+/// The most ranges that a request merges. Each costs a read of one row: about 2 µs on the embedded store.
+const MAX_STREAMS: usize = 20_000;
+/// The same where each read waits for another machine.
+const MAX_REMOTE_STREAMS: usize = 2_000;
+/// The most tenants whose queues are merged there: each needs two reads, one after the other.
+const MAX_REMOTE_QUEUES: usize = 200;
+/// The most types that a list merges.
+const MAX_TYPES: usize = 1_000;
+/// Rows of the first read of a range where each read waits for another machine.
+const FIRST_REMOTE_CHUNK: usize = 16;
+
+impl Listing<'_> {
+    pub(super) async fn open_streams(&mut self) -> Result<()> {
+        let types = match &self.wanted.types {
+            Some(types) => types.clone(),
+            None => types_after(self.tx, self.keys, None, MAX_TYPES + 1).await?,
+        };
+        if types.len() > MAX_TYPES {
+            self.cursor.deferred |= self.wanted.kinds();
+            return Ok(());
+        }
+        self.types = types.into_iter().map(Arc::from).collect();
+        if self.wanted.ids.as_ref().is_some_and(|ids| ids.len() <= MAX_NAMES) {
+            self.open_ids().await?;
+        } else {
+            for kind in Kind::ALL {
+                let is_wanted = self.wanted.kinds() & !self.cursor.deferred & kind.bit() != 0;
+                if is_wanted && !self.open_kind(kind).await? {
+                    self.streams.retain(|stream| stream.kind != kind);
+                    self.cursor.deferred |= kind.bit();
+                }
+            }
+        }
+        let is_unread = |stream: &&Stream| stream.more && stream.found.is_empty();
+        let reads: Vec<RangeRead> =
+            self.streams.iter().filter(is_unread).map(|stream| self.read_of(stream)).collect();
+        self.tx.prefetch_ranges(reads).await?;
+        for number in 0..self.streams.len() {
+            match is_unread(&&self.streams[number]) {
+                true => drop(self.fill(number).await?),
+                false => self.advance(number),
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the streams of a kind. Returns whether they are within the bounds.
+    async fn open_kind(&mut self, kind: Kind) -> Result<bool> {
+        if kind == Kind::Limited {
+            return self.open_limited().await;
+        }
+        for job_type in self.types.clone() {
+            let is_open = match kind {
+                Kind::Pending => self.open_queues(&job_type).await?,
+                Kind::Active => self.open_active(&job_type).await?,
+                Kind::Blocked => self.open_blocked(&job_type).await?,
+                Kind::Delayed => self.open_run(kind, &job_type, Run::Delayed),
+                Kind::Paused => self.open_run(kind, &job_type, Run::Paused),
+                Kind::Ended => self.open_ended(&job_type),
+                Kind::Limited => true,
+            };
+            if !is_open {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn has_room(&self) -> bool {
+        let most = if self.tx.is_remote() { MAX_REMOTE_STREAMS } else { MAX_STREAMS };
+        self.streams.len() < most
+    }
+
+    /// Whether a job comes after the position.
+    fn is_ahead(&self, mark: &Mark) -> bool {
+        self.cursor.after.as_ref().is_none_or(|after| match self.wanted.order {
+            Order::Newest => mark < after,
+            Order::Oldest => mark > after,
+        })
+    }
+
+    /// Opens a sorted range from the position on. Returns whether there is room.
+    fn open_run(&mut self, kind: Kind, job_type: &Arc<str>, run: Run) -> bool {
+        if !self.has_room() {
+            return false;
+        }
+        let (mut begin, mut end) = run.range(self.keys, job_type);
+        if let Some(after) = &self.cursor.after {
+            let key = |at_us, id: &str| run.key(self.keys, job_type, at_us, id);
+            let next_us = after.at_us.saturating_add(1);
+            // Of jobs with the same time, those of lower types come first where the oldest do, and last where the newest do.
+            let by_type = (**job_type).cmp(&*after.job_type);
+            match self.wanted.order {
+                Order::Newest => {
+                    let bound = match by_type {
+                        std::cmp::Ordering::Less => key(next_us, ""),
+                        std::cmp::Ordering::Equal => key(after.at_us, &after.id),
+                        std::cmp::Ordering::Greater => key(after.at_us, ""),
+                    };
+                    end = end.min(bound);
+                }
+                Order::Oldest => {
+                    let bound = match by_type {
+                        std::cmp::Ordering::Less => key(next_us, ""),
+                        std::cmp::Ordering::Equal => successor(&key(after.at_us, &after.id)),
+                        std::cmp::Ordering::Greater => key(after.at_us, ""),
+                    };
+                    begin = begin.max(bound);
+                }
+            }
+        }
+        let chunk = if self.tx.is_remote() { FIRST_REMOTE_CHUNK } else { FIRST_CHUNK };
+        let (job_type, found) = (job_type.clone(), VecDeque::new());
+        self.streams.push(Stream {
+            kind,
+            job_type,
+            run,
+            rest: (begin, end),
+            more: true,
+            chunk,
+            found,
+            last: None,
+        });
+        true
+    }
+
+    /// Adds jobs in any order.
+    fn open_sorted(&mut self, kind: Kind, mut marks: Vec<Mark>) {
+        marks.retain(|mark| self.is_ahead(mark));
+        marks.sort_unstable();
+        if self.wanted.order == Order::Newest {
+            marks.reverse();
+        }
+        let Some(first) = marks.first() else { return };
+        let job_type = first.job_type.clone();
+        self.streams.push(Stream {
+            kind,
+            job_type,
+            run: Run::Sorted,
+            rest: (Bytes::new(), Bytes::new()),
+            more: false,
+            chunk: FIRST_CHUNK,
+            found: marks.into(),
+            last: None,
+        });
+    }
+
+    /// Counts a row of another tenant. Returns whether the row is wanted.
+    fn wants(&mut self, tenant: &str) -> bool {
+        let sees = (self.sees)(tenant);
+        let wants = sees && self.wanted.has_tenant(tenant);
+        self.looked_at += u64::from(sees && !wants);
+        wants
+    }
+
+    /// The rows of a range that must be sorted; `None` if there are too many.
+    async fn rows_to_sort(&mut self, (begin, end): KeyRange) -> Result<Option<Vec<(Bytes, Bytes)>>> {
+        let read = RangeRead { begin, end, limit: self.sorts_left + 1, reverse: false };
+        let rows = self.tx.range_with(read, Isolation::Snapshot).await?;
+        if rows.len() > self.sorts_left {
+            return Ok(None);
+        }
+        self.sorts_left -= rows.len();
+        Ok(Some(rows))
+    }
+
+    fn open_ended(&mut self, job_type: &Arc<str>) -> bool {
+        for (state, end) in
+            [("completed", End::Completed), ("cancelled", End::Cancelled), ("failed", End::Failed)]
+        {
+            // A job without an error has no reason.
+            if !self.wanted.has_state(state) || (end == End::Completed && self.wanted.class.is_some()) {
+                continue;
+            }
+            for partition in
+                partitions(end, self.wanted.few_tenants(), self.wanted.class).into_iter().flatten()
+            {
+                if !self.open_run(Kind::Ended, job_type, Run::Ended(partition)) {
+                    return false;
+                }
+            }
+        }
+        self.open_run(Kind::Ended, job_type, Run::EndedBefore)
+    }
+
+    async fn open_queues(&mut self, job_type: &Arc<str>) -> Result<bool> {
+        if self.wanted.class.is_some() {
+            return Ok(true);
+        }
+        let tenants = match self.wanted.few_tenants() {
+            Some(tenants) => tenants.to_vec(),
+            None if self.tx.is_remote() => {
+                let (begin, end) = self.keys.waiting(job_type);
+                let read = RangeRead { begin, end, limit: MAX_REMOTE_QUEUES + 1, reverse: false };
+                let rows = self.tx.range_with(read, Isolation::Snapshot).await?;
+                if rows.len() > MAX_REMOTE_QUEUES {
+                    return Ok(false);
+                }
+                rows.iter().filter_map(|(key, _)| self.keys.parse_waiting(key)).collect()
+            }
+            None => return self.open_queues_in(job_type, self.keys.pending(job_type)).await,
+        };
+        for tenant in tenants {
+            if !self.open_queues_in(job_type, self.keys.pending_of(job_type, &tenant)).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Opens the queues of the tenants and classes in a range: one read for each.
+    async fn open_queues_in(&mut self, job_type: &Arc<str>, range: KeyRange) -> Result<bool> {
+        let (mut begin, mut end) = range;
+        let reverse = self.wanted.order == Order::Newest;
+        for _ in 0..MAX_STREAMS {
+            let read = RangeRead { begin: begin.clone(), end: end.clone(), limit: 1, reverse };
+            let rows = self.tx.range_with(read, Isolation::Snapshot).await?;
+            let Some((key, _)) = rows.into_iter().next() else { return Ok(true) };
+            let parsed = self.keys.parse_pending(&key);
+            let (place, id) = parsed.ok_or_else(|| corrupt("pending key", "not of its index"))?;
+            let group = match place.key {
+                Some(_) => self.keys.keyed_of(job_type, &place.tenant),
+                None => queue_of_class(self.keys, job_type, &place.tenant, place.class),
+            };
+            match reverse {
+                true => end = group.0.clone(),
+                false => begin = group.1.clone(),
+            }
+            if !(self.sees)(&place.tenant) || !self.wanted.has_tenant(&place.tenant) {
+                continue;
+            }
+            if place.key.is_some() {
+                let Some(rows) = self.rows_to_sort(group).await? else { return Ok(false) };
+                let marks = rows.iter().filter_map(|(key, _)| {
+                    let (place, id) = self.keys.parse_pending(key)?;
+                    Some(Mark { at_us: place.order_us, job_type: job_type.clone(), id })
+                });
+                let marks = marks.collect();
+                self.open_sorted(Kind::Pending, marks);
+                continue;
+            }
+            let run = Run::Queue(Arc::from(place.tenant.as_str()), place.class);
+            if !self.open_run(Kind::Pending, job_type, run) {
+                return Ok(false);
+            }
+            let mark = Mark { at_us: place.order_us, job_type: job_type.clone(), id };
+            if self.is_ahead(&mark)
+                && let Some(stream) = self.streams.last_mut()
+            {
+                match reverse {
+                    true => stream.rest.1 = key,
+                    false => stream.rest.0 = successor(&key),
+                }
+                stream.chunk *= GROWTH;
+                stream.last = Some(mark.clone());
+                stream.found.push_back(mark);
+            }
+        }
+        Ok(false)
+    }
+
+    async fn open_active(&mut self, job_type: &Arc<str>) -> Result<bool> {
+        #[derive(Deserialize)]
+        struct Active {
+            tenant: String,
+            started_us: i64,
+        }
+        if self.wanted.class.is_some() {
+            return Ok(true);
+        }
+        let Some(rows) = self.rows_to_sort(self.keys.active(job_type)).await? else { return Ok(false) };
+        let mut marks = Vec::new();
+        for (key, value) in rows {
+            let Some((_, id)) = self.keys.parse_active(&key) else {
+                return Err(corrupt("active key", "not of its index"));
+            };
+            let active: Active =
+                serde_json::from_slice(&value).map_err(|error| corrupt("active row", error))?;
+            if self.wants(&active.tenant) {
+                marks.push(Mark { at_us: active.started_us, job_type: job_type.clone(), id });
+            }
+        }
+        self.open_sorted(Kind::Active, marks);
+        Ok(true)
+    }
+
+    async fn open_blocked(&mut self, job_type: &Arc<str>) -> Result<bool> {
+        if self.wanted.class.is_some() {
+            return Ok(true);
+        }
+        let Some(rows) = self.rows_to_sort(self.keys.blocked(job_type)).await? else { return Ok(false) };
+        let mut marks = Vec::new();
+        for (key, value) in rows {
+            let id =
+                self.keys.parse_blocked(&key).ok_or_else(|| corrupt("blocked key", "not of its index"))?;
+            // Rows of earlier formats say nothing: their records decide, and they are the oldest.
+            let at_us = match serde_json::from_slice::<(String, i64)>(&value) {
+                Ok((tenant, _)) if !self.wants(&tenant) => continue,
+                Ok((_, at_us)) => at_us,
+                Err(_) => 0,
+            };
+            marks.push(Mark { at_us, job_type: job_type.clone(), id });
+        }
+        self.open_sorted(Kind::Blocked, marks);
+        Ok(true)
+    }
+
+    async fn open_limited(&mut self) -> Result<bool> {
+        if self.wanted.class.is_some() {
+            return Ok(true);
+        }
+        let Some(rows) = self.rows_to_sort(self.keys.limited_after(None)).await? else { return Ok(false) };
+        let mut marks = Vec::new();
+        for (key, _) in rows {
+            let parsed = self.keys.parse_limited(&key);
+            let (job_type, place, id) = parsed.ok_or_else(|| corrupt("limited key", "not of its index"))?;
+            let Some(job_type) = self.types.iter().find(|of| ***of == *job_type).cloned() else { continue };
+            if self.wants(&place.tenant) {
+                marks.push(Mark { at_us: place.order_us, job_type, id });
+            }
+        }
+        self.open_sorted(Kind::Limited, marks);
+        Ok(true)
+    }
+
+    /// Opens the jobs with the wanted ids.
+    async fn open_ids(&mut self) -> Result<()> {
+        let wanted = self.wanted;
+        for job_type in self.types.clone() {
+            let mut marks = Vec::new();
+            for id in wanted.ids.iter().flatten() {
+                if let Some(job) = peek(self.tx, self.keys, &job_type, id).await? {
+                    let at_us = match &job.place {
+                        Place::Active(_) => job.started_us.unwrap_or(job.changed_us),
+                        Place::Blocked { .. } | Place::Ended(_) => job.changed_us,
+                        _ => job.order_us(),
+                    };
+                    marks.push(Mark { at_us, job_type: job_type.clone(), id: id.clone() });
+                }
+            }
+            self.open_sorted(Kind::Ended, marks);
+        }
+        Ok(())
+    }
+}
