@@ -9,9 +9,9 @@ use tokio::time::Instant;
 use turnwise_protocol::names::{check_id, check_type};
 use turnwise_protocol::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, After, Cancelled, ChangedNode, CountBy, CountPage,
-    CountedJobs, Demand, DocumentWhy, IfExists, Job, Jobs, Locker, Lockers, MAX_WAIT_MS, Mode, NewJob, Nodes,
-    Prioritized, Queue, Removed, Retried, RetriedJobs, RetriedState, SetMode, SetPriority, State, Tenant,
-    TenantOrder, Tenants, Types, WaitAnswer, Why, Worker, Workers,
+    CountedJobs, Demand, DocumentWhy, Failures, IfExists, Job, Jobs, ListOrder, Locker, Lockers, MAX_WAIT_MS,
+    Mode, NewJob, Nodes, Prioritized, Queue, Removed, Retried, RetriedJobs, RetriedState, SetMode,
+    SetPriority, State, Tenant, TenantOrder, Tenants, Types, WaitAnswer, Why, Worker, Workers,
 };
 
 use crate::client::{Repeat, Request};
@@ -34,8 +34,12 @@ pub struct ListJobs {
     pub state: Option<State>,
     /// Only jobs of this tenant.
     pub tenant: Option<String>,
+    /// Only jobs whose reason, why they failed, crashed or were cancelled, is of this class.
+    pub reason_class: Option<String>,
     /// Only jobs that meet this condition.
     pub condition: Option<String>,
+    /// Which jobs come first.
+    pub order: Option<ListOrder>,
     /// The largest page; the server has its own limit.
     pub page: Option<usize>,
 }
@@ -159,17 +163,28 @@ impl Client {
         self.call(&about(Method::GET, job_type, id, None)?, Repeat::Harmless).await
     }
 
-    /// Jobs, sorted by type and id, in pages.
+    /// Jobs in pages: without a condition, state, tenant, reason class and order, sorted by type and id; otherwise the newest first.
     pub fn list(&self, which: ListJobs) -> Pages<Jobs> {
-        let ListJobs { job_type, state, tenant, condition, page } = which;
+        let ListJobs { job_type, state, tenant, reason_class, condition, order, page } = which;
         let state = state.map(State::as_str);
         let request = Request::new(Method::GET, &["jobs"])
             .query("type", job_type)
             .query("state", state)
             .query("tenant", tenant)
+            .query("reason_class", reason_class)
             .query("where", condition)
+            .query("order", order.map(ListOrder::as_str))
             .query("limit", page);
         Pages::new(self.clone(), request)
+    }
+
+    /// Failed jobs of a type and a tenant, or of all, by the class of their reason.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub async fn failures(&self, job_type: Option<&str>, tenant: Option<&str>) -> Result<Failures> {
+        let request = Request::new(Method::GET, &["failures"]);
+        self.call(&request.query("type", job_type).query("tenant", tenant), Repeat::Harmless).await
     }
 
     /// Workers, sorted by type and id, in pages.

@@ -37,9 +37,10 @@ pub use jobs::{CountJobs, ListJobs, ListLocks, ListTenants, ListWorkers, Page, P
 pub use turnwise_protocol as protocol;
 pub use turnwise_protocol::{
     AddJob, Added, AddedJob, Before, Bulk, BulkAction, BulkState, Capacity, CountBy, CountPage, CountedJobs,
-    Demand, DocumentWhy, Expected, Fairness, IfExists, Job, JobCounts, Lock, LockHow, LockMode, LockNames,
-    LockWord, Locker, Locks, LocksAtLevel, MatchingJobs, NewJob, Node as NodeInfo, Nodes, Position, PutBulk,
-    Queue, QueuedJob, Reason, RetriedState, State, Tenant, TenantDemand, TenantOrder, Tenants,
-    Token as TokenInfo, TypeSummary, User as UserInfo, WaitAnswer, Why, Worker as WorkerInfo,
+    Demand, DocumentWhy, Expected, Failure, Failures, Fairness, IfExists, Job, JobCounts, ListOrder, Lock,
+    LockHow, LockMode, LockNames, LockWord, Locker, Locks, LocksAtLevel, MatchingJobs, NewJob,
+    Node as NodeInfo, Nodes, Position, PutBulk, Queue, QueuedJob, Reason, RetriedState, State, Tenant,
+    TenantDemand, TenantOrder, Tenants, Token as TokenInfo, TypeSummary, User as UserInfo, WaitAnswer, Why,
+    Worker as WorkerInfo,
 };
 pub use worker::{LockError, Outcome, Run, WorkerOptions, work};

@@ -402,14 +402,39 @@ pub enum EventKind {
     Cancelled,
 }
 
-/// A page of jobs, by type and id.
+/// The order of a list of jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum ListOrder {
+    /// The latest first: by when they ended, started or became pending; for jobs that wait for a time, by that time.
+    Newest,
+    /// The reverse.
+    Oldest,
+    /// By type and id.
+    Id,
+}
+
+impl ListOrder {
+    /// Its name, in requests.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ListOrder::Newest => "newest",
+            ListOrder::Oldest => "oldest",
+            ListOrder::Id => "id",
+        }
+    }
+}
+
+/// A page of jobs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Jobs {
     /// The jobs. A page may hold fewer than `limit` jobs, even none, although a next page exists: the server reads a bounded number of jobs per
     /// request.
     pub jobs: Vec<Job>,
-    /// With `where`: the number of jobs that the server looked at for this page, without those that the caller may not see.
+    /// The number of jobs that the server looked at for this page, without those that the caller may not see. Missing in a list by type and
+    /// id without `where`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub looked_at: Option<u64>,
@@ -417,6 +442,39 @@ pub struct Jobs {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub next: Option<String>,
+}
+
+/// Failed jobs whose reasons are of one class.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
+pub struct Failure {
+    /// The class of their reasons: a reason without numbers, addresses and quoted text. `reason_class` of a list selects these jobs.
+    pub reason_class: String,
+    /// How many of the jobs that were looked at failed like this.
+    pub jobs: u64,
+    /// When the latest of them failed, in µs since the epoch.
+    pub latest_us: i64,
+    /// The type of the latest of them.
+    #[serde(rename = "type")]
+    pub job_type: String,
+    /// Its id.
+    pub id: String,
+    /// Its reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub reason: Option<String>,
+}
+
+/// Failed jobs by the class of their reason.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
+pub struct Failures {
+    /// The most frequent first: at most 100.
+    pub failures: Vec<Failure>,
+    /// How many failed jobs were looked at, without those that the caller may not see.
+    pub looked_at: u64,
+    /// Whether these were all. Of more than about 50,000 failed jobs, those that failed last are looked at.
+    pub complete: bool,
 }
 
 /// The result of waiting for a job.

@@ -53,8 +53,9 @@ pub use identities::{
     ChangedIdentity, MAX_EXPIRY_S, MadeToken, Me, NewToken, NewUser, SetPassword, Token, Tokens, User, Users,
 };
 pub use jobs::{
-    AddJob, AddJobs, Added, AddedJob, AddedJobs, Cancelled, Event, EventKind, IfExists, Job, Jobs, NewJob,
-    Prioritized, Removed, Retried, RetriedJobs, RetriedState, SetPriority, State, Types, WaitAnswer,
+    AddJob, AddJobs, Added, AddedJob, AddedJobs, Cancelled, Event, EventKind, Failure, Failures, IfExists,
+    Job, Jobs, ListOrder, NewJob, Prioritized, Removed, Retried, RetriedJobs, RetriedState, SetPriority,
+    State, Types, WaitAnswer,
 };
 pub use locking::{
     AskLocks, AskedLocks, LevelWeight, LikelyLocks, Lock, LockHow, LockMode, LockState, LockWeight, Locker,

@@ -45,6 +45,7 @@ mod v1_events;
 mod v1_filters;
 mod v1_jobs;
 mod v1_learning;
+mod v1_lists;
 mod v1_lock_list;
 mod v1_locks;
 mod v1_many_tenants;

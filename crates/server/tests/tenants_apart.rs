@@ -106,6 +106,11 @@ fn reads(name: &str) -> Vec<String> {
         "/v1/jobs",
         "/v1/jobs?type=t",
         "/v1/jobs?state=pending",
+        "/v1/jobs?state=failed",
+        "/v1/jobs?order=newest",
+        "/v1/jobs?order=oldest&limit=3",
+        "/v1/failures",
+        "/v1/failures?type=t",
         "/v1/history",
         "/v1/counts",
         "/v1/counts?by=tenant",
@@ -133,6 +138,9 @@ fn reads(name: &str) -> Vec<String> {
     .map(str::to_owned)
     .to_vec();
     paths.push(format!("/v1/jobs?tenant={name}"));
+    paths.push(format!("/v1/jobs?tenant={name}&order=id"));
+    paths.push(format!("/v1/jobs?state=failed&reason_class=error+of+{name}"));
+    paths.push(format!("/v1/failures?tenant={name}"));
     paths.push(format!("/v1/locks?level=node&name={name}"));
     paths.push(format!("/v1/jobs?where=tenant+%3D+{name}"));
     paths.push(format!("/v1/matching?where=tenant+%3D+{name}&action=retry"));
@@ -461,9 +469,12 @@ async fn a_position_in_a_list_does_not_name_what_is_there() {
             .collect();
         ok(&admin, "POST", "/v1/jobs", &json!({"jobs": jobs})).await;
     }
-    for (path, method) in
-        [("/v1/jobs?limit=1000", "GET"), ("/v1/jobs?limit=1", "GET"), ("/v1/retry?type=t", "POST")]
-    {
+    for (path, method) in [
+        ("/v1/jobs?limit=1000", "GET"),
+        ("/v1/jobs?limit=1", "GET"),
+        ("/v1/jobs?limit=1&order=oldest", "GET"),
+        ("/v1/retry?type=t", "POST"),
+    ] {
         let (mut found, mut after, mut pages) = (Vec::new(), String::new(), 0);
         loop {
             let answer = client.send(method, &format!("{path}{after}"), Some(&json!({}))).await;

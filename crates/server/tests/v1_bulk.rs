@@ -104,9 +104,12 @@ async fn jobs_are_listed_by_condition() {
     };
     let nightly = ids("where=reason+%3D+nightly").await;
     assert_eq!(nightly, ("s".to_owned(), json!(51), Value::Null));
-    let typed = ids("where=type+%3D+mail+and+id+in+(m0007,+m0009)&limit=1").await;
+    let typed = ids("where=type+%3D+mail+and+id+in+(m0007,+m0009)&limit=1&order=id").await;
     assert_eq!(typed, ("m0007".to_owned(), json!(8), json!("mail/m0007")));
-    assert_eq!(ids("where=type+%3D+mail+and+id+in+(m0007,+m0009)&after=mail/m0007").await.0, "m0009");
+    assert_eq!(
+        ids("where=type+%3D+mail+and+id+in+(m0007,+m0009)&order=id&after=mail/m0007").await.0,
+        "m0009"
+    );
     assert_eq!(ids("type=sms&where=tenant+%3D+default").await.0, "s");
     assert_eq!(ids("type=mail").await.1, Value::Null);
 }

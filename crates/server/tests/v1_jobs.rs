@@ -148,7 +148,7 @@ async fn pages_go_through_all_jobs_once() {
         for limit in [1_000, 100, 7] {
             let (mut seen, mut after) = (Vec::new(), String::new());
             loop {
-                let page = server.get(&format!("/v1/jobs?limit={limit}{filter}{after}")).await;
+                let page = server.get(&format!("/v1/jobs?order=id&limit={limit}{filter}{after}")).await;
                 assert_eq!(page.status, 200, "{}", page.body);
                 let jobs = page.body["jobs"].as_array().unwrap().clone();
                 assert!(jobs.len() <= limit);
@@ -181,9 +181,9 @@ async fn a_page_looks_at_a_bounded_number_of_jobs() {
             .collect();
         assert_eq!(server.post("/v1/jobs", &json!({"jobs": jobs})).await.status, 200);
     }
-    let first = server.get("/v1/jobs?tenant=last").await.body;
+    let first = server.get("/v1/jobs?tenant=last&order=id").await.body;
     assert_eq!((&first["jobs"], &first["next"]), (&json!([]), &json!("t/1999")));
-    let next = server.get("/v1/jobs?tenant=last&after=t/1999").await.body;
+    let next = server.get("/v1/jobs?tenant=last&order=id&after=t/1999").await.body;
     assert_eq!((next["jobs"].as_array().unwrap().len(), &next["next"]), (100, &json!("t/2099")));
 }
 

@@ -1,7 +1,7 @@
 //! `turnwise jobs list`.
 
 use turnwise_client::protocol::{Limited, LimitedBy};
-use turnwise_client::{Job, ListJobs, State};
+use turnwise_client::{Job, ListJobs, ListOrder, State};
 
 use crate::remote::ServerArgs;
 use crate::units::ago;
@@ -16,8 +16,12 @@ const PAGE: usize = 1_000;
 SINCE is the time since the last change of the state, or until the job may start. ATTEMPTS is the number of attempts since the \
 job was added, and the maximum number if there is one.
 
+The newest jobs come first: by when they ended, started or became pending; for jobs that wait for a time, by that time. Lists by type, \
+state, tenant and reason class are fast with any number of jobs; `turnwise jobs failures` shows the classes.
+
 Examples:
   turnwise jobs list --type mail --state failed
+  turnwise jobs list --state failed --reason-class 'HTTP 503' --order oldest
   turnwise jobs list --where 'type = mail and state = failed and reason ~ timeout'
   turnwise jobs list --json | jq -r '.[] | select(.attempts > 2) | .id'")]
 pub(crate) struct Args {
@@ -33,6 +37,12 @@ pub(crate) struct Args {
     /// Only jobs of this tenant
     #[arg(long)]
     tenant: Option<String>,
+    /// Only jobs that failed, crashed or were cancelled for a reason of this class; a whole reason selects its class
+    #[arg(long, value_name = "CLASS")]
+    reason_class: Option<String>,
+    /// Which jobs come first: those with the latest or the earliest times, or those with the lowest type and id
+    #[arg(long, value_name = "ORDER", value_enum, default_value = "newest")]
+    order: Order,
     /// Only jobs that meet this condition (`turnwise jobs bulk --help` describes it)
     #[arg(long = "where", value_name = "CONDITION")]
     condition: Option<String>,
@@ -46,13 +56,26 @@ pub(crate) struct Args {
     server: ServerArgs,
 }
 
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Order {
+    Newest,
+    Oldest,
+    Id,
+}
+
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let limit = if args.limit == 0 { usize::MAX } else { args.limit };
     let which = ListJobs {
         job_type: args.job_type,
         state: args.state,
         tenant: args.tenant,
+        reason_class: args.reason_class,
         condition: args.condition,
+        order: Some(match args.order {
+            Order::Newest => ListOrder::Newest,
+            Order::Oldest => ListOrder::Oldest,
+            Order::Id => ListOrder::Id,
+        }),
         page: Some(limit.min(PAGE)),
     };
     let (jobs, more) = args.server.client()?.list(which).collect(limit).await?;

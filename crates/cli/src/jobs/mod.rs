@@ -3,6 +3,7 @@
 mod add;
 mod bulk;
 mod count;
+mod failures;
 mod list;
 mod wait;
 
@@ -23,6 +24,8 @@ pub(crate) enum Command {
     List(list::Args),
     /// Count the jobs, by state
     Count(count::Args),
+    /// Count the failed jobs, by the class of their reason
+    Failures(failures::Args),
     /// Show one job, with its history, as JSON
     Show(JobArgs),
     /// Cancel a job
@@ -170,6 +173,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Add(args) => add::run(*args).await,
         Command::List(args) => list::run(args).await,
         Command::Count(args) => count::run(args).await,
+        Command::Failures(args) => failures::run(args).await,
         Command::Show(args) => show(args).await,
         Command::Cancel(args) => cancel(args).await,
         Command::Retry(args) => retry(args).await,

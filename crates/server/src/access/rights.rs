@@ -57,6 +57,7 @@ pub(crate) const V1: &[(&str, &str, Right)] = &[
     ("DELETE", "/v1/bulk/{bulk}", Write),
     ("GET", "/v1/documents/{db}/{id}/why", Read),
     ("GET", "/v1/counts", Read),
+    ("GET", "/v1/failures", Read),
     ("GET", "/v1/history", Read),
     ("GET", "/v1/tenants", Read),
     ("GET", "/v1/queue", Read),

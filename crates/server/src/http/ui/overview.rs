@@ -183,8 +183,16 @@ async fn needs(app: &App, caller: &Caller, jobs: &Jobs, now_us: i64) -> Result<V
 
 async fn examples(app: &App, caller: &Caller, job_type: &str, state: State) -> Result<Vec<Job>> {
     let job_type = Some(job_type.to_owned());
-    let params =
-        ListParams { job_type, state: Some(state), tenant: None, condition: None, limit: NAMED, after: None };
+    let params = ListParams {
+        job_type,
+        state: Some(state),
+        tenant: None,
+        reason_class: None,
+        order: None,
+        condition: None,
+        limit: NAMED,
+        after: None,
+    };
     Ok(v1::list::jobs(app, caller, params, None).await?.jobs)
 }
 

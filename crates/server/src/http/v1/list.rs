@@ -6,15 +6,17 @@ use axum::extract::State;
 use axum::response::Response;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::Deserialize;
-use turnwise_protocol::{DEFAULT_LIMIT, Job, Jobs, MAX_LIMIT, Types, names};
+use turnwise_protocol::{DEFAULT_LIMIT, Job, Jobs, ListOrder, MAX_LIMIT, Types, names};
 use turnwise_queue::bulk::Gate as _;
-use turnwise_queue::jobs as rows;
+use turnwise_queue::listing::Order;
+use turnwise_queue::selection::Selection;
+use turnwise_queue::{Job as QueueJob, jobs as rows, reason_class};
 use utoipa::IntoParams;
 
 use super::Common;
 use super::error::{Result, V1Error};
 use super::extract::Params;
-use super::{CallerGate, bulk, position_text, view};
+use super::{CallerGate, bulk, position_text, sorted, view};
 use crate::access::Caller;
 use crate::http::{App, answer};
 
@@ -45,6 +47,12 @@ pub(in crate::http) struct ListParams {
     /// Only jobs of this tenant.
     #[param(value_type = Option<names::Name>, nullable = false)]
     pub tenant: Option<String>,
+    /// Only jobs that failed, crashed or were cancelled for a reason of this class. `GET /v1/failures` lists classes.
+    #[param(nullable = false, min_length = 1, max_length = 1000)]
+    pub reason_class: Option<String>,
+    /// The order: by default `newest` with `state`, `tenant`, `reason_class` or `where`, otherwise `id`.
+    #[param(inline, nullable = false)]
+    pub order: Option<ListOrder>,
     /// Only jobs that meet this condition, in the language of bulk operations.
     #[serde(rename = "where")]
     #[param(nullable = false, max_length = 4000)]
@@ -53,8 +61,8 @@ pub(in crate::http) struct ListParams {
     #[serde(default = "default_limit")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
     pub limit: usize,
-    /// The `next` of the previous page.
-    #[param(nullable = false, pattern = r"^[A-Za-z0-9_.-]{1,64}/[^\u0000-\u001f\u007f-\u009f]{0,1024}$")]
+    /// The `next` of the previous page of the same list.
+    #[param(nullable = false, pattern = r"^[A-Za-z0-9_.-]{1,64}/[^\u0000-\u001f\u007f-\u009f]{0,6000}$")]
     pub after: Option<String>,
 }
 
@@ -102,8 +110,10 @@ impl Cursor {
 
 /// List jobs
 ///
-/// Sorted by type and id. A request reads a bounded number of jobs, so that a page may be short or empty although more
-/// jobs follow. Only the last page has no `next`.
+/// Sorted by type and id, or with `order` by time. A list by `state`, `tenant`, `reason_class` or `where` is sorted by time: the newest first. A job
+/// whose state changes between two pages of a list by time may be missing, or be in both.
+///
+/// A request reads a bounded number of jobs, so that a page may be short or empty although more jobs follow. Only the last page has no `next`.
 #[utoipa::path(
     get, path = "/jobs", tag = "jobs", operation_id = "list_jobs", params(ListParams),
     responses((status = 200, body = Jobs, description = "A page of jobs."), Common),
@@ -116,39 +126,76 @@ pub(super) async fn list_jobs(
     Ok(answer::ok(&jobs(&app, &caller, params, None).await?))
 }
 
+impl ListParams {
+    /// The order of the list.
+    pub fn order(&self) -> ListOrder {
+        let is_narrow = self.state.is_some()
+            || self.tenant.is_some()
+            || self.reason_class.is_some()
+            || self.condition.is_some();
+        self.order.unwrap_or(if is_narrow { ListOrder::Newest } else { ListOrder::Id })
+    }
+
+    /// Whether a job is in the list, besides the condition.
+    pub fn selects(&self, job: &QueueJob) -> bool {
+        self.state.is_none_or(|state| view::state(job) == state)
+            && self.tenant.as_ref().is_none_or(|tenant| *tenant == job.tenant)
+            && self.reason_class.as_ref().is_none_or(|class| job.reason_class().as_ref() == Some(class))
+    }
+}
+
 /// A page of jobs, of those that the caller may read. With a text, of those whose id contains it.
 pub(in crate::http) async fn jobs(
     app: &App,
     caller: &Caller,
-    params: ListParams,
+    mut params: ListParams,
     text: Option<&str>,
 ) -> Result<Jobs> {
     check_limit(params.limit)?;
-    let after = position_text::read(app, caller, params.after).await?;
-    let mut cursor = after.as_deref().map(Cursor::parse).transpose()?;
+    let after = position_text::read(app, caller, params.after.take()).await?;
     if let Some(tenant) = &params.tenant {
         names::check_name("tenant", tenant)?;
     }
     if let Some(job_type) = &params.job_type {
         names::check_type(job_type)?;
     }
-    let gate = CallerGate(caller.clone());
+    // A class is its own class, so a whole reason selects its class.
+    params.reason_class = params.reason_class.as_deref().map(reason_class::of);
     let selection =
         params.condition.as_deref().map(|text| bulk::selection(text, app.now_us())).transpose()?;
+    let order = match params.order() {
+        ListOrder::Id => return by_id(app, caller, &params, selection.as_ref(), text, after).await,
+        ListOrder::Newest => Order::Newest,
+        ListOrder::Oldest => Order::Oldest,
+    };
+    sorted::jobs(app, caller, &params, selection.as_ref(), text, (order, after)).await
+}
+
+/// A page by type and id.
+async fn by_id(
+    app: &App,
+    caller: &Caller,
+    params: &ListParams,
+    selection: Option<&Selection>,
+    text: Option<&str>,
+    after: Option<String>,
+) -> Result<Jobs> {
+    let mut cursor = after.as_deref().map(Cursor::parse).transpose()?;
+    let gate = CallerGate(caller.clone());
     // A condition may name the type, too.
-    let only_type = selection.as_ref().and_then(|selection| selection.only_type().map(str::to_owned));
+    let only_type = selection.and_then(|selection| selection.only_type().map(str::to_owned));
     let wanted_type = params.job_type.clone().or(only_type);
     if let Some(job_type) = &wanted_type {
         match cursor.as_ref().map(|cursor| cursor.job_type.cmp(job_type)) {
             Some(Ordering::Less) => cursor = None,
             Some(Ordering::Greater) => {
-                let looked_at = selection.as_ref().map(|_| 0);
+                let looked_at = selection.map(|_| 0);
                 return Ok(Jobs { jobs: Vec::new(), looked_at, next: None });
             }
             Some(Ordering::Equal) | None => {}
         }
     }
-    let mut page = Page { jobs: Vec::new(), bytes: 0 };
+    let mut page = Page::default();
     let (mut looked_at, mut seen) = (0, 0);
     let next = loop {
         let tx = app.store.begin().await?;
@@ -168,16 +215,15 @@ pub(in crate::http) async fn jobs(
         for job in batch {
             last = Some(job.id.clone());
             seen += u64::from(caller.reads(&job.tenant));
-            let mut wanted = params.state.is_none_or(|state| view::state(&job) == state)
-                && params.tenant.as_ref().is_none_or(|tenant| *tenant == job.tenant)
-                && text.is_none_or(|text| job.id.contains(text))
-                && caller.reads(&job.tenant);
-            if let (true, Some(selection)) = (wanted, &selection) {
+            let mut wanted = caller.reads(&job.tenant)
+                && params.selects(&job)
+                && text.is_none_or(|text| job.id.contains(text));
+            if let (true, Some(selection)) = (wanted, selection) {
                 wanted = selection.holds(&tx, &app.keys, &job, gate.tests_options(&job)).await?;
             }
             if wanted {
                 page.push(view::job(app, &tx, job).await?);
-                full = page.jobs.len() >= params.limit || page.bytes >= PAGE_BYTES;
+                full = page.is_full(params.limit);
                 if full {
                     break;
                 }
@@ -204,13 +250,20 @@ pub(in crate::http) async fn jobs(
     Ok(Jobs { jobs: page.jobs, looked_at, next })
 }
 
-struct Page {
-    jobs: Vec<Job>,
+/// The jobs of a page.
+#[derive(Default)]
+pub(super) struct Page {
+    pub jobs: Vec<Job>,
     bytes: usize,
 }
 
 impl Page {
-    fn push(&mut self, job: Job) {
+    /// Whether a page with this limit has no room.
+    pub fn is_full(&self, limit: usize) -> bool {
+        self.jobs.len() >= limit || self.bytes >= PAGE_BYTES
+    }
+
+    pub fn push(&mut self, job: Job) {
         let carried = [Some(&job.summary), job.info.as_ref(), job.result.as_ref()];
         self.bytes += carried.into_iter().flatten().map(|json| json.get().len()).sum::<usize>();
         self.bytes +=

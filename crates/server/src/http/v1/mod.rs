@@ -34,6 +34,7 @@ mod quota;
 mod reason;
 mod retry;
 mod run_locks;
+pub(in crate::http) mod sorted;
 mod standing;
 pub(in crate::http) mod tenants;
 mod unknown;
@@ -165,6 +166,7 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(why::why_job))
         .routes(routes!(why::why_document))
         .routes(routes!(counts::count_jobs))
+        .routes(routes!(sorted::count_failures))
         .routes(routes!(history::get_history))
         .routes(routes!(tenants::list_tenants))
         .routes(routes!(tenants::get_queue))

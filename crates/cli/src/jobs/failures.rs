@@ -1,0 +1,48 @@
+//! `turnwise jobs failures`: failed jobs by the class of their reason.
+
+use indicatif::HumanCount;
+use turnwise_client::Failure as Class;
+
+use crate::remote::ServerArgs;
+use crate::units::ago;
+use crate::{Failure, table};
+
+/// `turnwise jobs failures`
+#[derive(clap::Args)]
+#[command(after_help = "\
+A class is a reason without its particulars: numbers of more than three digits, addresses and quoted text. LATEST is the time since the latest of \
+these failures.
+
+Examples:
+  turnwise jobs failures
+  turnwise jobs failures --type mail --tenant acme
+  turnwise jobs list --state failed --reason-class 'HTTP 503'
+  turnwise jobs retry --where 'state = failed and reason_class = \"HTTP 503\"'")]
+pub(crate) struct Args {
+    /// Only jobs of this type
+    #[arg(long = "type", value_name = "TYPE")]
+    job_type: Option<String>,
+    /// Only jobs of this tenant
+    #[arg(long)]
+    tenant: Option<String>,
+    /// Print the classes as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+pub(super) async fn run(args: Args) -> Result<(), Failure> {
+    let client = args.server.client()?;
+    let failures = client.failures(args.job_type.as_deref(), args.tenant.as_deref()).await?;
+    table::list(&failures.failures, args.json, "failures", ["JOBS", "LATEST", "CLASS", "EXAMPLE"], row)?;
+    if !failures.complete && !args.json {
+        tell!("The latest {} failed jobs were counted. There are more.", HumanCount(failures.looked_at));
+    }
+    Ok(())
+}
+
+fn row(class: &Class) -> [String; 4] {
+    let example = format!("{} {}", class.job_type, class.id);
+    [HumanCount(class.jobs).to_string(), ago(class.latest_us), class.reason_class.clone(), example]
+}
