@@ -31,7 +31,7 @@ async fn filled() -> TestServer {
         let accepted = server.post(&format!("{worker}/accept"), &accept).await.body;
         received = accepted["jobs"][0]["claim"].as_u64().unwrap();
         let (how, body) = match reason {
-            Some(reason) => ("fail", json!({"claim": received, "reason": reason})),
+            Some(reason) => ("fail", json!({"claim": received, "reason": reason, "retry": false})),
             None => ("finish", json!({"claim": received})),
         };
         let ended = server.post(&format!("{worker}/jobs/{id}/{how}"), &body).await;

@@ -166,7 +166,7 @@ async fn all(visit: &Visit, filter: &Filter<'_>, types: &[String]) -> Result<Mar
     let (app, caller, now_us) = (&visit.app, visit.caller(), visit.app.now_us());
     let after = visit.query().get("after");
     let Found { jobs, next, looked_at } = list(visit, filter, after).await?;
-    let failures = match (filter.condition, filter.text, filter.state) {
+    let failures = match (filter.condition, filter.text.or(filter.class), filter.state) {
         (None, None, None | Some(State::Failed)) if after.is_none() => {
             let (job_type, tenant) = (filter.job_type, filter.tenant);
             Some(v1::sorted::most_frequent(app, caller, job_type, tenant, MAX_FAILURES).await?)
