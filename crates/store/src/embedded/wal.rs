@@ -16,7 +16,8 @@
 //! states the form of the records: earlier releases wrote none with `unpacked`.
 //!
 //! The rows of a group are sorted, so neighbours share most of their keys, and values of one kind most of their text. Compressed
-//! they take a third. A store also writes each byte of its log twice, and waits for the disk once per group.
+//! they take a tenth to a quarter, where many transactions share a group. Each of these bytes is copied to the page cache, written,
+//! and later overwritten with zeros.
 //!
 //! What must hold:
 //!
