@@ -129,6 +129,7 @@ async fn each_damage_violates_its_own_invariant() {
         (vec![Clear(key_of(r#"["pending","t""#))], &[I::OnePlace]),
         (vec![Clear(key_of(r#"["delayed""#))], &[I::OnePlace]),
         (vec![Clear(key_of(r#"["ended""#))], &[I::OnePlace]),
+        (vec![Raw(key_of(r#"["ended""#), b"\"another tenant\"")], &[I::RowAgrees]),
         (vec![Clear(keys.active_entry("t", "worker", "job-5"))], &[I::OnePlace]),
         (
             vec![Raw(keys.pending_entry("t", &QueuePlace::by_time("default", 1), "job-8"), b"")],
