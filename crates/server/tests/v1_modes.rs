@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::common::TestServer;
+use crate::common::{PATIENCE, TestServer};
 
 struct Worker {
     path: String,
@@ -75,6 +75,18 @@ async fn a_quiet_worker_gets_no_job_and_why_says_so() {
     assert_eq!(ended.body, json!({ "state": "completed" }));
     assert_eq!(worker.accept(&server).await["mode"], "drain");
     assert_eq!(server.post_empty(&format!("{}/leave", worker.path)).await.status, 200);
+    // A request that waits for a long time ends with the ping that says that the worker drains.
+    let waiting = Worker::register(&server).await;
+    let wait = json!({ "received": 0, "wait_ms": 300_000 });
+    let accept = format!("{}/accept", waiting.path);
+    let drained = async {
+        waiting.set(&server, "drain").await;
+        server.post_empty(&format!("{}/ping", waiting.path)).await
+    };
+    let both = async { tokio::join!(server.post(&accept, &wait), drained) };
+    let (accepted, pinged) = tokio::time::timeout(PATIENCE, both).await.expect("it waits on");
+    assert_eq!((accepted.status, accepted.body), (200, json!({ "jobs": [], "mode": "drain" })));
+    assert_eq!(pinged.body["mode"], "drain");
     assert_eq!(server.put(&worker.path, &json!({ "mode": "active" })).await.error(), (404, "unknown_worker"));
 }
 

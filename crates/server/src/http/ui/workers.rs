@@ -69,9 +69,8 @@ fn table(rows: &[(Worker, Option<workers::Health>)], now_us: i64) -> Markup {
         div.scroll tabindex="0" role="region" aria-label="Workers" {
             table {
                 thead { tr {
-                    th scope="col" { "Worker" } th scope="col" { "Type" } th.n scope="col" { "Slots used" }
-                    th scope="col" { "Node" } th scope="col" { "Last heartbeat" } th scope="col" { "Registered" }
-                    th scope="col" { "Runs" } th scope="col" { span.unseen { "Actions" } }
+                    th scope="col" { "Worker" } th scope="col" { "Type and node" } th.n scope="col" { "Slots used" }
+                    th scope="col" { "Last heartbeat" } th scope="col" { "Runs" } th scope="col" { span.unseen { "Actions" } }
                 } }
                 tbody {
                     @for (worker, health) in rows {
@@ -83,12 +82,14 @@ fn table(rows: &[(Worker, Option<workers::Health>)], now_us: i64) -> Markup {
                                 }
                                 (mode(worker.mode, worker.running.is_empty()))
                             }
-                            td { a href=(link("/ui/jobs", &[("type", Some(&worker.job_type)), ("state", Some("running"))])) { bdi { (worker.job_type) } } }
+                            td {
+                                a href=(link("/ui/jobs", &[("type", Some(&worker.job_type)), ("state", Some("running"))])) { bdi { (worker.job_type) } }
+                                div.quiet { bdi { (worker.node) } @if worker.external { ", external" } }
+                            }
                             td.n { (number(worker.running.len() as u64)) @if worker.more_running { "+" } " of " (number(worker.slots as u64)) }
-                            td { bdi { (worker.node) } @if worker.external { div.quiet { "external" } } }
-                            td.when { (heartbeat(health.as_ref(), now_us)) }
                             td.when {
-                                (ago(worker.started_us, now_us))
+                                (heartbeat(health.as_ref(), now_us))
+                                div.quiet { "registered " (ago(worker.started_us, now_us)) }
                                 @if let Some(by) = &worker.registered_by { div.quiet { "by " bdi { (by) } } }
                             }
                             td.runs-now { (runs(worker, now_us)) }

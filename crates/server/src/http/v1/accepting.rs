@@ -49,6 +49,13 @@ impl Accepting {
         permit
     }
 
+    /// Ends the wait of this worker's request, if one waits here.
+    pub(super) fn end_wait(&self, worker: &str) {
+        if let Some(requests) = self.lock().get(worker) {
+            requests.latest.cancel();
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<String, WorkerRequests>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

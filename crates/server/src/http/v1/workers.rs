@@ -11,7 +11,7 @@ use turnwise_protocol::{
     Finish, FinishRun, Left, MAX_CLAIM, MAX_ENDS, MAX_REASON_BYTES, MAX_SLOTS, MAX_WAIT_MS, Nothing, Pinged,
     Register, Registered, Release, ReleaseRun, Update, Updated, codes, names,
 };
-use turnwise_queue::{Error as QueueError, Job, claims, workers};
+use turnwise_queue::{Error as QueueError, Job, Mode, claims, workers};
 use turnwise_worker::{ExternalEnd, Given, RunEnd, Wanted};
 
 use super::body::{Json, NoBody};
@@ -91,7 +91,13 @@ pub(super) async fn ping(
     _: NoBody,
 ) -> Result<Response> {
     match app.external.ping(&path.job_type, &path.worker).await {
-        Ok(pinged) => Ok(answer::ok(&Pinged { cancel: pinged.stop, mode: modes::shown(pinged.mode) })),
+        Ok(pinged) => {
+            if pinged.mode == Mode::Drain {
+                // Its request for jobs gets none any more.
+                app.accepting.end_wait(&format!("{}/{}", path.job_type, path.worker));
+            }
+            Ok(answer::ok(&Pinged { cancel: pinged.stop, mode: modes::shown(pinged.mode) }))
+        }
         Err(QueueError::Halt) => Err(V1Error::expired()),
         Err(error) => Err(error.into()),
     }
@@ -130,6 +136,7 @@ pub(super) async fn accept(
     let tenants = workers_of::tenants(&caller, &job_type);
     let accepting = tokio::spawn({
         let (app, leave) = (app.clone(), leave.clone());
+        let (job_type, worker) = (job_type.clone(), worker.clone());
         async move {
             let _permit = app.accepting.acquire(format!("{job_type}/{worker}"), &leave).await;
             let wait = Duration::from_millis(wait_ms).min(app.max_wait());
@@ -146,7 +153,12 @@ pub(super) async fn accept(
     if jobs.is_empty() && ended.is_empty() && app.stop.is_cancelled() {
         return Err(V1Error::stopping());
     }
-    if jobs.is_empty() && ended.is_empty() && leave.is_cancelled() {
+    let mode = match jobs.is_empty() && leave.is_cancelled() {
+        // A ping has ended the wait, or a later request.
+        true => workers::mode(&app.store.begin().await?, &app.keys, &job_type, &worker).await.unwrap_or(mode),
+        false => mode,
+    };
+    if jobs.is_empty() && ended.is_empty() && leave.is_cancelled() && mode != Mode::Drain {
         return Err(V1Error::new(
             StatusCode::CONFLICT,
             codes::SUPERSEDED,
