@@ -134,6 +134,10 @@ impl Rows {
         writes.extend(changes.puts.iter().cloned());
         let stamp = Bytes::copy_from_slice(&versionstamp(self.version).0);
         writes.extend(changes.versionstamped.iter().map(|key| (key.clone(), Some(stamp.clone()))));
+        for (key, lines) in &changes.appends {
+            let value = [&stamp[..], &lines[..]].concat();
+            writes.insert(key.clone(), Some(value.into()));
+        }
         for (n, (key, added)) in (0_i64..).zip(&changes.adds) {
             let (key, mut sum) = match self.appends_sums {
                 // A row per commit, as on etcd.

@@ -178,7 +178,7 @@ fn parts_written(changes: &Changes) -> usize {
     let keys = || changes.puts.iter().map(|(key, _)| key).chain(&changes.versionstamped);
     let within = |(begin, end): &&(Bytes, Bytes), key: &Bytes| begin <= key && key < end;
     let splits = keys().filter(|key| changes.clear_ranges.iter().any(|range| within(&range, key)));
-    keys().count() + changes.adds.len() + changes.clear_ranges.len() + splits.count()
+    keys().count() + changes.adds.len() + changes.appends.len() + changes.clear_ranges.len() + splits.count()
 }
 
 impl<W> Drop for VersionLease<W> {

@@ -297,7 +297,7 @@ impl Metered {
 
     pub(crate) async fn commit(&self, changes: Changes) -> Result<Versionstamp> {
         let rows = changes.puts.len() + changes.clear_ranges.len() + changes.versionstamped.len();
-        let rows = rows + changes.adds.len();
+        let rows = rows + changes.adds.len() + changes.appends.len();
         let begun_us = self.meter.runtime.elapsed_us();
         let result = self.snapshot.commit(changes).await;
         let took_us = self.meter.runtime.elapsed_us().saturating_sub(begun_us);

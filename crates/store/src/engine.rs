@@ -126,6 +126,9 @@ pub struct Changes {
     /// A sum is what all rows whose keys begin with `key` add up to: an engine may add to the row of `key`, or set a new row behind
     /// it, with a key that no other commit uses.
     pub adds: Vec<(Bytes, Sum)>,
+    /// Keys that no other commit uses, and bytes. Their values become the ten bytes of this commit's versionstamp, and then these
+    /// bytes.
+    pub appends: Vec<(Bytes, Bytes)>,
 }
 
 /// A consistent view of the whole store as it was when the snapshot was taken.
@@ -137,6 +140,13 @@ pub trait Snapshot: Send + Sync {
     /// The first `limit` rows of a range, in key order; the last ones in reverse order if `reverse`. Fewer rows than `limit` mean
     /// that there are no more.
     async fn range(&self, read: &RangeRead) -> Result<Vec<KeyValue>>;
+
+    /// What a commit has appended, from the part of the row's value behind the versionstamp. An engine that stores something else
+    /// than it was given has another implementation.
+    fn appended(&self, key: &[u8], stored: Bytes) -> Result<Bytes> {
+        let _ = key;
+        Ok(stored)
+    }
 
     /// Whether each read waits for an answer from elsewhere. Then several reads should be under way at the same time.
     fn is_remote(&self) -> bool {

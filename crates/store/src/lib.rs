@@ -15,6 +15,7 @@
 //!   Engine: snapshot · commit · watch         embedded/ (one process), etcd/, foundationdb/ (many)
 //! ```
 
+mod appends;
 mod clock;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
@@ -35,6 +36,7 @@ mod sum;
 mod transaction;
 mod url;
 
+pub use appends::Appended;
 pub use clock::Clock;
 pub use counters::{Condition, Counters, Meter};
 pub use engine::{Changes, Engine, KeyValue, Limits, RangeRead, Snapshot, Versionstamp, Watch};

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::appends::Appends;
 use crate::counters::{Meter, Metered};
 use crate::metrics::Times;
 use crate::{Clock, Condition, Counters, Engine, Error, Limits, Result, Runtime, Transaction, Watch};
@@ -15,6 +16,8 @@ const MAX_ATTEMPTS: u32 = 40;
 const IMMEDIATE_RETRIES: u32 = 3;
 const FIRST_PAUSE_MS: u64 = 2;
 const LONGEST_PAUSE_MS: u64 = 1_000;
+/// The pause between two looks at transactions that have not ended.
+const SWITCH_PAUSE: Duration = Duration::from_millis(5);
 
 /// Errors that may wrap a store error, so that the retry loop can inspect it.
 pub trait MaybeStoreError: From<Error> {
@@ -37,6 +40,7 @@ pub struct Store {
     runtime: Arc<dyn Runtime>,
     meter: Arc<Meter>,
     limits: Limits,
+    appends: Arc<Appends>,
     /// See [`Store::impatient`].
     patience: Option<Duration>,
 }
@@ -48,7 +52,7 @@ impl Store {
         let runtime: Arc<dyn Runtime> = clock.clone();
         let meter = Meter::new(runtime.clone());
         let limits = engine.limits();
-        Store { engine, clock, runtime, meter, limits, patience: None }
+        Store { engine, clock, runtime, meter, limits, appends: Arc::default(), patience: None }
     }
 
     /// The same store with tighter limits than its engine's, to test code that must also run on engines with smaller limits.
@@ -105,13 +109,38 @@ impl Store {
         self.meter.condition()
     }
 
+    /// Whether transactions that begin now append to logs ([`Transaction::append`]). Off at first.
+    pub fn is_appending(&self) -> bool {
+        self.appends.is_on()
+    }
+
+    /// Transactions of this process that begin from now on append to logs. Returns when all that began before have ended, or can no
+    /// longer commit: from then on, each commit of this process has appended what it had to.
+    pub async fn append_from_now_on(&self) {
+        self.appends.switch(true);
+        let begun_us = self.runtime.elapsed_us();
+        let longest_us = i64::try_from(self.limits.transaction_ms).unwrap_or(i64::MAX).saturating_mul(3_000);
+        while self.appends.has_former() {
+            if self.runtime.elapsed_us().saturating_sub(begun_us) > longest_us {
+                return;
+            }
+            self.runtime.sleep(SWITCH_PAUSE).await;
+        }
+    }
+
+    /// Transactions of this process that begin from now on append nothing.
+    pub fn append_no_longer(&self) {
+        self.appends.switch(false);
+    }
+
     /// Begins one transaction, for callers that handle retries themselves.
     pub async fn begin(&self) -> Result<Transaction> {
         let begun_us = self.runtime.elapsed_us();
+        let mode = self.appends.mode();
         let snapshot = self.engine.snapshot().await;
         self.meter.began(&snapshot);
         let snapshot = Metered { snapshot: snapshot?, meter: self.meter.clone() };
-        Ok(Transaction::new(snapshot, self.limits, self.runtime.clone(), begun_us))
+        Ok(Transaction::new(snapshot, self.limits, self.runtime.clone(), begun_us, mode))
     }
 
     /// Runs `body` in a transaction and commits it. Repeats both after a conflict or a transient failure.

@@ -290,6 +290,11 @@ impl Snapshot for SealedSnapshot {
         Ok(rows)
     }
 
+    fn appended(&self, key: &[u8], stored: Bytes) -> Result<Bytes> {
+        let stored = self.snapshot.appended(key, stored)?;
+        self.over.sealing.open(key, stored)
+    }
+
     fn is_remote(&self) -> bool {
         self.snapshot.is_remote()
     }
@@ -304,6 +309,9 @@ impl Snapshot for SealedSnapshot {
             if let Some(value) = value.as_mut().filter(|_| (sealing.seals)(key)) {
                 *value = sealing.seal(key, value);
             }
+        }
+        for (key, lines) in changes.appends.iter_mut().filter(|(key, _)| (sealing.seals)(key)) {
+            *lines = sealing.seal(key, lines);
         }
         self.snapshot.commit(changes).await
     }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
+use crate::appends::{self, Appended, Mode, ROW_BYTES, STAMP_BYTES, SUFFIX_BYTES};
 use crate::counters::Metered;
 use crate::key::successor;
 use crate::{Changes, Error, KeyValue, Limits, RangeRead, Result, Runtime, Sum, Versionstamp};
@@ -32,6 +33,8 @@ pub struct Transaction {
     runtime: Arc<dyn Runtime>,
     /// When the transaction began, in µs of `runtime`'s elapsed time.
     begun_us: i64,
+    /// Whether it appends to logs.
+    mode: Arc<Mode>,
     pending: Arc<Mutex<Pending>>,
 }
 
@@ -50,6 +53,8 @@ struct Pending {
     cleared: Vec<(Bytes, Bytes)>,
     versionstamped: BTreeSet<Bytes>,
     adds: BTreeMap<Bytes, Sum>,
+    /// The lines to append, by log.
+    appended: BTreeMap<Bytes, appends::Rows>,
     /// Keys written within a range that was cleared before. An engine whose commits cannot do both to one key clears the ranges
     /// around it, which costs one more operation per key.
     splits: usize,
@@ -69,6 +74,9 @@ const STEP: usize = 32;
 /// as many locks as a small store accepts, and with the largest document body. It writes 33 rows for the buckets, 15 for
 /// locks, 12 pieces of the body, and 20 others.
 const STEP_WRITES: usize = 96;
+
+/// The rows that a step may write by appending to a log, and to wake its readers.
+const APPENDED: usize = 4;
 
 impl Pending {
     /// The own write that decides the value of `key`, if there is one.
@@ -105,7 +113,9 @@ impl Pending {
 
     /// The number of rows and ranges that the commit writes.
     fn written(&self) -> usize {
-        self.writes.len() + self.versionstamped.len() + self.adds.len() + self.cleared.len() + self.splits
+        let appended: usize = self.appended.values().map(appends::Rows::len).sum();
+        let set = self.writes.len() + self.versionstamped.len() + self.adds.len() + appended;
+        set + self.cleared.len() + self.splits
     }
 
     /// The number of conflicts that the commit checks.
@@ -165,8 +175,14 @@ impl ReadSize {
 }
 
 impl Transaction {
-    pub(crate) fn new(snapshot: Metered, limits: Limits, runtime: Arc<dyn Runtime>, begun_us: i64) -> Self {
-        Transaction { snapshot, limits, runtime, begun_us, pending: Arc::default() }
+    pub(crate) fn new(
+        snapshot: Metered,
+        limits: Limits,
+        runtime: Arc<dyn Runtime>,
+        begun_us: i64,
+        mode: Arc<Mode>,
+    ) -> Self {
+        Transaction { snapshot, limits, runtime, begun_us, mode, pending: Arc::default() }
     }
 
     fn pending(&self) -> MutexGuard<'_, Pending> {
@@ -469,6 +485,46 @@ impl Transaction {
         }
     }
 
+    /// Whether this transaction appends to logs: see [`Store::append_from_now_on`](crate::Store::append_from_now_on).
+    pub fn appends(&self) -> bool {
+        self.mode.appends
+    }
+
+    /// Appends a line without a line break to a log, in the order of commits. No key but those of the log may begin with `log`. It
+    /// conflicts with nothing. The lines of a transaction are one written row, or several if they have more than 45 kB. Does nothing
+    /// if this transaction does not [append](Transaction::appends).
+    pub fn append(&self, log: &Bytes, line: &[u8]) -> Result<()> {
+        if !self.appends() {
+            return Ok(());
+        }
+        self.check("key", log.len() + SUFFIX_BYTES, self.limits.key_bytes)?;
+        self.check("value", line.len(), ROW_BYTES)?;
+        let mut pending = self.pending();
+        let rows = pending.appended.entry(log.clone()).or_default();
+        let before = rows.len();
+        rows.push(line);
+        let keys = (rows.len() - before) * (log.len() + SUFFIX_BYTES + STAMP_BYTES);
+        pending.bytes += keys + line.len() + 1;
+        self.check_transaction(&pending)
+    }
+
+    /// Up to `limit` rows of a log behind the row `after`, in the order of their keys, which is not that of the commits. Adds no
+    /// conflict. Fewer rows than `limit` mean that there are no more.
+    pub async fn log(&self, log: &Bytes, after: Option<&Bytes>, limit: usize) -> Result<Vec<Appended>> {
+        let begin = after.map_or_else(|| log.clone(), |after| successor(after));
+        let read = RangeRead { begin, end: end_of_sum(log), limit, reverse: false };
+        let rows = self.range_with(read, Isolation::Snapshot).await?;
+        let appended = |(key, value): KeyValue| {
+            let broken = || Error::Corrupt("a row of a log has no versionstamp".to_owned());
+            let stamp = value.get(..STAMP_BYTES).ok_or_else(broken)?;
+            let stamp = Versionstamp(stamp.try_into().expect("ten bytes"));
+            let place = appends::place_of(log, &key).ok_or_else(broken)?;
+            let lines = self.snapshot.snapshot.appended(&key, value.slice(STAMP_BYTES..))?;
+            Ok(Appended { key, stamp, place, lines })
+        };
+        rows.into_iter().map(appended).collect()
+    }
+
     /// The sum of a key, without a conflict.
     pub async fn sum(&self, key: &Bytes) -> Result<Sum> {
         let mut rest =
@@ -511,9 +567,16 @@ impl Transaction {
 
     /// Whether a step with `writes` written rows and `conflicts` conflicts fits into this transaction.
     pub fn has_room_for(&self, writes: usize, conflicts: usize) -> bool {
+        // Its steps may append.
+        let appended = if self.appends() { APPENDED } else { 0 };
         let pending = self.pending();
-        pending.written().saturating_add(writes) <= self.limits.transaction_writes
+        pending.written().saturating_add(writes + appended) <= self.limits.transaction_writes
             && pending.conflicts().saturating_add(conflicts) <= self.limits.transaction_conflicts
+    }
+
+    /// The time of the store's clock, in µs.
+    pub fn now_us(&self) -> i64 {
+        self.runtime.now_us()
     }
 
     /// The limits of this transaction.
@@ -530,7 +593,8 @@ impl Transaction {
         let wrote_nothing = pending.writes.is_empty()
             && pending.cleared.is_empty()
             && pending.versionstamped.is_empty()
-            && pending.adds.is_empty();
+            && pending.adds.is_empty()
+            && pending.appended.is_empty();
         if wrote_nothing {
             return Ok(None);
         }
@@ -543,8 +607,16 @@ impl Transaction {
             puts: pending.writes.into_iter().collect(),
             versionstamped: pending.versionstamped.into_iter().collect(),
             adds: pending.adds.into_iter().collect(),
+            appends: self.rows_to_append(pending.appended),
         };
         self.snapshot.commit(changes).await.map(Some)
+    }
+
+    fn rows_to_append(&self, logs: BTreeMap<Bytes, appends::Rows>) -> Vec<(Bytes, Bytes)> {
+        let rows = logs.into_iter().flat_map(|(log, rows)| {
+            rows.into_iter().map(move |lines| (log.clone(), lines)).collect::<Vec<_>>()
+        });
+        rows.map(|(log, lines)| (self.mode.key(&log, &*self.runtime), lines)).collect()
     }
 
     fn too_many(&self, what: String, limit: usize) -> Result<()> {

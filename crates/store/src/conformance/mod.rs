@@ -51,6 +51,7 @@
 mod durability;
 mod isolation;
 mod limits;
+mod logs;
 mod own_writes;
 mod random;
 mod rows;
@@ -101,6 +102,7 @@ pub const CHAPTERS: &[Chapter] = &[
     Chapter { name: "watches", cases: watches::CASES },
     Chapter { name: "versionstamps", cases: versionstamps::CASES },
     Chapter { name: "sums", cases: sums::CASES },
+    Chapter { name: "logs", cases: logs::CASES },
     Chapter { name: "limits", cases: limits::CASES },
     Chapter { name: "durability", cases: durability::CASES },
     Chapter { name: "random", cases: random::CASES },
@@ -127,12 +129,12 @@ macro_rules! conformance_tests {
     };
     (skip_if $reason:expr; $subject:expr) => {
         $crate::conformance_tests!(@ $reason, $subject;
-            rows, own_writes, isolation, watches, versionstamps, sums, limits, durability, random);
+            rows, own_writes, isolation, watches, versionstamps, sums, logs, limits, durability, random);
 
         #[test]
         fn no_chapter_is_left_out() {
             $crate::conformance_tests!(@names rows, own_writes, isolation, watches, versionstamps, sums,
-                limits, durability, random);
+                logs, limits, durability, random);
         }
     };
     (@ $reason:expr, $subject:expr; $($chapter:ident),*) => {

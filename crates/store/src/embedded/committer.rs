@@ -17,6 +17,7 @@ use super::submissions::{Decision, MAX_GROUP, Submission};
 use super::view::Tables;
 use super::wal::{self, Segment, Unwritten};
 use super::{Lease, Published, Shared, count};
+use crate::appends;
 use crate::key::successor;
 use crate::{Changes, Error, RangeRead, Result, Sum, Versionstamp};
 
@@ -378,7 +379,11 @@ fn collect(changes: Changes, cleared: Vec<Bytes>, stamp: Versionstamp, batch: &m
     } else {
         batch.extend(changes.puts);
     }
-    let stamp = Bytes::copy_from_slice(&stamp.0);
+    let bytes = stamp.0;
+    let stamp = Bytes::copy_from_slice(&bytes);
+    batch.extend(
+        changes.appends.into_iter().map(|(key, lines)| (key, Some(appends::stamped(&bytes, &lines)))),
+    );
     batch.extend(changes.versionstamped.into_iter().map(|key| (key, Some(stamp.clone()))));
 }
 

@@ -166,6 +166,7 @@ fn changes_bytes(changes: &Changes) -> usize {
     let value = |value: &Option<Bytes>| value.as_ref().map_or(0, Bytes::len);
     changes.puts.iter().map(|(key, put)| key.len() + value(put)).sum::<usize>()
         + changes.versionstamped.iter().map(|key| key.len() + 10).sum::<usize>()
+        + changes.appends.iter().map(|(key, lines)| key.len() + 10 + lines.len()).sum::<usize>()
 }
 
 #[cfg(test)]

@@ -231,6 +231,8 @@ impl Additions {
 pub(super) enum Put {
     Value(Bytes),
     Versionstamp,
+    /// The versionstamp, and then these bytes.
+    Appended(Bytes),
 }
 
 pub(super) fn writes(space: &Space, additions: &Additions, changes: &Changes) -> Result<Writes> {
@@ -256,6 +258,9 @@ pub(super) fn writes(space: &Space, additions: &Additions, changes: &Changes) ->
     }
     for key in &changes.versionstamped {
         puts.insert(space.key(key)?, Put::Versionstamp);
+    }
+    for (key, lines) in &changes.appends {
+        puts.insert(space.key(key)?, Put::Appended(lines.clone()));
     }
     for (key, sum) in &changes.adds {
         puts.insert(space.key(&additions.key(key))?, Put::Value(sum.to_bytes()));
@@ -296,6 +301,7 @@ impl Writes {
         let puts = self.puts.iter().map(|(key, value)| match value {
             Put::Value(value) => put(key.clone(), value.clone()),
             Put::Versionstamp => put(key.clone(), space::stamped(place)),
+            Put::Appended(lines) => put(key.clone(), space::appended(place, lines)),
         });
         deletes.chain(puts).collect()
     }
@@ -316,6 +322,7 @@ impl Prepared {
         let puts = self.writes.puts.iter().map(|(key, value)| match value {
             Put::Value(value) => key.len() + value.len() + 32,
             Put::Versionstamp => key.len() + 64,
+            Put::Appended(lines) => key.len() + lines.len() + 64,
         });
         let cleared = self.writes.cleared.iter().map(|(begin, end)| begin.len() + end.len() + 32);
         compares + puts.chain(cleared).sum::<usize>() + 64

@@ -300,6 +300,7 @@ mod tests {
             puts: keys(sets).into_iter().map(|key| (key, Some(Bytes::new()))).collect(),
             versionstamped: stamped.map(key).collect(),
             adds: Vec::new(),
+            appends: Vec::new(),
         }
     }
 

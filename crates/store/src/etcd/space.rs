@@ -74,13 +74,22 @@ pub(super) fn check_literal(value: &[u8]) -> Result<()> {
 }
 
 fn is_stamped(value: &[u8]) -> bool {
-    value.len() == STAMPED.len() + 2 && value.starts_with(STAMPED)
+    value.len() >= STAMPED.len() + 2 && value.starts_with(STAMPED)
 }
 
 /// The value to store for the versionstamp of a commit, at `place` in its revision.
 pub(super) fn stamped(place: u16) -> Bytes {
     let mut value = BytesMut::from(STAMPED);
     value.put_u16(place);
+    value.freeze()
+}
+
+/// The value to store for the versionstamp of a commit, at `place` in its revision, and bytes behind it.
+pub(super) fn appended(place: u16, lines: &[u8]) -> Bytes {
+    let mut value = BytesMut::with_capacity(STAMPED.len() + 2 + lines.len());
+    value.put_slice(STAMPED);
+    value.put_u16(place);
+    value.put_slice(lines);
     value.freeze()
 }
 
@@ -98,7 +107,11 @@ pub(super) fn value(stored: &KeyValue) -> Bytes {
         return stored.value.clone();
     }
     let place = u16::from_be_bytes([stored.value[STAMPED.len()], stored.value[STAMPED.len() + 1]]);
-    Bytes::copy_from_slice(&versionstamp(stored.mod_revision, place).0)
+    let stamp = versionstamp(stored.mod_revision, place).0;
+    match &stored.value[STAMPED.len() + 2..] {
+        [] => Bytes::copy_from_slice(&stamp),
+        lines => crate::appends::stamped(&stamp, lines),
+    }
 }
 
 #[cfg(test)]
@@ -126,6 +139,9 @@ mod tests {
     fn a_versionstamp_is_the_revision_that_stored_it() {
         let stored = KeyValue { value: stamped(3), mod_revision: 0x0102, ..KeyValue::default() };
         assert_eq!(&value(&stored)[..], [0, 0, 0, 0, 0, 0, 1, 2, 0, 3]);
+        assert!(check_literal(&stored.value).is_err());
+        let stored = KeyValue { value: appended(3, b"line\n"), ..stored };
+        assert_eq!(&value(&stored)[..], b"\0\0\0\0\0\0\x01\x02\0\x03line\n");
         assert!(check_literal(&stored.value).is_err());
         let literal = KeyValue { value: Bytes::from_static(b"{}"), mod_revision: 9, ..KeyValue::default() };
         assert_eq!(value(&literal), "{}");

@@ -72,6 +72,11 @@ impl FoundationdbSnapshot {
         for key in &changes.versionstamped {
             transaction.atomic_op(&shared.key(key), &VERSIONSTAMP, MutationType::SetVersionstampedValue);
         }
+        for (key, lines) in &changes.appends {
+            // The stamp is at the offset 0, which the last four bytes are.
+            let value = [&[0; 10][..], &lines[..], &[0; 4][..]].concat();
+            transaction.atomic_op(&shared.key(key), &value, MutationType::SetVersionstampedValue);
+        }
         // A little-endian integer, as `Sum` is.
         for (key, sum) in &changes.adds {
             transaction.atomic_op(&shared.key(key), &sum.to_bytes(), MutationType::Add);

@@ -61,7 +61,7 @@ fn range_of(rows: &Rows, read: &RangeRead) -> Vec<KeyValue> {
 
 fn on(snapshot: Arc<dyn Snapshot>, limits: Limits, clock: Arc<Manual>, begun_us: i64) -> Transaction {
     let snapshot = Metered { snapshot, meter: Meter::new(clock.clone()) };
-    Transaction::new(snapshot, limits, clock, begun_us)
+    Transaction::new(snapshot, limits, clock, begun_us, Arc::default())
 }
 
 fn transaction_on(rows: Rows) -> (Transaction, Arc<Plain>) {
