@@ -24,7 +24,7 @@ use crate::rate_limits::{self, Full, Tally};
 use crate::rows::{decode, encode, read_active, read_active_info, read_job, write_active, write_job};
 use crate::{
     Active, Claim, Context, Error, EventKind, Job, Keyspace, MAX_INFO_BYTES, Parked, Result, State, Terms,
-    Then, dependencies, jobs, learnt, parking,
+    Then, dependencies, events, jobs, learnt, parking,
 };
 
 /// The result of [`release_due`].
@@ -265,6 +265,7 @@ pub async fn claim_within(
     move_to(tx, keys, &mut job, Place::Active(Box::new(run)))?;
     job.started_us = Some(now_us);
     job.record(now_us, EventKind::Started, max_history);
+    events::happened(tx, keys, &job, &EventKind::Started, job.state(), now_us)?;
     write_job(tx, keys, &job)?;
     // A worker inside a process enforces the timeouts of its runs itself.
     let timeouts = Some(timeouts).filter(|_| external);
@@ -429,6 +430,7 @@ pub async fn end(
     };
     job.record(now_us, kind.clone(), max_history);
     if run.then == Then::Remove {
+        events::happened(tx, keys, &job, &kind, state_after(&kind), now_us)?;
         let outcome = outcome(&kind).unwrap_or(DependencyEnd::Removed);
         dependencies::settle_ended(tx, keys, &mut job, outcome, now_us).await?;
         erase(tx, keys, &job)?;
@@ -446,7 +448,11 @@ pub async fn end(
         job.attempts = job.attempts.saturating_add(1);
     }
     let outcome = outcome(&kind).filter(|_| !again);
-    match (ending, kind) {
+    let is_refused = !again && outcome.is_none() && run.next.refused.is_some();
+    if is_refused {
+        events::happened(tx, keys, &job, &kind, state_after(&kind), now_us)?;
+    }
+    match (ending, kind.clone()) {
         _ if again => run_again(tx, keys, &mut job, &run.next, now_us)?,
         (_, EventKind::Cancelled) => end_cancelled(tx, keys, &mut job, run.next)?,
         (_, EventKind::Failed { .. }) => move_to(tx, keys, &mut job, Place::Ended(End::Failed))?,
@@ -462,12 +468,26 @@ pub async fn end(
         (Ending::Parked(park), _) => parking::enter(tx, keys, &mut job, park)?,
         _ => wait_again(tx, keys, &mut job, &run.next, now_us)?,
     }
+    if !is_refused {
+        events::happened(tx, keys, &job, &kind, job.state(), now_us)?;
+    }
     if let Some(outcome) = outcome {
         dependencies::settle_ended(tx, keys, &mut job, outcome, now_us).await?;
     }
     write_job(tx, keys, &job)?;
     learnt::record(tx, keys, observed, now_us).await?;
     Ok(Ended::Recorded(Some(Box::new(job))))
+}
+
+/// A job's state after the end of a run, unless something else follows.
+fn state_after(kind: &EventKind) -> State {
+    match kind {
+        EventKind::Added | EventKind::Started | EventKind::Stopped { .. } => State::Pending,
+        EventKind::Crashed { .. } => State::Crashing,
+        EventKind::Completed => State::Completed,
+        EventKind::Failed { .. } => State::Failed,
+        EventKind::Cancelled => State::Cancelled,
+    }
 }
 
 /// The outcome that the job's dependents receive; `None` if the job has not ended.
@@ -545,7 +565,12 @@ pub(crate) async fn take_back(
         reason => EventKind::Stopped { reason },
     };
     job.record(now_us, kind.clone(), max_history);
-    match kind {
+    let outcome = outcome(&kind).filter(|_| !again);
+    let is_refused = !again && outcome.is_none() && run.next.refused.is_some();
+    if is_refused {
+        events::happened(tx, keys, job, &kind, state_after(&kind), now_us)?;
+    }
+    match kind.clone() {
         _ if again => run_again(tx, keys, job, &run.next, now_us)?,
         EventKind::Cancelled => end_cancelled(tx, keys, job, run.next)?,
         EventKind::Failed { .. } => move_to(tx, keys, job, Place::Ended(End::Failed))?,
@@ -559,7 +584,10 @@ pub(crate) async fn take_back(
         }
         _ => wait_again(tx, keys, job, &run.next, now_us)?,
     }
-    if let Some(outcome) = outcome(&kind).filter(|_| !again) {
+    if !is_refused {
+        events::happened(tx, keys, job, &kind, job.state(), now_us)?;
+    }
+    if let Some(outcome) = outcome {
         dependencies::settle_ended(tx, keys, job, outcome, now_us).await?;
     }
     write_job(tx, keys, job)

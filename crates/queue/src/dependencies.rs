@@ -39,7 +39,7 @@ use crate::job::{MAX_ID_BYTES, MAX_TYPE_BYTES, check_name};
 use crate::jobs::place_from;
 use crate::place::{End, Place, move_to};
 use crate::rows::{decode, encode, read_job, write_job};
-use crate::{Error, EventKind, Job, Keyspace, Result};
+use crate::{Error, EventKind, Job, Keyspace, Result, events};
 
 /// The most dependencies of one job.
 pub const MAX_AFTER: usize = 100;
@@ -504,6 +504,7 @@ async fn settle_one(
                 job.refused = Some(crate::job::bounded_reason(&reason));
                 job.record_request(now_us, EventKind::Cancelled);
                 move_to(tx, keys, &mut job, Place::Ended(End::Cancelled))?;
+                events::happened(tx, keys, &job, &EventKind::Cancelled, job.state(), now_us)?;
                 next = job.awaited.take().map(|group| Group {
                     on: (job_type, id),
                     group,

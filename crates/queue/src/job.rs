@@ -73,6 +73,20 @@ pub enum State {
 }
 
 impl State {
+    /// Its name, as in the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Pending => "pending",
+            State::Delayed => "delayed",
+            State::Running => "running",
+            State::Waiting => "waiting",
+            State::Crashing => "crashing",
+            State::Completed => "completed",
+            State::Failed => "failed",
+            State::Cancelled => "cancelled",
+        }
+    }
+
     /// Whether the job has a claim: it runs, or waits for a lock while it runs.
     pub fn is_claimed(self) -> bool {
         matches!(self, State::Running | State::Waiting)

@@ -16,8 +16,8 @@ use crate::rows::{
     decode, decode_active, decode_job, read_active, read_job, read_job_with, write_active, write_job,
 };
 use crate::{
-    Active, Error, Job, Keyspace, NewJob, Result, State, Then, counts, dependencies, ended, read_pieces,
-    write_pieces,
+    Active, Error, Job, Keyspace, NewJob, Result, State, Then, counts, dependencies, ended, events,
+    read_pieces, write_pieces,
 };
 
 /// Rows that a listing reads per batch; all batches read the same snapshot.
@@ -192,6 +192,7 @@ async fn begin(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJob, n
     job.begin(now_us);
     let unmet = match dependencies::enter(tx, keys, job, &new.after, now_us).await? {
         Entry::Refused(reason) => {
+            events::happened(tx, keys, job, &EventKind::Added, State::Pending, now_us)?;
             refuse(tx, keys, job, &reason, now_us).await?;
             return Ok(Added::Cancelled);
         }
@@ -207,6 +208,7 @@ async fn begin(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJob, n
         _ => Added::Queued,
     };
     place::enter(tx, keys, job, to)?;
+    events::happened(tx, keys, job, &EventKind::Added, job.state(), now_us)?;
     Ok(added)
 }
 
@@ -316,6 +318,7 @@ pub(crate) async fn refuse(
     job.refused = Some(bounded_reason(reason));
     job.record_request(now_us, EventKind::Cancelled);
     place::enter(tx, keys, job, Place::Ended(End::Cancelled))?;
+    events::happened(tx, keys, job, &EventKind::Cancelled, job.state(), now_us)?;
     dependencies::settle_ended(tx, keys, job, DependencyEnd::Cancelled, now_us).await
 }
 
@@ -516,6 +519,7 @@ pub async fn cancel(
     job.refused = None;
     job.record_request(now_us, EventKind::Cancelled);
     move_to(tx, keys, &mut job, Place::Ended(End::Cancelled))?;
+    events::happened(tx, keys, &job, &EventKind::Cancelled, job.state(), now_us)?;
     dependencies::settle_ended(tx, keys, &mut job, DependencyEnd::Cancelled, now_us).await?;
     write_job(tx, keys, &job)?;
     Ok(Cancelled::Now)
@@ -547,6 +551,7 @@ pub async fn retry(
     job.crashes = 0;
     job.record_request(now_us, EventKind::Added);
     move_to(tx, keys, &mut job, Place::pending(now_us))?;
+    events::happened(tx, keys, &job, &EventKind::Added, job.state(), now_us)?;
     write_job(tx, keys, &job)?;
     Ok(Retried::Now)
 }
@@ -571,6 +576,7 @@ pub async fn rerun(
     place::leave(tx, keys, &job)?;
     job.begin(now_us);
     place::enter(tx, keys, &mut job, Place::pending(now_us))?;
+    events::happened(tx, keys, &job, &EventKind::Added, job.state(), now_us)?;
     write_job(tx, keys, &job)?;
     Ok(Retried::Now)
 }
@@ -692,6 +698,7 @@ pub async fn types_after(
 /// Clears a job's record and options, and the row of its place. A run must have ended.
 pub(crate) fn erase(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
     place::leave(tx, keys, job)?;
+    events::removed(tx, keys, job)?;
     tx.clear(keys.job(&job.job_type, &job.id))?;
     Ok(tx.clear_range(keys.options(&job.job_type, &job.id))?)
 }

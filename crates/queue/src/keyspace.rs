@@ -36,6 +36,12 @@
 //! | `("counts", type, tenant)` | numbers of jobs by place ([`crate::counts`]): 64 bytes, 40 bits each, lowest first | each transaction that moves a job |
 //! | `("counts", type, tenant, …)` | the same for one commit, on an engine that cannot add to a row; the sum counts | with the job |
 //! | `("counts_guard")` | versionstamp (10 bytes): transactions that replace such rows by one conflict here | these transactions |
+//! | `("event_in", process, n)` | the commit's versionstamp (10 bytes), and its events (a line of JSON each) ([`crate::events`]) | each transaction that changes jobs, while events are recorded |
+//! | `("event_wake")` | versionstamp (10 bytes), set whenever such a row is added | with that row |
+//! | `("events", last)` | events in order, the last of which has this number (an array) | the node that numbers them |
+//! | `("event_head")` | the next number, and the node that numbers events | with these events |
+//! | `("event_recording")` | whether events are recorded, until when, and since which number | a client that asks for events |
+//! | `("event_nodes", node)` | the recording that the node follows (a number) | that node |
 //! | `("history", seconds, interval, node)` | a sample of a node; without a name, of the store, or of all together ([`crate::history`]) | that node |
 //! | `("ended", type, partition, ended, id)` | tenant, and the number of the class of its reason (JSON); by [`crate::ended`] | with the record |
 //! | `("ended", type, ended, id)` | empty; the same, written by formats up to 8 | with the record |

@@ -20,6 +20,7 @@
 //! - [`counts`]: how many jobs are in each place.
 //! - [`ended`], [`failures`]: jobs that have ended, and why they failed.
 //! - [`history`]: samples over time.
+//! - [`events`]: what happens to jobs, in order.
 //! - [`tenants`]: the tenants with pending jobs, and their queues.
 //! - [`usage`]: what was charged to tenants.
 //! - [`nodes`]: the servers of a store.
@@ -34,6 +35,7 @@ pub mod deadlines;
 pub mod dependencies;
 pub mod ended;
 mod error;
+pub mod events;
 pub mod failures;
 pub mod filters;
 mod format;
@@ -43,6 +45,7 @@ pub mod jobs;
 pub mod keyspace;
 mod keyspace_bulk;
 mod keyspace_counts;
+mod keyspace_events;
 mod keyspace_identities;
 pub mod learnt;
 pub mod listing;

@@ -6,13 +6,27 @@ use crate::Keyspace;
 
 /// The families of rows that may hold secrets: options and results of jobs, conditions on options, documents, and
 /// identities.
-pub const SEALED_FAMILIES: [&str; 9] =
-    ["jobs", "options", "active", "bulk", "bodies", "local", "users", "tokens", "session_key"];
+pub const SEALED_FAMILIES: [&str; 11] = [
+    "jobs",
+    "options",
+    "active",
+    "bulk",
+    "bodies",
+    "local",
+    "users",
+    "tokens",
+    "session_key",
+    "events",
+    "webhooks",
+];
 
 /// Whether the row with this key is sealed.
 fn seals(key: &[u8]) -> bool {
     let family = Keyspace::default().family(key);
-    family.is_some_and(|family| SEALED_FAMILIES.contains(&family.as_ref()) || family == "sealed")
+    family.is_some_and(|family| {
+        // Rows of a log are sealed behind their stamp, and exist for a moment.
+        SEALED_FAMILIES.contains(&family.as_ref()) || matches!(family.as_ref(), "sealed" | "event_in")
+    })
 }
 
 /// How a store is opened: with the keys in this text, or without any.
@@ -40,6 +54,8 @@ mod tests {
             keys.user("jan"),
             keys.token("a"),
             keys.session_key(),
+            keys.events_until(7),
+            keys.event_in(),
             keys.sealed(),
         ] {
             assert!(seals(&sealed), "{sealed:?}");

@@ -10,6 +10,7 @@
 //! - releases blocked jobs when their dependencies have ended ([`Dependencies`]);
 //! - releases paused jobs when filters change ([`Filters`]);
 //! - removes jobs that ended long ago ([`Retention`]);
+//! - records events, while a client follows them ([`Recorder`]);
 //! - keeps its clock in step with the store's ([`Timekeeper`]).
 //!
 //! Servers are members, too ([`join_nodes`]).
@@ -55,6 +56,7 @@ mod neighbours;
 mod nodes;
 mod pass;
 mod record;
+mod recorder;
 mod retention;
 mod run;
 mod service;
@@ -81,6 +83,7 @@ pub use metrics::{CrashKind, JOB_BOUNDS_US, MAX_TYPES, Metrics, OTHER_TYPES, Run
 pub use monitor::{Monitor, MonitorOptions};
 pub use nodes::{Joined, join_nodes};
 pub use pass::{Passes, QueueHead, compared, explain};
+pub use recorder::{EventRules, Recorder};
 pub use retention::{Retention, RetentionOptions};
 pub use spans::{
     ChildSpan, MAX_CHILDREN, MAX_REASON_BYTES, Producer, RunSpans, Span, SpanKind, SpanSink, SpanValue, Spans,

@@ -267,6 +267,12 @@ impl<'a> Books<'a> {
                 self.enter_document(&row, value)?;
             }
             Row::Counts(..) | Row::CountsGuard | Row::History(..) => {}
+            Row::EventIn
+            | Row::EventWake
+            | Row::Events(_)
+            | Row::EventHead
+            | Row::EventRecording
+            | Row::EventNode(_) => {}
             Row::Learnt(_) | Row::Usage(..) | Row::Boost(_) | Row::Clock | Row::Roomy(..) => {}
             Row::LockWake | Row::UnsettledWake | Row::UnwatchedWake(_) | Row::UnresolvedWake => {}
             Row::Format

@@ -3,9 +3,10 @@
 use std::cmp::Ordering;
 
 use bytes::Bytes;
+use turnwise_queue::Keyspace;
 use turnwise_store::{Result, Store};
 
-use crate::scan::{Scan, everything};
+use crate::scan::{KeyRange, Scan, everything};
 
 /// What the two stores have at the next key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,15 +25,30 @@ pub(super) enum Step {
 pub(super) struct Merge {
     source: Scan,
     target: Scan,
+    /// Rows that exist for a moment, and whose values have a meaning only in their store: events without numbers.
+    skipped: KeyRange,
 }
 
 impl Merge {
     pub(super) fn new(source: &Store, target: &Store) -> Self {
-        Merge { source: Scan::new(source, everything()), target: Scan::new(target, everything()) }
+        let (source, target) = (Scan::new(source, everything()), Scan::new(target, everything()));
+        Merge { source, target, skipped: Keyspace::default().events_in() }
     }
 
     /// The next key that either store has; `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<Step>> {
+        loop {
+            let step = self.step().await?;
+            let is_skipped = |key: &Bytes| self.skipped.0 <= *key && *key < self.skipped.1;
+            match &step {
+                Some(Step::Same(key, _) | Step::Missing(key, _) | Step::Different(key, _))
+                    if is_skipped(key) => {}
+                _ => return Ok(step),
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Result<Option<Step>> {
         let (source, target) = (self.source.peek().await?, self.target.peek().await?);
         let order = match (&source, &target) {
             (None, None) => return Ok(None),

@@ -74,6 +74,18 @@ pub enum Row {
     Counts(String, String),
     /// The row on which transactions that fold counts conflict.
     CountsGuard,
+    /// Events that have no number yet.
+    EventIn,
+    /// The key that wakes the nodes that number them.
+    EventWake,
+    /// Numbered events, and the number of the last one.
+    Events(u64),
+    /// The next number.
+    EventHead,
+    /// Whether events are recorded.
+    EventRecording,
+    /// Which request to record events a node follows.
+    EventNode(String),
     /// A sample of the history: its interval, and the node.
     History(i64, String),
     /// What a charger has charged to a tenant: type, tenant, charger.
@@ -186,6 +198,12 @@ impl Row {
                 Row::Counts(job_type, tenant)
             }
             ("counts_guard", 1) => Row::CountsGuard,
+            ("event_in", 3) => Row::EventIn,
+            ("event_wake", 1) => Row::EventWake,
+            ("events", 2) => Row::Events(u64::try_from(number(1)?).ok()?),
+            ("event_head", 1) => Row::EventHead,
+            ("event_recording", 1) => Row::EventRecording,
+            ("event_nodes", 2) => Row::EventNode(text(1)?),
             ("history", 4) => Row::History(number(2)?, text(3)?),
             ("usage", 4) => Row::Usage(text(1)?, text(2)?, text(3)?),
             ("boost", 2) => Row::Boost(text(1)?),
