@@ -62,6 +62,8 @@ pub mod codes {
     pub const SUPERSEDED: &str = "superseded";
     /// 410: the worker is no longer registered. It stops all its jobs, sends nothing more for them, and registers again.
     pub const EXPIRED_WORKER: &str = "expired_worker";
+    /// 410: some of the events after the given one are gone.
+    pub const EVENTS_GONE: &str = "events_gone";
     /// 413: the body, or a part of it, is too large.
     pub const TOO_LARGE: &str = "too_large";
     /// 415: the body is not declared as JSON.

@@ -33,6 +33,7 @@ pub mod names;
 pub mod nodes;
 mod number;
 mod object;
+pub mod stream;
 pub mod tenants;
 pub mod why;
 pub mod workers;

@@ -29,6 +29,7 @@ mod catalogue;
 mod commands;
 pub mod config;
 mod descriptors;
+mod events;
 mod history;
 mod http;
 mod live;

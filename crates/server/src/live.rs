@@ -10,7 +10,8 @@ use turnwise_replicator::Client;
 use turnwise_replicator::doc_processor::Settings;
 use turnwise_replicator::multiplex::Mode;
 use turnwise_worker::{
-    ExternalOptions, FairRules, Live, MonitorOptions, QueueRules, RetentionOptions, RotationRules, Tunables,
+    EventRules, ExternalOptions, FairRules, Live, MonitorOptions, QueueRules, RetentionOptions,
+    RotationRules, Tunables,
 };
 
 use crate::config::{self, Config, FairShare};
@@ -32,6 +33,7 @@ pub(crate) struct Parts {
     pub external: Live<ExternalOptions>,
     pub monitor: Live<MonitorOptions>,
     pub retention: Live<RetentionOptions>,
+    pub events: Live<EventRules>,
     pub settings: Live<Settings>,
     /// The connections of replications.
     pub client: Client,
@@ -70,6 +72,7 @@ impl Parts {
         });
         self.monitor.set(monitor(config));
         self.retention.set(retention(config));
+        self.events.set(config.events);
         self.settings.set(Settings { defaults: replication.clone(), ..self.settings.get() });
     }
 }

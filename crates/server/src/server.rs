@@ -19,8 +19,8 @@ use turnwise_replicator::upstream::{Condition, Upstream};
 use turnwise_replicator::{Client, Connections, Handler, JOB_TYPE};
 use turnwise_store::{Seal, Store, StoreUrl, runtime};
 use turnwise_worker::{
-    Counts, Deadlines, Dependencies, External, ExternalOptions, Filters, Joined, Live, Monitor, Retention,
-    Timekeeper, Worker, join_nodes,
+    Counts, Deadlines, Dependencies, EventRules, External, ExternalOptions, Filters, Joined, Live, Monitor,
+    Recorder, Retention, Timekeeper, Worker, join_nodes,
 };
 
 use crate::access::{Audit, Identities, Jwt, Pace};
@@ -201,6 +201,15 @@ impl Server {
             Joined::Node(node) => vec![node],
             Joined::NameTaken { url, .. } => return Err(StartError::NameTaken { name: node, url }),
         };
+        let events_of_jobs: Live<EventRules> = config.events.into();
+        let recorder = Recorder {
+            store: store.clone(),
+            keys: keys.clone(),
+            node: node.clone(),
+            rules: events_of_jobs.clone(),
+        };
+        // Before this node changes any job.
+        opened.asked(recorder.begin()).await?;
         let external = ExternalOptions {
             node: node.clone(),
             health_interval: config.workers.health_interval,
@@ -275,6 +284,7 @@ impl Server {
             external: external.options().clone(),
             monitor: monitor.options.clone(),
             retention: retention.options.clone(),
+            events: events_of_jobs.clone(),
             settings: settings.clone(),
             client: client.clone(),
             multiplex: mode,
@@ -306,6 +316,7 @@ impl Server {
             service("clock", &stop, move |stop| timekeeper.clone().run(stop)),
             service("counts", &stop, move |stop| counts.clone().run(stop)),
             service("retention", &stop, move |stop| retention.clone().run(stop)),
+            service("recorder of events", &stop, move |stop| recorder.clone().run(stop)),
         ];
         let condition = upstream.as_ref().map(|upstream| upstream.condition.clone());
         let owned = upstream.as_ref().map(|upstream| upstream.ownership.clone());
@@ -331,6 +342,11 @@ impl Server {
         services.push(service("identities", &stop, {
             let identities = identities.clone();
             move |stop| identities.clone().follow(stop)
+        }));
+        let all_events = crate::events::Events::new(impatient.clone(), keys.clone(), events_of_jobs);
+        services.push(service("events", &stop, {
+            let events = all_events.clone();
+            move |stop| events.clone().run(stop)
         }));
         let app = App::new(AppState {
             shared: shared.on(impatient.clone()),
@@ -362,6 +378,7 @@ impl Server {
             counts: Arc::new(Semaphore::new(crate::bulk::COUNTS)),
             demand: http::Trackers::default(),
             identities,
+            events: all_events,
             metrics,
             spans,
         });

@@ -30,6 +30,7 @@ mod shared_config;
 mod slow_sources;
 mod small_transactions;
 mod start;
+mod stream;
 mod tenants_apart;
 mod traces;
 mod ui;

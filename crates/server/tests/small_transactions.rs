@@ -22,7 +22,10 @@ async fn server() -> (tempfile::TempDir, TestServer) {
     let url = StoreUrl::embedded(folder.path().join("data"));
     let store =
         turnwise_store::open(&url, Arc::new(runtime::System)).await.unwrap().with_limits(Limits::SMALL);
-    (folder, TestServer::start_on(&store, "").await)
+    let server = TestServer::start_on(&store, "").await;
+    // Each transaction also records events, which takes rows.
+    assert_eq!(server.get("/v1/events?limit=1").await.status, 200);
+    (folder, server)
 }
 
 /// A document of about this size. As a design document, it never runs.

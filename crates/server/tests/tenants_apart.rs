@@ -24,6 +24,8 @@ impl World {
         let admin = server.close().await;
         let as_admin = server.with(&admin);
         let client = as_admin.token(&["client:acme,acme/*"]).await;
+        // From now on events are recorded.
+        assert_eq!(as_admin.get("/v1/events?limit=1").await.status, 200);
         let worker = as_admin.post("/v1/workers/t", &json!({"slots": 6, "name": SECRET})).await.body;
         let worker = format!("/v1/workers/t/{}", worker["worker"].as_str().unwrap());
         for tenant in [SECRET, "acme"] {
@@ -112,6 +114,7 @@ fn reads(name: &str) -> Vec<String> {
         "/v1/failures",
         "/v1/failures?type=t",
         "/v1/history",
+        "/v1/events?since=oldest&limit=1000",
         "/v1/counts",
         "/v1/counts?by=tenant",
         "/v1/counts?type=t&by=tenant",

@@ -46,6 +46,7 @@ pub(crate) const V1: &[(&str, &str, Right)] = &[
     ("GET", "/v1/jobs/{type}/{id}/wait", Read),
     ("GET", "/v1/jobs/{type}/{id}/events", Read),
     ("GET", "/v1/jobs/{type}/{id}/why", Read),
+    ("GET", "/v1/events", Read),
     ("POST", "/v1/jobs/{type}/{id}/cancel", Write),
     ("POST", "/v1/jobs/{type}/{id}/retry", Write),
     ("PUT", "/v1/jobs/{type}/{id}/priority", Write),

@@ -32,7 +32,9 @@ use turnwise_replicator::multiplex::Mode;
 use turnwise_replicator::ownership::Periods;
 use turnwise_replicator::upstream::Address;
 use turnwise_replicator::{Connections, Defaults};
-use turnwise_worker::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, QueueRules, RotationRules};
+use turnwise_worker::{
+    DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, EventRules, QueueRules, RotationRules,
+};
 
 pub(crate) use self::entry::Entry;
 pub use self::entry::{TENANT_SHARES, TYPE_TIMEOUTS, TenantShares, TypeTimeouts, TypeTimes};
@@ -73,6 +75,8 @@ pub struct Config {
     pub multiplex: Mode,
     /// `[jobs]`: jobs that are not replications.
     pub jobs: Jobs,
+    /// `[events]`: how long and how many events are kept.
+    pub events: EventRules,
     /// `[queue]`: the order in which jobs start, and their locks.
     pub queue: Queue,
     /// `[workers]`: the heartbeats of workers.
@@ -345,6 +349,7 @@ impl Default for Config {
             connections: Connections::default(),
             multiplex: Mode::default(),
             jobs: Jobs::default(),
+            events: EventRules { keep: Duration::from_secs(24 * 3_600), most: 1_000_000 },
             queue: Queue::default(),
             workers: Workers::default(),
             listener_names: Vec::new(),

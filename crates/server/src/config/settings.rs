@@ -40,6 +40,8 @@ const MIN_MEMORY_BYTES: usize = 1 << 20;
 const OPEN_FILES: RangeInclusive<usize> = 8..=1 << 20;
 /// As many processes as Linux can have.
 const MAX_PROCESSES: usize = 4 << 20;
+/// How many events are kept. Each takes about 200 bytes.
+const MAX_EVENTS: RangeInclusive<u64> = 100..=100_000_000;
 /// Longest time that the set of nodes must be unchanged before the nodes divide the work: an hour.
 const MAX_PERIOD_MS: u64 = 3_600_000;
 /// Longest time that a worker may miss its heartbeats: a day.
@@ -180,6 +182,10 @@ pub const SETTINGS: &[Setting] = settings! {
     backoff_base_ms: Live, jobs.backoff.base_us = ms_us(1..=MAX_BACKOFF_BASE_MS);
     backoff_max_exponent: Live, jobs.backoff.max_exponent = number(0..=30);
     on_lost: Live, jobs.on_lost = on_lost();
+
+    [events]
+    keep: Live, events.keep = seconds(1_000..=MAX_MS);
+    max: Live, events.most = number(MAX_EVENTS);
 
     [egress]
     allow: InFile(ABOUT_CONNECTIONS), connections.egress.allow = egress_rules();

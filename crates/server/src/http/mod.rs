@@ -58,6 +58,7 @@ use self::request::Params;
 use self::route::{Part, Target};
 use crate::access::{Audit, Caller, Identities, Jwt, Pace, Peer, authenticate, rights};
 use crate::config::{Config, Shared};
+use crate::events::Events;
 use crate::metrics::{self, Metrics};
 
 pub(crate) use self::cross_site::{Authority, Names};
@@ -129,6 +130,8 @@ pub(crate) struct AppState {
     pub demand: Trackers,
     /// Who may use it.
     pub identities: Identities,
+    /// The events of all jobs.
+    pub events: Events,
     /// What this node has done.
     pub metrics: Arc<Metrics>,
     /// Where the spans of traced jobs go.

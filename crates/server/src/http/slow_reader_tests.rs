@@ -43,6 +43,7 @@ impl World {
         let engine = Embedded::open_with(folder.path().join("store"), options).unwrap();
         let (store, keys) = (Store::new(engine, runtime), Keyspace::default());
         let identities = Identities::new(store.clone(), keys.clone(), Client::new().unwrap());
+        let events = crate::events::Events::new(store.clone(), keys.clone(), Config::default().events.into());
         let app = App::new(AppState {
             external: External::new(store.clone(), keys.clone(), ExternalOptions::default()),
             health: Health { interval: DEFAULT_HEALTH_INTERVAL, timeout: DEFAULT_HEALTH_TIMEOUT },
@@ -68,6 +69,7 @@ impl World {
             pace: Pace::default(),
             waiting_jobs: Default::default(),
             identities,
+            events,
             metrics: Arc::new(Metrics::new(Arc::default(), 0)),
             spans: Default::default(),
             counts: std::sync::Arc::new(tokio::sync::Semaphore::new(1)),

@@ -36,6 +36,7 @@ mod retry;
 mod run_locks;
 pub(in crate::http) mod sorted;
 mod standing;
+mod stream;
 pub(in crate::http) mod tenants;
 mod unknown;
 mod view;
@@ -156,6 +157,7 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(jobs::get_job, jobs::remove_job))
         .routes(routes!(jobs::wait_for_job))
         .routes(routes!(events::follow_job))
+        .routes(routes!(stream::follow_jobs))
         .routes(routes!(jobs::cancel_job))
         .routes(routes!(jobs::retry_job))
         .routes(routes!(jobs::set_priority))
