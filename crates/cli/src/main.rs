@@ -14,6 +14,7 @@ macro_rules! tell {
 }
 
 mod demand;
+mod events;
 mod filters;
 mod identities;
 mod index;
@@ -84,6 +85,8 @@ enum Command {
     Jobs(jobs::Command),
     /// Explain why a job waits, runs or has ended, and when it is expected to start or end
     Why(why::Args),
+    /// Show what happens to jobs, as it happens
+    Events(events::Args),
     /// List tenants: their shares, their run time, and their waiting jobs
     Tenants(tenants::Args),
     /// Show how many slots the jobs of a type need
@@ -177,6 +180,7 @@ fn main() -> ExitCode {
             Command::Index(command) => index::run(command).await,
             Command::Jobs(command) => jobs::run(command).await,
             Command::Why(args) => why::run(args).await,
+            Command::Events(args) => events::run(args).await,
             Command::Filters(command) => filters::run(command).await,
             Command::Tenants(args) => tenants::run(args).await,
             Command::Demand(args) => demand::run(args).await,

@@ -28,12 +28,14 @@ mod identities;
 mod jobs;
 mod servers;
 mod sse;
+mod stream;
 mod worker;
 
 pub use client::Client;
 pub use error::{Error, Result};
 pub use events::{Events, JobUpdate};
 pub use jobs::{CountJobs, ListJobs, ListLocks, ListTenants, ListWorkers, Page, Pages};
+pub use stream::EventsOfJobs;
 pub use turnwise_protocol as protocol;
 pub use turnwise_protocol::{
     AddJob, Added, AddedJob, Before, Bulk, BulkAction, BulkState, Capacity, CountBy, CountPage, CountedJobs,

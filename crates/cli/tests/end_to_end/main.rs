@@ -6,6 +6,7 @@ mod clients;
 mod command;
 mod disk;
 mod documents;
+mod events;
 mod faults;
 mod identities;
 mod jobs;
