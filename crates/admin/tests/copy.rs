@@ -44,6 +44,24 @@ async fn a_copy_is_equal_row_by_row_and_back_again() {
     assert!(matches!(again, Err(Error::NotEmpty)), "{again:?}");
 }
 
+/// Their values begin with a versionstamp of the source, which has another meaning in the target.
+#[tokio::test]
+async fn events_without_a_number_stay_behind() {
+    let keys = Keyspace::default();
+    let (a, b) = (Home::new().await, Home::new().await);
+    fill(&a.store, "u1", 10).await;
+    a.store.append_from_now_on().await;
+    let log = &keys.event_in();
+    a.store.transact(|tx| async move { tx.append(log, b"{}") }).await.unwrap();
+    set(&a.store, &keys.events_until(1), Some("[{}]")).await;
+    let report = copy(&a.store, &b.store).run().await.unwrap();
+    let mut rows = all_rows(&a.store).await;
+    rows.retain(|(key, _)| !(keys.events_in().0 <= *key && *key < keys.events_in().1));
+    assert_eq!(rows.len() + 1, all_rows(&a.store).await.len());
+    assert_eq!(rows, all_rows(&b.store).await);
+    assert_eq!(report.rows, rows.len() as u64 - 1);
+}
+
 #[tokio::test]
 async fn equal_rows_are_not_written_again_and_changed_rows_are_corrected() {
     let keys = Keyspace::default();
