@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// The product's crates. Each may use the crates before it, but none after it.
-const LAYERS: [&str; 15] = [
+const LAYERS: [&str; 16] = [
     "turnwise-policy",
     "turnwise-catalogue",
     "turnwise-simulate",
@@ -19,6 +19,7 @@ const LAYERS: [&str; 15] = [
     "turnwise-protocol",
     "turnwise-client",
     "turnwise-command",
+    "turnwise-fleet",
     "turnwise-replicator",
     "turnwise-indexer",
     "turnwise-admin",

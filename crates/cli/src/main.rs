@@ -16,6 +16,7 @@ macro_rules! tell {
 mod demand;
 mod events;
 mod filters;
+mod fleet;
 mod identities;
 mod index;
 mod jobs;
@@ -110,6 +111,10 @@ enum Command {
     Users(identities::Users),
     /// Run a worker that executes a command for each job of a type
     Work(work::Args),
+    /// Keep as many workers as the backlog needs, on this machine
+    Fleet(fleet::Args),
+    /// List the fleets that report to a running server
+    Fleets(fleet::ListArgs),
     /// Simulate the scheduling policy on a described workload, without any server
     Simulate(simulate::Args),
     /// Copy, check or print a store, without any server
@@ -118,6 +123,9 @@ enum Command {
     /// Used internally: runs a command, and ends everything that it has started
     #[command(name = GUARD, hide = true)]
     Guard { argument: String },
+    /// Used internally: becomes a worker of a fleet
+    #[command(name = fleet::LAUNCH, hide = true)]
+    FleetLaunch,
 }
 
 /// The name of the subcommand that runs a guard.
@@ -150,6 +158,11 @@ fn main() -> ExitCode {
         // Before anything else, because the guard must stay small, and nothing reads its output.
         let guarded = turnwise_command::guard_main(argument);
         return if guarded.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    if let Command::FleetLaunch = &cli.command {
+        let Err(error) = turnwise_fleet::launch_main() else { return ExitCode::SUCCESS };
+        tell!("turnwise fleet: {error}");
+        return ExitCode::from(turnwise_fleet::NOT_EXECUTED);
     }
     if !matches!(&cli.command, Command::Top(args) if args.is_live()) {
         log::start(cli.log, cli.log_format);
@@ -191,9 +204,11 @@ fn main() -> ExitCode {
             Command::Tokens(command) => identities::tokens(command).await,
             Command::Users(command) => identities::users(command).await,
             Command::Work(args) => work::run(args).await,
+            Command::Fleet(args) => fleet::run(args).await,
+            Command::Fleets(args) => fleet::list(args).await,
             Command::Simulate(args) => simulate::run(args),
             Command::Store(command) => store::run(command).await,
-            Command::Guard { .. } => unreachable!("it was seen to above"),
+            Command::Guard { .. } | Command::FleetLaunch => unreachable!("it was seen to above"),
         }
     });
     // A name look-up or a disk that hangs must not delay the exit.

@@ -29,18 +29,33 @@ pub(crate) struct ServerArgs {
 const TOKEN: &str = "TURNWISE_TOKEN";
 
 impl ServerArgs {
-    pub(crate) fn client(&self) -> Result<Client, Failure> {
-        let client =
-            Client::new(&self.server).map_err(|error| Failure::Usage(anyhow!("--server: {error}")))?;
-        let client = client.retry_for(RETRY_FOR);
+    /// With what a file states, in place of the options.
+    pub(crate) fn or(self, server: Option<String>, token_file: Option<PathBuf>) -> ServerArgs {
+        ServerArgs { server: server.unwrap_or(self.server), token_file: token_file.or(self.token_file) }
+    }
+
+    /// The server's URL, which may have a password.
+    pub(crate) fn url(&self) -> &str {
+        &self.server
+    }
+
+    /// The token to send.
+    pub(crate) fn token(&self) -> Result<Option<String>, Failure> {
         let token = match (&self.token_file, std::env::var(TOKEN)) {
             (Some(file), _) => Some(first_line(file, "--token-file")?),
             (None, Ok(token)) if !token.trim().is_empty() => Some(token),
             (None, _) => None,
         };
-        match token {
+        Ok(token.map(|token| token.trim().to_owned()))
+    }
+
+    pub(crate) fn client(&self) -> Result<Client, Failure> {
+        let client =
+            Client::new(&self.server).map_err(|error| Failure::Usage(anyhow!("--server: {error}")))?;
+        let client = client.retry_for(RETRY_FOR);
+        match self.token()? {
             Some(token) => {
-                client.with_token(token.trim()).map_err(|error| Failure::Usage(anyhow!("the token: {error}")))
+                client.with_token(&token).map_err(|error| Failure::Usage(anyhow!("the token: {error}")))
             }
             None => Ok(client),
         }

@@ -33,8 +33,8 @@ Exit codes of the command:
 After a failure or a crash, the last line of stderr is the reason, and the object with the output is the job's info.
 
 If a job is cancelled or exceeds its timeout, the command and all processes that it started get SIGTERM, and SIGKILL after the \
-grace period. On SIGTERM or Ctrl-C, the worker stops its commands in the same way, gives their jobs back and exits. On a second \
-signal it exits immediately. If the server does not answer, the worker keeps retrying.
+grace period. On SIGTERM or Ctrl-C, the worker accepts no more jobs, waits for its commands for the time of --drain, stops the rest \
+in the same way, gives their jobs back and exits. On a second signal it exits immediately. If the server does not answer, the worker keeps retrying.
 
 Examples:
   turnwise work --type mail --slots 4 --exec ./send-mail
@@ -52,6 +52,9 @@ pub(crate) struct Args {
     /// Maximum duration of a command: 500ms, 90s, 15m, 2h, 3d. The worker ends a command that exceeds it
     #[arg(long, value_parser = parse_timeout, value_name = "TIME")]
     timeout: Option<Duration>,
+    /// How long running commands may go on after SIGTERM or Ctrl-C, while the worker accepts no more jobs. It stops those that run longer
+    #[arg(long, value_parser = parse_duration, value_name = "TIME", default_value = "0s")]
+    drain: Duration,
     /// Time between SIGTERM and SIGKILL for a command that must stop
     #[arg(long, value_parser = parse_duration, value_name = "TIME", default_value = "10s")]
     grace: Duration,
@@ -88,10 +91,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             "{misplaced} comes after --exec, so it is an argument of the command and not of turnwise"
         );
     }
+    let drain = args.drain;
     let exec = Arc::new(Exec { program, argv: args.exec, timeout: args.timeout, grace: args.grace, guard });
     let options = WorkerOptions {
         slots: args.slots,
         name: args.name,
+        drain,
         // By then, a command that ignores SIGTERM has been killed.
         stop_grace: args.grace.saturating_add(Duration::from_secs(5)),
         ..WorkerOptions::new(args.job_type)
@@ -110,9 +115,15 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let mut stop_signals = crate::StopSignals::listen();
     let signals = async {
         stop_signals.next().await;
-        tracing::info!(
-            "stopping: running commands are stopped, and their jobs given back; a second signal stops immediately"
-        );
+        if drain.is_zero() {
+            tracing::info!(
+                "stopping: running commands are stopped, and their jobs given back; a second signal stops immediately"
+            );
+        } else {
+            tracing::info!(
+                "stopping: running commands have {drain:?} to end; a second signal stops immediately"
+            );
+        }
         stop.cancel();
         stop_signals.next().await;
     };
@@ -125,7 +136,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 
 /// An option of turnwise after the command, where it is probably misplaced.
 fn misplaced(exec: &[OsString]) -> Option<&str> {
-    let own = ["--server", "--type", "--slots", "--grace"];
+    let own = ["--server", "--type", "--slots", "--drain", "--grace"];
     let words = exec.iter().filter_map(|word| word.to_str());
     words.filter_map(|word| word.split('=').next()).find(|word| own.contains(word))
 }

@@ -24,6 +24,7 @@ mod client;
 mod error;
 mod events;
 mod filters;
+mod fleets;
 mod identities;
 mod jobs;
 mod servers;

@@ -16,6 +16,7 @@
 //! - [`tenants`] and [`why`]: each tenant's share and queue, and why a job waits.
 //! - [`locking`]: which jobs hold or want locks, and requests for locks while a job runs.
 //! - [`nodes`]: the servers that share a store, and the state of that store.
+//! - [`fleets`]: supervisors of worker processes, and their reports about themselves.
 //! - [`error`]: the one shape of every error.
 //! - [`names`]: the rules for types, ids and names.
 
@@ -24,6 +25,7 @@ pub mod bulk;
 pub mod error;
 pub mod events;
 pub mod filters;
+pub mod fleets;
 pub mod history;
 pub mod identities;
 pub mod jobs;
@@ -49,6 +51,7 @@ pub use filters::{
     Action, Filter, Filters, Limited, LimitedBy, MAX_CONDITION_BYTES, MAX_FILTER_NAME_BYTES, MAX_FILTERS,
     MAX_NOTE_BYTES, PutFilter, RemovedFilter,
 };
+pub use fleets::{Fleet, FleetType, Fleets, PutFleet, RemovedFleet};
 pub use history::{History, HistoryPoint, HistoryStep, TenantHistory, TypeHistory};
 pub use identities::{
     ChangedIdentity, MAX_EXPIRY_S, MadeToken, Me, NewToken, NewUser, SetPassword, Token, Tokens, User, Users,

@@ -24,6 +24,7 @@
 //! - [`tenants`]: the tenants with pending jobs, and their queues.
 //! - [`usage`]: what was charged to tenants.
 //! - [`nodes`]: the servers of a store.
+//! - [`fleets`]: what supervisors of workers report.
 
 pub mod bulk;
 pub mod check;
@@ -38,6 +39,7 @@ mod error;
 pub mod events;
 pub mod failures;
 pub mod filters;
+pub mod fleets;
 mod format;
 pub mod history;
 mod job;
@@ -46,6 +48,7 @@ pub mod keyspace;
 mod keyspace_bulk;
 mod keyspace_counts;
 mod keyspace_events;
+mod keyspace_fleets;
 mod keyspace_identities;
 pub mod learnt;
 pub mod listing;

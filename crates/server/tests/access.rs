@@ -19,6 +19,7 @@ fn needed(method: &str, path: &str) -> &'static str {
         "/_replicate" => "write",
         "/_node/_local/_prometheus" | "/_node/_local/_stats" | "/_node/_local/_system" => "metrics",
         _ if path.starts_with("/v1/users") || path.starts_with("/v1/tokens") => "admin",
+        _ if path.starts_with("/v1/fleets") => "operator",
         _ if path.starts_with("/v1/filters") || reads && operators.contains(&path) => "operator",
         _ if path.starts_with("/v1/workers") => "worker",
         "/acme/_replicator/_all_docs"

@@ -16,6 +16,7 @@ mod cross_site;
 mod databases;
 mod egress;
 mod fair_settings;
+mod fleets;
 mod history;
 mod jwt;
 mod lasting;

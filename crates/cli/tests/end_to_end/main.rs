@@ -8,6 +8,8 @@ mod disk;
 mod documents;
 mod events;
 mod faults;
+mod fleet;
+mod fleet_burst;
 mod identities;
 mod jobs;
 mod kill;

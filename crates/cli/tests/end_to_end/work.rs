@@ -5,7 +5,7 @@ use std::process::{Output, Stdio};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
 use turnwise_testkit::{Fault, FaultProxy, Request};
@@ -190,6 +190,36 @@ async fn a_terminated_worker_gives_its_jobs_back_and_leaves() {
     let job = server.get("/v1/jobs/t/a").await;
     assert_eq!((&job["state"], &job["attempts"]), (&json!("pending"), &json!(0)));
     assert_eq!(server.get("/v1/workers?type=t").await["workers"], json!([]));
+}
+
+#[tokio::test]
+async fn a_worker_that_drains_lets_its_jobs_end_and_accepts_no_more() {
+    let server = Home::new("").serve().await;
+    let mut line = Line::new();
+    add(&server, "a").await;
+    let mut worker =
+        Worker::start(&server, &["--drain", "1h"], &line.script("read it <$WORD; echo '\"done\"'"));
+    let mut log = BufReader::new(worker.child.stderr.take().unwrap()).lines();
+    line.heard("go").await;
+    worker.signal("-TERM").await;
+    while !log.next_line().await.unwrap().unwrap().contains("stopping: running commands have 3600s to end") {}
+    // It leaves as soon as its run has ended.
+    add(&server, "b").await;
+    line.say().await;
+    while log.next_line().await.unwrap().is_some() {}
+    assert_eq!(worker.child.wait().await.unwrap().code(), Some(0));
+    let job = server.get("/v1/jobs/t/a").await;
+    assert_eq!((&job["state"], &job["result"]), (&json!("completed"), &json!("done")));
+    assert_eq!(server.get("/v1/jobs/t/b").await["state"], "pending");
+    assert_eq!(server.get("/v1/workers?type=t").await["workers"], json!([]));
+
+    // What runs longer is stopped, and given back.
+    let worker = Worker::start(&server, &["--drain", "500ms"], &line.script("read it <$WORD"));
+    line.heard("go").await;
+    let output = worker.terminate().await;
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let job = server.get("/v1/jobs/t/b").await;
+    assert_eq!((&job["state"], &job["attempts"]), (&json!("pending"), &json!(0)));
 }
 
 #[tokio::test]

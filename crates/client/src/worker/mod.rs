@@ -1,7 +1,7 @@
 //! An external worker: it runs jobs of one type with a function, and speaks HTTP to a server.
 //!
 //! ```text
-//! register ─▶ ping (a task) ┐                        ┌─▶ asked to stop: every run stops, `leave`
+//! register ─▶ ping (a task) ┐                        ┌─▶ asked to stop: runs end within `drain`, or stop; `leave`
 //!             accept (loop) ┼─ a task per run ───────┤
 //!             end (a task)  ┘  its end, repeated     ├─▶ drained: no more jobs, `leave` after the last run
 //!                              until acknowledged    └─▶ expired: every run is aborted, nothing more is written, register
@@ -55,6 +55,9 @@ pub struct WorkerOptions {
     pub accept_wait: Duration,
     /// The shortest time between two reports of a run.
     pub report_interval: Duration,
+    /// How long running jobs may go on after the worker was asked to stop. It accepts no more jobs meanwhile. What still runs then is
+    /// stopped.
+    pub drain: Duration,
     /// How long a run may take to stop before the worker aborts it.
     pub stop_grace: Duration,
 }
@@ -68,6 +71,7 @@ impl WorkerOptions {
             slots: 1,
             accept_wait: Duration::from_secs(30),
             report_interval: Duration::from_secs(1),
+            drain: Duration::ZERO,
             stop_grace: Duration::from_secs(10),
         }
     }
@@ -84,9 +88,9 @@ impl WorkerOptions {
     }
 }
 
-/// Runs jobs with `handler`, up to `slots` at a time, until `stop` is cancelled. It then stops the running jobs, gives them back,
-/// and unregisters the worker. While the server does not answer, the worker retries. If an operator drains the worker, it gets no
-/// more jobs. It ends when its last job has ended.
+/// Runs jobs with `handler`, up to `slots` at a time, until `stop` is cancelled. It then lets the running jobs end for the time of `drain`,
+/// stops those that still run, gives them back, and unregisters the worker. While the server does not answer, the worker retries. If an
+/// operator drains the worker, it gets no more jobs. It ends when its last job has ended.
 ///
 /// # Errors
 /// The server refuses the worker, for a wrong name or a type that only the server runs; or the answer is not turnwise's.
@@ -251,6 +255,9 @@ impl Member {
                 () = async { while tasks.join_next().await.is_some() {} } => {}
             }
         }
+        if accepted.is_ok() && self.stop.is_cancelled() {
+            self.drain(&mut tasks).await;
+        }
         if accepted.is_err() || !self.shared.expired.is_cancelled() {
             self.stop_runs(&mut tasks).await;
         }
@@ -273,6 +280,24 @@ impl Member {
             ),
         }
         accepted.map(|()| End::Stopped)
+    }
+
+    /// Waits for the ends of all runs, as long as they may go on.
+    async fn drain(&self, tasks: &mut JoinSet<()>) {
+        let drain = self.shared.options.drain;
+        if drain.is_zero() {
+            return;
+        }
+        let ended = async { while tasks.join_next().await.is_some() {} };
+        tokio::select! {
+            biased;
+            () = self.shared.expired.cancelled() => {}
+            ended = tokio::time::timeout(drain, ended) => {
+                if ended.is_err() {
+                    tracing::warn!("{} runs go on after {drain:?}: they are stopped", self.shared.runs().len());
+                }
+            }
+        }
     }
 
     /// Stops all runs and waits for their ends, up to a limit. It drops runs that still have not ended; `leave` gives

@@ -64,6 +64,8 @@ pub enum Row {
     Bulk(String),
     /// The key that wakes the servers that make bulk operations.
     BulkWake,
+    /// The report of a fleet, and its name.
+    Fleet(String),
     /// A job filter, and its name.
     Filter(String),
     /// The versionstamp of the filters.
@@ -216,6 +218,7 @@ impl Row {
             ("after_guard", 1) => Row::AfterGuard,
             ("bulk", 2) => Row::Bulk(text(1)?),
             ("bulk_wake", 1) => Row::BulkWake,
+            ("fleets", 2) => Row::Fleet(text(1)?),
             ("filters", 2) => Row::Filter(text(1)?),
             ("filters_vs", 1) => Row::FilterStamp,
             ("paused", 4) => Row::Index(pair(1, 3)?, IndexRow::Paused(number(2)?)),

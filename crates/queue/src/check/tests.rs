@@ -84,6 +84,7 @@ fn every_key_of_the_keyspace_has_a_meaning() {
         (keys.config_versionstamp(), Row::ConfigStamp),
         (keys.bulk("a"), Row::Bulk("a".into())),
         (keys.bulk_wake(), Row::BulkWake),
+        (keys.fleet("a"), Row::Fleet("a".into())),
         (keys.user("a"), Row::User("a".into())),
         (keys.token("a"), Row::Token("a".into())),
         (keys.token_use("a"), Row::TokenUse("a".into())),

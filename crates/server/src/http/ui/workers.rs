@@ -2,7 +2,7 @@
 
 use axum::response::Response;
 use maud::{Markup, html};
-use turnwise_protocol::{DEFAULT_LIMIT, Mode, Nodes, Worker, Workers, names};
+use turnwise_protocol::{DEFAULT_LIMIT, Fleet, Mode, Nodes, Worker, Workers, names};
 use turnwise_queue::workers;
 
 use super::format::{ago, number, since, time};
@@ -11,7 +11,7 @@ use super::visit::{Fields, Visit, job_link, link};
 use super::{layout, parts, redirect};
 use crate::http::App;
 use crate::http::v1::members::WorkersParams;
-use crate::http::v1::{self, modes, nodes};
+use crate::http::v1::{self, fleets, modes, nodes};
 
 const PATH: &str = "/ui/workers";
 /// Number of running jobs that are shown of each worker.
@@ -34,6 +34,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
     }
     drop(tx);
     let nodes = nodes::nodes(app).await?;
+    let fleets = fleets::fleets(app).await?;
     let at = |after: Option<&str>| link(PATH, &[("type", job_type), ("after", after)]);
     let main = html! {
         h1 { "Workers and nodes" }
@@ -59,6 +60,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
                 }
             }
         }
+        @if !fleets.is_empty() { (fleets_table(&fleets, now_us)) }
         (nodes_table(&nodes, true, now_us))
     };
     Ok(layout::live(&visit.shell, "Workers", main))
@@ -160,6 +162,41 @@ fn runs(worker: &Worker, now_us: i64) -> Markup {
         }
         @if worker.running.len() > SHOWN_JOBS {
             div.quiet { "and " (number((worker.running.len() - SHOWN_JOBS) as u64)) @if worker.more_running { "+" } " more" }
+        }
+    }
+}
+
+/// The supervisors of workers, with a row for each of their types.
+fn fleets_table(fleets: &[Fleet], now_us: i64) -> Markup {
+    html! {
+        section {
+            h2 { "Fleets" }
+            div.scroll tabindex="0" role="region" aria-label="Fleets" {
+                table {
+                    thead { tr {
+                        th scope="col" { "Fleet" } th scope="col" { "Type" } th.n scope="col" { "Workers" } th.n scope="col" { "Wanted" }
+                        th.n scope="col" { "Limits" } th scope="col" { "Why" } th scope="col" { "Last report" }
+                    } }
+                    tbody {
+                        @for fleet in fleets {
+                            @for of_type in &fleet.types {
+                                tr data-k={ (fleet.name) "/" (of_type.job_type) } {
+                                    th scope="row" { bdi { (fleet.name) } div.quiet { "on " bdi { (fleet.host) } } }
+                                    td { bdi { (of_type.job_type) } }
+                                    td.n {
+                                        (number(of_type.running))
+                                        @if of_type.stopping > 0 { div.quiet { "and " (number(of_type.stopping)) " that stop" } }
+                                    }
+                                    td.n { (number(of_type.target)) }
+                                    td.n { (number(of_type.min)) " to " (number(of_type.max)) }
+                                    td { @if of_type.failures > 0 { span.bad { bdi { (of_type.why) } } } @else { bdi { (of_type.why) } } }
+                                    td.when { (ago(fleet.seen_us, now_us)) }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
         }
     }
 }

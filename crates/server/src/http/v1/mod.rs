@@ -15,6 +15,7 @@ mod events;
 mod extract;
 pub(crate) mod facts;
 pub(in crate::http) mod filters;
+pub(in crate::http) mod fleets;
 pub(in crate::http) mod graph;
 pub(in crate::http) mod history;
 pub(in crate::http) mod identities;
@@ -182,6 +183,8 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(nodes::list_nodes))
         .routes(routes!(modes::set_node_mode))
         .routes(routes!(nodes::get_store))
+        .routes(routes!(fleets::list_fleets))
+        .routes(routes!(fleets::put_fleet, fleets::remove_fleet))
         .routes(routes!(workers::register))
         .routes(routes!(workers::ping))
         .routes(routes!(workers::accept))
