@@ -238,7 +238,7 @@ impl Scaler {
                 demand.expected_run_us / 1_000
             ),
         };
-        if let Some(demand) = &self.demand {
+        if let Some(demand) = self.demand.as_ref().filter(|demand| is_active(demand)) {
             let wanted = usize::try_from(demand.wanted_slots).unwrap_or(usize::MAX);
             if wanted.div_ceil(self.limits.slots.max(1)) > max {
                 why.push_str("; max is reached");
