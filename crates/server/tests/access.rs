@@ -58,7 +58,8 @@ async fn routes(server: &TestServer) -> Vec<(String, String)> {
             .replace("{db}", "acme%2F_replicator")
             .replace("{filter}", "f")
             .replace("{bulk}", "b")
-            .replace("{name}", "jan");
+            .replace("{name}", "jan")
+            .replace("{node}", "n");
         assert!(!path.contains('{'), "{path}");
         routes
             .extend(methods.as_object().unwrap().keys().map(|method| (method.to_uppercase(), path.clone())));
