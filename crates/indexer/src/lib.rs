@@ -2,7 +2,7 @@
 //!
 //! - [`Database`]: the few requests that this needs.
 //! - [`build`](mod@build): builds all indexes of a design document, and waits for them.
-//! - [`deploy`]: replaces a design document after its indexes are built, so that no reader waits for them.
+//! - [`deploy`](mod@deploy): replaces a design document after its indexes are built, so that no reader waits for them.
 
 pub mod build;
 mod database;

@@ -105,3 +105,15 @@ async fn running_jobs_keep_their_slots() {
         .map(|name| demand[name].as_u64());
     assert_eq!(of, [0, 3, 1, 3, 3, 3].map(Some), "{demand}");
 }
+
+#[tokio::test]
+async fn until_a_run_has_ended_jobs_are_expected_to_run_as_long_as_those_that_run() {
+    let server = TestServer::start().await;
+    add(&server, "a", 12, &json!({})).await;
+    let worker = server.post("/v1/workers/t", &json!({ "slots": 2 })).await.body;
+    let path = format!("/v1/workers/t/{}/accept", worker["worker"].as_str().unwrap());
+    server.post(&path, &json!({ "received": 0, "limit": 2, "wait_ms": 1_000 })).await;
+    // The shortest target: then each waiting job takes a slot of its own.
+    server.poll("/v1/types/t/demand?drain_target_ms=1000", |demand| demand["needed_slots"] == 12).await;
+    server.poll("/v1/types/t/demand", |demand| demand["expected_run_us"].as_u64() > Some(1_000_000)).await;
+}

@@ -16,7 +16,7 @@ use utoipa::IntoParams;
 use super::Common;
 use super::error::{Result, V1Error};
 use super::extract::{Named, Params, TypePath};
-use super::standing::{Of, Snapshot};
+use super::standing::{Of, Snapshot, many};
 use crate::http::{App, answer};
 
 /// The target, if a request names none, in ms.
@@ -109,8 +109,10 @@ pub(super) async fn of_snapshot(
     let (pending, running) = (counts(Kind::Pending), counts(Kind::Running));
     let rules = app.external.options().get().queue.clone();
     let runnable = runnable(&app.store, tx, &app.keys, &rules, job_type, &pending).await?;
-    let learnt_us = snapshot.learnt_us.unwrap_or_else(|| snapshot.expected_us(""));
-    let group = |tenant: &str, jobs: u64| Group { jobs, expected_us: snapshot.expected_us(tenant) };
+    let least_us = least_us(snapshot);
+    let learnt_us = snapshot.learnt_us.unwrap_or_else(|| snapshot.expected_us("")).max(least_us);
+    let group =
+        |tenant: &str, jobs: u64| Group { jobs, expected_us: snapshot.expected_us(tenant).max(least_us) };
     let mut groups: Vec<Group> =
         runnable.of_tenant.iter().map(|(tenant, jobs)| group(tenant, *jobs)).collect();
     groups.push(Group { jobs: runnable.outside, expected_us: learnt_us });
@@ -160,6 +162,18 @@ pub(super) async fn of_snapshot(
         tenants,
         more_tenants,
     })
+}
+
+/// What a job of a type runs at least, in µs, as long as no run has ended from which to learn: the mean of how long the running ones have
+/// run. Otherwise hours would pass until jobs that run for hours get slots of their own.
+fn least_us(snapshot: &Snapshot) -> f64 {
+    if snapshot.learnt_us.is_some() || snapshot.running.is_empty() {
+        return 0.0;
+    }
+    let ran_us = snapshot.running.iter().map(|run| snapshot.now_us.saturating_sub(run.started_us).max(0));
+    #[allow(clippy::cast_precision_loss, reason = "years, in µs")]
+    let ran_us: f64 = ran_us.map(|us| us as f64).sum();
+    ran_us / many(snapshot.running.len())
 }
 
 #[allow(
