@@ -158,8 +158,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "removal_forgotten_at_end",
         file: "crates/queue/src/claims.rs",
-        find: "    if run.then == Then::Remove {\n        let outcome",
-        replace: "    if run.then == Then::Remove && job.id.is_empty() {\n        let outcome",
+        find: "    if run.then == Then::Remove {\n        events::happened",
+        replace: "    if run.then == Then::Remove && job.id.is_empty() {\n        events::happened",
         why: "A job that was removed while it ran stays.",
     },
     Mutant {
@@ -670,7 +670,7 @@ pub const ELIGIBILITY_MUTANTS: &[Mutant] = &[
     Mutant {
         name: "lost_end_untold",
         file: "crates/queue/src/claims.rs",
-        find: "    if let Some(outcome) = outcome(&kind).filter(|_| !again) {\n        dependencies::settle_ended(tx, keys, job, outcome, now_us).await?;\n    }\n    write_job(tx, keys, job)\n",
+        find: "    if let Some(outcome) = outcome {\n        dependencies::settle_ended(tx, keys, job, outcome, now_us).await?;\n    }\n    write_job(tx, keys, job)\n",
         replace: "    write_job(tx, keys, job)\n",
         why: "A job that waits for a cancelled job, whose worker then died, waits for ever.",
     },
