@@ -181,7 +181,7 @@ def pages(driver, failed):
     page = driver.page
     for name, path, text in [
         ("overview", "/ui/", "No worker for report"),
-        ("jobs", "/ui/jobs", "acme-000"),
+        ("jobs", "/ui/jobs?order=id", "acme-000"),
         ("queue", "/ui/jobs?view=queue", "Why"),
         ("nothing", "/ui/jobs?type=report&q=nothing-has-this", "No job matches."),
         ("failed-job", job_path("mail", failed), "failed"),
@@ -401,7 +401,7 @@ def closed(driver):
     page = driver.page
     call(driver.url, "POST", "/v1/users", {"name": "jan", "password": "eleven words", "scopes": ["admin"]})
     time.sleep(2)
-    driver.open("/ui/jobs?type=mail")
+    driver.open("/ui/jobs?type=mail&order=id")
     driver.text("Log in")
     driver.check("login")
     page.get_by_label("Name").fill("jan")
@@ -412,7 +412,7 @@ def closed(driver):
     page.get_by_label("Password").fill("eleven words")
     driver.click("Log in")
     driver.text("acme-000")
-    assert page.url.endswith("/ui/jobs?type=mail"), page.url
+    assert page.url.endswith("/ui/jobs?type=mail&order=id"), page.url
     driver.click("Log out")
     driver.text("Log in")
 
