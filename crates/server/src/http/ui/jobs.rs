@@ -64,6 +64,13 @@ impl Filter<'_> {
         bulk::condition(self.job_type, self.state, self.tenant, self.text)
     }
 
+    /// The order of the list. A part of an id is searched by id, unless an index by time finds the jobs that may have it.
+    fn order(&self) -> ListOrder {
+        let is_indexed = self.state.is_some() || self.tenant.is_some() || self.class.is_some();
+        let usual = if self.text.is_some() && !is_indexed { ListOrder::Id } else { ListOrder::Newest };
+        self.order.unwrap_or(usual)
+    }
+
     /// The list with this filter, in a view, from a position on.
     fn link(&self, view: Option<&str>, after: Option<&str>) -> String {
         let state = self.state.map(State::as_str);
@@ -150,7 +157,7 @@ fn filters(filter: &Filter<'_>, types: &[String], is_queue: bool) -> Markup {
                     "Order"
                     select name="order" data-submit {
                         @for (of, name) in ORDERS {
-                            option value=(of.as_str()) selected[filter.order.unwrap_or(ListOrder::Newest) == of] { (name) }
+                            option value=(of.as_str()) selected[filter.order() == of] { (name) }
                         }
                     }
                 }
@@ -293,7 +300,7 @@ async fn list(visit: &Visit, filter: &Filter<'_>, after: Option<&str>) -> Result
             state: filter.state,
             tenant: filter.tenant.map(str::to_owned),
             reason_class: filter.class.map(str::to_owned),
-            order: Some(filter.order.unwrap_or(ListOrder::Newest)),
+            order: Some(filter.order()),
             limit: DEFAULT_LIMIT - found.jobs.len(),
             condition: filter.condition.map(str::to_owned),
             after: found.next.take(),
