@@ -52,9 +52,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let since = args.since.or_else(|| (!args.follow).then(|| "oldest".to_owned()));
     let Args { job_type, tenant, state, event, .. } = args;
     let mut wanted = EventsOfJobs { job_type, tenant, state, event, since };
+    let mut any = false;
     loop {
         let wait = if args.follow { WAIT } else { Duration::ZERO };
         let page = client.events_of_jobs(&wanted, wait).await?;
+        any |= !page.events.is_empty();
         for event in &page.events {
             if args.json {
                 let line = serde_json::to_string(event).map_err(|error| Failure::Failed(error.into()))?;
@@ -65,6 +67,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
         wanted.since = Some(page.next);
         if !page.more && !args.follow {
+            if !any {
+                tell!(
+                    "No events so far: they are recorded from the first request on. --follow shows them as they happen."
+                );
+            }
             return Ok(());
         }
     }
