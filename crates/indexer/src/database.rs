@@ -16,6 +16,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 const KEEPALIVE: Duration = Duration::from_secs(30);
 /// The largest answer that is read, in bytes: a design document, or a page of ids.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
+/// How often the deletion of a design document is tried that other clients change.
+const MAX_DELETES: usize = 10;
 /// The part of an unexpected answer that an error shows, in characters.
 const SHOWN_CHARS: usize = 300;
 /// The characters that are not escaped in a path segment.
@@ -47,8 +49,8 @@ pub enum Error {
         /// The server's reason.
         reason: String,
     },
-    /// The design document was changed by somebody else.
-    #[error("{0} was changed by somebody else meanwhile. Nothing was replaced: look at it, and deploy again")]
+    /// Another client has changed the design document.
+    #[error("another client has changed {0} meanwhile. Nothing was replaced: look at it, and deploy again")]
     Changed(String),
     /// There is no earlier version.
     #[error("{0} has no earlier version to go back to: {1} does not exist")]
@@ -63,13 +65,17 @@ impl Error {
     pub fn may_pass(&self) -> bool {
         match self {
             Error::Unreachable { .. } => true,
-            Error::Refused { status, reason, .. } => {
-                // A design document that does not compile is an internal error to some releases.
-                let compiles = !reason.contains("compilation_error");
-                compiles && (status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS)
+            Error::Refused { status, .. } => {
+                !self.is_wrong_design()
+                    && (status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS)
             }
             _ => false,
         }
+    }
+
+    /// Whether the design document does not compile. To some releases of CouchDB that is an internal error.
+    pub(crate) fn is_wrong_design(&self) -> bool {
+        matches!(self, Error::Refused { reason, .. } if reason.contains("compilation_error"))
     }
 }
 
@@ -222,17 +228,18 @@ impl Database {
 
     /// Deletes a design document, if it exists. Returns whether it did.
     pub(crate) async fn delete_design(&self, name: &str) -> Result<bool, Error> {
-        loop {
+        for _ in 0..MAX_DELETES {
             let Some(doc) = self.design(name).await? else { return Ok(false) };
             let rev = doc.get("_rev").and_then(Value::as_str).unwrap_or_default();
             let path = format!("{}?rev={}", design_path(name), utf8_percent_encode(rev, SEGMENT));
             match self.send(Method::DELETE, &path, None, false).await {
                 Ok(_) => return Ok(true),
-                // Somebody else has changed it: it is read again.
+                // Another client has changed it: it is read again.
                 Err(Error::Refused { status: StatusCode::CONFLICT, .. }) => {}
                 Err(error) => return Err(error),
             }
         }
+        Err(Error::Changed(format!("_design/{name}")))
     }
 }
 

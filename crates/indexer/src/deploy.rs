@@ -90,10 +90,10 @@ fn restored(kept: &Map<String, Value>) -> Map<String, Value> {
 }
 
 /// Replaces a design document, named without `_design/`, by a version: its indexes are built first, and the version before is kept. If
-/// the indexes cannot be built, nothing is left.
+/// the version does not compile, nothing is left. After any other error, a further call continues.
 ///
 /// # Errors
-/// Those of the server; [`Error::Changed`] if somebody else changes the design document meanwhile.
+/// Those of the server; [`Error::Changed`] if another client changes the design document meanwhile.
 pub async fn deploy(
     database: &Database,
     name: &str,
@@ -116,9 +116,11 @@ pub async fn deploy(
         return Err(Error::Changed(format!("_design/{new}")));
     }
     if let Err(error) = built(database, &new, &version, progress).await {
-        if !error.may_pass() {
+        if error.is_wrong_design() {
             // It will never be complete, and costs the server work.
-            database.delete_design(&new).await?;
+            if let Err(second) = database.delete_design(&new).await {
+                tracing::warn!(%second, "cannot remove _design/{new}");
+            }
         }
         return Err(error);
     }

@@ -148,7 +148,7 @@ async fn a_version_that_does_not_compile_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_design_document_that_somebody_else_changes_is_not_replaced() {
+async fn a_design_document_that_another_client_changes_is_not_replaced() {
     let Some((_peer, database, subject)) = filled("deploy-changed").await else { return };
     deployed(&subject, &by_number()).await;
     let progress = watch::Sender::new(Progress::default());
@@ -158,12 +158,12 @@ async fn a_design_document_that_somebody_else_changes_is_not_replaced() {
     let other = async {
         seen.wait_for(|progress| progress.step >= Step::Build).await.unwrap();
         let mut doc = database.doc("_design/d").await.unwrap();
-        doc["note"] = json!("by somebody else");
+        doc["note"] = json!("by another client");
         database.put("_design/d", &doc).await;
     };
     let (ended, ()) = tokio::join!(deploying, other);
     assert!(matches!(ended, Err(Error::Changed(..))), "{ended:?}");
-    assert_eq!(database.doc("_design/d").await.unwrap()["note"], "by somebody else");
+    assert_eq!(database.doc("_design/d").await.unwrap()["note"], "by another client");
 }
 
 #[tokio::test]

@@ -25,7 +25,7 @@ use crate::keyspace::{KeyRange, Keyspace};
 use crate::place::End;
 use crate::reason_class::{self, hash};
 use crate::rows::{encode, read_job};
-use crate::{Job, Place, Result, counts};
+use crate::{Job, Place, Result, counts, events};
 
 /// The partitions of completed jobs, and of cancelled ones.
 const BY_TENANT: u16 = 64;
@@ -214,8 +214,10 @@ pub(crate) async fn prune(
         if !matches!(job.place, Place::Ended(_)) {
             return Err(corrupt("ended key", "its job has not ended"));
         }
+        // As `erase`, but the row may have the key of an earlier format.
         counts::leave(tx, keys, &job)?;
         tx.clear(key.clone())?;
+        events::removed(tx, keys, &job)?;
         tx.clear(keys.job(job_type, id))?;
         tx.clear_range(keys.options(job_type, id))?;
     }

@@ -132,7 +132,7 @@ fn append(
 pub struct Recording {
     /// How often recording has begun.
     pub number: u64,
-    /// Until when events are recorded, in µs, unless somebody asks again. `None` while they are not recorded.
+    /// Until when events are recorded, in µs, unless a client asks again. `None` while they are not recorded.
     #[serde(default)]
     pub until_us: Option<i64>,
     /// The first number from which on no event is missing; `None` until all nodes record.

@@ -82,7 +82,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn nothing_is_recorded_before_somebody_asks() {
+async fn nothing_is_recorded_before_the_first_request() {
     let world = World::new();
     world.add("a").await;
     world.number(9).await;
@@ -108,6 +108,10 @@ async fn the_steps_of_jobs_are_events_in_order() {
     world.run(async |tx, keys| jobs::cancel(&tx, &keys, "t", "a", NOW_US + 2).await).await;
     world.run(async |tx, keys| jobs::rerun(&tx, &keys, "t", "a", NOW_US + 3).await).await;
     world.run(async |tx, keys| jobs::remove(&tx, &keys, "t", "a").await).await;
+    // Retention removes jobs, too.
+    world.run(async |tx, keys| jobs::cancel(&tx, &keys, "t", "b", NOW_US + 4).await).await;
+    let pruned = world.run(async |tx, keys| jobs::prune(&tx, &keys, "t", NOW_US + 5, 9).await).await;
+    assert_eq!(pruned, 1);
     assert_eq!(world.words().await, Vec::<String>::new(), "they have no numbers yet");
     world.number(2).await;
     let expected = [
@@ -117,13 +121,15 @@ async fn the_steps_of_jobs_are_events_in_order() {
         "4 a cancelled cancelled",
         "5 a added pending",
         "6 a removed removed",
+        "7 b cancelled cancelled",
+        "8 b removed removed",
     ];
     assert_eq!(world.words().await, expected);
-    assert_eq!(world.after(3).await.len(), 3, "from the middle of a row");
+    assert_eq!(world.after(3).await.len(), 5, "from the middle of a row");
     let (_, event) = world.after(1).await.remove(0);
     assert_eq!((event.tenant.as_str(), event.at_us, event.reason), ("acme", NOW_US, None));
-    assert!(world.after(6).await.is_empty());
-    assert_eq!(world.page(7).await, Page::Unknown);
+    assert!(world.after(8).await.is_empty());
+    assert_eq!(world.page(9).await, Page::Unknown);
 }
 
 #[tokio::test]

@@ -57,7 +57,7 @@ impl FirstPoll {
 
     /// Polls the handler of `job` once, unless `may_begin` forbids it. `None` if the run was taken over meanwhile.
     ///
-    /// Whoever asks a run to end does so before he calls [`FirstPoll::take`]. `may_begin` is called after the poll counts as begun, so
+    /// A caller that asks a run to end does so before it calls [`FirstPoll::take`]. `may_begin` is called after the poll counts as begun, so
     /// one of the two sees the other.
     pub async fn poll(
         &self,
