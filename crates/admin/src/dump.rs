@@ -48,6 +48,7 @@ fn value_text(row: Option<&Row>, value: &Bytes, with_secrets: bool) -> String {
             | Row::BulkWake
             | Row::ConfigStamp
             | Row::EventWake
+            | Row::WebhookStamp
             | Row::IdentityStamp
             | Row::Worker(_, WorkerRow::Signal),
         ) => json!({ "$versionstamp": hex(value) }).to_string(),
@@ -55,7 +56,13 @@ fn value_text(row: Option<&Row>, value: &Bytes, with_secrets: bool) -> String {
         Some(Row::Body(_, _, n)) if with_secrets && (*n > 0 || value.len() == PIECE_BYTES) => text(value),
         None
         | Some(
-            Row::EventIn | Row::Options(..) | Row::Bulk(_) | Row::User(_) | Row::Token(_) | Row::SessionKey,
+            Row::EventIn
+            | Row::Options(..)
+            | Row::Bulk(_)
+            | Row::User(_)
+            | Row::Token(_)
+            | Row::SessionKey
+            | Row::Webhook(_),
         ) if !with_secrets => hidden(),
         Some(Row::Job(_)) if !with_secrets => match serde_json::from_slice::<Map<String, Value>>(value) {
             Ok(mut job) => {

@@ -33,6 +33,7 @@ mod table;
 mod tenants;
 mod top;
 mod units;
+mod webhooks;
 mod why;
 mod work;
 mod workers;
@@ -90,6 +91,9 @@ enum Command {
     Events(events::Args),
     /// List tenants: their shares, their run time, and their waiting jobs
     Tenants(tenants::Args),
+    /// Send events to URLs: add, list, show, pause, resume and remove webhooks
+    #[command(subcommand)]
+    Webhooks(webhooks::Command),
     /// Show how many slots the jobs of a type need
     Demand(demand::Args),
     /// Control which of the waiting jobs may start
@@ -194,6 +198,7 @@ fn main() -> ExitCode {
             Command::Jobs(command) => jobs::run(command).await,
             Command::Why(args) => why::run(args).await,
             Command::Events(args) => events::run(args).await,
+            Command::Webhooks(command) => webhooks::run(command).await,
             Command::Filters(command) => filters::run(command).await,
             Command::Tenants(args) => tenants::run(args).await,
             Command::Demand(args) => demand::run(args).await,

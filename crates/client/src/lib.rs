@@ -30,6 +30,7 @@ mod jobs;
 mod servers;
 mod sse;
 mod stream;
+mod webhooks;
 mod worker;
 
 pub use client::Client;

@@ -17,6 +17,7 @@
 //! - [`locking`]: which jobs hold or want locks, and requests for locks while a job runs.
 //! - [`nodes`]: the servers that share a store, and the state of that store.
 //! - [`fleets`]: supervisors of worker processes, and their reports about themselves.
+//! - [`webhooks`]: events that the server sends to URLs.
 //! - [`error`]: the one shape of every error.
 //! - [`names`]: the rules for types, ids and names.
 
@@ -37,6 +38,7 @@ mod number;
 mod object;
 pub mod stream;
 pub mod tenants;
+pub mod webhooks;
 pub mod why;
 pub mod workers;
 
@@ -73,6 +75,7 @@ pub use tenants::{
     Capacity, CountBy, CountPage, CountedJobs, Demand, Fairness, JobCounts, Queue, QueuedJob, Tenant,
     TenantDemand, TenantOrder, Tenants, TypeSummary,
 };
+pub use webhooks::{Behind, Delivery, PutWebhook, RemovedWebhook, Webhook, WebhookError, Webhooks};
 pub use why::{Awaited, Before, DocumentWhy, Expected, Position, Reason, Why};
 pub use workers::{
     Accept, Accepted, AcceptedJob, Answer, EndRuns, EndState, Ended, EndedRun, EndedRuns, Fail, FailRun,

@@ -70,7 +70,36 @@ pub struct JobEvent {
     pub reason: Option<String>,
 }
 
-/// The same, as it is written.
+/// Which events somebody wants. An empty list admits all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Filter {
+    /// The types of the jobs.
+    #[serde(default)]
+    pub types: Vec<String>,
+    /// The tenant of the jobs.
+    #[serde(default)]
+    pub tenant: Option<String>,
+    /// The states after the event.
+    #[serde(default)]
+    pub states: Vec<String>,
+    /// What happened.
+    #[serde(default)]
+    pub events: Vec<String>,
+}
+
+impl Filter {
+    /// Whether it admits an event.
+    pub fn admits(&self, event: &JobEvent) -> bool {
+        let is_one =
+            |wanted: &[String], value: &str| wanted.is_empty() || wanted.iter().any(|one| one == value);
+        is_one(&self.types, &event.job_type)
+            && self.tenant.as_ref().is_none_or(|tenant| *tenant == event.tenant)
+            && is_one(&self.states, &event.state)
+            && is_one(&self.events, &event.event)
+    }
+}
+
+/// An event, as it is written.
 #[derive(Serialize)]
 struct Line<'a> {
     event: &'a str,

@@ -42,6 +42,10 @@
 //! | `("event_head")` | the next number, and the node that numbers events | with these events |
 //! | `("event_recording")` | whether events are recorded, until when, and since which number | a client that asks for events |
 //! | `("event_nodes", node)` | the recording that the node follows (a number) | that node |
+//! | `("webhooks", id)` | a webhook, with its secret ([`crate::webhooks`]) | a client |
+//! | `("webhooks", id, "at")` | how far the webhook is | its job |
+//! | `("webhooks", id, "more")` | `true`: its job runs once more after its current run | the node that numbers events |
+//! | `("webhooks_vs")` | versionstamp (10 bytes) of the webhooks | a change of a webhook, not of how far it is |
 //! | `("history", seconds, interval, node)` | a sample of a node; without a name, of the store, or of all together ([`crate::history`]) | that node |
 //! | `("ended", type, partition, ended, id)` | tenant, and the number of the class of its reason (JSON); by [`crate::ended`] | with the record |
 //! | `("ended", type, ended, id)` | empty; the same, written by formats up to 8 | with the record |

@@ -21,6 +21,7 @@
 //! - [`ended`], [`failures`]: jobs that have ended, and why they failed.
 //! - [`history`]: samples over time.
 //! - [`events`]: what happens to jobs, in order.
+//! - [`webhooks`]: who is sent which events.
 //! - [`tenants`]: the tenants with pending jobs, and their queues.
 //! - [`usage`]: what was charged to tenants.
 //! - [`nodes`]: the servers of a store.
@@ -50,6 +51,7 @@ mod keyspace_counts;
 mod keyspace_events;
 mod keyspace_fleets;
 mod keyspace_identities;
+mod keyspace_webhooks;
 pub mod learnt;
 pub mod listing;
 pub mod locks;
@@ -69,6 +71,7 @@ pub mod selection;
 pub mod tenants;
 pub mod trace;
 pub mod usage;
+pub mod webhooks;
 pub mod workers;
 
 pub use context::{Context, RunKey};

@@ -56,6 +56,8 @@ mod tests {
             keys.session_key(),
             keys.events_until(7),
             keys.event_in(),
+            keys.webhook("a"),
+            keys.webhook_progress("a"),
             keys.sealed(),
         ] {
             assert!(seals(&sealed), "{sealed:?}");

@@ -67,8 +67,8 @@ pub use endpoint::{Credentials, Endpoint};
 pub use error::{Error, Fault, PeerError, Side};
 pub use handler::{Handler, JOB_TYPE};
 pub use http::{
-    AuthPlugin, Client, ConnectTo, Connections, Egress, EgressRules, MAX_CERTIFICATE_DEPTH, Proxy,
-    SocketOptions, Tls,
+    AuthPlugin, Client, ConnectTo, Connections, Egress, EgressRules, MAX_CERTIFICATE_DEPTH, Post, Posted,
+    Proxy, SocketOptions, Tls,
 };
 pub use metrics::Metrics;
 pub use pipeline::replicate;

@@ -8,13 +8,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
-use turnwise_identity::{Scopes, identities};
 use turnwise_queue::bulk::{self, MAX_KEPT, Operation, Standing, Step, Stepped};
 use turnwise_queue::selection::Selection;
 use turnwise_queue::{Error, Keyspace, Result};
 use turnwise_store::{Error as StoreError, Isolation, Store, Transaction};
 
-use crate::access::{Caller, How, Identities};
+use crate::access::{Caller, Identities, caller_now};
 use crate::http::CallerGate;
 
 /// The most counts of jobs at the same time.
@@ -236,25 +235,7 @@ impl BulkOperations {
 
     /// The identity that asked for an operation, with what it may do now. `None` if it is gone.
     async fn caller(&self, tx: &Transaction, operation: &Operation) -> Result<Option<Caller>> {
-        let Some(by) = &operation.by else {
-            let is_open = identities::session_key(tx, &self.keys).await?.is_none();
-            return Ok(is_open.then(Caller::everyone));
-        };
-        Ok(match by.split_once(':') {
-            Some(("user", name)) => self
-                .identities
-                .user(name)
-                .await?
-                .map(|user| Caller::user(name, How::Nothing, user.scopes.clone())),
-            Some(("token", id)) => {
-                self.identities.token_by_id(id).await?.map(|token| Caller::token(id, token.scopes.clone()))
-            }
-            // No row tells what the subject of a token of another server may do now.
-            Some(("jwt", subject)) => Scopes::parse(&operation.scopes)
-                .ok()
-                .map(|scopes| Caller::jwt(subject, How::Jwt, Some(scopes))),
-            _ => None,
-        })
+        caller_now(&self.identities, tx, &self.keys, operation.by.as_deref(), &operation.scopes).await
     }
 
     async fn fail(&self, id: &str, reason: String) -> Result<()> {

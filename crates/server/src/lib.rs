@@ -44,6 +44,7 @@ mod small_file;
 mod sparse;
 mod start;
 mod upgrade;
+mod webhooks;
 
 pub use config::Config;
 pub use node::{check_advertised as check_advertised_url, check_name as check_node_name};

@@ -38,6 +38,7 @@ use crate::open::{self, Exposure};
 use crate::otel::{Exporter, Target};
 use crate::start::{self, Opened, StartError, initialise};
 use crate::upgrade;
+use crate::webhooks::Webhooks;
 
 /// A shutdown takes at most this long, even if a part hangs.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -239,7 +240,7 @@ impl Server {
                 on_lost: config.jobs.on_lost,
                 timeouts: live::timeouts(&config, turnwise_command::JOB_TYPE),
                 fair: live::fair_commands(&config),
-                ..options
+                ..options.clone()
             };
             workers.push(opened.asked(start(turnwise_command::JOB_TYPE, handler.clone(), options)).await?);
             command_tunables = workers.last().map(|worker| worker.tunables().clone());
@@ -343,10 +344,24 @@ impl Server {
             let identities = identities.clone();
             move |stop| identities.clone().follow(stop)
         }));
-        let all_events = crate::events::Events::new(impatient.clone(), keys.clone(), events_of_jobs);
+        let all_events = crate::events::Events::new(impatient.clone(), keys.clone(), events_of_jobs.clone());
         services.push(service("events", &stop, {
             let events = all_events.clone();
             move |stop| events.clone().run(stop)
+        }));
+        services.push(service("webhooks", &stop, {
+            let webhooks = Webhooks {
+                store: store.clone(),
+                keys: keys.clone(),
+                node: node.clone(),
+                identities: identities.clone(),
+                events: all_events.clone(),
+                rules: events_of_jobs,
+                client: client.clone(),
+                config: current.clone(),
+                options,
+            };
+            move |stop| webhooks.clone().run(stop)
         }));
         let app = App::new(AppState {
             shared: shared.on(impatient.clone()),

@@ -23,6 +23,7 @@ fn needed(method: &str, path: &str) -> &'static str {
             "operator"
         }
         _ if path.starts_with("/v1/workers") && method == "PUT" => "operator",
+        _ if path.starts_with("/v1/webhooks") => "write",
         _ if path.starts_with("/v1/filters") || reads && operators.contains(&path) => "operator",
         _ if path.starts_with("/v1/workers") => "worker",
         "/acme/_replicator/_all_docs"
@@ -61,6 +62,7 @@ async fn routes(server: &TestServer) -> Vec<(String, String)> {
             .replace("{db}", "acme%2F_replicator")
             .replace("{filter}", "f")
             .replace("{bulk}", "b")
+            .replace("{webhook}", "w")
             .replace("{name}", "jan")
             .replace("{node}", "n");
         assert!(!path.contains('{'), "{path}");

@@ -55,4 +55,5 @@ mod v1_modes;
 mod v1_openapi;
 mod v1_why;
 mod v1_workers;
+mod webhooks;
 mod written_before;

@@ -92,6 +92,10 @@ async fn fill(admin: &As<'_>, tenant: &str, worker: &str) {
     add("limited", json!({"reason": [format!("rate-limit:1:{tenant}")]})).await;
     let bulk = json!({"action": "run_now", "where": format!("tenant = {tenant} and id = none")});
     ok(admin, "PUT", &format!("/v1/bulk/{tenant}"), &bulk).await;
+    let webhook = json!({
+        "url": format!("http://127.0.0.1:1/{tenant}"), "secret": "0123456789abcdef", "tenant": tenant, "enabled": false
+    });
+    ok(admin, "PUT", &format!("/v1/webhooks/{tenant}"), &webhook).await;
     ok(admin, "PUT", &format!("/{tenant}/_replicator"), &Value::Null).await;
     let doc = json!({
         "source": format!("http://127.0.0.1:1/{tenant}"), "target": format!("http://127.0.0.1:1/{tenant}-copy"),
@@ -115,6 +119,7 @@ fn reads(name: &str) -> Vec<String> {
         "/v1/failures?type=t",
         "/v1/history",
         "/v1/events?since=oldest&limit=1000",
+        "/v1/webhooks",
         "/v1/counts",
         "/v1/counts?by=tenant",
         "/v1/counts?type=t&by=tenant",
@@ -148,6 +153,7 @@ fn reads(name: &str) -> Vec<String> {
     paths.push(format!("/v1/jobs?where=tenant+%3D+{name}"));
     paths.push(format!("/v1/matching?where=tenant+%3D+{name}&action=retry"));
     paths.push(format!("/v1/bulk/{name}"));
+    paths.push(format!("/v1/webhooks/{name}"));
     for id in ["holds", "crash", "fails", "waits", "later", "after", "limited"] {
         let job = format!("/v1/jobs/t/{name}-{id}");
         paths.extend([
@@ -303,6 +309,10 @@ async fn nothing_of_another_tenant_can_be_changed() {
         assert_eq!(done["looked_at"], own["looked_at"], "other jobs do not count");
     }
     assert_eq!(client.delete(&format!("/v1/bulk/{SECRET}")).await.status, 404);
+    let webhook = json!({"url": "http://127.0.0.1:1/", "secret": "0123456789abcdef", "tenant": "acme"});
+    let path = format!("/v1/webhooks/{SECRET}");
+    assert_eq!(client.put(&path, &webhook).await.error(), (409, "conflict"));
+    assert_eq!(client.delete(&path).await.error(), (404, "not_found"));
     // Its id is taken, and nothing more is said.
     let taken =
         client.put(&format!("/v1/bulk/{SECRET}"), &json!({"action": "cancel", "where": "id = a"})).await;

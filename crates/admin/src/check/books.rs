@@ -282,7 +282,7 @@ impl<'a> Books<'a> {
             | Row::Filter(_)
             | Row::NodeMode(_) => {}
             Row::User(_) | Row::Token(_) | Row::TokenUse(_) | Row::Bulk(_) | Row::BulkWake => {}
-            Row::SessionKey | Row::IdentityStamp | Row::Fleet(_) => {}
+            Row::SessionKey | Row::IdentityStamp | Row::Fleet(_) | Row::Webhook(_) | Row::WebhookStamp => {}
             Row::FilterStamp
             | Row::Unsettled(..)
             | Row::RateGuard(_)

@@ -28,4 +28,5 @@ mod start;
 mod stop;
 mod store;
 mod tls;
+mod webhooks;
 mod work;

@@ -66,6 +66,10 @@ pub enum Row {
     BulkWake,
     /// The report of a fleet, and its name.
     Fleet(String),
+    /// A row of a webhook, and its id.
+    Webhook(String),
+    /// The versionstamp of the webhooks.
+    WebhookStamp,
     /// A job filter, and its name.
     Filter(String),
     /// The versionstamp of the filters.
@@ -219,6 +223,8 @@ impl Row {
             ("bulk", 2) => Row::Bulk(text(1)?),
             ("bulk_wake", 1) => Row::BulkWake,
             ("fleets", 2) => Row::Fleet(text(1)?),
+            ("webhooks", 2 | 3) => Row::Webhook(keys.parse_webhook(key)?.0),
+            ("webhooks_vs", 1) => Row::WebhookStamp,
             ("filters", 2) => Row::Filter(text(1)?),
             ("filters_vs", 1) => Row::FilterStamp,
             ("paused", 4) => Row::Index(pair(1, 3)?, IndexRow::Paused(number(2)?)),

@@ -21,6 +21,7 @@ pub fn check_single(key: &[u8], row: &Row, value: &Bytes) -> Option<Finding> {
         | Row::UnresolvedWake
         | Row::CountsGuard
         | Row::EventWake
+        | Row::WebhookStamp
         | Row::ConfigStamp => check_stamp(key, Some(value)),
         Row::Learnt(slot) => check_learnt(key, *slot, value),
         Row::Counts(..) => check_counts(key, value),

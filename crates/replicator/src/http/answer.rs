@@ -71,7 +71,7 @@ impl Destination {
 }
 
 /// The messages of the error's innermost causes.
-fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+pub(super) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut words: Vec<String> = Vec::new();
     let mut cause = Some(error);
     while let Some(inner) = cause {

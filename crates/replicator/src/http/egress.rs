@@ -191,7 +191,7 @@ impl Judge {
 /// The error of an address that is not permitted. It states neither the address nor the host that `connect_to` has chosen: a
 /// tenant may not know them.
 pub(super) const REFUSAL: &str =
-    "the replications of this tenant may not connect to this host: [egress] in the server's configuration";
+    "this tenant may not connect to this host: [egress] in the server's configuration";
 
 /// Whether an address belongs to this machine or to a network of its own, or to nobody.
 fn is_internal(address: IpAddr) -> bool {

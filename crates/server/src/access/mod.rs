@@ -15,6 +15,7 @@ mod caller;
 mod identities;
 pub(crate) mod jwt;
 mod lasting;
+mod later;
 mod pace;
 pub(crate) mod rights;
 
@@ -25,4 +26,5 @@ pub(crate) use authenticate::{Peer, authenticate, expired_cookie, login};
 pub(crate) use caller::{Caller, How, Who};
 pub(crate) use identities::{Identities, Unchecked};
 pub(crate) use jwt::Jwt;
+pub(crate) use later::caller_now;
 pub(crate) use pace::Pace;

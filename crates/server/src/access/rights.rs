@@ -47,6 +47,11 @@ pub(crate) const V1: &[(&str, &str, Right)] = &[
     ("GET", "/v1/jobs/{type}/{id}/events", Read),
     ("GET", "/v1/jobs/{type}/{id}/why", Read),
     ("GET", "/v1/events", Read),
+    // A webhook goes on without its identity, so reading is not enough.
+    ("GET", "/v1/webhooks", Write),
+    ("GET", "/v1/webhooks/{webhook}", Write),
+    ("PUT", "/v1/webhooks/{webhook}", Write),
+    ("DELETE", "/v1/webhooks/{webhook}", Write),
     ("POST", "/v1/jobs/{type}/{id}/cancel", Write),
     ("POST", "/v1/jobs/{type}/{id}/retry", Write),
     ("PUT", "/v1/jobs/{type}/{id}/priority", Write),

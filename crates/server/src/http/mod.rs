@@ -66,7 +66,7 @@ pub(crate) use self::listener::serve;
 pub(crate) use self::refusal::{Refusal, is_v1, refuse};
 pub(crate) use self::room::Room;
 pub(crate) use self::tls::Tls;
-pub(crate) use self::v1::{Accepting, CallerGate, RegisteredBy, Trackers, facts};
+pub(crate) use self::v1::{Accepting, CallerGate, RegisteredBy, Sequence, Trackers, facts};
 
 /// The state that all requests share. Each layer of each request clones it, so it is one pointer.
 #[derive(Clone)]

@@ -41,6 +41,7 @@ mod stream;
 pub(in crate::http) mod tenants;
 mod unknown;
 mod view;
+mod webhooks;
 pub(in crate::http) mod why;
 pub(in crate::http) mod workers;
 mod workers_of;
@@ -69,6 +70,7 @@ pub(crate) use self::demand::Trackers;
 pub(in crate::http) use self::error::V1Error;
 pub(in crate::http) use self::extract::JobPath;
 pub(crate) use self::quota::WaitingJobs;
+pub(crate) use self::stream::Sequence;
 pub(crate) use self::workers_of::RegisteredBy;
 
 /// Errors that every request may cause.
@@ -159,6 +161,8 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(jobs::wait_for_job))
         .routes(routes!(events::follow_job))
         .routes(routes!(stream::follow_jobs))
+        .routes(routes!(webhooks::list_webhooks))
+        .routes(routes!(webhooks::get_webhook, webhooks::put_webhook, webhooks::remove_webhook))
         .routes(routes!(jobs::cancel_job))
         .routes(routes!(jobs::retry_job))
         .routes(routes!(jobs::set_priority))

@@ -23,7 +23,7 @@ use crate::http::answer;
     ),
     tags(
         (name = "jobs", description = "For clients: add, list, get, wait, follow, cancel, retry, remove."),
-        (name = "events", description = "For clients: what happens to all jobs, as it happens."),
+        (name = "events", description = "For clients: what happens to all jobs, as it happens, as a stream or sent to a URL."),
         (name = "bulk", description = "For clients: one change to all jobs that meet a condition."),
         (name = "workers", description = "For workers: register, ping, accept, update, lock, finish, fail, release, end, leave."),
         (name = "tenants", description = "For users and operators: the shares and run time of each tenant, the queue, and why a job waits."),
@@ -34,7 +34,7 @@ use crate::http::answer;
     ),
     components(schemas(
         turnwise_protocol::JobEvent, turnwise_protocol::Progress, turnwise_protocol::Removed, turnwise_protocol::Job,
-        turnwise_protocol::stream::Opened, turnwise_protocol::stream::StreamEvent,
+        turnwise_protocol::stream::Opened, turnwise_protocol::stream::StreamEvent, turnwise_protocol::Delivery,
     )),
     modifiers(&Credentials),
     security(("token" = []), ("password" = []), ("session" = [])),

@@ -2,6 +2,7 @@
 
 use serde_json::value::RawValue;
 use turnwise_command::JOB_TYPE as COMMAND;
+use turnwise_queue::webhooks::JOB_TYPE as WEBHOOK;
 use turnwise_queue::{Job, workers};
 use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_replicator::doc_processor::Summary;
@@ -45,6 +46,12 @@ pub(super) fn check_addable(
                 "use CouchDB's API: POST /_replicate, or a document in /_replicator",
             ));
         }
+        (WEBHOOK, _) => {
+            return Err(V1Error::forbidden(
+                "deliveries cannot be added here",
+                "PUT /v1/webhooks/{id} makes the server deliver events",
+            ));
+        }
         (COMMAND, Commands::Nowhere) => {
             return Err(V1Error::forbidden(
                 "no server runs commands",
@@ -66,7 +73,7 @@ pub(super) fn check_addable(
 /// Whether clients may register workers for this type.
 pub(super) fn check_workable(job_type: &str) -> Result<()> {
     match job_type {
-        REPLICATION | COMMAND => Err(V1Error::forbidden(
+        REPLICATION | COMMAND | WEBHOOK => Err(V1Error::forbidden(
             format!("the server itself runs jobs of type `{job_type}`"),
             "choose another job type for your workers",
         )),

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use turnwise_identity::session::SessionKey;
 use turnwise_protocol::stream::{EventPage, MAX_EVENTS, MAX_EVENTS_WAIT_MS, Opened, StreamEvent, names};
 use turnwise_protocol::{Error, ServerSentEvent, codes};
-use turnwise_queue::events::JobEvent;
+use turnwise_queue::events::{Filter, JobEvent};
 use utoipa::IntoParams;
 
 use super::Common;
@@ -71,61 +71,44 @@ pub(super) struct StreamParams {
     wait_ms: Option<u64>,
 }
 
-/// Which events a client wants.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Filter {
-    types: Vec<String>,
-    tenant: Option<String>,
-    states: Vec<String>,
-    events: Vec<String>,
-}
-
 const EVENTS: &[&str] =
     &["added", "started", "stopped", "crashed", "completed", "failed", "cancelled", "removed"];
 const STATES: &[&str] =
     &["pending", "delayed", "running", "waiting", "crashing", "completed", "failed", "cancelled", "removed"];
 
-impl Filter {
-    fn parse(params: &StreamParams) -> Result<Filter> {
-        let types = values("type", params.types.as_deref())?;
-        types.iter().try_for_each(|job_type| turnwise_protocol::names::check_type(job_type))?;
-        if let Some(tenant) = &params.tenant {
-            turnwise_protocol::names::check_name("tenant", tenant)?;
+/// Which events a client wants.
+fn filter(params: &StreamParams) -> Result<Filter> {
+    let types = values(params.types.as_deref());
+    let (states, events) = (values(params.state.as_deref()), values(params.event.as_deref()));
+    checked(Filter { types, tenant: params.tenant.clone(), states, events }, ["type", "state", "event"])
+}
+
+/// Checks a filter whose lists have these names in the request.
+pub(super) fn checked(filter: Filter, [types, states, events]: [&str; 3]) -> Result<Filter> {
+    for (name, values) in [(types, &filter.types), (states, &filter.states), (events, &filter.events)] {
+        if values.len() > MAX_VALUES {
+            return Err(V1Error::bad(
+                format!("{name}: at most {MAX_VALUES} values"),
+                "leave it out, and select from the events of all",
+            ));
         }
-        Ok(Filter {
-            types,
-            tenant: params.tenant.clone(),
-            states: known("state", params.state.as_deref(), STATES)?,
-            events: known("event", params.event.as_deref(), EVENTS)?,
-        })
     }
-
-    fn admits(&self, event: &JobEvent) -> bool {
-        let is_one =
-            |wanted: &[String], value: &str| wanted.is_empty() || wanted.iter().any(|one| one == value);
-        is_one(&self.types, &event.job_type)
-            && self.tenant.as_ref().is_none_or(|tenant| *tenant == event.tenant)
-            && is_one(&self.states, &event.state)
-            && is_one(&self.events, &event.event)
+    filter.types.iter().try_for_each(|job_type| turnwise_protocol::names::check_type(job_type))?;
+    if let Some(tenant) = &filter.tenant {
+        turnwise_protocol::names::check_name("tenant", tenant)?;
     }
+    known(states, &filter.states, STATES)?;
+    known(events, &filter.events, EVENTS)?;
+    Ok(filter)
 }
 
-fn values(name: &str, text: Option<&str>) -> Result<Vec<String>> {
-    let values: Vec<String> =
-        text.map(|text| text.split(',').map(str::to_owned).collect()).unwrap_or_default();
-    match values.len() {
-        0..=MAX_VALUES => Ok(values),
-        _ => Err(V1Error::bad(
-            format!("{name}: at most {MAX_VALUES} values"),
-            "leave it out, and select from the events of all",
-        )),
-    }
+fn values(text: Option<&str>) -> Vec<String> {
+    text.map(|text| text.split(',').map(str::to_owned).collect()).unwrap_or_default()
 }
 
-fn known(name: &str, text: Option<&str>, known: &[&str]) -> Result<Vec<String>> {
-    let values = values(name, text)?;
+fn known(name: &str, values: &[String], known: &[&str]) -> Result<()> {
     match values.iter().find(|value| !known.contains(&value.as_str())) {
-        None => Ok(values),
+        None => Ok(()),
         Some(_) => Err(V1Error::bad(
             format!("{name}: must be one or several of {}", known.join(", ")),
             "separate several by commas",
@@ -136,9 +119,14 @@ fn known(name: &str, text: Option<&str>, known: &[&str]) -> Result<Vec<String>> 
 /// Sequence numbers, as clients see them. A number tells how much others do. So only operators get it as text; for others it is
 /// sealed, with a key that all nodes have.
 #[derive(Clone)]
-struct Sequence(Option<SessionKey>);
+pub(crate) struct Sequence(Option<SessionKey>);
 
 impl Sequence {
+    /// With this key, or as text.
+    pub fn new(key: Option<SessionKey>) -> Sequence {
+        Sequence(key)
+    }
+
     async fn of(app: &App, caller: &Caller) -> Result<Sequence> {
         Ok(Sequence(match caller.operates() {
             true => None,
@@ -146,11 +134,17 @@ impl Sequence {
         }))
     }
 
-    fn shown(&self, number: u64) -> String {
+    pub fn shown(&self, number: u64) -> String {
         match &self.0 {
             None => number.to_string(),
             Some(key) => format!("{SEALED}{}", key.seal(&format!("event {number}"))),
         }
+    }
+
+    /// An event, as clients see it.
+    pub fn event(&self, number: u64, event: JobEvent) -> StreamEvent {
+        let JobEvent { event, job_type, id, tenant, state, at_us, reason } = event;
+        StreamEvent { seq: self.shown(number), event, job_type, id, tenant, state, at_us, reason }
     }
 
     fn read(&self, text: &str) -> Result<u64> {
@@ -168,6 +162,16 @@ fn unknown() -> V1Error {
     V1Error::bad(
         "since: this is no sequence number of this store for this identity",
         "use an `id`, a `seq` or a `next` of the server; leave it out to begin now",
+    )
+}
+
+/// Some node does not record.
+pub(super) fn not_recorded() -> V1Error {
+    V1Error::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        codes::UNAVAILABLE,
+        "not all nodes record events yet",
+        "try again soon; GET /v1/nodes shows whether all run a release that knows events",
     )
 }
 
@@ -206,7 +210,7 @@ pub(super) async fn follow_jobs(
     Params(params): Params<StreamParams>,
     headers: HeaderMap,
 ) -> Result<Response> {
-    let filter = Filter::parse(&params)?;
+    let filter = filter(&params)?;
     let limit = params.limit.unwrap_or(MAX_EVENTS);
     if !(1..=MAX_EVENTS).contains(&limit) {
         return Err(V1Error::bad(
@@ -237,14 +241,7 @@ pub(super) async fn follow_jobs(
         () = app.stop.cancelled() => return Err(V1Error::stopping()),
         recording = app.events.begin() => recording?,
     };
-    let recording = recording.ok_or_else(|| {
-        V1Error::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            codes::UNAVAILABLE,
-            "not all nodes record events yet",
-            "try again soon; GET /v1/nodes shows whether all run a release that knows events",
-        )
-    })?;
+    let recording = recording.ok_or_else(not_recorded)?;
     let next = match since {
         Since::Now => app.events.next_number().await?.max(recording.from.unwrap_or(0)),
         Since::Oldest => app.events.oldest().await?,
@@ -355,17 +352,7 @@ impl Reader {
     }
 
     fn shown(&self, known: &Known) -> StreamEvent {
-        let JobEvent { event, job_type, id, tenant, state, at_us, reason } = known.event.clone();
-        StreamEvent {
-            seq: self.sequence.shown(known.number),
-            event,
-            job_type,
-            id,
-            tenant,
-            state,
-            at_us,
-            reason,
-        }
+        self.sequence.event(known.number, known.event.clone())
     }
 
     fn stream(self) -> Response {

@@ -1,0 +1,350 @@
+//! One run of a webhook's job: it sends what is there, batch after batch, and moves the position after each.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use ring::hmac;
+use serde_json::json;
+use turnwise_protocol::Delivery;
+use turnwise_protocol::stream::StreamEvent;
+use turnwise_protocol::webhooks::{DELIVERY_HEADER, MAX_DELIVERY_EVENTS, SIGNATURE_HEADER, TIMESTAMP_HEADER};
+use turnwise_queue::events::{self, JobEvent, Page, Row};
+use turnwise_queue::webhooks::{self, Failure, Progress, Webhook, bounded};
+use turnwise_queue::{Job, Keyspace, Result};
+use turnwise_replicator::{Client, Post, Posted, Secret};
+use turnwise_store::{Store, Transaction};
+use turnwise_worker::{JobContext, JobHandler, Outcome};
+
+use super::{GONE, Sight, decoded, disable};
+use crate::access::Identities;
+use crate::http::Sequence;
+
+/// About how many bytes of events a delivery has at most.
+const MAX_DELIVERY_BYTES: usize = 256 << 10;
+/// Rows of events that are read for a delivery.
+const ROWS: usize = 4;
+/// How long a target has for its response.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// A run with more to send ends after this time, so that the webhooks of other tenants have their turn.
+const LONGEST_RUN: Duration = Duration::from_secs(60);
+/// The digits of the name of a delivery that hides its numbers.
+const NAME_BYTES: usize = 16;
+/// The status of a target that wants nothing more.
+const GONE_STATUS: u16 = 410;
+
+/// Runs the jobs.
+pub(super) struct Deliverer {
+    pub store: Store,
+    pub keys: Keyspace,
+    pub identities: Identities,
+    pub client: Client,
+}
+
+/// What to do next for a webhook.
+enum Next {
+    /// Send these events.
+    Send(Box<Batch>),
+    /// Go on: the position has moved, or the webhook has changed.
+    Again,
+    /// Nothing is left, or nothing may be sent.
+    Nothing,
+}
+
+/// Events to be sent.
+struct Batch {
+    webhook: Webhook,
+    progress: Progress,
+    events: Vec<(u64, JobEvent)>,
+    /// The number of the last event that was looked at.
+    through: u64,
+    /// How the numbers of events are shown to the target.
+    sequence: Sequence,
+    /// Whether the identity may know them.
+    by_operator: bool,
+}
+
+#[async_trait]
+impl JobHandler for Deliverer {
+    /// Delivers what is there.
+    async fn run(&self, job: JobContext) -> Outcome {
+        let begun_us = self.store.runtime().elapsed_us();
+        let longest_us = i64::try_from(LONGEST_RUN.as_micros()).unwrap_or(i64::MAX);
+        let mut delivered = 0;
+        loop {
+            let is_late = self.store.runtime().elapsed_us() > begun_us.saturating_add(longest_us);
+            if is_late || job.stop.is_cancelled() {
+                return Outcome::Stopped;
+            }
+            let step = async {
+                match self.next(&job.job.id).await? {
+                    Next::Send(batch) => self.send(*batch).await,
+                    Next::Again => Ok(Sent::Some(0)),
+                    Next::Nothing => Ok(Sent::Nothing),
+                }
+            };
+            let sent = tokio::select! {
+                biased;
+                () = job.stop.cancelled() => return Outcome::Stopped,
+                sent = step => sent,
+            };
+            match sent {
+                Ok(Sent::Some(events)) => {
+                    delivered += events;
+                    job.report(&json!({ "delivered": delivered }));
+                }
+                Ok(Sent::Nothing) => return Outcome::completed(&json!({ "delivered": delivered })),
+                Ok(Sent::Failed(reason)) => return Outcome::Crashed(reason),
+                Err(error) => return Outcome::Crashed(format!("the store: {error}")),
+            }
+        }
+    }
+
+    async fn ended(&self, tx: &Transaction, keys: &Keyspace, job: Option<&Job>) -> Result<()> {
+        webhooks::ended(tx, keys, job, self.now_us()).await
+    }
+}
+
+impl Deliverer {
+    /// Looks what a webhook is to be sent.
+    async fn next(&self, id: &str) -> Result<Next> {
+        let keys = &self.keys;
+        let tx = self.store.begin().await?;
+        let webhook = webhooks::get(&tx, keys, id).await?.filter(|webhook| webhook.enabled);
+        let Some(webhook) = webhook else { return Ok(Next::Nothing) };
+        let progress = webhooks::progress(&tx, keys, id).await?;
+        let Some(sight) = Sight::of(&self.identities, &tx, keys, &webhook).await? else {
+            drop(tx);
+            disable(&self.store, keys, &webhook, GONE).await?;
+            return Ok(Next::Nothing);
+        };
+        let by_operator = webhook.by_operator && sight.caller.operates();
+        let rows = match events::page(&tx, keys, progress.position, ROWS).await? {
+            Page::Events(rows) if rows.is_empty() => return Ok(Next::Nothing),
+            Page::Events(rows) => rows,
+            Page::Gone { oldest } => {
+                drop(tx);
+                return self.skip(&webhook, &progress, oldest.saturating_sub(1)).await;
+            }
+            // The store is another one.
+            Page::Unknown => {
+                let last = events::head(&tx, keys).await?.next - 1;
+                drop(tx);
+                return self.skip(&webhook, &progress, last).await;
+            }
+        };
+        drop(tx);
+        let (events, through) = batch(&sight, rows, progress.repeat_until)?;
+        drop(sight);
+        if events.is_empty() {
+            let moved_us = self.now_us();
+            let now = Progress { position: through, moved_us, repeat_until: None, ..progress.clone() };
+            self.moved(&webhook, &progress, now).await?;
+            return Ok(Next::Again);
+        }
+        let key = match by_operator {
+            true => None,
+            false => self.identities.session_key().await?,
+        };
+        let sequence = Sequence::new(key);
+        Ok(Next::Send(Box::new(Batch { webhook, progress, events, through, sequence, by_operator })))
+    }
+
+    /// Goes on after events that are gone, and notes that.
+    async fn skip(&self, webhook: &Webhook, progress: &Progress, position: u64) -> Result<Next> {
+        let now_us = self.now_us();
+        let now = Progress {
+            position,
+            moved_us: now_us,
+            gaps: progress.gaps + 1,
+            gap_us: Some(now_us),
+            repeat_until: None,
+            ..progress.clone()
+        };
+        if self.moved(webhook, progress, now).await? {
+            tracing::warn!(webhook = %webhook.id, "events were removed before they were delivered: [events] keep and max");
+        }
+        Ok(Next::Again)
+    }
+
+    async fn send(&self, batch: Batch) -> Result<Sent> {
+        let Batch { webhook, progress, events, through, sequence, by_operator } = batch;
+        let key = hmac::Key::new(hmac::HMAC_SHA256, webhook.secret.reveal().as_bytes());
+        let delivery = name(&webhook.id, &key, &events, by_operator);
+        let count = events.len() as u64;
+        let events: Vec<StreamEvent> =
+            events.into_iter().map(|(number, event)| sequence.event(number, event)).collect();
+        let body = Delivery { webhook: webhook.id.clone(), delivery: delivery.clone(), events };
+        let body: Bytes =
+            serde_json::to_vec(&body).expect("deliveries are plain data with string keys").into();
+        let timestamp = (self.now_us() / 1_000_000).to_string();
+        let post = Post {
+            tenant: (!by_operator).then_some(webhook.job_tenant.as_str()),
+            url: &webhook.url,
+            headers: vec![
+                (DELIVERY_HEADER, delivery),
+                (SIGNATURE_HEADER, signature(&key, &timestamp, &body)),
+                (TIMESTAMP_HEADER, timestamp),
+            ],
+            body,
+            secrets: secrets(&webhook),
+            timeout: TIMEOUT,
+        };
+        let posted = self.client.post(post).await;
+        let now_us = self.now_us();
+        let reason = match posted {
+            Ok(Posted { status, .. }) if status.is_success() => {
+                let now = Progress {
+                    position: through,
+                    moved_us: now_us,
+                    delivered: progress.delivered + count,
+                    succeeded_us: Some(now_us),
+                    repeat_until: None,
+                    ..progress.clone()
+                };
+                self.moved(&webhook, &progress, now).await?;
+                return Ok(Sent::Some(count));
+            }
+            Ok(Posted { status, words }) => {
+                let reason = match status.is_redirection() {
+                    true => format!("{words} (redirects are not followed: write the final URL)"),
+                    false => words,
+                };
+                if status.as_u16() == GONE_STATUS {
+                    self.failed(&webhook, &progress, &reason, through).await?;
+                    disable(&self.store, &self.keys, &webhook, &format!("its target answered {reason}"))
+                        .await?;
+                    return Ok(Sent::Nothing);
+                }
+                reason
+            }
+            Err(reason) => reason,
+        };
+        self.failed(&webhook, &progress, &reason, through).await?;
+        Ok(Sent::Failed(reason))
+    }
+
+    /// Notes an attempt that failed.
+    async fn failed(&self, webhook: &Webhook, progress: &Progress, reason: &str, through: u64) -> Result<()> {
+        let failure = Some(Failure { at_us: self.now_us(), reason: bounded(reason) });
+        let now = Progress { failure, repeat_until: Some(through), ..progress.clone() };
+        self.moved(webhook, progress, now).await.map(drop)
+    }
+
+    async fn moved(&self, webhook: &Webhook, before: &Progress, now: Progress) -> Result<bool> {
+        let (keys, now) = (&self.keys, &now);
+        self.store
+            .transact(|tx| async move { webhooks::moved(&tx, keys, (webhook, before), now.clone()).await })
+            .await
+    }
+
+    fn now_us(&self) -> i64 {
+        self.store.runtime().now_us()
+    }
+}
+
+/// What came of a step.
+enum Sent {
+    /// So many events are delivered, and there may be more.
+    Some(u64),
+    Nothing,
+    Failed(String),
+}
+
+/// The events of a delivery with their numbers, and the number of the last event that was looked at. A delivery that is repeated ends
+/// where the last attempt ended.
+fn batch(sight: &Sight<'_>, rows: Vec<Row>, until: Option<u64>) -> Result<(Vec<(u64, JobEvent)>, u64)> {
+    let (mut events, mut bytes, mut through) = (Vec::new(), 0, 0);
+    let numbered = rows.into_iter().flat_map(|row| (row.first..).zip(row.events));
+    for (number, json) in numbered {
+        let is_full = events.len() == MAX_DELIVERY_EVENTS || bytes + json.len() > MAX_DELIVERY_BYTES;
+        if is_full && !events.is_empty() || until.is_some_and(|until| number > until && through > 0) {
+            break;
+        }
+        through = number;
+        let event = decoded(&json)?;
+        if sight.admits(&event) {
+            bytes += json.len();
+            events.push((number, event));
+        }
+    }
+    Ok((events, through))
+}
+
+/// The name of a delivery. Numbers of events tell how much others do, so only operators see them.
+fn name(id: &str, key: &hmac::Key, events: &[(u64, JobEvent)], by_operator: bool) -> String {
+    let number = |event: Option<&(u64, JobEvent)>| event.map_or(0, |(number, _)| *number);
+    let numbers = format!("{}-{}", number(events.first()), number(events.last()));
+    match by_operator {
+        true => format!("{id}/{numbers}"),
+        false => {
+            let mac = hmac::sign(key, format!("delivery {numbers}").as_bytes());
+            format!("{id}/{}", hex(&mac.as_ref()[..NAME_BYTES]))
+        }
+    }
+}
+
+/// `X-Turnwise-Signature`.
+fn signature(key: &hmac::Key, timestamp: &str, body: &[u8]) -> String {
+    let mut context = hmac::Context::with_key(key);
+    context.update(timestamp.as_bytes());
+    context.update(b".");
+    context.update(body);
+    format!("sha256={}", hex(context.sign().as_ref()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("a string takes all that is written");
+        text
+    })
+}
+
+/// What a target may repeat, and nobody else may read: the secret, and what comes after the host in the URL.
+fn secrets(webhook: &Webhook) -> Vec<Secret> {
+    let path = webhook.url.match_indices('/').nth(2).map_or("", |(at, _)| &webhook.url[at..]);
+    let mut secrets = vec![Secret::new(webhook.secret.reveal())];
+    if path.len() > 1 {
+        secrets.push(Secret::new(path));
+    }
+    secrets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signature_is_that_of_rfc_4231() {
+        // Test case 2, with the dot that is between the time and the body.
+        let key = hmac::Key::new(hmac::HMAC_SHA256, b"Jefe");
+        let expected = hex(hmac::sign(&key, b"what do ya want .for nothing?").as_ref());
+        assert_eq!(signature(&key, "what do ya want ", b"for nothing?"), format!("sha256={expected}"));
+        let plain = hmac::sign(&key, b"what do ya want for nothing?");
+        assert_eq!(hex(plain.as_ref()), "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+    }
+
+    #[test]
+    fn names_of_deliveries_hide_numbers_from_tenants() {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, b"0123456789abcdef");
+        let event = |number| {
+            let event = JobEvent {
+                event: "added".to_owned(),
+                job_type: "t".to_owned(),
+                id: "a".to_owned(),
+                tenant: "acme".to_owned(),
+                state: "pending".to_owned(),
+                at_us: 1,
+                reason: None,
+            };
+            (number, event)
+        };
+        let events = [event(4711), event(4712), event(4720)];
+        assert_eq!(name("w", &key, &events, true), "w/4711-4720");
+        let hidden = name("w", &key, &events, false);
+        assert!(!hidden.contains("47") || hidden.len() == "w/".len() + NAME_BYTES * 2, "{hidden}");
+        assert_eq!(hidden, name("w", &key, &events, false));
+        assert_ne!(hidden, name("w", &key, &events[..2], false));
+    }
+}

@@ -1,0 +1,259 @@
+//! Webhooks: they are sent events (`docs/design/0066-webhooks.md`).
+//!
+//! ```text
+//!   numbered events ──▶ wake: which webhooks want one ──▶ jobs of type `webhook` ──▶ deliver: POST, then move the position
+//! ```
+//!
+//! Every node runs this service. As long as a webhook is enabled, it keeps events recorded, runs a worker for the jobs, and looks
+//! whether identities are gone. Without webhooks it waits for the first one, and costs nothing.
+
+mod deliver;
+mod wake;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use turnwise_policy::backoff;
+use turnwise_queue::events::{self, JobEvent, Page};
+use turnwise_queue::webhooks::{self, JOB_TYPE, Progress, Webhook};
+use turnwise_queue::{Keyspace, Result};
+use turnwise_replicator::Client;
+use turnwise_store::{Error as StoreError, Isolation, Store, Transaction};
+use turnwise_worker::{EventRules, Live, Options, Tunables, Worker};
+
+use self::deliver::Deliverer;
+use self::wake::Woken;
+use crate::access::{Caller, Identities, caller_now};
+use crate::config::Config;
+use crate::events::Events;
+use crate::live;
+
+/// The most deliveries of a node at the same time.
+const MAX_JOBS: usize = 16;
+/// Doublings of the backoff at most: with the default base, half an hour between two attempts. Longer ones would cost events, which are
+/// kept for a day.
+const MAX_DOUBLINGS: u32 = 6;
+/// The longest time between two looks at the identities, and two requests to go on recording.
+const LONGEST_LOOK: Duration = Duration::from_secs(20);
+/// The pause after an error of the store.
+const ERROR_PAUSE: Duration = Duration::from_secs(1);
+/// Rows of events that are counted to find out how far a webhook is behind.
+const COUNTED_ROWS: usize = 10;
+
+/// The service of one node.
+#[derive(Clone)]
+pub(crate) struct Webhooks {
+    pub store: Store,
+    pub keys: Keyspace,
+    /// This node's name.
+    pub node: String,
+    pub identities: Identities,
+    pub events: Events,
+    pub rules: Live<EventRules>,
+    /// The connections, which know the egress rules.
+    pub client: Client,
+    /// The current configuration.
+    pub config: Live<Arc<Config>>,
+    /// The settings of the worker that do not change.
+    pub options: Options,
+}
+
+/// What a node remembers between two looks.
+#[derive(Default)]
+struct State {
+    worker: Option<Worker>,
+    woken: Woken,
+}
+
+impl Webhooks {
+    /// Delivers until it is stopped.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut state = State::default();
+        let work = async {
+            loop {
+                if let Err(error) = self.work(&mut state).await {
+                    tracing::warn!(%error, "cannot deliver to webhooks: tries again soon");
+                    self.store.runtime().sleep(ERROR_PAUSE).await;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {}
+            () = work => {}
+        }
+        if let Some(worker) = state.worker.take() {
+            worker.shutdown().await;
+        }
+    }
+
+    /// Does what the webhooks need now, until something else may be needed.
+    async fn work(&self, state: &mut State) -> Result<()> {
+        let (store, keys) = (&self.store, &self.keys);
+        let tx = store.begin().await?;
+        let seen = tx.get_with(&keys.webhooks_versionstamp(), Isolation::Snapshot).await?;
+        let all = webhooks::list(&tx, keys).await?;
+        drop(tx);
+        let changed = store.watch(keys.webhooks_versionstamp(), seen).await?;
+        let enabled: Vec<Webhook> =
+            all.into_iter().map(|(webhook, _)| webhook).filter(|webhook| webhook.enabled).collect();
+        if enabled.is_empty() {
+            state.woken = Woken::default();
+            if let Some(worker) = state.worker.take() {
+                worker.shutdown().await;
+            }
+            changed.await;
+            return Ok(());
+        }
+        self.keep_worker(state).await?;
+        self.events.renew().await?;
+        self.disable_orphans(&enabled).await?;
+        let look = (self.rules.get().keep / 4).min(LONGEST_LOOK);
+        tokio::select! {
+            biased;
+            () = changed => Ok(()),
+            () = store.runtime().sleep(look) => Ok(()),
+            woken = self.wake(&enabled, &mut state.woken) => woken,
+        }
+    }
+
+    /// Starts the worker, or tells it the current settings.
+    async fn keep_worker(&self, state: &mut State) -> Result<()> {
+        let tunables = self.tunables();
+        if let Some(worker) = &state.worker {
+            worker.tunables().set(tunables);
+            return Ok(());
+        }
+        let Tunables { max_jobs, max_history, backoff, on_lost, timeouts, fair, queue } = tunables;
+        let options = self.options.clone();
+        let options = Options { max_jobs, max_history, backoff, on_lost, timeouts, fair, queue, ..options };
+        let handler = Arc::new(Deliverer {
+            store: self.store.clone(),
+            keys: self.keys.clone(),
+            identities: self.identities.clone(),
+            client: self.client.clone(),
+        });
+        let (store, keys) = (self.store.clone(), self.keys.clone());
+        state.worker = Some(Worker::start(store, keys, JOB_TYPE, handler, options).await?);
+        Ok(())
+    }
+
+    /// The current settings of the worker.
+    fn tunables(&self) -> Tunables {
+        let config = self.config.get();
+        let backoff = config.jobs.backoff;
+        Tunables {
+            max_jobs: MAX_JOBS,
+            max_history: config.jobs.max_history,
+            backoff: backoff::Rules { max_exponent: backoff.max_exponent.min(MAX_DOUBLINGS), ..backoff },
+            on_lost: config.jobs.on_lost,
+            timeouts: live::timeouts(&config, JOB_TYPE),
+            fair: live::fair_commands(&config),
+            queue: self.options.queue.clone(),
+        }
+    }
+
+    /// Disables the webhooks whose identities are gone.
+    async fn disable_orphans(&self, enabled: &[Webhook]) -> Result<()> {
+        let tx = self.store.begin().await?;
+        for webhook in enabled {
+            if caller_of(&self.identities, &tx, &self.keys, webhook).await?.is_none() {
+                disable(&self.store, &self.keys, webhook, GONE).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why a webhook without its identity is disabled.
+const GONE: &str =
+    "its identity is gone, or has expired: write the webhook again, with its secret, as another one";
+
+/// The identity of a webhook, with what it may do now. `None` if it is gone.
+async fn caller_of(
+    identities: &Identities,
+    tx: &Transaction,
+    keys: &Keyspace,
+    webhook: &Webhook,
+) -> Result<Option<Caller>> {
+    caller_now(identities, tx, keys, webhook.by.as_deref(), &webhook.scopes).await
+}
+
+async fn disable(store: &Store, keys: &Keyspace, webhook: &Webhook, reason: &str) -> Result<()> {
+    let disabled =
+        store.transact(|tx| async move { webhooks::disable(&tx, keys, webhook, reason).await }).await?;
+    if disabled {
+        tracing::warn!(webhook = %webhook.id, "a webhook is disabled: {reason}");
+    }
+    Ok(())
+}
+
+/// Which events a webhook is sent.
+struct Sight<'a> {
+    webhook: &'a Webhook,
+    /// Its identity, as it is now.
+    caller: Caller,
+    /// The same, as it was when it wrote the webhook.
+    before: Caller,
+}
+
+impl<'a> Sight<'a> {
+    /// `None` if the identity is gone.
+    async fn of(
+        identities: &Identities,
+        tx: &Transaction,
+        keys: &Keyspace,
+        webhook: &'a Webhook,
+    ) -> Result<Option<Self>> {
+        let caller = caller_of(identities, tx, keys, webhook).await?;
+        Ok(caller.map(|caller| Sight { webhook, caller, before: caller_before(webhook) }))
+    }
+
+    fn admits(&self, event: &JobEvent) -> bool {
+        // Rights that the identity got since then are not those that the webhook was written with.
+        self.webhook.wants(event) && self.caller.reads(&event.tenant) && self.before.reads(&event.tenant)
+    }
+}
+
+/// The identity of a webhook, with what it might do when it wrote it.
+fn caller_before(webhook: &Webhook) -> Caller {
+    let scopes = turnwise_identity::Scopes::parse(&webhook.scopes).unwrap_or_default();
+    Caller::token(&webhook.id, scopes)
+}
+
+/// What a webhook must still deliver.
+pub(crate) struct Waiting {
+    pub events: u64,
+    pub more: bool,
+    pub since_us: Option<i64>,
+}
+
+/// Counts the events that a webhook must still deliver, up to a bound.
+pub(crate) async fn waiting(
+    tx: &Transaction,
+    keys: &Keyspace,
+    identities: &Identities,
+    webhook: &Webhook,
+    progress: &Progress,
+) -> Result<Waiting> {
+    let mut waiting = Waiting { events: 0, more: false, since_us: None };
+    let Some(sight) = Sight::of(identities, tx, keys, webhook).await? else { return Ok(waiting) };
+    let Page::Events(rows) = events::page(tx, keys, progress.position, COUNTED_ROWS).await? else {
+        waiting.more = true;
+        return Ok(waiting);
+    };
+    waiting.more = rows.len() == COUNTED_ROWS;
+    for json in rows.iter().flat_map(|row| &row.events) {
+        let event = decoded(json)?;
+        if sight.admits(&event) {
+            waiting.events += 1;
+            waiting.since_us.get_or_insert(event.at_us);
+        }
+    }
+    Ok(waiting)
+}
+
+fn decoded(json: &[u8]) -> Result<JobEvent> {
+    Ok(serde_json::from_slice(json).map_err(|error| StoreError::Corrupt(format!("an event: {error}")))?)
+}
