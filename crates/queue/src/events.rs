@@ -70,7 +70,7 @@ pub struct JobEvent {
     pub reason: Option<String>,
 }
 
-/// Which events somebody wants. An empty list admits all.
+/// Which events a reader wants. An empty list admits all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filter {
     /// The types of the jobs.

@@ -20,7 +20,7 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::error::corrupt;
 use crate::events::{self, Filter, JobEvent};
-use crate::keyspace_webhooks::WebhookRow;
+use crate::keyspace::webhooks::WebhookRow;
 use crate::rows::{decode, encode};
 use crate::{Error, Job, Keyspace, NewJob, Place, Result, jobs};
 

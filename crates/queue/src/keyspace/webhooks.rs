@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use turnwise_store::key::{children, pack};
 
-use crate::keyspace::{KeyRange, Keyspace};
+use super::{KeyRange, Keyspace};
 
 /// The last element of the keys of a webhook's other rows.
 const PROGRESS: &str = "at";

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use turnwise_store::key::{children, pack};
 use turnwise_store::tuple::Element;
 
-use crate::keyspace::{KeyRange, Keyspace};
+use super::{KeyRange, Keyspace};
 
 impl Keyspace {
     /// The counts of a tenant's jobs of one type. Some engines add rows behind this key.

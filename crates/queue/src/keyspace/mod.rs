@@ -1,0 +1,359 @@
+//! All keys of the store. The functions that build and parse them are in a file per family.
+//!
+//! All keys are in one subspace. They are tuples, so that a range read of a prefix returns its rows in order. Values are
+//! JSON unless the table states otherwise. Times are microseconds since the Unix epoch.
+//!
+//! | key | value | written by |
+//! | --- | --- | --- |
+//! | `("format")` | version of this table, or that a copy is in progress ([`crate::Format`]) | the creator of the store |
+//! | `("server", "uuid")` | the server's UUID, part of every replication id | the creator of the store |
+//! | `("clock")` | the latest time that any node has used, in µs ([`crate::clock`]) | the first node whose clock is ahead |
+//! | `("jobs", type, id)` | the job record ([`crate::Job`]) | every writer, fenced by the claim while the job runs |
+//! | `("options", type, id, n)` | n-th piece of options too large for the record (bytes) | with the record |
+//! | `("pending", type, tenant, class, order, id)` | empty, or its locks (JSON); lowest class (-20 to 19) first, then order (a time) | with it |
+//! | `("pending", type, tenant, key, class, order, id)` | the same, sorted by `key` (a float); after all rows without a key | a worker |
+//! | `("waiting", type, tenant)` | versionstamp (10 bytes), set when a job becomes pending: the tenant may have some | with the pending row |
+//! | `("delayed", type, not_before, id)` | as in `ended`; the job does not start before that time | with the record |
+//! | `("parked", type, group, key, id)` | the token that the job compared ([`crate::parking`]); a change of `key` wakes the job | with the record |
+//! | `("unwatched", type, group, key, id)` | empty; a parked job that no watcher has compared with its source yet | with the parked row |
+//! | `("unwatched_wake", type)` | versionstamp (10 bytes), set whenever such a row is added | with that row |
+//! | `("blocked", type, id)` | tenant and time (JSON); a job that waits for its dependencies ([`crate::dependencies`]) | with the record |
+//! | `("after", type, id, on_type, on_id)` | one dependency, and which of its end states are accepted (JSON) | with the record |
+//! | `("dependents", on_type, on_id, group, type, id)` | empty; the reverse of the row above | with the row above |
+//! | `("unsettled", on_type, on_id, group)` | how it ended (JSON); some dependents of the group are not updated yet | the transaction that ends it |
+//! | `("after_guard")` | the job whose dependencies were last searched for a cycle (JSON): these adds conflict here | with the dependencies |
+//! | `("unsettled_wake")` | versionstamp (10 bytes), set whenever such a row or a row `("unmarked", …)` is added | with that row |
+//! | `("bulk", id)` | one change to all jobs that meet a condition, and how far it is ([`crate::bulk`]) | the node that makes it |
+//! | `("bulk_wake")` | versionstamp (10 bytes), set whenever such a row is added | with that row |
+//! | `("filters", id)` | a job filter ([`crate::filters`]) | a change of the filter |
+//! | `("filters_vs")` | versionstamp (10 bytes) of the filters | with the filters |
+//! | `("paused", type, order, id)` | the filter that paused the job, and the version of the filters then (JSON) | with the record |
+//! | `("limited", kind, bucket, type, limit, tenant, class, order, id)` | a limited job ([`crate::rate_limits`]); the filters' version | with it |
+//! | `("rates", kind, bucket, type, id)` | a running job of the bucket, and its claim (JSON); the kind is `filter` or `reason` | the claim's holder |
+//! | `("rate_guard", n)` | a claim of some bucket (JSON): claims of one bucket conflict here | with the claim |
+//! | `("roomy", type, kind, bucket)` | versionstamp (10 bytes): the bucket may have room for jobs of the type | a release, or a limited job |
+//! | `("unmarked", kind, bucket)` | the last type that is marked (JSON): the bucket may have room for jobs of several types | a release |
+//! | `("counts", type, tenant)` | numbers of jobs by place ([`crate::counts`]): 64 bytes, 40 bits each, lowest first | each transaction that moves a job |
+//! | `("counts", type, tenant, …)` | the same for one commit, on an engine that cannot add to a row; the sum counts | with the job |
+//! | `("counts_guard")` | versionstamp (10 bytes): transactions that replace such rows by one conflict here | these transactions |
+//! | `("event_in", process, n)` | the commit's versionstamp (10 bytes), and its events (a line of JSON each) ([`crate::events`]) | each transaction that changes jobs, while events are recorded |
+//! | `("event_wake")` | versionstamp (10 bytes), set whenever such a row is added | with that row |
+//! | `("events", last)` | events in order, the last of which has this number (an array) | the node that numbers them |
+//! | `("event_head")` | the next number, and the node that numbers events | with these events |
+//! | `("event_recording")` | whether events are recorded, until when, and since which number | a client that asks for events |
+//! | `("event_nodes", node)` | the recording that the node follows (a number) | that node |
+//! | `("webhooks", id)` | a webhook, with its secret ([`crate::webhooks`]) | a client |
+//! | `("webhooks", id, "at")` | how far the webhook is | its job |
+//! | `("webhooks", id, "more")` | `true`: its job runs once more after its current run | the node that numbers events |
+//! | `("webhooks_vs")` | versionstamp (10 bytes) of the webhooks | a change of a webhook, not of how far it is |
+//! | `("history", seconds, interval, node)` | a sample of a node; without a name, of the store, or of all together ([`crate::history`]) | that node |
+//! | `("ended", type, partition, ended, id)` | tenant, and the number of the class of its reason (JSON); by [`crate::ended`] | with the record |
+//! | `("ended", type, ended, id)` | empty; the same, written by formats up to 8 | with the record |
+//! | `("active", type, worker, id)` | what the worker reports ([`crate::Active`]) | the claim's holder |
+//! | `("deadlines", at, type, id)` | claim (JSON): at that time, servers check the run's timeouts ([`crate::deadlines`]) | with the active row |
+//! | `("wake", type)` | versionstamp (10 bytes), set whenever a job becomes pending or delayed | with the record |
+//! | `("usage", type, tenant, charger)` | what this charger has charged to the tenant ([`crate::usage::Charged`]) | that charger |
+//! | `("boost", type)` | how far keys have been lifted ([`crate::usage::Boost`]) | workers that sort by keys |
+//! | `("signal", type, worker)` | versionstamp (10 bytes), set whenever one of its jobs must stop | a request to stop a job |
+//! | `("claims", type, worker)` | number of the latest claim of a worker that does not count them itself | with its claims |
+//! | `("workers", type, worker)` | the registered worker ([`crate::Worker`]); nodes are workers of type `@nodes` | that worker |
+//! | `("health", type, worker)` | the heartbeat counter ([`crate::Health`]); stays until the worker's removal is complete | that worker |
+//! | `("node_modes", node)` | that the workers of a node take no new jobs ([`crate::modes`]) | an operator |
+//! | `("workers_vs", type)` | versionstamp (10 bytes) of the membership | a worker that joins, leaves or is removed |
+//! | `("fleets", name)` | what a supervisor of workers has reported last ([`crate::fleets`]) | a server, for the fleet |
+//! | `("databases", db)` | a `_replicator` database ([`replicator::documents`]) | its creation |
+//! | `("sequence", db)` | its update sequence, and its number of documents | a write of a document |
+//! | `("documents", db, id)` | head of a document, without its body | with the sequence |
+//! | `("bodies", db, id, n)` | n-th piece of its body (bytes) | with the head |
+//! | `("local", db, id)` | a `_local` document of that database, whole | a write of that document |
+//! | `("changes", db, sequence)` | id of the document that changed | with the head |
+//! | `("replications", db, id)` | the state of the document's replication, and its job | with the job |
+//! | `("mirror", db)` | that the database mirrors one of an upstream CouchDB, and how far ([`replicator::upstream`]) | the upstream's follower |
+//! | `("mirror", db, "seen", id)` | the upstream's revision that the document has (JSON) | with the document |
+//! | `("mirror", db, "owed", id)` | that the document's state must still be written back | with the state |
+//! | `("unresolved", due, db, id)` | empty; its replication id must still be computed, not before `due` | with the state |
+//! | `("filter_checks", due, db, id)` | empty; the code of its filter function is checked again at `due` | with the state |
+//! | `("unresolved_wake")` | versionstamp (10 bytes), set whenever a row `("unresolved", …)` is added | with the state |
+//! | `("config", section, key)` | a setting that all servers share, in the form of their configuration files | a change of the setting |
+//! | `("config_vs")` | versionstamp (10 bytes) of the settings | with the settings |
+//! | `("users", name)` | a user: the hash of the password, and the scopes ([`identity`]) | a change of the user |
+//! | `("tokens", id)` | a token: the hash of its secret, and its scopes | a change of the token |
+//! | `("token_uses", id)` | when the token was last used, in µs, to within an hour | a server that was sent the token |
+//! | `("session_key")` | the key that signs sessions (a string); where it exists, every request needs an identity | the first identity |
+//! | `("sealed")` | `true`: rows with secrets are encrypted, and so is this one, which is not visible ([`crate::sealing`]) | the first open with keys |
+//! | `("identities_vs")` | versionstamp (10 bytes) of users and tokens | with them |
+//! | `("locks", level, mode, name, type, id)` | a holder ([`crate::locks`]); no name: the whole level; no level: the big lock | the claim's holder |
+//! | `("lock_queue", level, name, ticket, type, id)` | a job that waits for the lock or has reserved it, and its mode | the claim's holder, or a pass |
+//! | `("learnt", slot)` | what past runs with one value of an option locked ([`crate::learnt`]) | with the end of such a run |
+//! | `("lock_wake")` | versionstamp (10 bytes), set whenever one of these rows is removed | with the removal |
+//!
+//! [`identity`]: https://docs.rs/turnwise-identity
+//! [`replicator::documents`]: https://docs.rs/turnwise-replicator
+//! [`replicator::upstream`]: https://docs.rs/turnwise-replicator
+
+mod bulk;
+mod counts;
+mod dependencies;
+mod documents;
+mod events;
+mod fleets;
+mod identities;
+mod limits;
+mod locks;
+mod queue_place;
+mod settings;
+pub(crate) mod webhooks;
+mod workers;
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use turnwise_store::key::{children, pack};
+use turnwise_store::tuple::{Element, Subspace};
+
+use crate::job::Parked;
+
+pub use queue_place::{QueuePlace, SortKey};
+
+/// The version of the table above. turnwise does not open a store with a later one.
+pub const FORMAT_VERSION: u32 = 9;
+/// The earliest version that this release reads. Format 5 has longer job records (`record.rs`). Format 6 has no identities: a
+/// release that knows none would serve everyone. Format 7 has no counts of jobs ([`crate::counts::rebuild`]). Format 8 has no partitions of ended
+/// jobs ([`crate::ended`]).
+pub const OLDEST_FORMAT: u32 = 5;
+
+/// The first version with counts of jobs ([`crate::counts`]).
+pub const FIRST_WITH_COUNTS: u32 = 8;
+
+/// A range of keys, `[begin, end)`.
+pub type KeyRange = (Bytes, Bytes);
+
+/// Builds every key, under one subspace. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Keyspace {
+    pub(crate) space: Subspace,
+}
+
+impl Default for Keyspace {
+    fn default() -> Self {
+        Keyspace { space: Subspace::from(("turnwise",)) }
+    }
+}
+
+impl Keyspace {
+    /// The elements of a key, without the subspace. `None` if the key is not in the subspace.
+    pub(crate) fn unpack<'a>(&self, key: &'a [u8]) -> Option<Vec<Element<'a>>> {
+        self.space.unpack(key).ok()
+    }
+
+    /// The first element of a key: the family of its row.
+    pub fn family<'a>(&self, key: &'a [u8]) -> Option<Cow<'a, str>> {
+        match self.unpack(key)?.into_iter().next()? {
+            Element::String(family) => Some(family),
+            _ => None,
+        }
+    }
+
+    /// Whether this is a key of this keyspace, of any version.
+    pub fn contains(&self, key: &[u8]) -> bool {
+        self.space.is_start_of(key)
+    }
+
+    /// The version of the keyspace.
+    pub fn format(&self) -> Bytes {
+        pack(&self.space, &("format",))
+    }
+
+    /// The server's UUID.
+    pub fn server_uuid(&self) -> Bytes {
+        pack(&self.space, &("server", "uuid"))
+    }
+
+    /// The latest time that any node has used.
+    pub fn clock(&self) -> Bytes {
+        pack(&self.space, &("clock",))
+    }
+
+    /// A job record.
+    pub fn job(&self, job_type: &str, id: &str) -> Bytes {
+        pack(&self.space, &("jobs", job_type, id))
+    }
+
+    /// All job records of a type.
+    pub fn jobs(&self, job_type: &str) -> KeyRange {
+        children(&self.space, &("jobs", job_type))
+    }
+
+    /// All job records of the types that come after `job_type`, or of all types.
+    pub fn jobs_of_types_after(&self, job_type: Option<&str>) -> KeyRange {
+        let (begin, end) = children(&self.space, &("jobs",));
+        match job_type {
+            Some(job_type) => (self.jobs(job_type).1, end),
+            None => (begin, end),
+        }
+    }
+
+    /// Job type of a key of [`Keyspace::jobs_of_types_after`].
+    pub fn parse_job_type(&self, key: &[u8]) -> Option<String> {
+        let (_, job_type, _): (String, String, String) = self.space.unpack(key).ok()?;
+        Some(job_type)
+    }
+
+    /// The job records of a type with ids after `id`.
+    pub fn jobs_after(&self, job_type: &str, id: &str) -> KeyRange {
+        let (_, end) = self.jobs(job_type);
+        (turnwise_store::key::successor(&self.job(job_type, id)), end)
+    }
+
+    /// Job id of a key of [`Keyspace::jobs`].
+    pub fn parse_job(&self, key: &[u8]) -> Option<String> {
+        let (_, _, id): (String, String, String) = self.space.unpack(key).ok()?;
+        Some(id)
+    }
+
+    /// The n-th piece of a job's options.
+    pub fn options_piece(&self, job_type: &str, id: &str, n: u32) -> Bytes {
+        pack(&self.space, &("options", job_type, id, n))
+    }
+
+    /// All pieces of a job's options.
+    pub fn options(&self, job_type: &str, id: &str) -> KeyRange {
+        children(&self.space, &("options", job_type, id))
+    }
+
+    /// A job's place in the queue of its tenant.
+    pub fn pending_entry(&self, job_type: &str, place: &QueuePlace, id: &str) -> Bytes {
+        let QueuePlace { tenant, key, class, order_us } = place;
+        let class = i64::from(*class);
+        match key {
+            None => pack(&self.space, &("pending", job_type, tenant, class, order_us, id)),
+            Some(key) => pack(&self.space, &("pending", job_type, tenant, key.get(), class, order_us, id)),
+        }
+    }
+
+    /// The queues of all tenants of a type, by tenant.
+    pub fn pending(&self, job_type: &str) -> KeyRange {
+        children(&self.space, &("pending", job_type))
+    }
+
+    /// The queue of one tenant, in the order in which its jobs run.
+    pub fn pending_of(&self, job_type: &str, tenant: &str) -> KeyRange {
+        children(&self.space, &("pending", job_type, tenant))
+    }
+
+    /// The part of a tenant's queue whose jobs are sorted by keys, lowest first.
+    pub fn keyed_of(&self, job_type: &str, tenant: &str) -> KeyRange {
+        let (_, end) = self.pending_of(job_type, tenant);
+        // The lowest finite number.
+        (pack(&self.space, &("pending", job_type, tenant, f64::MIN)), end)
+    }
+
+    /// Place and job id of a key of [`Keyspace::pending`].
+    pub fn parse_pending(&self, key: &[u8]) -> Option<(QueuePlace, String)> {
+        let elements = self.unpack(key)?;
+        let (place, id) = QueuePlace::of_elements(elements.get(2..)?)?;
+        Some((place, id))
+    }
+
+    /// The mark that a tenant may have pending jobs.
+    pub fn waiting_entry(&self, job_type: &str, tenant: &str) -> Bytes {
+        pack(&self.space, &("waiting", job_type, tenant))
+    }
+
+    /// The tenants of a type that may have pending jobs, by name.
+    pub fn waiting(&self, job_type: &str) -> KeyRange {
+        children(&self.space, &("waiting", job_type))
+    }
+
+    /// The tenant of a key of [`Keyspace::waiting`].
+    pub fn parse_waiting(&self, key: &[u8]) -> Option<String> {
+        self.parse_job(key)
+    }
+
+    /// What `charger` has charged to a tenant.
+    pub fn usage_entry(&self, job_type: &str, tenant: &str, charger: &str) -> Bytes {
+        pack(&self.space, &("usage", job_type, tenant, charger))
+    }
+
+    /// What was charged to the tenants of a type, by tenant.
+    pub fn usage(&self, job_type: &str) -> KeyRange {
+        children(&self.space, &("usage", job_type))
+    }
+
+    /// What was charged to one tenant.
+    pub fn usage_of(&self, job_type: &str, tenant: &str) -> KeyRange {
+        children(&self.space, &("usage", job_type, tenant))
+    }
+
+    /// Tenant and charger of a key of [`Keyspace::usage`].
+    pub fn parse_usage(&self, key: &[u8]) -> Option<(String, String)> {
+        self.parse_active(key)
+    }
+
+    /// How far the keys of a type have been lifted.
+    pub fn boost(&self, job_type: &str) -> Bytes {
+        pack(&self.space, &("boost", job_type))
+    }
+
+    /// The row of a delayed job.
+    pub fn delayed_entry(&self, job_type: &str, not_before_us: i64, id: &str) -> Bytes {
+        pack(&self.space, &("delayed", job_type, not_before_us, id))
+    }
+
+    /// The delayed jobs of a type, earliest due first.
+    pub fn delayed(&self, job_type: &str) -> KeyRange {
+        children(&self.space, &("delayed", job_type))
+    }
+
+    /// Due time and job id of a key of [`Keyspace::delayed`].
+    pub fn parse_delayed(&self, key: &[u8]) -> Option<(i64, String)> {
+        let (_, _, at_us, id): (String, String, i64, String) = self.space.unpack(key).ok()?;
+        Some((at_us, id))
+    }
+
+    /// The row of a parked job.
+    pub fn parked_entry(&self, job_type: &str, at: &Parked, id: &str) -> Bytes {
+        pack(&self.space, &("parked", job_type, &at.group, &at.key, id))
+    }
+
+    /// The parked jobs of a type, by group.
+    pub fn parked(&self, job_type: &str) -> KeyRange {
+        children(&self.space, &("parked", job_type))
+    }
+
+    /// The parked jobs of a group, by key.
+    pub fn parked_of(&self, job_type: &str, group: &str) -> KeyRange {
+        children(&self.space, &("parked", job_type, group))
+    }
+
+    /// The jobs that are parked at one key.
+    pub fn parked_at(&self, job_type: &str, group: &str, key: &str) -> KeyRange {
+        children(&self.space, &("parked", job_type, group, key))
+    }
+
+    /// The mark that no watcher has checked a job since it was parked.
+    pub fn unwatched_entry(&self, job_type: &str, at: &Parked, id: &str) -> Bytes {
+        pack(&self.space, &("unwatched", job_type, &at.group, &at.key, id))
+    }
+
+    /// The parked jobs of a type that no watcher has checked yet, by group.
+    pub fn unwatched(&self, job_type: &str) -> KeyRange {
+        children(&self.space, &("unwatched", job_type))
+    }
+
+    /// The same for one group.
+    pub fn unwatched_of(&self, job_type: &str, group: &str) -> KeyRange {
+        children(&self.space, &("unwatched", job_type, group))
+    }
+
+    /// Group, key and job id of a key of [`Keyspace::parked`] or [`Keyspace::unwatched`].
+    pub fn parse_parked(&self, key: &[u8]) -> Option<(Parked, String)> {
+        let (_, _, group, key, id): (String, String, String, String, String) = self.space.unpack(key).ok()?;
+        Some((Parked { group, key }, id))
+    }
+
+    /// Changes whenever a row is added to [`Keyspace::unwatched`].
+    pub fn unwatched_wake(&self, job_type: &str) -> Bytes {
+        pack(&self.space, &("unwatched_wake", job_type))
+    }
+}
