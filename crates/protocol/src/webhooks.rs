@@ -48,8 +48,8 @@ pub struct PutWebhook {
     /// Where events are sent: an `http` or `https` URL of at most 2,000 bytes, without a user and a password.
     #[cfg_attr(feature = "openapi", schema(max_length = 2000))]
     pub url: String,
-    /// Signs the deliveries: 16 to 256 bytes. It is never shown. Left out, an existing webhook keeps its secret, and its identity; whoever
-    /// is not this identity can then only change `enabled`.
+    /// Signs the deliveries: 16 to 256 bytes. It is never shown. Left out, an existing webhook keeps its secret, and its identity; another
+    /// identity can then only change `enabled`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_length = 16, max_length = 256))]
     pub secret: Option<String>,

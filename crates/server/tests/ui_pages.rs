@@ -321,6 +321,57 @@ async fn filters_are_previewed_before_they_are_saved() {
 }
 
 #[tokio::test]
+async fn webhooks_are_added_paused_and_removed() {
+    const SECRET: &str = "hunter2-signs-the-deliveries";
+    let server = TestServer::start().await;
+    let me = everyone(&server);
+    assert!(me.page("/ui/webhooks").await.contains("There are no webhooks"));
+    let webhook = |secret: &'static str, event: &'static str| {
+        [
+            ("id", "chat"),
+            ("url", "http://127.0.0.1:9/hooks/T0KEN"),
+            ("secret", secret),
+            ("types", "mail, print"),
+            ("event", event),
+            ("event", "cancelled"),
+            ("do", "save"),
+        ]
+    };
+    let (status, page) = me.form("/ui/webhooks", &webhook("", "failed")).await;
+    assert!(status == 400 && page.contains("A new webhook needs a secret"), "{page}");
+    let (status, page) = me.form("/ui/webhooks", &webhook(SECRET, "exploded")).await;
+    assert!(status == 400 && !page.contains(SECRET) && page.contains("value=\"mail, print\""), "{page}");
+    let page = me.done("/ui/webhooks", &webhook(SECRET, "failed")).await;
+    // The path of a URL may be a secret, too.
+    assert!(
+        page.contains("Saved.") && page.contains("http://127.0.0.1:9/") && !page.contains("T0KEN"),
+        "{page}"
+    );
+    let row = server.get("/v1/webhooks/chat").await.body;
+    assert_eq!([&row["types"], &row["events"]], [&json!(["mail", "print"]), &json!(["failed", "cancelled"])]);
+
+    for (wanted, said, enabled) in [("pause", "delivers nothing", false), ("resume", "It delivers.", true)] {
+        let page = me.done("/ui/webhooks", &[("id", "chat"), ("do", wanted)]).await;
+        assert!(page.contains(said), "{page}");
+        let now = server.get("/v1/webhooks/chat").await.body;
+        assert_eq!([&now["enabled"], &now["types"]], [&json!(enabled), &row["types"]]);
+    }
+    // A delivery that fails is shown with its reason.
+    server.post("/v1/jobs/mail", &json!({ "id": "a", "max_attempts": 1 })).await;
+    server.post("/v1/jobs/mail/a/cancel", &json!({})).await;
+    let page = until(&me, "/ui/webhooks", "Last error").await;
+    assert!(!page.contains("T0KEN") && !page.contains(SECRET), "{page}");
+    let edit = me.page("/ui/webhooks?edit=chat").await;
+    assert!(edit.contains("T0KEN") && !edit.contains(SECRET), "only the form has the whole URL: {edit}");
+
+    let remove = [("id", "chat"), ("do", "remove")];
+    assert!(me.done("/ui/webhooks", &remove).await.contains("Remove this webhook?"));
+    me.done("/ui/webhooks", &[remove.as_slice(), &[("confirmed", "1")]].concat()).await;
+    assert_eq!(server.get("/v1/webhooks").await.body, json!({ "webhooks": [] }));
+    server.server.shutdown().await;
+}
+
+#[tokio::test]
 async fn settings_are_changed_where_the_api_changes_them() {
     let server = TestServer::start_with("max_jobs = 77\npassword = hunter2\n[upstream]\n").await;
     let me = everyone(&server);
@@ -458,6 +509,7 @@ async fn forms_of_other_sites_change_nothing() {
         "/ui/replication",
         "/ui/workers",
         "/ui/filters",
+        "/ui/webhooks",
         "/ui/settings",
         "/ui/identities/users",
         "/ui/identities/tokens",

@@ -71,6 +71,6 @@ fn difference(keys: &Keyspace, before: &Signs, now: &Signs) -> Option<String> {
     let key = before.keys().chain(now.keys()).find(moved)?;
     Some(match Row::parse(keys, key) {
         Some(Row::Worker((job_type, worker), _)) => format!("worker {worker} of type {job_type} is alive"),
-        _ => "somebody has joined or left".to_owned(),
+        _ => "a worker or a node has joined or left".to_owned(),
     })
 }

@@ -1,10 +1,16 @@
-//! `turnwise webhooks`.
+//! `turnwise webhooks`, and a server that is killed while it delivers.
 
+use std::collections::BTreeMap;
 use std::process::Output;
+use std::sync::Arc;
 
+use axum::Router;
+use axum::extract::{Json, State};
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
 
-use crate::server::{Home, Server, clean, turnwise};
+use crate::server::{Home, PATIENCE, Server, clean, turnwise};
 
 /// Marked, so that what is printed and logged is searched for it.
 const SECRET: &str = "hunter2-signs-the-deliveries";
@@ -53,4 +59,70 @@ async fn webhooks_are_added_paused_resumed_and_removed() {
     assert_eq!(webhooks(&server, None, &["remove", "w"]).await.0, 0);
     assert_eq!(webhooks(&server, None, &["remove", "w"]).await.0, 1);
     assert_eq!(webhooks(&server, None, &["list"]).await.1, "No webhooks.");
+}
+
+/// The events that a target has accepted, by the number of each: how often it came, and what it was.
+type Accepted = BTreeMap<u64, (usize, String)>;
+
+/// A target that accepts everything.
+async fn target() -> (String, watch::Receiver<Accepted>) {
+    let (accepted, seen) = watch::channel(Accepted::new());
+    let take = async |State(accepted): State<Arc<watch::Sender<Accepted>>>, Json(body): Json<Value>| {
+        accepted.send_modify(|accepted| {
+            for event in body["events"].as_array().unwrap() {
+                let seq = event["seq"].as_str().unwrap().parse().unwrap();
+                let what = ["id", "event"].map(|name| event[name].as_str().unwrap()).join(" ");
+                accepted.entry(seq).or_insert((0, what)).0 += 1;
+            }
+        });
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/hooks", listener.local_addr().unwrap());
+    let router = Router::new().fallback(take).with_state(Arc::new(accepted));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    (url, seen)
+}
+
+/// On an encrypted store, too: the rows of webhooks have secrets.
+#[tokio::test]
+async fn every_event_is_delivered_over_kill_9() {
+    const JOBS: usize = 300;
+    const TURNS: usize = 6;
+    let (url, mut accepted) = target().await;
+    let mut home = Home::new("[jobs]\nbackoff_base_ms = 10\n");
+    home.seal(&"c3".repeat(32));
+    let mut server = home.serve().await;
+    let (code, _, told) =
+        webhooks(&server, Some(SECRET), &["add", "w", &url, "--event", "added,cancelled"]).await;
+    assert_eq!(code, 0, "{told}");
+    let mut expected = Vec::new();
+    for turn in 0..TURNS {
+        let ids: Vec<String> = (0..JOBS).map(|n| format!("{turn}-{n:03}")).collect();
+        let jobs: Vec<Value> = ids.iter().map(|id| json!({"type": "mail", "id": id})).collect();
+        server.post("/v1/jobs", &json!({ "jobs": jobs })).await;
+        server.post(&format!("/v1/jobs/mail/{turn}-000/cancel"), &json!({})).await;
+        expected.extend(ids.iter().map(|id| format!("{id} added")));
+        expected.push(format!("{turn}-000 cancelled"));
+        if turn % 2 == 1 {
+            // Some of these events have a number, some are under way, some are accepted and not yet noted.
+            let some = turn * JOBS / 2;
+            tokio::time::timeout(PATIENCE, accepted.wait_for(|seen| seen.len() >= some))
+                .await
+                .unwrap()
+                .unwrap();
+            server.kill().await;
+            server = home.serve().await;
+        }
+    }
+    let all = expected.len();
+    let waited = tokio::time::timeout(PATIENCE, accepted.wait_for(|seen| seen.len() >= all)).await;
+    let seen = waited.unwrap_or_else(|_| panic!("{}", home.log())).unwrap().clone();
+    let mut what: Vec<String> = seen.values().map(|(_, what)| what.clone()).collect();
+    what.sort();
+    expected.sort();
+    assert_eq!(what, expected);
+    // Only a batch that was accepted and not yet noted at a kill comes again.
+    let again = seen.values().filter(|(times, _)| *times > 1).count();
+    assert!(again <= TURNS / 2 * 100, "{again} events came more than once");
+    assert!(!home.log().contains(SECRET));
 }

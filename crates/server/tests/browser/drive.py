@@ -97,6 +97,7 @@ def seed(url):
     document = {"source": "http://a.example/x", "target": "http://b.example/x", "_replication_state": "failed"}
     call(url, "PUT", f"/_replicator/{part(HOSTILE)}", document)
     call(url, "PUT", "/v1/filters/quiet-hours", {"action": "pause", "when": "type = mail and tenant = \"gamma ltd\"", "note": "until 7:00"})
+    call(url, "PUT", "/v1/webhooks/chat", {"url": "http://127.0.0.1:9/hooks", "secret": "k" * 32, "types": ["mail"], "events": ["failed", "cancelled"]})
 
 
 def backlog(url):
@@ -204,6 +205,7 @@ def pages(driver, failed):
         ("locks", "/ui/locks", "No job holds a lock"),
         ("workers", "/ui/workers", "sender"),
         ("filters", "/ui/filters", "quiet-hours"),
+        ("webhooks", "/ui/webhooks", "chat"),
         ("settings", "/ui/settings", "max_jobs"),
         ("identities", "/ui/identities", "There are no users."),
         ("audit", "/ui/audit", "keeps no audit log"),

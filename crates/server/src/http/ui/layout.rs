@@ -23,6 +23,7 @@ pub(super) const NAVIGATION: &[(&str, &str, &str)] = &[
     ("l", "/ui/locks", "Locks"),
     ("w", "/ui/workers", "Workers"),
     ("f", "/ui/filters", "Filters"),
+    ("b", "/ui/webhooks", "Webhooks"),
     ("s", "/ui/settings", "Settings"),
     ("i", "/ui/identities", "Users and tokens"),
     ("a", "/ui/audit", "Audit log"),

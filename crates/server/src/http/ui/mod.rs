@@ -35,6 +35,7 @@ mod replications;
 mod settings;
 mod tenants;
 mod visit;
+mod webhooks;
 mod what_if;
 mod workers;
 
@@ -111,6 +112,8 @@ const ROUTES: &[Route] = &[
     post("/ui/settings", Right::Operate, |visit| Box::pin(settings::act(visit))),
     get("/ui/filters", Right::Operate, |visit| Box::pin(filters::page(visit))),
     post("/ui/filters", Right::Operate, |visit| Box::pin(filters::act(visit))),
+    get("/ui/webhooks", Right::Write, |visit| Box::pin(webhooks::page(visit))),
+    post("/ui/webhooks", Right::Write, |visit| Box::pin(webhooks::act(visit))),
     get("/ui/identities", Right::Administer, |visit| Box::pin(identities::page(visit))),
     post("/ui/identities/users", Right::Administer, |visit| Box::pin(identities::user(visit))),
     post("/ui/identities/tokens", Right::Administer, |visit| Box::pin(identities::token(visit))),

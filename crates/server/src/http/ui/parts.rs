@@ -11,6 +11,8 @@ const DONE: &[(&str, &str)] = &[
     ("drain", "It takes no new jobs. It gives back what does not end, and the rest may finish."),
     ("active", "It takes new jobs again."),
     ("retried", "It runs as soon as it has a slot."),
+    ("paused", "It delivers nothing until it is resumed, and then goes on where it was."),
+    ("resumed", "It delivers."),
     ("unchanged", "It was not waiting for a retry, so nothing has changed."),
     ("cancelled", "Cancelled, or being stopped."),
     ("again", "It starts again from its last checkpoint."),

@@ -41,7 +41,7 @@ mod stream;
 pub(in crate::http) mod tenants;
 mod unknown;
 mod view;
-mod webhooks;
+pub(in crate::http) mod webhooks;
 pub(in crate::http) mod why;
 pub(in crate::http) mod workers;
 mod workers_of;

@@ -90,10 +90,14 @@ fn shown(webhook: rows::Webhook, progress: Progress, behind: Option<Behind>) -> 
     responses((status = 200, body = Webhooks, description = "The webhooks, at most 1,000."), Common),
 )]
 pub(super) async fn list_webhooks(State(app): State<App>, caller: Caller) -> Result<Response> {
+    Ok(answer::ok(&Webhooks { webhooks: webhooks(&app, &caller).await? }))
+}
+
+/// The webhooks that a caller may change, by id.
+pub(in crate::http) async fn webhooks(app: &App, caller: &Caller) -> Result<Vec<Webhook>> {
     let all = rows::list(&app.store.begin().await?, &app.keys).await?;
-    let own = all.into_iter().filter(|(webhook, _)| owns(&caller, webhook));
-    let webhooks = own.map(|(webhook, progress)| shown(webhook, progress, None)).collect();
-    Ok(answer::ok(&Webhooks { webhooks }))
+    let own = all.into_iter().filter(|(webhook, _)| owns(caller, webhook));
+    Ok(own.map(|(webhook, progress)| shown(webhook, progress, None)).collect())
 }
 
 /// Get a webhook
@@ -115,7 +119,8 @@ pub(super) async fn get_webhook(
     Ok(answer::ok(&one(&app, &caller, &path.webhook).await?))
 }
 
-async fn one(app: &App, caller: &Caller, id: &str) -> Result<Webhook> {
+/// A webhook that a caller may change.
+pub(in crate::http) async fn one(app: &App, caller: &Caller, id: &str) -> Result<Webhook> {
     let tx = app.store.begin().await?;
     let webhook = rows::get(&tx, &app.keys, id).await?.filter(|webhook| owns(caller, webhook));
     let webhook = webhook.ok_or_else(|| no_webhook(id))?;
@@ -145,6 +150,12 @@ pub(super) async fn put_webhook(
     Named(path): Named<WebhookPath>,
     Json(put): Json<PutWebhook>,
 ) -> Result<Response> {
+    Ok(answer::ok(&write(&app, &caller, &path.webhook, put).await?))
+}
+
+/// Writes a webhook, and starts the recording of events.
+pub(in crate::http) async fn write(app: &App, caller: &Caller, id: &str, put: PutWebhook) -> Result<Webhook> {
+    check_webhook_id(id)?;
     let wanted = Wanted::parse(put)?;
     if wanted.enabled {
         // From here on no event is missing.
@@ -155,17 +166,16 @@ pub(super) async fn put_webhook(
         };
         recording.ok_or_else(stream::not_recorded)?;
     }
-    let (id, now_us) = (&path.webhook, app.now_us());
-    let (app_of, caller_of, wanted) = (&app, &caller, &wanted);
+    let (wanted, now_us) = (&wanted, app.now_us());
     app.store
         .transact(|tx| async move {
-            let known = rows::get(&tx, &app_of.keys, id).await?;
-            let webhook = wanted.applied(caller_of, id, known, now_us)?;
-            rows::put(&tx, &app_of.keys, &webhook, now_us).await?;
+            let known = rows::get(&tx, &app.keys, id).await?;
+            let webhook = wanted.applied(caller, id, known, now_us)?;
+            rows::put(&tx, &app.keys, &webhook, now_us).await?;
             Ok::<_, V1Error>(())
         })
         .await?;
-    Ok(answer::ok(&one(&app, &caller, id).await?))
+    one(app, caller, id).await
 }
 
 /// Remove a webhook
@@ -184,15 +194,19 @@ pub(super) async fn remove_webhook(
     caller: Caller,
     Named(path): Named<WebhookPath>,
 ) -> Result<Response> {
-    let (keys, id, caller) = (&app.keys, &path.webhook, &caller);
+    Ok(answer::ok(&RemovedWebhook { removed: remove(&app, &caller, &path.webhook).await? }))
+}
+
+/// Removes a webhook and its job.
+pub(in crate::http) async fn remove(app: &App, caller: &Caller, id: &str) -> Result<bool> {
     let removed = app.store.transact(|tx| async move {
-        let known = rows::get(&tx, keys, id).await?;
+        let known = rows::get(&tx, &app.keys, id).await?;
         if !known.is_some_and(|webhook| owns(caller, &webhook)) {
             return Err(no_webhook(id));
         }
-        Ok(rows::remove(&tx, keys, id).await?)
+        Ok(rows::remove(&tx, &app.keys, id).await?)
     });
-    Ok(answer::ok(&RemovedWebhook { removed: removed.await? }))
+    removed.await
 }
 
 /// A request, checked.
