@@ -100,13 +100,14 @@ async fn change(which: Which, mode: Mode) -> Result<(), Failure> {
 
 fn row(worker: &WorkerInfo) -> [String; 7] {
     let more = if worker.more_running { "+" } else { "" };
+    let bounds = worker.slot_bounds.map(|bounds| format!(" ({}-{})", bounds.least, bounds.most));
     [
         worker.job_type.clone(),
         worker.id.clone(),
         worker.name.clone().unwrap_or_else(|| if worker.external { "-" } else { "(server)" }.to_owned()),
         worker.node.clone(),
         worker.mode.as_str().to_owned(),
-        format!("{}{more}/{}", worker.running.len(), worker.slots),
+        format!("{}{more}/{}{}", worker.running.len(), worker.slots, bounds.unwrap_or_default()),
         ago(worker.started_us),
     ]
 }

@@ -11,6 +11,7 @@
 //! - [`eligibility`]: which jobs may run at all.
 //! - [`predictive_queue`]: which jobs are likely to get their locks without waiting.
 //! - [`demand`]: how many slots a job type needs.
+//! - [`slots`]: how they are divided among workers.
 //! - [`backoff`]: how long a crashed job waits.
 
 pub mod backoff;
@@ -21,4 +22,5 @@ pub mod fair_share;
 pub mod predictive_queue;
 pub mod rotation;
 pub mod schedule;
+pub mod slots;
 pub mod standing;

@@ -80,7 +80,7 @@ pub use why::{Awaited, Before, DocumentWhy, Expected, Position, Reason, Why};
 pub use workers::{
     Accept, Accepted, AcceptedJob, Answer, EndRuns, EndState, Ended, EndedRun, EndedRuns, Fail, FailRun,
     Finish, FinishRun, Left, Mode, Nothing, Pinged, Register, Registered, Release, ReleaseRun, RunningJob,
-    SetMode, Update, Updated, Worker, Workers,
+    SetMode, SlotBounds, Update, Updated, Worker, Workers,
 };
 
 /// Maximum number of ends of each kind in one request.

@@ -201,6 +201,10 @@ pub struct Capacity {
     pub workers: usize,
     /// Total number of their slots.
     pub slots: usize,
+    /// The most slots that they may have together. Missing if the slots of none of them follow the demand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub most_slots: Option<usize>,
     /// Number of jobs that they run now, counted up to 20,000.
     pub running: usize,
     /// Number of quiet workers: they get no new jobs.

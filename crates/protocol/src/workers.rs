@@ -487,6 +487,10 @@ pub struct Worker {
     pub external: bool,
     /// Its number of slots.
     pub slots: usize,
+    /// The bounds within which its slots follow the demand. Missing if they do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub slot_bounds: Option<SlotBounds>,
     /// When it registered, in µs since the Unix epoch.
     pub started_us: i64,
     /// The identity that has registered it: `user:NAME` or `token:ID`. Missing for workers of servers, and for those that
@@ -502,6 +506,16 @@ pub struct Worker {
     pub running: Vec<RunningJob>,
     /// Whether it runs more jobs than these.
     pub more_running: bool,
+}
+
+/// The bounds of a worker's slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
+pub struct SlotBounds {
+    /// Its fewest slots.
+    pub least: usize,
+    /// Its most slots.
+    pub most: usize,
 }
 
 /// A running job of a worker.

@@ -81,4 +81,4 @@ pub use modes::Mode;
 pub use nodes::{NODE_TYPE, NodeOptions};
 pub use pieces::{read_pieces, write_pieces};
 pub use place::{End, Place, Run};
-pub use workers::{Health, MAX_WORKER_NAME_BYTES, Worker};
+pub use workers::{Bounds, Health, MAX_WORKER_NAME_BYTES, Worker};

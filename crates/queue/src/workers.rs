@@ -40,6 +40,9 @@ pub struct Worker {
     pub started_us: i64,
     /// The most jobs that it runs.
     pub slots: usize,
+    /// The bounds within which its slots follow the demand; `None` if they do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bounds: Option<Bounds>,
     /// How long its health counter may stay the same before it counts as dead, in µs.
     pub health_timeout_us: i64,
     /// It reaches the store only through a server: it watches no other worker, and survives that server's restart.
@@ -56,6 +59,15 @@ pub struct Worker {
     pub node_options: Option<NodeOptions>,
 }
 
+/// The bounds of a worker's slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bounds {
+    /// Its fewest slots.
+    pub least: usize,
+    /// Its most slots.
+    pub most: usize,
+}
+
 /// How long a health counter may stay the same by default, in µs: three heartbeats.
 pub const DEFAULT_HEALTH_TIMEOUT_US: i64 = 15_000_000;
 
@@ -68,6 +80,7 @@ impl Worker {
             name: None,
             started_us,
             slots,
+            bounds: None,
             health_timeout_us: DEFAULT_HEALTH_TIMEOUT_US,
             external: false,
             registered_by: None,
@@ -136,17 +149,18 @@ pub async fn mode(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &st
     Ok(decode::<Row>("worker row", &value)?.mode)
 }
 
-/// Changes a member's number of slots; does nothing if the worker is not a member.
+/// Changes a member's number of slots and their bounds; does nothing if the worker is not a member.
 pub async fn set_slots(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,
     worker: &str,
     slots: usize,
+    bounds: Option<Bounds>,
 ) -> Result<()> {
     match get(tx, keys, job_type, worker).await? {
-        Some(row) if row.slots != slots => {
-            Ok(tx.set(keys.worker(job_type, worker), encode(&Worker { slots, ..row }))?)
+        Some(row) if row.slots != slots || row.bounds != bounds => {
+            Ok(tx.set(keys.worker(job_type, worker), encode(&Worker { slots, bounds, ..row }))?)
         }
         _ => Ok(()),
     }

@@ -39,6 +39,7 @@ mod node;
 pub mod offline;
 mod open;
 mod otel;
+mod scaling;
 mod server;
 mod small_file;
 mod sparse;

@@ -53,9 +53,9 @@ impl Parts {
         }
         self.config.set(Arc::new(config.clone()));
         let queue = queue(config, &self.levels);
-        self.replications.set(replications(config, &queue));
+        self.replications.update(|now| replications(config, &queue, now.max_jobs));
         if let Some(commands) = &self.commands {
-            commands.set(self::commands(config, &queue));
+            commands.update(|now| self::commands(config, &queue, now.max_jobs));
         }
         self.multiplex.set(config.multiplex);
         let Config { jobs, replication, connections, .. } = config;
@@ -93,9 +93,11 @@ pub(crate) fn fair_replications(config: &Config) -> FairRules {
     FairRules { fairness: *fairness, rfc, shares: shares.clone(), rotation: Some(rotation) }
 }
 
-pub(crate) fn replications(config: &Config, queue: &Arc<QueueRules>) -> Tunables {
+/// For replications, which have `now` slots.
+pub(crate) fn replications(config: &Config, queue: &Arc<QueueRules>, now: usize) -> Tunables {
     Tunables {
-        max_jobs: config.max_jobs,
+        max_jobs: config.max_jobs.within(now),
+        bounds: config.max_jobs.bounds(),
         max_history: config.max_history,
         backoff: config.backoff,
         on_lost: config.on_lost,
@@ -115,10 +117,12 @@ pub(crate) fn fair_commands(config: &Config) -> FairRules {
     FairRules { shares: config.jobs.shares.clone(), ..FairRules::default() }
 }
 
-pub(crate) fn commands(config: &Config, queue: &Arc<QueueRules>) -> Tunables {
+/// For commands, which have `now` slots.
+pub(crate) fn commands(config: &Config, queue: &Arc<QueueRules>, now: usize) -> Tunables {
     let Config { command, jobs, .. } = config;
     Tunables {
-        max_jobs: command.max_jobs,
+        max_jobs: command.max_jobs.within(now),
+        bounds: command.max_jobs.bounds(),
         max_history: jobs.max_history,
         backoff: jobs.backoff,
         on_lost: jobs.on_lost,

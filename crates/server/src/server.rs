@@ -36,6 +36,7 @@ use crate::metrics::Metrics;
 use crate::node;
 use crate::open::{self, Exposure};
 use crate::otel::{Exporter, Target};
+use crate::scaling::Scaling;
 use crate::start::{self, Opened, StartError, initialise};
 use crate::upgrade;
 use crate::webhooks::Webhooks;
@@ -136,7 +137,7 @@ impl Server {
         let runtime = store.runtime().clone();
         let keys = Keyspace::default();
         let descriptors =
-            descriptors::raised(if config.command.enabled { config.command.max_jobs } else { 0 });
+            descriptors::raised(if config.command.enabled { config.command.max_jobs.most } else { 0 });
         let connections = Connections { most: descriptors.outgoing, ..config.connections.clone() };
         let client = Client::with(&connections).map_err(StartError::Client)?;
         let new_uuid = start::taken_over(&opened, &keys, &config, &client).await?;
@@ -172,7 +173,8 @@ impl Server {
         let metrics = Arc::new(Metrics::new(counted.clone(), store.runtime().now_us()));
         let options = turnwise_worker::Options {
             node: node.clone(),
-            max_jobs: config.max_jobs,
+            max_jobs: config.max_jobs.least,
+            bounds: config.max_jobs.bounds(),
             max_history: config.max_history,
             backoff: config.backoff,
             on_lost: config.on_lost,
@@ -234,7 +236,8 @@ impl Server {
         let commands = sandbox.map(|sandbox| Arc::new(commands::handler(&config.command, guard, sandbox)));
         if let Some(handler) = &commands {
             let options = turnwise_worker::Options {
-                max_jobs: config.command.max_jobs,
+                max_jobs: config.command.max_jobs.least,
+                bounds: config.command.max_jobs.bounds(),
                 max_history: config.jobs.max_history,
                 backoff: config.jobs.backoff,
                 on_lost: config.jobs.on_lost,
@@ -280,8 +283,8 @@ impl Server {
             Retention { store: store.clone(), keys: keys.clone(), options: live::retention(&config).into() };
         let parts = Parts {
             config: Arc::new(config.clone()).into(),
-            replications: replication_tunables,
-            commands: command_tunables,
+            replications: replication_tunables.clone(),
+            commands: command_tunables.clone(),
             external: external.options().clone(),
             monitor: monitor.options.clone(),
             retention: retention.options.clone(),
@@ -397,6 +400,22 @@ impl Server {
             metrics,
             spans,
         });
+        let replications = Scaling {
+            app: app.clone(),
+            job_type: JOB_TYPE,
+            slots: |config| config.max_jobs,
+            tunables: replication_tunables,
+        };
+        services.push(service("slots of replications", &stop, move |stop| replications.clone().run(stop)));
+        if let Some(tunables) = command_tunables {
+            let commands = Scaling {
+                app: app.clone(),
+                job_type: turnwise_command::JOB_TYPE,
+                slots: |config| config.command.max_jobs,
+                tunables,
+            };
+            services.push(service("slots of commands", &stop, move |stop| commands.clone().run(stop)));
+        }
         services.push(service("metrics", &stop, {
             let app = app.clone();
             move |stop| Metrics::run(app.clone(), stop)

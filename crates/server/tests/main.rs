@@ -4,6 +4,7 @@
 mod access;
 mod any_node;
 mod audit;
+mod by_demand;
 mod changes;
 mod common;
 mod cors;

@@ -77,7 +77,11 @@ async fn connection_settings_take_effect_at_once() {
 async fn an_invalid_value_is_refused_and_the_old_value_stays() {
     let server = TestServer::start().await;
     let cases = [
-        ("replicator/max_jobs", "0", "[replicator] max_jobs: expected a whole number from 1 to 100000"),
+        (
+            "replicator/max_jobs",
+            "0",
+            "[replicator] max_jobs: expected a whole number from 1 to 100000, or two of them with .. between them, as in 4..64",
+        ),
         ("replicator/use_bulk_get", "", "[replicator] use_bulk_get: expected true or false"),
         ("jobs/retention", "-1", "expected seconds from 0 to"),
         ("command/enabled", "true", "said on that machine alone: change it in the server's file"),

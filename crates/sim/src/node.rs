@@ -188,12 +188,13 @@ async fn live(
     let _services = services(&setting, &link, &store);
     let mut workers = Vec::new();
     for job_type in &setting.plan.types {
-        let Tunables { max_jobs, max_history, backoff, on_lost, timeouts, fair, queue } =
+        let Tunables { max_jobs, bounds, max_history, backoff, on_lost, timeouts, fair, queue } =
             lock(&setting.tunables).clone();
         let node = link.site.to_string();
         let options = Options {
             node,
             max_jobs,
+            bounds,
             max_history,
             backoff,
             on_lost,

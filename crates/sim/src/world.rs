@@ -97,9 +97,9 @@ pub fn run(seed: u64, keep_trace: bool) -> Report {
             })),
         );
         core.note(Site::World, "seed", format!("{seed} {plan:?}"));
-        let Options { max_jobs, max_history, backoff, on_lost, timeouts, fair, queue, .. } =
+        let Options { max_jobs, bounds, max_history, backoff, on_lost, timeouts, fair, queue, .. } =
             plan.options.clone();
-        let tunables = Tunables { max_jobs, max_history, backoff, on_lost, timeouts, fair, queue };
+        let tunables = Tunables { max_jobs, bounds, max_history, backoff, on_lost, timeouts, fair, queue };
         let setting = Arc::new(Setting {
             core: core.clone(),
             store,

@@ -30,6 +30,19 @@ impl<T> Live<T> {
         })
     }
 
+    /// Changes the value in one step. Returns whether it has changed; an equal value wakes no receiver.
+    pub fn update(&self, change: impl FnOnce(&T) -> T) -> bool
+    where
+        T: PartialEq,
+    {
+        self.0.send_if_modified(|current| {
+            let value = change(current);
+            let modified = *current != value;
+            *current = value;
+            modified
+        })
+    }
+
     /// A receiver of changes.
     pub fn changes(&self) -> watch::Receiver<T> {
         self.0.subscribe()

@@ -53,6 +53,7 @@ pub(crate) fn new_id(store: &Store) -> (String, i64) {
 /// The membership row of a worker in this process.
 pub(crate) fn row(id: &str, started_us: i64, options: &Options) -> workers::Worker {
     workers::Worker {
+        bounds: options.bounds,
         health_timeout_us: duration_us(options.health_timeout),
         node_options: options.node_options.clone(),
         ..workers::Worker::new(id, &options.node, started_us, options.max_jobs)

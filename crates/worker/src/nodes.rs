@@ -56,7 +56,7 @@ pub fn join_nodes<'a>(
     // Boxed, so that the crates that await it do not compile it again.
     Box::pin(async move {
         check_health_times(options.health_interval, options.health_timeout)?;
-        let options = Options { max_jobs: 0, node_options: Some(node), ..options.clone() };
+        let options = Options { max_jobs: 0, bounds: None, node_options: Some(node), ..options.clone() };
         let bounded_store = match patience {
             Some(patience) => store.impatient(patience),
             None => store.clone(),

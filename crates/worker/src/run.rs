@@ -46,8 +46,8 @@ impl Shared {
 
     /// Registers an incarnation.
     pub async fn join(&self) -> turnwise_queue::Result<String> {
-        let max_jobs = self.tunables.get().max_jobs;
-        let options = Options { max_jobs, ..self.options.clone() };
+        let Tunables { max_jobs, bounds, .. } = self.tunables.get();
+        let options = Options { max_jobs, bounds, ..self.options.clone() };
         join(&self.store, &self.keys, &self.job_type, &options).await
     }
 }

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 use turnwise_policy::backoff::{self, OnLost};
 use turnwise_queue::deadlines::Timeouts;
-use turnwise_queue::{DEFAULT_MAX_HISTORY, Keyspace, NodeOptions, Result, Terms, clock};
+use turnwise_queue::{Bounds, DEFAULT_MAX_HISTORY, Keyspace, NodeOptions, Result, Terms, clock};
 use turnwise_store::{Runtime, Store};
 
 use crate::incarnation::{ERROR_PAUSE, End, Incarnation};
@@ -32,6 +32,8 @@ pub struct Options {
     pub node: String,
     /// The maximum number of jobs that run at the same time.
     pub max_jobs: usize,
+    /// See [`Tunables::bounds`].
+    pub bounds: Option<Bounds>,
     /// The time between two heartbeats, at most half of the timeout.
     pub health_interval: Duration,
     /// How long the worker may miss its heartbeats before another worker removes it.
@@ -72,6 +74,9 @@ pub struct Tunables {
     /// The maximum number of jobs that run at the same time. If jobs of this type rotate, the next cycle after a
     /// reduction stops the excess. Otherwise no job is stopped, and none starts until enough have ended.
     pub max_jobs: usize,
+    /// The bounds of `max_jobs`, if it follows the demand. A reduction then never stops a job, unless more jobs run than the
+    /// upper bound.
+    pub bounds: Option<Bounds>,
     /// The number of history entries that a job keeps, from its next entry on.
     pub max_history: usize,
     /// The backoff of crashed jobs, from the next crash on; for a lost run, from its start on.
@@ -87,6 +92,11 @@ pub struct Tunables {
 }
 
 impl Tunables {
+    /// How many of `running` jobs may continue; at least as many as there are slots.
+    pub(crate) fn may_continue(&self, running: usize) -> usize {
+        self.bounds.map_or(self.max_jobs, |bounds| running.min(bounds.most).max(self.max_jobs))
+    }
+
     /// The terms of a run that starts now.
     pub(crate) fn terms(&self) -> Terms {
         let Tunables { backoff, on_lost, timeouts, .. } = *self;
@@ -98,6 +108,7 @@ impl Options {
     fn tunables(&self) -> Tunables {
         Tunables {
             max_jobs: self.max_jobs,
+            bounds: self.bounds,
             max_history: self.max_history,
             backoff: self.backoff,
             on_lost: self.on_lost,
@@ -113,6 +124,7 @@ impl Default for Options {
         Options {
             node: "turnwise@127.0.0.1".to_owned(),
             max_jobs: 500,
+            bounds: None,
             health_interval: DEFAULT_HEALTH_INTERVAL,
             health_timeout: DEFAULT_HEALTH_TIMEOUT,
             report_interval: Duration::from_secs(2),

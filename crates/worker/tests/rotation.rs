@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use turnwise_policy::backoff::OnLost;
 use turnwise_policy::fair_share::Fairness;
-use turnwise_queue::{State, jobs, tenants, usage};
+use turnwise_queue::{State, jobs, tenants, usage, workers};
 use turnwise_worker::{FairRules, Options, Outcome, RotationRules};
 
 use crate::common::{Instruction, PATIENCE, Run, T, World, done};
@@ -238,6 +238,40 @@ async fn excess_jobs_are_stopped_at_the_next_cycle_and_one_shot_jobs_last() {
         }
         assert_eq!(once, left.min(2));
     }
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn slots_that_follow_the_demand_stop_no_job_within_their_bounds() {
+    let mut world = World::new();
+    for n in 0..6 {
+        add(&world, "a", &format!("a{n}")).await;
+    }
+    let bounds = |least, most| Some(turnwise_queue::Bounds { least, most });
+    let elastic = Options { bounds: bounds(1, 6), ..options(5, rules(1, &[])) };
+    let worker = world.start_with(&world.store, elastic).await;
+    let mut running = Running::default();
+    running.start(&mut world, 5).await;
+    let row = || async {
+        let tx = world.store.begin().await.unwrap();
+        workers::list(&tx, &world.keys, T).await.unwrap()[0].clone()
+    };
+    assert_eq!((row().await.slots, row().await.bounds), (5, bounds(1, 6)));
+    let tunables = worker.tunables().get();
+    worker.tunables().set(turnwise_worker::Tunables { max_jobs: 1, ..tunables.clone() });
+    for _ in 0..3 {
+        cycle(&world, 1).await;
+    }
+    assert_eq!((row().await.slots, running.of(&world, "a").await), (1, 5));
+    // A lower upper bound stops the excess, as with a plain number.
+    worker.tunables().set(turnwise_worker::Tunables { max_jobs: 1, bounds: bounds(1, 3), ..tunables });
+    cycle(&world, 1).await;
+    let patience = async {
+        while running.of(&world, "a").await != 3 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, patience).await.expect("too many run");
     worker.shutdown().await;
 }
 

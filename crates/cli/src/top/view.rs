@@ -181,7 +181,8 @@ fn type_line(summary: &TypeSummary) -> String {
         0 => "no worker".to_owned(),
         workers => {
             let workers = plural(workers, "worker", "workers");
-            format!("{}/{} slots of {workers}", capacity.running, capacity.slots)
+            let most = capacity.most_slots.map(|most| format!(" (at most {most})")).unwrap_or_default();
+            format!("{}/{} slots{most} of {workers}", capacity.running, capacity.slots)
         }
     };
     let fairness = match fairness {
@@ -286,8 +287,8 @@ mod tests {
         let types: Vec<Value> = types
             .iter()
             .map(|name| {
-                json!({ "type": name, "capacity": { "workers": 1, "slots": 4, "running": 4 }, "fairness": "rfc",
-                    "tenants": 10_000, "waiting_tenants": 9_999, "jobs": { "delayed": 10_000, "completed": 1_234_567 } })
+                json!({ "type": name, "capacity": { "workers": 1, "slots": 4, "most_slots": if *name == "elastic" { json!(9) } else { Value::Null }, "running": 4 },
+                    "fairness": "rfc", "tenants": 10_000, "waiting_tenants": 9_999, "jobs": { "delayed": 10_000, "completed": 1_234_567 } })
             })
             .collect();
         Snapshot {
@@ -377,6 +378,13 @@ mod tests {
         };
         assert_eq!(ids(6), ["r0", "r1", "r2", "p0", "p1", "d0"]);
         assert_eq!((ids(0).len(), ids(19).len(), ids(100).len()), (0, 19, 19));
+    }
+
+    #[test]
+    fn slots_that_follow_the_demand_have_their_bound_beside_them() {
+        let lines = view(&snapshot(&["elastic"], vec![], vec![])).lines(Size { width: 100, height: 24 });
+        let expected = "  elastic: 4/4 slots (at most 9) of 1 worker, ";
+        assert!(lines.iter().any(|line| line.text.starts_with(expected)), "{lines:?}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod entry;
 mod parse;
 mod settings;
 mod shared;
+mod slots;
 mod text;
 mod value;
 
@@ -40,6 +41,7 @@ pub(crate) use self::entry::Entry;
 pub use self::entry::{TENANT_SHARES, TYPE_TIMEOUTS, TenantShares, TypeTimeouts, TypeTimes};
 pub use self::settings::{Changes, SETTINGS, Setting};
 pub(crate) use self::shared::{Refused, Shared};
+pub use self::slots::Slots;
 pub use crate::access::jwt::JwtFiles;
 pub use crate::http::cors::Cors;
 pub use crate::http::tls::TlsFiles;
@@ -58,7 +60,7 @@ pub struct Config {
     /// `[couchdb] uuid`: the server's UUID, part of every replication id. By default the UUID that the store was created with.
     pub uuid: Option<String>,
     /// `[replicator] max_jobs`: the number of replications that run at the same time.
-    pub max_jobs: usize,
+    pub max_jobs: Slots,
     /// `[replicator] max_history`: the number of events that a job keeps.
     pub max_history: usize,
     /// `[replicator] health_threshold`, `backoff_base_ms`, `backoff_max_exponent`: the backoff of crashed jobs.
@@ -256,11 +258,17 @@ pub struct Workers {
     pub health_interval: Duration,
     /// `health_timeout`: how long a worker may miss its heartbeats.
     pub health_timeout: Duration,
+    /// `drain_target`: within which time what could run shall have started, where slots follow the demand.
+    pub drain_target: Duration,
 }
 
 impl Default for Workers {
     fn default() -> Self {
-        Workers { health_interval: DEFAULT_HEALTH_INTERVAL, health_timeout: DEFAULT_HEALTH_TIMEOUT }
+        Workers {
+            health_interval: DEFAULT_HEALTH_INTERVAL,
+            health_timeout: DEFAULT_HEALTH_TIMEOUT,
+            drain_target: Duration::from_secs(60),
+        }
     }
 }
 
@@ -305,7 +313,7 @@ pub struct Command {
     /// `enabled`: whether clients may add jobs of type `command`, and the server runs them.
     pub enabled: bool,
     /// `max_jobs`: the number of commands that run at the same time.
-    pub max_jobs: usize,
+    pub max_jobs: Slots,
     /// `max_output_bytes`: the maximum that is kept of a command's stdout, and of its stderr.
     pub max_output_bytes: usize,
     /// `programs`: the programs that may run. By default every program.
@@ -324,7 +332,7 @@ impl Default for Command {
     fn default() -> Self {
         Command {
             enabled: false,
-            max_jobs: 10,
+            max_jobs: Slots::from(10),
             max_output_bytes: MAX_OUTPUT_BYTES,
             programs: None,
             env: None,
@@ -339,7 +347,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             uuid: None,
-            max_jobs: 500,
+            max_jobs: Slots::from(500),
             max_history: DEFAULT_MAX_HISTORY,
             backoff: backoff::Rules::default(),
             // A node runs hundreds of them. If it dies, other nodes continue them immediately, as in CouchDB.
@@ -403,7 +411,7 @@ impl Config {
                 ..running.connections
             },
             queue: Queue { catalogue: running.queue.catalogue, ..file.queue },
-            workers: running.workers,
+            workers: Workers { drain_target: file.workers.drain_target, ..running.workers },
             tls: running.tls,
             prometheus: Prometheus { tenants: file.prometheus.tenants, ..running.prometheus },
             jwt: running.jwt,

@@ -78,7 +78,7 @@ pub(super) fn parse(file: &str, text: &str) -> Result<(Config, Vec<Problem>), Pr
             return Err(Problem { file: file.to_owned(), line: 0, text });
         }
     }
-    let Workers { health_interval, health_timeout } = config.workers;
+    let Workers { health_interval, health_timeout, .. } = config.workers;
     if health_interval * 2 > health_timeout {
         let text = format!(
             "[workers] health_interval is {health_interval:?}: expected at most half of health_timeout, \

@@ -46,6 +46,8 @@ const MAX_EVENTS: RangeInclusive<u64> = 100..=100_000_000;
 const MAX_PERIOD_MS: u64 = 3_600_000;
 /// Longest time that a worker may miss its heartbeats: a day.
 const MAX_HEALTH_MS: u64 = 24 * 3_600_000;
+/// Within which time what could run shall have started.
+const DRAIN_TARGET_MS: RangeInclusive<u64> = 1_000..=24 * 3_600_000;
 /// The length of a tick. With a tick of a few ms, every job would be older in each pass.
 const TICK_MS: RangeInclusive<u64> = 100..=3_600_000;
 /// Longest time for which a browser may remember a preflight: a day, which is more than any browser does.
@@ -119,7 +121,7 @@ pub const SETTINGS: &[Setting] = settings! {
     uuid: InFile("It is a part of every replication's id"), uuid = uuid();
 
     [replicator]
-    max_jobs: Live, max_jobs = number(1..=100_000);
+    max_jobs: Live, max_jobs = slots(1..=100_000);
     interval: Live, fair_share.rotation.interval = ms(INTERVAL_MS);
     max_churn: Live, fair_share.rotation.max_churn = number(0..=MAX_CHURN);
     startup_jitter: Live, fair_share.rotation.startup_jitter = ms(0..=MAX_JITTER_MS);
@@ -203,6 +205,7 @@ pub const SETTINGS: &[Setting] = settings! {
     [workers]
     health_interval: InFile(AT_START), workers.health_interval = seconds(10..=MAX_HEALTH_MS);
     health_timeout: InFile(AT_START), workers.health_timeout = seconds(20..=MAX_HEALTH_MS);
+    drain_target: Live, workers.drain_target = seconds(DRAIN_TARGET_MS);
 
     [listener]
     names: InFile(ABOUT_A_MACHINE_REACHED), listener_names = host_names();
@@ -253,7 +256,7 @@ pub const SETTINGS: &[Setting] = settings! {
 
     [command]
     enabled: InFile(ABOUT_A_MACHINE), command.enabled = boolean();
-    max_jobs: Live, command.max_jobs = number(1..=MAX_COMMANDS);
+    max_jobs: Live, command.max_jobs = slots(1..=MAX_COMMANDS);
     max_output_bytes: InFile(AT_START), command.max_output_bytes = number(0..=MAX_OUTPUT_BYTES);
     programs: InFile(ABOUT_A_MACHINE), command.programs = programs();
     env: InFile(ABOUT_A_MACHINE), command.env = variables();

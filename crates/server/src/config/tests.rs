@@ -40,7 +40,7 @@ fn every_key_that_has_an_effect_has_it() {
          charge_interval = 1003\ninterval = 1004\nmax_churn = 26\nstartup_jitter = 0\nidle_turn = 1005\nmultiplex = off\n\
          [replicator.shares]\na b/_replicator = 1000 ; most\n_replicator=1\n[shares]\nDefault = 27\n\
          [jobs]\nretention = 3600\nmax_wait = 25\nmax_history = 18\nhealth_threshold = 19\nbackoff_base_ms = 20\nbackoff_max_exponent = 21\non_lost = requeue\n[timeouts]\nmail = 90\ncommand = 0.5\n[heartbeat_timeouts]\nmail = 2.5\n\
-         [queue]\nwindow = 29\ntick = 0.5\naging_ticks = 31\nbase_weight = 1.25\nwaiting_uses_slot = true\ncatalogue = /catalogue.toml\n[events]\nkeep = 296.5\nmax = 297\n[egress]\nallow = 10.0.0.7:5984\ndeny = *.test\ninternal_tenants = ops/*\n[workers]\nhealth_interval = 0.25\nhealth_timeout = 1.5\n[listener]\nnames = Jobs.Example. , turnwise\ncertificate = /tls/cert.pem\nkey = /tls/key.pem\nclient_ca = /tls/ca.pem\n[limits]\nrequests_per_second = 290\nwaiting_jobs = 292\nworkers = 293\n[chttpd]\nenable_cors = true\n[cors]\norigins = https://App.example, capacitor://localhost\ncredentials = true\nheaders = Accept, X-A\nmethods = GET, PUT\nmax_age = 291\n[audit]\nfile = /audit\n[log]\nlevel = warning, turnwise_store=debug\nformat = json\n[otel]\nendpoint = http://collector:4317\nheaders = api-key=hunter2\nservice_name = jobs\nsample_ratio = 0.25\ntrace_url = https://traces.example/{trace_id}\n[prometheus]\nadditional_port = true\nbind_address = ::1\nport = 294\ntenants = 295\n[jwt_auth]\nkeys = /jwks.json\naudience = turnwise\nroles_claim_path = a.b\n[command]\nenabled = true\nmax_jobs = 22\nmax_output_bytes = 23\nprograms = /bin/sh , ls\nenv = A_1, LC_*\nuser = jobs\nallow_root = true\nmax_memory_bytes = 1048576\nmax_open_files = 32\nmax_processes = 33\nmax_file_bytes = infinity\n\
+         [queue]\nwindow = 29\ntick = 0.5\naging_ticks = 31\nbase_weight = 1.25\nwaiting_uses_slot = true\ncatalogue = /catalogue.toml\n[events]\nkeep = 296.5\nmax = 297\n[egress]\nallow = 10.0.0.7:5984\ndeny = *.test\ninternal_tenants = ops/*\n[workers]\nhealth_interval = 0.25\nhealth_timeout = 1.5\ndrain_target = 29.5\n[listener]\nnames = Jobs.Example. , turnwise\ncertificate = /tls/cert.pem\nkey = /tls/key.pem\nclient_ca = /tls/ca.pem\n[limits]\nrequests_per_second = 290\nwaiting_jobs = 292\nworkers = 293\n[chttpd]\nenable_cors = true\n[cors]\norigins = https://App.example, capacitor://localhost\ncredentials = true\nheaders = Accept, X-A\nmethods = GET, PUT\nmax_age = 291\n[audit]\nfile = /audit\n[log]\nlevel = warning, turnwise_store=debug\nformat = json\n[otel]\nendpoint = http://collector:4317\nheaders = api-key=hunter2\nservice_name = jobs\nsample_ratio = 0.25\ntrace_url = https://traces.example/{trace_id}\n[prometheus]\nadditional_port = true\nbind_address = ::1\nport = 294\ntenants = 295\n[jwt_auth]\nkeys = /jwks.json\naudience = turnwise\nroles_claim_path = a.b\n[command]\nenabled = true\nmax_jobs = 2..22\nmax_output_bytes = 23\nprograms = /bin/sh , ls\nenv = A_1, LC_*\nuser = jobs\nallow_root = true\nmax_memory_bytes = 1048576\nmax_open_files = 32\nmax_processes = 33\nmax_file_bytes = infinity\n\
          [replicator]\ncluster_start_period = 0.5\ncluster_quiet_period = 28\n[upstream]\nurl = http://u:hunter2@couch:5984\n",
     );
     let without_effect =
@@ -51,7 +51,7 @@ fn every_key_that_has_an_effect_has_it() {
     }
     let expected = Config {
         uuid: Some("B0000000000000000000000000000025".into()),
-        max_jobs: 7,
+        max_jobs: Slots::from(7),
         max_history: 8,
         backoff: backoff::Rules { health_threshold_us: 9_000_000, base_us: 10_000, max_exponent: 11 },
         on_lost: OnLost::Count,
@@ -140,6 +140,7 @@ fn every_key_that_has_an_effect_has_it() {
         workers: Workers {
             health_interval: Duration::from_millis(250),
             health_timeout: Duration::from_millis(1_500),
+            drain_target: Duration::from_millis(29_500),
         },
         listener_names: vec!["jobs.example".into(), "turnwise".into()],
         tls: TlsFiles {
@@ -181,7 +182,7 @@ fn every_key_that_has_an_effect_has_it() {
         limits: Limits { requests_per_second: 290, waiting_jobs: 292, workers: 293 },
         command: Command {
             enabled: true,
-            max_jobs: 22,
+            max_jobs: Slots { least: 2, most: 22 },
             max_output_bytes: 23,
             programs: Some(vec!["/bin/sh".into(), "ls".into()]),
             env: Some(vec!["A_1".into(), "LC_*".into()]),
@@ -236,15 +237,21 @@ fn ignored_entries_are_reported_with_their_place_and_without_their_value() {
 
 #[test]
 fn the_last_of_two_settings_counts() {
-    assert_eq!(parse("[replicator]\nmax_jobs = 1\n[replicator]\nmax_jobs = 2\n").0.max_jobs, 2);
+    assert_eq!(parse("[replicator]\nmax_jobs = 1\n[replicator]\nmax_jobs = 2\n").0.max_jobs, Slots::from(2));
 }
 
 #[test]
 fn an_invalid_value_is_refused_with_file_line_and_valid_values() {
     let cases = [
-        ("max_jobs = many", "a whole number from 1 to 100000"),
-        ("max_jobs = 0", "a whole number from 1 to 100000"),
-        ("max_jobs = -1", "a whole number from 1 to 100000"),
+        (
+            "max_jobs = many",
+            "a whole number from 1 to 100000, or two of them with .. between them, as in 4..64",
+        ),
+        ("max_jobs = 0", "a whole number from 1 to 100000, or two of them with .. between them, as in 4..64"),
+        (
+            "max_jobs = -1",
+            "a whole number from 1 to 100000, or two of them with .. between them, as in 4..64",
+        ),
         ("max_history = 1001", "a whole number from 1 to 1000"),
         ("health_threshold = 2m", "a whole number from 0 to 4294967295"),
         ("use_checkpoints = yes", "true or false"),
@@ -308,7 +315,10 @@ fn an_invalid_value_is_refused_with_file_line_and_valid_values() {
         }
     }
     for (line, right) in [
-        ("max_jobs = 0", "a whole number from 1 to 1000"),
+        (
+            "max_jobs = 8..4",
+            "a whole number from 1 to 1000, or two of them with .. between them, as in 4..64",
+        ),
         ("max_output_bytes = 12289", "a whole number from 0 to 12288"),
         ("programs = ls,,sh", "up to 100 texts, separated by commas"),
         ("programs = sh, ./run", "names, or absolute paths, separated by commas"),
@@ -394,7 +404,8 @@ fn a_line_that_is_no_ini_is_refused() {
 fn comments_at_the_end_of_lines_and_empty_values_are_ignored_as_in_couchdb() {
     let (config, ignored) =
         parse("[replicator] ; section\nmax_jobs = 7 ; comment\nmax_history = 8\t;x\nuse_bulk_get =\n");
-    assert_eq!((config.max_jobs, config.max_history, config.replication.use_bulk_get), (7, 8, true));
+    assert_eq!((config.max_jobs, config.max_history), (Slots::from(7), 8));
+    assert!(config.replication.use_bulk_get);
     assert_eq!(ignored, ["my.ini:4: [replicator] use_bulk_get has no value, and is ignored"]);
     // A comment needs a space before it: `;` may be part of a value.
     assert!(refused("[replicator]\nmax_jobs = 7;8\n").contains("max_jobs = 7;8: expected a whole number"));
@@ -478,6 +489,7 @@ fn every_setting_is_read_as_it_is_written() {
             ("egress", "internal_tenants") => "ops/*",
             ("egress", _) => "10.0.0.0/8,*.test:80",
             ("workers", _) => "2.25",
+            (_, "max_jobs") => "3..12",
             (_, "fairness") => "rfc",
             (_, "on_lost") => match setting.read(&config).as_deref() {
                 Some("count") => "requeue",

@@ -16,7 +16,7 @@ pub(super) use {
     optional as otel_endpoint, optional as otel_headers, optional as trace_url, optional as secret,
     optional as server, optional as uuid, optional_list as programs, optional_list as variables,
     plain as address, plain as boolean, plain as connect_to, plain as decimal, plain as fairness,
-    plain as multiplex, plain as number, plain as socket_options, plain as weight,
+    plain as multiplex, plain as number, plain as slots, plain as socket_options, plain as weight,
 };
 
 pub(super) fn plain(value: &impl ToString) -> Option<String> {

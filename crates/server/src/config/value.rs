@@ -13,6 +13,7 @@ use turnwise_replicator::multiplex::Mode;
 use turnwise_replicator::upstream::Address;
 use turnwise_replicator::{AuthPlugin, ConnectTo, EgressRules, Secret, SocketOptions};
 
+use super::slots::Slots;
 use crate::http::{Authority, cors};
 use crate::log::{LogFilter, LogFormat};
 use crate::otel;
@@ -37,6 +38,14 @@ impl Value<'_> {
     {
         let number = self.0.parse().ok().filter(|number| allowed.contains(number));
         number.ok_or_else(|| format!("a whole number from {} to {}", allowed.start(), allowed.end()))
+    }
+
+    /// A number of slots, or the bounds of one that follows the demand.
+    pub fn slots(self, allowed: RangeInclusive<usize>) -> Result<Slots, Right> {
+        let (least, most) = (*allowed.start(), *allowed.end());
+        Slots::parse(self.0, allowed).ok_or_else(|| {
+            format!("a whole number from {least} to {most}, or two of them with .. between them, as in 4..64")
+        })
     }
 
     pub fn optional_number(self, allowed: RangeInclusive<usize>) -> Result<Option<usize>, Right> {

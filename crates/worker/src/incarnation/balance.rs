@@ -64,8 +64,13 @@ impl Incarnation {
         let Some(own) = members.iter().position(|member| member.id == self.id) else { return Ok(None) };
         let elsewhere = self.fair.running_elsewhere();
         let load = |member: &workers::Worker| Load {
-            // It is not known how many jobs each external worker runs. A quiet one has no room.
-            slots: if member.external || member.mode.is_quiet() { 0 } else { member.slots },
+            // It is not known how many jobs each external worker runs. A quiet one has no room. Where slots follow the demand, the
+            // slots of a worker follow the jobs that it may take.
+            slots: match member.bounds {
+                _ if member.external || member.mode.is_quiet() => 0,
+                Some(bounds) => bounds.most,
+                None => member.slots,
+            },
             running: match member.id == self.id {
                 true => self.in_slots().count(),
                 false => elsewhere.get(&member.id).copied().unwrap_or(0),

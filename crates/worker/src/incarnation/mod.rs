@@ -253,10 +253,10 @@ impl Incarnation {
         self.fair.follow(&self.shared.tunables.get().fair, running);
         self.schedule_cycle();
         let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
-        let slots = self.shared.tunables.get().max_jobs;
+        let Tunables { max_jobs: slots, bounds, .. } = self.shared.tunables.get();
         let (store, id) = (&self.shared.store, &self.id);
         let shown = store
-            .transact(|tx| async move { workers::set_slots(&tx, keys, job_type, id, slots).await })
+            .transact(|tx| async move { workers::set_slots(&tx, keys, job_type, id, slots, bounds).await })
             .await;
         if let Err(error) = shown {
             tracing::error!(%error, "cannot write how many jobs run at most");

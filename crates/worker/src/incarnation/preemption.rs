@@ -61,7 +61,12 @@ impl Incarnation {
         self.grow_keys().await?;
         let now_us = self.now_us();
         let in_slots = self.preemptible();
-        let (heads, wake_seen) = self.read_heads(moment, &in_slots, rotation.max_churn).await?;
+        let (mut heads, wake_seen) = self.read_heads(moment, &in_slots, rotation.max_churn).await?;
+        let tunables = self.shared.tunables.get();
+        if tunables.bounds.is_some() && in_slots.len() > tunables.max_jobs {
+            // No job would start in the place of another one.
+            heads.clear();
+        }
         let any_waits = heads.values().any(|jobs| !jobs.is_empty());
         if moment == Moment::Idle {
             if !any_waits {
@@ -194,7 +199,7 @@ impl Incarnation {
             }));
         }
         let rules = Rules {
-            max_jobs: tunables.max_jobs,
+            max_jobs: tunables.may_continue(in_slots.len()),
             max_churn: rotation.max_churn,
             interval_us: duration_us(rotation.interval),
             idle_turn_us: duration_us(rotation.idle_turn),

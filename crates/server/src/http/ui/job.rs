@@ -165,7 +165,7 @@ fn place(visit: &Visit, why: &Why, now_us: i64) -> Markup {
                 dd { (time(expected.at_us)) " (" (ago(expected.at_us, now_us)) ")" br; span.quiet { (expected.basis) } }
             }
             @if let Some(capacity) = &why.capacity {
-                dt { "Slots" } dd { (number(capacity.running as u64)) " of " (number(capacity.slots as u64)) " taken, on " (super::format::count_of(capacity.workers, "worker"))
+                dt { "Slots" } dd { (number(capacity.running as u64)) " of " (number(capacity.slots as u64)) @if let Some(most) = capacity.most_slots { " (at most " (number(most as u64)) ")" } " taken, on " (super::format::count_of(capacity.workers, "worker"))
                     @if capacity.quiet > 0 { " (and " (number(capacity.quiet as u64)) " quiet)" } }
             }
             dt { "Tenant" }

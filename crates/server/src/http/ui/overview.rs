@@ -303,7 +303,7 @@ fn types_table(jobs: &Jobs, operates: bool, now_us: i64) -> Markup {
                                     td.n { @if let Some(oldest) = of.oldest_us { (since(oldest, now_us)) } }
                                     (cell(job_type, of, Kind::Running))
                                     @if operates {
-                                        td.n { (or_dash(capacity.map(|of| number(of.slots as u64)))) }
+                                        td.n { (or_dash(capacity.map(|of| number(of.slots as u64)))) @if let Some(most) = capacity.and_then(|of| of.most_slots) { div.quiet { "at most " (number(most as u64)) } } }
                                         td.n { (or_dash(capacity.map(|of| number(of.workers as u64)))) }
                                     }
                                     @for kind in held.iter().chain(&ended) { (cell(job_type, of, *kind)) }

@@ -88,7 +88,8 @@ fn table(rows: &[(Worker, Option<workers::Health>)], now_us: i64) -> Markup {
                                 a href=(link("/ui/jobs", &[("type", Some(&worker.job_type)), ("state", Some("running"))])) { bdi { (worker.job_type) } }
                                 div.quiet { bdi { (worker.node) } @if worker.external { ", external" } }
                             }
-                            td.n { (number(worker.running.len() as u64)) @if worker.more_running { "+" } " of " (number(worker.slots as u64)) }
+                            td.n { (number(worker.running.len() as u64)) @if worker.more_running { "+" } " of " (number(worker.slots as u64))
+                                @if let Some(bounds) = worker.slot_bounds { div.quiet { (number(bounds.least as u64)) " to " (number(bounds.most as u64)) ", by demand" } } }
                             td.when {
                                 (heartbeat(health.as_ref(), now_us))
                                 div.quiet { "registered " (ago(worker.started_us, now_us)) }

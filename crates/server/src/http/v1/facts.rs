@@ -1,10 +1,13 @@
-//! What the metrics need of the standing of tenants.
+//! What the metrics, and the slots that follow the demand, need of the standing of tenants.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
+use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use turnwise_queue::counts::{self, Kind};
-use turnwise_queue::{jobs, tenants};
+use turnwise_queue::{Worker, jobs, tenants, workers};
+use turnwise_store::Isolation;
 
 use super::demand;
 use super::error::V1Error;
@@ -32,6 +35,36 @@ pub(crate) async fn types(app: &App) -> Result<Vec<String>, String> {
     let tx = app.store.begin().await.map_err(|error| error.to_string())?;
     let (types, _) = all_types(app, &tx, None, None).await.map_err(problem)?;
     Ok(types)
+}
+
+/// The slots that a type needs, and its workers.
+pub(crate) struct Wanted {
+    pub wanted_slots: u64,
+    /// Each with the number of jobs that it runs.
+    pub workers: Vec<(Worker, u64)>,
+    /// The type's wake key.
+    pub wake: Option<Bytes>,
+}
+
+/// The slots within which what could run now has started within the target.
+pub(crate) async fn wanted(app: &App, job_type: &str, target: Duration) -> Result<Wanted, String> {
+    let wrong = |error: turnwise_queue::Error| error.to_string();
+    let tx = app.store.begin().await.map_err(|error| error.to_string())?;
+    let wake = tx.get_with(&app.keys.wake(job_type), Isolation::Snapshot).await;
+    let wake = wake.map_err(|error| error.to_string())?;
+    let snapshot = Snapshot::read(app, &tx, job_type, Of::First).await.map_err(problem)?;
+    let target_ms = u64::try_from(target.as_millis()).unwrap_or(u64::MAX);
+    let demand = demand::of_snapshot(app, &tx, &snapshot, target_ms).await.map_err(problem)?;
+    let mut running: BTreeMap<&str, u64> = BTreeMap::new();
+    for run in &snapshot.running {
+        *running.entry(&run.worker).or_default() += 1;
+    }
+    let workers = workers::list(&tx, &app.keys, job_type).await.map_err(wrong)?;
+    let workers = workers.into_iter().map(|worker| {
+        let running = running.get(worker.id.as_str()).copied().unwrap_or(0);
+        (worker, running)
+    });
+    Ok(Wanted { wanted_slots: demand.wanted_slots, workers: workers.collect(), wake })
 }
 
 /// The state of a type.

@@ -3,8 +3,8 @@
 use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
-use turnwise_protocol::{RunningJob, Worker, Workers, names};
-use turnwise_queue::{NODE_TYPE, jobs, workers as rows};
+use turnwise_protocol::{RunningJob, SlotBounds, Worker, Workers, names};
+use turnwise_queue::{Bounds, NODE_TYPE, jobs, workers as rows};
 use turnwise_store::Transaction;
 use utoipa::IntoParams;
 
@@ -127,6 +127,7 @@ pub(super) async fn worker(app: &App, tx: &Transaction, job_type: &str, row: row
         node: row.node,
         external: row.external,
         slots: row.slots,
+        slot_bounds: row.bounds.map(|Bounds { least, most }| SlotBounds { least, most }),
         started_us: row.started_us,
         registered_by: row.registered_by,
         mode: modes::shown(row.mode),

@@ -162,6 +162,9 @@ impl Snapshot {
         let capacity = api::Capacity {
             workers: active.len(),
             slots: active.iter().map(|worker| worker.slots).sum(),
+            most_slots: active.iter().any(|worker| worker.bounds.is_some()).then(|| {
+                active.iter().map(|worker| worker.bounds.map_or(worker.slots, |bounds| bounds.most)).sum()
+            }),
             running: running.iter().filter(|running| !is_quiet(&running.worker)).count(),
             quiet: quiet.len(),
         };
