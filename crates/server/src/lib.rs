@@ -32,6 +32,7 @@ mod descriptors;
 mod events;
 mod history;
 mod http;
+mod keda;
 mod live;
 pub mod log;
 mod metrics;

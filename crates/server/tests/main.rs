@@ -20,6 +20,7 @@ mod fair_settings;
 mod fleets;
 mod history;
 mod jwt;
+mod keda;
 mod lasting;
 mod metrics;
 mod nodes;

@@ -10,7 +10,7 @@
 //!
 //! The passwords, tokens and cookies of tests come from [`canary`], which searches for them where they must not occur.
 //!
-//! Traces go to a [`Collector`].
+//! Traces go to a [`Collector`]. A [`KedaClient`] asks as KEDA does.
 //!
 //! The features that turnwise takes from CouchDB are compared with a real [`CouchDb`], if one is available.
 //!
@@ -44,6 +44,7 @@ mod database;
 pub mod dataset;
 mod etcd;
 mod fake;
+mod keda;
 mod link;
 mod peer;
 mod ports;
@@ -59,6 +60,7 @@ pub use database::{Database, client, encode_segment};
 pub use dataset::Dataset;
 pub use etcd::{EtcdCluster, EtcdOptions};
 pub use fake::{Asked, Fake, Reply, Step};
+pub use keda::{KedaClient, KedaStream};
 pub use link::Link;
 pub use peer::{Peer, PeerOptions, peers_folder};
 pub use ports::free_ports;

@@ -23,6 +23,7 @@ use turnwise_store::Error as StoreError;
 use super::audit::{Audited, is_audited};
 use super::identities::Unchecked;
 use super::lasting::Lasting;
+use super::rights::Right;
 use super::{Caller, How, Identities, rights};
 use crate::http::{App, Refusal, refuse};
 use crate::sparse::Sparse;
@@ -74,6 +75,13 @@ pub(crate) async fn authenticate(State(app): State<App>, request: Request, next:
         audited.ended(response.status());
     }
     response
+}
+
+/// Refuses a request that did not come through [`authenticate`], if its sender does not have this right.
+pub(crate) async fn admit(app: &App, headers: &HeaderMap, peer: &Peer, right: Right) -> Result<(), Refusal> {
+    let Identified { caller, .. } = identify(app, headers, peer, now_s(app)).await?;
+    check_pace(app, &caller)?;
+    right.check(&caller)
 }
 
 async fn handle(

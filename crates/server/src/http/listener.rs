@@ -3,15 +3,15 @@
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::net::IpAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
-use hyper::server::conn::http1;
+use hyper::server::conn::{http1, http2};
 use hyper::service::{Service as _, service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -19,8 +19,10 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::App;
 use super::tls::{self, Tls};
 use crate::access::{Peer, network};
+use crate::keda;
 use crate::sparse::Sparse;
 
 /// How long a connection may take to send the head of its first request.
@@ -36,8 +38,22 @@ const MAX_HEAD_BYTES: usize = 256 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a TLS handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The interval at which a gRPC connection is checked.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// The most requests of a gRPC connection at the same time: KEDA has one open for each of its scaled objects.
+const MAX_STREAMS: u32 = 500;
+/// Largest head of a gRPC request.
+const MAX_GRPC_HEAD_BYTES: u32 = 16 << 10;
 /// How long active responses may take once the server stops.
 const DRAIN: Duration = Duration::from_secs(5);
+
+/// What a listener serves.
+#[derive(Clone)]
+pub(crate) enum Served {
+    Http(Router),
+    /// The scaler for KEDA.
+    Keda(App),
+}
 
 /// Serves until `stop` is cancelled, then completes active responses and returns. While `most` connections are open,
 /// further ones wait to be accepted.
@@ -45,7 +61,7 @@ pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<Tls>,
     most: usize,
-    router: Router,
+    served: Served,
     stop: CancellationToken,
 ) {
     let room = Arc::new(Semaphore::new(most));
@@ -56,9 +72,9 @@ pub(crate) async fn serve(
             tracing::debug!(%address, "a connection was closed: its address has too many");
             continue;
         };
-        let (router, tls, stop) = (router.clone(), tls.clone(), stop.clone());
+        let (served, tls, stop) = (served.clone(), tls.clone(), stop.clone());
         connections.spawn(async move {
-            serve_stream(stream, address, tls, router, stop).await;
+            serve_stream(stream, address, tls, served, stop).await;
             drop((permit, of_address));
         });
         while connections.try_join_next().is_some() {}
@@ -99,7 +115,7 @@ async fn serve_stream(
     stream: TcpStream,
     address: IpAddr,
     tls: Option<Tls>,
-    router: Router,
+    served: Served,
     stop: CancellationToken,
 ) {
     // Responses are written in large pieces, so waiting for more data would only delay them.
@@ -108,18 +124,22 @@ async fn serve_stream(
     }
     let Some(tls) = tls else {
         let peer = Peer { address, tls: false, names: None };
-        return serve_connection(stream, peer, router, stop).await;
+        return serve_connection(stream, peer, served, stop).await;
+    };
+    let acceptor = match &served {
+        Served::Http(_) => tls.acceptor(),
+        Served::Keda(_) => tls.acceptor_of_http2(),
     };
     let handshake = tokio::select! {
         () = stop.cancelled() => return,
-        handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.acceptor().accept(stream)) => handshake,
+        handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)) => handshake,
     };
     match handshake {
         Ok(Ok(stream)) => {
             let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
             let names = certificate.map(|certificate| tls::names(certificate).into());
             let peer = Peer { address, tls: true, names };
-            serve_connection(stream, peer, router, stop).await;
+            serve_connection(stream, peer, served, stop).await;
         }
         // A port scanner, or a load balancer that only connects.
         Ok(Err(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
@@ -140,10 +160,13 @@ fn refused(address: IpAddr, problem: &dyn Display) {
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: Peer,
-    router: Router,
+    served: Served,
     stop: CancellationToken,
 ) {
-    let router = TowerToHyperService::new(router);
+    let router = match served {
+        Served::Http(router) => TowerToHyperService::new(router),
+        Served::Keda(app) => return serve_grpc(stream, peer, app, stop).await,
+    };
     let has_begun = Arc::new(AtomicBool::new(false));
     let begun = has_begun.clone();
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
@@ -156,8 +179,39 @@ async fn serve_connection(
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(MAX_HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), service);
-    let mut connection = pin!(connection);
-    // Both are dropped, and thereby closed, when this returns.
+    until_ended(pin!(connection), |connection| connection.graceful_shutdown(), &has_begun, &stop).await;
+}
+
+/// The same for gRPC, which needs HTTP/2.
+async fn serve_grpc(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: Peer,
+    app: App,
+    stop: CancellationToken,
+) {
+    let has_begun = Arc::new(AtomicBool::new(false));
+    let begun = has_begun.clone();
+    let service = service_fn(move |request| {
+        begun.store(true, Relaxed);
+        keda::answer(app.clone(), peer.clone(), request)
+    });
+    let connection = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(KEEP_ALIVE)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_GRPC_HEAD_BYTES)
+        .serve_connection(TokioIo::new(stream), service);
+    until_ended(pin!(connection), |connection| connection.graceful_shutdown(), &has_begun, &stop).await;
+}
+
+/// Serves a connection until it ends, or the server stops. Closes it if its first request does not begin in time.
+async fn until_ended<C: Future<Output = hyper::Result<()>>>(
+    mut connection: Pin<&mut C>,
+    graceful_shutdown: impl Fn(Pin<&mut C>),
+    has_begun: &AtomicBool,
+    stop: &CancellationToken,
+) {
+    // The connection is dropped, and thereby closed, when its owner returns.
     let first = tokio::select! {
         ended = connection.as_mut() => return closed(ended),
         () = stop.cancelled() => true,
@@ -169,7 +223,7 @@ async fn serve_connection(
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
+            graceful_shutdown(connection.as_mut());
             connection.await
         }
     };

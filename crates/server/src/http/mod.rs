@@ -62,7 +62,7 @@ use crate::events::Events;
 use crate::metrics::{self, Metrics};
 
 pub(crate) use self::cross_site::{Authority, Names};
-pub(crate) use self::listener::serve;
+pub(crate) use self::listener::{Served, serve};
 pub(crate) use self::refusal::{Refusal, is_v1, refuse};
 pub(crate) use self::room::Room;
 pub(crate) use self::tls::Tls;
