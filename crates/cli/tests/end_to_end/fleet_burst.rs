@@ -7,6 +7,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
+use tokio::task::JoinHandle;
+use turnwise_testkit::{KedaClient, free_ports};
+
 use crate::server::{Home, PATIENCE, Server, turnwise};
 
 /// A fleet with its folder.
@@ -70,6 +73,39 @@ fn workers(answer: &Value) -> usize {
     answer["workers"].as_array().unwrap().len()
 }
 
+/// What both scalers of KEDA read while a test runs: `metrics-api`, and the external one.
+struct Scalers {
+    read: JoinHandle<Vec<[u64; 2]>>,
+    stop: tokio::sync::oneshot::Sender<()>,
+}
+
+impl Scalers {
+    /// Reads every quarter of a second.
+    async fn start(server: &Server, port: u16, job_type: &str, target_s: u64) -> Scalers {
+        let metadata = [("type", job_type), ("slots", "8"), ("drainTarget", &target_s.to_string())];
+        let mut keda = KedaClient::connect(port, &metadata).await;
+        let url = format!("{}/v1/types/{job_type}/demand?drain_target_ms={}", server.url(), target_s * 1_000);
+        let (stop, mut stopped) = tokio::sync::oneshot::channel();
+        let read = tokio::spawn(async move {
+            let mut read = Vec::new();
+            while stopped.try_recv() == Err(tokio::sync::oneshot::error::TryRecvError::Empty) {
+                let demand: Value = reqwest::get(&url).await.unwrap().json().await.unwrap();
+                let (wanted, active) = (keda.wanted().await.unwrap(), keda.active().await.unwrap());
+                assert_eq!(active, wanted > 0);
+                read.push([demand["wanted_slots"].as_u64().unwrap(), wanted]);
+                tokio::time::sleep(Duration::from_millis(250)).await;
+            }
+            read
+        });
+        Scalers { read, stop }
+    }
+
+    async fn end(self) -> Vec<[u64; 2]> {
+        self.stop.send(()).unwrap();
+        self.read.await.unwrap()
+    }
+}
+
 async fn until_ended(server: &Server, job_type: &str, count: u64) {
     let counted = |answer: &Value| answer["counts"][0]["jobs"]["completed"] == json!(count);
     server.until(&format!("/v1/counts?type={job_type}&by=type"), counted).await;
@@ -78,8 +114,10 @@ async fn until_ended(server: &Server, job_type: &str, count: u64) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_starts_workers_and_leaves_none() {
     const JOBS: usize = 1_000;
-    let home = Home::new("");
+    let port = free_ports(1)[0];
+    let home = Home::new(&format!("[keda]\nadditional_port = true\nport = {port}"));
     let server = home.serve().await;
+    let scalers = Scalers::start(&server, port, "burst", 10).await;
     let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
     let worker = format!(
         "import sys, time; sys.path.insert(0, {examples:?}); import python_worker as worker; \
@@ -115,6 +153,18 @@ async fn a_burst_starts_workers_and_leaves_none() {
     assert!(rose < Duration::from_secs(30) && fell < Duration::from_secs(60), "{}", fleet.log());
     let log = fleet.log();
     assert!(log.matches(": started f-burst-").count() <= 12, "workers come and go: {log}");
+    server.until("/v1/types/burst/demand?drain_target_ms=10000", |demand| demand["wanted_slots"] == 0).await;
+    let read = scalers.end().await;
+    // Until the first run has ended, a second is expected of each job. Two readings of one moment differ by what has happened between them.
+    let most = JOBS as u64 / 10;
+    assert!(read.iter().flatten().all(|wanted| *wanted <= most), "{read:?}");
+    let apart = read.iter().map(|[one, other]| one.abs_diff(*other)).max().unwrap();
+    assert!(apart <= most, "{read:?}");
+    let peak = read.iter().flatten().max().unwrap();
+    assert!((20..=most).contains(peak), "1,000 jobs of 0.2 s in 10 s need 20 slots: {read:?}");
+    // It rises once, and falls once.
+    let rises = read.windows(2).filter(|pair| pair[0][0] == 0 && pair[1][0] > 0).count();
+    assert_eq!((read[0], rises), ([0, 0], 1), "{read:?}");
     fleet.terminate().await;
 }
 
@@ -149,6 +199,55 @@ async fn jobs_that_a_filter_holds_start_no_worker() {
     for job_type in ["held", "free"] {
         assert_eq!(workers(&server.get(&format!("/v1/workers?type={job_type}")).await), 0);
     }
+}
+
+#[tokio::test]
+async fn jobs_that_locks_limits_and_filters_hold_start_no_more_workers() {
+    let port = free_ports(1)[0];
+    let home = Home::new(&format!("[keda]\nadditional_port = true\nport = {port}"));
+    let server = home.serve().await;
+    server.put("/v1/filters/hold", &json!({ "action": "pause", "when": "tenant = p", "priority": 0 })).await;
+    let some = |count: usize, tenant: &str, more: Value| -> Vec<Value> {
+        let job = |n| {
+            let mut job = json!({ "type": "held", "id": format!("{tenant}-{n}"), "tenant": tenant });
+            job.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            job
+        };
+        (0..count).map(job).collect()
+    };
+    // Of these, 1 and 2 and none may run at a time.
+    let mut jobs = some(20, "l", json!({ "locks": { "node": { "exclusive": ["n1"] } } }));
+    jobs.extend(some(20, "r", json!({ "reason": ["rate-limit:2:x"] })));
+    jobs.extend(some(20, "p", json!({})));
+    server.post("/v1/jobs", &json!({ "jobs": jobs })).await;
+    let scalers = Scalers::start(&server, port, "held", 1).await;
+    let folder = tempfile::tempdir().unwrap();
+    let go = folder.path().join("go");
+    let script = format!("while [ ! -e {} ]; do sleep 0.05; done", go.display());
+    let fleet = Fleet::start(
+        &server,
+        &format!(
+            "[types.held]\nexec = [\"sh\", \"-c\", {}]\nslots = 1\nmax = 12\ndrain_target = \"1s\"\nidle = \"1s\"\nmin_lifetime = \"0s\"",
+            json!(script)
+        ),
+    );
+    let runs = |count: u64| move |counts: &Value| counts["counts"][0]["jobs"]["running"] == json!(count);
+    server.until("/v1/counts?type=held&by=type", runs(3)).await;
+    // Several readings of the fleet later, there are three workers.
+    for _ in 0..4 {
+        let at = server.get("/v1/fleets").await["fleets"][0]["seen_us"].clone();
+        server.until("/v1/fleets", |answer| answer["fleets"][0]["seen_us"] != at).await;
+    }
+    let log = fleet.log();
+    assert!(log.contains("started f-held-2") && !log.contains("started f-held-3"), "{log}");
+    std::fs::write(&go, "").unwrap();
+    until_ended(&server, "held", 40).await;
+    let settled = |answer: &Value| answer["fleets"][0]["types"][0]["running"] == json!(0);
+    server.until("/v1/fleets", settled).await;
+    let read = scalers.end().await;
+    assert!(read.iter().flatten().all(|wanted| *wanted <= 3), "{read:?}");
+    assert!(read.contains(&[3, 3]), "{read:?}");
+    fleet.terminate().await;
 }
 
 #[tokio::test]
