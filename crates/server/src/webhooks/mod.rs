@@ -125,9 +125,10 @@ impl Webhooks {
             worker.tunables().set(tunables);
             return Ok(());
         }
-        let Tunables { max_jobs, max_history, backoff, on_lost, timeouts, fair, queue } = tunables;
+        let Tunables { max_jobs, bounds, max_history, backoff, on_lost, timeouts, fair, queue } = tunables;
         let options = self.options.clone();
-        let options = Options { max_jobs, max_history, backoff, on_lost, timeouts, fair, queue, ..options };
+        let options =
+            Options { max_jobs, bounds, max_history, backoff, on_lost, timeouts, fair, queue, ..options };
         let handler = Arc::new(Deliverer {
             store: self.store.clone(),
             keys: self.keys.clone(),
@@ -145,6 +146,7 @@ impl Webhooks {
         let backoff = config.jobs.backoff;
         Tunables {
             max_jobs: MAX_JOBS,
+            bounds: None,
             max_history: config.jobs.max_history,
             backoff: backoff::Rules { max_exponent: backoff.max_exponent.min(MAX_DOUBLINGS), ..backoff },
             on_lost: config.jobs.on_lost,
