@@ -155,11 +155,12 @@ async fn a_burst_starts_workers_and_leaves_none() {
     assert!(log.matches(": started f-burst-").count() <= 12, "workers come and go: {log}");
     server.until("/v1/types/burst/demand?drain_target_ms=10000", |demand| demand["wanted_slots"] == 0).await;
     let read = scalers.end().await;
-    // Until the first run has ended, a second is expected of each job. Two readings of one moment differ by what has happened between them.
+    // Until the first run has ended, a second is expected of each job.
     let most = JOBS as u64 / 10;
     assert!(read.iter().flatten().all(|wanted| *wanted <= most), "{read:?}");
-    let apart = read.iter().map(|[one, other]| one.abs_diff(*other)).max().unwrap();
-    assert!(apart <= most, "{read:?}");
+    // Both read the same, unless something has happened between the two readings.
+    let apart = read.iter().filter(|[one, other]| one != other).count();
+    assert!(4 * apart <= read.len(), "{read:?}");
     let peak = read.iter().flatten().max().unwrap();
     assert!((20..=most).contains(peak), "1,000 jobs of 0.2 s in 10 s need 20 slots: {read:?}");
     // It rises once, and falls once.
