@@ -1,11 +1,12 @@
 //! A minimal HTTP client: JSON over one persistent connection, so that the benchmark measures the server and not the client.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -56,19 +57,21 @@ impl Connection {
         Connection { stream, authorization: authorization.unwrap_or_default(), buffer: Vec::new() }
     }
 
-    /// Posts JSON, and returns the JSON of the response. Panics if the response is no success.
-    pub async fn post(&mut self, path: &str, body: &str) -> Value {
+    /// Posts JSON, and returns what is read of the response. Panics if the response is no success.
+    pub async fn post<T: DeserializeOwned>(&mut self, path: &str, body: &str) -> T {
         let (length, authorization) = (body.len(), &self.authorization);
         let request = format!(
             "POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n{authorization}Content-Length: {length}\r\n\r\n{body}"
         );
         self.stream.write_all(request.as_bytes()).await.expect("the server reads");
         let (status, body) = self.answer().await;
-        assert!((200..300).contains(&status), "POST {path} {status}: {}", String::from_utf8_lossy(&body));
-        serde_json::from_slice(&body).expect("answers are JSON")
+        let body = &self.buffer[body];
+        assert!((200..300).contains(&status), "POST {path} {status}: {}", String::from_utf8_lossy(body));
+        serde_json::from_slice(body).expect("answers are JSON, as this program expects it")
     }
 
-    async fn answer(&mut self) -> (u16, Vec<u8>) {
+    /// The status of the next response, and where its body is in the buffer.
+    async fn answer(&mut self) -> (u16, Range<usize>) {
         self.buffer.clear();
         let (status, head, length) = loop {
             assert!(self.buffer.len() < HEAD_BYTES, "the head of an answer is small");
@@ -80,7 +83,7 @@ impl Connection {
         while self.buffer.len() < head + length {
             self.read().await;
         }
-        (status, self.buffer[head..head + length].to_vec())
+        (status, head..head + length)
     }
 
     async fn read(&mut self) {

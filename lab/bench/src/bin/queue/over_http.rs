@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 
 use crate::http_client::Connection;
 
@@ -12,10 +13,91 @@ use crate::http_client::Connection;
 const WORKERS: usize = 4;
 /// The highest number of jobs that a worker holds at the same time.
 const SLOTS: usize = 100;
-/// The highest number of jobs in one response, which is the server's limit.
-const ACCEPT: usize = 50;
+/// The highest number of jobs in one response.
+const ACCEPT: usize = SLOTS;
 /// How long a worker's request for jobs waits, in ms.
 const WAIT_MS: u64 = 1_000;
+
+/// A job to add.
+#[derive(Serialize)]
+struct NewJob {
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    job_type: Option<&'static str>,
+    id: String,
+    options: usize,
+}
+
+#[derive(Serialize)]
+struct NewJobs {
+    jobs: Vec<NewJob>,
+}
+
+/// The answer to [`NewJobs`].
+#[derive(Deserialize)]
+struct AddedJobs {
+    jobs: Vec<AddedJob>,
+}
+
+#[derive(Deserialize)]
+struct AddedJob {
+    id: String,
+}
+
+#[derive(Serialize)]
+struct Register {
+    slots: usize,
+}
+
+#[derive(Deserialize)]
+struct Registered {
+    worker: String,
+    ping_interval_ms: u64,
+}
+
+/// A worker's request for jobs.
+#[derive(Serialize)]
+struct Accept<'a> {
+    received: u64,
+    limit: usize,
+    wait_ms: u64,
+    ends: Ends<'a>,
+}
+
+#[derive(Serialize)]
+struct Ends<'a> {
+    finish: &'a [Finish],
+}
+
+#[derive(Serialize)]
+struct Finish {
+    id: String,
+    claim: u64,
+    result: bool,
+}
+
+#[derive(Deserialize)]
+struct Accepted {
+    jobs: Vec<AcceptedJob>,
+    #[serde(default)]
+    ended: Vec<Ended>,
+}
+
+#[derive(Deserialize)]
+struct AcceptedJob {
+    id: String,
+    claim: u64,
+    options: usize,
+}
+
+/// The answer to one end: without a state, the end was refused.
+#[derive(Deserialize)]
+struct Ended {
+    state: Option<String>,
+}
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("names and numbers are JSON")
+}
 
 /// The task, from the command line.
 pub struct Arguments {
@@ -124,11 +206,9 @@ impl Bench {
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..WORKERS {
             let mut connection = Connection::open(self.arguments.port).await;
-            let registered =
-                connection.post("/v1/workers/noop", &json!({ "slots": SLOTS }).to_string()).await;
-            let path =
-                format!("/v1/workers/noop/{}", registered["worker"].as_str().expect("a worker has an id"));
-            let ping_interval_ms = registered["ping_interval_ms"].as_u64().expect("a number");
+            let Registered { worker, ping_interval_ms } =
+                connection.post("/v1/workers/noop", &json(&Register { slots: SLOTS })).await;
+            let path = format!("/v1/workers/noop/{worker}");
             tasks.spawn(ping(self.arguments.port, path.clone(), ping_interval_ms, stopped.clone()));
             tasks.spawn(self.clone().accept(connection, path, stopped.clone()));
         }
@@ -143,22 +223,22 @@ impl Bench {
         stopped: tokio::sync::watch::Receiver<bool>,
     ) {
         let mut received = 0;
-        let mut ends: Vec<Value> = Vec::new();
+        let mut ends: Vec<Finish> = Vec::new();
         while !*stopped.borrow() {
-            let question = json!({ "received": received, "limit": ACCEPT, "wait_ms": WAIT_MS, "ends": { "finish": ends } });
-            let answer = connection.post(&format!("{path}/accept"), &question.to_string()).await;
+            let question = Accept { received, limit: ACCEPT, wait_ms: WAIT_MS, ends: Ends { finish: &ends } };
+            let Accepted { jobs, ended } = connection.post(&format!("{path}/accept"), &json(&question)).await;
             let now_us = self.clock.elapsed().as_micros();
+            let recorded = ended.iter().filter(|ended| ended.state.as_deref() == Some("completed")).count();
+            assert_eq!(recorded, ends.len(), "every end is recorded");
             self.ended.fetch_add(ends.len(), Ordering::Relaxed);
             ends.clear();
-            for job in answer["jobs"].as_array().expect("a list").iter() {
+            for AcceptedJob { id, claim, options } in jobs {
                 if self.arguments.rate.is_some() {
-                    let number =
-                        usize::try_from(job["options"].as_u64().expect("a number")).expect("a small one");
                     let now_us = u32::try_from(now_us).expect("less than an hour");
-                    self.started_us[number].store(now_us, Ordering::Relaxed);
+                    self.started_us[options].store(now_us, Ordering::Relaxed);
                 }
-                received = received.max(job["claim"].as_u64().expect("a number"));
-                ends.push(json!({ "id": job["id"], "claim": job["claim"], "result": true }));
+                received = received.max(claim);
+                ends.push(Finish { id, claim, result: true });
             }
         }
     }
@@ -217,19 +297,20 @@ async fn ping(port: u16, path: String, interval_ms: u64, mut stopped: tokio::syn
         .await
         .is_err()
     {
-        connection.post(&format!("{path}/ping"), "{}").await;
+        let IgnoredAny = connection.post(&format!("{path}/ping"), "{}").await;
     }
 }
 
 async fn add(connection: &mut Connection, numbers: std::ops::Range<usize>) {
-    let id = |number: usize| format!("job-{number:012}");
+    let job = |job_type, number| NewJob { job_type, id: format!("job-{number:012}"), options: number };
     if numbers.len() == 1 {
-        let number = numbers.start;
-        let job = json!({ "id": id(number), "options": number });
-        connection.post("/v1/jobs/noop", &job.to_string()).await;
+        let job = job(None, numbers.start);
+        let added: AddedJob = connection.post("/v1/jobs/noop", &json(&job)).await;
+        assert_eq!(added.id, job.id, "the job is added");
     } else {
-        let jobs: Vec<Value> =
-            numbers.map(|number| json!({ "type": "noop", "id": id(number), "options": number })).collect();
-        connection.post("/v1/jobs", &json!({ "jobs": jobs }).to_string()).await;
+        let jobs: Vec<NewJob> = numbers.map(|number| job(Some("noop"), number)).collect();
+        let wanted = NewJobs { jobs };
+        let added: AddedJobs = connection.post("/v1/jobs", &json(&wanted)).await;
+        assert_eq!(added.jobs.len(), wanted.jobs.len(), "all jobs are added");
     }
 }
