@@ -54,7 +54,7 @@ pub(crate) async fn read_job_with(
     id: &str,
     isolation: Isolation,
 ) -> Result<Option<Job>> {
-    let Some(value) = tx.get_with(&keys.job(job_type, id), isolation).await? else { return Ok(None) };
+    let Some(value) = tx.get_owned(keys.job(job_type, id), isolation).await? else { return Ok(None) };
     let mut job = decode_job(&value)?;
     job.job_type = job_type.to_owned();
     job.id = id.to_owned();
@@ -97,7 +97,8 @@ pub(crate) async fn read_active_info(
         #[serde(default)]
         deadline: Option<Deadline>,
     }
-    let Some(value) = tx.get(&keys.active_entry(&job.job_type, worker, &job.id)).await? else {
+    let active = keys.active_entry(&job.job_type, worker, &job.id);
+    let Some(value) = tx.get_owned(active, Isolation::Serializable).await? else {
         return Ok(None);
     };
     let Info { info, deadline } =

@@ -1,11 +1,12 @@
 //! A transaction: a snapshot, the transaction's own writes on top of it, and what must not have changed at commit.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map};
+use std::hash::BuildHasher as _;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use foldhash::fast::FixedState;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use crate::appends::{self, Appended, Mode, ROW_BYTES, STAMP_BYTES, SUFFIX_BYTES};
@@ -41,13 +42,17 @@ pub struct Transaction {
 /// What has been read and written so far.
 #[derive(Default)]
 struct Pending {
-    /// The value read for each key, so that a second read costs nothing. `None` if the key is only a conflict.
-    read_keys: BTreeMap<Bytes, Option<Option<Bytes>>>,
+    /// The value read for each key, so that a second read costs nothing. `None` if the key is only a conflict. Hashed: most keys of
+    /// a transaction differ only at their ends, so a tree would compare each with many others.
+    read_keys: HashMap<Bytes, Option<Option<Bytes>>, FixedState>,
     read_ranges: Vec<(Bytes, Bytes)>,
     /// What [`Transaction::prefetch`] has read, without a conflict.
     prefetched: BTreeMap<Bytes, Option<Bytes>>,
     /// The same for ranges.
     prefetched_ranges: HashMap<RangeRead, Vec<KeyValue>>,
+    /// The hashes of the keys in `writes`, `versionstamped` and `adds`, and perhaps of others: most keys that are read or written are
+    /// in none of them.
+    touched: HashSet<u64, FixedState>,
     /// Written after `cleared`: an entry here overrides a cleared range around it.
     writes: BTreeMap<Bytes, Option<Bytes>>,
     cleared: Vec<(Bytes, Bytes)>,
@@ -80,23 +85,40 @@ const APPENDED: usize = 4;
 
 impl Pending {
     /// The own write that decides the value of `key`, if there is one.
-    fn own(&self, key: &[u8]) -> Option<Option<Bytes>> {
-        if let Some(written) = self.writes.get(key) {
-            return Some(written.clone());
+    fn own(&self, key: &Bytes) -> Result<Option<Option<Bytes>>> {
+        if self.is_touched(key) {
+            if self.versionstamped.contains(key) || self.adds.contains_key(key) {
+                return Err(unknown_before_commit());
+            }
+            if let Some(written) = self.writes.get(key) {
+                return Ok(Some(written.clone()));
+            }
         }
-        self.is_cleared(key).then_some(None)
+        Ok(self.is_cleared(key).then_some(None))
     }
 
-    fn add_read_key(&mut self, key: &Bytes) {
-        if let Entry::Vacant(place) = self.read_keys.entry(key.clone()) {
-            self.bytes += key.len();
+    /// Whether the key may have been written.
+    fn is_touched(&self, key: &Bytes) -> bool {
+        self.touched.contains(&hash_of(key))
+    }
+
+    /// Notes that the key is written. Returns whether it may have been written before.
+    fn touch(&mut self, key: &Bytes) -> bool {
+        !self.touched.insert(hash_of(key))
+    }
+
+    fn add_read_key(&mut self, key: Bytes) {
+        let bytes = key.len();
+        if let hash_map::Entry::Vacant(place) = self.read_keys.entry(key) {
+            self.bytes += bytes;
             place.insert(None);
         }
     }
 
-    fn note_read(&mut self, key: &Bytes, value: &Option<Bytes>) {
-        if self.read_keys.insert(key.clone(), Some(value.clone())).is_none() {
-            self.bytes += key.len();
+    fn note_read(&mut self, key: Bytes, value: &Option<Bytes>) {
+        let bytes = key.len();
+        if self.read_keys.insert(key, Some(value.clone())).is_none() {
+            self.bytes += bytes;
         }
     }
 
@@ -135,6 +157,10 @@ fn end_of_sum(key: &Bytes) -> Bytes {
     end.extend_from_slice(key);
     end.push(0xff);
     end.into()
+}
+
+fn hash_of(key: &Bytes) -> u64 {
+    FixedState::default().hash_one(key)
 }
 
 fn unknown_before_commit() -> Error {
@@ -196,29 +222,44 @@ impl Transaction {
 
     /// The value of a key, read with the given isolation.
     pub async fn get_with(&self, key: &Bytes, isolation: Isolation) -> Result<Option<Bytes>> {
-        {
-            let mut pending = self.pending();
-            if pending.versionstamped.contains(key) || pending.adds.contains_key(key) {
-                return Err(unknown_before_commit());
-            }
-            if let Some(own) = pending.own(key) {
-                return Ok(own);
-            }
-            if let Some(Some(read)) = pending.read_keys.get(key) {
-                return Ok(read.clone());
-            }
-            if let Some(value) = pending.prefetched.get(key).cloned() {
-                if isolation == Isolation::Serializable {
-                    pending.note_read(key, &value);
-                }
-                return Ok(value);
-            }
+        if let Some(value) = self.known(key, isolation)? {
+            return Ok(value);
         }
         let value = self.snapshot.get(key).await?;
+        if isolation == Isolation::Serializable {
+            self.pending().note_read(key.clone(), &value);
+        }
+        Ok(value)
+    }
+
+    /// The same for a key that the caller no longer needs, which saves a copy of it.
+    pub async fn get_owned(&self, key: Bytes, isolation: Isolation) -> Result<Option<Bytes>> {
+        if let Some(value) = self.known(&key, isolation)? {
+            return Ok(value);
+        }
+        let value = self.snapshot.get(&key).await?;
         if isolation == Isolation::Serializable {
             self.pending().note_read(key, &value);
         }
         Ok(value)
+    }
+
+    /// The value of a key, if the transaction has written or read it.
+    fn known(&self, key: &Bytes, isolation: Isolation) -> Result<Option<Option<Bytes>>> {
+        let mut pending = self.pending();
+        if let Some(own) = pending.own(key)? {
+            return Ok(Some(own));
+        }
+        if let Some(Some(read)) = pending.read_keys.get(key) {
+            return Ok(Some(read.clone()));
+        }
+        let prefetched = pending.prefetched.get(key).cloned();
+        if let Some(value) = &prefetched
+            && isolation == Isolation::Serializable
+        {
+            pending.note_read(key.clone(), value);
+        }
+        Ok(prefetched)
     }
 
     /// Whether each read waits for another machine.
@@ -415,8 +456,10 @@ impl Transaction {
         let mut pending = self.pending();
         pending.bytes += key.len() + value.as_ref().map_or(0, Bytes::len);
         pending.note_split(&key);
-        pending.versionstamped.remove(&key);
-        pending.adds.remove(&key);
+        if pending.touch(&key) {
+            pending.versionstamped.remove(&key);
+            pending.adds.remove(&key);
+        }
         pending.writes.insert(key, value);
         self.check_transaction(&pending)
     }
@@ -452,14 +495,16 @@ impl Transaction {
         let mut pending = self.pending();
         pending.bytes += key.len();
         pending.note_split(&key);
-        pending.writes.remove(&key);
+        if pending.touch(&key) {
+            pending.writes.remove(&key);
+        }
         pending.versionstamped.insert(key);
         self.check_transaction(&pending)
     }
 
     /// Makes the commit fail if another transaction writes `key`, without reading it.
     pub fn add_read_conflict(&self, key: Bytes) {
-        self.pending().add_read_key(&key);
+        self.pending().add_read_key(key);
     }
 
     /// Adds to the sum of a key, which no part of this transaction may read, set or clear. No other row's key may begin with this
@@ -468,21 +513,19 @@ impl Transaction {
     pub fn add(&self, key: Bytes, sum: Sum) -> Result<()> {
         self.check("key", key.len() + SUM_SUFFIX_BYTES, self.limits.key_bytes)?;
         let mut pending = self.pending();
-        if pending.own(&key).is_some() {
+        // A key that is written afterwards leaves `adds`.
+        if let Some(before) = pending.adds.get_mut(&key) {
+            *before += sum;
+            return Ok(());
+        }
+        let is_set = pending.is_touched(&key) && pending.writes.contains_key(&key);
+        if is_set || pending.is_cleared(&key) {
             return Err(Error::Misuse("a transaction adds to a key that it has set or cleared".into()));
         }
-        match pending.adds.entry(key) {
-            Entry::Occupied(mut place) => {
-                *place.get_mut() += sum;
-                Ok(())
-            }
-            Entry::Vacant(place) => {
-                let bytes = place.key().len() + SUM_SUFFIX_BYTES + Sum::BYTES;
-                place.insert(sum);
-                pending.bytes += bytes;
-                self.check_transaction(&pending)
-            }
-        }
+        pending.touch(&key);
+        pending.bytes += key.len() + SUM_SUFFIX_BYTES + Sum::BYTES;
+        pending.adds.insert(key, sum);
+        self.check_transaction(&pending)
     }
 
     /// Whether this transaction appends to logs: see [`Store::append_from_now_on`](crate::Store::append_from_now_on).

@@ -376,6 +376,9 @@ fn collect(changes: Changes, cleared: Vec<Bytes>, stamp: Versionstamp, batch: &m
     if batch.is_empty() {
         // Built at once from sorted rows, which is faster than row by row. Large transactions are often alone in their group.
         *batch = changes.puts.into_iter().collect();
+    } else if changes.puts.len() >= batch.len() / 2 {
+        // Merged, which compares each row with one or two others.
+        batch.append(&mut changes.puts.into_iter().collect());
     } else {
         batch.extend(changes.puts);
     }

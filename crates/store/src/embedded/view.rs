@@ -78,18 +78,25 @@ struct Scan<'a> {
 /// The dead rows that were crossed since the last live row, or since the last gap.
 struct Run {
     from: Bytes,
+    /// Whether the run begins behind the row `from`, and not at it. Most runs are short: their bounds are never needed.
+    behind: bool,
     dead: usize,
     next_to_gap: bool,
 }
 
 impl Run {
     fn starting_at(from: &Bytes) -> Self {
-        Run { from: from.clone(), dead: 0, next_to_gap: false }
+        Run { from: from.clone(), behind: false, dead: 0, next_to_gap: false }
+    }
+
+    /// A run that begins behind a live row.
+    fn behind(row: Bytes, reverse: bool) -> Self {
+        Run { behind: !reverse, ..Run::starting_at(&row) }
     }
 
     /// The range of the run, if it ends at `to`.
     fn up_to(&self, to: Bytes, reverse: bool) -> (Bytes, Bytes) {
-        let from = self.from.clone();
+        let from = if self.behind { successor(&self.from) } else { self.from.clone() };
         if reverse { (to, from) } else { (from, to) }
     }
 }
@@ -133,6 +140,7 @@ impl Scan<'_> {
         let mut head_active = next_active();
         let mut head_frozen = next_frozen();
         let mut head_base = in_base.next(reverse)?;
+        let mut last = None;
         for _ in 0..STEPS_PER_LOCK {
             let heads = [
                 head_active.map(|(key, _)| key),
@@ -163,22 +171,25 @@ impl Scan<'_> {
             }
             match known.flatten() {
                 Some(value) => {
-                    self.end_run(&if reverse { successor(&key) } else { key.clone() });
-                    self.pass(&key);
-                    self.run = Run::starting_at(if reverse { &self.end } else { &self.begin });
-                    rows.push((key, value));
+                    self.end_run_before(&key);
+                    self.run = Run::behind(key.clone(), reverse);
+                    rows.push((key.clone(), value));
+                    last = Some(key);
                     if rows.len() == limit {
-                        return Ok(());
+                        break;
                     }
                 }
                 None => {
-                    self.pass(&key);
+                    last = Some(key);
                     self.run.dead += 1;
                     if self.run.dead.is_multiple_of(DEAD_PER_GAP) {
-                        return Ok(());
+                        break;
                     }
                 }
             }
+        }
+        if let Some(last) = last {
+            self.pass(&last);
         }
         Ok(())
     }
@@ -192,11 +203,22 @@ impl Scan<'_> {
         }
     }
 
+    /// Whether the run of dead rows is long enough to be kept.
+    fn is_worth(&self) -> bool {
+        self.run.dead >= if self.run.next_to_gap { DEAD_TO_GROW } else { DEAD_PER_GAP }
+    }
+
     /// Ends a run of dead rows at `to`, and keeps it if it was long.
     fn end_run(&mut self, to: &Bytes) {
-        let worth = if self.run.next_to_gap { DEAD_TO_GROW } else { DEAD_PER_GAP };
-        if self.run.dead >= worth {
+        if self.is_worth() {
             self.found.push(self.run.up_to(to.clone(), self.reverse));
+        }
+    }
+
+    /// The same at a live row.
+    fn end_run_before(&mut self, row: &Bytes) {
+        if self.is_worth() {
+            self.end_run(&if self.reverse { successor(row) } else { row.clone() });
         }
     }
 
