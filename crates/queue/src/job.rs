@@ -504,7 +504,9 @@ impl NewJob {
         if !self.locks.is_none() {
             check_requests(&self.locks)?;
         }
-        check_traits(&self.traits)?;
+        if !self.traits.is_empty() {
+            check_traits(&self.traits)?;
+        }
         dependencies::check(&self.job_type, &self.id, &self.after)?;
         if self.reasons.len() > MAX_REASONS {
             let problem = format!("has {} texts; at most {MAX_REASONS} are allowed", self.reasons.len());

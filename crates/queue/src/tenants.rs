@@ -10,7 +10,7 @@
 //! the order of the tenants changes, however many jobs they have.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use turnwise_policy::predictive_queue::experience::Traits;
 use turnwise_policy::predictive_queue::locks::Requests;
@@ -143,11 +143,14 @@ impl DecodedRows {
     fn decode(&self, keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Result<Vec<Pending>> {
         let mut known = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         let decode = |(key, value): &(Bytes, Bytes)| {
+            if value.is_empty() {
+                return Ok(read_pending(keys, key, read_declared(value)?)?.1);
+            }
             if let Some(row) = known.get(&**key).filter(|row| *row.value == **value) {
                 return Ok(row.pending.clone());
             }
             let (_, pending) = read_pending(keys, key, read_declared(value)?)?;
-            if (1..=MAX_DECODED_BYTES).contains(&value.len()) {
+            if value.len() <= MAX_DECODED_BYTES {
                 if known.len() >= MAX_DECODED {
                     known.clear();
                 }
@@ -209,6 +212,10 @@ pub async fn page(
 type Declared = (Arc<Requests>, Arc<Traits>);
 
 fn read_declared(value: &[u8]) -> Result<Declared> {
+    static NOTHING: LazyLock<Declared> = LazyLock::new(Declared::default);
+    if value.is_empty() {
+        return Ok(NOTHING.clone());
+    }
     let (locks, traits) = of_pending_value(value)?;
     Ok((Arc::new(locks), Arc::new(traits)))
 }

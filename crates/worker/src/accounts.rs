@@ -13,7 +13,7 @@
 //! ended here. If its worker then reports to another server, that server charges the run, too.
 
 use std::collections::BTreeMap;
-use std::ops::Bound::{Excluded, Unbounded};
+use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use turnwise_queue::workers::GivenBack;
@@ -51,8 +51,8 @@ pub(crate) struct Account {
 
 #[derive(Default)]
 struct Runs {
-    /// By worker and claim.
-    running: BTreeMap<(String, u64), Run>,
+    /// By worker and claim. Workers without runs are missing.
+    running: BTreeMap<String, BTreeMap<u64, Run>>,
     maintained_us: i64,
     swept_us: i64,
     /// The last worker that a sweep covered.
@@ -113,31 +113,31 @@ impl Accounts {
 
 impl Runs {
     fn take(&mut self, worker: &str, claim: u64) -> Option<Run> {
-        self.running.remove(&(worker.to_owned(), claim))
+        let runs = self.running.get_mut(worker)?;
+        let run = runs.remove(&claim);
+        if runs.is_empty() {
+            self.running.remove(worker);
+        }
+        run
+    }
+
+    fn get_mut(&mut self, worker: &str, claim: u64) -> Option<&mut Run> {
+        self.running.get_mut(worker)?.get_mut(&claim)
     }
 
     /// The numbers of a worker's claims that this server knows.
     fn of(&self, worker: &str) -> Vec<u64> {
-        let from = (worker.to_owned(), 0);
-        let known = self.running.range(from..).map(|((name, claim), _)| (name, *claim));
-        known.take_while(|(name, _)| *name == worker).map(|(_, claim)| claim).collect()
+        self.running.get(worker).map_or_else(Vec::new, |runs| runs.keys().copied().collect())
     }
 
     /// The workers of the next sweep, each with its known claims.
     fn to_sweep(&self, now_us: i64) -> Vec<(String, Vec<u64>)> {
-        let swept = (self.swept.clone(), u64::MAX);
-        let behind = self.running.range((Excluded(swept.clone()), Unbounded));
-        let mut found: Vec<(String, Vec<u64>)> = Vec::new();
-        for ((worker, _), run) in behind.chain(self.running.range(..=swept)) {
-            let is_long = now_us.saturating_sub(run.charges.started_us) >= SWEEP_US;
-            if is_long && found.last().is_none_or(|(last, _)| last != worker) {
-                if found.len() == SWEEP_WORKERS {
-                    break;
-                }
-                found.push((worker.clone(), self.of(worker)));
-            }
-        }
-        found
+        let behind = self.running.range::<str, _>((Excluded(self.swept.as_str()), Unbounded));
+        let up_to = self.running.range::<str, _>((Unbounded, Included(self.swept.as_str())));
+        let is_long = |run: &Run| now_us.saturating_sub(run.charges.started_us) >= SWEEP_US;
+        let long = behind.chain(up_to).filter(|(_, runs)| runs.values().any(is_long));
+        let known = long.map(|(worker, runs)| (worker.clone(), runs.keys().copied().collect()));
+        known.take(SWEEP_WORKERS).collect()
     }
 }
 
@@ -151,10 +151,13 @@ impl Account {
     pub fn given(&self, worker: &str, job: &Job, skipped_tenant: Option<&str>) {
         let (Some(claim), Some(started_us)) = (job.claim(), job.started_us) else { return };
         let mut runs = self.runs();
-        let run = (worker.to_owned(), claim.number);
+        if !runs.running.contains_key(worker) {
+            runs.running.insert(worker.to_owned(), BTreeMap::new());
+        }
         let start =
             || Run { charges: self.fair.start(&job.tenant, skipped_tenant, false, started_us), ending: None };
-        runs.running.entry(run).or_insert_with(start);
+        let of_worker = runs.running.get_mut(worker).expect("it is there now");
+        of_worker.entry(claim.number).or_insert_with(start);
     }
 
     /// The numbers of a worker's claims that this server knows.
@@ -164,7 +167,7 @@ impl Account {
 
     /// Notes that this server is about to record the end of a run. Returns what it knew of the run.
     pub fn ends(&self, worker: &str, claim: u64, by_itself: bool, now_us: i64) -> RunStatus {
-        match self.runs().running.get_mut(&(worker.to_owned(), claim)) {
+        match self.runs().get_mut(worker, claim) {
             None => RunStatus::Unknown,
             Some(Run { ending: Some(_), .. }) => RunStatus::EndTried,
             Some(run) => {
@@ -176,7 +179,7 @@ impl Account {
 
     /// Notes that a run continues, because its end was rejected.
     pub fn ends_not(&self, worker: &str, claim: u64) {
-        if let Some(run) = self.runs().running.get_mut(&(worker.to_owned(), claim)) {
+        if let Some(run) = self.runs().get_mut(worker, claim) {
             run.ending = None;
         }
     }
@@ -237,7 +240,7 @@ impl Account {
                 return Ok(());
             }
             runs.maintained_us = now_us;
-            for run in runs.running.values_mut() {
+            for run in runs.running.values_mut().flat_map(BTreeMap::values_mut) {
                 self.fair.raise_expected_cost(&mut run.charges);
             }
             if now_us.saturating_sub(runs.swept_us) < SWEEP_US {

@@ -222,7 +222,7 @@ impl External {
         let timeouts = options.timeouts.get(job_type).copied().unwrap_or_default();
         let (queue, terms) = (&*options.queue, Terms { backoff, on_lost, timeouts });
         // Dropped after the commit: from then on, every pass reads that the jobs are no longer pending.
-        let pass_jobs = &self.passes.begin_pass();
+        let pass_jobs = &self.passes.begin_pass(job_type);
         let account = self.account(job_type);
         account.maintain(store, keys, job_type).await;
         let fair = &account.fair;

@@ -233,7 +233,9 @@ impl FairShare {
     /// Charges the run time of a job since its last charge.
     pub fn charge(&self, charges: &mut RunCharges) {
         let now_us = self.now_us();
-        self.state().charge(charges, now_us);
+        let mut state = self.state();
+        state.charge(charges, now_us);
+        state.update_position(&charges.tenant);
     }
 
     /// If a job has run for much longer than expected, sets its expected cost to its run time so far. For jobs that are
@@ -494,6 +496,7 @@ impl State {
         self.changed(&charges.tenant);
     }
 
+    /// Charges the time since the last charge. Does not update the tenant's position.
     fn charge(&mut self, charges: &mut RunCharges, now_us: i64) {
         let lent_us = charges.waits.as_ref().map_or(0, |waits| waits.lent_us(now_us));
         let from_us = charges.charged_us.saturating_add(lent_us.saturating_sub(charges.lent_us));
@@ -517,7 +520,7 @@ impl State {
         }
     }
 
-    /// Charges a run time.
+    /// Charges a run time. Does not update the tenant's position.
     fn add(&mut self, charges: &mut RunCharges, ran_us: f64, now_us: i64) {
         let (tenant, shares) = (charges.tenant.clone(), self.shares(&charges.tenant));
         let virtual_us = if charges.rotates {
@@ -533,7 +536,7 @@ impl State {
         own.service_us += ran_us;
         own.virtual_us += virtual_us;
         own.usage.charge(ran_us, now_us, &rules);
-        self.changed(&tenant);
+        own.changed();
     }
 
     /// The maximum of one charge, if jobs are charged in each interval. More time passes between two charges only if

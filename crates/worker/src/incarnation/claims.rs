@@ -10,7 +10,7 @@ use turnwise_store::Error as StoreError;
 use super::{ERROR_PAUSE, Incarnation};
 use crate::Tunables;
 use crate::membership::duration_us;
-use crate::pass::{Claimant, Numbers, Pass, Passes, Sibling, pass};
+use crate::pass::{Claimant, Numbers, Pass, Sibling, pass};
 use crate::run::Shared;
 
 /// The maximum number of attempts of a pass that ends in conflicts.
@@ -133,7 +133,7 @@ impl Incarnation {
                 _ => None,
             };
             // Dropped after the commit: from then on, every pass reads that the jobs are no longer pending.
-            let pass_jobs = passes.map(Passes::begin_pass);
+            let pass_jobs = passes.map(|passes| passes.begin_pass(job_type));
             let tx = store.begin().await?;
             let claimant = Claimant { failed: attempt - 1, pass_jobs: pass_jobs.as_ref(), ..claimant };
             let pass = pass(&tx, keys, claimant, store.runtime().now_us()).await?;

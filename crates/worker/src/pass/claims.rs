@@ -106,7 +106,7 @@ impl<'a> Claims<'a> {
                     let next = &start[n..start.len().min(n + PREFETCHED)];
                     self.prefetch(next, view).await?;
                 }
-                if context.claimant.pass_jobs.is_some_and(|jobs| !jobs.add(context.claimant.job_type, id)) {
+                if context.claimant.pass_jobs.is_some_and(|jobs| !jobs.add(id)) {
                     view.verdicts[*job] = Verdict::OtherPass;
                     filled.in_other_pass = true;
                     refused = refused_before + 1;
@@ -210,7 +210,6 @@ impl<'a> Claims<'a> {
         Ok(match claiming {
             Claiming::Claimed { job, waited_us } => {
                 if matches!(numbers, Numbers::Stored) {
-                    claims::set_latest_number(tx, keys, job_type, worker, number)?;
                     self.latest = Some(number);
                 }
                 let options = jobs::options(tx, keys, &job).await?;
@@ -229,6 +228,15 @@ impl<'a> Claims<'a> {
             Claiming::Blocked(_) => Tried::Blocked,
             Claiming::NoRoom => Tried::NoRoom,
         })
+    }
+
+    /// Stores the number of the latest claim, if the store counts them.
+    pub fn store_number(&self) -> Result<()> {
+        let Context { tx, keys, claimant, .. } = self.context;
+        match self.latest {
+            Some(latest) => claims::set_latest_number(tx, keys, claimant.job_type, claimant.worker, latest),
+            None => Ok(()),
+        }
     }
 
     /// Rewrites the sort keys that are out of date, of jobs that continue to wait.

@@ -1,6 +1,6 @@
 //! What the concurrent passes of one process know of each other.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,8 +22,8 @@ const LONGEST_TURN: Duration = Duration::from_secs(1);
 /// other jobs: there, passes take turns.
 #[derive(Default)]
 pub struct Passes {
-    /// The jobs that passes are about to claim.
-    jobs: Mutex<BTreeSet<(String, String)>>,
+    /// The jobs that passes are about to claim, by type. Types without such jobs are missing.
+    jobs: Mutex<BTreeMap<String, HashSet<Arc<str>>>>,
     job_released: Notify,
     /// Of each job type with jobs that lock, the passes that wait for their turn.
     turns: Arc<Lines>,
@@ -72,13 +72,14 @@ impl Drop for Sibling {
 /// The jobs that one pass is about to claim. Other passes may claim them again when this is dropped.
 pub(crate) struct PassJobs {
     passes: Arc<Passes>,
-    own: Mutex<Vec<(String, String)>>,
+    job_type: String,
+    own: Mutex<HashSet<Arc<str>>>,
 }
 
 impl Passes {
-    /// Begins a pass, without jobs.
-    pub(crate) fn begin_pass(self: &Arc<Self>) -> PassJobs {
-        PassJobs { passes: self.clone(), own: Mutex::default() }
+    /// Begins a pass over the queue of a type, without jobs.
+    pub(crate) fn begin_pass(self: &Arc<Self>, job_type: &str) -> PassJobs {
+        PassJobs { passes: self.clone(), job_type: job_type.to_owned(), own: Mutex::default() }
     }
 
     /// Ends when a pass releases its jobs after this call, whether it has claimed them or not.
@@ -110,34 +111,41 @@ impl Passes {
         self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn jobs(&self) -> MutexGuard<'_, BTreeSet<(String, String)>> {
+    fn jobs(&self) -> MutexGuard<'_, BTreeMap<String, HashSet<Arc<str>>>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl PassJobs {
-    fn own(&self) -> MutexGuard<'_, Vec<(String, String)>> {
+    fn own(&self) -> MutexGuard<'_, HashSet<Arc<str>>> {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Releases the jobs of an earlier attempt of this pass. Returns the number of jobs of other passes.
     pub(super) fn restart(&self) -> usize {
         self.release();
-        self.passes.jobs().len()
+        self.passes.jobs().get(&self.job_type).map_or(0, HashSet::len)
     }
 
-    /// Whether a job belongs to another pass.
-    pub(super) fn is_in_other_pass(&self, job_type: &str, id: &str) -> bool {
-        let job = (job_type.to_owned(), id.to_owned());
-        !self.own().contains(&job) && self.passes.jobs().contains(&job)
+    /// Which of these jobs belong to other passes, in the same order.
+    pub(super) fn in_other_passes<'a>(&self, ids: impl Iterator<Item = &'a str>) -> Vec<bool> {
+        let (own, all) = (self.own(), self.passes.jobs());
+        match all.get(&self.job_type) {
+            Some(jobs) => ids.map(|id| jobs.contains(id) && !own.contains(id)).collect(),
+            None => ids.map(|_| false).collect(),
+        }
     }
 
     /// Adds a job to this pass, unless it belongs to another one. Returns whether the job was added.
-    pub(super) fn add(&self, job_type: &str, id: &str) -> bool {
-        let job = (job_type.to_owned(), id.to_owned());
-        let is_new = self.passes.jobs().insert(job.clone());
+    pub(super) fn add(&self, id: &str) -> bool {
+        let id: Arc<str> = id.into();
+        let (mut own, mut all) = (self.own(), self.passes.jobs());
+        let is_new = match all.get_mut(&self.job_type) {
+            Some(jobs) => jobs.insert(id.clone()),
+            None => all.insert(self.job_type.clone(), HashSet::from([id.clone()])).is_none(),
+        };
         if is_new {
-            self.own().push(job);
+            own.insert(id);
         }
         is_new
     }
@@ -145,13 +153,20 @@ impl PassJobs {
     fn release(&self) {
         let own = std::mem::take(&mut *self.own());
         // A pass without jobs must wake no other pass: it may itself wait for the jobs that it has read.
-        if !own.is_empty() {
-            let mut jobs = self.passes.jobs();
-            for job in own {
-                jobs.remove(&job);
-            }
-            self.passes.job_released.notify_waiters();
+        if own.is_empty() {
+            return;
         }
+        let mut all = self.passes.jobs();
+        if let Some(jobs) = all.get_mut(&self.job_type) {
+            for job in &own {
+                jobs.remove(job);
+            }
+            if jobs.is_empty() {
+                all.remove(&self.job_type);
+            }
+        }
+        drop(all);
+        self.passes.job_released.notify_waiters();
     }
 }
 

@@ -259,6 +259,7 @@ pub(crate) async fn pass(
             SearchResult { queue: view.queue, filled, skipped, ages_out_us: None, lock_wake_seen: None }
         }
     };
+    claims.store_number()?;
     claims.sort(&queue).await?;
     let claimed = claims.claimed.len();
     assert!(claimed <= room, "a pass has claimed {claimed} jobs for {room} slots");

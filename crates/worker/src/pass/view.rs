@@ -9,7 +9,7 @@ use turnwise_queue::tenants::Pending;
 use turnwise_queue::{Job, Keyspace, Result, jobs};
 use turnwise_store::Transaction;
 
-use super::{Claimant, Context};
+use super::Context;
 use crate::QueueRules;
 use crate::fair_share::Front;
 use crate::locks::{LockHistory, LocksView};
@@ -104,13 +104,18 @@ impl View {
     /// Sets the verdicts of jobs that this pass has tried, and of jobs that other passes of this process are about to
     /// claim.
     pub fn note(&mut self, context: &Context<'_>, tried: &BTreeSet<String>) {
-        let Claimant { job_type, pass_jobs, .. } = context.claimant;
-        let verdict = |job: &Pending| match pass_jobs {
-            _ if tried.contains(&job.id) => Verdict::Tried,
-            Some(pass_jobs) if pass_jobs.is_in_other_pass(job_type, &job.id) => Verdict::OtherPass,
-            _ => Verdict::Unknown,
+        let jobs = self.jobs();
+        let ids = jobs.iter().map(|job| job.id.as_str());
+        let in_other_pass = match context.claimant.pass_jobs {
+            Some(pass_jobs) => pass_jobs.in_other_passes(ids),
+            None => vec![false; jobs.len()],
         };
-        self.verdicts = self.jobs().into_iter().map(verdict).collect();
+        let verdict = |(job, in_other_pass): (&&Pending, bool)| match in_other_pass {
+            _ if tried.contains(&job.id) => Verdict::Tried,
+            true => Verdict::OtherPass,
+            false => Verdict::Unknown,
+        };
+        self.verdicts = jobs.iter().zip(in_other_pass).map(verdict).collect();
     }
 
     /// Whether a job with these locks is not blocked by a running job.

@@ -129,7 +129,7 @@ async fn add(
     let mut ready = Vec::with_capacity(jobs.len());
     let first_us = now_us.saturating_sub(i64::try_from(jobs.len()).unwrap_or(i64::MAX));
     for (n, job) in (1..).zip(jobs) {
-        let mut one = prepare(app, caller, &commands, job, now_us, &place(ready.len()))?;
+        let mut one = prepare(app, caller, &commands, job, now_us, || place(ready.len()))?;
         // The jobs of one request are queued in its order. The last one gets the place that a single job would get.
         one.job.order_us = Some(first_us + n);
         one.trace = app.spans.begin(sent, &**app.store.runtime());
@@ -372,10 +372,10 @@ fn prepare(
     commands: &owned::Commands<'_>,
     new: NewJob,
     now_us: i64,
-    place: &str,
+    place: impl Fn() -> String,
 ) -> Result<Ready> {
     let bad = |problem: &str| {
-        V1Error::bad(format!("{place}{problem}"), "correct the member; /v1/openapi.json has the bounds")
+        V1Error::bad(place() + problem, "correct the member; /v1/openapi.json has the bounds")
     };
     let checked = |checked: Result<(), names::Problem>| checked.map_err(|problem| bad(&problem.to_string()));
     checked(names::check_type(&new.job_type))?;
@@ -392,7 +392,7 @@ fn prepare(
     let options = new.options.unwrap_or_else(empty);
     // Options that the job keeps were checked when they were added.
     let checked_options = (members.options || new.if_exists == IfExists::Keep).then_some(&*options);
-    owned::check_addable(commands, &new.job_type, checked_options).map_err(|error| error.at(place))?;
+    owned::check_addable(commands, &new.job_type, checked_options).map_err(|error| error.at(&place()))?;
     let made = new.id.is_none();
     let id = new.id.unwrap_or_else(|| app.new_uuid());
     checked(names::check_id(&id))?;
@@ -404,7 +404,7 @@ fn prepare(
     checked(names::check_name("tenant", &tenant))?;
     if new.job_type == turnwise_command::JOB_TYPE && !caller.commands() {
         return Err(V1Error::forbidden(
-            format!("{place}type: this identity may not add jobs that run programs"),
+            place() + "type: this identity may not add jobs that run programs",
             "it needs the scope command, beside client:TENANTS",
         ));
     }
@@ -449,7 +449,7 @@ fn prepare(
     let stated = new.locks.map(|locks| catalogue::stated(locks, &app.catalogue)).transpose();
     let stated = stated.map_err(|problem| {
         V1Error::bad(
-            format!("{place}{problem}"),
+            place() + &problem.to_string(),
             "correct the member; docs/locks.md describes what can be locked",
         )
     })?;
@@ -471,7 +471,7 @@ fn prepare(
     };
     // A job that is added again may keep the tenant that it has: this is checked later.
     if members.tenant || new.if_exists == IfExists::Keep {
-        check_tenant(caller, &job).map_err(|error| error.at(place))?;
+        check_tenant(caller, &job).map_err(|error| error.at(&place()))?;
     }
     job.traits = catalogue::traits(&job, &app.catalogue);
     job.check().map_err(|error| bad(&error.to_string()))?;
@@ -481,7 +481,8 @@ fn prepare(
     let most = app.store.limits().transaction_bytes.saturating_sub(JOB_BYTES);
     if job.options.get().len() > most {
         let problem = format!(
-            "{place}options: have {} bytes; this server's store allows at most {most}",
+            "{}options: have {} bytes; this server's store allows at most {most}",
+            place(),
             job.options.get().len()
         );
         return Err(V1Error::too_large(
