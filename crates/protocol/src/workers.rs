@@ -114,7 +114,7 @@ pub struct Accept {
     #[serde(deserialize_with = "crate::number::whole")]
     #[cfg_attr(feature = "openapi", schema(maximum = 9_007_199_254_740_991_u64))]
     pub received: u64,
-    /// Maximum number of jobs to return, within the worker's free slots. One response holds at most 50.
+    /// Maximum number of jobs to return, within the worker's free slots. One response holds at most 200.
     #[serde(default = "one", deserialize_with = "crate::number::whole")]
     #[cfg_attr(feature = "openapi", schema(default = 1, minimum = 1, maximum = 1000))]
     pub limit: usize,

@@ -1,13 +1,14 @@
 //! Workers that reach the store through a server: a lost response loses nothing, and a restart of the server does not
 //! affect them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::claims::{self, Answer};
 use turnwise_queue::{Claim, Context, Error, EventKind, Job, NewJob, Result, State, jobs, workers};
 use turnwise_worker::{
-    Accepted, External, ExternalEnd, ExternalOptions, MAX_EXTERNAL_SLOTS, TenantFilter, Wanted,
+    Accepted, External, ExternalEnd, ExternalOptions, MAX_ACCEPTED, MAX_EXTERNAL_SLOTS, TenantFilter, Wanted,
 };
 
 use crate::common::faulty::Fault;
@@ -505,6 +506,30 @@ async fn foreign_claims_change_nothing() {
         assert!(matches!(ended, Err(Error::Halt)), "{ended:?}");
     }
     assert_eq!(world.get("a").await.unwrap().claim(), accepted.job.claim());
+}
+
+#[tokio::test]
+async fn a_response_holds_many_jobs_and_the_next_one_the_rest() {
+    let world = World::new();
+    let external = external(&world);
+    let worker = join(&external, 500).await;
+    let all = MAX_ACCEPTED + 50;
+    for n in 0..all {
+        world.add(&format!("{n:03}")).await;
+    }
+    let mut received: Vec<Accepted> = Vec::new();
+    while received.len() < all {
+        let last = received.last().map_or(0, |accepted| accepted.claim);
+        let next = accept(&external, &worker, last, 500).await;
+        // As many as fit into a transaction of this store, and not too few.
+        let least = (all - received.len()).min(51);
+        assert!((least..=MAX_ACCEPTED).contains(&next.len()), "{}", next.len());
+        received.extend(next);
+    }
+    let claims: Vec<u64> = received.iter().map(|accepted| accepted.claim).collect();
+    assert_eq!(claims, (1..=all as u64).collect::<Vec<_>>());
+    let ids: BTreeSet<&str> = received.iter().map(|accepted| accepted.job.id.as_str()).collect();
+    assert_eq!(ids.len(), all);
 }
 
 #[tokio::test]

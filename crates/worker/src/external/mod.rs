@@ -40,7 +40,7 @@ pub use end::{ExternalEnd, RunEnd};
 /// The maximum number of jobs that an external worker runs.
 pub const MAX_EXTERNAL_SLOTS: usize = 1_000;
 /// The maximum number of jobs in one response.
-pub const MAX_ACCEPTED: usize = 50;
+pub const MAX_ACCEPTED: usize = 200;
 
 /// Settings for external workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
