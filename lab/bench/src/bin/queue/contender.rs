@@ -95,7 +95,7 @@ impl Contender {
             }
             Self::Https => "the same as over HTTP; TLS 1.3 on each connection, a token in each request",
             Self::Http => {
-                "the same in `turnwise serve`; a request for jobs carries the ends of the last ones, an answer has 50 jobs at most"
+                "the same in `turnwise serve`; a request for jobs carries the ends of the last ones, an answer has 100 jobs at most"
             }
             Self::BullMq => {
                 "6.7 on Redis, appendfsync always: fsync of the log before answering, for all that wait"
