@@ -21,6 +21,13 @@ pub fn idle(options: &[&str]) -> Result {
     run(program("idle", &[]).arg("--turnwise").arg(binary).args(options))
 }
 
+/// Keeping the indexes of a CouchDB up to date, by turnwise and by CouchDB itself: `lab/bench/src/bin/indexing.rs`.
+pub fn indexing(options: &[&str]) -> Result {
+    run(cargo().args(["build", "--release", "--package", "turnwise"]))?;
+    let binary = target().join("release").join("turnwise");
+    run(program("indexing", &[]).arg("--turnwise").arg(binary).args(options))
+}
+
 /// turnwise compared with other job servers: `lab/bench/src/bin/queue`.
 pub fn queue(options: &[&str]) -> Result {
     run(cargo().args(["build", "--release", "--package", "turnwise"]))?;

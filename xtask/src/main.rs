@@ -20,6 +20,7 @@ usage: cargo xtask test [FILTER]...          install the peers if need be, then 
        cargo xtask test --cluster foundationdb   three nodes on a real FoundationDB, while they and it fail
        cargo xtask bench replicate [OPTION]...   turnwise beside PouchDB's replicator, between the same two servers
        cargo xtask bench idle [OPTION]...        what thousands of idle replications cost between two CouchDBs
+       cargo xtask bench indexing [OPTION]...    how late the indexes of a CouchDB are, built by turnwise and by CouchDB
        cargo xtask bench store [OPTION]...       the embedded store: enqueue, claim, finish
        cargo xtask bench queue [OPTION]...       jobs/s of turnwise beside other job servers
        cargo xtask bench fairness [OPTION]...    what a tenant with many jobs costs the others, beside other job servers
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         ["test", filter @ ..] => test(filter),
         ["bench", "replicate", options @ ..] => bench::replicate(options),
         ["bench", "idle", options @ ..] => bench::idle(options),
+        ["bench", "indexing", options @ ..] => bench::indexing(options),
         ["bench", "store", options @ ..] => bench::store(options),
         ["bench", "queue", options @ ..] => bench::queue(options),
         ["bench", "fairness", options @ ..] => bench::fairness(options),

@@ -19,6 +19,7 @@ mod filters;
 mod fleet;
 mod identities;
 mod index;
+mod indexes;
 mod jobs;
 mod locks;
 mod nodes;
@@ -103,6 +104,8 @@ enum Command {
     Top(top::Args),
     /// List the jobs that hold locks or wait for them
     Locks(locks::Args),
+    /// List the indexes of CouchDBs that a running server keeps up to date
+    Indexes(indexes::Args),
     /// List the workers of a running server; quiet, drain and resume them
     Workers(workers::Args),
     /// List the servers that share a running server's store
@@ -204,6 +207,7 @@ fn main() -> ExitCode {
             Command::Demand(args) => demand::run(args).await,
             Command::Top(args) => top::run(args).await,
             Command::Locks(args) => locks::run(args).await,
+            Command::Indexes(args) => indexes::run(args).await,
             Command::Workers(args) => workers::run(args).await,
             Command::Nodes(args) => nodes::run(args).await,
             Command::Tokens(command) => identities::tokens(command).await,

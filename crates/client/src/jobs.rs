@@ -9,9 +9,10 @@ use tokio::time::Instant;
 use turnwise_protocol::names::{check_id, check_type};
 use turnwise_protocol::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, After, Cancelled, ChangedNode, CountBy, CountPage,
-    CountedJobs, Demand, DocumentWhy, Failures, IfExists, Job, Jobs, ListOrder, Locker, Lockers, MAX_WAIT_MS,
-    Mode, NewJob, Nodes, Prioritized, Queue, Removed, Retried, RetriedJobs, RetriedState, SetMode,
-    SetPriority, State, Tenant, TenantOrder, Tenants, Types, WaitAnswer, Why, Worker, Workers,
+    CountedJobs, Demand, DocumentWhy, Failures, IfExists, Index, Indexes, Job, Jobs, ListOrder, Locker,
+    Lockers, MAX_WAIT_MS, Mode, NewJob, Nodes, Prioritized, Queue, Removed, Retried, RetriedJobs,
+    RetriedState, SetMode, SetPriority, State, Tenant, TenantOrder, Tenants, Types, WaitAnswer, Why, Worker,
+    Workers,
 };
 
 use crate::client::{Repeat, Request};
@@ -58,6 +59,19 @@ pub struct ListLocks {
     pub level: Option<String>,
     /// Only locks of resources with this name, at any level.
     pub name: Option<String>,
+    /// The largest page; the server has its own limit.
+    pub page: Option<usize>,
+}
+
+/// A selection of indexes to list.
+#[derive(Debug, Clone, Default)]
+pub struct ListIndexes {
+    /// Only indexes of this server.
+    pub server: Option<String>,
+    /// Only indexes of this database.
+    pub database: Option<String>,
+    /// Only indexes of this tenant.
+    pub tenant: Option<String>,
     /// The largest page; the server has its own limit.
     pub page: Option<usize>,
 }
@@ -198,6 +212,14 @@ impl Client {
         let ListLocks { level, name, page } = which;
         let request = Request::new(Method::GET, &["locks"]);
         Pages::new(self.clone(), request.query("level", level).query("name", name).query("limit", page))
+    }
+
+    /// The indexes of CouchDB servers that turnwise keeps up to date, in pages.
+    pub fn indexes(&self, which: ListIndexes) -> Pages<Indexes> {
+        let ListIndexes { server, database, tenant, page } = which;
+        let request =
+            Request::new(Method::GET, &["indexes"]).query("server", server).query("database", database);
+        Pages::new(self.clone(), request.query("tenant", tenant).query("limit", page))
     }
 
     /// Numbers of jobs by state, in pages.
@@ -435,6 +457,14 @@ impl Page for Lockers {
 
     fn into_parts(self) -> (Vec<Locker>, Option<String>) {
         (self.locks, self.next)
+    }
+}
+
+impl Page for Indexes {
+    type Row = Index;
+
+    fn into_parts(self) -> (Vec<Index>, Option<String>) {
+        (self.indexes, self.next)
     }
 }
 

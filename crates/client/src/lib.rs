@@ -36,13 +36,13 @@ mod worker;
 pub use client::Client;
 pub use error::{Error, Result};
 pub use events::{Events, JobUpdate};
-pub use jobs::{CountJobs, ListJobs, ListLocks, ListTenants, ListWorkers, Page, Pages};
+pub use jobs::{CountJobs, ListIndexes, ListJobs, ListLocks, ListTenants, ListWorkers, Page, Pages};
 pub use stream::EventsOfJobs;
 pub use turnwise_protocol as protocol;
 pub use turnwise_protocol::{
     AddJob, Added, AddedJob, Before, Bulk, BulkAction, BulkState, Capacity, CountBy, CountPage, CountedJobs,
-    Demand, DocumentWhy, Expected, Failure, Failures, Fairness, IfExists, Job, JobCounts, ListOrder, Lock,
-    LockHow, LockMode, LockNames, LockWord, Locker, Locks, LocksAtLevel, MatchingJobs, NewJob,
+    Demand, DocumentWhy, Expected, Failure, Failures, Fairness, IfExists, Index, Job, JobCounts, ListOrder,
+    Lock, LockHow, LockMode, LockNames, LockWord, Locker, Locks, LocksAtLevel, MatchingJobs, NewJob,
     Node as NodeInfo, Nodes, Position, PutBulk, Queue, QueuedJob, Reason, RetriedState, State, Tenant,
     TenantDemand, TenantOrder, Tenants, Token as TokenInfo, TypeSummary, User as UserInfo, WaitAnswer, Why,
     Worker as WorkerInfo,

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::try_join_all;
 use reqwest::{Method, StatusCode};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 
@@ -33,6 +34,51 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// The most partitions whose views are queried: each builds the shard that it is on.
 const MAX_PARTITIONS: usize = 1_000;
 
+/// A kind of indexes. Those of one kind in a design document are built together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Views.
+    Views,
+    /// The indexes of `_find`, which CouchDB keeps as views.
+    Mango,
+    /// `_search`
+    Search,
+    /// `_nouveau`
+    Nouveau,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Kind; 4] = [Kind::Views, Kind::Mango, Kind::Search, Kind::Nouveau];
+
+    /// Its name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Views => "views",
+            Kind::Mango => "mango",
+            Kind::Search => "search",
+            Kind::Nouveau => "nouveau",
+        }
+    }
+
+    /// The names of a design document's indexes of this kind.
+    pub fn indexes(self, design: &Map<String, Value>) -> Vec<String> {
+        let is_mango = design.get("language").and_then(Value::as_str) == Some("query");
+        let field = match self {
+            Kind::Views if !is_mango => "views",
+            Kind::Mango if is_mango => "views",
+            Kind::Search => "indexes",
+            Kind::Nouveau => "nouveau",
+            Kind::Views | Kind::Mango => return Vec::new(),
+        };
+        let indexes = design.get(field).and_then(Value::as_object);
+        let names = indexes.into_iter().flat_map(Map::keys);
+        // `lib` holds modules, and is no view.
+        names.filter(|name| field != "views" || *name != "lib").cloned().collect()
+    }
+}
+
 /// How far a build is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Building {
@@ -53,7 +99,7 @@ pub async fn build(
     design: &Map<String, Value>,
     progress: &watch::Sender<Building>,
 ) -> Result<(), Error> {
-    let queries = queries(database, name, design).await?;
+    let queries = queries(database, name, design, &Kind::ALL).await?;
     if queries.is_empty() {
         return Ok(());
     }
@@ -108,7 +154,7 @@ pub async fn build(
 }
 
 /// The changes that the views of a design document lack, on all copies of all shards; 0 if it has no views.
-async fn left(database: &Database, name: &str) -> Result<u64, Error> {
+pub(crate) async fn left(database: &Database, name: &str) -> Result<u64, Error> {
     match database.get(&format!("{}/_info", design_path(name))).await {
         Ok(info) => Ok(info["view_index"]["updates_pending"]["total"].as_u64().unwrap_or(0)),
         // A design document without views has no index of views.
@@ -142,11 +188,13 @@ pub(crate) async fn signature(database: &Database, name: &str) -> Result<Option<
 }
 
 /// Queries that build all indexes.
-async fn queries(database: &Database, name: &str, design: &Map<String, Value>) -> Result<Vec<String>, Error> {
-    let names = |field: &str| {
-        let indexes = design.get(field).and_then(Value::as_object);
-        indexes.map(|indexes| indexes.keys().cloned().collect::<Vec<_>>()).unwrap_or_default()
-    };
+pub(crate) async fn queries(
+    database: &Database,
+    name: &str,
+    design: &Map<String, Value>,
+    kinds: &[Kind],
+) -> Result<Vec<String>, Error> {
+    let names = |kind: Kind| if kinds.contains(&kind) { kind.indexes(design) } else { Vec::new() };
     let path = design_path(name);
     let mut queries = Vec::new();
     let mut partitions: Vec<Option<String>> = vec![None];
@@ -157,8 +205,7 @@ async fn queries(database: &Database, name: &str, design: &Map<String, Value>) -
         Some(partition) => format!("_partition/{}/", segment(partition)),
         None => String::new(),
     };
-    // `lib` holds modules, and is no view.
-    let view = names("views").into_iter().find(|view| view != "lib");
+    let view = names(Kind::Views).into_iter().chain(names(Kind::Mango)).next();
     for partition in &partitions {
         let prefix = prefix(partition);
         queries.extend(
@@ -166,12 +213,13 @@ async fn queries(database: &Database, name: &str, design: &Map<String, Value>) -
                 format!("{prefix}{path}/_view/{}?limit=0&reduce=false&update=true", segment(view))
             }),
         );
-        let of_kind = |kind: &str, field: &str| -> Vec<String> {
-            let query = |index: &String| format!("{prefix}{path}/{kind}/{}?q=*:*&limit=1", segment(index));
-            names(field).iter().map(query).collect()
+        let of_kind = |path_of_kind: &str, kind: Kind| -> Vec<String> {
+            let query =
+                |index: &String| format!("{prefix}{path}/{path_of_kind}/{}?q=*:*&limit=1", segment(index));
+            names(kind).iter().map(query).collect()
         };
-        queries.extend(of_kind("_search", "indexes"));
-        queries.extend(of_kind("_nouveau", "nouveau"));
+        queries.extend(of_kind("_search", Kind::Search));
+        queries.extend(of_kind("_nouveau", Kind::Nouveau));
     }
     Ok(queries)
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use reqwest::{Method, StatusCode};
 use serde_json::{Map, Value, json};
+use turnwise_replicator::{Fault, Remote};
 use url::Url;
 
 /// The timeout for establishing a connection.
@@ -14,6 +15,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// A request that waits for an index sends nothing for hours. Keep-alives show whether the server is still there.
 const KEEPALIVE: Duration = Duration::from_secs(30);
+/// How long a request that waits for an index on shared connections may send nothing. The server goes on building after it.
+const SHARED_SILENCE: Duration = Duration::from_secs(600);
 /// The largest answer that is read, in bytes: a design document, or a page of ids.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 /// How often the deletion of a design document is tried that other clients change.
@@ -73,25 +76,44 @@ impl Error {
         }
     }
 
-    /// Whether the design document does not compile. To some releases of CouchDB that is an internal error.
+    /// Whether the server gave no answer.
+    pub(crate) fn is_silence(&self) -> bool {
+        matches!(self, Error::Unreachable { .. })
+    }
+
+    /// Whether the database, or what was asked for in it, does not exist.
+    pub(crate) fn is_missing(&self) -> bool {
+        matches!(self, Error::Refused { status: StatusCode::NOT_FOUND, .. })
+    }
+
+    /// Whether the design document does not compile, or is in a language that the server does not have. To some releases of CouchDB that
+    /// is an internal error.
     pub(crate) fn is_wrong_design(&self) -> bool {
-        matches!(self, Error::Refused { reason, .. } if reason.contains("compilation_error"))
+        let names = ["compilation_error", "unknown_query_language"];
+        matches!(self, Error::Refused { reason, .. } if names.iter().any(|name| reason.contains(name)))
     }
 }
 
 /// One database. Cheap to clone.
 #[derive(Clone)]
 pub struct Database {
-    http: reqwest::Client,
+    way: Way,
     /// Without name and password.
-    url: Url,
-    /// Name and password.
-    login: Option<(String, String)>,
+    url: String,
+}
+
+/// How requests reach the database.
+#[derive(Clone)]
+enum Way {
+    /// On connections of its own, with this name and password.
+    Own { http: reqwest::Client, login: Option<(String, String)> },
+    /// On the connections of a process that has many databases of this server.
+    Shared(Remote),
 }
 
 impl fmt::Debug for Database {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Database").field("url", &self.url.as_str()).finish_non_exhaustive()
+        f.debug_struct("Database").field("url", &self.url).finish_non_exhaustive()
     }
 }
 
@@ -122,12 +144,17 @@ impl Database {
         // Without TLS roots on this machine, `https` servers cannot be trusted, but `http` still works.
         let http = builder().build().or_else(|_| builder().tls_certs_only([]).build());
         let http = http.map_err(|error| Error::Invalid(format!("no HTTP client: {error}")))?;
-        Ok(Database { http, url: parsed, login })
+        Ok(Database { way: Way::Own { http, login }, url: parsed.into() })
+    }
+
+    /// The database with this name, on the connections of `server`.
+    pub fn of(server: &Remote, name: &str) -> Database {
+        Database { way: Way::Shared(server.clone()), url: Remote::path(name) }
     }
 
     /// Its URL, without a password.
     pub fn url(&self) -> &str {
-        self.url.as_str()
+        &self.url
     }
 
     /// Sends a request. `path` is relative to the database, percent-encoded, with its query. Returns `None` if what it names does not
@@ -139,14 +166,52 @@ impl Database {
         body: Option<&Value>,
         patient: bool,
     ) -> Result<Option<Value>, Error> {
+        let separator = if path.is_empty() || path.starts_with('?') { "" } else { "/" };
+        let url = format!("{}{separator}{path}", self.url.trim_end_matches('/'));
+        let (status, reason) = match &self.way {
+            Way::Shared(server) => {
+                let silence = patient.then_some(SHARED_SILENCE);
+                let error = match server.request(method.clone(), &url, body, silence).await {
+                    Ok(answer) => return Ok(Some(answer)),
+                    Err(error) => error,
+                };
+                let no_answer = || Error::Unreachable { url: path.to_owned(), problem: error.of_server() };
+                let turnwise_replicator::Error::Peer(peer) = &error else { return Err(no_answer()) };
+                let Fault::Status { status, error: name, reason, .. } = &peer.fault else {
+                    return Err(no_answer());
+                };
+                let status = StatusCode::from_u16(*status).map_err(|_| no_answer())?;
+                (status, format!("{name}: {reason}").chars().take(SHOWN_CHARS).collect::<String>())
+            }
+            Way::Own { http, login } => match self.own(http, login, &method, &url, body, patient).await? {
+                Ok(answer) => return Ok(Some(answer)),
+                Err(refused) => refused,
+            },
+        };
+        // A database that does not exist is an error, a document is not.
+        if status == StatusCode::NOT_FOUND && reason.contains("missing") | reason.contains("deleted") {
+            return Ok(None);
+        }
+        let path = path.split('?').next().unwrap_or_default().to_owned();
+        Err(Error::Refused { method, path, status, reason })
+    }
+
+    /// Sends a request on a connection of its own. Returns the answer, or the status and the reason of a refusal.
+    async fn own(
+        &self,
+        http: &reqwest::Client,
+        login: &Option<(String, String)>,
+        method: &Method,
+        url: &str,
+        body: Option<&Value>,
+        patient: bool,
+    ) -> Result<Result<Value, (StatusCode, String)>, Error> {
         let unreachable = |error: reqwest::Error| Error::Unreachable {
-            url: self.url.to_string(),
+            url: self.url.clone(),
             problem: causes(&error.without_url()),
         };
-        let separator = if path.is_empty() || path.starts_with('?') { "" } else { "/" };
-        let url = format!("{}{separator}{path}", self.url.as_str().trim_end_matches('/'));
-        let mut request = self.http.request(method.clone(), url);
-        if let Some((user, password)) = &self.login {
+        let mut request = http.request(method.clone(), url);
+        if let Some((user, password)) = login {
             request = request.basic_auth(user, Some(password));
         }
         if let Some(body) = body {
@@ -161,14 +226,15 @@ impl Database {
         while let Some(chunk) = answer.chunk().await.map_err(unreachable)? {
             if bytes.len() + chunk.len() > MAX_ANSWER_BYTES {
                 return Err(Error::Invalid(format!(
-                    "{path}: the answer is larger than {MAX_ANSWER_BYTES} bytes"
+                    "{}: the answer is larger than {MAX_ANSWER_BYTES} bytes",
+                    url.strip_prefix(&self.url).unwrap_or_default()
                 )));
             }
             bytes.extend_from_slice(&chunk);
         }
         let body: Value = serde_json::from_slice(&bytes).unwrap_or_default();
         if status.is_success() {
-            return Ok(Some(body));
+            return Ok(Ok(body));
         }
         let text = |field: &str| body[field].as_str().unwrap_or_default().to_owned();
         let reason = match (text("error"), text("reason")) {
@@ -177,16 +243,7 @@ impl Database {
             }
             (error, reason) => format!("{error}: {reason}").chars().take(SHOWN_CHARS).collect::<String>(),
         };
-        // A database that does not exist is an error, a document is not.
-        if status == StatusCode::NOT_FOUND && reason.contains("missing") | reason.contains("deleted") {
-            return Ok(None);
-        }
-        Err(Error::Refused {
-            method,
-            path: path.split('?').next().unwrap_or_default().to_owned(),
-            status,
-            reason,
-        })
+        Ok(Err((status, reason)))
     }
 
     /// `GET`, of something that exists.

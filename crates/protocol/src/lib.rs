@@ -18,6 +18,7 @@
 //! - [`nodes`]: the servers that share a store, and the state of that store.
 //! - [`fleets`]: supervisors of worker processes, and their reports about themselves.
 //! - [`webhooks`]: events that the server sends to URLs.
+//! - [`indexes`]: the indexes of CouchDB servers that turnwise keeps up to date.
 //! - [`error`]: the one shape of every error.
 //! - [`names`]: the rules for types, ids and names.
 
@@ -29,6 +30,7 @@ pub mod filters;
 pub mod fleets;
 pub mod history;
 pub mod identities;
+pub mod indexes;
 pub mod jobs;
 pub mod locking;
 pub mod locks;
@@ -58,6 +60,7 @@ pub use history::{History, HistoryPoint, HistoryStep, TenantHistory, TypeHistory
 pub use identities::{
     ChangedIdentity, MAX_EXPIRY_S, MadeToken, Me, NewToken, NewUser, SetPassword, Token, Tokens, User, Users,
 };
+pub use indexes::{Index, IndexBuilding, IndexBuilt, IndexKind, Indexes};
 pub use jobs::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, Cancelled, Event, EventKind, Failure, Failures, IfExists,
     Job, Jobs, ListOrder, NewJob, Prioritized, Removed, Retried, RetriedJobs, RetriedState, SetPriority,

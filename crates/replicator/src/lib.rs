@@ -45,6 +45,7 @@ mod pipeline;
 mod progress;
 mod query;
 mod refusal;
+mod remote;
 pub mod replication_id;
 mod report;
 mod revs_diff;
@@ -72,6 +73,7 @@ pub use http::{
 };
 pub use metrics::Metrics;
 pub use pipeline::replicate;
+pub use remote::{MAX_SEQS, Remote, Update, Updates};
 pub use replication_id::ReplicationId;
 pub use report::{REPLICATION_ID_VERSION, Report, Session};
 pub use room::MAX_DOCUMENT_BYTES;

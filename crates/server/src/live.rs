@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use turnwise_indexer::jobs::{Indexing, LEVEL, Settings as IndexSettings};
+use turnwise_policy::backoff::OnLost;
 use turnwise_policy::predictive_queue::aging::{Aging, Rules};
-use turnwise_policy::predictive_queue::locks::Levels;
+use turnwise_policy::predictive_queue::locks::{Level, Levels};
 use turnwise_queue::deadlines::Timeouts;
 use turnwise_replicator::Client;
 use turnwise_replicator::doc_processor::Settings;
@@ -30,6 +32,8 @@ pub(crate) struct Parts {
     pub replications: Live<Tunables>,
     /// `None` if this server runs no commands.
     pub commands: Option<Live<Tunables>>,
+    /// `None` if this server builds no indexes; with the most of its jobs.
+    pub indexing: Option<(Live<Tunables>, usize)>,
     pub external: Live<ExternalOptions>,
     pub monitor: Live<MonitorOptions>,
     pub retention: Live<RetentionOptions>,
@@ -57,6 +61,9 @@ impl Parts {
         if let Some(commands) = &self.commands {
             commands.update(|now| self::commands(config, &queue, now.max_jobs));
         }
+        if let Some((indexing, max_jobs)) = &self.indexing {
+            indexing.set(self::indexing(config, &queue, *max_jobs));
+        }
         self.multiplex.set(config.multiplex);
         let Config { jobs, replication, connections, .. } = config;
         self.client.set_close_interval(connections.close_interval);
@@ -75,6 +82,19 @@ impl Parts {
         self.events.set(config.events);
         self.settings.set(Settings { defaults: replication.clone(), ..self.settings.get() });
     }
+}
+
+/// The levels of locks: those of the catalogue, and below them the servers whose indexes are built.
+///
+/// # Errors
+/// The catalogue has no room for one more level.
+pub(crate) fn levels(catalogue: &Levels, indexing: &IndexSettings) -> Result<Levels, String> {
+    if indexing.servers.is_empty() || catalogue.position(LEVEL).is_some() {
+        return Ok(catalogue.clone());
+    }
+    let mut levels: Vec<Level> = catalogue.clone().into();
+    levels.push(Indexing::level(indexing));
+    Levels::try_from(levels)
 }
 
 /// The rules that order jobs with locks.
@@ -129,6 +149,16 @@ pub(crate) fn commands(config: &Config, queue: &Arc<QueueRules>, now: usize) -> 
         timeouts: timeouts(config, turnwise_command::JOB_TYPE),
         fair: fair_commands(config),
         queue: queue.clone(),
+    }
+}
+
+pub(crate) fn indexing(config: &Config, queue: &Arc<QueueRules>, max_jobs: usize) -> Tunables {
+    Tunables {
+        max_jobs,
+        // The server builds on, and the next run waits for it.
+        on_lost: OnLost::Requeue,
+        timeouts: timeouts(config, turnwise_indexer::jobs::JOB_TYPE),
+        ..commands(config, queue)
     }
 }
 

@@ -10,6 +10,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_command::Guard;
+use turnwise_indexer::jobs::{self, Handler as IndexHandler, Indexing};
 use turnwise_queue::{Keyspace, NodeOptions};
 use turnwise_replicator::doc_processor::{DocProcessor, Settings};
 use turnwise_replicator::events::Events;
@@ -170,7 +171,7 @@ impl Server {
         let handler = Handler::new(client.clone(), settings.clone(), runtime)
             .with_events(events.clone())
             .with_multiplex(multiplex.clone());
-        let levels = catalogue.levels().clone();
+        let levels = live::levels(catalogue.levels(), &config.indexing).map_err(StartError::Catalogue)?;
         let queue = live::queue(&config, &levels);
         let counted = Arc::<turnwise_worker::Metrics>::default();
         let metrics = Arc::new(Metrics::new(counted.clone(), store.runtime().now_us()));
@@ -235,6 +236,7 @@ impl Server {
         let replications = opened.asked(start(JOB_TYPE, Arc::new(handler), options.clone())).await?;
         let replication_tunables = replications.tunables().clone();
         workers.push(replications);
+        let index_options = options.clone();
         let mut command_tunables = None;
         let commands = sandbox.map(|sandbox| Arc::new(commands::handler(&config.command, guard, sandbox)));
         if let Some(handler) = &commands {
@@ -250,6 +252,25 @@ impl Server {
             };
             workers.push(opened.asked(start(turnwise_command::JOB_TYPE, handler.clone(), options)).await?);
             command_tunables = workers.last().map(|worker| worker.tunables().clone());
+        }
+        let indexing = Indexing::new(config.indexing.clone(), &config.replication, &client);
+        let indexing = indexing.map_err(|error| StartError::Indexing(error.to_string()))?;
+        let mut index_tunables = None;
+        if indexing.max_jobs() > 0 {
+            let handler = Arc::new(IndexHandler::new(indexing.clone(), store.runtime().clone()));
+            let tunables = live::indexing(&config, &queue, indexing.max_jobs());
+            let options = turnwise_worker::Options {
+                max_jobs: tunables.max_jobs,
+                max_history: tunables.max_history,
+                backoff: tunables.backoff,
+                on_lost: tunables.on_lost,
+                timeouts: tunables.timeouts,
+                fair: tunables.fair,
+                ..index_options
+            };
+            let worker = opened.asked(start(turnwise_indexer::jobs::JOB_TYPE, handler, options)).await?;
+            index_tunables = Some((worker.tunables().clone(), indexing.max_jobs()));
+            workers.push(worker);
         }
         let stop = CancellationToken::new();
         let processor = DocProcessor {
@@ -277,6 +298,12 @@ impl Server {
             settings: settings.clone(),
             ownership: ownership.clone(),
         };
+        let index_watch = jobs::Service {
+            store: store.clone(),
+            keys: keys.clone(),
+            indexing: indexing.clone(),
+            ownership: ownership.clone(),
+        };
         let (membership, periods) = ((store.clone(), keys.clone()), config.periods);
         let filters = Filters { store: store.clone(), keys: keys.clone() };
         let dependencies = Dependencies { store: store.clone(), keys: keys.clone() };
@@ -288,6 +315,7 @@ impl Server {
             config: Arc::new(config.clone()).into(),
             replications: replication_tunables.clone(),
             commands: command_tunables.clone(),
+            indexing: index_tunables,
             external: external.options().clone(),
             monitor: monitor.options.clone(),
             retention: retention.options.clone(),
@@ -316,6 +344,7 @@ impl Server {
                 }
             }),
             service("parked replications", &stop, move |stop| parked.clone().run(stop)),
+            service("indexes", &stop, move |stop| index_watch.clone().run(stop)),
             service("monitor", &stop, move |stop| monitor.clone().run(stop)),
             service("deadlines", &stop, move |stop| deadlines.clone().run(stop)),
             service("filters", &stop, move |stop| filters.clone().run(stop)),
@@ -390,6 +419,7 @@ impl Server {
             catalogue: Arc::new(catalogue),
             commands,
             upstream: condition,
+            indexing,
             names: Arc::new(names),
             workers: http::RegisteredBy::default(),
             audit: audit.clone(),

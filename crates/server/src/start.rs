@@ -156,6 +156,9 @@ pub enum StartError {
     /// The catalogue is missing or invalid.
     #[error("{0}")]
     Catalogue(String),
+    /// A server whose indexes are to be built cannot be used.
+    #[error("[indexing] servers: {0}")]
+    Indexing(String),
     /// A setting is invalid.
     #[error(transparent)]
     Settings(QueueError),

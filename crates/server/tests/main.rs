@@ -19,6 +19,7 @@ mod egress;
 mod fair_settings;
 mod fleets;
 mod history;
+mod indexes;
 mod jwt;
 mod keda;
 mod lasting;

@@ -130,6 +130,7 @@ fn reads(name: &str) -> Vec<String> {
         "/v1/queue?type=t",
         "/v1/locks",
         "/v1/locks?level=node&name=hot",
+        "/v1/indexes",
         "/v1/openapi.json",
         "/v1/matching",
         "/v1/matching?where=type+%3D+t&action=cancel",

@@ -12,9 +12,9 @@
 //! ```
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -39,14 +39,23 @@ const SAID_BYTES: usize = 2_000;
 /// The name and password of its administrator.
 const LOGIN: &str = "admin:secret";
 
-/// Starts the server, and prints its process id. Kills the server and removes its folder when standard input ends: the
-/// value was dropped, or the test's process is dead. Ignores signals that a terminal sends to the whole process group.
+/// Starts the server, and prints its process id. Kills it and starts it again on its data at each line of standard input. Kills the
+/// server and removes its folder when standard input ends: the value was dropped, or the test's process is dead. Ignores signals that a
+/// terminal sends to the whole process group.
 const GUARD: &str = r#"
 trap '' INT TERM HUP
-"$1" "$2" "$3" >>"$2/start.log" 2>&1 </dev/null &
-echo $!
-read -r _
-kill -KILL $! 2>/dev/null
+begin() {
+  "$1" "$2" "$3" >>"$2/start.log" 2>&1 </dev/null &
+  server=$!
+  echo $server
+}
+begin "$@"
+while read -r _; do
+  kill -KILL $server 2>/dev/null
+  wait $server 2>/dev/null
+  begin "$@"
+done
+kill -KILL $server 2>/dev/null
 wait
 rm -rf "$2"
 "#;
@@ -58,6 +67,7 @@ pub struct CouchDb {
     url: String,
     process: u32,
     guard: Child,
+    said: BufReader<ChildStdout>,
     folder: PathBuf,
 }
 
@@ -129,12 +139,22 @@ impl CouchDb {
             .stdout(Stdio::piped())
             .spawn()
             .expect("there is a shell");
-        let mut said = String::new();
-        let output = guard.stdout.take().expect("standard output is piped");
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut said)
-            .expect("the shell lives");
-        let process = said.trim().parse().expect("the shell says a process id");
-        CouchDb { url: format!("http://{LOGIN}@127.0.0.1:{port}"), process, guard, folder }
+        let mut said = BufReader::new(guard.stdout.take().expect("standard output is piped"));
+        let process = process_id(&mut said);
+        CouchDb { url: format!("http://{LOGIN}@127.0.0.1:{port}"), process, guard, said, folder }
+    }
+
+    /// Kills the server, which is a crash, and starts it again on its data. Returns when it responds.
+    ///
+    /// # Panics
+    /// If it does not start. The message holds the end of its log.
+    pub async fn crash(&mut self) {
+        let input = self.guard.stdin.as_mut().expect("standard input is piped");
+        input.write_all(b"again\n").and_then(|()| input.flush()).expect("the shell lives");
+        self.process = process_id(&mut self.said);
+        if let Err(said) = self.until_ready().await {
+            panic!("CouchDB did not start again: {said}");
+        }
     }
 
     /// Returns when the server responds and has its system databases. The error is its log, if it ends before that or takes
@@ -169,6 +189,12 @@ impl Drop for CouchDb {
         drop(self.guard.stdin.take());
         let _ = self.guard.wait();
     }
+}
+
+fn process_id(said: &mut BufReader<ChildStdout>) -> u32 {
+    let mut line = String::new();
+    said.read_line(&mut line).expect("the shell lives");
+    line.trim().parse().expect("the shell says a process id")
 }
 
 /// The program that starts a CouchDB, if it exists. Prints a line once if it does not.

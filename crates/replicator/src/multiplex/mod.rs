@@ -22,7 +22,7 @@
 
 mod feed;
 mod group;
-mod server;
+pub(crate) mod server;
 mod service;
 
 use std::collections::HashMap;

@@ -18,11 +18,11 @@ const AT_ONCE: usize = 8;
 
 /// A server, with the URL and login of one replication's source.
 #[derive(Clone)]
-pub(super) struct Server(Peer);
+pub(crate) struct Server(Peer);
 
 /// The sequence of a database.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum DatabaseSeq {
+pub(crate) enum DatabaseSeq {
     /// The current sequence.
     At(Seq),
     /// Not reported: the database does not exist, denies access, or is broken. Its job's own run finds out.
@@ -39,6 +39,11 @@ impl Server {
     pub fn of(replication: &Replication, client: &Client) -> Self {
         let source = replication.source.server();
         Server(Peer::new(Side::Source, &Replication { source, ..replication.clone() }, client))
+    }
+
+    /// The server whose root this peer is.
+    pub fn at(root: Peer) -> Self {
+        Server(root)
     }
 
     /// The current position of the feed. Fails if there is no such feed.

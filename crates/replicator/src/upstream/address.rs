@@ -44,7 +44,13 @@ impl Address {
         Ok(Address { shown, ..address })
     }
 
-    fn replication(&self, defaults: &Defaults) -> Result<Replication, SpecError> {
+    /// The host, port and path, as in `couch:5984`: a name for the server without its login.
+    pub fn name(&self) -> &str {
+        let rest = self.shown.split_once("://").map_or(self.shown.as_str(), |(_, rest)| rest);
+        rest.rsplit_once('@').map_or(rest, |(_, host)| host).trim_end_matches('/')
+    }
+
+    pub(crate) fn replication(&self, defaults: &Defaults) -> Result<Replication, SpecError> {
         let database = format!("{}{ANY_DATABASE}", self.url);
         let body: Map<String, Value> = [("source", json!(database)), ("target", json!(database))]
             .into_iter()
@@ -76,6 +82,7 @@ mod tests {
         ] {
             let address = Address::parse(url).unwrap();
             assert_eq!(address.to_string(), shown);
+            assert!(shown.ends_with(&format!("{}/", address.name())) && !address.name().contains('@'));
             assert!(!format!("{address:?}").contains("s3cret"));
         }
         for url in

@@ -68,6 +68,7 @@ pub(crate) const V1: &[(&str, &str, Right)] = &[
     ("GET", "/v1/tenants", Read),
     ("GET", "/v1/queue", Read),
     ("GET", "/v1/locks", Read),
+    ("GET", "/v1/indexes", Read),
     ("GET", "/v1/types", Operate),
     ("GET", "/v1/types/{type}/demand", Operate),
     ("GET", "/v1/filters", Operate),

@@ -107,6 +107,8 @@ pub struct Config {
     pub command: Command,
     /// `[upstream] url`: a CouchDB whose replications run here, with the login for it.
     pub upstream: Option<Address>,
+    /// `[indexing]`: the CouchDBs whose indexes are kept up to date.
+    pub indexing: turnwise_indexer::jobs::Settings,
     /// `[replicator] cluster_start_period`, `cluster_quiet_period`: how long the set of nodes must be unchanged before
     /// the nodes divide the work.
     pub periods: Periods,
@@ -391,6 +393,7 @@ impl Default for Config {
             limits: Limits::default(),
             command: Command::default(),
             upstream: None,
+            indexing: turnwise_indexer::jobs::Settings::default(),
             periods: Periods::default(),
         }
     }
@@ -445,6 +448,7 @@ impl Config {
             },
             command: Command { max_jobs: file.command.max_jobs, ..running.command },
             upstream: running.upstream,
+            indexing: running.indexing,
             periods: running.periods,
             ..file
         }

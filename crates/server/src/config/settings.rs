@@ -57,8 +57,16 @@ const MAX_TENANTS: usize = 1_000;
 /// Maximum number of ticks until a job is aged out.
 const MAX_AGING_TICKS: u32 = 100_000;
 
+/// Maximum number of builds that a server is asked for at once: each occupies processes of the server.
+const MAX_BUILDS: u32 = 1_000;
+/// Longest time that a small request may take beside builds.
+const MAX_P95_MS: u64 = 600_000;
+/// Longest delay of a build: a day.
+const MAX_DELAY_MS: u64 = 24 * 3_600_000;
+
 /// Settings whose values may hold secrets.
-const WITH_SECRETS: &[(&str, &str)] = &[("upstream", "url"), ("otel", "endpoint"), ("otel", "headers")];
+const WITH_SECRETS: &[(&str, &str)] =
+    &[("upstream", "url"), ("indexing", "servers"), ("otel", "endpoint"), ("otel", "headers")];
 
 /// A setting.
 pub struct Setting {
@@ -175,6 +183,17 @@ pub const SETTINGS: &[Setting] = settings! {
     [upstream]
     // The text omits the password.
     url: InFile(AT_START), upstream = server();
+
+    [indexing]
+    // As above.
+    servers: InFile(AT_START), indexing.servers = servers();
+    databases: InFile(AT_START), indexing.databases = patterns();
+    exclude: InFile(AT_START), indexing.exclude = optional_patterns();
+    tenant: InFile(AT_START), indexing.tenant = index_tenant();
+    builds: InFile(AT_START), indexing.builds = number(1..=MAX_BUILDS);
+    max_p95_ms: InFile(AT_START), indexing.max_p95 = ms(0..=MAX_P95_MS);
+    min_delay: InFile(AT_START), indexing.min_delay = seconds(0..=MAX_DELAY_MS);
+    max_delay: InFile(AT_START), indexing.max_delay = seconds(0..=MAX_DELAY_MS);
 
     [jobs]
     retention: Live, jobs.retention = seconds(0..=MAX_MS);

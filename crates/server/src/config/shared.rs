@@ -102,6 +102,7 @@ impl Shared {
         // Passwords are masked in the text, so a change of a password alone must be detected separately.
         let secrets = [
             ("upstream", "url", file.upstream != new.upstream),
+            ("indexing", "servers", file.indexing.servers != new.indexing.servers),
             ("otel", "headers", file.otel.headers != new.otel.headers),
             ("replicator", "password", file.connections.tls.password != new.connections.tls.password),
         ];

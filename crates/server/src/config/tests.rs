@@ -41,7 +41,9 @@ fn every_key_that_has_an_effect_has_it() {
          [replicator.shares]\na b/_replicator = 1000 ; most\n_replicator=1\n[shares]\nDefault = 27\n\
          [jobs]\nretention = 3600\nmax_wait = 25\nmax_history = 18\nhealth_threshold = 19\nbackoff_base_ms = 20\nbackoff_max_exponent = 21\non_lost = requeue\n[timeouts]\nmail = 90\ncommand = 0.5\n[heartbeat_timeouts]\nmail = 2.5\n\
          [queue]\nwindow = 29\ntick = 0.5\naging_ticks = 31\nbase_weight = 1.25\nwaiting_uses_slot = true\ncatalogue = /catalogue.toml\n[events]\nkeep = 296.5\nmax = 297\n[egress]\nallow = 10.0.0.7:5984\ndeny = *.test\ninternal_tenants = ops/*\n[workers]\nhealth_interval = 0.25\nhealth_timeout = 1.5\ndrain_target = 29.5\n[listener]\nnames = Jobs.Example. , turnwise\ncertificate = /tls/cert.pem\nkey = /tls/key.pem\nclient_ca = /tls/ca.pem\n[limits]\nrequests_per_second = 290\nwaiting_jobs = 292\nworkers = 293\n[chttpd]\nenable_cors = true\n[cors]\norigins = https://App.example, capacitor://localhost\ncredentials = true\nheaders = Accept, X-A\nmethods = GET, PUT\nmax_age = 291\n[audit]\nfile = /audit\n[log]\nlevel = warning, turnwise_store=debug\nformat = json\n[otel]\nendpoint = http://collector:4317\nheaders = api-key=hunter2\nservice_name = jobs\nsample_ratio = 0.25\ntrace_url = https://traces.example/{trace_id}\n[prometheus]\nadditional_port = true\nbind_address = ::1\nport = 294\ntenants = 295\n[keda]\nadditional_port = true\nbind_address = ::1\nport = 298\n[jwt_auth]\nkeys = /jwks.json\naudience = turnwise\nroles_claim_path = a.b\n[command]\nenabled = true\nmax_jobs = 2..22\nmax_output_bytes = 23\nprograms = /bin/sh , ls\nenv = A_1, LC_*\nuser = jobs\nallow_root = true\nmax_memory_bytes = 1048576\nmax_open_files = 32\nmax_processes = 33\nmax_file_bytes = infinity\n\
-         [replicator]\ncluster_start_period = 0.5\ncluster_quiet_period = 28\n[upstream]\nurl = http://u:hunter2@couch:5984\n",
+         [replicator]\ncluster_start_period = 0.5\ncluster_quiet_period = 28\n[upstream]\nurl = http://u:hunter2@couch:5984\n\
+         [indexing]\nservers = http://u:hunter2@couch:5984, http://other:5984\ndatabases = a*,b\nexclude = ab*\ntenant = {database}\n\
+         builds = 302\nmax_p95_ms = 299\nmin_delay = 0.3\nmax_delay = 301\n",
     );
     let without_effect =
         ["checkpoint_interval", "ssl_trusted_certificates_file", "ssl_certificate_max_depth"];
@@ -197,6 +199,19 @@ fn every_key_that_has_an_effect_has_it() {
             },
         },
         upstream: Some(Address::parse("http://u:hunter2@couch:5984/").unwrap()),
+        indexing: turnwise_indexer::jobs::Settings {
+            servers: vec![
+                Address::parse("http://u:hunter2@couch:5984/").unwrap(),
+                Address::parse("http://other:5984/").unwrap(),
+            ],
+            databases: Patterns::parse("a*,b").unwrap(),
+            exclude: Some(Patterns::parse("ab*").unwrap()),
+            tenant: "{database}".parse().unwrap(),
+            builds: 298,
+            max_p95: Duration::from_millis(299),
+            min_delay: Duration::from_millis(300),
+            max_delay: Duration::from_secs(301),
+        },
         periods: Periods { start: Duration::from_millis(500), quiet: Duration::from_secs(28) },
     };
     assert_eq!(config, expected);
@@ -502,6 +517,9 @@ fn every_setting_is_read_as_it_is_written() {
             (_, "interval" | "idle_turn" | "progress_interval") => "1234",
             (_, "usage_interval" | "priority_interval" | "charge_interval") => "2345",
             ("upstream", "url") => "http://couch:5984/",
+            ("indexing", "servers") => "http://couch:5984/,https://other/below/",
+            ("indexing", "databases" | "exclude") => "acme/*,orders",
+            ("indexing", "tenant") => "indexes of {prefix}",
             (
                 _,
                 "use_checkpoints"
@@ -530,7 +548,11 @@ fn every_setting_is_read_as_it_is_written() {
         assert_eq!(setting.read(&config).as_deref(), Some(value), "{}", setting.key);
         let before = config.clone();
         // Names have few rules.
-        let wrong = if setting.key == "internal_tenants" { "a,,b" } else { "not this!/" };
+        let wrong = match setting.key {
+            "internal_tenants" | "databases" | "exclude" => "a,,b",
+            "tenant" => "{tenant}",
+            _ => "not this!/",
+        };
         assert!(setting.write(&mut config, wrong).is_err(), "{}", setting.key);
         assert_eq!(config, before);
     }

@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use turnwise_identity::Patterns;
+use turnwise_indexer::jobs::Tenant;
 use turnwise_policy::backoff::OnLost;
 use turnwise_policy::fair_share::Fairness;
 use turnwise_policy::predictive_queue::contention::Weight;
+use turnwise_policy::predictive_queue::locks::MAX_NAME_BYTES;
 use turnwise_replicator::multiplex::Mode;
 use turnwise_replicator::upstream::Address;
 use turnwise_replicator::{AuthPlugin, ConnectTo, EgressRules, Secret, SocketOptions};
@@ -296,6 +298,33 @@ impl Value<'_> {
         Address::parse(self.0).map(Some).map_err(|error| {
             format!("a server's URL like http://user:password@host:5984/: this one {}", error.problem)
         })
+    }
+
+    /// URLs of servers, with logins.
+    pub fn servers(self) -> Result<Vec<Address>, Right> {
+        let list = self.list()?;
+        let servers: Vec<Address> = list
+            .iter()
+            .map(|url| Value(url).server())
+            .flat_map(Result::transpose)
+            .collect::<Result<_, _>>()?;
+        let mut names: Vec<&str> = servers.iter().map(Address::name).collect();
+        names.sort_unstable();
+        match names.windows(2).any(|two| two[0] == two[1])
+            || names.iter().any(|name| name.len() > MAX_NAME_BYTES)
+        {
+            true => Err(format!("different servers, with hosts and paths of up to {MAX_NAME_BYTES} bytes")),
+            false => Ok(servers),
+        }
+    }
+
+    pub fn optional_patterns(self) -> Result<Option<Patterns>, Right> {
+        self.patterns().map(Some)
+    }
+
+    /// Who is charged for the builds of indexes.
+    pub fn index_tenant(self) -> Result<Tenant, Right> {
+        self.0.parse()
     }
 
     pub fn uuid(self) -> Result<Option<String>, Right> {

@@ -45,6 +45,7 @@ use axum::response::{IntoResponse, Response};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use turnwise_catalogue::Catalogue;
+use turnwise_indexer::jobs::Indexing;
 use turnwise_queue::Keyspace;
 use turnwise_replicator::Client;
 use turnwise_replicator::doc_processor::{self, Settings};
@@ -113,6 +114,8 @@ pub(crate) struct AppState {
     pub commands: Option<Arc<turnwise_command::Handler>>,
     /// The condition of the upstream, if there is one.
     pub upstream: Option<Live<Condition>>,
+    /// The servers whose indexes this node builds.
+    pub indexing: Indexing,
     /// The names under which clients reach this server.
     pub names: Arc<Names>,
     /// Who has registered external workers.

@@ -62,6 +62,8 @@ impl World {
             config: Arc::new(Config::default()).into(),
             commands: None,
             upstream: None,
+            indexing: Indexing::new(Default::default(), &Defaults::default(), &Client::new().unwrap())
+                .unwrap(),
             names: Arc::new(Names::new("127.0.0.1:7984".parse().unwrap(), "", &[])),
             workers: RegisteredBy::default(),
             audit: None,

@@ -31,6 +31,7 @@ pub(super) async fn text(app: &App, format: Format) -> String {
     store(app, &mut text);
     app.metrics.requests.write(&mut text);
     replications(app, &mut text);
+    indexes(app, &mut text);
     write_jobs(app, &mut text).await;
     if let Some(wide) = app.metrics.wide.latest().await {
         let most = app.config.get().prometheus.tenants;
@@ -46,6 +47,31 @@ fn node(app: &App, text: &mut Text) {
     text.gauge("process_start_time_seconds", "When this node started, in seconds since 1970.", started);
     if let Some(bytes) = system::resident_bytes() {
         text.gauge("process_resident_memory_bytes", "The memory that this node occupies.", bytes);
+    }
+}
+
+/// The servers whose indexes are built; nothing without any.
+fn indexes(app: &App, text: &mut Text) {
+    let servers = app.indexing.conditions();
+    if servers.is_empty() {
+        return;
+    }
+    let help = "Builds of indexes that this node asks a server for.";
+    let mut family = text.family("turnwise_index_builds_running", Kind::Gauge, help);
+    for server in &servers {
+        family.value(&[("server", &server.server)], server.running);
+    }
+    let help = "The most builds that this node asks a server for at present: fewer while the server is slow.";
+    let mut family = text.family("turnwise_index_builds_allowed", Kind::Gauge, help);
+    for server in &servers {
+        family.value(&[("server", &server.server)], server.allowed);
+    }
+    let help = "The 95th percentile of the time of a small request to a server beside builds.";
+    let mut family = text.family("turnwise_index_server_p95_seconds", Kind::Gauge, help);
+    for server in &servers {
+        if let Some(ms) = server.p95_ms {
+            family.value(&[("server", &server.server)], seconds(ms.saturating_mul(1_000)));
+        }
     }
 }
 

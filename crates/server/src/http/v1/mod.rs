@@ -19,6 +19,7 @@ pub(in crate::http) mod fleets;
 pub(in crate::http) mod graph;
 pub(in crate::http) mod history;
 pub(in crate::http) mod identities;
+pub(in crate::http) mod indexes;
 pub(in crate::http) mod jobs;
 pub(in crate::http) mod list;
 pub(in crate::http) mod load;
@@ -187,6 +188,7 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(nodes::list_nodes))
         .routes(routes!(modes::set_node_mode))
         .routes(routes!(nodes::get_store))
+        .routes(routes!(indexes::list_indexes))
         .routes(routes!(fleets::list_fleets))
         .routes(routes!(fleets::put_fleet, fleets::remove_fleet))
         .routes(routes!(workers::register))

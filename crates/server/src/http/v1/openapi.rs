@@ -28,6 +28,7 @@ use crate::http::answer;
         (name = "workers", description = "For workers: register, ping, accept, update, lock, finish, fail, release, end, leave."),
         (name = "tenants", description = "For users and operators: the shares and run time of each tenant, the queue, and why a job waits."),
         (name = "locks", description = "For users and operators: the jobs that hold locks or wait for them."),
+        (name = "indexes", description = "For users and operators: the indexes of CouchDBs that turnwise keeps up to date."),
         (name = "filters", description = "For operators: the rules that decide which waiting jobs may start."),
         (name = "identities", description = "For administrators: users, tokens, and what each may do."),
         (name = "nodes", description = "For operators: the servers that share the store, and the state of the store."),

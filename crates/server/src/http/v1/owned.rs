@@ -2,6 +2,7 @@
 
 use serde_json::value::RawValue;
 use turnwise_command::JOB_TYPE as COMMAND;
+use turnwise_indexer::jobs::JOB_TYPE as INDEXING;
 use turnwise_queue::webhooks::JOB_TYPE as WEBHOOK;
 use turnwise_queue::{Job, workers};
 use turnwise_replicator::JOB_TYPE as REPLICATION;
@@ -52,6 +53,12 @@ pub(super) fn check_addable(
                 "PUT /v1/webhooks/{id} makes the server deliver events",
             ));
         }
+        (INDEXING, _) => {
+            return Err(V1Error::forbidden(
+                "the jobs of indexes cannot be added here",
+                "turnwise adds them itself, for the databases that [indexing] names",
+            ));
+        }
         (COMMAND, Commands::Nowhere) => {
             return Err(V1Error::forbidden(
                 "no server runs commands",
@@ -73,7 +80,7 @@ pub(super) fn check_addable(
 /// Whether clients may register workers for this type.
 pub(super) fn check_workable(job_type: &str) -> Result<()> {
     match job_type {
-        REPLICATION | COMMAND | WEBHOOK => Err(V1Error::forbidden(
+        REPLICATION | COMMAND | INDEXING | WEBHOOK => Err(V1Error::forbidden(
             format!("the server itself runs jobs of type `{job_type}`"),
             "choose another job type for your workers",
         )),

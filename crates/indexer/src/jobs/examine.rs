@@ -1,0 +1,321 @@
+//! A look at databases that may have changed: their design documents, and which of their jobs are due.
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use reqwest::Method;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+use turnwise_queue::parking::{self, ParkedJob};
+use turnwise_queue::{Job, NewJob, Parked, State, jobs};
+use turnwise_replicator::{Error, Remote, Seq};
+
+use super::dirty::Since;
+use super::index::{hash, token};
+use super::watch::{Seen, Watcher, number};
+use super::{Index, Info, JOB_TYPE, Summary};
+use crate::{Kind, is_automatic};
+
+/// Databases that are looked at at the same time.
+const AT_ONCE: usize = 8;
+/// The most design documents of a database.
+const MAX_DESIGNS: usize = 1_000;
+/// Design documents that one request reads: each may be large.
+const DESIGNS: usize = 20;
+/// Jobs that one transaction adds or wakes.
+const BATCH: usize = 50;
+/// The most parked jobs of a database.
+const MAX_PARKED: usize = 4 * MAX_DESIGNS;
+
+/// A design document: its name without `_design/`, and its revision.
+type Design = (String, String);
+
+#[derive(Deserialize)]
+struct Rows {
+    #[serde(default)]
+    rows: Vec<Row>,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    id: String,
+    #[serde(default)]
+    value: Map<String, Value>,
+    #[serde(default)]
+    doc: Option<Map<String, Value>>,
+}
+
+impl Watcher<'_> {
+    /// Looks at databases, and marks those again that must wait.
+    pub(super) async fn examine(&self, changed: Vec<(Box<str>, Since)>) -> Result<(), Error> {
+        let names: Vec<&str> = changed.iter().map(|(database, _)| &**database).collect();
+        let done = async {
+            let seqs = &self.server.remote.seqs(&names).await?;
+            let looks: Vec<BoxFuture<'_, Result<(), Error>>> = changed
+                .iter()
+                .map(|(database, since)| match seqs.get(&**database) {
+                    Some(seq) => self.look(database, seq, *since).boxed(),
+                    None => self.look_for(database).boxed(),
+                })
+                .collect();
+            stream::iter(looks).buffer_unordered(AT_ONCE).try_collect::<Vec<()>>().await
+        };
+        let done = done.await.map(drop);
+        if done.is_err() {
+            // Before the server is followed again, all databases are compared; these keep their times.
+            for (database, since) in &changed {
+                self.mark(database, *since, Instant::now());
+            }
+        }
+        done
+    }
+
+    /// Looks at a database whose sequence the server does not report.
+    async fn look_for(&self, database: &str) -> Result<(), Error> {
+        match self.server.remote.request(Method::GET, &Remote::path(database), None, None).await {
+            Err(error) if error.status() == Some(404) => {
+                self.remember(database, None);
+                // Their runs find out, and end.
+                let parked = self.parked(database).await;
+                self.wake(&parked).await;
+                Ok(())
+            }
+            // It cannot be read. The next comparison of all databases looks again.
+            Err(error) if error.status().is_some() => {
+                let error = error.of_server();
+                tracing::warn!(server = self.server.name, database, error, "a database cannot be indexed");
+                let parked = self.parked(database).await;
+                self.settle(&parked).await;
+                Ok(())
+            }
+            Ok(state) => self.look(database, &Seq::from(&state["update_seq"]), Since::Unknown).await,
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn look(&self, database: &str, seq: &Seq, since: Since) -> Result<(), Error> {
+        let seen = self.seen(database);
+        let designs = match self.designs(database).await {
+            Ok(designs) => designs,
+            Err(error) if error.status().is_some() => return self.look_later(database, &error).await,
+            Err(error) => return Err(error),
+        };
+        let mut text = String::new();
+        for (name, rev) in &designs {
+            text.extend([name, "\n", rev, "\n"]);
+        }
+        let of_designs = hash(text.as_bytes());
+        if of_designs != seen.designs {
+            match self.indexes(database, &designs).await {
+                Ok(wanted) => self.ensure(&wanted).await,
+                Err(error) if error.status().is_some() => return self.look_later(database, &error).await,
+                Err(error) => return Err(error),
+            }
+        }
+        let waits = self.wake_due(database, seq, since).await;
+        if let Some(due) = waits {
+            self.mark(database, since, due);
+        }
+        let seq = if waits.is_some() { 0 } else { number(seq) };
+        self.remember(database, Some(Seen { designs: of_designs, seq }));
+        Ok(())
+    }
+
+    /// After a refusal that concerns one database only: its jobs run at the next comparison of all databases.
+    async fn look_later(&self, database: &str, error: &Error) -> Result<(), Error> {
+        let error = error.of_server();
+        tracing::warn!(
+            server = self.server.name,
+            database,
+            error,
+            "the indexes of a database cannot be read"
+        );
+        self.remember(database, None);
+        let parked = self.parked(database).await;
+        self.settle(&parked).await;
+        Ok(())
+    }
+
+    /// The design documents of a database, by name.
+    async fn designs(&self, database: &str) -> Result<Vec<Design>, Error> {
+        let path = format!(
+            "{}/_all_docs?startkey=%22_design%2F%22&endkey=%22_design0%22&limit={MAX_DESIGNS}",
+            Remote::path(database)
+        );
+        let rows = self.rows(&path).await?;
+        let design = |row: Row| {
+            let rev = row.value.get("rev").and_then(Value::as_str).unwrap_or_default().to_owned();
+            Some((row.id.strip_prefix("_design/")?.to_owned(), rev))
+        };
+        Ok(rows.into_iter().filter_map(design).collect())
+    }
+
+    async fn rows(&self, path: &str) -> Result<Vec<Row>, Error> {
+        let answer = self.server.remote.request(Method::GET, path, None, None).await?;
+        Ok(serde_json::from_value::<Rows>(answer).map(|rows| rows.rows).unwrap_or_default())
+    }
+
+    /// The jobs of the indexes that a database's design documents have.
+    async fn indexes(&self, database: &str, designs: &[Design]) -> Result<Vec<NewJob>, Error> {
+        let tenant = self.service.indexing.settings().tenant.of(database);
+        let mut wanted = Vec::new();
+        for part in designs.chunks(DESIGNS) {
+            let (Some((first, _)), Some((last, _))) = (part.first(), part.last()) else { break };
+            let key = |name: &str| Remote::path(&Value::from(format!("_design/{name}")).to_string());
+            let path = format!(
+                "{}/_all_docs?include_docs=true&startkey={}&endkey={}",
+                Remote::path(database),
+                key(first),
+                key(last)
+            );
+            for row in self.rows(&path).await? {
+                let (Some(name), Some(doc)) = (row.id.strip_prefix("_design/"), &row.doc) else { continue };
+                let rev = row.value.get("rev").and_then(Value::as_str).unwrap_or_default();
+                for kind in Kind::ALL {
+                    if !is_automatic(doc) || kind.indexes(doc).is_empty() {
+                        continue;
+                    }
+                    let index = Index {
+                        server: self.server.name.clone(),
+                        database: database.to_owned(),
+                        design: name.to_owned(),
+                        kind,
+                    };
+                    match index.job(tenant.clone(), rev) {
+                        Some(job) => wanted.push(job),
+                        None => {
+                            tracing::warn!(database, design = name, "is not indexed: its name is too long")
+                        }
+                    }
+                }
+            }
+        }
+        Ok(wanted)
+    }
+
+    /// Adds the jobs that are missing, or that were added for other versions of their design documents.
+    async fn ensure(&self, wanted: &[NewJob]) {
+        let keys = &self.service.keys;
+        let mut done = 0;
+        while done < wanted.len() {
+            let rest = &wanted[done..];
+            done += self
+                .service
+                .tried(|tx| async move {
+                    let now_us = self.service.store.runtime().now_us();
+                    for (n, new) in rest.iter().enumerate() {
+                        if n == BATCH || n > 0 && !tx.has_room() {
+                            return Ok(n);
+                        }
+                        let job = jobs::get(&tx, keys, JOB_TYPE, &new.id).await?;
+                        if job.as_ref().is_some_and(|job| !is_outdated(job, new)) {
+                            continue;
+                        }
+                        jobs::add(&tx, keys, new, now_us).await?;
+                        if job.is_some_and(|job| job.state() == State::Crashing) {
+                            jobs::retry(&tx, keys, JOB_TYPE, &new.id, now_us).await?;
+                        }
+                    }
+                    Ok(rest.len())
+                })
+                .await;
+        }
+    }
+
+    /// Wakes the parked jobs of a database that are due. Returns when the next one of the others is.
+    async fn wake_due(&self, database: &str, seq: &Seq, since: Since) -> Option<Instant> {
+        let parked = self.parked(database).await;
+        let current = token(Some(seq));
+        let (mut same, mut changed): (Vec<ParkedJob>, Vec<ParkedJob>) =
+            parked.into_iter().partition(|job| job.token == current);
+        // The copies of a cluster number changes differently, so another sequence of the same number may be the same state.
+        if let Some(first) = changed.first().cloned()
+            && changed.iter().all(|job| job.token == first.token)
+            && let Ok(of_token) = serde_json::from_str::<Seq>(&first.token)
+            && of_token.number().is_some()
+            && of_token.number() == seq.number()
+            && !self.server.remote.has_changed(database, &of_token).await
+        {
+            same.append(&mut changed);
+        }
+        let settings = self.service.indexing.settings();
+        let now = Instant::now();
+        let (mut due, mut waiting, mut next): (Vec<ParkedJob>, Vec<ParkedJob>, Option<Instant>) =
+            (Vec::new(), Vec::new(), None);
+        for job in changed {
+            let at = match since {
+                Since::Unknown => now,
+                Since::At(since) => since + settings.delay(self.cost(&job).await),
+            };
+            if at <= now {
+                due.push(job);
+            } else {
+                waiting.push(job);
+                next = Some(next.map_or(at, |next| next.min(at)));
+            }
+        }
+        self.wake(&due).await;
+        // Those that wait are remembered here; another watcher compares all databases first.
+        same.append(&mut waiting);
+        self.settle(&same).await;
+        next
+    }
+
+    /// How long the last build took.
+    async fn cost(&self, job: &ParkedJob) -> std::time::Duration {
+        let keys = &self.service.keys;
+        let found =
+            self.service.tried(|tx| async move { jobs::peek(&tx, keys, JOB_TYPE, &job.id).await }).await;
+        let built = found.and_then(|job| Info::of(job.info.as_deref()).built);
+        std::time::Duration::from_millis(built.map_or(0, |built| built.took_ms))
+    }
+
+    async fn parked(&self, database: &str) -> Vec<ParkedJob> {
+        let keys = &self.service.keys;
+        let at = &Parked { group: self.server.name.clone(), key: database.to_owned() };
+        self.service.tried(|tx| async move { parking::at(&tx, keys, JOB_TYPE, at, MAX_PARKED).await }).await
+    }
+
+    async fn wake(&self, parked: &[ParkedJob]) {
+        let keys = &self.service.keys;
+        for part in parked.chunks(BATCH) {
+            self.service
+                .tried(|tx| async move {
+                    let now_us = self.service.store.runtime().now_us();
+                    for job in part {
+                        parking::wake(&tx, keys, JOB_TYPE, job, now_us).await?;
+                    }
+                    Ok(())
+                })
+                .await;
+        }
+    }
+
+    async fn settle(&self, parked: &[ParkedJob]) {
+        let keys = &self.service.keys;
+        for part in parked.chunks(BATCH) {
+            self.service
+                .tried(|tx| async move {
+                    for job in part {
+                        parking::settle(&tx, keys, JOB_TYPE, job).await?;
+                    }
+                    Ok(())
+                })
+                .await;
+        }
+    }
+}
+
+/// Whether a job must be added again.
+fn is_outdated(job: &Job, new: &NewJob) -> bool {
+    let rev = |summary: Option<Summary>| summary.map(|summary| summary.rev);
+    let is_other = rev(Summary::of(job)) != rev(serde_json::from_str(new.summary.get()).ok());
+    match job.state() {
+        // Its index was gone, and is there again.
+        State::Completed => true,
+        // It stays so until its design document changes, or a user retries it.
+        State::Failed | State::Cancelled => is_other,
+        _ => is_other || job.tenant != new.tenant,
+    }
+}
