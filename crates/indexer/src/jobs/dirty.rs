@@ -66,6 +66,11 @@ impl Dirty {
         self.dues.first().map(|(due, _)| *due)
     }
 
+    /// Whether a database is marked.
+    pub fn contains(&self, database: &str) -> bool {
+        self.changes.contains_key(database)
+    }
+
     /// Whether databases were dropped since the last call.
     pub fn overflown(&mut self) -> bool {
         std::mem::take(&mut self.overflown)

@@ -256,6 +256,7 @@ impl Watcher<'_> {
             }
         }
         self.wake(&due).await;
+        self.verify_later(&same);
         // Those that wait are remembered here; another watcher compares all databases first.
         same.append(&mut waiting);
         self.settle(&same).await;
@@ -277,7 +278,7 @@ impl Watcher<'_> {
         self.service.tried(|tx| async move { parking::at(&tx, keys, JOB_TYPE, at, MAX_PARKED).await }).await
     }
 
-    async fn wake(&self, parked: &[ParkedJob]) {
+    pub(super) async fn wake(&self, parked: &[ParkedJob]) {
         let keys = &self.service.keys;
         for part in parked.chunks(BATCH) {
             self.service

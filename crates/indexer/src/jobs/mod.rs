@@ -18,7 +18,8 @@
 //!    (`turnwise_queue::parking`). The node that watches a server compares all databases at its start, after every break of the feed, and
 //!    at intervals.
 //! 3. *A server that is down costs nothing.* A run that gets no answer parks without a token, and is woken when the server answers.
-//! 4. Requests and memory are bounded: a changed database costs two requests and a few rows, and a watcher holds the name and two numbers
+//! 4. *What a server loses is built again*: an index is looked at once more when it must be on the server's disk (`verify`).
+//! 5. Requests and memory are bounded: a changed database costs two requests and a few rows, and a watcher holds the name and two numbers
 //!    of each database.
 
 mod dirty;
@@ -28,6 +29,7 @@ mod index;
 mod pace;
 mod settings;
 mod tasks;
+mod verify;
 mod watch;
 
 use std::collections::BTreeMap;

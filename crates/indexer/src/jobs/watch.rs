@@ -38,6 +38,8 @@ const NAMES: usize = 1_000;
 const MAX_DATABASES: usize = 100_000;
 /// Parked jobs that one transaction reads.
 const PARKED: usize = 1_000;
+/// Indexes that are looked at once more before databases that have changed meanwhile.
+const VERIFIED: usize = 20;
 /// The pause after an error of the store.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 /// The time between two samples of a server's speed.
@@ -65,6 +67,8 @@ pub(super) struct Watcher<'a> {
     pub service: &'a Service,
     pub server: &'a Server,
     dirty: Mutex<Dirty>,
+    /// The jobs whose indexes must be looked at once more, by id.
+    built: Mutex<Dirty>,
     /// Notified when a database was marked.
     marked: Notify,
     seen: Mutex<HashMap<Box<str>, Seen>>,
@@ -131,6 +135,7 @@ impl Service {
             service: self,
             server,
             dirty: Mutex::default(),
+            built: Mutex::default(),
             marked: Notify::new(),
             seen: Mutex::default(),
         };
@@ -227,6 +232,14 @@ impl Watcher<'_> {
         self.marked.notify_one();
     }
 
+    pub(super) fn is_marked(&self, database: &str) -> bool {
+        lock(&self.dirty).contains(database)
+    }
+
+    pub(super) fn built(&self) -> MutexGuard<'_, Dirty> {
+        lock(&self.built)
+    }
+
     pub(super) fn seen(&self, database: &str) -> Seen {
         lock(&self.seen).get(database).copied().unwrap_or_default()
     }
@@ -265,10 +278,19 @@ impl Watcher<'_> {
                 self.examine(due).await?;
                 continue;
             }
+            let built = self.built().take(Instant::now(), VERIFIED);
+            if !built.is_empty() {
+                self.verify(built).await?;
+                continue;
+            }
             if !parked.is_empty() {
                 continue;
             }
-            let mut next = sweep;
+            if self.built().overflown() {
+                // The next sweep looks at all databases, and at their indexes.
+                lock(&self.seen).clear();
+            }
+            let mut next = self.built().next().map_or(sweep, |due| due.min(sweep));
             {
                 let mut dirty = lock(&self.dirty);
                 if dirty.overflown() {

@@ -29,7 +29,7 @@ const AT_ONCE: usize = 8;
 /// The time between two looks at an index that is awaited.
 const LOOK: Duration = Duration::from_millis(100);
 /// The longest lag that is measured, and the longest time until everything is built at the end.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// The time between two queries of the foreground.
 const FOREGROUND: Duration = Duration::from_millis(25);
 /// How long the idle server is measured.
@@ -265,13 +265,23 @@ async fn behind(couch: &Couch, all: &[(String, usize)]) -> usize {
 }
 
 async fn until_built(couch: &Couch, all: &[(String, usize)]) -> (Duration, usize) {
-    let began = Instant::now();
+    let (began, mut last) = (Instant::now(), Duration::ZERO);
+    // One after the other, so that looking costs the server little; again, until no index had to be awaited.
     loop {
-        let left = behind(couch, all).await;
-        if left == 0 || began.elapsed() > PATIENCE {
-            return (began.elapsed(), left);
+        let mut waited = false;
+        for index in all {
+            while couch.lacks(index).await != Some(0) {
+                if began.elapsed() > PATIENCE {
+                    return (began.elapsed(), behind(couch, all).await);
+                }
+                waited = true;
+                tokio::time::sleep(LOOK).await;
+                last = began.elapsed();
+            }
         }
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        if !waited {
+            return (last, 0);
+        }
     }
 }
 
