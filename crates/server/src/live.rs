@@ -155,10 +155,11 @@ pub(crate) fn commands(config: &Config, queue: &Arc<QueueRules>, now: usize) -> 
 pub(crate) fn indexing(config: &Config, queue: &Arc<QueueRules>, max_jobs: usize) -> Tunables {
     Tunables {
         max_jobs,
+        bounds: None,
         // The server builds on, and the next run waits for it.
         on_lost: OnLost::Requeue,
         timeouts: timeouts(config, turnwise_indexer::jobs::JOB_TYPE),
-        ..commands(config, queue)
+        ..commands(config, queue, max_jobs)
     }
 }
 

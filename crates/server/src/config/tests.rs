@@ -207,7 +207,7 @@ fn every_key_that_has_an_effect_has_it() {
             databases: Patterns::parse("a*,b").unwrap(),
             exclude: Some(Patterns::parse("ab*").unwrap()),
             tenant: "{database}".parse().unwrap(),
-            builds: 298,
+            builds: 302,
             max_p95: Duration::from_millis(299),
             min_delay: Duration::from_millis(300),
             max_delay: Duration::from_secs(301),
