@@ -182,6 +182,8 @@ async fn designs_and_databases_come_change_and_go() {
     assert_eq!((why.status, &why.body["reason"]), (200, &json!("parked")), "{}", why.body);
     let added = server.post("/v1/jobs/indexing", &json!({ "options": {} })).await;
     assert_eq!(added.error(), (403, "forbidden"));
+    let page = server.request("GET", "/ui/indexes?database=one").send().await.unwrap().text().await.unwrap();
+    assert!(page.contains("up to date") && page.contains("manual") && !page.contains("parts"), "{page}");
     // Its locks are units of the server.
     assert_eq!(
         server.get("/v1/indexes?database=one&limit=1").await.body["indexes"].as_array().unwrap().len(),

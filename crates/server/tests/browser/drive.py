@@ -202,6 +202,7 @@ def pages(driver, failed):
         ("replications", "/ui/replications", HOSTILE),
         ("replication", f"/ui/replication?db=_replicator&doc={urllib.parse.quote_plus(HOSTILE)}", "failed"),
         ("new-replication", "/ui/replications/new", "URL of the database"),
+        ("indexes", "/ui/indexes", "There are no indexes."),
         ("locks", "/ui/locks", "No job holds a lock"),
         ("workers", "/ui/workers", "sender"),
         ("filters", "/ui/filters", "quiet-hours"),

@@ -20,6 +20,7 @@ pub(super) const NAVIGATION: &[(&str, &str, &str)] = &[
     ("t", "/ui/tenants", "Tenants"),
     ("h", "/ui/history", "History"),
     ("r", "/ui/replications", "Replications"),
+    ("x", "/ui/indexes", "Indexes"),
     ("l", "/ui/locks", "Locks"),
     ("w", "/ui/workers", "Workers"),
     ("f", "/ui/filters", "Filters"),

@@ -20,6 +20,7 @@ mod graph;
 mod help;
 mod history;
 mod identities;
+mod indexes;
 mod job;
 mod jobs;
 mod layout;
@@ -105,6 +106,7 @@ const ROUTES: &[Route] = &[
     post("/ui/replications/new", Right::Write, |visit| Box::pin(replication_new::add(visit))),
     get("/ui/replication", Right::Read, |visit| Box::pin(replication::page(visit))),
     post("/ui/replication", Right::Write, |visit| Box::pin(replication::act(visit))),
+    get("/ui/indexes", Right::Read, |visit| Box::pin(indexes::page(visit))),
     get("/ui/locks", Right::Read, |visit| Box::pin(locks::page(visit))),
     get("/ui/workers", Right::Operate, |visit| Box::pin(workers::page(visit))),
     post("/ui/workers", Right::Operate, |visit| Box::pin(workers::act(visit))),
