@@ -134,7 +134,7 @@ pub struct Webhook {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub last_error: Option<WebhookError>,
-    /// How often events were removed before they were delivered ([events] keep).
+    /// How often events were removed before they were delivered (`[events] keep`).
     pub gaps: u64,
     /// When that happened last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
