@@ -404,6 +404,8 @@ async fn two_nodes_deliver_each_event_in_order_and_one_goes_on_alone() {
         add(if n % 2 == 0 { &one } else { &two }, "t", id, "acme").await;
     }
     receiver.until_steps(&added(ids[..20].iter().map(String::as_str))).await;
+    // The position moves after the answer of the target.
+    until(&one, "w", |webhook| webhook["delivered"] == 20).await;
     assert_eq!(one.get("/v1/webhooks").await.body, two.get("/v1/webhooks").await.body);
     cluster.kill(0);
     let two = cluster.at(0).nobody();
