@@ -43,6 +43,7 @@ pub struct PutFleet {
 pub struct FleetType {
     /// The type of the jobs.
     #[serde(rename = "type")]
+    #[cfg_attr(feature = "openapi", schema(value_type = crate::names::JobType))]
     pub job_type: String,
     /// Slots of each process.
     pub slots: u64,
