@@ -277,9 +277,11 @@ async fn a_target_that_wants_no_more_disables_its_webhook() {
     let resumed = caller.put("/v1/webhooks/w", &again).await;
     assert_eq!((resumed.status, resumed.body.get("disabled_because")), (200, None), "{}", resumed.body);
     receiver.until(|received| received.len() > 1 && steps(received).ends_with(&added(["b"]))).await;
-    let last = receiver.received.borrow().last().unwrap().clone();
-    assert_eq!(last.steps(), added(["a", "b"]));
-    last.assert_signed();
+    // In one delivery, or in two if the first repeats the one that was refused.
+    let mut seen = BTreeSet::new();
+    let steps: Vec<String> = receiver.steps().into_iter().filter(|step| seen.insert(step.clone())).collect();
+    assert_eq!(steps, added(["a", "b"]));
+    receiver.received.borrow().last().unwrap().assert_signed();
     // A client pauses it.
     let paused = json!({"url": receiver.url(), "types": ["t"], "enabled": false});
     assert_eq!(caller.put("/v1/webhooks/w", &paused).await.body["enabled"], false);
