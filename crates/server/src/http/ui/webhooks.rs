@@ -140,7 +140,7 @@ fn form(fields: &Fields, edited: Option<&Webhook>, problem: Option<&Problem>) ->
                     html! { "Signs what is sent, and is never shown again. Empty: an existing webhook keeps its secret." }, about("secret").as_deref()))
                 fieldset {
                     legend { "Events" }
-                    @for event in EVENTS { label.check { input type="checkbox" name="event" value=(event) checked[checked(event)]; (event) } }
+                    @for event in EVENTS { div { label.check { input type="checkbox" name="event" value=(event) checked[checked(event)]; (event) } } }
                     p.quiet { "None chosen: all of them." }
                 }
                 div.pair {
