@@ -77,7 +77,7 @@ pub struct Condition {
     pub allowed: usize,
     /// How many of them run in this process.
     pub running: usize,
-    /// The 95th percentile of the time of a small request beside builds, in ms; `None` if there were no builds of late.
+    /// The 95th percentile of the time of a small request beside builds, in ms; `None` if no build has run for half a minute.
     pub p95_ms: Option<u64>,
 }
 

@@ -50,12 +50,14 @@ impl std::str::FromStr for Tenant {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let rest = text.replace("{database}", "").replace("{prefix}", "");
+        // Once: a tenant's name is bounded.
+        let rest = text.replacen("{database}", "", 1);
+        let rest = if rest.len() < text.len() { rest } else { text.replacen("{prefix}", "", 1) };
         let fits = (1..=MAX_TENANT_BYTES).contains(&text.len()) && !text.contains(char::is_control);
         match fits && !rest.contains(['{', '}']) {
             true => Ok(Tenant(text.to_owned())),
             false => Err(format!(
-                "a tenant of up to {MAX_TENANT_BYTES} bytes, in which {{database}} stands for the name of the database and \
+                "a tenant of up to {MAX_TENANT_BYTES} bytes, in which {{database}}, once, stands for the name of the database, or \
                  {{prefix}} for its beginning up to the first / or -"
             )),
         }
@@ -117,7 +119,7 @@ mod tests {
         assert_eq!(of("{prefix}", "orders"), "orders");
         assert_eq!(of("indexes of {database}", "acme/orders"), "indexes of acme/orders");
         assert_eq!(of("builds", "acme/orders"), "builds");
-        for wrong in ["", "{db}", "{prefix", "a\nb"] {
+        for wrong in ["", "{db}", "{prefix", "a\nb", "{database}{database}", "{prefix} {database}"] {
             assert!(wrong.parse::<Tenant>().is_err(), "{wrong}");
         }
     }
