@@ -13,7 +13,7 @@ use turnwise_protocol::{Action, Filter, PutFilter};
 use turnwise_queue::{Job, filters as rows, jobs, rate_limits};
 
 use super::format::{count, number, time};
-use super::parts::field;
+use super::parts::{Question, field, hidden};
 use super::problem::{Problem, Result, sentence};
 use super::visit::{Fields, Visit, job_link, link};
 use super::{layout, parts, redirect};
@@ -347,16 +347,14 @@ async fn save(visit: &Visit, id: &str) -> Result<()> {
 }
 
 fn confirm(visit: &Visit, id: &str) -> Response {
-    let main = html! {
-        h1 { "Remove this filter?" }
-        p.lead { bdi { (id) } }
-        p.condition.warn { "Jobs that it has paused or limited return to their old places in the queue, and may start at once." }
-        form.actions method="post" action=(PATH) {
-            input type="hidden" name="id" value=(id);
-            input type="hidden" name="confirmed" value="1";
-            button.danger name="do" value="remove" { "Remove the filter" }
-            a.button href=(PATH) { "Back" }
-        }
+    let question = Question {
+        title: "Remove this filter?",
+        subject: html! { bdi { (id) } },
+        effect: "Jobs that it has paused or limited return to their old places in the queue, and may start at once.",
+        button: "Remove the filter",
+        action: PATH,
+        fields: html! { (hidden("id", id)) (hidden("do", "remove")) },
+        back: PATH,
     };
-    layout::page(&visit.shell, "Remove this filter?", main)
+    question.page(&visit.shell)
 }

@@ -1,6 +1,9 @@
 //! What several pages with forms share.
 
+use axum::response::Response;
 use maud::{Markup, html};
+
+use super::layout::{self, Shell};
 
 /// What was done, by its word in the query.
 const DONE: &[(&str, &str)] = &[
@@ -35,4 +38,44 @@ pub(super) fn field(name: &str, title: &str, control: Markup, help: Markup, wron
             @if let Some(wrong) = wrong { p.problem role="alert" { (super::problem::sentence(wrong)) } }
         }
     }
+}
+
+/// A question before an action that cannot be undone.
+pub(super) struct Question<'a> {
+    pub title: &'a str,
+    /// What the action ends or removes.
+    pub subject: Markup,
+    /// What it does.
+    pub effect: &'a str,
+    /// The text of its button.
+    pub button: &'a str,
+    /// Where its form goes.
+    pub action: &'a str,
+    /// The hidden fields of the form.
+    pub fields: Markup,
+    /// The page to return to without it.
+    pub back: &'a str,
+}
+
+impl Question<'_> {
+    /// The page with the question. Its form has the field `confirmed`.
+    pub(super) fn page(&self, shell: &Shell) -> Response {
+        let main = html! {
+            h1 { (self.title) }
+            p.lead { (self.subject) }
+            p.condition.warn { (self.effect) }
+            form.actions method="post" action=(self.action) {
+                (self.fields)
+                input type="hidden" name="confirmed" value="1";
+                button.danger type="submit" { (self.button) }
+                a.button href=(self.back) { "Back" }
+            }
+        };
+        layout::page(shell, self.title, main)
+    }
+}
+
+/// A hidden field of a form.
+pub(super) fn hidden(name: &str, value: &str) -> Markup {
+    html! { input type="hidden" name=(name) value=(value); }
 }

@@ -12,6 +12,7 @@ use turnwise_replicator::{JOB_TYPE, Stats};
 
 use super::format::{ago, number, text, time};
 use super::layout;
+use super::parts::{Question, hidden};
 use super::problem::{Problem, Result};
 use super::replications::{PATH, Row, document_link, moment, state};
 use super::visit::{Visit, link};
@@ -374,18 +375,13 @@ fn confirm(visit: &Visit, which: &Which, rev: Option<&str>) -> Response {
             "It stops, also while it runs. What it has copied stays at the target.",
         ),
     };
-    let main = html! {
-        h1 { (title) }
-        p.lead { bdi { (name) } }
-        p.condition.warn { (warning) }
-        form.actions method="post" action="/ui/replication" {
-            (which.hidden())
-            @if let Some(rev) = rev { input type="hidden" name="rev" value=(rev); }
-            input type="hidden" name="action" value="remove";
-            input type="hidden" name="confirmed" value="1";
-            button.danger type="submit" { (button) }
-            a.button href=(which.link()) { "Back" }
-        }
+    let fields = html! {
+        (which.hidden())
+        @if let Some(rev) = rev { (hidden("rev", rev)) }
+        (hidden("action", "remove"))
     };
-    layout::page(&visit.shell, title, main)
+    let (subject, back) = (html! { bdi { (name) } }, which.link());
+    let question =
+        Question { title, subject, effect: warning, button, action: "/ui/replication", fields, back: &back };
+    question.page(&visit.shell)
 }

@@ -9,7 +9,7 @@ use turnwise_protocol::{PutWebhook, Webhook};
 use turnwise_queue::webhooks::JOB_TYPE;
 
 use super::format::{ago, number};
-use super::parts::field;
+use super::parts::{Question, field, hidden};
 use super::problem::{Problem, Result, sentence};
 use super::visit::{Fields, Visit, job_link, link};
 use super::{layout, parts, redirect};
@@ -103,7 +103,7 @@ fn state(webhook: &Webhook, now_us: i64) -> Markup {
 
 fn actions(webhook: &Webhook) -> Markup {
     html! {
-        form.inline method="post" action=(PATH) {
+        form.inline.acts method="post" action=(PATH) {
             input type="hidden" name="id" value=(webhook.id);
             @if webhook.enabled { button name="do" value="pause" { "Pause" } } @else { button name="do" value="resume" { "Resume" } }
             button.danger name="do" value="remove" { "Remove…" }
@@ -219,16 +219,14 @@ async fn enable(visit: &Visit, id: &str, enabled: bool) -> Result<Response> {
 }
 
 fn confirm(visit: &Visit, id: &str) -> Response {
-    let main = html! {
-        h1 { "Remove this webhook?" }
-        p.lead { bdi { (id) } }
-        p.condition.warn { "Events that it has not delivered are not delivered any more." }
-        form.actions method="post" action=(PATH) {
-            input type="hidden" name="id" value=(id);
-            input type="hidden" name="confirmed" value="1";
-            button.danger name="do" value="remove" { "Remove the webhook" }
-            a.button href=(PATH) { "Back" }
-        }
+    let question = Question {
+        title: "Remove this webhook?",
+        subject: html! { bdi { (id) } },
+        effect: "Events that it has not delivered are not delivered any more.",
+        button: "Remove the webhook",
+        action: PATH,
+        fields: html! { (hidden("id", id)) (hidden("do", "remove")) },
+        back: PATH,
     };
-    layout::page(&visit.shell, "Remove this webhook?", main)
+    question.page(&visit.shell)
 }

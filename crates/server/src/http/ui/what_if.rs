@@ -2,7 +2,8 @@
 //!
 //! *Model.* Every tenant has its jobs of now, waiting and running, with their learnt run times, and no further jobs arrive. Continuous
 //! jobs stay. The simulation lasts for as long as the slots need for half of the jobs, at most for [`RUNS`] runs and [`LONGEST`]. So it
-//! shows how the present queue is divided, and not a forecast.
+//! shows how the present queue is divided, and not a forecast. A tenant with many shares may run all its jobs before the end. What it gets
+//! is therefore measured while it has jobs.
 //!
 //! *Bounds.* The [`SHOWN`] tenants with the most jobs are simulated by themselves, and the others as equal tenants with their mean. No
 //! tenant gets more jobs than it could run in the time, and all together have at most [`MAX_JOBS`].
@@ -51,9 +52,9 @@ const OTHERS: &str = "others";
 /// What a tenant gets in a simulation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Gets {
-    /// The slots that it has on average.
+    /// The slots that it has on average while it has jobs.
     slots: f64,
-    /// Its part of all slots that are used, in %.
+    /// Its part of all slots meanwhile, in %.
     part: f64,
     /// How long its jobs wait on average, in µs.
     wait_us: u64,
@@ -159,15 +160,13 @@ fn scenario(load: &Load, is_continuous: bool, changed: &BTreeMap<String, u32>) -
 
 /// What each shown tenant gets, and at last all others together, if there are any.
 fn gets(results: &Results, shown: usize) -> Vec<Gets> {
-    let cycles = results.cycles as f64;
-    let all: f64 = results.tenants.iter().map(|tenant| tenant.received).sum();
     let of = |tenants: &[turnwise_simulate::TenantResults]| {
-        let received: f64 = tenants.iter().map(|tenant| tenant.received).sum();
+        let slots: f64 = tenants.iter().map(turnwise_simulate::TenantResults::slots).sum();
         let wait: f64 =
             tenants.iter().map(|tenant| tenant.mean_wait_cycles).sum::<f64>() / tenants.len().max(1) as f64;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "stays within the bounds")]
         let wait_us = (wait * results.interval_ms as f64 * 1e3) as u64;
-        Gets { slots: received / cycles, part: if all > 0.0 { received / all * 100.0 } else { 0.0 }, wait_us }
+        Gets { slots, part: slots / results.slots.max(1) as f64 * 100.0, wait_us }
     };
     let (own, others) = results.tenants.split_at(shown);
     let mut gets: Vec<Gets> = own.iter().map(|tenant| of(std::slice::from_ref(tenant))).collect();
@@ -267,7 +266,7 @@ fn table(
                 thead { tr {
                     th scope="col" { "Tenant" } th.n scope="col" { "Jobs" }
                     @if !is_continuous { th.n scope="col" { "A run takes" } }
-                    th.n scope="col" { "Shares" } th scope="col" { "Would get" } th.n scope="col" { "Slots" }
+                    th.n scope="col" { "Shares" } th scope="col" { "Would get, while it has jobs" } th.n scope="col" { "Slots" }
                     @if !is_continuous { th.n scope="col" { "A job waits for" } }
                 } }
                 tbody {
@@ -376,6 +375,15 @@ mod tests {
         assert!((now[0].part - 50.0).abs() < 3.0 && (now[0].slots - 2.0).abs() < 0.2, "{now:?}");
         let then = run(&load, &[("t0", 300)]);
         assert!((then[0].part - 75.0).abs() < 3.0 && then[1].wait_us > 0, "{then:?}");
+    }
+
+    #[test]
+    fn a_tenant_whose_jobs_all_run_gets_its_part_until_then() {
+        let load = load(&[(100, 243); 37], 8);
+        let then = run(&load, &[("t3", 900), ("t4", 400)]);
+        let all = 35.0 * 100.0 + 900.0 + 400.0;
+        assert!((then[3].part - 90_000.0 / all).abs() < 2.0, "{:?}", then[3]);
+        assert!((then[4].part - 40_000.0 / all).abs() < 2.0, "{:?}", then[4]);
     }
 
     #[test]

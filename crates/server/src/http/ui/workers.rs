@@ -6,6 +6,7 @@ use turnwise_protocol::{DEFAULT_LIMIT, Fleet, Mode, Nodes, Worker, Workers, name
 use turnwise_queue::workers;
 
 use super::format::{ago, number, since, time};
+use super::parts::{Question, hidden};
 use super::problem::{Problem, Result};
 use super::visit::{Fields, Visit, job_link, link};
 use super::{layout, parts, redirect};
@@ -288,58 +289,41 @@ pub(super) async fn act(visit: Visit) -> Result<Response> {
         (Some("active"), _) => target.set(&visit.app, Mode::Active).await,
         (Some("quiet"), _) => target.set(&visit.app, Mode::Quiet).await,
         (Some("drain"), _) if is_confirmed => target.set(&visit.app, Mode::Drain).await,
-        (Some("drain"), _) => Ok(confirm(&visit, &target, &DRAIN)),
+        (Some("drain"), _) => Ok(drain(&visit, &target)),
         (Some("remove"), Target::Worker(job_type, worker)) if is_confirmed => {
             v1::workers::remove(&visit.app, job_type, worker).await?;
             Ok(redirect(&format!("{PATH}?did=removed")))
         }
-        (Some("remove"), Target::Worker(..)) => Ok(confirm(&visit, &target, &REMOVE)),
+        (Some("remove"), Target::Worker(..)) => Ok(remove(&visit, &target)),
         _ => Err(Problem::bad("this action is unknown", "use a button of the list of workers")),
     }
 }
 
-/// A question before an action.
-struct Question {
-    action: &'static str,
-    title: &'static str,
-    effect: &'static str,
-    button: &'static str,
+fn drain(visit: &Visit, target: &Target<'_>) -> Response {
+    let effect = "It takes no new jobs. Jobs that do not end by themselves, such as continuous replications, are given back at once and \
+                  start at other workers. Other jobs finish. An external worker ends after its last job; a worker inside a server can be \
+                  resumed.";
+    confirm(visit, target, "drain", "Drain this?", effect, "Drain")
 }
 
-const DRAIN: Question = Question {
-    action: "drain",
-    title: "Drain this?",
-    effect: "It takes no new jobs. Jobs that do not end by themselves, such as continuous replications, are given back at once and start \
-             at other workers. Other jobs finish. An external worker ends after its last job; a worker inside a server can be resumed.",
-    button: "Drain",
-};
+fn remove(visit: &Visit, target: &Target<'_>) -> Response {
+    let effect = "Its jobs become pending at once, and other workers get them. If the worker still lives, the response to its next \
+                  heartbeat tells it to stop them, and it registers again.";
+    confirm(visit, target, "remove", "Remove this worker?", effect, "Remove the worker")
+}
 
-const REMOVE: Question = Question {
-    action: "remove",
-    title: "Remove this worker?",
-    effect: "Its jobs become pending at once, and other workers get them. If the worker still lives, the response to its next heartbeat \
-             tells it to stop them, and it registers again.",
-    button: "Remove the worker",
-};
-
-fn confirm(visit: &Visit, target: &Target<'_>, question: &Question) -> Response {
-    let Question { action, title, effect, button } = question;
-    let main = html! {
-        h1 { (title) }
-        p.lead {
-            @match target {
-                Target::Worker(job_type, worker) => { bdi { (job_type) } " " code { (worker) } }
-                Target::Node(node) => { "Node " bdi { (node) } }
-            }
-        }
-        p.condition.warn { (effect) }
-        form.actions method="post" action=(PATH) {
-            (target.fields())
-            input type="hidden" name="action" value=(action);
-            input type="hidden" name="confirmed" value="1";
-            button.danger type="submit" { (button) }
-            a.button href=(PATH) { "Back" }
-        }
+fn confirm(
+    visit: &Visit,
+    target: &Target<'_>,
+    action: &str,
+    title: &str,
+    effect: &str,
+    button: &str,
+) -> Response {
+    let subject = match target {
+        Target::Worker(job_type, worker) => html! { bdi { (job_type) } " " code { (worker) } },
+        Target::Node(node) => html! { "Node " bdi { (node) } },
     };
-    layout::page(&visit.shell, title, main)
+    let fields = html! { (target.fields()) (hidden("action", action)) };
+    Question { title, subject, effect, button, action: PATH, fields, back: PATH }.page(&visit.shell)
 }
