@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use turnwise_protocol::{History, TenantHistory, TypeHistory, names};
 
 use super::chart::{Chart, Line};
-use super::format::duration;
+use super::format::{duration, number};
 use super::layout;
 use super::problem::Result;
 use super::visit::{Visit, link, tenant_link};
@@ -191,7 +191,8 @@ fn quantile(bounds_us: &[u64], counts: &[u64], part: f64) -> Option<f64> {
 }
 
 fn whole(value: f64) -> String {
-    if value >= 10.0 { format!("{value:.0}") } else { tenths(value) }
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of 10 or more")]
+    if value >= 10.0 { number(value.round() as u64) } else { tenths(value) }
 }
 
 fn tenths(value: f64) -> String {
@@ -202,6 +203,11 @@ fn tenths(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn large_counts_have_separators() {
+        assert_eq!([0.0, 0.25, 9.96, 10.4, 6_023.0].map(whole), ["0", "0.2", "10", "10", "6,023"]);
+    }
 
     #[test]
     fn a_quantile_is_the_bound_of_its_bucket() {
