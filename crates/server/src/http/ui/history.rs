@@ -205,11 +205,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_counts_have_separators() {
-        assert_eq!([0.0, 0.25, 9.96, 10.4, 6_023.0].map(whole), ["0", "0.2", "10", "10", "6,023"]);
-    }
-
-    #[test]
     fn a_quantile_is_the_bound_of_its_bucket() {
         let bounds = [1_000, 5_000, 25_000];
         assert_eq!(quantile(&bounds, &[5, 4, 1], 0.5), Some(1_000.0));
@@ -220,6 +215,6 @@ mod tests {
 
     #[test]
     fn values_are_short() {
-        assert_eq!([0.0, 1.5, 9.96, 1_234.4].map(whole), ["0", "1.5", "10", "1234"]);
+        assert_eq!([0.0, 1.5, 9.96, 1_234.4].map(whole), ["0", "1.5", "10", "1,234"]);
     }
 }
