@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::command::{Failure, Result, cargo, fetch, root, run};
-use crate::foundationdb;
+use crate::{bench, foundationdb};
 
 const HELP: &str = "\
 usage: cargo xtask api-check [OPTION]...
-       Installs openapi-spec-validator and schemathesis (PyPI, pinned) below target/, starts a server, and runs both.
+       Installs openapi-spec-validator and schemathesis (PyPI, pinned) below the build folder, starts a server, and runs both.
        Options go to `schemathesis run`: --max-time SECONDS (40), --seed N (1), --include-path PATH, ...";
 
 /// How long schemathesis makes requests by default, in seconds.
@@ -27,12 +27,12 @@ pub fn api_check(options: &[&str]) -> Result {
         println!("{HELP}");
         return Ok(());
     }
-    let (settings, folder) = (root().join("xtask/api_check"), root().join("target/api_check"));
+    let (settings, folder) = (root().join("xtask/api_check"), bench::target().join("api_check"));
     let venv = install(&settings, &folder)?;
     run(Command::new(venv.join("openapi-spec-validator")).arg(root().join("docs/openapi.json")))?;
-    let foundationdb = foundationdb::Server::start()?;
-    build(foundationdb.as_ref())?;
-    let server = Server::start(&settings, &folder, foundationdb.as_ref())?;
+    let foundationdb = foundationdb::client_to_build_with()?;
+    build(foundationdb.as_deref())?;
+    let server = Server::start(&settings, &folder, foundationdb.as_deref())?;
     let mut schemathesis = Command::new(venv.join("schemathesis"));
     schemathesis.arg("--config-file").arg(settings.join("schemathesis.toml"));
     schemathesis.args([
@@ -43,6 +43,7 @@ pub fn api_check(options: &[&str]) -> Result {
     ]);
     schemathesis.args(["--request-timeout", REQUEST_TIMEOUT_S, "--max-time", MAX_TIME_S, "--seed", SEED]);
     schemathesis.args(["--header", &format!("Authorization: Bearer {}", server.token)]);
+    schemathesis.env("SCHEMATHESIS_HOOKS", settings.join("hooks.py")).env("PYTHONDONTWRITEBYTECODE", "1");
     // The last value of an option applies, so the caller's options come after the defaults. The program writes its database
     // of failures into its folder.
     let ran = run(schemathesis.args(options).current_dir(&folder));
@@ -56,11 +57,11 @@ pub fn api_check(options: &[&str]) -> Result {
 }
 
 /// Builds the program just as `cargo xtask test` does: after it, nothing is left to compile.
-fn build(foundationdb: Option<&foundationdb::Server>) -> Result {
+fn build(foundationdb: Option<&Path>) -> Result {
     let mut build = cargo();
     build.args(["test", "--quiet", "--workspace", "--test", "end_to_end", "--no-run"]);
-    if let Some(server) = foundationdb {
-        server.set_env(&mut build).args(["--features", "turnwise/foundationdb"]);
+    if let Some(client) = foundationdb {
+        foundationdb::set_client_env(&mut build, client).args(["--features", "turnwise/foundationdb"]);
     }
     run(&mut build)
 }
@@ -96,7 +97,7 @@ impl Server {
     fn start(
         settings: &Path,
         folder: &Path,
-        foundationdb: Option<&foundationdb::Server>,
+        foundationdb: Option<&Path>,
     ) -> std::result::Result<Server, Failure> {
         let (data, log) = (folder.join("data"), folder.join("server.log"));
         match std::fs::remove_dir_all(&data) {
@@ -106,12 +107,11 @@ impl Server {
             _ => {}
         }
         let file = std::fs::File::create(&log).map_err(cannot("create", &log))?;
-        let program = root().join("target/debug/turnwise");
+        let program = bench::target().join("debug/turnwise");
         let turnwise = || {
             let mut command = Command::new(&program);
-            if let Some(server) = foundationdb {
-                // Where its library is.
-                server.set_env(&mut command);
+            if let Some(client) = foundationdb {
+                foundationdb::set_client_env(&mut command, client);
             }
             command
         };

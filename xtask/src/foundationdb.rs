@@ -35,6 +35,25 @@ pub fn client(program: &Path) -> std::result::Result<Option<PathBuf>, Failure> {
         .map_err(|error| Failure::new(error.to_string()))
 }
 
+/// The same client, if the engine can be built. Otherwise prints one line.
+pub fn client_to_build_with() -> std::result::Result<Option<PathBuf>, Failure> {
+    let program = program();
+    let Some(client) = client(&program)? else {
+        println!(
+            "left out: the tests on FoundationDB; there is no {} (TURNWISE_TEST_PEERS names its folder)",
+            program.display()
+        );
+        return Ok(None);
+    };
+    if !peers::install_libclang()? {
+        println!(
+            "left out: the tests on FoundationDB; its engine is built with libclang (Debian: libclang-dev)"
+        );
+        return Ok(None);
+    }
+    Ok(Some(client))
+}
+
 fn folder() -> PathBuf {
     bench::target().join("foundationdb")
 }
@@ -57,20 +76,8 @@ pub struct Server {
 impl Server {
     /// Starts a server. Returns `None`, and prints one line, if that is not possible.
     pub fn start() -> std::result::Result<Option<Server>, Failure> {
+        let Some(client) = client_to_build_with()? else { return Ok(None) };
         let program = program();
-        let Some(client) = client(&program)? else {
-            println!(
-                "left out: the tests on FoundationDB; there is no {} (TURNWISE_TEST_PEERS names its folder)",
-                program.display()
-            );
-            return Ok(None);
-        };
-        if !peers::install_libclang()? {
-            println!(
-                "left out: the tests on FoundationDB; its engine is built with libclang (Debian: libclang-dev)"
-            );
-            return Ok(None);
-        }
         let failed =
             |what: &str, error: std::io::Error| Failure::new(format!("FoundationDB: {what}: {error}"));
         let folder = std::path::absolute(folder()).map_err(|error| failed("its folder", error))?;

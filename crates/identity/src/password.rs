@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::token::random;
 use crate::{Error, Result};
 
-/// Shortest password, in bytes.
-const MIN_PASSWORD_BYTES: usize = 8;
+/// Shortest password, in characters.
+const MIN_PASSWORD_CHARACTERS: usize = 8;
 /// Longest password, in bytes.
 pub const MAX_PASSWORD_BYTES: usize = 1_000;
 
@@ -30,11 +30,12 @@ impl Password {
     /// # Errors
     /// It is too short or too long.
     pub fn new(text: String) -> Result<Password> {
-        let bytes = MIN_PASSWORD_BYTES..=MAX_PASSWORD_BYTES;
-        if bytes.contains(&text.len()) {
+        if text.chars().count() >= MIN_PASSWORD_CHARACTERS && text.len() <= MAX_PASSWORD_BYTES {
             return Ok(Password(text));
         }
-        let problem = format!("must have {MIN_PASSWORD_BYTES} to {MAX_PASSWORD_BYTES} bytes");
+        let problem = format!(
+            "must have at least {MIN_PASSWORD_CHARACTERS} characters and at most {MAX_PASSWORD_BYTES} bytes"
+        );
         Err(Error::invalid("password", problem))
     }
 
@@ -94,6 +95,7 @@ mod tests {
         assert_eq!(format!("{password:?} {hash:?}"), "***** *****");
         assert!(!PasswordHash("nonsense".to_owned()).verifies("nonsense"));
         assert!(Password::new("short".to_owned()).is_err());
+        assert!(Password::new("überlang".to_owned()).is_ok() && Password::new("€€€".to_owned()).is_err());
         assert!(Password::new("x".repeat(MAX_PASSWORD_BYTES + 1)).is_err());
     }
 }

@@ -39,7 +39,7 @@ pub struct NewUser {
         schema(min_length = 1, max_length = 128, pattern = r"^[^:\u0000-\u001f\u007f-\u009f]+$")
     )]
     pub name: String,
-    /// Its password: 8 to 1,000 bytes.
+    /// Its password: at least 8 characters, at most 1,000 bytes.
     #[cfg_attr(feature = "openapi", schema(min_length = 8, max_length = 1000))]
     pub password: String,
     /// What it may do.
@@ -59,7 +59,7 @@ impl fmt::Debug for NewUser {
 #[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SetPassword {
-    /// The new password: 8 to 1,000 bytes.
+    /// The new password: at least 8 characters, at most 1,000 bytes.
     #[cfg_attr(feature = "openapi", schema(min_length = 8, max_length = 1000))]
     pub password: String,
 }

@@ -174,6 +174,26 @@ async fn exchange(server: &TestServer, head: &str, piece: &[u8], pieces: usize) 
 }
 
 #[tokio::test]
+async fn a_long_url_and_a_large_head_are_refused_without_a_body() {
+    let server = TestServer::start().await;
+    let url = |bytes: usize| format!("GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n", "u".repeat(bytes - 1));
+    let headers = |count: usize| {
+        let others: String = (1..count).map(|n| format!("h{n}: v\r\n")).collect();
+        format!("GET /v1/me HTTP/1.1\r\nhost: localhost\r\n{others}\r\n")
+    };
+    for (head, status) in [(url(65_535), 414), (headers(101), 431)] {
+        let (answer, _) = exchange(&server, &head, b"", 0).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        assert!(answer.contains("\r\nconnection: close\r\n") && answer.ends_with("\r\n\r\n"), "{answer}");
+        assert!(answer.contains("\r\ncontent-length: 0\r\n"), "{answer}");
+    }
+    for (head, status) in [(url(65_534), 404), (headers(100), 200)] {
+        let (answer, _) = exchange(&server, &head, b"", 0).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+    }
+}
+
+#[tokio::test]
 async fn a_body_of_100_mb_is_refused_by_its_declared_length_before_it_is_sent() {
     let server = TestServer::start().await;
     let head = "POST /v1/jobs/t HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 104857600\r\n\r\n";

@@ -72,7 +72,7 @@ impl Gate for CallerGate {
 #[into_params(parameter_in = Path)]
 pub(super) struct BulkPath {
     /// The operation's id, percent-encoded: at most 128 bytes.
-    #[param(value_type = names::Name)]
+    #[param(min_length = 1, max_length = 128, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")]
     bulk: String,
 }
 

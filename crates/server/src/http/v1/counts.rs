@@ -9,7 +9,7 @@ use turnwise_queue::jobs;
 use utoipa::IntoParams;
 
 use super::Common;
-use super::error::Result;
+use super::error::{Result, V1Error};
 use super::extract::Params;
 use super::list::{Cursor, check_limit, default_limit};
 use super::position_text;
@@ -46,6 +46,17 @@ pub(super) struct CountParams {
     after: Option<String>,
 }
 
+/// Longest tenant, in characters: that of a replication may be longer than a name.
+const MAX_TENANT: usize = 1_024;
+
+fn check_tenant(tenant: &str) -> Result<()> {
+    if (1..=MAX_TENANT).contains(&tenant.chars().count()) && !tenant.contains(char::is_control) {
+        return Ok(());
+    }
+    let problem = format!("tenant: must have 1 to {MAX_TENANT} characters, and no control characters");
+    Err(V1Error::bad(problem, "leave it out to count the jobs of all tenants"))
+}
+
 /// Count jobs
 ///
 /// The numbers of jobs in each state, per type, or per type and tenant. They are exact: every change of a job changes them in the same transaction.
@@ -63,6 +74,9 @@ pub(super) async fn count_jobs(
     check_limit(params.limit)?;
     if let Some(job_type) = &params.job_type {
         names::check_type(job_type)?;
+    }
+    if let Some(tenant) = &params.tenant {
+        check_tenant(tenant)?;
     }
     let after = position_text::read(&app, &caller, params.after).await?;
     let after = after.as_deref().map(Cursor::parse).transpose()?;

@@ -24,7 +24,7 @@ use crate::http::{App, answer};
 #[into_params(parameter_in = Path)]
 pub(super) struct FleetPath {
     /// The fleet's name, percent-encoded: at most 64 bytes.
-    #[param(value_type = names::Name)]
+    #[param(min_length = 1, max_length = 64, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")]
     name: String,
 }
 
@@ -37,6 +37,9 @@ impl Names for FleetPath {
         Ok(names::check_id(&self.name)?)
     }
 }
+
+/// Largest count of a report: the largest number that the format of the description has.
+const MAX_COUNT: u64 = i64::MAX as u64;
 
 /// The part of a report that the row keeps as it is.
 #[derive(Serialize, Deserialize)]
@@ -92,6 +95,10 @@ pub(super) async fn put_fleet(
     for of_type in &types {
         names::check_type(&of_type.job_type)?;
         check_text("why", &of_type.why)?;
+        let FleetType { slots, min, max, target, running, stopping, failures, .. } = of_type;
+        for number in [slots, min, max, target, running, stopping, failures] {
+            check_range("types", *number, 0, MAX_COUNT)?;
+        }
     }
     let seen_us = app.now_us();
     let valid_us = i64::try_from(Duration::from_millis(expires_ms).as_micros()).unwrap_or(i64::MAX);

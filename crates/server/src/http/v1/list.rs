@@ -47,8 +47,9 @@ pub(in crate::http) struct ListParams {
     /// Only jobs of this tenant.
     #[param(value_type = Option<names::Name>, nullable = false)]
     pub tenant: Option<String>,
-    /// Only jobs that failed, crashed or were cancelled for a reason of this class. `GET /v1/failures` lists classes.
-    #[param(nullable = false, min_length = 1, max_length = 1000)]
+    /// Only jobs that failed, crashed or were cancelled for a reason of this class. `GET /v1/failures` lists classes. A whole reason selects
+    /// its class.
+    #[param(nullable = false)]
     pub reason_class: Option<String>,
     /// The order: by default `newest` with `state`, `tenant`, `reason_class` or `where`, otherwise `id`.
     #[param(inline, nullable = false)]

@@ -87,9 +87,18 @@ enum Common {
     /// `forbidden`: this identity may not do this; or see the description of the request.
     #[response(status = 403)]
     Forbidden(Error),
+    /// The URL is longer than 65,534 bytes. There is no body, and the server closes the connection.
+    #[response(status = 414)]
+    LongUrl,
+    /// `misdirected_request`: the header `Host` has a name that is not the server's.
+    #[response(status = 421)]
+    Misdirected(Error),
     /// `too_many_requests`: too many wrong passwords. The header `Retry-After` has the time in s.
     #[response(status = 429)]
     TooMany(Error),
+    /// The head of the request has more than 100 headers, or is larger than 512 KiB. There is no body, and the server closes the connection.
+    #[response(status = 431)]
+    LargeHead,
     /// `internal_server_error`: an internal error of the server. Its log has the details.
     #[response(status = 500)]
     Internal(Error),

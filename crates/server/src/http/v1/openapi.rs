@@ -15,9 +15,9 @@ use crate::http::answer;
         title = "turnwise",
         description = "The HTTP API of the turnwise job server: clients add jobs and follow them, and workers in any language \
             run them. `docs/concepts.md` defines the terms.\n\nRequests are JSON objects; the server rejects members that are not \
-            described here. Responses may get new members. Units are in the names: `_us` is microseconds since the Unix epoch, \
+            described here, and integers with a fraction (`2.0`). Responses may get new members. Units are in the names: `_us` is microseconds since the Unix epoch, \
             `_ms` a duration in milliseconds. Names in paths are percent-encoded, and their limits are in bytes of UTF-8. Every \
-            error has the same shape: a stable code, a reason, and a hint.\n\nThe server also has CouchDB's paths for \
+            error with a body has the same shape: a stable code, a reason, and a hint.\n\nThe server also has CouchDB's paths for \
             replications (`/_replicate`, `/_replicator`, `/_scheduler`, `/_active_tasks`).",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
     ),

@@ -52,16 +52,16 @@ pub(super) struct StreamParams {
     since: Option<String>,
     /// Only events of jobs of these types, separated by commas.
     #[serde(rename = "type")]
-    #[param(nullable = false, max_length = 4000)]
+    #[param(nullable = false, max_length = 4000, pattern = r"^[A-Za-z0-9_.,-]*$")]
     types: Option<String>,
     /// Only events of jobs of this tenant.
     #[param(value_type = Option<turnwise_protocol::names::Name>, nullable = false)]
     tenant: Option<String>,
     /// Only events after which the job is in one of these states, separated by commas. `removed` is one.
-    #[param(nullable = false, max_length = 4000)]
+    #[param(nullable = false, max_length = 1000, pattern = r"^[a-z,]*$")]
     state: Option<String>,
     /// Only these events, separated by commas: `added`, `started`, `stopped`, `crashed`, `completed`, `failed`, `cancelled`, `removed`.
-    #[param(nullable = false, max_length = 4000)]
+    #[param(nullable = false, max_length = 1000, pattern = r"^[a-z,]*$")]
     event: Option<String>,
     /// The maximum number of events in a page. With this, or with `wait_ms`, the response is a page as JSON, and no stream.
     #[param(nullable = false, minimum = 1, maximum = 1000)]
