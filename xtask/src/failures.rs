@@ -52,6 +52,14 @@ pub fn pass_on(from: impl Read, to: &mut impl Write) -> std::io::Result<Vec<Stri
     Ok(failures)
 }
 
+/// The last lines of an output.
+pub fn last_lines(output: &[u8], most: usize) -> String {
+    let output = String::from_utf8_lossy(output);
+    let lines: Vec<&str> = output.lines().filter(|line| !line.trim().is_empty()).collect();
+    let last = lines[lines.len().saturating_sub(most)..].iter();
+    last.map(|line| format!("  {}\n", &line[..line.floor_char_boundary(MAX_LINE_BYTES)])).collect()
+}
+
 /// Whether a line belongs to a backtrace: `   3: function` or `             at file:line`.
 fn is_frame(line: &str) -> bool {
     let text = line.trim_start();
@@ -77,6 +85,12 @@ mod tests {
         let expected = "one\n  round 0: 0.5 s\n  thread 'one' panicked at src/lib.rs:1:1:\n  assertion failed\n  \
             stack backtrace:";
         assert_eq!(failures, [expected]);
+    }
+
+    #[test]
+    fn the_last_lines_are_those_with_text() {
+        assert_eq!(last_lines("one\n\ntwo ä\nthree\n\n".as_bytes(), 2), "  two ä\n  three\n");
+        assert_eq!(last_lines(b"", 2), "");
     }
 
     #[test]

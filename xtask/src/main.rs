@@ -17,6 +17,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: cargo xtask test [FILTER]...          install the peers if need be, then run all tests (or those that match)
+       cargo xtask test --beside COMMAND        all tests, and the command once they are built
        cargo xtask test --cluster foundationdb   three nodes on a real FoundationDB, while they and it fail
        cargo xtask bench replicate [OPTION]...   turnwise beside PouchDB's replicator, between the same two servers
        cargo xtask bench idle [OPTION]...        what thousands of idle replications cost between two CouchDBs
@@ -37,7 +38,8 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
         ["test", "--cluster", "foundationdb"] => test_cluster_on_foundationdb(),
-        ["test", filter @ ..] => test(filter),
+        ["test", "--beside", command] => test(&[], Some(command)),
+        ["test", filter @ ..] => test(filter, None),
         ["bench", "replicate", options @ ..] => bench::replicate(options),
         ["bench", "idle", options @ ..] => bench::idle(options),
         ["bench", "indexing", options @ ..] => bench::indexing(options),
@@ -64,15 +66,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs all tests of the workspace, several programs at the same time. With a filter, runs what `cargo test` runs. Failures
-/// are repeated at the end. Also fails if a secret appeared anywhere.
-fn test(filter: &[&str]) -> command::Result {
-    peers::install()?;
-    peers::install_python()?;
-    peers::install_etcd()?;
-    peers::install_prometheus()?;
-    let browser = browser::install()?;
-    let leaks = leaks::Folder::empty(bench::target().join("leaks"))?;
+/// Runs all tests of the workspace, several programs at the same time, and a command beside them. With a filter, runs what
+/// `cargo test` runs. Failures are repeated at the end. Also fails if a secret appeared anywhere.
+fn test(filter: &[&str], beside: Option<&str>) -> command::Result {
     let mut tests = command::cargo();
     tests.args(["test", "--workspace", "--no-fail-fast"]);
     // FoundationDB's engine links a library that no distribution has, so it is built only if FoundationDB is available.
@@ -80,13 +76,21 @@ fn test(filter: &[&str]) -> command::Result {
     if let Some(server) = &foundationdb {
         server.set_env(&mut tests).args(["--features", "turnwise/foundationdb"]);
     }
+    // Cargo compiles for minutes while the rest is fetched and installed.
+    let build = if filter.is_empty() { Some(test_programs::Build::start(&tests)?) } else { None };
+    peers::install()?;
+    peers::install_python()?;
+    peers::install_etcd()?;
+    peers::install_prometheus()?;
+    let browser = browser::install()?;
+    let leaks = leaks::Folder::empty(bench::target().join("leaks"))?;
     leaks.set_env(&mut tests);
     if let Some(python) = &browser {
         tests.env(browser::PYTHON, python);
     }
-    let tested = match filter {
-        [] => test_programs::run(&tests),
-        _ => failures::repeated(tests.args(filter)),
+    let tested = match build {
+        Some(build) => test_programs::run(build, &tests, beside),
+        None => failures::repeated(tests.args(filter)),
     };
     // Both results count. Secrets come first, because a test that found one has failed for that reason.
     leaks.verdict().and(tested)

@@ -1,24 +1,30 @@
 //! Builds all test programs and runs several at the same time. Most of them wait more than they compute: for a heartbeat
-//! timeout, a server's start, a disk. `cargo test` runs one after another.
+//! timeout, a server's start, a disk. So they begin while cargo still compiles others. `cargo test` compiles all first, and
+//! then runs one after another.
 
-use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
 
-use crate::command::{self, Failure, cargo};
-use crate::failures;
+use crate::command::{self, Failure, cargo, root};
+use crate::{bench, failures};
 
 /// The number of test programs that run at the same time.
 const AT_ONCE: usize = 3;
-/// The packages whose test programs kill nodes that must come back in time. They run together when the others have ended:
-/// much of their time, they wait for a timeout.
+/// The packages whose test programs kill nodes that must come back in time, or need the binary. They run together when the
+/// others have ended: much of their time, they wait for a timeout.
 const FAULTS: [&str; 3] = ["crates/cli", "lab/chaos", "lab/soak"];
 /// The targets of these packages that need the whole machine, because they measure slots and memory. They run last.
 const ALONE: [&str; 1] = ["end_to_end"];
+/// Compilers and checks leave the processor to the test programs: these have timeouts.
+const LOW_PRIORITY: [&str; 3] = ["nice", "-n", "10"];
+/// How many lines are repeated of a program that fails without the name of a failed test.
+const LAST_LINES: usize = 40;
 
 /// A program that cargo has built from tests.
 #[derive(Debug, PartialEq)]
@@ -53,69 +59,167 @@ impl Selection {
 
     /// The same `cargo test`, with further arguments.
     fn cargo(&self, arguments: &[&str]) -> Command {
-        let mut command = cargo();
+        let mut command = low_priority(&cargo());
         self.set_env(&mut command);
         command.args(&self.arguments).args(arguments);
         command
     }
 }
 
-/// Does what the `cargo test` of `tests` does: runs all test programs, then the tests in the documentation. The output of a
-/// program is printed when it has ended. Fails if a program fails; all run nevertheless. Failures are repeated at the end.
-pub fn run(tests: &Command) -> command::Result {
-    let selection = Selection::of(tests);
-    let (alone, others): (VecDeque<_>, VecDeque<_>) =
-        build(&selection)?.into_iter().partition(Program::is_alone);
-    let (faults, others) = others.into_iter().partition(Program::has_faults);
-    // The failures of all programs, in the order in which they ended; also held while a program's output is printed.
-    let failed = Mutex::new(Vec::new());
-    for (programs, at_once) in [(others, AT_ONCE), (faults, AT_ONCE), (alone, 1)] {
-        let queue: Mutex<VecDeque<Program>> = Mutex::new(programs);
+/// The same program without arguments, in the root of the repository, at a low priority.
+fn low_priority(program: &Command) -> Command {
+    let mut command = Command::new(LOW_PRIORITY[0]);
+    command.args(&LOW_PRIORITY[1..]).arg(program.get_program()).current_dir(root());
+    command
+}
+
+/// Cargo, while it builds the test programs. It is killed when this is dropped.
+pub struct Build {
+    child: Child,
+    /// The programs, each as soon as it is built.
+    programs: Receiver<Program>,
+}
+
+impl Build {
+    /// Begins to build what the `cargo test` of `tests` runs.
+    pub fn start(tests: &Command) -> Result<Build, Failure> {
+        let mut command =
+            Selection::of(tests).cargo(&["--no-run", "--message-format", "json-render-diagnostics"]);
+        let mut child = command.stdout(Stdio::piped()).spawn().map_err(cannot_run)?;
+        let output = BufReader::new(child.stdout.take().expect("it is piped"));
+        let (sender, programs) = mpsc::channel();
+        std::thread::spawn(move || {
+            for program in output.lines().map_while(Result::ok).filter_map(|line| program(&line)) {
+                if sender.send(program).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Build { child, programs })
+    }
+
+    /// Passes each program on when it is built. Fails if something could not be built.
+    fn each(&mut self, take: impl FnMut(Program)) -> command::Result {
+        self.programs.iter().for_each(take);
+        command::judge(&cargo(), self.child.wait().map_err(cannot_run)?)
+    }
+}
+
+impl Drop for Build {
+    fn drop(&mut self) {
+        // It has ended, unless the run was given up before.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn cannot_run(error: std::io::Error) -> Failure {
+    Failure::new(format!("cannot run cargo: {error}"))
+}
+
+/// Does what the `cargo test` of `tests` does: runs all test programs, and the tests in the documentation. Once all is built,
+/// it also runs the command `beside`, if there is one. The output of a program is printed when it has ended. Fails if a
+/// program fails; all run nevertheless. Failures are repeated at the end.
+pub fn run(mut build: Build, tests: &Command, beside: Option<&str>) -> command::Result {
+    let run = Run::new(Selection::of(tests));
+    let (mut faults, mut alone) = (Vec::new(), Vec::new());
+    let (begin, first) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| run.programs(first.into_iter(), AT_ONCE));
+        let built = build.each(|program| match (program.is_alone(), program.has_faults()) {
+            (true, _) => alone.push(program),
+            (false, true) => faults.push(program),
+            (false, false) => begin.send(program).expect("it is received until all are built"),
+        });
+        drop(begin);
+        if built.is_err() {
+            run.given_up.store(true, Ordering::Relaxed);
+            return built;
+        }
+        // One after another: cargo locks the folder in which it builds.
+        let others = scope.spawn(|| {
+            let documentation = run.selection.cargo(&["--doc"]);
+            run.one("     Running documentation", documentation, &run.file("documentation"));
+            if let Some(beside) = beside {
+                let command = low_priority(&Command::new(beside));
+                run.one(&format!("     Running {beside}"), command, &run.file("beside"));
+            }
+        });
+        first.join().expect("it does not panic");
+        run.programs(faults.into_iter(), AT_ONCE);
+        others.join().expect("it does not panic");
+        run.programs(alone.into_iter(), 1);
+        Ok(())
+    })?;
+    let failed = run.failed.into_inner().expect("no thread panics with it");
+    for failure in &failed {
+        println!("\nFAILED: {failure}");
+    }
+    match failed.len() {
+        0 => Ok(()),
+        count => Err(Failure::new(format!("{count} tests failed"))),
+    }
+}
+
+/// What the threads of a run share.
+struct Run {
+    selection: Selection,
+    /// The failures, in the order in which the programs ended; also held while the output of a program is printed.
+    failed: Mutex<Vec<String>>,
+    /// No further program begins.
+    given_up: AtomicBool,
+}
+
+impl Run {
+    fn new(selection: Selection) -> Run {
+        Run { selection, failed: Mutex::default(), given_up: AtomicBool::new(false) }
+    }
+
+    /// Runs programs, several at the same time.
+    fn programs(&self, programs: impl Iterator<Item = Program> + Send, at_once: usize) {
+        let programs = Mutex::new(programs);
+        let next = || programs.lock().expect("no thread panics with it").next();
         std::thread::scope(|scope| {
             for _ in 0..at_once {
                 scope.spawn(|| {
-                    while let Some(program) = next(&queue) {
-                        let (header, output, passed) = program.run(&selection);
-                        let mut failed = failed.lock().expect("no thread panics with it");
-                        println!("{header}");
-                        let failures = failures::pass_on(output.as_slice(), &mut std::io::stdout());
-                        let failures = failures.unwrap_or_else(|error| vec![error.to_string()]);
-                        if !passed && failures.is_empty() {
-                            failed.push(header.trim().to_owned());
-                        }
-                        failed.extend(failures);
+                    while let Some(program) = next().filter(|_| !self.given_up.load(Ordering::Relaxed)) {
+                        let file = program.executable.with_extension("output");
+                        self.one(&program.header(), program.command(&self.selection), &file);
                     }
                 });
             }
         });
     }
-    let documentation = failures::repeated(&mut selection.cargo(&["--doc"]));
-    let failed = failed.into_inner().expect("no thread panics with it");
-    for failure in &failed {
-        println!("\nFAILED: {failure}");
+
+    /// A file for the output of a command.
+    fn file(&self, name: &str) -> PathBuf {
+        bench::target().join(name).with_extension("output")
     }
-    match failed.len() {
-        0 => documentation,
-        count => Err(Failure::new(format!("{count} tests failed"))),
+
+    /// Runs a program to its end. Then prints its output, which is in a file until then.
+    fn one(&self, header: &str, mut command: Command, file: &Path) {
+        let ended = output(&mut command, file);
+        let mut failed = self.failed.lock().expect("no thread panics with it");
+        println!("{header}");
+        let (output, passed) =
+            ended.unwrap_or_else(|error| (format!("cannot run it: {error}\n").into_bytes(), false));
+        let failures = failures::pass_on(output.as_slice(), &mut std::io::stdout());
+        let failures = failures.unwrap_or_else(|error| vec![error.to_string()]);
+        if !passed && failures.is_empty() {
+            failed.push(format!("{}\n{}", header.trim(), failures::last_lines(&output, LAST_LINES)));
+        }
+        failed.extend(failures);
     }
 }
 
-fn next(queue: &Mutex<VecDeque<Program>>) -> Option<Program> {
-    queue.lock().expect("no thread panics with it").pop_front()
-}
-
-/// Builds the programs.
-fn build(selection: &Selection) -> Result<Vec<Program>, Failure> {
-    let mut build = selection.cargo(&["--no-run", "--message-format", "json-render-diagnostics"]);
-    let cannot = |error: std::io::Error| Failure::new(format!("cannot run cargo: {error}"));
-    let mut child = build.stdout(Stdio::piped()).spawn().map_err(cannot)?;
-    let output = BufReader::new(child.stdout.take().expect("it is piped"));
-    let mut programs = Vec::new();
-    for line in output.lines() {
-        programs.extend(program(&line.map_err(cannot)?));
-    }
-    command::judge(&build, child.wait().map_err(cannot)?)?;
-    Ok(programs)
+/// Runs a program. Returns its output, and whether it succeeded.
+fn output(command: &mut Command, path: &Path) -> std::io::Result<(Vec<u8>, bool)> {
+    // A file rather than a pipe: a process that a failed test has left behind may keep it open.
+    let file = File::create(path)?;
+    let status = command.stdout(file.try_clone()?).stderr(file).stdin(Stdio::null()).status()?;
+    let output = std::fs::read(path)?;
+    std::fs::remove_file(path)?;
+    Ok((output, status.success()))
 }
 
 /// The test program that one of cargo's messages names, if it names one.
@@ -145,26 +249,16 @@ impl Program {
         self.has_faults() && ALONE.iter().any(|target| name.starts_with(target))
     }
 
-    /// Runs it. Returns the line that announces it, its output, and whether it succeeded.
-    fn run(&self, selection: &Selection) -> (String, Vec<u8>, bool) {
-        let header = format!("     Running {} ({})", self.package.display(), self.executable.display());
-        match self.output(selection) {
-            Ok((output, passed)) => (header, output, passed),
-            Err(error) => (header, format!("cannot run it: {error}\n").into_bytes(), false),
-        }
+    /// The line that announces it.
+    fn header(&self) -> String {
+        format!("     Running {} ({})", self.package.display(), self.executable.display())
     }
 
-    fn output(&self, selection: &Selection) -> std::io::Result<(Vec<u8>, bool)> {
-        // A file rather than a pipe: a process that a failed test has left behind may keep it open.
-        let path = self.executable.with_extension("output");
-        let file = File::create(&path)?;
+    fn command(&self, selection: &Selection) -> Command {
         let mut command = Command::new(&self.executable);
         selection.set_env(&mut command);
         command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);
-        let status = command.stdout(file.try_clone()?).stderr(file).stdin(Stdio::null()).status()?;
-        let output = std::fs::read(&path)?;
-        std::fs::remove_file(&path)?;
-        Ok((output, status.success()))
+        command
     }
 }
 
