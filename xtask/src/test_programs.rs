@@ -5,6 +5,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -16,6 +17,11 @@ use crate::{bench, failures};
 
 /// The number of test programs that run at the same time.
 const AT_ONCE: usize = 3;
+/// The number of tests that such a program runs at the same time, per processor; the test harness runs one. Programs that kill nodes or
+/// measure keep to that.
+const TESTS_PER_PROCESSOR: usize = 2;
+/// Tells the test harness how many tests run at the same time.
+const TEST_THREADS: &str = "RUST_TEST_THREADS";
 /// The packages whose test programs kill nodes that must come back in time, or need the binary. They run together when the
 /// others have ended: much of their time, they wait for a timeout.
 const FAULTS: [&str; 3] = ["crates/cli", "lab/chaos", "lab/soak"];
@@ -258,6 +264,10 @@ impl Program {
         let mut command = Command::new(&self.executable);
         selection.set_env(&mut command);
         command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);
+        if !self.has_faults() && std::env::var_os(TEST_THREADS).is_none() {
+            let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+            command.env(TEST_THREADS, (TESTS_PER_PROCESSOR * processors).to_string());
+        }
         command
     }
 }
