@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::common::{As, Cluster, PATIENCE, TestServer};
+use crate::common::{As, Cluster, On, PATIENCE, TestServer};
 
 /// Marked, so that every answer and the log are searched for it.
 const SECRET: &str = "hunter2-signs-the-deliveries";
@@ -397,28 +397,92 @@ async fn events_that_are_gone_are_a_gap_and_not_the_end() {
 
 #[tokio::test]
 async fn two_nodes_deliver_each_event_in_order_and_one_goes_on_alone() {
-    let receiver = Receiver::start().await;
-    let mut cluster = Cluster::start([FAST, FAST]).await;
-    let (one, two) = (cluster.at(0).nobody(), cluster.at(1).nobody());
-    put(&one, "w", &receiver, json!({"types": ["t"]})).await;
-    let ids: Vec<String> = (0..40).map(|n| format!("{n:02}")).collect();
-    for (n, id) in ids[..20].iter().enumerate() {
-        add(if n % 2 == 0 { &one } else { &two }, "t", id, "acme").await;
+    nodes_deliver_and_die(On::Embedded).await;
+}
+
+#[tokio::test]
+async fn nodes_on_etcd_deliver_each_event_in_order_and_one_goes_on_alone() {
+    nodes_deliver_and_die(On::Etcd).await;
+}
+
+#[tokio::test]
+async fn nodes_on_foundationdb_deliver_each_event_in_order_and_one_goes_on_alone() {
+    nodes_deliver_and_die(On::Foundationdb).await;
+}
+
+/// Jobs of three tenants are added at two nodes. One dies, then the other one, and a third one goes on. So the node that numbers events and the
+/// one that delivers die in any case.
+async fn nodes_deliver_and_die(on: On) {
+    let config = format!("{FAST}[workers]\nhealth_interval = 0.2\nhealth_timeout = 4\n");
+    let Some(mut cluster) = Cluster::start_at(on, [&*config, &*config]).await else { return };
+    const TENANTS: [&str; 3] = ["acme", "bravo", "cargo"];
+    // One receiver for all tenants, and one for each.
+    let mut receivers = Vec::new();
+    for tenant in [None, Some(TENANTS[0]), Some(TENANTS[1]), Some(TENANTS[2])] {
+        let receiver = Receiver::start().await;
+        let filter = tenant.map_or(json!({}), |tenant| json!({"tenant": tenant, "job_tenant": tenant}));
+        let mut more = json!({"types": ["t"]});
+        more.as_object_mut().unwrap().extend(filter.as_object().unwrap().clone());
+        let id = tenant.unwrap_or("all");
+        put(&cluster.at(receivers.len() % 2).nobody(), id, &receiver, more).await;
+        receivers.push((id, receiver));
     }
-    receiver.until_steps(&added(ids[..20].iter().map(String::as_str))).await;
-    // The position moves after the answer of the target.
-    until(&one, "w", |webhook| webhook["delivered"] == 20).await;
-    assert_eq!(one.get("/v1/webhooks").await.body, two.get("/v1/webhooks").await.body);
-    cluster.kill(0);
-    let two = cluster.at(0).nobody();
-    for id in &ids[20..] {
-        add(&two, "t", id, "acme").await;
+    let ids: Vec<String> = (0..60).map(|n| format!("{n:02}")).collect();
+    let tenant = |n: usize| TENANTS[n % 3];
+    let of = |receiver: &str, ids: &[String]| {
+        let wanted = |n: &usize| receiver == "all" || tenant(*n) == receiver;
+        let wanted: Vec<usize> = (0..ids.len()).filter(wanted).collect();
+        added(wanted.iter().map(|n| ids[*n].as_str()))
+    };
+    for (n, id) in ids[..30].iter().enumerate() {
+        add(&cluster.at(n % 2).nobody(), "t", id, tenant(n)).await;
     }
-    let expected = added(ids.iter().map(String::as_str));
-    receiver.until(|received| steps(received).last() == expected.last()).await;
-    let mut seen = BTreeSet::new();
-    let steps: Vec<String> = receiver.steps().into_iter().filter(|step| seen.insert(step.clone())).collect();
-    assert_eq!(steps, expected);
+    for (name, receiver) in &receivers {
+        let expected = of(name, &ids[..30]);
+        receiver.until_steps(&expected).await;
+        // The position moves after the answer of the target.
+        until(&cluster.at(0).nobody(), name, |webhook| webhook["delivered"] == expected.len()).await;
+        receiver.received.borrow().iter().for_each(Received::assert_signed);
+    }
+    let listed = cluster.get("/v1/webhooks").await;
+    assert_eq!(listed["webhooks"].as_array().unwrap().len(), receivers.len(), "{listed}");
+    for deaths in 1..=2 {
+        cluster.kill(0);
+        if deaths == 2 {
+            // Nobody is left but the next one.
+            cluster.join(&config).await;
+        }
+        let survivor = cluster.at(0).nobody();
+        let done = 15 + 15 * deaths;
+        for (n, id) in ids.iter().enumerate().skip(done).take(15) {
+            add(&survivor, "t", id, tenant(n)).await;
+        }
+        for (name, receiver) in &receivers {
+            let expected = of(name, &ids[..done + 15]);
+            receiver.until(|received| steps(received).last() == expected.last()).await;
+            // A delivery whose position was not moved before its node died comes again, with more events and so as another one.
+            let mut seen = BTreeSet::new();
+            let steps: Vec<String> =
+                receiver.steps().into_iter().filter(|step| seen.insert(step.clone())).collect();
+            assert_eq!(steps, expected, "{name} after {deaths}");
+        }
+    }
+    let survivor = cluster.at(0);
+    for (name, receiver) in &receivers {
+        let webhook = until(&survivor.nobody(), name, |webhook| webhook["behind"]["events"] == 0).await;
+        assert_eq!(
+            (&webhook["delivered"], &webhook["gaps"]),
+            (&json!(of(name, &ids).len()), &json!(0)),
+            "{webhook}"
+        );
+        receiver.received.borrow().iter().for_each(Received::assert_signed);
+    }
+    // Streams tell the same in the same order.
+    let page = survivor.get("/v1/events?since=oldest&type=t&limit=1000").await.body;
+    let events = page["events"].as_array().unwrap().iter();
+    let told: Vec<String> =
+        events.map(|event| ["id", "event"].map(|name| event[name].as_str().unwrap()).join(" ")).collect();
+    assert_eq!(told, of("all", &ids));
 }
 
 #[tokio::test]

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, dead_code, reason = "each test file uses a part")]
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use reqwest::{Method, StatusCode};
@@ -167,35 +169,67 @@ impl TestServer {
     }
 }
 
-/// Nodes of one process on one store: an embedded one, or etcd with `TURNWISE_TEST_STORE=etcd`.
+/// The variable that names a FoundationDB cluster to test against.
+const FDB_CLUSTER_FILE: &str = "FDB_CLUSTER_FILE";
+
+/// What the nodes of a [`Cluster`] have their rows in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum On {
+    Embedded,
+    /// An etcd of its own.
+    Etcd,
+    /// The cluster that the environment names, under a prefix of its own.
+    Foundationdb,
+}
+
+/// Nodes of one process on one store.
 pub struct Cluster {
     pub nodes: Vec<TestServer>,
     pub store: Store,
+    on: On,
+    url: StoreUrl,
     _etcd: Option<EtcdCluster>,
     _folder: tempfile::TempDir,
 }
 
 impl Cluster {
+    /// Nodes on an embedded store, or on etcd with `TURNWISE_TEST_STORE=etcd`.
     pub async fn start<const N: usize>(configs: [&str; N]) -> Cluster {
+        match std::env::var("TURNWISE_TEST_STORE").is_ok_and(|store| store == "etcd") {
+            true => Self::start_at(On::Etcd, configs).await.expect("etcd-server is missing"),
+            false => Self::start_at(On::Embedded, configs).await.unwrap(),
+        }
+    }
+
+    /// Nodes on a store of this kind; `None` where there is none.
+    pub async fn start_at<const N: usize>(on: On, configs: [&str; N]) -> Option<Cluster> {
         let folder = tempfile::tempdir().unwrap();
-        let on_etcd = std::env::var("TURNWISE_TEST_STORE").is_ok_and(|store| store == "etcd");
-        let (etcd, url) = match on_etcd {
-            true => {
-                let etcd = EtcdCluster::options().members(1).start().await.expect("etcd-server is missing");
+        let (etcd, url) = match on {
+            On::Embedded => (None, StoreUrl::embedded(folder.path().join("data"))),
+            On::Etcd => {
+                let etcd = EtcdCluster::options().members(1).start().await?;
                 let url = etcd.url("nodes").parse().unwrap();
                 (Some(etcd), url)
             }
-            false => (None, StoreUrl::embedded(folder.path().join("data"))),
+            On::Foundationdb => (None, foundationdb()?),
         };
-        let open = || turnwise_store::open(&url, Arc::new(runtime::System));
-        let store = open().await.unwrap();
-        let mut nodes = Vec::new();
+        let store = turnwise_store::open(&url, Arc::new(runtime::System)).await.unwrap();
+        let mut cluster = Cluster { nodes: Vec::new(), store, on, url, _etcd: etcd, _folder: folder };
         for config in configs {
-            // Each node opens a shared store on its own.
-            let own = if on_etcd { open().await.unwrap() } else { store.clone() };
-            nodes.push(TestServer::start_on(&own, config).await);
+            cluster.join(config).await;
         }
-        Cluster { nodes, store, _etcd: etcd, _folder: folder }
+        Some(cluster)
+    }
+
+    /// Starts another node. Each opens a shared store on its own.
+    pub async fn join(&mut self, config: &str) {
+        let own = match self.on {
+            On::Embedded => self.store.clone(),
+            On::Etcd | On::Foundationdb => {
+                turnwise_store::open(&self.url, Arc::new(runtime::System)).await.unwrap()
+            }
+        };
+        self.nodes.push(TestServer::start_on(&own, config).await);
     }
 
     /// The node with this number.
@@ -220,6 +254,20 @@ impl Cluster {
     pub fn kill(&mut self, n: usize) {
         drop(self.nodes.remove(n));
     }
+}
+
+/// A part of the FoundationDB cluster that no other test uses; `None` if there is no cluster, or no client of it in this program.
+fn foundationdb() -> Option<StoreUrl> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let file = std::env::var(FDB_CLUSTER_FILE).ok().filter(|_| cfg!(feature = "foundationdb"));
+    let Some(file) = file else {
+        // Bypasses the test harness, which hides the output of tests that pass.
+        let _ = writeln!(std::io::stderr(), "SKIPPED: a test that needs FoundationDB ({FDB_CLUSTER_FILE})");
+        return None;
+    };
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
+    let next = NEXT.fetch_add(1, Ordering::Relaxed);
+    Some(format!("fdb:{file}/test-{now}-{}-{next}", std::process::id()).parse().unwrap())
 }
 
 fn server_config(folder: &tempfile::TempDir, replicator: &str) -> ServerConfig {
