@@ -12,10 +12,11 @@
 //!
 //! Formats up to 8 had one row per job without partitions. Such rows are read and removed, and no longer written.
 
+use std::borrow::Cow;
 use std::ops::RangeInclusive;
 
 use bytes::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use turnwise_store::key::{children, pack};
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
@@ -60,21 +61,30 @@ impl Cover {
         }
     }
 
-    pub(crate) fn tenant(&self) -> &str {
-        let (Cover::Tenant(tenant) | Cover::Reason(tenant, _)) = self;
-        tenant
-    }
-
-    /// `None` for a row without a value.
-    pub(crate) fn read(value: &[u8]) -> Option<Cover> {
-        match value.first()? {
-            b'"' => serde_json::from_slice(value).ok().map(Cover::Tenant),
-            _ => serde_json::from_slice(value).ok().map(|(tenant, class)| Cover::Reason(tenant, class)),
-        }
-    }
-
     pub(crate) fn bytes(&self) -> Bytes {
         encode(self)
+    }
+}
+
+/// What a row says about its job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CoverRef<'a> {
+    pub tenant: Cow<'a, str>,
+    /// The number of the class of its reason.
+    pub class: Option<u32>,
+}
+
+impl<'a> CoverRef<'a> {
+    /// `None` for a row without a value.
+    pub(crate) fn read(value: &'a [u8]) -> Option<CoverRef<'a>> {
+        /// A text is borrowed if it has no escapes.
+        #[derive(Deserialize)]
+        struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+        let (Text(tenant), class) = match value.first()? {
+            b'"' => (serde_json::from_slice(value).ok()?, None),
+            _ => serde_json::from_slice(value).ok().map(|(tenant, class)| (tenant, Some(class)))?,
+        };
+        Some(CoverRef { tenant, class })
     }
 }
 

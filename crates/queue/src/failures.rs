@@ -2,13 +2,12 @@
 
 use std::collections::HashMap;
 
-use bytes::Bytes;
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use turnwise_store::{RangeRead, Step, Transaction};
 
-use crate::ended::{Cover, partitions};
-use crate::error::corrupt;
+use crate::ended::{CoverRef, partitions};
 use crate::jobs::peek;
 use crate::keyspace::KeyRange;
+use crate::keyspace::elements::{Elements, not_of_its_index};
 use crate::listing::Sees;
 use crate::place::End;
 use crate::{Job, Keyspace, Result};
@@ -73,41 +72,48 @@ pub async fn most_frequent(
     let per_range = (MAX_LOOKED_AT / ranges.len().max(1)).max(MIN_PER_PARTITION);
     let mut counted = Failures { complete: true, ..Failures::default() };
     let mut groups: HashMap<u32, Group> = HashMap::new();
-    let first = |(_, (begin, end)): &(usize, KeyRange)| read_of(begin, end, per_range.min(PAGE));
+    let page = per_range.min(PAGE);
+    let first = |(_, (begin, end)): &(usize, KeyRange)| RangeRead {
+        begin: begin.clone(),
+        end: end.clone(),
+        limit: page,
+        reverse: true,
+    };
     tx.prefetch_ranges(ranges.iter().map(first).collect::<Vec<_>>()).await?;
-    for (job_type, (begin, mut end)) in ranges {
+    for (job_type, range) in ranges {
+        let partition_at = keys.ended(&types[job_type]).0.len() - 1;
         let mut left = per_range;
-        while left > 0 {
-            let read = read_of(&begin, &end, left.min(PAGE));
-            let limit = read.limit;
-            let rows = tx.range_with(read, Isolation::Snapshot).await?;
-            let is_last = rows.len() < limit;
-            left -= rows.len();
-            for (key, value) in &rows {
-                let Some(Cover::Reason(tenant, class)) = Cover::read(value) else { continue };
-                let is_wanted = tenants.is_none_or(|tenants| tenants.contains(&tenant));
-                if !is_wanted || !sees(&tenant) {
-                    continue;
-                }
-                counted.looked_at += 1;
-                let ended = keys.parse_ended(key).ok_or_else(|| corrupt("ended key", "not of its index"))?;
-                let group = groups.entry(class).or_insert_with(|| Group {
-                    jobs: 0,
-                    latest_us: i64::MIN,
-                    job_type,
-                    id: String::new(),
-                });
-                group.jobs += 1;
-                if ended.ended_us > group.latest_us {
-                    (group.latest_us, group.job_type, group.id) = (ended.ended_us, job_type, ended.id);
-                }
+        let mut visit = |key: &[u8], value: &[u8], _: &mut Vec<u8>| {
+            if left == 0 {
+                counted.complete = false;
+                return Ok(Step::End);
             }
-            match rows.into_iter().next_back() {
-                Some((key, _)) if !is_last => end = key,
-                _ => break,
+            left -= 1;
+            let Some(CoverRef { tenant, class: Some(class) }) = CoverRef::read(value) else {
+                return Ok(Step::Next);
+            };
+            let is_wanted = tenants.is_none_or(|tenants| tenants.iter().any(|name| *name == tenant));
+            if !is_wanted || !sees(&tenant) {
+                return Ok(Step::Next);
             }
-        }
-        counted.complete &= left > 0 || is_empty(tx, begin, end).await?;
+            counted.looked_at += 1;
+            let mut elements = Elements::at(key, partition_at);
+            let mut time = || elements.int().and_then(|_| elements.int());
+            let ended_us = time().ok_or_else(not_of_its_index)?;
+            let group = groups.entry(class).or_insert_with(|| Group {
+                jobs: 0,
+                latest_us: i64::MIN,
+                job_type,
+                id: String::new(),
+            });
+            group.jobs += 1;
+            if ended_us > group.latest_us {
+                let id = elements.text().ok_or_else(not_of_its_index)?;
+                (group.latest_us, group.job_type, group.id) = (ended_us, job_type, id.into_owned());
+            }
+            Ok(Step::Next)
+        };
+        tx.walk(range, true, page, &mut visit).await?;
     }
     let mut groups: Vec<Group> = groups.into_values().collect();
     groups.sort_by(|a, b| (b.jobs, b.latest_us, &b.id).cmp(&(a.jobs, a.latest_us, &a.id)));
@@ -118,12 +124,4 @@ pub async fn most_frequent(
         counted.failures.push(Failure { class, jobs, latest_us, example });
     }
     Ok(counted)
-}
-
-fn read_of(begin: &Bytes, end: &Bytes, limit: usize) -> RangeRead {
-    RangeRead { begin: begin.clone(), end: end.clone(), limit, reverse: true }
-}
-
-async fn is_empty(tx: &Transaction, begin: Bytes, end: Bytes) -> Result<bool> {
-    Ok(tx.range_with(read_of(&begin, &end, 1), Isolation::Snapshot).await?.is_empty())
 }

@@ -3,7 +3,8 @@
 //! *Order.* Each job has the time of its place: when it ended, started or became pending, and for a job that waits for a time, that time.
 //! Jobs with equal times are sorted by type and id. This is the order of most indices, so a list merges them: the queue of each tenant and
 //! class, the delayed and paused jobs, and the partitions of those that have ended ([`crate::ended`]). Running, blocked and limited jobs, and
-//! queues that are sorted by keys, have other orders. They are read as a whole and sorted.
+//! queues that are sorted by keys, have other orders. They are read as a whole and sorted. Most ranges have no job on a page, so a range is
+//! opened when the list has come to the time of its first job (`heads.rs`).
 //!
 //! *Bounds.* A request merges at most 20,000 ranges and sorts at most [`MAX_SORTED`] jobs. A kind of jobs that exceeds this follows
 //! after all others, in the order of its keys; the cursor says so. A request reads at most [`MAX_ROWS`] rows of indices and [`MAX_RECORDS`]
@@ -13,8 +14,10 @@
 //!
 //! A job whose state changes between two pages may be missing, or be in both.
 
+mod heads;
 mod open;
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
@@ -23,7 +26,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use turnwise_store::key::{children, successor};
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
-use crate::ended::{Cover, PARTITIONS};
+use self::heads::Unopened;
+use crate::ended::{CoverRef, PARTITIONS};
 use crate::error::corrupt;
 use crate::jobs::{PREFETCHED, peek, prefetch};
 use crate::keyspace::{KeyRange, QueuePlace};
@@ -226,12 +230,8 @@ impl Wanted {
         self.tenants.as_ref().is_none_or(|tenants| tenants.iter().any(|name| name == tenant))
     }
 
-    fn covers(&self, cover: &Cover) -> bool {
-        let (tenant, class) = match cover {
-            Cover::Tenant(tenant) => (tenant, None),
-            Cover::Reason(tenant, class) => (tenant, Some(*class)),
-        };
-        self.has_tenant(tenant) && self.class.is_none_or(|wanted| class == Some(wanted))
+    fn covers(&self, cover: &CoverRef<'_>) -> bool {
+        self.has_tenant(&cover.tenant) && self.class.is_none_or(|wanted| cover.class == Some(wanted))
     }
 
     fn holds(&self, job: &Job) -> bool {
@@ -275,16 +275,22 @@ impl Run {
     }
 
     /// The time and the id of a row, and what it says about its job.
-    fn parse(&self, keys: &Keyspace, key: &[u8], value: &[u8]) -> Option<(i64, String, Option<Cover>)> {
+    fn parse<'v>(
+        &'v self,
+        keys: &Keyspace,
+        key: &[u8],
+        value: &'v [u8],
+    ) -> Option<(i64, String, Option<CoverRef<'v>>)> {
         match self {
             Run::Queue(tenant, _) => {
                 let (place, id) = keys.parse_pending(key)?;
-                Some((place.order_us, id, Some(Cover::Tenant(tenant.to_string()))))
+                let cover = CoverRef { tenant: Cow::Borrowed(tenant), class: None };
+                Some((place.order_us, id, Some(cover)))
             }
-            Run::Delayed => keys.parse_delayed(key).map(|(at_us, id)| (at_us, id, Cover::read(value))),
+            Run::Delayed => keys.parse_delayed(key).map(|(at_us, id)| (at_us, id, CoverRef::read(value))),
             Run::Paused => keys.parse_paused(key).map(|(_, at_us, id)| (at_us, id, None)),
             Run::Ended(_) | Run::EndedBefore => {
-                keys.parse_ended(key).map(|ended| (ended.ended_us, ended.id, Cover::read(value)))
+                keys.parse_ended(key).map(|ended| (ended.ended_us, ended.id, CoverRef::read(value)))
             }
             Run::Sorted => None,
         }
@@ -308,6 +314,8 @@ pub struct Listing<'a> {
     types: Vec<Arc<str>>,
     streams: Vec<Stream>,
     heap: BinaryHeap<Head>,
+    /// Ranges of which only the first job is known.
+    unopened: BinaryHeap<Unopened>,
     /// How many jobs may still be sorted.
     sorts_left: usize,
     rows_left: usize,
@@ -343,6 +351,7 @@ impl<'a> Listing<'a> {
             types: Vec::new(),
             streams: Vec::new(),
             heap: BinaryHeap::new(),
+            unopened: BinaryHeap::new(),
             sorts_left: MAX_SORTED,
             rows_left: MAX_ROWS,
             records_left: MAX_RECORDS,
@@ -422,6 +431,7 @@ impl<'a> Listing<'a> {
                 self.end = Some(PageEnd::Bound);
                 return Ok(None);
             }
+            self.open_due()?;
             let Some(head) = self.heap.pop() else {
                 match self.cursor.deferred {
                     0 => self.end = Some(PageEnd::NoMore),
@@ -482,8 +492,8 @@ impl<'a> Listing<'a> {
             let (at_us, id, cover) = parsed.ok_or_else(|| corrupt("index key", "not of its index"))?;
             let mark = Mark { at_us, job_type: stream.job_type.clone(), id };
             stream.last = Some(mark.clone());
-            match cover.filter(|cover| !wanted.covers(cover) || !(self.sees)(cover.tenant())) {
-                Some(cover) => self.looked_at += u64::from((self.sees)(cover.tenant())),
+            match cover.filter(|cover| !wanted.covers(cover) || !(self.sees)(&cover.tenant)) {
+                Some(cover) => self.looked_at += u64::from((self.sees)(&cover.tenant)),
                 None => stream.found.push_back(mark),
             }
         }

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use crate::metrics::{CALL_BOUNDS_US, Histogram, Times};
-use crate::{Changes, Error, KeyValue, RangeRead, Result, Runtime, Snapshot, Versionstamp};
+use crate::walk::Rest;
+use crate::{Changes, Error, KeyValue, RangeRead, Result, Runtime, Snapshot, Versionstamp, Visit};
 
 /// The work that a store has done since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -293,6 +294,19 @@ impl Metered {
         }
         self.meter.answered(Call::Read, &result);
         result
+    }
+
+    /// A walk counts as a read of a range. Returns whether the engine has made it.
+    pub(crate) fn walk(&self, rest: &Rest, visit: &mut Visit<'_>) -> Result<bool> {
+        let Some(result) = self.snapshot.walk(&rest.begin, &rest.end, rest.reverse, visit) else {
+            return Ok(false);
+        };
+        add(&self.meter.ranges, 1);
+        if let Ok(rows) = &result {
+            add(&self.meter.rows_read, *rows);
+        }
+        self.meter.answered(Call::Read, &result);
+        result.map(|_| true)
     }
 
     pub(crate) async fn commit(&self, changes: Changes) -> Result<Versionstamp> {

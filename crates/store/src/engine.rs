@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::metrics::Times;
-use crate::{Error, Result, Sum};
+use crate::{Error, Result, Sum, Visit};
 
 /// A key and its value.
 pub type KeyValue = (Bytes, Bytes);
@@ -140,6 +140,19 @@ pub trait Snapshot: Send + Sync {
     /// The first `limit` rows of a range, in key order; the last ones in reverse order if `reverse`. Fewer rows than `limit` mean
     /// that there are no more.
     async fn range(&self, read: &RangeRead) -> Result<Vec<KeyValue>>;
+
+    /// Shows `visit` rows of `[begin, end)`, without copies of them, and without a read for each place that it goes to. Returns how many they
+    /// were; `None` if this engine has nothing better than ranges.
+    fn walk(
+        &self,
+        begin: &Bytes,
+        end: &Bytes,
+        reverse: bool,
+        visit: &mut Visit<'_>,
+    ) -> Option<Result<usize>> {
+        let _ = (begin, end, reverse, visit);
+        None
+    }
 
     /// What a commit has appended, from the part of the row's value behind the versionstamp. An engine that stores something else
     /// than it was given has another implementation.

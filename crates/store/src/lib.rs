@@ -35,6 +35,7 @@ mod sealed;
 mod sum;
 mod transaction;
 mod url;
+mod walk;
 
 pub use appends::Appended;
 pub use clock::Clock;
@@ -49,3 +50,4 @@ pub use sealed::Sealing;
 pub use sum::Sum;
 pub use transaction::{Isolation, Proof, Transaction};
 pub use url::{DEFAULT_PREFIX, EtcdUrl, InvalidUrl, StoreUrl};
+pub use walk::{Step, Visit};

@@ -26,7 +26,7 @@ use ring::hmac;
 
 use crate::engine::{Changes, Engine, KeyValue, Limits, RangeRead, Snapshot, Versionstamp, Watch};
 use crate::metrics::Times;
-use crate::{Error, Result};
+use crate::{Error, Result, Step, Visit};
 
 /// The first byte of every sealed value. JSON does not begin with it.
 const SEALED: u8 = 1;
@@ -288,6 +288,26 @@ impl Snapshot for SealedSnapshot {
             }
         }
         Ok(rows)
+    }
+
+    fn walk(
+        &self,
+        begin: &Bytes,
+        end: &Bytes,
+        reverse: bool,
+        visit: &mut Visit<'_>,
+    ) -> Option<Result<usize>> {
+        let Over { sealing, mark } = &self.over;
+        let mut opened = |key: &[u8], value: &[u8], to: &mut Vec<u8>| {
+            if key == &mark[..] {
+                return Ok(Step::Next);
+            }
+            match value.first() == Some(&SEALED) {
+                true => visit(key, &sealing.open(key, Bytes::copy_from_slice(value))?, to),
+                false => visit(key, value, to),
+            }
+        };
+        self.snapshot.walk(begin, end, reverse, &mut opened)
     }
 
     fn appended(&self, key: &[u8], stored: Bytes) -> Result<Bytes> {

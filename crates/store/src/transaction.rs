@@ -12,7 +12,8 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use crate::appends::{self, Appended, Mode, ROW_BYTES, STAMP_BYTES, SUFFIX_BYTES};
 use crate::counters::Metered;
 use crate::key::successor;
-use crate::{Changes, Error, KeyValue, Limits, RangeRead, Result, Runtime, Sum, Versionstamp};
+use crate::walk::Rest;
+use crate::{Changes, Error, KeyValue, Limits, RangeRead, Result, Runtime, Sum, Versionstamp, Visit};
 
 /// Whether a read must still be valid at commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -366,6 +367,30 @@ impl Transaction {
         let mut pending = self.pending();
         pending.bytes += begin.len() + end.len();
         pending.arrivals.push((begin, end));
+    }
+
+    /// Shows `visit` rows of a range, from its begin or backwards from its end, where each row tells where to go on. Adds no conflict. Where
+    /// the engine has no walks, and where this transaction has written, it reads ranges of up to `limit` rows.
+    pub async fn walk(
+        &self,
+        (begin, end): (Bytes, Bytes),
+        reverse: bool,
+        limit: usize,
+        visit: &mut Visit<'_>,
+    ) -> Result<()> {
+        let mut rest = Rest { begin, end, reverse };
+        if rest.is_empty() {
+            return Ok(());
+        }
+        if self.own_writes_in(&rest.read(limit))?.is_none() && self.snapshot.walk(&rest, visit)? {
+            return Ok(());
+        }
+        loop {
+            let rows = self.range_with(rest.read(limit), Isolation::Snapshot).await?;
+            if !rest.visit(rows, limit, visit)? {
+                return Ok(());
+            }
+        }
     }
 
     /// Merges the snapshot's rows with the own writes until `limit` rows are found or the range ends. Also returns what was read

@@ -95,6 +95,7 @@ mod bulk;
 mod counts;
 mod dependencies;
 mod documents;
+pub(crate) mod elements;
 mod events;
 mod fleets;
 mod identities;

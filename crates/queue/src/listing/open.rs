@@ -1,5 +1,6 @@
 //! How a list begins: the streams of its merge.
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use serde::Deserialize;
 use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead};
 
-use super::{FIRST_CHUNK, GROWTH, Kind, Listing, MAX_NAMES, Mark, Order, Run, Stream, queue_of_class};
+use super::{FIRST_CHUNK, Kind, Listing, MAX_NAMES, Mark, Order, Run, Stream};
 use crate::ended::partitions;
 use crate::error::corrupt;
 use crate::jobs::{peek, types_after};
@@ -16,8 +17,8 @@ use crate::keyspace::KeyRange;
 use crate::place::End;
 use crate::{Place, Result};
 
-/// The most ranges that a request merges. Each costs a read of one row: about 2 µs on the embedded store.
-const MAX_STREAMS: usize = 20_000;
+/// The most ranges that a request merges. Each costs a row of a walk: about 1 µs on the embedded store.
+pub(super) const MAX_STREAMS: usize = 20_000;
 /// The same where each read waits for another machine.
 const MAX_REMOTE_STREAMS: usize = 2_000;
 /// The most tenants whose queues are merged there: each needs two reads, one after the other.
@@ -45,6 +46,7 @@ impl Listing<'_> {
                 let is_wanted = self.wanted.kinds() & !self.cursor.deferred & kind.bit() != 0;
                 if is_wanted && !self.open_kind(kind).await? {
                     self.streams.retain(|stream| stream.kind != kind);
+                    self.unopened.retain(|range| range.kind != kind);
                     self.cursor.deferred |= kind.bit();
                 }
             }
@@ -74,7 +76,7 @@ impl Listing<'_> {
                 Kind::Blocked => self.open_blocked(&job_type).await?,
                 Kind::Delayed => self.open_run(kind, &job_type, Run::Delayed),
                 Kind::Paused => self.open_run(kind, &job_type, Run::Paused),
-                Kind::Ended => self.open_ended(&job_type),
+                Kind::Ended => self.open_ended(&job_type).await?,
                 Kind::Limited => true,
             };
             if !is_open {
@@ -85,8 +87,13 @@ impl Listing<'_> {
     }
 
     fn has_room(&self) -> bool {
+        self.room() > 0
+    }
+
+    /// How many more ranges may be merged.
+    pub(super) fn room(&self) -> usize {
         let most = if self.tx.is_remote() { MAX_REMOTE_STREAMS } else { MAX_STREAMS };
-        self.streams.len() < most
+        most.saturating_sub(self.streams.len() + self.unopened.len())
     }
 
     /// Whether a job comes after the position.
@@ -98,36 +105,17 @@ impl Listing<'_> {
     }
 
     /// Opens a sorted range from the position on. Returns whether there is room.
-    fn open_run(&mut self, kind: Kind, job_type: &Arc<str>, run: Run) -> bool {
+    pub(super) fn open_run(&mut self, kind: Kind, job_type: &Arc<str>, run: Run) -> bool {
         if !self.has_room() {
             return false;
         }
         let (mut begin, mut end) = run.range(self.keys, job_type);
-        if let Some(after) = &self.cursor.after {
-            let key = |at_us, id: &str| run.key(self.keys, job_type, at_us, id);
-            let next_us = after.at_us.saturating_add(1);
-            // Of jobs with the same time, those of lower types come first where the oldest do, and last where the newest do.
-            let by_type = (**job_type).cmp(&*after.job_type);
-            match self.wanted.order {
-                Order::Newest => {
-                    let bound = match by_type {
-                        std::cmp::Ordering::Less => key(next_us, ""),
-                        std::cmp::Ordering::Equal => key(after.at_us, &after.id),
-                        std::cmp::Ordering::Greater => key(after.at_us, ""),
-                    };
-                    end = end.min(bound);
-                }
-                Order::Oldest => {
-                    let bound = match by_type {
-                        std::cmp::Ordering::Less => key(next_us, ""),
-                        std::cmp::Ordering::Equal => successor(&key(after.at_us, &after.id)),
-                        std::cmp::Ordering::Greater => key(after.at_us, ""),
-                    };
-                    begin = begin.max(bound);
-                }
-            }
+        match (self.bound(job_type, &run), self.wanted.order) {
+            (None, _) => {}
+            (Some(bound), Order::Newest) => end = end.min(bound),
+            (Some(bound), Order::Oldest) => begin = begin.max(bound),
         }
-        let chunk = if self.tx.is_remote() { FIRST_REMOTE_CHUNK } else { FIRST_CHUNK };
+        let chunk = self.first_chunk();
         let (job_type, found) = (job_type.clone(), VecDeque::new());
         self.streams.push(Stream {
             kind,
@@ -142,8 +130,26 @@ impl Listing<'_> {
         true
     }
 
+    /// Where a sorted range continues from the position on: its first key, or where the newest come first, the key behind its last one.
+    pub(super) fn bound(&self, job_type: &Arc<str>, run: &Run) -> Option<Bytes> {
+        let after = self.cursor.after.as_ref()?;
+        let key = |at_us, id: &str| run.key(self.keys, job_type, at_us, id);
+        // Of jobs with the same time, those of lower types come first where the oldest do, and last where the newest do.
+        Some(match (self.wanted.order, (**job_type).cmp(&*after.job_type)) {
+            (_, Ordering::Less) => key(after.at_us.saturating_add(1), ""),
+            (_, Ordering::Greater) => key(after.at_us, ""),
+            (Order::Newest, Ordering::Equal) => key(after.at_us, &after.id),
+            (Order::Oldest, Ordering::Equal) => successor(&key(after.at_us, &after.id)),
+        })
+    }
+
+    /// The rows of the first read of a range.
+    pub(super) fn first_chunk(&self) -> usize {
+        if self.tx.is_remote() { FIRST_REMOTE_CHUNK } else { FIRST_CHUNK }
+    }
+
     /// Adds jobs in any order.
-    fn open_sorted(&mut self, kind: Kind, mut marks: Vec<Mark>) {
+    pub(super) fn open_sorted(&mut self, kind: Kind, mut marks: Vec<Mark>) {
         marks.retain(|mark| self.is_ahead(mark));
         marks.sort_unstable();
         if self.wanted.order == Order::Newest {
@@ -172,7 +178,10 @@ impl Listing<'_> {
     }
 
     /// The rows of a range that must be sorted; `None` if there are too many.
-    async fn rows_to_sort(&mut self, (begin, end): KeyRange) -> Result<Option<Vec<(Bytes, Bytes)>>> {
+    pub(super) async fn rows_to_sort(
+        &mut self,
+        (begin, end): KeyRange,
+    ) -> Result<Option<Vec<(Bytes, Bytes)>>> {
         let read = RangeRead { begin, end, limit: self.sorts_left + 1, reverse: false };
         let rows = self.tx.range_with(read, Isolation::Snapshot).await?;
         if rows.len() > self.sorts_left {
@@ -182,7 +191,7 @@ impl Listing<'_> {
         Ok(Some(rows))
     }
 
-    fn open_ended(&mut self, job_type: &Arc<str>) -> bool {
+    async fn open_ended(&mut self, job_type: &Arc<str>) -> Result<bool> {
         for (state, end) in
             [("completed", End::Completed), ("cancelled", End::Cancelled), ("failed", End::Failed)]
         {
@@ -190,15 +199,20 @@ impl Listing<'_> {
             if !self.wanted.has_state(state) || (end == End::Completed && self.wanted.class.is_some()) {
                 continue;
             }
-            for partition in
-                partitions(end, self.wanted.few_tenants(), self.wanted.class).into_iter().flatten()
-            {
-                if !self.open_run(Kind::Ended, job_type, Run::Ended(partition)) {
-                    return false;
+            for range in partitions(end, self.wanted.few_tenants(), self.wanted.class) {
+                let is_open = match self.tx.is_remote() {
+                    // These are read at the same time.
+                    true => range
+                        .into_iter()
+                        .all(|partition| self.open_run(Kind::Ended, job_type, Run::Ended(partition))),
+                    false => self.open_partitions(job_type, &range).await?,
+                };
+                if !is_open {
+                    return Ok(false);
                 }
             }
         }
-        self.open_run(Kind::Ended, job_type, Run::EndedBefore)
+        Ok(self.open_run(Kind::Ended, job_type, Run::EndedBefore))
     }
 
     async fn open_queues(&mut self, job_type: &Arc<str>) -> Result<bool> {
@@ -224,57 +238,6 @@ impl Listing<'_> {
             }
         }
         Ok(true)
-    }
-
-    /// Opens the queues of the tenants and classes in a range: one read for each.
-    async fn open_queues_in(&mut self, job_type: &Arc<str>, range: KeyRange) -> Result<bool> {
-        let (mut begin, mut end) = range;
-        let reverse = self.wanted.order == Order::Newest;
-        for _ in 0..MAX_STREAMS {
-            let read = RangeRead { begin: begin.clone(), end: end.clone(), limit: 1, reverse };
-            let rows = self.tx.range_with(read, Isolation::Snapshot).await?;
-            let Some((key, _)) = rows.into_iter().next() else { return Ok(true) };
-            let parsed = self.keys.parse_pending(&key);
-            let (place, id) = parsed.ok_or_else(|| corrupt("pending key", "not of its index"))?;
-            let group = match place.key {
-                Some(_) => self.keys.keyed_of(job_type, &place.tenant),
-                None => queue_of_class(self.keys, job_type, &place.tenant, place.class),
-            };
-            match reverse {
-                true => end = group.0.clone(),
-                false => begin = group.1.clone(),
-            }
-            if !(self.sees)(&place.tenant) || !self.wanted.has_tenant(&place.tenant) {
-                continue;
-            }
-            if place.key.is_some() {
-                let Some(rows) = self.rows_to_sort(group).await? else { return Ok(false) };
-                let marks = rows.iter().filter_map(|(key, _)| {
-                    let (place, id) = self.keys.parse_pending(key)?;
-                    Some(Mark { at_us: place.order_us, job_type: job_type.clone(), id })
-                });
-                let marks = marks.collect();
-                self.open_sorted(Kind::Pending, marks);
-                continue;
-            }
-            let run = Run::Queue(Arc::from(place.tenant.as_str()), place.class);
-            if !self.open_run(Kind::Pending, job_type, run) {
-                return Ok(false);
-            }
-            let mark = Mark { at_us: place.order_us, job_type: job_type.clone(), id };
-            if self.is_ahead(&mark)
-                && let Some(stream) = self.streams.last_mut()
-            {
-                match reverse {
-                    true => stream.rest.1 = key,
-                    false => stream.rest.0 = successor(&key),
-                }
-                stream.chunk *= GROWTH;
-                stream.last = Some(mark.clone());
-                stream.found.push_back(mark);
-            }
-        }
-        Ok(false)
     }
 
     async fn open_active(&mut self, job_type: &Arc<str>) -> Result<bool> {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::{Case, Scene, backwards, cases, everything, forwards, key, span};
-use crate::{Isolation, RangeRead};
+use crate::{Isolation, RangeRead, Step, Transaction};
 
 pub(super) const CASES: &[Case] = cases![
     an_empty_store_has_no_rows,
@@ -14,6 +14,7 @@ pub(super) const CASES: &[Case] = cases![
     any_bytes_are_kept,
     pages_in_both_directions_are_complete,
     rows_that_come_and_go_at_the_head_leave_the_rest,
+    a_walk_goes_where_it_is_told,
 ];
 
 async fn an_empty_store_has_no_rows(scene: Scene) {
@@ -177,4 +178,50 @@ async fn rows_that_come_and_go_at_the_head_leave_the_rest(scene: Scene) {
     }
     let left: Vec<_> = scene.all().await.into_iter().map(|(name, _)| name).collect();
     assert_eq!(left, expected.into_iter().collect::<Vec<_>>());
+}
+
+/// A walk that shows the first row of each group, where groups are the first letters; without the rows of `c`, and until the group `e`.
+async fn firsts(tx: &Transaction, reverse: bool, limit: usize) -> Vec<(String, String)> {
+    let mut firsts = Vec::new();
+    let mut visit = |key: &[u8], value: &[u8], to: &mut Vec<u8>| {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("these rows are texts");
+        firsts.push((text(key), text(value)));
+        to.clear();
+        to.extend_from_slice(&key[..1]);
+        if !reverse {
+            to.push(0xff);
+        }
+        Ok(match key[0] {
+            b'c' => Step::Next,
+            b'e' => Step::End,
+            _ => Step::Seek,
+        })
+    };
+    tx.walk(span("a", "g"), reverse, limit, &mut visit).await.expect("reads");
+    firsts
+}
+
+async fn a_walk_goes_where_it_is_told(scene: Scene) {
+    let names = ["a1", "a2", "b1", "c1", "c2", "d1", "d2", "d3", "e1", "e2", "f1", "g1"];
+    scene.set(&names.map(|name| (name, "1"))).await;
+    let shown = |names: &[&str]| -> Vec<(String, String)> {
+        names.iter().map(|name| ((*name).to_owned(), "1".to_owned())).collect()
+    };
+    let tx = scene.begin().await;
+    let empty = tx.walk(span("g", "a"), false, 1, &mut |_, _, _| panic!("there is no row")).await;
+    empty.expect("an empty range is no mistake");
+    for limit in [1, 2, 100] {
+        assert_eq!(firsts(&tx, false, limit).await, shown(&["a1", "b1", "c1", "c2", "d1", "e1"]));
+        assert_eq!(firsts(&tx, true, limit).await, shown(&["f1", "e2"]));
+    }
+    // It sees what its transaction has written.
+    tx.set(key("a0"), key("1")).expect("sets");
+    tx.clear_range(span("b", "d2")).expect("clears");
+    for limit in [1, 2, 100] {
+        assert_eq!(firsts(&tx, false, limit).await, shown(&["a0", "d2", "e1"]));
+    }
+    // It adds no conflict.
+    scene.set(&[("a1", "2"), ("e1", "2")]).await;
+    tx.commit().await.expect("commits");
+    assert_eq!(scene.get("a0").await, Some(key("1")));
 }

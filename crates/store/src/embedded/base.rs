@@ -61,6 +61,10 @@ pub(super) struct BaseRows {
     pages: Arc<Pages>,
 }
 
+/// A row in its page.
+pub(super) type BaseRow =
+    (redb::AccessGuard<'static, &'static [u8]>, redb::AccessGuard<'static, &'static [u8]>);
+
 impl Base {
     /// Creates the files of a new store. The store exists once the last of them has its final name.
     pub(super) fn create(folder: &Folder, disk: &Disk, cache_bytes: usize) -> Result<(), Trouble> {
@@ -286,6 +290,15 @@ impl BaseView {
 }
 
 impl BaseRows {
+    /// The next row, without a copy.
+    pub(super) fn next_guard(&mut self, reverse: bool) -> Result<Option<BaseRow>> {
+        let rows = &mut self.rows;
+        Ok(guarded(&self.pages, || {
+            let row = if reverse { rows.next_back() } else { rows.next() };
+            Ok(row.transpose()?)
+        })?)
+    }
+
     /// The next row, from the front or the back.
     pub(super) fn next(&mut self, reverse: bool) -> Result<Option<(Bytes, Bytes)>> {
         let rows = &mut self.rows;

@@ -48,6 +48,7 @@ mod snapshot;
 mod submissions;
 mod view;
 mod wal;
+mod walk;
 mod watches;
 
 use std::os::unix::fs::DirBuilderExt;

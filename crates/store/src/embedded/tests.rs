@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::conformance::Subject;
 use crate::runtime::Manual;
-use crate::{Changes, RangeRead, Store};
+use crate::{Changes, RangeRead, Step, Store};
 
 /// A store in a temporary folder, on a clock that tests move.
 struct InFolder {
@@ -232,6 +232,51 @@ fn scan_of(rows: &Rows, read: &RangeRead) -> Vec<Bytes> {
     if read.reverse { rows.rev().take(read.limit).collect() } else { rows.take(read.limit).collect() }
 }
 
+/// The rows of a walk that goes `stride` rows further after each row, at most `limit`.
+fn walk_of(rows: &Rows, read: &RangeRead, stride: u32) -> Vec<Bytes> {
+    let (mut rest, mut walked) = (RangeRead { limit: 1, ..read.clone() }, Vec::new());
+    while walked.len() < read.limit
+        && let Some(row) = scan_of(rows, &rest).pop()
+    {
+        match read.reverse {
+            true => rest.end = before(&row, stride),
+            false => rest.begin = behind(&row, stride),
+        }
+        walked.push(row);
+    }
+    walked
+}
+
+fn number_of(row: &[u8]) -> u32 {
+    u32::from_be_bytes(row.try_into().unwrap())
+}
+
+fn behind(row: &[u8], stride: u32) -> Bytes {
+    row_key(number_of(row) + 1 + stride)
+}
+
+fn before(row: &[u8], stride: u32) -> Bytes {
+    row_key(number_of(row).saturating_sub(stride))
+}
+
+fn walk(snapshot: &Arc<dyn Snapshot>, read: &RangeRead, stride: u32) -> Vec<Bytes> {
+    let mut walked = Vec::new();
+    let mut visit = |key: &[u8], value: &[u8], to: &mut Vec<u8>| {
+        assert_eq!(value, []);
+        walked.push(Bytes::copy_from_slice(key));
+        to.clear();
+        to.extend_from_slice(&if read.reverse { before(key, stride) } else { behind(key, stride) });
+        Ok(match stride {
+            _ if walked.len() == read.limit => Step::End,
+            0 => Step::Next,
+            _ => Step::Seek,
+        })
+    };
+    let shown = snapshot.walk(&read.begin, &read.end, read.reverse, &mut visit).unwrap().unwrap();
+    assert_eq!(shown, walked.len());
+    walked
+}
+
 async fn scan(snapshot: &Arc<dyn Snapshot>, read: &RangeRead) -> Vec<Bytes> {
     snapshot.range(read).await.unwrap().into_iter().map(|(key, _)| key).collect()
 }
@@ -276,12 +321,17 @@ async fn run(events: Vec<Event>, segment_bytes: u64) {
                 let read = RangeRead { begin: row_key(from), end: row_key(to), limit, reverse };
                 let snapshot = engine.snapshot().await.unwrap();
                 assert_eq!(scan(&snapshot, &read).await, scan_of(&rows, &read), "{read:?}");
+                for stride in [0, 1, 7, 50] {
+                    let walked = walk(&snapshot, &read, stride);
+                    assert_eq!(walked, walk_of(&rows, &read, stride), "{read:?} with {stride}");
+                }
             }
             Event::Hold => held.push((engine.snapshot().await.unwrap(), rows.clone())),
             Event::ScanHeld { which, from, reverse } if !held.is_empty() => {
                 let (snapshot, rows) = &held[which % held.len()];
                 let read = RangeRead { begin: row_key(from), end: row_key(ROWS), limit: usize::MAX, reverse };
                 assert_eq!(scan(snapshot, &read).await, scan_of(rows, &read), "{read:?} of an old snapshot");
+                assert_eq!(walk(snapshot, &read, 2), walk_of(rows, &read, 2), "{read:?} of an old snapshot");
             }
             Event::ScanHeld { .. } => {}
         }
