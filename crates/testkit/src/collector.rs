@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
@@ -93,6 +94,58 @@ impl Collector {
 impl Drop for Collector {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+/// A collector for benchmarks: it counts the spans that it receives, and keeps none. It ends when it is dropped.
+pub struct CountingCollector {
+    address: SocketAddr,
+    received: Arc<AtomicU64>,
+    task: JoinHandle<()>,
+}
+
+impl CountingCollector {
+    /// Starts one on a free port.
+    pub async fn start() -> CountingCollector {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let received = Arc::<AtomicU64>::default();
+        let service = TraceServiceServer::new(Counter(received.clone()));
+        let serving = Server::builder().add_service(service).serve_with_incoming(TcpIncoming::from(listener));
+        let task = tokio::spawn(async move { serving.await.expect("the collector serves") });
+        CountingCollector { address, received, task }
+    }
+
+    /// Its URL, for `[otel] endpoint`.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// How many spans it has received.
+    pub fn received(&self) -> u64 {
+        self.received.load(Relaxed)
+    }
+}
+
+impl Drop for CountingCollector {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Counter(Arc<AtomicU64>);
+
+#[tonic::async_trait]
+impl TraceService for Counter {
+    async fn export(
+        &self,
+        request: Request<ExportTraceServiceRequest>,
+    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        let of_resources = &request.get_ref().resource_spans;
+        let spans = of_resources.iter().flat_map(|of_resource| &of_resource.scope_spans);
+        let count: usize = spans.map(|of_scope| of_scope.spans.len()).sum();
+        self.0.fetch_add(count as u64, Relaxed);
+        Ok(Response::new(ExportTraceServiceResponse::default()))
     }
 }
 

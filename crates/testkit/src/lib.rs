@@ -53,7 +53,7 @@ mod proxy;
 mod random;
 
 pub use binary::turnwise_binary;
-pub use collector::{Collected, Collector};
+pub use collector::{Collected, Collector, CountingCollector};
 pub use compare::{Difference, Leaves, Revision, Summary, compare, compare_some, leaves, revisions};
 pub use couchdb::CouchDb;
 pub use database::{Database, client, encode_segment};

@@ -43,17 +43,26 @@ impl Server {
         self.child.id()
     }
 
-    /// Starts turnwise on its embedded store.
-    pub fn turnwise(binary: &Path, dir: &Path) -> Result<Self, String> {
+    /// Starts turnwise on its embedded store, with these lines of configuration.
+    pub fn turnwise(binary: &Path, dir: &Path, settings: &str) -> Result<Self, String> {
         let port = free_port();
         let mut command = Command::new(binary);
         let store = format!("embedded:{}", dir.join("data").display());
         command.args(["serve", "--listen", &format!("127.0.0.1:{port}"), "--store", &store]);
+        if !settings.is_empty() {
+            let config = dir.join("turnwise.ini");
+            std::fs::write(&config, settings).map_err(|error| error.to_string())?;
+            command.arg("--config").arg(config);
+        }
         Self::start(command, port, &dir.join("log"))
     }
 
     /// The same with TLS, and with a token that every request needs. Returns the token, and the file with the certificate.
-    pub fn turnwise_with_tls(binary: &Path, dir: &Path) -> Result<(Self, String, PathBuf), String> {
+    pub fn turnwise_with_tls(
+        binary: &Path,
+        dir: &Path,
+        settings: &str,
+    ) -> Result<(Self, String, PathBuf), String> {
         let port = free_port();
         let store = format!("embedded:{}", dir.join("data").display());
         let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]);
@@ -66,7 +75,8 @@ impl Server {
             std::fs::write(&key, signing_key.serialize_pem())?;
             // Otherwise the server does not start.
             std::fs::set_permissions(&key, Permissions::from_mode(0o600))?;
-            let text = format!("[listener]\ncertificate = {}\nkey = {}\n", full(&certificate)?, full(&key)?);
+            let (certificate, key) = (full(&certificate)?, full(&key)?);
+            let text = format!("[listener]\ncertificate = {certificate}\nkey = {key}\n{settings}");
             std::fs::write(&config, text)
         };
         write().map_err(|error| error.to_string())?;

@@ -80,7 +80,7 @@ impl Contender {
         let error = |error: std::io::Error| format!("{}: {error}", dir.display());
         let dir = &std::path::absolute(dir).map_err(error)?;
         let server = match self {
-            Self::Turnwise => Server::turnwise(&options.turnwise, dir)?,
+            Self::Turnwise => Server::turnwise(&options.turnwise, dir, "")?,
             Self::Dispatch => return Ok(model::run(workload)),
             Self::BullMq | Self::Queues => Server::redis(dir)?,
             Self::Graphile => Server::postgres(dir)?,

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use turnwise_lab_bench::server::{self, Server};
 use turnwise_lab_bench::{missing_package, peers_folder};
-use turnwise_testkit::process;
+use turnwise_testkit::{CountingCollector, process};
 
 use crate::http_client::{CERTIFICATE, TOKEN};
 use crate::options::Options;
@@ -136,12 +136,15 @@ impl Contender {
     /// Runs the program in the empty folder `dir`.
     pub fn run(self, options: &Options, dir: &Path, task: Task) -> Result<Run, String> {
         let mut identity = None;
+        let traces = options.traces.map(Traces::collect).transpose()?;
+        let settings = traces.as_ref().map_or_else(String::new, Traces::settings);
         let server = match self {
             Self::BullMq => Some(Server::redis(dir)?),
             Self::Graphile => Some(Server::postgres(dir)?),
-            Self::Http => Some(Server::turnwise(&options.turnwise, dir)?),
+            Self::Http => Some(Server::turnwise(&options.turnwise, dir, &settings)?),
             Self::Https => {
-                let (server, token, certificate) = Server::turnwise_with_tls(&options.turnwise, dir)?;
+                let (server, token, certificate) =
+                    Server::turnwise_with_tls(&options.turnwise, dir, &settings)?;
                 identity = Some((token, certificate));
                 Some(server)
             }
@@ -178,7 +181,30 @@ impl Contender {
         if let Some(rate) = task.rate {
             command.arg("--rate").arg(rate.to_string());
         }
-        listen(command, server.as_ref())
+        let mut run = listen(command, server.as_ref())?;
+        if let Some(traces) = traces.filter(|_| matches!(self, Self::Http | Self::Https)) {
+            run.notes.push(format!("traces: {} spans were received", traces.collector.received()));
+        }
+        Ok(run)
+    }
+}
+
+/// A collector in this process, whose CPU time does not count.
+struct Traces {
+    collector: CountingCollector,
+    ratio: f64,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Traces {
+    fn collect(ratio: f64) -> Result<Traces, String> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.map_err(|error| error.to_string())?;
+        Ok(Traces { collector: runtime.block_on(CountingCollector::start()), ratio, _runtime: runtime })
+    }
+
+    fn settings(&self) -> String {
+        format!("[otel]\nendpoint = {}\nsample_ratio = {}\n", self.collector.url(), self.ratio)
     }
 }
 

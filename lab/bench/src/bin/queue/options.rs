@@ -14,6 +14,8 @@ cargo xtask bench queue [OPTION]...
   --backlog N      jobs that wait while turnwise is killed and opened again (1000000); 0 leaves it out
   --only A,B,…     turnwise, http, https, bullmq, graphile, apalis, backlog (all)
   --modes A,B,…    one (64 submitters, a job per transaction), lone (one submitter), batch (100 per transaction), latency (all)
+  --traces RATIO   turnwise's servers trace this part of the jobs (1 is their default with an [otel] endpoint), and export the spans to a
+                   collector that discards them; without it they trace nothing
   --dir DIR        where stores go, on the disk to measure (target/bench-queue)
   --turnwise FILE  the server to measure over HTTP (target/release/turnwise, built by the command)
   --apalis FILE    apalis's program (target/apalis/release/bench-apalis)";
@@ -27,6 +29,8 @@ pub struct Options {
     pub backlog: usize,
     pub only: Option<Vec<String>>,
     pub modes: Option<Vec<String>>,
+    /// Which part of the jobs is traced; `None` without a collector.
+    pub traces: Option<f64>,
     pub dir: PathBuf,
     pub turnwise: PathBuf,
     pub apalis: PathBuf,
@@ -47,6 +51,7 @@ impl Options {
             backlog: 1_000_000,
             only: None,
             modes: None,
+            traces: None,
             dir: PathBuf::from("target/bench-queue"),
             turnwise: PathBuf::from("target/release/turnwise"),
             apalis: PathBuf::from("target/apalis/release/bench-apalis"),
@@ -68,6 +73,10 @@ impl Options {
                 "--backlog" => options.backlog = count()?,
                 "--only" => options.only = some_of(&SUBJECTS)?,
                 "--modes" => options.modes = some_of(&MODES)?,
+                "--traces" => {
+                    let ratio = value.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
+                    options.traces = Some(ratio.ok_or_else(|| format!("{name} {value}: expected 0 to 1"))?);
+                }
                 "--dir" => options.dir = PathBuf::from(value),
                 "--turnwise" => options.turnwise = PathBuf::from(value),
                 "--apalis" => options.apalis = PathBuf::from(value),
