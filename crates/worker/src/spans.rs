@@ -9,6 +9,7 @@
 //! A span is recorded when it has ended, as a value. A [`SpanSink`] takes it; without a sink, nothing is recorded, and jobs only keep the
 //! context that their client sent. Only jobs with a sampled context have spans.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -40,15 +41,28 @@ pub enum SpanKind {
 /// The value of an attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SpanValue {
-    /// A text.
-    Text(String),
+    /// A text. Most are constants, which are not copied: a job may have hundreds of bytes of attributes.
+    Text(Cow<'static, str>),
     /// A number.
     Number(i64),
 }
 
-impl<T: Into<String>> From<T> for SpanValue {
-    fn from(text: T) -> Self {
-        SpanValue::Text(text.into())
+impl SpanValue {
+    /// A copy of a text.
+    pub fn copied(text: &str) -> SpanValue {
+        SpanValue::Text(Cow::Owned(text.to_owned()))
+    }
+}
+
+impl From<&'static str> for SpanValue {
+    fn from(text: &'static str) -> Self {
+        SpanValue::Text(Cow::Borrowed(text))
+    }
+}
+
+impl From<String> for SpanValue {
+    fn from(text: String) -> Self {
+        SpanValue::Text(Cow::Owned(text))
     }
 }
 
@@ -148,7 +162,7 @@ impl Spans {
         let Some(sink) = &self.0 else { return };
         let Producer { context, parent, start_us } = *producer;
         let mut attributes = about(job_type, id);
-        attributes.extend(tenant.map(|tenant| ("turnwise.tenant", tenant.into())));
+        attributes.extend(tenant.map(|tenant| ("turnwise.tenant", SpanValue::copied(tenant))));
         attributes.push(("messaging.operation.name", "add".into()));
         attributes.push(("messaging.operation.type", "send".into()));
         let name = format!("add {job_type}");
@@ -193,10 +207,10 @@ impl Spans {
         let Some(sink) = &self.0 else { return };
         let mut attributes = about(job_type, &run.id);
         attributes.extend([
-            ("turnwise.tenant", run.tenant.as_str().into()),
-            ("messaging.operation.name", SpanValue::from("run")),
+            ("turnwise.tenant", SpanValue::copied(&run.tenant)),
+            ("messaging.operation.name", "run".into()),
             ("messaging.operation.type", "process".into()),
-            ("turnwise.worker", run.claim.worker.as_str().into()),
+            ("turnwise.worker", SpanValue::copied(&run.claim.worker)),
             ("turnwise.attempt", SpanValue::Number(run.attempt.into())),
             ("turnwise.outcome", ended.name.into()),
         ]);
@@ -251,14 +265,19 @@ fn bounded(text: &str) -> String {
     text[..end].to_owned()
 }
 
+/// The most attributes of a span about a job.
+const MAX_ATTRIBUTES: usize = 11;
+
 /// The attributes of every span about a job, by the semantic conventions for messaging where they fit.
 fn about(job_type: &str, id: &str) -> Vec<(&'static str, SpanValue)> {
-    vec![
+    let mut attributes = Vec::with_capacity(MAX_ATTRIBUTES);
+    attributes.extend([
         ("messaging.system", "turnwise".into()),
-        ("messaging.destination.name", job_type.into()),
-        ("messaging.message.id", id.into()),
-        ("turnwise.job.type", job_type.into()),
-    ]
+        ("messaging.destination.name", SpanValue::copied(job_type)),
+        ("messaging.message.id", SpanValue::copied(id)),
+        ("turnwise.job.type", SpanValue::copied(job_type)),
+    ]);
+    attributes
 }
 
 /// The span of a job that is being added.

@@ -34,7 +34,7 @@ pub(super) async fn of_request(
         Ok(answer) => Some(answer.response.status().as_u16()),
         Err(error) => error.status(),
     };
-    let mut attributes = vec![("http.request.method", method.as_str().into())];
+    let mut attributes = vec![("http.request.method", turnwise_worker::SpanValue::copied(method.as_str()))];
     if let Some(status) = status {
         attributes.push(("http.response.status_code", turnwise_worker::SpanValue::Number(status.into())));
     }

@@ -14,19 +14,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
-use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
+use axum::http::uri::PathAndQuery;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use tonic::client::Grpc;
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Status};
+use tonic_prost::ProstCodec;
 use turnwise_worker::{Span, SpanSink, Spans};
 
+use self::request::{ExportRequest, Origin};
 pub use self::settings::OtelSettings;
 pub(crate) use self::settings::{Target, endpoint, headers};
 
+/// The method of a collector.
+const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 /// Maximum number of spans that wait for their export, about 4 MB.
 const QUEUE: usize = 4_096;
 /// Maximum number of spans in one request.
@@ -109,8 +114,8 @@ impl Exporter {
         });
         let stop = CancellationToken::new();
         let export = Export {
-            client: TraceServiceClient::new(address.connect_lazy()),
-            resource: request::resource(&target.service_name, node),
+            collector: Grpc::new(address.connect_lazy()),
+            origin: Origin::new(&target.service_name, node),
             target: target.clone(),
             queue: queue.clone(),
             reported: None,
@@ -136,8 +141,8 @@ impl Exporter {
 
 /// The task that exports.
 struct Export {
-    client: TraceServiceClient<Channel>,
-    resource: opentelemetry_proto::tonic::resource::v1::Resource,
+    collector: Grpc<Channel>,
+    origin: Origin,
     target: Target,
     queue: Arc<Queue>,
     /// When it was last logged that spans were dropped, and how many there were.
@@ -189,7 +194,7 @@ impl Export {
         if count == 0 {
             return;
         }
-        let message = request::request(&self.resource, spans);
+        let message = self.origin.request(spans);
         let mut pause = FIRST_PAUSE;
         for attempt in 1..=ATTEMPTS {
             let error = match self.send(message.clone()).await {
@@ -205,12 +210,14 @@ impl Export {
         }
     }
 
-    async fn send(&mut self, message: ExportTraceServiceRequest) -> Result<(), Status> {
+    async fn send(&mut self, message: ExportRequest) -> Result<(), Status> {
         let mut request = Request::new(message);
         for (name, value) in &self.target.headers {
             request.metadata_mut().insert(name.clone(), value.clone());
         }
-        self.client.export(request).await.map(drop)
+        self.collector.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+        let codec = ProstCodec::<ExportRequest, ExportTraceServiceResponse>::default();
+        self.collector.unary(request, PathAndQuery::from_static(EXPORT), codec).await.map(drop)
     }
 
     /// Logs that spans were dropped since the last line, but not in each case.
