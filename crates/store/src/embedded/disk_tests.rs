@@ -490,9 +490,9 @@ async fn a_log_that_is_missing_or_cut_is_no_smaller_store() {
             Some(1) => fs::remove_file(folder.path().join("rows.sums")).unwrap(),
             Some(_) => fs::remove_file(folder.path().join("rows.redb")).unwrap(),
         }
-        let opened = [Embedded::open(folder.path()), Embedded::open_to_read(folder.path())];
-        for (n, opened) in opened.into_iter().enumerate() {
-            match opened {
+        // One after the other: a store that opens is in use.
+        for n in 0..2 {
+            match if n == 0 { Embedded::open(folder.path()) } else { Embedded::open_to_read(folder.path()) } {
                 // A file that was no longer used, or not yet.
                 Ok(engine) => assert_eq!(rows(&engine).await.unwrap(), all, "damage {damage}, open {n}"),
                 Err(error) => {

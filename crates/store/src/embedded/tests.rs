@@ -262,7 +262,7 @@ fn before(row: &[u8], stride: u32) -> Bytes {
 fn walk(snapshot: &Arc<dyn Snapshot>, read: &RangeRead, stride: u32) -> Vec<Bytes> {
     let mut walked = Vec::new();
     let mut visit = |key: &[u8], value: &[u8], to: &mut Vec<u8>| {
-        assert_eq!(value, []);
+        assert!(value.is_empty());
         walked.push(Bytes::copy_from_slice(key));
         to.clear();
         to.extend_from_slice(&if read.reverse { before(key, stride) } else { behind(key, stride) });
