@@ -47,10 +47,14 @@ impl Drop for Disk {
 }
 
 fn many(n: usize) -> Value {
+    // The log is compressed. Texts that compress well would let it take more rows than the whole disk has room for.
+    let filler = |m: usize| -> String {
+        let seed = (n * 1_000 + m) as u64;
+        let number = |part: u64| (seed << 32 | part).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        (0..56).map(|part| format!("{:016x}", number(part).wrapping_mul(0xbf58_476d_1ce4_e5b9))).collect()
+    };
     let jobs: Vec<Value> = (0..100)
-        .map(
-            |m| json!({ "type": "mail", "id": format!("{n}-{m}"), "options": { "filler": "x".repeat(900) } }),
-        )
+        .map(|m| json!({ "type": "mail", "id": format!("{n}-{m}"), "options": { "filler": filler(m) } }))
         .collect();
     json!({ "jobs": jobs })
 }
