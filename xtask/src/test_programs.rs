@@ -22,9 +22,10 @@ const AT_ONCE: usize = 3;
 const TESTS_PER_PROCESSOR: usize = 2;
 /// Tells the test harness how many tests run at the same time.
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
-/// The packages whose test programs kill nodes that must come back in time, or need the binary. They run together when the
-/// others have ended: much of their time, they wait for a timeout.
-const FAULTS: [&str; 3] = ["crates/cli", "lab/chaos", "lab/soak"];
+/// The packages whose test programs kill nodes that must come back in time, or need the binary, or have transactions of at most
+/// five seconds on real stores. They run together when the others have ended, and all is compiled: much of their time, they wait
+/// for a timeout.
+const FAULTS: [&str; 4] = ["crates/cli", "crates/store", "lab/chaos", "lab/soak"];
 /// The targets of these packages that need the whole machine, because they measure slots and memory. They run last.
 const ALONE: [&str; 1] = ["end_to_end"];
 /// Compilers and checks leave the processor to the test programs: these have timeouts.
