@@ -167,7 +167,9 @@ impl Requests {
             ("worker_batch_size", json!(7)),
             ("http_connections", json!("3")),
             ("checkpoint_interval", json!(4000)),
-            ("connection_timeout", json!(100)),
+            // Long enough for a busy machine: CouchDB reads the filter within it, and one that passes closes the
+            // connection under the requests beside it.
+            ("connection_timeout", json!(90_000)),
             ("source_proxy", json!("http://u:p@127.0.0.1:1")),
             ("socket_options", json!("[{nodelay, false}]")),
             ("comment", json!({"of": "the user"})),
