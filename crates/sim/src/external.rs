@@ -236,13 +236,20 @@ impl Me {
         let mut received = 0;
         let mut stops: BTreeMap<u64, CancellationToken> = BTreeMap::new();
         let mut runs: JoinSet<u64> = JoinSet::new();
-        loop {
-            if accept.is_none() && stops.len() < SLOTS {
+        // Once it is asked to stop, it requests no more jobs and gives its runs back. It pings until the last one has ended.
+        let mut leaving = false;
+        let expired = |leaving| if leaving { End::Asked } else { End::Expired };
+        while !leaving || !runs.is_empty() {
+            if !leaving && accept.is_none() && stops.len() < SLOTS {
                 accept = Some(self.clone().accept(worker.to_owned(), received, SLOTS - stops.len()).boxed());
             }
             tokio::select! {
                 biased;
-                _ = &mut *stopped => break,
+                _ = &mut *stopped, if !leaving => {
+                    leaving = true;
+                    accept = None;
+                    stops.values().for_each(CancellationToken::cancel);
+                }
                 () = &mut ping => {
                     let id = worker.to_owned();
                     match self.call(Duration::ZERO, |external, _| async move { external.ping(EXTERNAL, &id).await }).await {
@@ -250,7 +257,7 @@ impl Me {
                             pinged.stop.iter().filter_map(|claim| stops.get(claim)).for_each(CancellationToken::cancel);
                             ping = self.wait(interval);
                         }
-                        Reply::Halt => return End::Expired,
+                        Reply::Halt => return expired(leaving),
                         Reply::Lost => ping = self.wait(interval.min(RETRY)),
                     }
                 }
@@ -274,10 +281,6 @@ impl Me {
                 }
             }
         }
-        // The worker gives its runs back, and does not repeat a request for more jobs.
-        drop(accept);
-        stops.values().for_each(CancellationToken::cancel);
-        while runs.join_next().await.is_some() {}
         End::Asked
     }
 
