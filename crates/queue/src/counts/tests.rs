@@ -1,5 +1,6 @@
 //! Rows of counts, as engines write them.
 
+use turnwise_store::Limits;
 use turnwise_store::runtime::Manual;
 use turnwise_store::tuple::pack;
 
@@ -9,7 +10,7 @@ fn store() -> (tempfile::TempDir, Store) {
     let folder = tempfile::tempdir().unwrap();
     let options = turnwise_store::embedded::Options { durable: false, ..Default::default() };
     let engine = turnwise_store::embedded::Embedded::open_with(folder.path(), options).unwrap();
-    (folder, Store::new(engine, Manual::new(1_000, 0)))
+    (folder, Store::new(engine, Manual::new(1_000, 0)).with_limits(Limits::SMALL))
 }
 
 /// The row that a commit appends to the counts of a tenant, on an engine that cannot add.
@@ -66,6 +67,23 @@ async fn appended_rows_become_one_per_tenant_and_none_where_nothing_is_counted()
     let after = [counted(&store, "many").await, counted(&store, "gone").await, counted(&store, "one").await];
     assert_eq!(after, before);
     assert_eq!(fold_all(&store).await, 1);
+}
+
+#[tokio::test]
+async fn more_sums_than_a_transaction_can_prove_are_folded() {
+    let (_folder, store) = store();
+    let pending = one(&Place::pending(1));
+    let tenants: Vec<String> =
+        (0..3 * Limits::SMALL.transaction_conflicts).map(|n| format!("{n:04}")).collect();
+    for tenant in &tenants {
+        append(&store, tenant, 1, pending).await;
+        append(&store, tenant, 2, pending).await;
+    }
+    assert!(fold_all(&store).await > 3);
+    assert_eq!(rows(&store).await, tenants.len());
+    for tenant in &tenants {
+        assert_eq!(counted(&store, tenant).await[Kind::Pending], 2, "{tenant}");
+    }
 }
 
 #[tokio::test]
