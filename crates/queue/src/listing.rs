@@ -7,7 +7,8 @@
 //! opened when the list has come to the time of its first job (`heads.rs`).
 //!
 //! *Bounds.* A request merges at most 20,000 ranges and sorts at most [`MAX_SORTED`] jobs. A kind of jobs that exceeds this follows
-//! after all others, in the order of its keys; the cursor says so. A request reads at most [`MAX_ROWS`] rows of indices and [`MAX_RECORDS`]
+//! after all others, in the order of its keys; the cursor says so. If it exceeds this between two pages, what was listed of it is left
+//! out. A request reads at most [`MAX_ROWS`] rows of indices and [`MAX_RECORDS`]
 //! records. Then its page ends where it has come, although it may have found few jobs.
 //!
 //! *Skipped without a record.* Rows of most indices state the tenant and the class of the reason, so rows of other tenants cost little.
@@ -102,9 +103,30 @@ pub struct Cursor {
     /// The kinds of jobs that follow after all others.
     #[serde(default)]
     deferred: u8,
+    /// What was listed of these before they exceeded the bounds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    listed: Vec<Listed>,
     /// The position among these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rest: Option<Position>,
+}
+
+/// The jobs of these kinds up to this one were in the list before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Listed {
+    kinds: u8,
+    until: Mark,
+}
+
+impl Cursor {
+    /// Lists these kinds after all others.
+    fn defer(&mut self, kinds: u8) {
+        let kinds = kinds & !self.deferred;
+        if let Some(until) = self.after.clone().filter(|_| kinds != 0) {
+            self.listed.push(Listed { kinds, until });
+        }
+        self.deferred |= kinds;
+    }
 }
 
 /// Kinds of jobs, by index.
@@ -213,6 +235,27 @@ impl PartialEq for Head {
 }
 
 impl Eq for Head {}
+
+impl Order {
+    /// Whether a job comes after another one.
+    fn is_after(self, mark: &Mark, other: &Mark) -> bool {
+        match self {
+            Order::Newest => mark < other,
+            Order::Oldest => mark > other,
+        }
+    }
+}
+
+impl Mark {
+    fn of(job: &Job) -> Mark {
+        let at_us = match &job.place {
+            Place::Active(_) => job.started_us.unwrap_or(job.changed_us),
+            Place::Blocked { .. } | Place::Ended(_) => job.changed_us,
+            _ => job.order_us(),
+        };
+        Mark { at_us, job_type: job.job_type.as_str().into(), id: job.id.clone() }
+    }
+}
 
 impl Wanted {
     fn kinds(&self) -> u8 {
@@ -408,8 +451,7 @@ impl<'a> Listing<'a> {
             if !self.admits(&job) {
                 continue;
             }
-            let deferred = self.cursor.deferred;
-            found.push((Cursor { after: Some(mark), deferred, rest: None }, job));
+            found.push((Cursor { after: Some(mark), ..self.cursor.clone() }, job));
         }
         Ok(found)
     }
@@ -511,8 +553,16 @@ impl<'a> Listing<'a> {
         }
         // For the read itself, which may find nothing.
         self.records_left -= 1;
-        let deferred = self.cursor.deferred;
+        self.cursor.after = None;
+        let Cursor { deferred, listed, .. } = self.cursor.clone();
         let is_deferred = |kind: Kind| deferred & kind.bit() != 0;
+        let order = self.wanted.order;
+        let was_listed = |job: &Job| {
+            let kind = Kind::of(&job.place);
+            listed.iter().any(|listed| {
+                listed.kinds & kind.bit() != 0 && !order.is_after(&Mark::of(job), &listed.until)
+            })
+        };
         let mut sources = Vec::new();
         for kind in Kind::ALL.into_iter().filter(|kind| is_deferred(*kind)) {
             sources.push(match kind {
@@ -535,14 +585,14 @@ impl<'a> Listing<'a> {
         let page = selection.page(self.tx, self.keys, &at, most).await?;
         let mut found = Vec::new();
         for (position, job) in page.jobs {
-            if is_deferred(Kind::of(&job.place)) && self.admits(&job) {
-                found.push((Cursor { after: None, deferred, rest: Some(position) }, job));
+            if is_deferred(Kind::of(&job.place)) && !was_listed(&job) && self.admits(&job) {
+                found.push((Cursor { rest: Some(position), ..self.cursor.clone() }, job));
             } else {
                 self.records_left = self.records_left.saturating_sub(1);
             }
         }
         match page.next {
-            Some(next) => self.cursor = Cursor { after: None, deferred, rest: Some(next) },
+            Some(next) => self.cursor.rest = Some(next),
             None => self.end = Some(PageEnd::NoMore),
         }
         Ok(found)

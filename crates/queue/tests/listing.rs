@@ -95,32 +95,57 @@ impl World {
     /// All pages of a list, as type and id.
     async fn listed(&self, wanted: &Wanted, page: usize) -> Vec<(String, String)> {
         let mut listed = Vec::new();
-        let mut from = Cursor::default();
+        let mut from = Some(Cursor::default());
         for _ in 0..1_000 {
-            let tx = self.tx().await;
-            let sees = |tenant: &str| tenant != "t2";
-            let mut listing = Listing::open(&tx, &self.keys, wanted, &sees, &from).await.unwrap();
-            let mut last = None;
-            let mut left = page;
-            while left > 0 {
-                let found = listing.next(left).await.unwrap();
-                if found.is_empty() {
-                    break;
-                }
-                left -= found.len();
-                for (cursor, job) in found {
-                    listed.push((job.job_type, job.id));
-                    last = Some(cursor);
-                }
-            }
-            let next = if left == 0 { last } else { listing.position() };
-            // A position survives the way through a client.
-            match next {
-                Some(next) => from = serde_json::from_str(&serde_json::to_string(&next).unwrap()).unwrap(),
-                None => return listed,
-            }
+            let Some(after) = from else { return listed };
+            from = self.page(wanted, page, &after, &mut listed).await;
         }
         panic!("there is no end of it")
+    }
+
+    /// Adds a page of a list. Returns where the next one begins.
+    async fn page(
+        &self,
+        wanted: &Wanted,
+        page: usize,
+        from: &Cursor,
+        listed: &mut Vec<(String, String)>,
+    ) -> Option<Cursor> {
+        let tx = self.tx().await;
+        let sees = |tenant: &str| tenant != "t2";
+        let mut listing = Listing::open(&tx, &self.keys, wanted, &sees, from).await.unwrap();
+        let mut last = None;
+        let mut left = page;
+        while left > 0 {
+            let found = listing.next(left).await.unwrap();
+            if found.is_empty() {
+                break;
+            }
+            left -= found.len();
+            for (cursor, job) in found {
+                listed.push((job.job_type, job.id));
+                last = Some(cursor);
+            }
+        }
+        let next = if left == 0 { last } else { listing.position() };
+        // A position survives the way through a client.
+        next.map(|next| serde_json::from_str(&serde_json::to_string(&next).unwrap()).unwrap())
+    }
+
+    /// Adds blocked jobs with ids that begin with `name`, at descending times up to `at_us`.
+    async fn block(&self, name: &str, count: i64, at_us: i64) {
+        for first in (0..count).step_by(900) {
+            self.unchecked(async |tx, keys| {
+                for n in first..(first + 900).min(count) {
+                    let mut new = NewJob::new(T, &format!("{name}-{n:04}"), json("{}"));
+                    new.after = vec![After::completed(T, "blocker")];
+                    jobs::add(tx, keys, &new, at_us - n).await?;
+                }
+                Ok(())
+            })
+            .await
+            .unwrap();
+        }
     }
 }
 
@@ -233,23 +258,35 @@ async fn a_search_for_few_jobs_among_many_ends_at_a_bound_and_continues() {
 async fn jobs_that_cannot_be_sorted_follow_in_the_order_of_their_keys() {
     let world = World::with_limits(Limits::DEFAULT).await;
     world.put(&NewJob::new(T, "blocker", json("{}")), 5).await;
-    for batch in 0..6 {
-        world
-            .unchecked(async |tx, keys| {
-                for n in 0..900 {
-                    let mut new = NewJob::new(T, &format!("{batch}-{n:04}"), json("{}"));
-                    new.after = vec![After::completed(T, "blocker")];
-                    jobs::add(tx, keys, &new, 10 - n).await?;
-                }
-                Ok(())
-            })
-            .await
-            .unwrap();
-    }
+    world.block("b", 5_400, 10).await;
     let listed = world.listed(&wanted(Order::Newest), 1_000).await;
     assert_eq!((listed.len(), listed[0].1.as_str()), (5_401, "blocker"));
     assert!(listed[1..].is_sorted(), "by id");
     assert_eq!(listed.iter().collect::<BTreeSet<_>>().len(), 5_401);
+}
+
+#[tokio::test]
+async fn jobs_that_can_no_longer_be_sorted_are_not_listed_twice() {
+    for order in [Order::Newest, Order::Oldest] {
+        let world = World::with_limits(Limits::DEFAULT).await;
+        world.put(&NewJob::new(T, "blocker", json("{}")), 1_000_000).await;
+        world.block("a", 4_500, 500_000).await;
+        let (mut listed, wanted) = (Vec::new(), wanted(order));
+        let mut from = Some(Cursor::default());
+        for page in 0.. {
+            let Some(after) = from else { break };
+            from = world.page(&wanted, 1_000, &after, &mut listed).await;
+            if page == 1 {
+                world.block("new", 900, 2_000_000).await;
+            }
+        }
+        let distinct: BTreeSet<_> = listed.iter().collect();
+        assert_eq!(distinct.len(), listed.len(), "{order:?}");
+        assert_eq!(listed.iter().filter(|(_, id)| id.starts_with("a-")).count(), 4_500, "{order:?}");
+        let new = listed.iter().filter(|(_, id)| id.starts_with("new-")).count();
+        assert_eq!(new, if order == Order::Newest { 0 } else { 900 });
+        assert_eq!(listed.iter().filter(|(_, id)| id == "blocker").count(), 1);
+    }
 }
 
 #[tokio::test]

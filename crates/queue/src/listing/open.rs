@@ -10,12 +10,12 @@ use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead};
 
 use super::{FIRST_CHUNK, Kind, Listing, MAX_NAMES, Mark, Order, Run, Stream};
+use crate::Result;
 use crate::ended::partitions;
 use crate::error::corrupt;
 use crate::jobs::{peek, types_after};
 use crate::keyspace::KeyRange;
 use crate::place::End;
-use crate::{Place, Result};
 
 /// The most ranges that a request merges. Each costs a row of a walk: about 1 µs on the embedded store.
 pub(super) const MAX_STREAMS: usize = 20_000;
@@ -35,7 +35,7 @@ impl Listing<'_> {
             None => types_after(self.tx, self.keys, None, MAX_TYPES + 1).await?,
         };
         if types.len() > MAX_TYPES {
-            self.cursor.deferred |= self.wanted.kinds();
+            self.cursor.defer(self.wanted.kinds());
             return Ok(());
         }
         self.types = types.into_iter().map(Arc::from).collect();
@@ -47,7 +47,7 @@ impl Listing<'_> {
                 if is_wanted && !self.open_kind(kind).await? {
                     self.streams.retain(|stream| stream.kind != kind);
                     self.unopened.retain(|range| range.kind != kind);
-                    self.cursor.deferred |= kind.bit();
+                    self.cursor.defer(kind.bit());
                 }
             }
         }
@@ -98,10 +98,7 @@ impl Listing<'_> {
 
     /// Whether a job comes after the position.
     fn is_ahead(&self, mark: &Mark) -> bool {
-        self.cursor.after.as_ref().is_none_or(|after| match self.wanted.order {
-            Order::Newest => mark < after,
-            Order::Oldest => mark > after,
-        })
+        self.cursor.after.as_ref().is_none_or(|after| self.wanted.order.is_after(mark, after))
     }
 
     /// Opens a sorted range from the position on. Returns whether there is room.
@@ -311,12 +308,7 @@ impl Listing<'_> {
             let mut marks = Vec::new();
             for id in wanted.ids.iter().flatten() {
                 if let Some(job) = peek(self.tx, self.keys, &job_type, id).await? {
-                    let at_us = match &job.place {
-                        Place::Active(_) => job.started_us.unwrap_or(job.changed_us),
-                        Place::Blocked { .. } | Place::Ended(_) => job.changed_us,
-                        _ => job.order_us(),
-                    };
-                    marks.push(Mark { at_us, job_type: job_type.clone(), id: id.clone() });
+                    marks.push(Mark::of(&job));
                 }
             }
             self.open_sorted(Kind::Ended, marks);
