@@ -1,16 +1,16 @@
 //! The turnwise binary. It parses arguments and returns exit codes; the libraries do the work.
 
-/// Prints a line of results. A closed stdout (`| head`) is no error. Foreign text cannot control the terminal.
+/// Prints a line of results; see [`output::say`].
 macro_rules! say {
-    ($($line:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stdout(), "{}", crate::printable::Printable(format_args!($($line)*)));
-    }};
+    ($($line:tt)*) => { crate::output::say(format_args!($($line)*)) };
 }
 
-/// Prints a message to stderr, escaped in the same way.
+/// Prints a message to stderr, escaped in the same way. If stderr cannot be written, nobody can be told.
 macro_rules! tell {
-    ($($line:tt)*) => { eprintln!("{}", crate::printable::Printable(format_args!($($line)*))) };
+    ($($line:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), "{}", crate::printable::Printable(format_args!($($line)*)));
+    }};
 }
 
 mod demand;
@@ -23,6 +23,7 @@ mod indexes;
 mod jobs;
 mod locks;
 mod nodes;
+mod output;
 mod printable;
 mod progress;
 mod remote;

@@ -101,7 +101,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     };
     // Before the line on stdout that says the server runs, because a supervisor may stop it from then on.
     let mut signals = crate::StopSignals::listen();
-    say!("turnwise {} listens on {}://{}/", env!("CARGO_PKG_VERSION"), server.scheme(), server.listen());
+    crate::output::announce(format_args!(
+        "turnwise {} listens on {}://{}/",
+        env!("CARGO_PKG_VERSION"),
+        server.scheme(),
+        server.listen()
+    ));
     loop {
         tokio::select! {
             () = signals.next() => break,
@@ -112,7 +117,9 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             }
         }
     }
-    say!("turnwise is stopping: running replications write checkpoints, and jobs return to the queue");
+    crate::output::announce(format_args!(
+        "turnwise is stopping: running replications write checkpoints, and jobs return to the queue"
+    ));
     tokio::select! {
         () = server.shutdown() => Ok(()),
         // A second signal means that the user does not want to wait; the next start recovers what is left.

@@ -279,7 +279,13 @@ impl Batch {
         }
         let added = client.add_many(jobs).await.map_err(|error| at_line(error, &lines))?;
         for AddedJob { id, added, .. } in &added {
-            say!("{id}");
+            // Whoever has closed the pipe does not know how many jobs were added.
+            crate::output::write_line(format_args!("{id}")).with_context(|| {
+                format!(
+                    "cannot write to stdout; the jobs up to line {} were added",
+                    lines.last().copied().unwrap_or_default()
+                )
+            })?;
             self.known += usize::from(!matches!(
                 added,
                 Added::Queued | Added::Delayed | Added::Blocked | Added::Cancelled

@@ -15,12 +15,16 @@ const LOCKS: &str = "name = 'one by one'\nslots = 4\narrivals = [{ count = 30 }]
                      [[operations]]\nname = 'reboot'\nweight = 1\nrun_ms = 1000\nlocks = { instance = { exclusive = ['{instance}'] } }\n";
 
 fn simulate(scenario: &str, arguments: &[&str]) -> Output {
+    simulate_into(Stdio::piped(), Stdio::piped(), scenario, arguments)
+}
+
+fn simulate_into(stdout: Stdio, stderr: Stdio, scenario: &str, arguments: &[&str]) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_turnwise"))
         .args(["simulate", "-"])
         .args(arguments)
         .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+        .stdout(stdout)
+        .stderr(stderr)
         .spawn()
         .unwrap();
     // A process that refuses its arguments exits without reading stdin.
@@ -32,6 +36,19 @@ fn simulate(scenario: &str, arguments: &[&str]) -> Output {
 fn out(output: &Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure_and_a_closed_pipe_is_none() {
+    let full = || Stdio::from(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    let output = simulate_into(full(), Stdio::piped(), SCENARIO, &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot write to stdout: No space left"));
+    assert_eq!(simulate_into(full(), full(), SCENARIO, &[]).status.code(), Some(1));
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = simulate_into(writer.into(), Stdio::piped(), SCENARIO, &[]);
+    assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
 }
 
 #[test]
