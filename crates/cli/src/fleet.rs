@@ -58,6 +58,10 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let config = Config::read(&args.file).map_err(|problem| Failure::Usage(problem.into()))?;
+    if let Some(url) = &config.server {
+        let wrong = |error| Failure::Usage(anyhow!("{}: server: {error}", args.file.display()));
+        turnwise_client::Client::new(url).map_err(wrong)?;
+    }
     let server = args.server.or(config.server.clone(), config.token_file.clone());
     let client = server.client()?;
     let worker_token = match &config.worker_token_file {

@@ -39,7 +39,8 @@ pub struct StreamEvent {
     pub id: String,
     /// The job's tenant.
     pub tenant: String,
-    /// The job's state after the event; `removed` if it is removed.
+    /// The job's state after the event; `removed` if it is removed. Of the states of a job that waits, events know `pending` and `delayed`
+    /// only: a blocked, paused, limited or parked job is `delayed`.
     pub state: String,
     /// When it happened, in µs since the Unix epoch.
     pub at_us: i64,

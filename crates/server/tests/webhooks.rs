@@ -236,6 +236,21 @@ async fn a_delivery_that_failed_is_sent_again_and_nothing_of_the_secret_is_told(
 }
 
 #[tokio::test]
+async fn a_delivery_that_failed_is_sent_again_although_its_job_was_cancelled() {
+    let slow = "[jobs]\nbackoff_base_ms = 3600000\n";
+    let (server, receiver) = (TestServer::start_with(slow).await, Receiver::start().await);
+    receiver.answers(&[(500, "")]);
+    put(&server.nobody(), "w", &receiver, json!({"events": ["added"]})).await;
+    add(&server.nobody(), "t", "a", "acme").await;
+    server.poll("/v1/jobs/webhook/w", |job| job["state"] == "crashing").await;
+    assert_eq!(server.post("/v1/jobs/webhook/w/cancel", &json!({})).await.status, 200);
+    assert_eq!(server.get("/v1/jobs/webhook/w").await.body["state"], "cancelled");
+    // Nothing else happens that the webhook wants.
+    receiver.until(|received| received.len() == 2).await;
+    until(&server.nobody(), "w", |webhook| webhook["behind"]["events"] == 0).await;
+}
+
+#[tokio::test]
 async fn no_event_is_missed_and_none_comes_twice_over_a_restart() {
     let (server, receiver) = (TestServer::start_with(FAST).await, Receiver::start().await);
     put(&server.nobody(), "w", &receiver, json!({"events": ["added"], "types": ["t"]})).await;

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use turnwise_queue::events::{self, Page};
-use turnwise_queue::webhooks::{self, Webhook};
+use turnwise_queue::webhooks::{self, Progress, Webhook};
 use turnwise_queue::{Result, nodes};
 use turnwise_store::{Isolation, Transaction};
 use turnwise_worker::EventRules;
@@ -51,7 +51,7 @@ impl Webhooks {
             let last = head.next - 1;
             let Some(through) = woken.through else {
                 drop(tx);
-                self.wake_behind(head.next, |_, _| true).await?;
+                self.wake_behind(head.next, |_| true).await?;
                 woken.through = Some(last);
                 continue;
             };
@@ -106,7 +106,7 @@ impl Webhooks {
     }
 
     /// Adds the jobs of webhooks that have not moved for long, although events have come: before the events at their position are
-    /// removed, which would look as if they had missed some.
+    /// removed, which would look as if they had missed some. Also those of webhooks with a delivery that failed.
     async fn wake_resting(&self, next: u64, woken: &mut Woken) -> Result<()> {
         let runtime = self.store.runtime();
         let (elapsed_us, now_us) = (runtime.elapsed_us(), runtime.now_us());
@@ -116,15 +116,20 @@ impl Webhooks {
         woken.rested_us = Some(elapsed_us);
         let EventRules { keep, most } = self.rules.get();
         let (old_us, far) = (now_us.saturating_sub(us(keep / 4)), most / 4);
-        self.wake_behind(next, |position, moved_us| moved_us < old_us || next.saturating_sub(position) > far)
-            .await
+        self.wake_behind(next, |progress| {
+            // A delivery has failed, and its job may have been cancelled or removed since.
+            progress.repeat_until.is_some()
+                || progress.moved_us < old_us
+                || next.saturating_sub(progress.position) > far
+        })
+        .await
     }
 
-    /// Adds the jobs of enabled webhooks that are behind, and whose position and the time of its last move meet a condition.
-    async fn wake_behind(&self, next: u64, meets: impl Fn(u64, i64) -> bool + Send) -> Result<()> {
+    /// Adds the jobs of enabled webhooks that are behind, and whose progress meets a condition.
+    async fn wake_behind(&self, next: u64, meets: impl Fn(&Progress) -> bool + Send) -> Result<()> {
         let all = webhooks::list(&self.store.begin().await?, &self.keys).await?;
         for (webhook, progress) in all {
-            let is_behind = progress.position + 1 < next && meets(progress.position, progress.moved_us);
+            let is_behind = progress.position + 1 < next && meets(&progress);
             if webhook.enabled && is_behind {
                 self.wake_one(&webhook.id).await?;
             }

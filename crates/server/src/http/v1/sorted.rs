@@ -146,12 +146,12 @@ async fn own_tenants(
 
 fn name(order: Order) -> &'static str {
     match order {
-        Order::Newest => "newest/",
-        Order::Oldest => "oldest/",
+        Order::Newest => "/newest/",
+        Order::Oldest => "/oldest/",
     }
 }
 
-/// A position as a text that is opaque to clients.
+/// A position as a text that is opaque to clients. No position among rows that are sorted by type and id begins with a slash.
 fn text_of(order: Order, cursor: &Cursor) -> String {
     let json = serde_json::to_string(cursor).expect("a position is plain data");
     format!("{}{json}", name(order))
@@ -250,7 +250,8 @@ mod tests {
         let text = text_of(Order::Newest, &cursor);
         assert_eq!(parse(Order::Newest, &text).unwrap(), cursor);
         assert!(parse(Order::Oldest, &text).is_err());
-        for wrong in ["", "newest/", "newest/{", "mail/a", "newest/{\"deferred\":999}"] {
+        assert!(super::super::list::Cursor::parse(&text).is_err());
+        for wrong in ["", "/newest/", "/newest/{", "mail/a", "/newest/{\"deferred\":999}"] {
             assert!(parse(Order::Newest, wrong).is_err(), "{wrong}");
         }
     }
