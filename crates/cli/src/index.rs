@@ -24,6 +24,9 @@ pub(crate) enum Command {
     ///
     /// The new version is written under a temporary name, and its indexes are built there while the live version is used. Then it replaces the live
     /// version, which finds the indexes complete. The version before is kept for a rollback. An interrupted deployment is completed by running it again.
+    ///
+    /// `validate_doc_update` is in force only while its version is live. Indexes of `_find` (language `query`) are refused: CouchDB would choose the
+    /// temporary or the kept version for queries. Create the new index under a new name, and delete the old one when it is built.
     #[command(after_help = "\
 Examples:
   turnwise index deploy http://admin:secret@localhost:5984/db design.json

@@ -62,9 +62,14 @@ impl Kind {
         }
     }
 
+    /// Whether the views of a design document are indexes of `_find`.
+    pub(crate) fn is_of_find(design: &Map<String, Value>) -> bool {
+        design.get("language").and_then(Value::as_str) == Some("query")
+    }
+
     /// The names of a design document's indexes of this kind.
     pub fn indexes(self, design: &Map<String, Value>) -> Vec<String> {
-        let is_mango = design.get("language").and_then(Value::as_str) == Some("query");
+        let is_mango = Self::is_of_find(design);
         let field = match self {
             Kind::Views if !is_mango => "views",
             Kind::Mango if is_mango => "views",

@@ -55,6 +55,12 @@ pub enum Error {
     /// Another client has changed the design document.
     #[error("another client has changed {0} meanwhile. Nothing was replaced: look at it, and deploy again")]
     Changed(String),
+    /// The design document has an index of `_find`.
+    #[error(
+        "{0} has an index of `_find` (language `query`), which cannot be deployed: CouchDB would choose the temporary or the kept version for \
+         queries. Create the new index under a new name, and delete the old one when it is built"
+    )]
+    OfFind(String),
     /// There is no earlier version.
     #[error("{0} has no earlier version to go back to: {1} does not exist")]
     NoEarlier(String, String),

@@ -4,13 +4,16 @@
 //! written under another name, its indexes are built there, and then it replaces the live one, which finds them complete. The version
 //! before is kept under a third name, which keeps its indexes.
 //!
+//! CouchDB applies `validate_doc_update` of every design document to each write, so only the live version has it. It does the same with
+//! the indexes of `_find`: it chooses any of them for a query, so their design documents are refused.
+//!
 //! Each step depends only on what is in the database. An operation that was interrupted at any moment is completed by calling it again.
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
-use crate::build::{Building, build, committed, signature};
+use crate::build::{Building, Kind, build, committed, signature};
 use crate::database::{Database, Error};
 
 /// The suffix of the name under which a new version is built.
@@ -19,6 +22,8 @@ const NEW: &str = "-turnwise-new";
 const OLD: &str = "-turnwise-old";
 /// The field of a kept version with what a rollback restores.
 const KEPT: &str = "turnwise";
+/// The field with the function that CouchDB calls at each write.
+const RULE: &str = "validate_doc_update";
 
 /// The steps of a deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize)]
@@ -69,22 +74,35 @@ fn rev(doc: &Map<String, Value>) -> Option<&str> {
     doc.get("_rev").and_then(Value::as_str)
 }
 
-/// A version as it is kept: without being built at each write.
+/// A version as its indexes are built: its rule for writes is not yet in force. No index depends on it.
+fn shadow_of(version: &Map<String, Value>) -> Map<String, Value> {
+    let mut shadow = version.clone();
+    shadow.remove(RULE);
+    shadow
+}
+
+/// A version as it is kept: without being built at each write, and with its rule for writes no longer in force.
 fn kept(version: &Map<String, Value>) -> Map<String, Value> {
     let mut kept = version.clone();
+    let mut restores = Map::new();
     let before = kept.insert("autoupdate".to_owned(), Value::Bool(false));
-    kept.insert(KEPT.to_owned(), json!({ "autoupdate": before }));
+    restores.insert("autoupdate".to_owned(), before.unwrap_or_default());
+    restores.extend(kept.remove(RULE).map(|rule| (RULE.to_owned(), rule)));
+    kept.insert(KEPT.to_owned(), Value::Object(restores));
     kept
 }
 
 /// The version that was kept.
 fn restored(kept: &Map<String, Value>) -> Map<String, Value> {
     let mut version = content(kept);
-    let before = version.remove(KEPT).and_then(|kept| kept.get("autoupdate").cloned());
-    match before {
+    let Some(mut kept) = version.remove(KEPT) else { return version };
+    match kept.get("autoupdate").cloned() {
         Some(Value::Null) => drop(version.remove("autoupdate")),
         Some(before) => drop(version.insert("autoupdate".to_owned(), before)),
         None => {}
+    }
+    if let Some(rule) = kept.get_mut(RULE) {
+        version.insert(RULE.to_owned(), rule.take());
     }
     version
 }
@@ -93,7 +111,8 @@ fn restored(kept: &Map<String, Value>) -> Map<String, Value> {
 /// the version does not compile, nothing is left. After any other error, a further call continues.
 ///
 /// # Errors
-/// Those of the server; [`Error::Changed`] if another client changes the design document meanwhile.
+/// Those of the server; [`Error::Changed`] if another client changes the design document meanwhile; [`Error::OfFind`] if the version, or
+/// the live one, is an index of `_find`.
 pub async fn deploy(
     database: &Database,
     name: &str,
@@ -102,6 +121,7 @@ pub async fn deploy(
 ) -> Result<Deployed, Error> {
     check_name(name)?;
     let version = content(version);
+    not_of_find(name, &version)?;
     let (new, old) = (format!("{name}{NEW}"), format!("{name}{OLD}"));
     let step = |step| progress.send_modify(|progress| progress.step = step);
     step(Step::Write);
@@ -109,9 +129,12 @@ pub async fn deploy(
     if live.as_ref().is_some_and(|live| content(live) == version) {
         return complete(database, name, &version, progress).await;
     }
-    let shadow = database.design(&new).await?;
-    if shadow.as_ref().is_none_or(|shadow| content(shadow) != version)
-        && !database.put_design(&new, shadow.as_ref().and_then(rev), &version).await?
+    if let Some(live) = &live {
+        not_of_find(name, live)?;
+    }
+    let (shadow, wanted) = (database.design(&new).await?, shadow_of(&version));
+    if shadow.as_ref().is_none_or(|shadow| content(shadow) != wanted)
+        && !database.put_design(&new, shadow.as_ref().and_then(rev), &wanted).await?
     {
         return Err(Error::Changed(format!("_design/{new}")));
     }
@@ -209,11 +232,11 @@ pub async fn clean(database: &Database, name: &str) -> Result<Vec<String>, Error
 }
 
 async fn keep(database: &Database, old: &str, version: &Map<String, Value>) -> Result<(), Error> {
-    let before = database.design(old).await?;
-    if before.as_ref().is_some_and(|before| restored(before) == *version) {
+    let (before, kept) = (database.design(old).await?, kept(version));
+    if before.as_ref().is_some_and(|before| content(before) == kept) {
         return Ok(());
     }
-    match database.put_design(old, before.as_ref().and_then(rev), &kept(version)).await? {
+    match database.put_design(old, before.as_ref().and_then(rev), &kept).await? {
         true => Ok(()),
         false => Err(Error::Changed(format!("_design/{old}"))),
     }
@@ -250,6 +273,14 @@ fn check_name(name: &str) -> Result<(), Error> {
     Err(Error::Invalid(format!("{name:?}: {problem}")))
 }
 
+/// CouchDB chooses among all indexes of `_find` that fit a query, so one that is not live would be used, too.
+fn not_of_find(name: &str, version: &Map<String, Value>) -> Result<(), Error> {
+    match Kind::is_of_find(version) {
+        true => Err(Error::OfFind(format!("_design/{name}"))),
+        false => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -264,10 +295,13 @@ mod tests {
             json!({ "views": {} }),
             json!({ "views": {}, "autoupdate": true }),
             json!({ "autoupdate": false, "language": "javascript" }),
+            json!({ "validate_doc_update": "function () {}" }),
+            json!({ "views": {}, "autoupdate": false, "validate_doc_update": null }),
         ] {
             let version = object(version);
             let kept = kept(&version);
             assert_eq!(kept["autoupdate"], false);
+            assert!(!kept.contains_key(RULE) && !shadow_of(&version).contains_key(RULE));
             assert_eq!(restored(&kept), version);
         }
     }

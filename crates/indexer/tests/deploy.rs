@@ -188,6 +188,97 @@ async fn partitioned_databases_and_designs_without_views_are_deployed() {
     database.delete().await;
 }
 
+/// A version with a rule for writes: it forbids documents that have `field`.
+fn forbidding(map: &str, field: &str) -> Map<String, Value> {
+    let mut version = version(map);
+    let rule = format!("function (doc) {{ if (doc.{field}) throw({{ forbidden: '{field}' }}); }}");
+    version.insert("validate_doc_update".to_owned(), json!(rule));
+    version
+}
+
+/// Whether a document with `field` can be written.
+async fn is_allowed(database: &TestDatabase, field: &str) -> bool {
+    let doc = json!({ field: true });
+    let (status, answer) = database.request(reqwest::Method::POST, "", Some(&doc)).await;
+    assert!(status.is_success() || status == 403, "{status}: {answer}");
+    status.is_success()
+}
+
+/// Waits until documents with `a` and with `b` can be written, or cannot: CouchDB learns of a changed rule a moment later.
+async fn rules_are(database: &TestDatabase, wanted: (bool, bool)) {
+    let look = async {
+        while (is_allowed(database, "a").await, is_allowed(database, "b").await) != wanted {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), look).await.expect("the rules are in force that should be");
+}
+
+/// The rules of the live version, the new one and the kept one.
+async fn rules(database: &TestDatabase) -> [Value; 3] {
+    let mut rules = Vec::new();
+    for name in ["d", "d-turnwise-new", "d-turnwise-old"] {
+        let doc = database.doc(&format!("_design/{name}")).await.unwrap_or_default();
+        rules.push(doc["validate_doc_update"].clone());
+    }
+    rules.try_into().unwrap()
+}
+
+#[tokio::test]
+async fn a_rule_for_writes_is_in_force_only_while_its_version_is_live() {
+    let Some((_peer, database, subject)) = filled("deploy-rule").await else { return };
+    let a = forbidding("function (doc) { emit(doc.n, 'old'); }", "a");
+    let b = forbidding("function (doc) { emit([doc.text, doc.n], 'new'); }", "b");
+    let (of_a, of_b) = (a["validate_doc_update"].clone(), b["validate_doc_update"].clone());
+    deployed(&subject, &a).await;
+    rules_are(&database, (false, true)).await;
+
+    // Before the replacement the new rule is not in force.
+    let progress = watch::Sender::new(Progress::default());
+    let mut seen = progress.subscribe();
+    tokio::select! {
+        biased;
+        _ = async { seen.wait_for(|progress| progress.step >= Step::Build).await.unwrap(); } => {}
+        ended = deploy(&subject, "d", &b, &progress) => { ended.unwrap(); }
+    }
+    assert!(exists(&database, "d-turnwise-new").await);
+    assert_eq!(rules(&database).await, [of_a, Value::Null, Value::Null]);
+    rules_are(&database, (false, true)).await;
+
+    // After it, that of the version before is not.
+    deployed(&subject, &b).await;
+    assert_eq!(rules(&database).await, [of_b.clone(), Value::Null, Value::Null]);
+    rules_are(&database, (true, false)).await;
+    deployed(&subject, &by_number()).await;
+    assert!(exists(&database, "d-turnwise-old").await);
+    assert_eq!(rules(&database).await, [Value::Null, Value::Null, Value::Null]);
+    rules_are(&database, (true, true)).await;
+
+    for (rule, wanted) in [(of_b, (true, false)), (Value::Null, (true, true))] {
+        let back = rollback(&subject, "d", &watch::Sender::new(Progress::default())).await.unwrap();
+        assert!(back.replaced);
+        assert_eq!(rules(&database).await, [rule, Value::Null, Value::Null]);
+        rules_are(&database, wanted).await;
+    }
+}
+
+#[tokio::test]
+async fn indexes_of_find_are_refused() {
+    let Some((_peer, database, subject)) = filled("deploy-find").await else { return };
+    let find = json!({ "language": "query", "views": { "n": {
+        "map": { "fields": { "n": "asc" }, "partial_filter_selector": {} }, "reduce": "_count",
+        "options": { "def": { "fields": ["n"] } },
+    } } });
+    let progress = watch::Sender::new(Progress::default());
+    let refused = deploy(&subject, "d", find.as_object().unwrap(), &progress).await;
+    assert!(matches!(refused, Err(Error::OfFind(..))), "{refused:?}");
+    // Neither may it become a version before.
+    database.put("_design/d", &find).await;
+    let refused = deploy(&subject, "d", &by_number(), &progress).await;
+    assert!(matches!(refused, Err(Error::OfFind(..))), "{refused:?}");
+    assert!(!exists(&database, "d-turnwise-new").await && !exists(&database, "d-turnwise-old").await);
+}
+
 #[test]
 fn a_url_that_is_no_database_is_refused_without_its_password() {
     for url in ["", "http://user:hunter2@host:5984", "ftp://user:hunter2@host/db", "user:hunter2@host/db"] {
