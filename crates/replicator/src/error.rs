@@ -8,6 +8,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
 use crate::secret::CUT;
 use crate::spec;
 
@@ -249,6 +252,21 @@ pub(crate) fn shorten(text: &str) -> String {
 fn is_control(char: char) -> bool {
     char.is_control()
         || matches!(char, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A peer's text: a string as it is, and any other value as its JSON, because functions of a design document may throw any value as
+/// their reason. Empty for `null`. It is neither short nor free of secrets.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct PeerText(pub String);
+
+impl<'de> Deserialize<'de> for PeerText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Value::deserialize(deserializer).map(|value| match value {
+            Value::Null => Self::default(),
+            Value::String(text) => Self(text),
+            other => Self(other.to_string()),
+        })
+    }
 }
 
 /// The beginning of a body for an error's text. It is much longer than the final text, so that secrets are found before

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::error::{Error, Fault, Side};
+use crate::error::{Error, Fault, PeerText, Side};
 use crate::http::{Peer, Request};
 use crate::pace::Pace;
 use crate::refusal;
@@ -164,10 +164,10 @@ fn halves(docs: Range<usize>) -> [Range<usize>; 2] {
 #[derive(Deserialize)]
 struct Refusal {
     #[serde(default)]
-    id: String,
-    error: Option<String>,
+    id: PeerText,
+    error: Option<PeerText>,
     #[serde(default)]
-    reason: String,
+    reason: PeerText,
 }
 
 /// One attempt. Returns how many documents the target rejected permanently. Calls `took` with the time that the target
@@ -186,8 +186,8 @@ async fn post(target: &Peer, body: Bytes, took: impl Fn(Duration)) -> Result<u64
     let mut refused = 0;
     for Refusal { id, error, reason } in refusals {
         if let Some(error) = error {
-            let (error, reason) = (target.clean(&error), target.clean(&reason));
-            tracing::warn!(doc_id = id, error, reason, "the target refuses a document");
+            let (error, reason) = (target.clean(&error.0), target.clean(&reason.0));
+            tracing::warn!(doc_id = id.0, error, reason, "the target refuses a document");
             refused += 1;
         }
     }

@@ -155,3 +155,19 @@ async fn a_real_target_refuses_one_of_nine_and_gets_eight() {
     let report = run(&source.url(), ours.url(), json!({})).await.unwrap();
     assert!(report.no_changes);
 }
+
+#[tokio::test]
+async fn a_real_target_may_refuse_with_a_reason_of_any_type() {
+    let Some(couchdb) = CouchDb::shared().await else { return };
+    let peer = couchdb.peer();
+    let source = Fake::start().await;
+    source.fill("a", 4, 10);
+    let reasons =
+        [("null", json!(null)), ("number", json!(1)), ("object", json!({"a": ["b"]})), ("text", json!("so"))];
+    source.put(reasons.map(|(id, why)| json!({"_id": id, "why": why})));
+    let rule = "function (doc) { if ('why' in doc) throw({ forbidden: doc.why }); }";
+    let ours = peer.create("our-reasons").await;
+    ours.put("_design/rule", &json!({ "validate_doc_update": rule })).await;
+    // CouchDB's own replicator crashes when it logs the first reason that is not a string.
+    assert_eq!(by_turnwise(&source.url(), ours.url()).await, Ok((4, 4)));
+}

@@ -120,6 +120,19 @@ async fn a_row_with_an_error_is_passed_over_whatever_the_error() {
 }
 
 #[tokio::test]
+async fn a_row_with_an_error_is_passed_over_whatever_the_reason_is() {
+    for reason in [json!(null), json!(1), json!({"why": ["so"]}), json!("x".repeat(10_000))] {
+        let (source, target) = tokio::join!(Fake::start(), Fake::start());
+        source.fill("d", 3, 10);
+        let row =
+            json!([{"id": "d000001", "error": "forbidden", "reason": reason}, {"id": 2, "error": {"a": 1}}]);
+        target.rule(move |asked| (asked.path == "/_bulk_docs").then(|| Reply::json(201, &row)));
+        let stats = run(&source.url(), &target.url(), json!({})).await.unwrap().stats;
+        assert_eq!((stats.docs_written, stats.doc_write_failures), (1, 2), "{reason}");
+    }
+}
+
+#[tokio::test]
 async fn in_a_refused_batch_only_attachment_errors_are_passed_over() {
     for (status, reason, attachments, passed_over) in [
         (400, ATTACHMENT_NAME, true, true),

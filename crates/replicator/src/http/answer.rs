@@ -17,7 +17,7 @@ use super::deadline::Deadline;
 use super::gate::Permit;
 use super::trickle::{self, Trickle};
 use super::{Inner, Peer};
-use crate::error::{Error, Fault, PeerError, excerpt};
+use crate::error::{Error, Fault, PeerError, PeerText, excerpt};
 use crate::room::{MemoryPermits, Use};
 use crate::secret::CUT;
 
@@ -104,9 +104,9 @@ pub(crate) struct Answer {
 
 #[derive(Deserialize)]
 struct ErrorBody {
-    error: Option<String>,
+    error: Option<PeerText>,
     #[serde(default)]
-    reason: serde_json::Value,
+    reason: PeerText,
 }
 
 impl Answer {
@@ -234,14 +234,7 @@ impl Answer {
         }
         let name = name(status);
         let (error, reason) = match serde_json::from_slice::<ErrorBody>(&body) {
-            Ok(ErrorBody { error, reason }) => {
-                let reason = match reason {
-                    serde_json::Value::Null => String::new(),
-                    serde_json::Value::String(text) => text,
-                    other => other.to_string(),
-                };
-                (error.unwrap_or(name), reason)
-            }
+            Ok(ErrorBody { error, reason }) => (error.map_or(name, |error| error.0), reason.0),
             Err(_) => (name, excerpt(&body)),
         };
         self.fault(Fault::Status { status: status.as_u16(), error, reason, retry_after })
