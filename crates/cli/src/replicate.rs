@@ -47,7 +47,10 @@ pub(crate) struct Args {
     /// Parameters for the filter function, a JSON object
     #[arg(long, value_name = "JSON", requires = "filter")]
     query_params: Option<String>,
-    /// Start after this sequence of the source, and not at the last checkpoint
+    /// Start after this sequence of the source
+    ///
+    /// A run with this option resumes from the checkpoint of an earlier run that began at the same sequence, and ignores the checkpoints of others. Runs
+    /// without it began at 0.
     #[arg(long, value_name = "SEQ")]
     since: Option<String>,
     /// Any further field of a replication document, `name=JSON`

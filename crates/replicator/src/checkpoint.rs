@@ -15,11 +15,11 @@ use serde::{Deserialize, Serialize};
 use crate::database::{self, Info};
 use crate::error::{Error, Fault};
 use crate::http::{Peer, Request};
-use crate::report::{REPLICATION_ID_VERSION, Session};
+use crate::report::Session;
 use crate::seq::Seq;
 
 /// The number of sessions in a checkpoint, as in CouchDB.
-pub(crate) const MAX_HISTORY: usize = 50;
+const MAX_HISTORY: usize = 50;
 /// More than 50 sessions need, even with the sequences of a large cluster.
 const DOC_BYTES: usize = 4 * 1024 * 1024;
 /// How often a checkpoint is read again after another client has changed it.
@@ -65,6 +65,23 @@ pub(crate) struct Start {
     pub history: Vec<Session>,
     /// The session that wrote the checkpoint.
     pub session_id: Option<String>,
+}
+
+impl Start {
+    /// The history after `session`: the latest sessions. A run with a `since_seq` resumes only after a run that began there, so the last
+    /// one that did stays, however many came after it.
+    pub fn history_after(&self, session: &Session, since_seq: Option<&Seq>) -> Vec<Session> {
+        let (kept, left_out) = self.history.split_at(self.history.len().min(MAX_HISTORY - 1));
+        let mut history: Vec<Session> = std::iter::once(session).chain(kept).cloned().collect();
+        if let Some(since_seq) = since_seq
+            && !history.iter().any(|session| session.began_at(since_seq))
+            && let Some(began) = left_out.iter().find(|session| session.began_at(since_seq))
+        {
+            history.pop();
+            history.push(began.clone());
+        }
+        history
+    }
 }
 
 /// The checkpoint documents of both sides.
@@ -116,22 +133,14 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Writes `session` in front of the earlier sessions, on both sides.
+    /// Writes `log` on both sides.
     ///
     /// # Errors
     /// Those of [`Checkpoints::verify`], which runs first.
-    pub async fn write(&mut self, session: &Session) -> Result<(), Error> {
+    pub async fn write(&mut self, log: &Log) -> Result<(), Error> {
         self.verify().await?;
-        let mut history = vec![session.clone()];
-        history.extend(self.start.history.iter().take(MAX_HISTORY - 1).cloned());
-        let log = Log {
-            session_id: session.session_id.clone(),
-            source_last_seq: session.recorded_seq.clone(),
-            history,
-            replication_id_version: REPLICATION_ID_VERSION,
-        };
         let [source, target] = &mut self.sides;
-        tokio::try_join!(source.write(&log), target.write(&log))?;
+        tokio::try_join!(source.write(log), target.write(log))?;
         Ok(())
     }
 }
@@ -273,6 +282,35 @@ mod tests {
         assert_eq!(start(&[("a", 5)], &[]), None);
         assert_eq!(start(&[], &[("a", 5)]), None);
         assert_eq!(start(&[("a", 5)], &[("x", 5)]), None);
+    }
+
+    #[test]
+    fn the_session_that_began_at_since_seq_stays_in_the_history() {
+        let session = |began: Seq, recorded: u64| Session {
+            session_id: format!("s{recorded}"),
+            start_last_seq: began,
+            recorded_seq: Seq::from(&json!(recorded)),
+            ..Session::default()
+        };
+        let since = Seq::from(&json!("5-g1AAA"));
+        let after = |since_seq: Option<&Seq>| {
+            // Earlier runs began elsewhere: only one of them where this one is asked to.
+            let mut start = Start { history: vec![session(Seq::zero(), 4)], ..Start::default() };
+            for nth in 6..200_u64 {
+                let began = if nth == 6 { since.clone() } else { Seq::from(&json!(nth - 1)) };
+                start.history = start.history_after(&session(began, nth), since_seq);
+            }
+            start.history
+        };
+        let ids = |history: &[Session]| history.iter().map(|s| s.session_id.clone()).collect::<Vec<_>>();
+        let latest: Vec<String> = (150..200).rev().map(|nth| format!("s{nth}")).collect();
+        assert_eq!(ids(&after(None)), latest);
+        let kept = after(Some(&since));
+        assert_eq!(kept.len(), MAX_HISTORY);
+        assert_eq!(ids(&kept)[..MAX_HISTORY - 1], latest[..MAX_HISTORY - 1]);
+        assert_eq!(kept[MAX_HISTORY - 1].session_id, "s6");
+        // The beginning is written in two ways.
+        assert!(session(Seq::zero(), 1).began_at(&Seq::none()));
     }
 
     #[test]

@@ -68,6 +68,13 @@ pub struct Session {
 }
 
 impl Session {
+    /// Whether the run started at this sequence. The beginning of a database is a number or a string.
+    pub(crate) fn began_at(&self, seq: &Seq) -> bool {
+        self.start_last_seq == *seq || self.start_last_seq.is_zero() && seq.is_zero()
+    }
+}
+
+impl Session {
     /// The numbers that the next session continues from.
     pub(crate) fn stats(&self) -> Stats {
         Stats {

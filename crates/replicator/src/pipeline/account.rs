@@ -3,7 +3,7 @@
 use rand::Rng;
 use time::OffsetDateTime;
 
-use crate::checkpoint::{Checkpoints, MAX_HISTORY, Start};
+use crate::checkpoint::{Checkpoints, Log, Start};
 use crate::database::Info;
 use crate::progress::Progress;
 use crate::report::{REPLICATION_ID_VERSION, Report, Session};
@@ -20,6 +20,8 @@ pub(super) struct Account<'a> {
     reports_sums: bool,
     /// The checkpoints of earlier runs.
     start: Start,
+    /// Where this run was asked to begin.
+    since_seq: Option<Seq>,
     /// Where this run begins.
     pub start_seq: Seq,
     session_id: String,
@@ -54,6 +56,7 @@ impl<'a> Account<'a> {
             tally,
             base,
             reports_sums: false,
+            since_seq: replication.since_seq.clone(),
             start_seq: start_seq(replication, &start),
             checkpointed: start.seq.clone(),
             start,
@@ -98,7 +101,7 @@ impl<'a> Account<'a> {
     }
 
     /// This run as an entry of the checkpoint's history.
-    pub fn session(&self) -> Session {
+    fn session(&self) -> Session {
         let stats = self.tally.stats().after(&self.base);
         let through = self.through();
         Session {
@@ -116,6 +119,21 @@ impl<'a> Account<'a> {
             bulk_get_attempts: stats.bulk_get_attempts,
             bulk_get_docs: stats.bulk_get_docs,
         }
+    }
+
+    /// A checkpoint of this run.
+    pub fn log(&self) -> Log {
+        let session = self.session();
+        Log {
+            history: self.history_after(&session),
+            session_id: session.session_id,
+            source_last_seq: session.recorded_seq,
+            replication_id_version: REPLICATION_ID_VERSION,
+        }
+    }
+
+    fn history_after(&self, session: &Session) -> Vec<Session> {
+        self.start.history_after(session, self.since_seq.as_ref())
     }
 
     /// The number of pending changes, if the source has reported it.
@@ -144,10 +162,7 @@ impl<'a> Account<'a> {
         let no_changes = self.tally.revisions_checked.get() == 0;
         let (session_id, history) = match &self.start.session_id {
             Some(last) if no_changes => (last.clone(), self.start.history.clone()),
-            _ => {
-                let earlier = self.start.history.iter().take(MAX_HISTORY - 1).cloned();
-                (session.session_id.clone(), std::iter::once(session.clone()).chain(earlier).collect())
-            }
+            _ => (session.session_id.clone(), self.history_after(&session)),
         };
         Report {
             ok: true,
@@ -187,11 +202,11 @@ fn new_session_id() -> String {
 /// The sequence at which a run starts: its checkpoint, `since_seq`, or the beginning.
 ///
 /// `since_seq` overrides the checkpoint of runs that did not start there, because the user has asked to start there. A
-/// checkpoint of runs that started there is further on the same way.
+/// checkpoint of runs that started there is further on the same way. Runs without `since_seq` started at 0.
 fn start_seq(replication: &Replication, start: &Start) -> Seq {
     let found = start.seq.clone().filter(|_| match &replication.since_seq {
         None => true,
-        Some(since) => start.history.iter().any(|session| session.start_last_seq == *since),
+        Some(since) => start.history.iter().any(|session| session.began_at(since)),
     });
     found.or_else(|| replication.since_seq.clone()).unwrap_or_default()
 }
@@ -230,6 +245,10 @@ mod tests {
         };
         assert_eq!(start_seq(&replication, &found(5)), seq(9));
         assert_eq!(start_seq(&replication, &found(0)), seq(5));
+        let body = json!({"source": "http://a/db", "target": "http://b/db", "since_seq": "0"});
+        let from_0 = Replication::parse(body.as_object().unwrap(), &Defaults::default()).unwrap();
+        assert_eq!(start_seq(&from_0, &found(0)), seq(9));
+        assert!(start_seq(&from_0, &found(5)).is_zero());
         assert_eq!(start_seq(&replication, &Start::default()), seq(5));
     }
 }

@@ -13,12 +13,12 @@ use super::park::{Parking, Step};
 use super::{GRACE, IDLE_INTERVALS, LAST_CHECKPOINT, QUIET};
 use crate::Context;
 use crate::changes::{Batch, Reader};
-use crate::checkpoint::Checkpoints;
+use crate::checkpoint::{Checkpoints, Log};
 use crate::copy::Copier;
 use crate::database::{self, Info};
 use crate::error::Error;
 use crate::http::Peer;
-use crate::report::{Report, Session};
+use crate::report::Report;
 use crate::seq::Seq;
 use crate::spec::{Filter, Replication};
 
@@ -166,7 +166,7 @@ impl<'a> Run<'a> {
                         Step::Due => match self.checkpoints.take_if(|_| self.account.has_news()) {
                             // Parking is due again afterwards.
                             Some(checkpoints) => {
-                                checkpointing = Some(Box::pin(write(checkpoints, self.account.session())));
+                                checkpointing = Some(Box::pin(write(checkpoints, self.account.log())));
                             }
                             None => parking.ask(source.clone(), info.is_pouchdb(), self.account.through()),
                         },
@@ -221,7 +221,7 @@ impl<'a> Run<'a> {
                     if due && let Some(checkpoints) = self.checkpoints.take() {
                         idle_intervals = 0;
                         checkpointing = Some(if self.account.has_news() {
-                            Box::pin(write(checkpoints, self.account.session()))
+                            Box::pin(write(checkpoints, self.account.log()))
                         } else {
                             Box::pin(verify(checkpoints))
                         });
@@ -279,7 +279,7 @@ impl<'a> Run<'a> {
         if self.account.has_news()
             && let Some(checkpoints) = self.checkpoints.take()
         {
-            let written = write(checkpoints, self.account.session()).await.1;
+            let written = write(checkpoints, self.account.log()).await.1;
             self.count_checkpoint(&written);
             self.account.checkpointed = written?;
         }
@@ -319,9 +319,9 @@ fn searches(filter: &Filter) -> bool {
     }
 }
 
-async fn write(mut checkpoints: Checkpoints, session: Session) -> (Checkpoints, Result<Option<Seq>, Error>) {
-    let written = checkpoints.write(&session).await;
-    (checkpoints, written.map(|()| Some(session.recorded_seq)))
+async fn write(mut checkpoints: Checkpoints, log: Log) -> (Checkpoints, Result<Option<Seq>, Error>) {
+    let written = checkpoints.write(&log).await;
+    (checkpoints, written.map(|()| Some(log.source_last_seq)))
 }
 
 async fn verify(mut checkpoints: Checkpoints) -> (Checkpoints, Result<Option<Seq>, Error>) {
