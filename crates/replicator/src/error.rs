@@ -69,6 +69,27 @@ impl Error {
         }
     }
 
+    /// Whether other requests to the same peer may succeed: it has answered this one, with a refusal or with what cannot be read here.
+    pub fn concerns_one_request(&self) -> bool {
+        match self {
+            Self::Peer(error) => match &error.fault {
+                Fault::Status { .. } | Fault::Malformed(_) | Fault::Unexpected(_) | Fault::TooLarge(_) => {
+                    true
+                }
+                Fault::Unreachable(_) | Fault::BrokeOff(_) | Fault::LoggedOut | Fault::Replaced => false,
+                Fault::Silent(_) | Fault::TooLong(_) | Fault::TooSlow { .. } => false,
+            },
+            // Such as: no memory for so large an answer.
+            Self::Local(_) => true,
+            Self::Spec(_) | Self::TooSlow { .. } => false,
+        }
+    }
+
+    /// Whether the peer has responded that it does not offer what was asked for, or not to this user.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self.status(), Some(400..=407 | 409..=428 | 430..=499 | 501))
+    }
+
     /// Whether the same request may succeed in a moment.
     pub(crate) fn is_passing(&self) -> bool {
         match self {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::Method;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::error::{Error, Fault, Side};
@@ -17,7 +18,7 @@ use crate::query::encode;
 use crate::upstream::Address;
 use crate::{Client, Defaults, Seq, SpecError};
 
-/// The largest answer that is read, in bytes: a page of design documents.
+/// The largest answer that is read, in bytes.
 const ANSWER_BYTES: usize = 64 << 20;
 /// The largest row of the updates, which are short.
 const UPDATE_BYTES: usize = 64 << 10;
@@ -67,6 +68,26 @@ impl Remote {
             request = request.uncounted().silence(silence);
         }
         self.peer.send(&request).await?.json(ANSWER_BYTES).await
+    }
+
+    /// Reads JSON once. `path` is as in [`Remote::request`].
+    ///
+    /// # Errors
+    /// Those of [`Remote::request`].
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+        self.peer.send(&Request::get(path)).await?.json(ANSWER_BYTES).await
+    }
+
+    /// The same; `None` if the answer has more than `most_bytes`.
+    ///
+    /// # Errors
+    /// Those of [`Remote::request`].
+    pub async fn get_up_to<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        most_bytes: usize,
+    ) -> Result<Option<T>, Error> {
+        self.peer.send(&Request::get(path)).await?.json_up_to(most_bytes).await
     }
 
     /// The path of a database.

@@ -213,3 +213,25 @@ async fn indexes_wait_while_their_server_is_down_and_fail_nothing() {
     assert_eq!(indexes[0].get("error"), None, "{indexes:?}");
     server.server.shutdown().await;
 }
+
+#[tokio::test]
+async fn a_database_with_large_design_documents_is_indexed_and_stops_no_other() {
+    const LARGE: usize = 10;
+    let Some(couchdb) = couchdb().await else { return };
+    let (large, small) = (database(&couchdb, "large"), database(&couchdb, "small"));
+    for database in [&large, &small] {
+        database.create().await;
+        write(database, 0, 5).await;
+    }
+    // Together more than one answer may have.
+    for n in 0..LARGE {
+        let mut design = view(&format!("function (doc) {{ emit(doc.n, {n}); }}"));
+        design["note"] = json!("x".repeat(7_900_000));
+        large.put(&format!("_design/l{n}"), &design).await;
+    }
+    small.put("_design/a", &view("function (doc) { emit(doc.n, 1); }")).await;
+    let server = turnwise(&couchdb, tempfile::tempdir().unwrap(), "").await;
+    until_listed(&server, LARGE + 1, is_current).await;
+    assert_eq!(lacks(&small, "a").await + lacks(&large, "l9").await, 0);
+    server.server.shutdown().await;
+}

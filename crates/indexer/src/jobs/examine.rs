@@ -4,13 +4,13 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use reqwest::Method;
-use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 use turnwise_queue::parking::{self, ParkedJob};
 use turnwise_queue::{Job, NewJob, Parked, State, jobs};
 use turnwise_replicator::{Error, Remote, Seq};
 
+use super::designs::{Design, Designs, MAX_DESIGNS};
 use super::dirty::Since;
 use super::index::{hash, token};
 use super::watch::{Seen, Watcher, number};
@@ -19,32 +19,10 @@ use crate::{Kind, is_automatic};
 
 /// Databases that are looked at at the same time.
 const AT_ONCE: usize = 8;
-/// The most design documents of a database.
-const MAX_DESIGNS: usize = 1_000;
-/// Design documents that one request reads: each may be large.
-const DESIGNS: usize = 20;
 /// Jobs that one transaction adds or wakes.
 const BATCH: usize = 50;
 /// The most parked jobs of a database.
 const MAX_PARKED: usize = 4 * MAX_DESIGNS;
-
-/// A design document: its name without `_design/`, and its revision.
-type Design = (String, String);
-
-#[derive(Deserialize)]
-struct Rows {
-    #[serde(default)]
-    rows: Vec<Row>,
-}
-
-#[derive(Deserialize)]
-struct Row {
-    id: String,
-    #[serde(default)]
-    value: Map<String, Value>,
-    #[serde(default)]
-    doc: Option<Map<String, Value>>,
-}
 
 impl Watcher<'_> {
     /// Looks at databases, and marks those again that must wait.
@@ -82,7 +60,7 @@ impl Watcher<'_> {
                 Ok(())
             }
             // It cannot be read. The next comparison of all databases looks again.
-            Err(error) if error.status().is_some() => {
+            Err(error) if error.concerns_one_request() => {
                 let error = error.of_server();
                 tracing::warn!(server = self.server.name, database, error, "a database cannot be indexed");
                 let parked = self.parked(database).await;
@@ -96,9 +74,9 @@ impl Watcher<'_> {
 
     async fn look(&self, database: &str, seq: &Seq, since: Since) -> Result<(), Error> {
         let seen = self.seen(database);
-        let designs = match self.designs(database).await {
-            Ok(designs) => designs,
-            Err(error) if error.status().is_some() => return self.look_later(database, &error).await,
+        let (designs, more) = match Designs::of(&self.server.remote, database).list().await {
+            Ok(found) => found,
+            Err(error) if error.concerns_one_request() => return self.look_later(database, &error).await,
             Err(error) => return Err(error),
         };
         let mut text = String::new();
@@ -109,8 +87,15 @@ impl Watcher<'_> {
         if of_designs != seen.designs {
             match self.indexes(database, &designs).await {
                 Ok(wanted) => self.ensure(&wanted).await,
-                Err(error) if error.status().is_some() => return self.look_later(database, &error).await,
+                Err(error) if error.concerns_one_request() => return self.look_later(database, &error).await,
                 Err(error) => return Err(error),
+            }
+            if more {
+                tracing::warn!(
+                    server = self.server.name,
+                    database,
+                    "more than {MAX_DESIGNS} design documents: the others are not indexed"
+                );
             }
         }
         let waits = self.wake_due(database, seq, since).await;
@@ -122,7 +107,7 @@ impl Watcher<'_> {
         Ok(())
     }
 
-    /// After a refusal that concerns one database only: its jobs run at the next comparison of all databases.
+    /// After an error that concerns one database only: its jobs run at the next comparison of all databases.
     async fn look_later(&self, database: &str, error: &Error) -> Result<(), Error> {
         let error = error.of_server();
         tracing::warn!(
@@ -137,60 +122,28 @@ impl Watcher<'_> {
         Ok(())
     }
 
-    /// The design documents of a database, by name.
-    async fn designs(&self, database: &str) -> Result<Vec<Design>, Error> {
-        let path = format!(
-            "{}/_all_docs?startkey=%22_design%2F%22&endkey=%22_design0%22&limit={MAX_DESIGNS}",
-            Remote::path(database)
-        );
-        let rows = self.rows(&path).await?;
-        let design = |row: Row| {
-            let rev = row.value.get("rev").and_then(Value::as_str).unwrap_or_default().to_owned();
-            Some((row.id.strip_prefix("_design/")?.to_owned(), rev))
-        };
-        Ok(rows.into_iter().filter_map(design).collect())
-    }
-
-    async fn rows(&self, path: &str) -> Result<Vec<Row>, Error> {
-        let answer = self.server.remote.request(Method::GET, path, None, None).await?;
-        Ok(serde_json::from_value::<Rows>(answer).map(|rows| rows.rows).unwrap_or_default())
-    }
-
     /// The jobs of the indexes that a database's design documents have.
     async fn indexes(&self, database: &str, designs: &[Design]) -> Result<Vec<NewJob>, Error> {
         let tenant = self.service.indexing.settings().tenant.of(database);
         let mut wanted = Vec::new();
-        for part in designs.chunks(DESIGNS) {
-            let (Some((first, _)), Some((last, _))) = (part.first(), part.last()) else { break };
-            let key = |name: &str| Remote::path(&Value::from(format!("_design/{name}")).to_string());
-            let path = format!(
-                "{}/_all_docs?include_docs=true&startkey={}&endkey={}",
-                Remote::path(database),
-                key(first),
-                key(last)
-            );
-            for row in self.rows(&path).await? {
-                let (Some(name), Some(doc)) = (row.id.strip_prefix("_design/"), &row.doc) else { continue };
-                let rev = row.value.get("rev").and_then(Value::as_str).unwrap_or_default();
-                for kind in Kind::ALL {
-                    if !is_automatic(doc) || kind.indexes(doc).is_empty() {
-                        continue;
-                    }
-                    let index = Index {
-                        server: self.server.name.clone(),
-                        database: database.to_owned(),
-                        design: name.to_owned(),
-                        kind,
-                    };
-                    match index.job(tenant.clone(), rev) {
-                        Some(job) => wanted.push(job),
-                        None => {
-                            tracing::warn!(database, design = name, "is not indexed: its name is too long")
-                        }
-                    }
+        let each = |name: &str, rev: &str, doc: &Map<String, Value>| {
+            if !is_automatic(doc) {
+                return;
+            }
+            for kind in Kind::ALL.into_iter().filter(|kind| !kind.indexes(doc).is_empty()) {
+                let index = Index {
+                    server: self.server.name.clone(),
+                    database: database.to_owned(),
+                    design: name.to_owned(),
+                    kind,
+                };
+                match index.job(tenant.clone(), rev) {
+                    Some(job) => wanted.push(job),
+                    None => tracing::warn!(database, design = name, "is not indexed: its name is too long"),
                 }
             }
-        }
+        };
+        Designs::of(&self.server.remote, database).read(designs, each).await?;
         Ok(wanted)
     }
 

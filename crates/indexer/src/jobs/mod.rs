@@ -22,6 +22,7 @@
 //! 5. Requests and memory are bounded: a changed database costs two requests and a few rows, and a watcher holds the name and two numbers
 //!    of each database.
 
+mod designs;
 mod dirty;
 mod examine;
 mod handler;

@@ -68,7 +68,7 @@ impl Watcher<'_> {
         let info = match self.server.remote.request(Method::GET, &path, None, None).await {
             Ok(info) => info,
             // Its design document or its database is gone, and the feed tells that, too.
-            Err(error) if error.status().is_some() => return Ok(()),
+            Err(error) if error.concerns_one_request() => return Ok(()),
             Err(error) => return Err(error),
         };
         let info = &info["view_index"];

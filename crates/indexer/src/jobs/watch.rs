@@ -192,12 +192,13 @@ impl Watcher<'_> {
         };
         let (feed, interval) = match feed {
             Ok(feed) => (Some(feed), SWEEP),
-            Err(error) if error.status().is_some() => {
+            // 401 is also CouchDB's answer to a user who is no administrator. A wrong password ends the comparison of all databases.
+            Err(error) if error.is_refusal() => {
                 let error = error.of_server();
                 tracing::info!(
                     server = self.server.name,
                     error,
-                    "the server has no `_db_updates`: its databases are polled"
+                    "the server has no `_db_updates` for this login: its databases are polled"
                 );
                 (None, SWEEP_WITHOUT_FEED)
             }

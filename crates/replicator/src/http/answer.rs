@@ -201,8 +201,18 @@ impl Answer {
     /// The whole body as JSON.
     pub async fn json<T: DeserializeOwned>(mut self, limit_bytes: usize) -> Result<T, Error> {
         let body = self.bytes(limit_bytes).await?;
-        serde_json::from_slice(&body)
-            .map_err(|cause| self.malformed(format!("{cause} in {}", beginning(&body))))
+        self.parsed(&body)
+    }
+
+    /// The whole body as JSON; `None` if it has more than `limit_bytes`.
+    pub async fn json_up_to<T: DeserializeOwned>(mut self, limit_bytes: usize) -> Result<Option<T>, Error> {
+        let body = self.bytes_up_to(limit_bytes).await?;
+        body.map(|body| self.parsed(&body)).transpose()
+    }
+
+    fn parsed<T: DeserializeOwned>(&self, body: &[u8]) -> Result<T, Error> {
+        serde_json::from_slice(body)
+            .map_err(|cause| self.malformed(format!("{cause} in {}", beginning(body))))
     }
 
     /// The error of a response with an error status, without its body, which may repeat what was sent.

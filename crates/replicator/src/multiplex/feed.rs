@@ -24,7 +24,7 @@ use turnwise_store::Store;
 use turnwise_worker::Live;
 
 use super::Multiplex;
-use super::server::{DatabaseSeq, Server, is_refusal};
+use super::server::{DatabaseSeq, Server};
 use crate::doc_processor::Settings;
 use crate::error::{Error, Fault};
 use crate::http::Answer;
@@ -195,7 +195,7 @@ impl Feed {
         let (server, since) = match self.open().await {
             Ok(Some(opened)) => opened,
             Ok(None) => return End::Left(Left::Empty),
-            Err(error) if is_refusal(&error) => return End::Left(Left::Closed),
+            Err(error) if error.is_refusal() => return End::Left(Left::Closed),
             Err(error) => return End::Away(error),
         };
         {
@@ -284,7 +284,7 @@ impl Feed {
         let mut answer = match server.updates(&since).await {
             Ok(answer) => answer,
             Err(error) => {
-                if is_refusal(&error) {
+                if error.is_refusal() {
                     // The position may not exist any more.
                     *lock(&self.state.since) = None;
                 }

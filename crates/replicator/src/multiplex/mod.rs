@@ -246,7 +246,7 @@ impl Prospect {
         let server = server::Server::of(&self.replication, &self.multiplex.0.client);
         let (answer, lasts) = match server.now().await {
             Ok(_) => (true, OPEN_FOR),
-            Err(error) if server::is_refusal(&error) => {
+            Err(error) if error.is_refusal() => {
                 tracing::info!(%error, "idle replications from this server keep their own feeds");
                 (false, CLOSED_FOR)
             }

@@ -29,11 +29,6 @@ pub(crate) enum DatabaseSeq {
     NotReported,
 }
 
-/// Whether a server has responded that it does not offer this feed, or not to this user.
-pub(super) fn is_refusal(error: &Error) -> bool {
-    matches!(error.status(), Some(400..=407 | 409..=428 | 430..=499 | 501))
-}
-
 impl Server {
     /// The server of a replication's source.
     pub fn of(replication: &Replication, client: &Client) -> Self {
@@ -80,7 +75,7 @@ impl Server {
         let answer = match self.0.send(&Request::post("_dbs_info", body)).await {
             Ok(answer) => answer,
             // One broken database may cause an error for all.
-            Err(error) if is_refusal(&error) || error.status() == Some(500) => {
+            Err(error) if error.is_refusal() || error.status() == Some(500) => {
                 return self.one_by_one(names).await;
             }
             Err(error) => return Err(error),
