@@ -38,6 +38,19 @@ async fn other_databases_are_refused_with_an_explanation() {
 }
 
 #[tokio::test]
+async fn replicator_databases_answer_no_queries() {
+    let server = TestServer::start().await;
+    for path in ["/_replicator/_design_docs", "/_replicator/_index"] {
+        assert_eq!(server.get(path).await.error(), (404, "not_found"), "{path}");
+    }
+    let query = json!({ "selector": {} });
+    for path in ["/_replicator/_find", "/_replicator/_index"] {
+        assert_eq!(server.post(path, &query).await.error(), (404, "not_found"), "{path}");
+    }
+    assert_eq!(server.post("/_replicator/_changes?filter=_selector", &query).await.error().0, 400);
+}
+
+#[tokio::test]
 async fn a_document_lives_from_put_to_delete() {
     let server = TestServer::start().await;
     let put = server.put("/_replicator/a%2Fb", &failed(1)).await;
