@@ -6,6 +6,7 @@ use turnwise_client::EventsOfJobs;
 use turnwise_client::protocol::stream::StreamEvent;
 
 use crate::Failure;
+use crate::output::{is_done, write_line};
 use crate::remote::ServerArgs;
 
 /// How long a request waits for an event.
@@ -58,11 +59,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         let page = client.events_of_jobs(&wanted, wait).await?;
         any |= !page.events.is_empty();
         for event in &page.events {
-            if args.json {
-                let line = serde_json::to_string(event).map_err(|error| Failure::Failed(error.into()))?;
-                say!("{line}");
-            } else {
-                say!("{}", line(event));
+            let line = match args.json {
+                true => serde_json::to_string(event).map_err(|error| Failure::Failed(error.into()))?,
+                false => line(event),
+            };
+            if is_done(write_line(format_args!("{line}")))? {
+                return Ok(());
             }
         }
         wanted.since = Some(page.next);

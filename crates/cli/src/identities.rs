@@ -12,6 +12,7 @@ use turnwise_client::protocol::{NewToken, NewUser};
 use turnwise_client::{TokenInfo, UserInfo};
 use turnwise_server::offline::{Error, Identities};
 
+use crate::output::write_line;
 use crate::remote::ServerArgs;
 use crate::units::{ago, now_us, parse_duration};
 use crate::{Failure, store, table};
@@ -204,7 +205,7 @@ pub(crate) async fn tokens(command: Tokens) -> Result<(), Failure> {
                 None => place.server.client()?.add_token(&token).await?,
             };
             tell!("added the token {}; this is its only copy:", made.about.id);
-            say!("{}", made.text);
+            print_secret(&made.text)?;
         }
         Tokens::List(List { json, place }) => {
             let tokens = match place.store().await? {
@@ -220,7 +221,7 @@ pub(crate) async fn tokens(command: Tokens) -> Result<(), Failure> {
                 None => place.server.client()?.rotate_token(&name).await?,
             };
             tell!("the token {name} has a new secret; this is its only copy:");
-            say!("{}", made.text);
+            print_secret(&made.text)?;
         }
         Tokens::Revoke(Name { name, place }) => {
             match place.store().await? {
@@ -231,6 +232,12 @@ pub(crate) async fn tokens(command: Tokens) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Prints a token. The server does not know its text, so that nobody has it if it cannot be written.
+fn print_secret(text: &str) -> Result<(), Failure> {
+    let written = write_line(format_args!("{text}"));
+    Ok(written.context("cannot write the token to stdout; `turnwise tokens rotate` makes another one")?)
 }
 
 fn user_row(user: &UserInfo) -> [String; 3] {

@@ -224,6 +224,7 @@ fn main() -> ExitCode {
     // A name look-up or a disk that hangs must not delay the exit.
     runtime.shutdown_background();
     match done {
+        Ok(()) if output::has_failed() => ExitCode::from(1),
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Failed(error)) => {
             tell!("turnwise: {error:#}");

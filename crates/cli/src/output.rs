@@ -2,25 +2,33 @@
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
-use std::process::exit;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use anyhow::anyhow;
+
+use crate::Failure;
 use crate::printable::Printable;
 
-/// Prints a line of results. Foreign text cannot control the terminal. If the reader has closed the pipe (`| head`), the command is done:
-/// the process ends with success. If the line cannot be written for another reason, as on a full disk, it ends with a failure. So a
-/// command calls it only once it has nothing else to do.
+/// Whether a line could not be written.
+static FAILED: AtomicBool = AtomicBool::new(false);
+
+/// Prints a line of results. Foreign text cannot control the terminal. A command goes on if the reader has closed the pipe (`| head`): its
+/// exit code says how it ended. If the line cannot be written for another reason, as on a full disk, the command [fails](has_failed) at its end.
 pub fn say(line: Arguments<'_>) {
-    match write_line(line) {
-        Ok(()) => {}
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => exit(0),
-        Err(error) => {
-            tell!("cannot write to stdout: {error}");
-            exit(1)
-        }
+    if let Err(error) = write_line(line)
+        && error.kind() != ErrorKind::BrokenPipe
+        && !FAILED.swap(true, Relaxed)
+    {
+        tell!("turnwise: cannot write to stdout: {error}");
     }
 }
 
-/// Prints a line in the same form, for a caller that goes on or that ends by itself if it cannot be written.
+/// Whether [`say`] could not write a line.
+pub fn has_failed() -> bool {
+    FAILED.load(Relaxed)
+}
+
+/// Prints a line in the same form, for a caller that must know whether it was written.
 pub fn write_line(line: Arguments<'_>) -> io::Result<()> {
     // stdout writes at the end of each line.
     writeln!(io::stdout(), "{}", Printable(line))
@@ -29,4 +37,13 @@ pub fn write_line(line: Arguments<'_>) -> io::Result<()> {
 /// Prints a line of a server, which goes on whatever happens to stdout.
 pub fn announce(line: Arguments<'_>) {
     let _ = write_line(line);
+}
+
+/// Whether the reader has closed the pipe (`| head`), which is no error.
+pub fn is_done(written: io::Result<()>) -> Result<bool, Failure> {
+    match written {
+        Ok(()) => Ok(false),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(true),
+        Err(error) => Err(anyhow!("cannot write to stdout: {error}").into()),
+    }
 }

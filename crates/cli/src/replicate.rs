@@ -49,8 +49,8 @@ pub(crate) struct Args {
     query_params: Option<String>,
     /// Start after this sequence of the source
     ///
-    /// A run with this option resumes from the checkpoint of an earlier run that began at the same sequence, and ignores the checkpoints of others. Runs
-    /// without it began at 0.
+    /// A run with this option resumes from the checkpoint of earlier runs that began at the same sequence or went on from there, and ignores the
+    /// checkpoints of others. Runs without it began at 0.
     #[arg(long, value_name = "SEQ")]
     since: Option<String>,
     /// Any further field of a replication document, `name=JSON`

@@ -82,6 +82,23 @@ impl Start {
         }
         history
     }
+
+    /// Whether the earlier sessions go on from one that began at `since_seq`: each began where the one before it had come. Otherwise
+    /// another run has begun elsewhere, and nothing is known of the changes in between.
+    pub fn goes_on_from(&self, since_seq: &Seq) -> bool {
+        for (nth, session) in self.history.iter().enumerate() {
+            if session.began_at(since_seq) {
+                return true;
+            }
+            // Those between the last two were left out.
+            let is_cut = nth + 2 == MAX_HISTORY;
+            match self.history.get(nth + 1) {
+                Some(before) if is_cut || before.recorded_seq == session.start_last_seq => {}
+                _ => return false,
+            }
+        }
+        false
+    }
 }
 
 /// The checkpoint documents of both sides.
@@ -309,6 +326,16 @@ mod tests {
         assert_eq!(kept.len(), MAX_HISTORY);
         assert_eq!(ids(&kept)[..MAX_HISTORY - 1], latest[..MAX_HISTORY - 1]);
         assert_eq!(kept[MAX_HISTORY - 1].session_id, "s6");
+        let goes_on = |history: &[Session]| {
+            Start { history: history.to_vec(), ..Start::default() }.goes_on_from(&since)
+        };
+        assert!(goes_on(&kept));
+        assert!(!goes_on(&after(None)), "it was left out");
+        // A run that began elsewhere, behind changes that no run has seen.
+        let mut jumped = vec![session(Seq::from(&json!(300)), 400)];
+        jumped.extend_from_slice(&kept[..MAX_HISTORY - 2]);
+        jumped.push(session(since.clone(), 6));
+        assert!(!goes_on(&jumped));
         // The beginning is written in two ways.
         assert!(session(Seq::zero(), 1).began_at(&Seq::none()));
     }

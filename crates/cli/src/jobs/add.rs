@@ -279,7 +279,7 @@ impl Batch {
         }
         let added = client.add_many(jobs).await.map_err(|error| at_line(error, &lines))?;
         for AddedJob { id, added, .. } in &added {
-            // Whoever has closed the pipe does not know how many jobs were added.
+            // Also if the pipe is closed: the reader of the ids does not know how many jobs were added.
             crate::output::write_line(format_args!("{id}")).with_context(|| {
                 format!(
                     "cannot write to stdout; the jobs up to line {} were added",

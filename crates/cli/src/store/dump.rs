@@ -1,6 +1,6 @@
 //! `turnwise store dump`: prints rows to stdout.
 
-use std::io::{BufWriter, ErrorKind, Write};
+use std::io::{BufWriter, Write};
 
 use anyhow::anyhow;
 use turnwise_admin::dump::{below, line, parse_key};
@@ -8,6 +8,7 @@ use turnwise_admin::scan::{Scan, everything};
 use turnwise_queue::Keyspace;
 
 use crate::Failure;
+use crate::output::is_done;
 
 /// `turnwise store dump`
 #[derive(clap::Args)]
@@ -69,13 +70,4 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
     }
     is_done(output.flush()).map(drop)
-}
-
-/// Whether the reader has closed the pipe (`| head`), which is no error.
-fn is_done(written: std::io::Result<()>) -> Result<bool, Failure> {
-    match written {
-        Ok(()) => Ok(false),
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(true),
-        Err(error) => Err(anyhow!("cannot write: {error}").into()),
-    }
 }

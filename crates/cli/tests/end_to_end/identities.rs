@@ -50,6 +50,14 @@ async fn an_operator_makes_the_first_token_and_programs_use_theirs() {
     let (code, out, error) = run(&url, admin, &["tokens", "list"]).await;
     assert_eq!(code, 0, "{error}");
     assert!(out.contains(&admin[3..15]) && !out.contains(admin), "{out}");
+    // Nobody would have the token.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut add = turnwise();
+    add.args(["tokens", "add", "--scope", "client:lost"]).env("TURNWISE_SERVER", &url);
+    add.env("TURNWISE_TOKEN", admin).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped());
+    let (code, _, error) = told(add.spawn().unwrap().wait_with_output().await.unwrap());
+    assert!(code == 1 && error.contains("`turnwise tokens rotate` makes another one"), "{error}");
     // An embedded store has one process at a time.
     let (code, _, error) = run("", "", &["tokens", "list", "--store", &store]).await;
     assert!(code == 1 && error.contains("unavailable"), "{error}");
@@ -111,7 +119,7 @@ async fn an_operator_makes_the_first_token_and_programs_use_theirs() {
     let hidden =
         dump.lines().filter(|line| line.starts_with("[\"tokens\"") || line.starts_with("[\"session_key\"]"));
     let hidden: Vec<&str> = hidden.collect();
-    assert!(hidden.len() == 3 && hidden.iter().all(|line| line.contains("$hidden")), "{hidden:?}");
+    assert!(hidden.len() == 4 && hidden.iter().all(|line| line.contains("$hidden")), "{hidden:?}");
 }
 
 #[tokio::test]

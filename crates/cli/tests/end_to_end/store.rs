@@ -168,6 +168,11 @@ async fn a_store_is_checked_and_printed() {
     let json = run(&["store", "check", &store, "--json"]).await;
     let report: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!((&report["found"], &report["findings"][0]["key"]), (&json!(1), &json!(["jobs", "t", "a"])));
+    // The exit code does not depend on whether somebody reads the findings.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let unread = turnwise().args(["store", "check", &store]).stdout(writer).status().await.unwrap();
+    assert_eq!(unread.code(), Some(1));
 }
 
 #[tokio::test]

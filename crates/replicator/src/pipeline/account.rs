@@ -202,11 +202,12 @@ fn new_session_id() -> String {
 /// The sequence at which a run starts: its checkpoint, `since_seq`, or the beginning.
 ///
 /// `since_seq` overrides the checkpoint of runs that did not start there, because the user has asked to start there. A
-/// checkpoint of runs that started there is further on the same way. Runs without `since_seq` started at 0.
+/// checkpoint of runs that started there, and of those that went on from there, is further on the same way. Runs without
+/// `since_seq` started at 0.
 fn start_seq(replication: &Replication, start: &Start) -> Seq {
     let found = start.seq.clone().filter(|_| match &replication.since_seq {
         None => true,
-        Some(since) => start.history.iter().any(|session| session.began_at(since)),
+        Some(since) => start.goes_on_from(since),
     });
     found.or_else(|| replication.since_seq.clone()).unwrap_or_default()
 }
