@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use turnwise_testkit::Random;
 
 use crate::server::{Home, PATIENCE, Server, turnwise};
 
@@ -48,13 +49,10 @@ impl Drop for Disk {
 
 fn many(n: usize) -> Value {
     // The log is compressed. Texts that compress well would let it take more rows than the whole disk has room for.
-    let filler = |m: usize| -> String {
-        let seed = (n * 1_000 + m) as u64;
-        let number = |part: u64| (seed << 32 | part).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-        (0..56).map(|part| format!("{:016x}", number(part).wrapping_mul(0xbf58_476d_1ce4_e5b9))).collect()
-    };
+    let mut random = Random::new(n as u64);
+    let mut filler = || -> String { (0..28).map(|_| random.hex32()).collect() };
     let jobs: Vec<Value> = (0..100)
-        .map(|m| json!({ "type": "mail", "id": format!("{n}-{m}"), "options": { "filler": filler(m) } }))
+        .map(|m| json!({ "type": "mail", "id": format!("{n}-{m}"), "options": { "filler": filler() } }))
         .collect();
     json!({ "jobs": jobs })
 }
