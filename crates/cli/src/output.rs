@@ -23,7 +23,7 @@ pub fn say(line: Arguments<'_>) {
     }
 }
 
-/// Whether [`say`] could not write a line.
+/// Whether [`say()`] could not write a line.
 pub fn has_failed() -> bool {
     FAILED.load(Relaxed)
 }
