@@ -7,7 +7,7 @@ use turnwise_client::protocol::stream::StreamEvent;
 
 use crate::Failure;
 use crate::output::{is_done, write_line};
-use crate::remote::ServerArgs;
+use crate::remote::{PATIENCE, ServerArgs};
 
 /// How long a request waits for an event.
 const WAIT: Duration = Duration::from_secs(25);
@@ -16,7 +16,10 @@ const WAIT: Duration = Duration::from_secs(25);
 #[derive(clap::Args)]
 #[command(after_help = "\
 The first request begins to record events: nothing is known from before. Without --since and --follow, this prints all events that \
-the server still has.
+the server still has. With --follow, the command retries for a minute if the server does not answer. A gateway that cuts requests while \
+they wait does not end it.
+
+Exit codes: 0 success, 1 failure, such as events that are no longer kept, 2 wrong usage, 4 no answer from the server.
 
 Examples:
   turnwise events --follow                                  # from now on
@@ -49,7 +52,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let client = args.server.client()?;
+    let mut client = args.server.client()?;
     let since = args.since.or_else(|| (!args.follow).then(|| "oldest".to_owned()));
     let Args { job_type, tenant, state, event, .. } = args;
     let mut wanted = EventsOfJobs { job_type, tenant, state, event, since };
@@ -57,6 +60,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     loop {
         let wait = if args.follow { WAIT } else { Duration::ZERO };
         let page = client.events_of_jobs(&wanted, wait).await?;
+        // It has answered once, so it may be restarting when it does not.
+        client = if args.follow { client.retry_for(PATIENCE) } else { client };
         any |= !page.events.is_empty();
         for event in &page.events {
             let line = match args.json {

@@ -52,7 +52,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// A job server for many tenants, with a CouchDB replicator inside.
 #[derive(Parser)]
 #[command(name = "turnwise", version, about, max_term_width = 100)]
-#[command(after_help = "Exit codes: 0 success, 1 failure, 2 wrong usage.")]
+#[command(after_help = "\
+Exit codes: 0 success, 1 failure, 2 wrong usage, 4 no answer from the server (unavailable, or a gateway answers in its place).")]
 struct Cli {
     /// What to log to stderr: a level (off, error, warn, info, debug, trace), or `target=level` pairs with commas between them
     #[arg(long, global = true, value_name = "LEVEL", env = "TURNWISE_LOG", default_value = "info")]

@@ -12,6 +12,11 @@ use crate::identities::first_line;
 
 /// How long an interactive command retries when the server does not answer.
 pub(crate) const RETRY_FOR: Duration = Duration::from_secs(2);
+/// How long a command that waits for something retries, once the server has answered: longer than a restart takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// The exit code if the server does not answer, or cannot answer now, or something else answers in its place: what the command was to find
+/// out or change is unknown.
+pub(crate) const NO_ANSWER: u8 = 4;
 
 /// Which server, or servers.
 #[derive(clap::Args)]
@@ -70,13 +75,15 @@ impl From<Error> for Failure {
                 "{}\nput a token into {TOKEN} or into a file for --token-file, or a name and a password into the server's URL",
                 refused.reason
             )),
-            Error::Refused(refused) | Error::Unavailable(refused) => {
-                Failure::Failed(anyhow!("{}\n{}", refused.reason, refused.hint))
+            Error::Refused(refused) => Failure::Failed(anyhow!("{}\n{}", refused.reason, refused.hint)),
+            Error::Unavailable(refused) => {
+                Failure::Code(NO_ANSWER, anyhow!("{}\n{}", refused.reason, refused.hint))
             }
-            Error::NoAnswer { server, cause, .. } => Failure::Failed(anyhow!(
-                "no answer from {server}: is `turnwise serve` running there?\n{cause}"
-            )),
-            error @ Error::Foreign { .. } => Failure::Failed(error.into()),
+            Error::NoAnswer { server, cause, .. } => Failure::Code(
+                NO_ANSWER,
+                anyhow!("no answer from {server}: is `turnwise serve` running there?\n{cause}"),
+            ),
+            error @ Error::Foreign { .. } => Failure::Code(NO_ANSWER, error.into()),
         }
     }
 }

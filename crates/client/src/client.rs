@@ -16,6 +16,7 @@ use turnwise_protocol::codes;
 
 use crate::backoff::Backoff;
 use crate::servers::{Server, Servers};
+use crate::waits::{Waits, is_cut};
 use crate::{Error, Result};
 
 /// How long the client repeats requests unless the caller sets another time.
@@ -41,6 +42,7 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'
 pub struct Client {
     http: reqwest::Client,
     pub(crate) servers: Arc<Servers>,
+    pub(crate) waits: Arc<Waits>,
     retry_for: Duration,
     /// `Bearer TOKEN`; a header value that is never printed.
     authorization: Option<HeaderValue>,
@@ -62,7 +64,9 @@ pub(crate) struct Request {
     query: Vec<(&'static str, String)>,
     body: Option<Bytes>,
     /// How long the request waits on the server, as a long poll.
-    wait: Duration,
+    pub wait: Duration,
+    /// The parameter that states the wait in ms. Without one, the body states it.
+    wait_parameter: Option<&'static str>,
     /// How long an answer may take beyond that.
     pub timeout: Duration,
 }
@@ -72,7 +76,8 @@ impl Request {
     pub fn new(method: Method, segments: &[&str]) -> Request {
         let path = segments.iter().map(|segment| format!("/{}", utf8_percent_encode(segment, SEGMENT)));
         let path = std::iter::once("/v1".to_owned()).chain(path).collect();
-        Request { method, path, query: Vec::new(), body: None, wait: Duration::ZERO, timeout: ANSWER_TIMEOUT }
+        let (wait, wait_parameter) = (Duration::ZERO, None);
+        Request { method, path, query: Vec::new(), body: None, wait, wait_parameter, timeout: ANSWER_TIMEOUT }
     }
 
     pub fn query(mut self, name: &'static str, value: Option<impl ToString>) -> Request {
@@ -86,10 +91,15 @@ impl Request {
         Ok(self)
     }
 
-    /// Sets how long the request waits on the server.
+    /// Sets how long the request waits on the server, as its body states it ([`Waits::longest`]).
     pub fn waiting(mut self, wait: Duration) -> Request {
         self.wait = wait;
         self
+    }
+
+    /// Sets the longest wait on the server. Each attempt states in this parameter how long it waits.
+    pub fn waiting_up_to(self, wait: Duration, parameter: &'static str) -> Request {
+        Request { wait_parameter: Some(parameter), ..self.waiting(wait) }
     }
 }
 
@@ -107,7 +117,7 @@ impl Client {
         // Without TLS roots on this machine, `https` servers cannot be trusted, but `http` still works.
         let built = builder().build().or_else(|_| builder().tls_certs_only([]).build());
         let http = built.map_err(|error| Error::Invalid(format!("no HTTP client: {}", causes(&error))))?;
-        Ok(Client { http, servers, retry_for: RETRY_FOR, authorization: None })
+        Ok(Client { http, servers, waits: Arc::default(), retry_for: RETRY_FOR, authorization: None })
     }
 
     /// Sends this token with each request. Otherwise the name and password in the server's URL are sent, if there are any.
@@ -122,7 +132,8 @@ impl Client {
         Ok(self)
     }
 
-    /// Repeats requests for this long (10 s otherwise), and at least until every server was asked once.
+    /// Repeats requests for this long (10 s otherwise), and at least until every server was asked once. The time for which a request
+    /// waits on the server, as it was meant to, does not count.
     #[must_use]
     pub fn retry_for(mut self, retry_for: Duration) -> Client {
         self.retry_for = retry_for;
@@ -150,7 +161,7 @@ impl Client {
         request: &Request,
         repeat: Repeat,
     ) -> (Result<T>, bool) {
-        let started = Instant::now();
+        let mut spent = Duration::ZERO;
         let mut backoff = self.backoff();
         let mut worked = false;
         let mut impatient = request.clone();
@@ -158,16 +169,19 @@ impl Client {
         loop {
             let others = backoff.attempts() + 1 < self.servers.len();
             let request = if others && repeat == Repeat::Harmless { &impatient } else { request };
-            let error = match self.once(request).await {
+            let (wait, asked) = (self.wait_of(request), Instant::now());
+            let error = match self.once_waiting(request, wait).await {
                 Ok(answer) => return (Ok(answer), worked),
                 Err(error) => error,
             };
+            let took = asked.elapsed();
             let harmless = match repeat {
                 Repeat::Harmless => true,
                 Repeat::IfUnsent => !error.may_have_worked(),
             };
-            let pause = backoff.next();
-            let late = !others && started.elapsed() + pause > self.retry_for;
+            let pause = if is_cut(wait, took, &error) { Duration::ZERO } else { backoff.next() };
+            spent += took.saturating_sub(wait) + pause;
+            let late = !others && spent > self.retry_for;
             if !error.may_pass() || !harmless || late {
                 return (Err(error), worked);
             }
@@ -180,16 +194,35 @@ impl Client {
     /// Sends a request once. If the server does not answer, cannot, or has an internal error, the next request goes to
     /// another server.
     pub(crate) async fn once<T: DeserializeOwned>(&self, request: &Request) -> Result<T> {
+        self.once_waiting(request, self.wait_of(request)).await
+    }
+
+    /// How long an attempt waits on the server.
+    fn wait_of(&self, request: &Request) -> Duration {
+        match request.wait_parameter {
+            Some(_) => self.waits.longest(request.wait),
+            None => request.wait,
+        }
+    }
+
+    async fn once_waiting<T: DeserializeOwned>(&self, request: &Request, wait: Duration) -> Result<T> {
         let server = self.servers.current();
-        let answered = self.ask(server, request).await;
+        let asked = Instant::now();
+        let answered = self.ask(server, request, wait).await;
+        self.waits.learn(wait, asked.elapsed(), answered.as_ref().err());
         if answered.as_ref().is_err_and(|error| error.may_pass() || error.code() == Some(codes::INTERNAL)) {
             self.servers.leave(server);
         }
         answered
     }
 
-    async fn ask<T: DeserializeOwned>(&self, server: Server<'_>, request: &Request) -> Result<T> {
-        let (status, body) = self.exchange(server, request).await?;
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        server: Server<'_>,
+        request: &Request,
+        wait: Duration,
+    ) -> Result<T> {
+        let (status, body) = self.exchange(server, request, wait).await?;
         understand(server, status, &body)
     }
 
@@ -199,11 +232,12 @@ impl Client {
         &'a self,
         server: Server<'a>,
         request: &'a Request,
+        wait: Duration,
     ) -> BoxFuture<'a, Result<(StatusCode, Bytes)>> {
         Box::pin(async move {
-            let timeout = request.wait.saturating_add(request.timeout);
+            let timeout = wait.saturating_add(request.timeout);
             let answer = tokio::time::timeout(timeout, async {
-                let answer = self.send(server, request, &[]).await?;
+                let answer = self.send(server, request, wait, &[]).await?;
                 let status = answer.status();
                 Ok((status, read(server, answer).await?))
             });
@@ -219,12 +253,16 @@ impl Client {
         &self,
         server: Server<'_>,
         request: &Request,
+        wait: Duration,
         headers: &[(&str, &str)],
     ) -> Result<Response> {
         let mut url = server.url.clone();
         url.set_path(&format!("{}{}", server.url.path().trim_end_matches('/'), request.path));
         if !request.query.is_empty() {
             url.query_pairs_mut().extend_pairs(&request.query);
+        }
+        if let Some(parameter) = request.wait_parameter {
+            url.query_pairs_mut().append_pair(parameter, &wait.as_millis().to_string());
         }
         if self.authorization.is_some() {
             // reqwest would send a second header with them.
@@ -263,18 +301,32 @@ async fn read(server: Server<'_>, mut answer: Response) -> Result<Bytes> {
 
 fn understand<T: DeserializeOwned>(server: Server<'_>, status: StatusCode, body: &[u8]) -> Result<T> {
     if status.is_success() {
-        return serde_json::from_slice(body).map_err(|error| foreign(server, status, place(&error)));
+        return serde_json::from_slice(body).map_err(|error| match is_cut_off(&error, body) {
+            true => cut_off(server),
+            false => foreign(server, status, place(&error)),
+        });
     }
     Err(refusal(server, status, body))
+}
+
+/// Whether a body ends in the middle of its JSON. HTTP does not show this if the end of the connection ends the body.
+fn is_cut_off(error: &serde_json::Error, body: &[u8]) -> bool {
+    error.is_eof() && !body.trim_ascii().is_empty()
+}
+
+fn cut_off(server: Server<'_>) -> Error {
+    let cause = "the answer ends early".to_owned();
+    Error::NoAnswer { server: server.shown(), cause, maybe_sent: true }
 }
 
 /// The error that an answer contains.
 fn refusal(server: Server<'_>, status: StatusCode, body: &[u8]) -> Error {
     match (serde_json::from_slice(body), status.as_u16()) {
-        (Ok(error), 429 | 503) => Error::Unavailable(error),
+        (Ok(error), 408 | 429 | 503) => Error::Unavailable(error),
         (Ok(error), _) => Error::Refused(error),
-        // The answer of a proxy that cannot reach the server now.
-        (Err(_), 429 | 502..=504) => Error::NoAnswer {
+        (Err(error), _) if is_cut_off(&error, body) => cut_off(server),
+        // The answer of a proxy that cannot reach the server now, or does not wait for its answer.
+        (Err(_), 408 | 429 | 502..=504) => Error::NoAnswer {
             server: server.shown(),
             cause: format!("{status} from a proxy in front of the server"),
             maybe_sent: true,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use reqwest::{Method, Response, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 use turnwise_protocol::events::names;
 use turnwise_protocol::{Job, JobEvent, Progress};
 
@@ -18,8 +19,13 @@ use crate::{Client, Error, Result};
 
 /// The server sends a comment every 15 s. If nothing arrives for this long, the connection is dead.
 const SILENCE: Duration = Duration::from_secs(45);
-/// Consecutive failed attempts to reconnect, without a single event between them, before the stream ends with an error.
+/// Consecutive failed attempts to reconnect, without an answer of the server between them, before the stream ends with an error.
 const MAX_ATTEMPTS: usize = 20;
+/// A stream that was open for this long is an answer of the server, also without an event: a gateway has cut it.
+const LASTING: Duration = Duration::from_millis(250);
+/// The failed attempts after which the client asks for the job itself: a gateway that keeps answers back until they are complete lets no
+/// stream pass.
+const ATTEMPTS_PER_LOOK: usize = 3;
 
 /// An event of a job.
 #[derive(Debug, Clone)]
@@ -39,9 +45,15 @@ pub enum JobUpdate {
 pub struct Events {
     client: Client,
     request: Request,
+    /// The request for the job itself.
+    job: Request,
     parser: Parser,
     ready: VecDeque<Event>,
     stream: Option<Response>,
+    /// When the latest stream began.
+    opened: Instant,
+    /// The failed attempts since the server last answered.
+    failed: usize,
     /// The index of the server that sends the stream, or that the client asks for it.
     server: usize,
     backoff: Backoff,
@@ -57,9 +69,12 @@ impl Client {
         Ok(Events {
             client: self.clone(),
             request: about(Method::GET, job_type, id, Some("events"))?,
+            job: about(Method::GET, job_type, id, None)?,
             parser: Parser::default(),
             ready: VecDeque::new(),
             stream: None,
+            opened: Instant::now(),
+            failed: 0,
             server: 0,
             backoff: self.backoff(),
             done: false,
@@ -71,7 +86,7 @@ impl Events {
     /// The next event; `None` after the end. Cancel-safe: the caller may drop the future and call again.
     ///
     /// # Errors
-    /// The job does not exist (any more), or the server is not reachable again after several attempts.
+    /// The job does not exist (any more), or the server does not answer in 20 attempts. A stream that a gateway cuts is no such attempt.
     pub async fn next(&mut self) -> Result<Option<JobUpdate>> {
         loop {
             while let Some(event) = self.ready.pop_front() {
@@ -83,19 +98,51 @@ impl Events {
             if self.done {
                 return Ok(None);
             }
-            if let Err(error) = self.read().await {
-                self.stream = None;
-                if error.may_pass() {
-                    self.client.servers.leave(self.server());
-                }
-                if !error.may_pass() || self.backoff.attempts() >= MAX_ATTEMPTS {
-                    self.done = true;
-                    return Err(error);
-                }
-                let wanted = Duration::from_millis(self.parser.retry_ms().unwrap_or(0));
-                tokio::time::sleep(self.backoff.next().max(wanted.min(SILENCE))).await;
+            if let Err(error) = self.read().await
+                && let Some(update) = self.go_on(error).await?
+            {
+                return Ok(Some(update));
             }
         }
+    }
+
+    /// Pauses after an error, before the next attempt. Returns the end of a job whose events no longer arrive.
+    async fn go_on(&mut self, error: Error) -> Result<Option<JobUpdate>> {
+        let lasted = self.stream.take().is_some() && self.opened.elapsed() >= LASTING;
+        if error.may_pass() {
+            self.client.servers.leave(self.server());
+        }
+        if lasted {
+            self.answered();
+        }
+        if !error.may_pass() || self.failed >= MAX_ATTEMPTS {
+            self.done = true;
+            return Err(error);
+        }
+        self.failed += 1;
+        let wanted = Duration::from_millis(self.parser.retry_ms().unwrap_or(0));
+        tokio::time::sleep(self.backoff.next().max(wanted.min(SILENCE))).await;
+        if self.failed % ATTEMPTS_PER_LOOK != 0 {
+            return Ok(None);
+        }
+        match self.client.once::<Job>(&self.job).await {
+            Ok(job) if job.state.is_final() => {
+                self.done = true;
+                Ok(Some(JobUpdate::End(Box::new(job))))
+            }
+            // The pauses stay long.
+            Ok(_) => {
+                self.failed = 0;
+                Ok(None)
+            }
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// The server has answered: the next attempts begin anew.
+    fn answered(&mut self) {
+        self.failed = 0;
+        self.backoff = self.client.backoff();
     }
 
     fn server(&self) -> Server<'_> {
@@ -114,6 +161,7 @@ impl Events {
             None => match self.connect(server).await? {
                 Some(stream) => {
                     self.parser.restart();
+                    self.opened = Instant::now();
                     self.stream.insert(stream)
                 }
                 None => {
@@ -134,7 +182,7 @@ impl Events {
         let too_long = |_| foreign(server, StatusCode::OK, "a line without an end".into());
         let events = self.parser.push(&piece).map_err(too_long)?;
         if !events.is_empty() {
-            self.backoff = self.client.backoff();
+            self.answered();
         }
         self.ready.extend(events);
         Ok(())
@@ -144,7 +192,7 @@ impl Events {
     async fn connect(&self, server: Server<'_>) -> Result<Option<Response>> {
         let mut headers = vec![("accept", "text/event-stream")];
         headers.extend(self.parser.last_id().map(|id| ("last-event-id", id)));
-        let sending = self.client.send(server, &self.request, &headers);
+        let sending = self.client.send(server, &self.request, Duration::ZERO, &headers);
         let sent = tokio::time::timeout(ANSWER_TIMEOUT, sending).await;
         let answer = sent.unwrap_or_else(|_| {
             let cause = "the stream of events does not begin".to_owned();

@@ -10,16 +10,15 @@ use turnwise_protocol::names::{check_id, check_type};
 use turnwise_protocol::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, After, Cancelled, ChangedNode, CountBy, CountPage,
     CountedJobs, Demand, DocumentWhy, Failures, IfExists, Index, Indexes, Job, Jobs, ListOrder, Locker,
-    Lockers, MAX_WAIT_MS, Mode, NewJob, Nodes, Prioritized, Queue, Removed, Retried, RetriedJobs,
-    RetriedState, SetMode, SetPriority, State, Tenant, TenantOrder, Tenants, Types, WaitAnswer, Why, Worker,
-    Workers,
+    Lockers, Mode, NewJob, Nodes, Prioritized, Queue, Removed, Retried, RetriedJobs, RetriedState, SetMode,
+    SetPriority, State, Tenant, TenantOrder, Tenants, Types, WaitAnswer, Why, Worker, Workers,
 };
 
 use crate::client::{Repeat, Request};
 use crate::{Client, Result};
 
-/// How long one request waits on the server at most: proxies may cut connections that are idle for longer.
-const WAIT_PER_REQUEST: Duration = Duration::from_secs(60);
+/// How long one request waits on the server at most: many gateways cut a request that is not answered for 30 or 60 s.
+const WAIT_PER_REQUEST: Duration = Duration::from_secs(25);
 /// A shorter wait where there are other servers: a server that hangs is noticed only after the wait.
 const WAIT_AMONG_SERVERS: Duration = Duration::from_secs(10);
 
@@ -326,7 +325,7 @@ impl Client {
     }
 
     /// Waits until a job has ended, but no longer than `timeout`; without one, forever. If the server restarts
-    /// meanwhile, the client waits for it.
+    /// meanwhile, the client waits for it. A gateway that cuts requests does not end the wait.
     ///
     /// # Errors
     /// There is no such job, or the server does not answer.
@@ -336,9 +335,7 @@ impl Client {
         loop {
             let left = timeout.map(|timeout| timeout.saturating_sub(started.elapsed()));
             let wait = left.unwrap_or(longest).min(longest);
-            let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(MAX_WAIT_MS).min(MAX_WAIT_MS);
-            let request = about(Method::GET, job_type, id, Some("wait"))?;
-            let request = request.query("timeout_ms", Some(wait_ms)).waiting(wait);
+            let request = about(Method::GET, job_type, id, Some("wait"))?.waiting_up_to(wait, "timeout_ms");
             let asked = Instant::now();
             let answer: WaitAnswer = self.call(&request, Repeat::Harmless).await?;
             if answer.finished || timeout.is_some_and(|timeout| started.elapsed() >= timeout) {

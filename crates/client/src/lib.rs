@@ -13,7 +13,8 @@
 //! ```
 //!
 //! The client repeats a request that got no answer, or that the server cannot answer now, if repeating it is harmless:
-//! see each method. It does so after a backoff with jitter, for as long as [`Client::retry_for`] allows. Where several
+//! see each method. It does so after a backoff with jitter, for as long as [`Client::retry_for`] allows. A gateway that cuts requests
+//! while they wait for a job or an event only makes their waits shorter. Where several
 //! servers share a store, the client takes all of their URLs, and fails over to the next one when one does not answer.
 //! [`work`] is an external worker: it registers, pings, accepts jobs, runs them, and reports the end of each run until
 //! the server acknowledges it.
@@ -30,6 +31,7 @@ mod jobs;
 mod servers;
 mod sse;
 mod stream;
+mod waits;
 mod webhooks;
 mod worker;
 

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use reqwest::Method;
+use tokio::time::Instant;
 use turnwise_protocol::stream::{EventPage, MAX_EVENTS_WAIT_MS};
 
 use crate::client::{Repeat, Request};
+use crate::jobs::SHORTEST_WAIT;
 use crate::{Client, Result};
 
 /// Which events to get.
@@ -24,7 +26,7 @@ pub struct EventsOfJobs {
 }
 
 impl Client {
-    /// A page of events. Waits for the first one, for at most a minute; then the page is empty. The `next` of the page is the
+    /// A page of events. Waits for the first one, for at most a minute, or as long as gateways let requests wait; then the page is empty. The `next` of the page is the
     /// [`EventsOfJobs::since`] of the next one.
     ///
     /// # Errors
@@ -38,8 +40,12 @@ impl Client {
             .query("state", state.as_deref())
             .query("event", event.as_deref())
             .query("since", since.as_deref())
-            .query("wait_ms", Some(wait.as_millis()))
-            .waiting(wait);
-        self.call(&request, Repeat::Harmless).await
+            .waiting_up_to(wait, "wait_ms");
+        let asked = Instant::now();
+        let page: EventPage = self.call(&request, Repeat::Harmless).await?;
+        if page.events.is_empty() && !page.more {
+            tokio::time::sleep_until(asked + SHORTEST_WAIT.min(wait)).await;
+        }
+        Ok(page)
     }
 }

@@ -268,3 +268,66 @@ async fn events_resume_at_the_next_server() {
     assert_eq!(reading.await.unwrap(), 2);
     assert!(one.is_idle());
 }
+
+#[tokio::test]
+async fn the_time_that_a_request_waits_is_no_time_of_retries() {
+    let mut fake = Fake::start().await;
+    let gateway_timeout = Duration::from_millis(300);
+    let client = fake.client().retry_for(Duration::ZERO);
+    let (events, waiting) = (client.clone(), client.clone());
+    let asking = tokio::spawn(async move { waiting.wait("mail", "a", None).await });
+    let first = fake.next().await;
+    assert_eq!(first.path, "/v1/jobs/mail/a/wait?timeout_ms=25000");
+    tokio::time::sleep(gateway_timeout).await;
+    first.raw(504, "text/html", "<h1>Gateway Time-out</h1>");
+    // The next wait is over before the gateway cuts it.
+    let second = fake.next().await;
+    let wait = Duration::from_millis(second.path.rsplit_once('=').unwrap().1.parse().unwrap());
+    assert!(wait >= gateway_timeout / 2 && wait < Duration::from_secs(10), "{wait:?}");
+    second.answer(200, &json!({ "finished": true, "job": job("a", "completed") }));
+    assert!(asking.await.unwrap().unwrap().finished);
+
+    // All requests of the client know it now. Without an answer, the time for retries is over at once.
+    let asking = tokio::spawn(async move {
+        events.events_of_jobs(&turnwise_client::EventsOfJobs::default(), Duration::from_secs(25)).await
+    });
+    let request = fake.next().await;
+    assert_eq!(request.path, format!("/v1/events?wait_ms={}", wait.as_millis()));
+    tokio::time::sleep(wait * 2).await;
+    request.raw(504, "text/html", "");
+    assert!(matches!(asking.await.unwrap(), Err(Error::NoAnswer { .. })));
+    assert!(fake.is_idle());
+}
+
+#[tokio::test]
+async fn an_answer_that_is_cut_and_a_408_are_no_answers() {
+    let mut fake = Fake::start().await;
+    let client = fake.client();
+    let asking = tokio::spawn(async move { client.types().await });
+    fake.next().await.raw(408, "text/html", "<h1>Request Time-out</h1>");
+    fake.next().await.refuse(408, "timeout");
+    // Its length is right: the gateway has not noticed that the server's connection ended.
+    fake.next().await.raw(200, "application/json", "{\"types\": [\"ma");
+    fake.next().await.raw(404, "application/json", "{\"error\": \"not_fo");
+    fake.next().await.answer(200, &json!({ "types": ["mail"] }));
+    assert_eq!(asking.await.unwrap().unwrap(), ["mail"]);
+}
+
+#[tokio::test]
+async fn the_end_of_a_job_is_seen_where_no_stream_passes() {
+    let mut fake = Fake::start().await;
+    let mut events = fake.client().events("mail", "a").unwrap();
+    let reading = tokio::spawn(async move { events.next().await });
+    for look in ["running", "completed"] {
+        for _ in 0..3 {
+            let request = fake.next().await;
+            assert_eq!(request.path, "/v1/jobs/mail/a/events");
+            request.raw(504, "text/html", "");
+        }
+        let request = fake.next().await;
+        assert_eq!(request.path, "/v1/jobs/mail/a");
+        request.answer(200, &job("a", look));
+    }
+    let update = reading.await.unwrap().unwrap().unwrap();
+    assert!(matches!(update, JobUpdate::End(job) if job.state == State::Completed));
+}

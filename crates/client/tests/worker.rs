@@ -150,6 +150,26 @@ fn acknowledge(request: Request, ended: &Value, jobs: &[(&str, u64, &str)]) {
 const HOUR_MS: u64 = 3_600_000;
 
 #[tokio::test]
+async fn requests_for_jobs_that_a_gateway_cuts_become_shorter_and_have_no_pauses_between() {
+    let mut fake = Fake::start().await;
+    let worker = Worker::start(&fake, 2);
+    register(&mut fake, "w", HOUR_MS).await;
+    let mut wait = 5_000;
+    for held_ms in [900, 300] {
+        let request = fake.expect("/w/accept").await;
+        assert_eq!(request.body["wait_ms"], wait);
+        tokio::time::sleep(Duration::from_millis(held_ms)).await;
+        request.raw(504, "text/html", "<h1>Gateway Time-out</h1>");
+        let next = fake.expect("/w/accept").await;
+        wait = next.body["wait_ms"].as_u64().unwrap();
+        assert!(wait >= held_ms / 2 && wait < held_ms, "{wait} after {held_ms}");
+        // Too soon for a gateway's timeout: nothing is learnt from it.
+        next.lose();
+    }
+    drop(worker);
+}
+
+#[tokio::test]
 async fn lost_answers_neither_lose_nor_repeat_a_job() {
     let mut fake = Fake::start().await;
     let mut worker = Worker::start(&fake, 2);

@@ -6,7 +6,8 @@
 //! - data to copy: [`dataset`] generates conflicts, deletions, histories, attachments and unusual ids from a seed;
 //! - a verdict: [`compare()`] compares two databases leaf by leaf, including the bytes of attachments;
 //! - faults: [`FaultProxy`] runs in front of a peer. On request, it resets connections, or delays, breaks or falsifies
-//!   responses. It keeps a log of the requests. Where no real server can be made to misbehave, [`Fake`] can.
+//!   responses. It keeps a log of the requests. A [`Gateway`] cuts requests that wait for too long. Where no real server can be made to
+//!   misbehave, [`Fake`] can.
 //!
 //! The passwords, tokens and cookies of tests come from [`canary`], which searches for them where they must not occur.
 //!
@@ -44,6 +45,7 @@ mod database;
 pub mod dataset;
 mod etcd;
 mod fake;
+mod gateway;
 mod keda;
 mod link;
 mod peer;
@@ -60,6 +62,7 @@ pub use database::{Database, client, encode_segment};
 pub use dataset::Dataset;
 pub use etcd::{EtcdCluster, EtcdOptions};
 pub use fake::{Asked, Fake, Reply, Step};
+pub use gateway::{Cut, Gateway};
 pub use keda::{KedaClient, KedaStream};
 pub use link::Link;
 pub use peer::{Peer, PeerOptions, peers_folder};

@@ -389,10 +389,12 @@ fn stopped(error: anyhow::Error, added: usize) -> Failure {
 
 fn after(failure: Failure, added: usize) -> Failure {
     match failure {
-        Failure::Failed(error) if added > 0 => Failure::Failed(
-            error
-                .context(format!("{added} jobs were added before; run the command again for the other jobs")),
-        ),
+        Failure::Failed(error) if added > 0 => Failure::Failed(error.context(before(added))),
+        Failure::Code(code, error) if added > 0 => Failure::Code(code, error.context(before(added))),
         failure => failure,
     }
+}
+
+fn before(added: usize) -> String {
+    format!("{added} jobs were added before; run the command again for the other jobs")
 }

@@ -8,7 +8,7 @@ use indicatif::{HumanCount, ProgressBar};
 use turnwise_client::protocol::RefusedJobs;
 use turnwise_client::{Bulk, BulkAction, BulkState, Client, MatchingJobs, PutBulk};
 
-use crate::remote::ServerArgs;
+use crate::remote::{PATIENCE, ServerArgs};
 use crate::units::ago;
 use crate::{Failure, StopSignals, table};
 
@@ -192,6 +192,7 @@ fn confirmed(action: BulkAction) -> Result<bool, Failure> {
 
 /// Waits until an operation has ended, and shows its progress.
 async fn follow(client: &Client, mut bulk: Bulk) -> Result<Bulk, Failure> {
+    let client = client.clone().retry_for(PATIENCE);
     let is_terminal = std::io::stderr().is_terminal();
     let spinner = if is_terminal { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
     let mut signals = StopSignals::listen();
@@ -214,7 +215,14 @@ async fn follow(client: &Client, mut bulk: Bulk) -> Result<Bulk, Failure> {
                 )));
             }
         }
-        bulk = client.bulk(&bulk.id).await?;
+        bulk = client.bulk(&bulk.id).await.map_err(|error| match Failure::from(error) {
+            Failure::Code(code, error) => {
+                let goes_on =
+                    format!("the server goes on with the change; see `turnwise jobs bulk show {}`", bulk.id);
+                Failure::Code(code, error.context(goes_on))
+            }
+            failure => failure,
+        })?;
     }
     spinner.finish_and_clear();
     Ok(bulk)

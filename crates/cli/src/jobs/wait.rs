@@ -8,14 +8,11 @@ use anyhow::anyhow;
 use turnwise_client::{Client, Error, Job, JobUpdate, State};
 
 use crate::Failure;
-use crate::remote::ServerArgs;
+use crate::remote::{NO_ANSWER, PATIENCE, ServerArgs};
 use crate::units::parse_duration;
 
 /// The exit code if the job has not ended in time.
 const TIMEOUT_EXIT_CODE: u8 = 3;
-/// How long the command retries while the server restarts.
-const RETRY_FOR: Duration = Duration::from_secs(60);
-
 /// How long the first request is retried before a message names the server that is waited for.
 const FIRST_CONTACT: Duration = crate::remote::RETRY_FOR;
 /// How long an answer may take, beyond the time that it waits on the server.
@@ -25,9 +22,10 @@ const ANSWER: Duration = Duration::from_secs(2);
 #[derive(clap::Args)]
 #[command(after_help = "\
 The command prints the result to stdout as JSON, and the reason of a failure to stderr. If the server does not answer, the command \
-retries for a minute.
+retries for a minute. A gateway that cuts requests while they wait does not end it.
 
-Exit codes: 0 completed, 1 failed, cancelled or removed, 2 wrong usage, 3 not ended in time.")]
+Exit codes: 0 completed, 1 failed, cancelled, removed or not found, 2 wrong usage, 3 not ended in time, 4 unknown: no answer from the \
+server, or a refusal.")]
 pub(crate) struct Args {
     /// The job's type
     #[arg(value_name = "TYPE")]
@@ -62,16 +60,16 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 tell!("turnwise: retrying for up to a minute: {error}");
                 Ok(())
             }
-            Err(error) => Err(Failure::from(error)),
+            Err(error) => Err(unknown(error)),
         }
     };
-    let patient = client.clone().retry_for(RETRY_FOR);
+    let patient = client.clone().retry_for(PATIENCE);
     let ended = async {
         first_contact.await?;
         match (args.follow, args.timeout) {
             (true, _) => follow(&patient, job_type, id).await,
             (false, timeout) => {
-                let answer = patient.wait(job_type, id, timeout).await?;
+                let answer = patient.wait(job_type, id, timeout).await.map_err(unknown)?;
                 if answer.finished { Ok(answer.job) } else { Err(too_late(Some(answer.job.state))) }
             }
         }
@@ -103,6 +101,15 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     }
 }
 
+/// The exit code 1 is for what happened to the job. A refusal, such as that of an expired token, says nothing about it.
+fn unknown(error: Error) -> Failure {
+    let not_found = error.is_not_found();
+    match Failure::from(error) {
+        Failure::Failed(error) if !not_found => Failure::Code(NO_ANSWER, error),
+        failure => failure,
+    }
+}
+
 fn too_late(state: Option<State>) -> Failure {
     let state = state.map_or(String::new(), |state| format!(" and is {}", state.as_str()));
     let error = anyhow!(
@@ -112,8 +119,8 @@ fn too_late(state: Option<State>) -> Failure {
 }
 
 async fn follow(client: &Client, job_type: &str, id: &str) -> Result<Job, Failure> {
-    let mut events = client.events(job_type, id)?;
-    while let Some(update) = events.next().await? {
+    let mut events = client.events(job_type, id).map_err(unknown)?;
+    while let Some(update) = events.next().await.map_err(unknown)? {
         match update {
             JobUpdate::State(event) => {
                 let kind = serde_json::to_value(event.kind).ok();

@@ -10,6 +10,7 @@ mod events;
 mod faults;
 mod fleet;
 mod fleet_burst;
+mod gateways;
 mod identities;
 mod jobs;
 mod kill;

@@ -7,8 +7,8 @@ use reqwest::Method;
 use turnwise_protocol::{AskLocks, AskedLocks, LockState, Unlocked, WantedLock, codes};
 
 use super::{Outcome, Run, is_retryable, persist};
-use crate::Error;
 use crate::client::Request;
+use crate::{Error, Result};
 
 /// How long one request waits for a lock on the server, before the client repeats it.
 const WAIT: Duration = Duration::from_secs(30);
@@ -60,9 +60,12 @@ impl Run {
     /// # Errors
     /// [`LockError`]. The run then still holds the locks that it got before the error.
     pub async fn lock(&self, locks: &[WantedLock]) -> Result<(), LockError> {
-        let wait_ms = u64::try_from(WAIT.as_millis()).unwrap_or(u64::MAX);
-        let ask = AskLocks { claim: self.job.claim, locks: locks.to_vec(), wait_ms };
-        let request = self.locks(Method::POST).json(&ask).map_err(LockError::Refused)?.waiting(WAIT);
+        let request = || {
+            let wait = self.shared.client.waits.longest(WAIT);
+            let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+            let ask = AskLocks { claim: self.job.claim, locks: locks.to_vec(), wait_ms };
+            Ok(self.locks(Method::POST).json(&ask)?.waiting(wait))
+        };
         let _asking = self.asks.begin();
         loop {
             match self.persist::<AskedLocks>(&request).await? {
@@ -82,7 +85,7 @@ impl Run {
         let request = self.locks(Method::DELETE);
         let request =
             request.query("claim", Some(self.job.claim)).query("level", Some(level)).query("name", name);
-        self.persist::<Unlocked>(&request).await.map(|_| ())
+        self.persist::<Unlocked>(&|| Ok(request.clone())).await.map(|_| ())
     }
 
     fn locks(&self, method: Method) -> Request {
@@ -91,7 +94,10 @@ impl Run {
     }
 
     /// Repeats a request until there is an answer. Requesting and releasing are idempotent.
-    async fn persist<T: serde::de::DeserializeOwned>(&self, request: &Request) -> Result<T, LockError> {
+    async fn persist<T: serde::de::DeserializeOwned>(
+        &self,
+        request: &(dyn Fn() -> Result<Request> + Sync),
+    ) -> Result<T, LockError> {
         let asked = persist::<T>(&self.shared.client, request, &self.shared.expired, is_retryable);
         let answer = tokio::select! {
             biased;

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_protocol::names::{check_name, check_type};
 use turnwise_protocol::{
-    Accept, Accepted, AcceptedJob, Left, MAX_SLOTS, Mode, Pinged, Register, Registered, codes,
+    Accept, Accepted, AcceptedJob, Left, MAX_SLOTS, MAX_WAIT_MS, Mode, Pinged, Register, Registered, codes,
 };
 
 use self::ends::Ends;
@@ -35,6 +35,7 @@ use self::run::Supervisor;
 pub use self::run::{Outcome, Run};
 use crate::client::Request;
 use crate::jobs::SHORTEST_WAIT;
+use crate::waits::is_cut;
 use crate::{Client, Error, Result};
 
 /// The timeout of `leave` when the worker stops. Without `leave`, the server removes the worker when its health timeout is over.
@@ -145,7 +146,7 @@ async fn register(
     let body = Register { name: options.name.clone(), slots: options.slots };
     let request = Request::new(Method::POST, &["workers", &options.job_type]).json(&body)?;
     // If only the answer was lost, an unused worker stays registered: it never pings, has no jobs, and the server removes it.
-    persist(client, &request, stop, again).await.transpose()
+    persist(client, &|| Ok(request.clone()), stop, again).await.transpose()
 }
 
 /// Whether the error is a fault of the server that may pass, and does not decide about the request.
@@ -159,17 +160,21 @@ fn is_retryable(error: &Error) -> bool {
     is_fault(error) || matches!(error, Error::Foreign { .. })
 }
 
-/// Repeats a request until there is an answer; `None` once `gone` is cancelled.
+/// Repeats a request until there is an answer; `None` once `gone` is cancelled. Each attempt has a request of its own, because it may wait
+/// for less than the one before.
 async fn persist<T: serde::de::DeserializeOwned>(
     client: &Client,
-    request: &Request,
+    request: &(dyn Fn() -> Result<Request> + Sync),
     gone: &CancellationToken,
     again: fn(&Error) -> bool,
 ) -> Option<Result<T>> {
     let asking = async {
         let mut backoff = client.backoff();
         loop {
-            match client.once(request).await {
+            let request = request()?;
+            let asked = Instant::now();
+            match client.once(&request).await {
+                Err(error) if is_cut(request.wait, asked.elapsed(), &error) => {}
                 Err(error) if again(&error) => {
                     if backoff.attempts() == 0 {
                         tracing::warn!("retrying until the server answers: {error}");
@@ -328,8 +333,6 @@ impl Member {
         Running: Future<Output = Outcome> + Send + 'static,
     {
         let shared = &self.shared;
-        let wait = shared.options.accept_wait;
-        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).min(turnwise_protocol::MAX_WAIT_MS);
         let mut received = 0;
         let mut backoff = shared.client.backoff();
         loop {
@@ -353,7 +356,10 @@ impl Member {
             // A request without ends waits on the server for jobs. Ends that arrive meanwhile do not wait for it.
             let waits = ends.is_empty();
             shared.ends.set_carried(!waits);
+            let wait = shared.client.waits.longest(shared.options.accept_wait);
+            let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(MAX_WAIT_MS).min(MAX_WAIT_MS);
             let body = Accept { received, limit: free, wait_ms, ends: ends.request() };
+            let wait = if waits { wait } else { Duration::ZERO };
             let request = shared.request(&["accept"]).json(&body)?.waiting(wait);
             let asked = Instant::now();
             let server = shared.client.servers.current();
@@ -376,6 +382,7 @@ impl Member {
                     shared.expired.cancel();
                     return std::future::pending().await;
                 }
+                Err(error) if is_cut(wait, asked.elapsed(), &error) => continue,
                 Err(error) if is_retryable(&error) => {
                     if backoff.attempts() == 0 {
                         tracing::warn!("requesting jobs again until the server answers: {error}");
@@ -396,7 +403,7 @@ impl Member {
             };
             backoff = shared.client.backoff();
             if jobs.is_empty() && waits && !shared.draining.is_cancelled() {
-                tokio::time::sleep_until(asked + SHORTEST_WAIT.min(wait)).await;
+                tokio::time::sleep_until(asked + SHORTEST_WAIT.min(shared.options.accept_wait)).await;
             }
             for job in jobs {
                 // `received` acknowledges the claims that have arrived. Even if the server sends a claim again, the
