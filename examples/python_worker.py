@@ -17,10 +17,13 @@ Replace the function `handle` with your own. The rest implements the protocol (`
 
 - If an operator drains the worker, the server's answers say so. The worker then ends after its last job.
 
-The worker survives restarts of the server and failures of the network. On Ctrl-C or SIGTERM it gives its jobs back.
+The worker survives restarts of the server, failures of the network, and gateways that cut requests while they wait for
+jobs: it then asks for shorter waits. On Ctrl-C or SIGTERM it gives its jobs back, and ends with exit code 0, as after
+draining. It ends with 1 if the server refuses a request for good, or if a part of the worker fails.
 """
 
 import argparse
+import http.client
 import json
 import os
 import random
@@ -28,6 +31,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -35,6 +39,8 @@ import urllib.request
 ACCEPT_WAIT_MS = 20_000
 ANSWER_TIMEOUT_S = 10
 LONGEST_PAUSE_S = 5.0
+# A request that fails in less time was not held by a gateway.
+HELD_S = 0.2
 # Results have at most 12 kB each, so that many ends fit into one request of at most 8 MB.
 ENDS_PER_REQUEST = 100
 
@@ -76,20 +82,40 @@ class Server:
     def __init__(self, url, stop):
         self.url = url.rstrip("/")
         self.stop = stop
+        # Set when the program ends because of an error.
+        self.failed = False
+        # The longest wait for jobs that the gateways in between have not cut.
+        self.wait_ms = ACCEPT_WAIT_MS
         self.headers = {"Content-Type": "application/json"}
         token = os.environ.get("TURNWISE_TOKEN")
         if token:
             self.headers["Authorization"] = f"Bearer {token}"
 
-    def call(self, path, body, gone=None, timeout_s=ANSWER_TIMEOUT_S):
+    def fail(self, reason):
+        """Ends the program."""
+        log(reason)
+        self.failed = True
+        self.stop.set()
+
+    def call(self, path, body, gone=None, waits=False):
         """Repeats a POST until it has a response. Returns `None` once `gone` (or the program's stop) is set."""
         gone = gone or self.stop
         pause_s = 0.1
         while not gone.is_set():
+            wait_s = 0
+            if waits:
+                body = {**body, "wait_ms": self.wait_ms}
+                wait_s = self.wait_ms / 1000
+            asked = time.monotonic()
             try:
-                return self.once(path, body, timeout_s)
+                return self.once(path, body, wait_s + ANSWER_TIMEOUT_S)
             except (OSError, ValueError) as error:
                 log(f"no answer from {self.url}, asking again: {error}")
+            took_s = time.monotonic() - asked
+            if HELD_S <= took_s < wait_s:
+                # A gateway has cut the request. The next one is over before that, and needs no pause.
+                self.wait_ms = int(took_s * 500)
+                continue
             gone.wait(pause_s * random.uniform(0.5, 1))
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
         return None
@@ -98,19 +124,23 @@ class Server:
         data = json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, self.headers)
         try:
-            with urllib.request.urlopen(request, timeout=timeout_s) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as refusal:
-            with refusal:
-                text = refusal.read().decode(errors="replace")
-            if refusal.code == 409 and '"halt"' in text:
-                raise Halt(text) from None
-            if refusal.code == 410:
-                raise Expired(text) from None
-            # Also 409 `superseded`: a later request of this worker has replaced this one.
-            if refusal.code in (409, 429, 500, 502, 503, 504):
-                raise OSError(f"{refusal.code} {text}") from None
-            raise Refused(f"the server refused {path}: {refusal.code} {text}") from None
+            try:
+                with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+                    return json.load(answer)
+            except urllib.error.HTTPError as refusal:
+                with refusal:
+                    code, text = refusal.code, refusal.read().decode(errors="replace")
+        except http.client.HTTPException as error:
+            # The answer is cut, or is no HTTP. This is neither an OSError nor a ValueError.
+            raise OSError(f"{type(error).__name__}: {error}") from None
+        if code == 409 and '"halt"' in text:
+            raise Halt(text)
+        if code == 410:
+            raise Expired(text)
+        # Also 409 `superseded`: a later request of this worker has replaced this one. 408 and 5xx may be a gateway's.
+        if code in (408, 409, 425, 429) or code >= 500:
+            raise OSError(f"{code} {text}")
+        raise Refused(f"the server refused {path}: {code} {text}")
 
 
 class Job:
@@ -131,7 +161,7 @@ class Job:
         """Reports progress. A lost report does no harm: the next one replaces it."""
         try:
             answer = self.worker.server.once(self.path("update"), {"claim": self.claim, "info": info})
-            if answer["answer"] == "cancel":
+            if answer.get("answer") == "cancel":
                 self.stop.set()
         except (Halt, Expired):
             self.forget()
@@ -181,7 +211,8 @@ class Worker:
 
     def work(self):
         """Works until the program stops or the worker has expired."""
-        parts = [threading.Thread(target=part, daemon=True) for part in (self.ping, self.accept, self.send_ends)]
+        parts = (self.ping, self.accept, self.send_ends)
+        parts = [threading.Thread(target=self.guarded, args=(part,), daemon=True) for part in parts]
         for part in parts:
             part.start()
         accepting = parts[1]
@@ -197,6 +228,13 @@ class Worker:
         self.wait_until_still()
         self.gone.set()
 
+    def guarded(self, part):
+        """Without one of its parts, the worker would keep its jobs, and do nothing: an error ends the program."""
+        try:
+            part()
+        except Exception:
+            self.server.fail(traceback.format_exc())
+
     def accept(self):
         """Requests as many jobs as there are free slots, one request at a time."""
         received = 0
@@ -206,16 +244,13 @@ class Worker:
                 if free == 0:
                     self.changed.wait(1)
                     continue
-            body = {"received": received, "limit": free, "wait_ms": ACCEPT_WAIT_MS}
             try:
-                timeout_s = ACCEPT_WAIT_MS / 1000 + ANSWER_TIMEOUT_S
-                answer = self.server.call(f"{self.path}/accept", body, timeout_s=timeout_s)
+                answer = self.server.call(f"{self.path}/accept", {"received": received, "limit": free}, waits=True)
             except Expired:
                 self.expired.set()
                 return
             except Refused as refusal:
-                log(refusal)
-                self.server.stop.set()
+                self.server.fail(refusal)
                 return
             self.follow(answer)
             for given in answer["jobs"] if answer else []:
@@ -244,8 +279,7 @@ class Worker:
                 self.expired.set()
                 return
             except Refused as refusal:
-                log(refusal)
-                self.server.stop.set()
+                self.server.fail(refusal)
                 return
             self.follow(answer)
             cancelled = set(answer["cancel"] if answer else [])
@@ -352,6 +386,7 @@ def main():
             sys.exit(f"python_worker: {refusal}")
         if worker.registered:
             worker.work()
+    sys.exit(1 if server.failed else 0)
 
 
 if __name__ == "__main__":

@@ -59,12 +59,22 @@ impl PythonWorker {
     }
 
     /// Waits for its successful end, and returns everything that the worker has logged.
-    async fn ended(mut self) -> Vec<String> {
-        while let Some(line) = self.lines.next_line().await.unwrap() {
-            self.said.push(line);
-        }
-        assert!(self.child.wait().await.unwrap().success());
-        self.said
+    async fn ended(self) -> Vec<String> {
+        let (code, said) = self.ended_with().await;
+        assert_eq!(code, Some(0), "{said:#?}");
+        said
+    }
+
+    /// Waits for its end, and returns its exit code and everything that the worker has logged.
+    async fn ended_with(mut self) -> (Option<i32>, Vec<String>) {
+        let ending = async {
+            while let Some(line) = self.lines.next_line().await.unwrap() {
+                self.said.push(line);
+            }
+            self.child.wait().await.unwrap().code()
+        };
+        let code = tokio::time::timeout(PATIENCE, ending).await.expect("it does not end");
+        (code, self.said)
     }
 }
 
@@ -155,6 +165,52 @@ async fn no_job_is_lost_or_repeated_by_a_worker_on_a_bad_network() {
         let n: u64 = id.rsplit_once('-').unwrap().1.parse().unwrap();
         assert_eq!((&job["result"], acknowledged[id]), (&json!({ "sum": n + 1 }), 1), "{id}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_are_cut_and_statuses_of_gateways_end_no_part_of_the_worker() {
+    let home = Home::new("[workers]\nhealth_interval = 0.2\n");
+    let server = home.serve().await;
+    let proxy = FaultProxy::before(server.url()).await;
+    // Its registration is hit by each of them, too.
+    let faults = [
+        ("truncated", Fault::Truncated { after: 3 }),
+        ("no-json", Fault::InvalidJson),
+        ("timeout", Fault::Status(408)),
+        ("bad-gateway", Fault::Answer { status: 502, body: "<h1>Bad Gateway</h1>".to_owned() }),
+        ("gateway-timeout", Fault::Answer { status: 524, body: "<h1>A timeout occurred</h1>".to_owned() }),
+    ];
+    proxy.set(faults[0].1.clone().when(is("/v1/workers/sums")).times(1)).await;
+    for (_, fault) in &faults[1..] {
+        proxy.add(fault.clone().when(is("/v1/workers/sums")).times(1));
+    }
+    let mut worker = PythonWorker::start(proxy.url());
+    worker.says("registered").await;
+    for (name, fault) in &faults {
+        for what in ["/accept", "/ping", "/end", "/update"] {
+            let rule = fault.clone().when(is(what)).times(2);
+            proxy.set(rule).await;
+            let of_this = format!("{name}{}", what.replace('/', "-"));
+            add(&server, &of_this).await;
+            completed(&server, &of_this).await;
+        }
+        // Only the answer of a ping stops this one.
+        let id = format!("{name}-cancelled");
+        let options = json!({ "numbers": [1, 1], "seconds_per_number": 3_600 });
+        server.post(&format!("/v1/jobs/{T}"), &json!({ "id": id, "options": options })).await;
+        let path = format!("/v1/jobs/{T}/{id}");
+        server.until(&path, |job| job["state"] == "running").await;
+        server.post(&format!("{path}/cancel"), &json!({})).await;
+        let ended = server.get(&format!("{path}/wait?timeout_ms=60000")).await;
+        assert_eq!(ended["job"]["state"], "cancelled", "{name}: {ended:#}");
+    }
+    worker.stop().await;
+
+    // An error of the program and a refusal end it visibly.
+    let worker = PythonWorker::start(proxy.url());
+    proxy.set(Fault::Status(403).when(is("/accept"))).await;
+    let (code, said) = worker.ended_with().await;
+    assert!(code == Some(1) && said.iter().any(|line| line.contains("403")), "{code:?} {said:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
