@@ -16,6 +16,7 @@ mod credentials;
 mod cross_site;
 mod databases;
 mod egress;
+mod encodings;
 mod fair_settings;
 mod fleets;
 mod history;

@@ -12,6 +12,7 @@ pub(crate) mod cors;
 mod cross_site;
 mod databases;
 mod docs;
+mod encoding;
 pub(crate) mod error;
 mod linger;
 mod listener;
@@ -162,6 +163,7 @@ impl App {
         v1::router()
             .merge(ui::router())
             .fallback(answer_request)
+            .layer(axum::middleware::from_fn(encoding::decode))
             .layer(from_fn_with_state(self.clone(), authenticate))
             .layer(from_fn_with_state(self.clone(), cross_site::check))
             .layer(axum::middleware::map_request(|request| async { linger::lingering(request) }))

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use turnwise_replicator::documents::MAX_BODY_BYTES;
 
 use super::App;
+use super::encoding;
 use super::error::{ApiError, internal};
 use super::room::{Cost, Full, MemoryPermit, SMALL_BODY_BYTES};
 use super::rows::Listed;
@@ -112,8 +113,7 @@ pub(crate) async fn bytes(
         let mut text = Vec::with_capacity(length.unwrap_or_default());
         let mut pieces = body.into_data_stream();
         while let Some(piece) = pieces.next().await {
-            // The body is truncated: the client is gone, and does not read this response.
-            let piece = piece.map_err(|_| ApiError::bad_request("the request's body ended early"))?;
+            let piece = piece.map_err(|error| ApiError::bad_request(encoding::problem(&error)))?;
             if text.len() + piece.len() > limit {
                 return Err(too_large(limit));
             }

@@ -15,7 +15,7 @@ use turnwise_protocol::{MAX_BODY_BYTES, MAX_DEPTH, Nothing, Object, codes};
 use super::error::{Result, V1Error};
 use super::extract::{SEE_OPENAPI, shortened};
 use crate::http::room::{Cost, Full, MemoryPermit, Room, SMALL_BODY_BYTES};
-use crate::http::{App, request};
+use crate::http::{App, encoding, request};
 
 /// How long a client may take to send its body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -105,8 +105,8 @@ impl Reader<'_> {
         }
         let mut pieces = request.into_body().into_data_stream();
         while let Some(piece) = pieces.next().await {
-            // The body is truncated: the client is gone, and does not read this response.
-            let piece = piece.map_err(|_| V1Error::bad("the body ended early", "send the complete body"))?;
+            let piece =
+                piece.map_err(|error| V1Error::bad(encoding::problem(&error), "send the complete body"))?;
             let bytes = self.bytes.len() + piece.len();
             if bytes > limit {
                 return Err(too_large());

@@ -117,7 +117,7 @@ enum BadBody {
     /// `too_large`: the body is too large.
     #[response(status = 413)]
     TooLarge(Error),
-    /// `bad_content_type`: the body is not declared as JSON.
+    /// `bad_content_type`: the body is not declared as JSON, or has a content encoding other than gzip and identity.
     #[response(status = 415)]
     BadContentType(Error),
 }

@@ -15,7 +15,8 @@ use crate::http::answer;
         title = "turnwise",
         description = "The HTTP API of the turnwise job server: clients add jobs and follow them, and workers in any language \
             run them. `docs/concepts.md` defines the terms.\n\nRequests are JSON objects; the server rejects members that are not \
-            described here, and integers with a fraction (`2.0`). Responses may get new members. Units are in the names: `_us` is microseconds since the Unix epoch, \
+            described here, and integers with a fraction (`2.0`). A body may be compressed, with `Content-Encoding: gzip`; the limits hold for \
+            what it decompresses to. Responses may get new members. Units are in the names: `_us` is microseconds since the Unix epoch, \
             `_ms` a duration in milliseconds. Names in paths are percent-encoded, and their limits are in bytes of UTF-8. Every \
             error with a body has the same shape: a stable code, a reason, and a hint.\n\nThe server also has CouchDB's paths for \
             replications (`/_replicate`, `/_replicator`, `/_scheduler`, `/_active_tasks`).",
