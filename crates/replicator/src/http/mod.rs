@@ -13,6 +13,7 @@ mod deadline;
 mod egress;
 mod flow;
 mod gate;
+mod optional;
 mod outgoing;
 mod pool;
 mod post;
@@ -57,6 +58,8 @@ use deadline::Deadline;
 pub use egress::{Egress, Rules as EgressRules};
 use flow::{Excuse, Flow};
 use gate::Permit;
+pub(crate) use optional::Optional;
+use optional::Refusals;
 use outgoing::Outgoing;
 pub use pool::{Client, Connections};
 use pool::{Lease, Route};
@@ -169,6 +172,9 @@ struct Inner {
     flow: Arc<Flow>,
     metrics: Arc<Metrics>,
     compression: Compression,
+    /// What peers refuse that is not needed, and this peer's key there.
+    refusals: Arc<Refusals>,
+    refusal_key: u64,
     /// The secrets of both sides, because each side may receive the other's.
     scrubber: Arc<Scrubber>,
 }
@@ -214,6 +220,8 @@ impl Inner {
             flow,
             metrics: Arc::clone(client.metrics()),
             compression: Compression::default(),
+            refusals: Arc::clone(client.refusals()),
+            refusal_key: client.refusals().key(endpoint),
             scrubber,
         }
     }

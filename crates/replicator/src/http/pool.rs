@@ -26,6 +26,7 @@ use super::connect_to::ConnectTo;
 use super::connector::Connector;
 use super::egress::{Egress, Policy};
 use super::gate::Gates;
+use super::optional::Refusals;
 use super::outgoing::Outgoing;
 use super::proxy::Proxy;
 use super::rate_limiter::RateLimiter;
@@ -82,6 +83,8 @@ struct Shared {
     limiter: Arc<RateLimiter>,
     /// Memory for large documents.
     room: Arc<Room>,
+    /// What peers refuse that replications do not need.
+    refusals: Arc<Refusals>,
     metrics: Arc<Metrics>,
     egress: Arc<Policy>,
     connector: Connector,
@@ -149,9 +152,10 @@ impl Client {
         let (tls, most) = (Arc::new(tls), connections.most);
         let connector = Connector::new(connect_to, tls, egress.clone(), most, metrics.clone());
         let (sessions, gates) = (Sessions::default(), Gates::default());
-        let (limiter, room) = (Arc::default(), Arc::default());
+        let (limiter, room, refusals) = Default::default();
         let table = Mutex::new(table);
-        Ok(Self(Arc::new(Shared { sessions, gates, limiter, room, metrics, egress, connector, table })))
+        let shared = Shared { sessions, gates, limiter, room, refusals, metrics, egress, connector, table };
+        Ok(Self(Arc::new(shared)))
     }
 
     /// Sets how long idle connections are kept. Closes those that are idle now.
@@ -206,6 +210,10 @@ impl Client {
 
     pub(super) fn room(&self) -> &Arc<Room> {
         &self.0.room
+    }
+
+    pub(super) fn refusals(&self) -> &Arc<Refusals> {
+        &self.0.refusals
     }
 
     pub(super) fn gates(&self) -> &Gates {
