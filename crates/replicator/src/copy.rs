@@ -12,9 +12,10 @@ use crate::changes::{Batch, TargetLeaves};
 use crate::database::Info;
 use crate::error::{Error, Side};
 use crate::feed_docs::{Demand, FeedDocs};
-use crate::fetch::{Fetcher, Sink};
+use crate::fetch::{Fetcher, NotInline, Sink};
 use crate::http::Peer;
 use crate::pace::Pace;
+use crate::query::DocName;
 use crate::revs_diff::{self, Missing};
 use crate::seq::Seq;
 use crate::spec::Replication;
@@ -78,9 +79,8 @@ impl Copier {
         let target_is_pouchdb = on_target.is_pouchdb();
         let at_once = (replication.http_connections / replication.worker_processes).max(1);
         let pace = Arc::new(Pace::new(replication));
-        let Replication { use_bulk_get, missing_doc_retry, .. } = replication;
         Self {
-            fetcher: Fetcher::new(source.clone(), *use_bulk_get, *missing_doc_retry, Arc::clone(&pace)),
+            fetcher: Fetcher::new(source.clone(), replication, Arc::clone(&pace)),
             attachments: attachments::Copier::new(
                 source,
                 target.clone(),
@@ -100,18 +100,18 @@ impl Copier {
     }
 
     /// Copies what the target lacks of `batch`. When it returns, the target has stored or permanently rejected every
-    /// document of the batch.
-    pub async fn copy(&self, batch: Batch) -> Result<(), Error> {
+    /// document of the batch that the source delivered. Returns whether the source delivered all.
+    pub async fn copy(&self, batch: Batch) -> Result<bool, Error> {
         self.tally.doc_write_failures.add(batch.left_out);
         if batch.changes == 0 {
             // The batch only reports how far the feed has come.
-            return Ok(());
+            return Ok(true);
         }
         self.tally.revisions_checked.add(batch.revisions);
         if batch.revs.is_empty() {
             // The target is known to have all of it.
             self.demand.learn(batch.revisions, 0);
-            return Ok(());
+            return Ok(true);
         }
         let revs = Bytes::from(batch.revs);
         let missing = match self.lacks_all(&revs, batch.revisions) {
@@ -126,18 +126,20 @@ impl Copier {
         let could_come = missing.iter().filter(|missing| is_first(missing)).count() as u64;
         self.demand.learn(batch.revisions, if batch.docs.is_empty() { could_come } else { came });
         drop(batch.docs);
+        let mut unread = 0;
         if !writer.small.is_empty() || !writer.large.is_empty() {
-            self.copy_attachments(&mut writer).await?;
+            unread += self.copy_attachments(&mut writer).await?;
         }
         let mut left = &missing[..];
         while !left.is_empty() {
             let part;
             (part, left) = left.split_at(self.pace.of(Side::Source, BULK_GET_DOCS).min(left.len()));
-            self.fetcher.fetch(part, &mut writer, &self.tally).await?;
+            unread += self.fetcher.fetch(part, &mut writer, &self.tally).await?;
             // Only after the source's response has been read completely: these requests need connections of their own.
-            self.copy_attachments(&mut writer).await?;
+            unread += self.copy_attachments(&mut writer).await?;
         }
-        writer.buffer.flush(&self.target, &self.pace, &self.tally).await
+        writer.buffer.flush(&self.target, &self.pace, &self.tally).await?;
+        Ok(unread == 0)
     }
 
     /// Reads what the target has, if it has nearly everything. `infos` describe the source and the target.
@@ -180,35 +182,43 @@ impl Copier {
         Ok((came, others))
     }
 
-    /// Copies the revisions with attachments that `writer` has collected.
-    async fn copy_attachments(&self, writer: &mut Writer<'_>) -> Result<(), Error> {
+    /// Copies the revisions with attachments that `writer` has collected. Returns how many the source did not deliver.
+    async fn copy_attachments(&self, writer: &mut Writer<'_>) -> Result<u64, Error> {
         writer.kept_bytes = 0;
         let mut batches = in_batches(std::mem::take(&mut writer.small));
+        let mut others = Vec::new();
         if batches.len() <= 1 {
             // A single batch may share a write with documents that have no attachments.
             for batch in batches {
-                let left = self.fetcher.fetch_inline(batch, writer).await?;
-                writer.large.extend(left);
+                others.push(self.fetcher.fetch_inline(batch, writer).await?);
             }
         } else {
             // The next batch is read while one is written.
             let copies = batches.drain(..).map(|batch| self.copy_inline(batch));
-            let left: Vec<Vec<Revision>> =
-                stream::iter(copies).buffer_unordered(INLINE_BATCHES).try_collect().await?;
-            writer.large.extend(left.into_iter().flatten());
+            others = stream::iter(copies).buffer_unordered(INLINE_BATCHES).try_collect().await?;
         }
-        self.attachments.copy(std::mem::take(&mut writer.large), &self.tally).await
+        let large = std::mem::take(&mut writer.large);
+        let mut unread = self.attachments.copy(large, &self.tally).await?;
+        for (left, refused) in others {
+            let asked = left.len() as u64;
+            let lacks = self.attachments.copy(left, &self.tally).await?;
+            if let Some(error) = refused.filter(|_| lacks < asked) {
+                self.fetcher.refuses_inline(&error);
+            }
+            unread += lacks;
+        }
+        Ok(unread)
     }
 
     /// Copies one batch of revisions with small attachments; returns the revisions that did not come.
-    async fn copy_inline(&self, batch: Vec<Revision>) -> Result<Vec<Revision>, Error> {
+    async fn copy_inline(&self, batch: Vec<Revision>) -> Result<NotInline, Error> {
         let _room = self.inline_room.acquire().await.expect("never closed");
         let mut waiting = self.target.waiting_bytes();
         waiting.set(INLINE_BATCH_BYTES as usize);
         let mut writer = Writer::new(self);
-        let left = self.fetcher.fetch_inline(batch, &mut writer).await?;
+        let others = self.fetcher.fetch_inline(batch, &mut writer).await?;
         writer.buffer.flush(&self.target, &self.pace, &self.tally).await?;
-        Ok(left)
+        Ok(others)
     }
 }
 
@@ -251,8 +261,8 @@ impl<'a> Writer<'a> {
 
     /// The bytes of the attachments, if they can travel inside their document.
     fn inline(&self, missing: &Missing, summary: &attachments::Summary) -> Option<u64> {
-        if matches!(missing.id.as_str(), "." | "..") {
-            // No URL can name these documents, so there is no other way.
+        if DocName::of(&missing.id) != DocName::Plain {
+            // Where a gateway folds their URLs, there is no other way.
             return summary
                 .bytes
                 .filter(|&bytes| bytes <= INLINE_BATCH_BYTES && self.copier.fetcher.has_inline());

@@ -77,6 +77,11 @@ pub(crate) async fn info(peer: &Peer) -> Result<Info, Error> {
     peer.json(&Request::get(""), INFO_BYTES).await
 }
 
+/// Reads a database's description in one attempt.
+pub(crate) async fn info_once(peer: &Peer) -> Result<Info, Error> {
+    peer.send(&Request::get("")).await?.json(INFO_BYTES).await
+}
+
 /// Reads the target's description. If the database does not exist and the replication asks for it, creates it first.
 ///
 /// The read comes first: a user who may write to a database is not always allowed to create it.
@@ -128,7 +133,7 @@ async fn ask_pending(source: &Peer, since: &Seq) -> Result<Option<u64>, Error> {
 /// Whether the source has changes after `since`, of any documents; `None` if it does not report it.
 pub(crate) async fn has_more(source: &Peer, is_pouchdb: bool, since: &Seq) -> Result<Option<bool>, Error> {
     if is_pouchdb {
-        let update_seq = source.send(&Request::get("")).await?.json::<Info>(INFO_BYTES).await?.update_seq;
+        let update_seq = info_once(source).await?.update_seq;
         return Ok(Some(update_seq.number() > since.number()));
     }
     Ok(ask_pending(source, since).await?.map(|pending| pending > 0))

@@ -39,6 +39,9 @@ pub enum Error {
         /// The interval in which they must be moved.
         interval: Duration,
     },
+    /// The source names revisions that it does not deliver. All others were copied.
+    #[error(transparent)]
+    Incomplete(Incomplete),
     /// This process cannot do its part (no TLS roots, no random numbers). Another process may, or this one later.
     #[error("{0}")]
     Local(String),
@@ -81,13 +84,28 @@ impl Error {
             },
             // Such as: no memory for so large an answer.
             Self::Local(_) => true,
-            Self::Spec(_) | Self::TooSlow { .. } => false,
+            Self::Spec(_) | Self::TooSlow { .. } | Self::Incomplete(_) => false,
         }
     }
 
     /// Whether the peer has responded that it does not offer what was asked for, or not to this user.
     pub fn is_refusal(&self) -> bool {
         matches!(self.status(), Some(400..=407 | 409..=428 | 430..=499 | 501))
+    }
+
+    /// Whether the reason may be what the peer was asked for, so that another request may succeed. False if the peer is down or
+    /// throttled, or the session has ended.
+    pub(crate) fn may_concern_request(&self) -> bool {
+        match self {
+            Self::Peer(error) => match &error.fault {
+                Fault::Status { status, .. } => *status != 429,
+                Fault::Malformed(_) | Fault::Unexpected(_) | Fault::TooLarge(_) => true,
+                // A gateway may answer with silence, or close the connection.
+                Fault::BrokeOff(_) | Fault::Silent(_) | Fault::TooLong(_) => true,
+                Fault::Unreachable(_) | Fault::LoggedOut | Fault::Replaced | Fault::TooSlow { .. } => false,
+            },
+            _ => false,
+        }
     }
 
     /// Whether the same request may succeed in a moment.
@@ -139,6 +157,38 @@ impl Error {
             },
             _ => None,
         }
+    }
+}
+
+/// The most documents that the text of [`Incomplete`] names.
+const NAMED: usize = 3;
+
+/// What is missing from a copy.
+///
+/// Reads as `source does not deliver 1 revision that it names, so the copy is incomplete: document "a" (404 not_found: missing)`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Incomplete {
+    /// How many revisions were not delivered.
+    pub revisions: u64,
+    /// The ids of the first documents, and why each could not be read.
+    pub docs: Vec<(String, String)>,
+}
+
+impl Incomplete {
+    /// How the text begins.
+    pub const BEGINNING: &str = "source does not deliver ";
+}
+
+impl std::error::Error for Incomplete {}
+
+impl fmt::Display for Incomplete {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (count, s) = (self.revisions, if self.revisions == 1 { "" } else { "s" });
+        write!(f, "{}{count} revision{s} that it names, so the copy is incomplete", Self::BEGINNING)?;
+        for (nth, (id, reason)) in self.docs.iter().take(NAMED).enumerate() {
+            write!(f, "{} document {id:?} ({reason})", if nth == 0 { ":" } else { "," })?;
+        }
+        if self.docs.len() > NAMED { f.write_str(", …") } else { Ok(()) }
     }
 }
 

@@ -55,6 +55,7 @@ mod selector;
 mod seq;
 mod spec;
 mod stats;
+mod unread;
 mod upload;
 pub mod upstream;
 mod write;
@@ -65,7 +66,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use database::{filter_code, replication_id};
 pub use endpoint::{Credentials, Endpoint};
-pub use error::{Error, Fault, PeerError, Side};
+pub use error::{Error, Fault, Incomplete, PeerError, Side};
 pub use handler::{Handler, JOB_TYPE};
 pub use http::{
     AuthPlugin, Client, ConnectTo, Connections, Egress, EgressRules, MAX_CERTIFICATE_DEPTH, Post, Posted,

@@ -1,6 +1,7 @@
 //! The progress of a run: which batches are done, and the sequence up to which every batch is.
 //!
-//! Batches overlap and end in any order, but a checkpoint may only name a sequence up to which *every* batch is done.
+//! Batches overlap and end in any order, but a checkpoint may only name a sequence up to which *every* batch is done. A batch
+//! of which something could not be read ends as well, but no sequence from it on is named.
 
 use std::collections::VecDeque;
 
@@ -15,15 +16,18 @@ pub(crate) struct Progress {
     first: u64,
     /// Every change up to this sequence is done.
     through: Option<Seq>,
-    /// The number of changes up to there.
+    /// The number of changes of all batches that have ended, up to the first one that has not.
     changes: u64,
+    /// An incomplete batch has ended, so `through` stays.
+    held: bool,
 }
 
 #[derive(Debug)]
 struct Entry {
     end: Seq,
     changes: u64,
-    done: bool,
+    /// `Some` at its end: whether everything of it was copied.
+    ended: Option<bool>,
 }
 
 impl Progress {
@@ -34,28 +38,33 @@ impl Progress {
     pub fn begin(&mut self, number: u64, end: Seq, changes: u64) {
         let next = self.first + self.batches.len() as u64;
         assert_eq!(number, next, "batches begin in the order of the feed");
-        self.batches.push_back(Entry { end, changes, done: false });
+        self.batches.push_back(Entry { end, changes, ended: None });
     }
 
-    /// Marks batch `number` as done.
-    pub fn done(&mut self, number: u64) {
+    /// Batch `number` has ended. `complete`: everything of it was copied. Otherwise, [`Progress::through`] never passes it.
+    pub fn ended(&mut self, number: u64, complete: bool) {
         let index = usize::try_from(number - self.first).expect("a batch in flight");
-        self.batches[index].done = true;
-        while self.batches.front().is_some_and(|entry| entry.done) {
+        self.batches[index].ended = Some(complete);
+        while let Some(complete) = self.batches.front().and_then(|entry| entry.ended) {
             let entry = self.batches.pop_front().expect("there is a front");
             self.first += 1;
             self.changes += entry.changes;
-            self.through = Some(entry.end);
+            self.held |= !complete;
+            if !self.held {
+                self.through = Some(entry.end);
+            }
         }
     }
 
     /// Nothing is in flight, and the feed has ended at `last`.
     pub fn finish(&mut self, last: Seq) {
         debug_assert!(self.batches.is_empty(), "the feed has ended and all batches are done");
-        self.through = Some(last);
+        if !self.held {
+            self.through = Some(last);
+        }
     }
 
-    /// The number of changes that this run has done, all up to [`Progress::through`].
+    /// The number of changes that this run has done, without a gap.
     pub fn changes(&self) -> u64 {
         self.changes
     }
@@ -89,11 +98,29 @@ mod tests {
         for number in 0..3 {
             progress.begin(number, seq(number + 1), 1);
         }
-        progress.done(1);
-        progress.done(2);
+        progress.ended(1, true);
+        progress.ended(2, true);
         assert_eq!(progress.through(), None);
-        progress.done(0);
+        progress.ended(0, true);
         assert_eq!(progress.through(), Some(&seq(3)));
+    }
+
+    #[test]
+    fn nothing_from_an_incomplete_batch_on_counts_as_through() {
+        let mut progress = Progress::default();
+        for number in 0..4 {
+            progress.begin(number, seq(number + 1), 1);
+        }
+        progress.ended(2, false);
+        progress.ended(3, true);
+        assert_eq!(progress.through(), None);
+        progress.ended(1, true);
+        progress.ended(0, true);
+        assert_eq!((progress.through(), progress.changes()), (Some(&seq(2)), 4));
+        progress.begin(4, seq(5), 1);
+        progress.ended(4, true);
+        progress.finish(seq(9));
+        assert_eq!((progress.through(), progress.batches.len()), (Some(&seq(2)), 0));
     }
 
     #[test]
@@ -112,7 +139,7 @@ mod tests {
             }
             let mut done = [false; 20];
             for number in order {
-                progress.done(number);
+                progress.ended(number, true);
                 done[number as usize] = true;
                 let prefix = done.iter().take_while(|done| **done).count();
                 let expected = prefix.checked_sub(1).map(|last| seq(last as u64));

@@ -14,14 +14,46 @@ pub(crate) fn encode(text: &str) -> String {
     utf8_percent_encode(text, PLAIN).to_string()
 }
 
+/// A path segment. The dots of `.` and `..` are encoded, as CouchDB decodes a path after it has split it. Some gateways fold such
+/// segments all the same.
+pub(crate) fn encode_segment(text: &str) -> String {
+    match text {
+        "." | ".." => "%2E".repeat(text.len()),
+        text => encode(text),
+    }
+}
+
 /// A document's path below its database. The slash of `_design/` and `_local/` is not encoded.
 pub(crate) fn doc_path(id: &str) -> String {
     for prefix in ["_design/", "_local/"] {
         if let Some(name) = id.strip_prefix(prefix) {
-            return format!("{prefix}{}", encode(name));
+            return format!("{prefix}{}", encode_segment(name));
         }
     }
-    encode(id)
+    encode_segment(id)
+}
+
+/// What a URL with an id may name. Ids come from the source, which any of its users may have chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DocName {
+    /// The document.
+    Plain,
+    /// The document, or something else if a gateway folds the segments `.` and `..`.
+    Dots,
+    /// Not a document: a part of the API such as `_security`, or the database.
+    Reserved,
+}
+
+impl DocName {
+    /// The name of a document that a changes feed may report.
+    pub fn of(id: &str) -> Self {
+        match id.strip_prefix("_design/").unwrap_or(id) {
+            "" => Self::Reserved,
+            "." | ".." => Self::Dots,
+            name if name.len() == id.len() && name.starts_with('_') => Self::Reserved,
+            _ => Self::Plain,
+        }
+    }
 }
 
 /// The parameters of a request.
@@ -87,6 +119,44 @@ mod tests {
     fn ids_become_one_path_segment() {
         assert_eq!(doc_path("a/b c+é?"), "a%2Fb%20c%2B%C3%A9%3F");
         assert_eq!(doc_path("_design/x/y"), "_design/x%2Fy");
+    }
+
+    #[test]
+    fn no_id_becomes_a_dot_segment_or_leaves_its_database() {
+        for (id, path) in [
+            (".", "%2E"),
+            ("..", "%2E%2E"),
+            ("_design/..", "_design/%2E%2E"),
+            ("_local/.", "_local/%2E"),
+            ("../x", "..%2Fx"),
+            ("%2e%2e", "%252e%252e"),
+            ("...", "..."),
+            ("..\\x", "..%5Cx"),
+        ] {
+            assert_eq!(doc_path(id), path);
+        }
+    }
+
+    #[test]
+    fn reserved_names_are_no_documents() {
+        use DocName::{Dots, Plain, Reserved};
+        for (id, name) in [
+            ("a", Plain),
+            ("_design/a", Plain),
+            ("_design/_a", Plain),
+            ("...", Plain),
+            ("a/..", Plain),
+            (".", Dots),
+            ("..", Dots),
+            ("_design/..", Dots),
+            ("", Reserved),
+            ("_design/", Reserved),
+            ("_security", Reserved),
+            ("_local/x", Reserved),
+            ("_", Reserved),
+        ] {
+            assert_eq!(DocName::of(id), name, "{id:?}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
 use crate::seq::Seq;
+use crate::unread::Unread;
 
 /// A snapshot of a running replication. Serialised, it has the names and the shape of CouchDB's `info` object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +21,13 @@ pub struct Stats {
     pub docs_written: u64,
     /// Revisions that the target rejected permanently; the replication continued without them.
     pub doc_write_failures: u64,
+    /// Revisions that the source names and did not deliver to the current run: the copy is incomplete. CouchDB does not report
+    /// this number, and it is left out while it is 0.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub doc_read_failures: u64,
+    /// The ids of the first documents among them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unread_docs: Vec<String>,
     /// Revisions requested by `_bulk_get`.
     pub bulk_get_attempts: u64,
     /// Revisions returned by `_bulk_get`.
@@ -60,6 +68,9 @@ impl Stats {
             docs_read: self.docs_read + before.docs_read,
             docs_written: self.docs_written + before.docs_written,
             doc_write_failures: self.doc_write_failures + before.doc_write_failures,
+            // Each run asks for them again.
+            doc_read_failures: self.doc_read_failures,
+            unread_docs: self.unread_docs,
             bulk_get_attempts: self.bulk_get_attempts + before.bulk_get_attempts,
             bulk_get_docs: self.bulk_get_docs + before.bulk_get_docs,
             bytes_written: self.bytes_written + before.bytes_written,
@@ -73,6 +84,10 @@ impl Stats {
             changes_pending: self.changes_pending,
         }
     }
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// A counter that the concurrent parts of one run share.
@@ -97,6 +112,7 @@ pub(crate) struct Tally {
     pub docs_read: Count,
     pub docs_written: Count,
     pub doc_write_failures: Count,
+    pub unread: Unread,
     pub bulk_get_attempts: Count,
     pub bulk_get_docs: Count,
     pub bytes_written: Count,
@@ -111,6 +127,8 @@ impl Tally {
             docs_read: self.docs_read.get(),
             docs_written: self.docs_written.get(),
             doc_write_failures: self.doc_write_failures.get(),
+            doc_read_failures: self.unread.revisions(),
+            unread_docs: self.unread.docs(),
             bulk_get_attempts: self.bulk_get_attempts.get(),
             bulk_get_docs: self.bulk_get_docs.get(),
             bytes_written: self.bytes_written.get(),

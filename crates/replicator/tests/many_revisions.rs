@@ -113,7 +113,7 @@ async fn a_revision_that_stays_away_is_an_error_until_there_is_a_later_one() {
         let error = impatient(&source, &target).await.unwrap_err();
         assert!(!error.is_terminal());
         let error = error.to_string();
-        assert!(error.contains("/d000003") && error.contains("the source does not have it"), "{error}");
+        assert!(error.contains("\"d000003\"") && error.contains("the source does not have it"), "{error}");
     }
     source.put([json!({"_id": "d000003", "_rev": "2-b", "_revisions": {"start": 2, "ids": ["b", "a"]}})]);
     impatient(&source, &target).await.unwrap();

@@ -13,8 +13,6 @@ mod pieces;
 mod stubs;
 mod whole;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -24,9 +22,10 @@ use http::Method;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
-use crate::error::{Error, Side};
-use crate::http::{Peer, beginning};
-use crate::query::doc_path;
+use crate::database;
+use crate::error::{Error, Fault, PeerError, Side};
+use crate::http::{Optional, Peer, beginning};
+use crate::query::{DocName, doc_path};
 use crate::refusal::passes_over_put;
 use crate::stats::Tally;
 use crate::upload::{BodyError, Upload};
@@ -65,8 +64,6 @@ pub(crate) struct Copier {
     target_is_pouchdb: bool,
     /// The wait before a revision that the source does not have is requested again.
     missing_doc_retry: Duration,
-    /// Whether the source returns multipart; permanently false after the first other response.
-    source_has_multipart: AtomicBool,
 }
 
 /// How one attempt to copy a revision ended.
@@ -74,8 +71,8 @@ enum CopyResult {
     Written,
     /// The target rejects it permanently ([`crate::refusal`]); counted and skipped.
     Refused,
-    /// The source does not return multipart.
-    NoMultipart,
+    /// The source does not return multipart, but answers as this error describes.
+    NoMultipart(Error),
     /// An attachment is stored gzipped, and the target does not support that.
     Encoded,
     /// The source reports that it lacks the revision, or parts of it.
@@ -90,22 +87,35 @@ impl Copier {
         at_once: usize,
         missing_doc_retry: Duration,
     ) -> Self {
-        let source_has_multipart = AtomicBool::new(true);
-        Self { source, target, at_once, target_is_pouchdb, missing_doc_retry, source_has_multipart }
+        Self { source, target, at_once, target_is_pouchdb, missing_doc_retry }
     }
 
-    /// Copies all of `revisions`, several concurrently.
-    pub async fn copy(&self, revisions: Vec<Revision>, tally: &Tally) -> Result<(), Error> {
+    /// Copies all of `revisions`, several concurrently. Returns how many the source did not deliver.
+    pub async fn copy(&self, revisions: Vec<Revision>, tally: &Tally) -> Result<u64, Error> {
         let copies = revisions.into_iter().map(|revision| self.copy_one(revision, tally));
-        stream::iter(copies).buffer_unordered(self.at_once).try_collect::<()>().await
+        let mut copies = stream::iter(copies).buffer_unordered(self.at_once);
+        let mut unread = 0;
+        while let Some(was_read) = copies.try_next().await? {
+            unread += u64::from(!was_read);
+        }
+        Ok(unread)
     }
 
-    async fn copy_one(&self, mut revision: Revision, tally: &Tally) -> Result<(), Error> {
+    /// Returns whether the source delivered it.
+    async fn copy_one(&self, mut revision: Revision, tally: &Tally) -> Result<bool, Error> {
+        if DocName::of(&revision.id) == DocName::Reserved {
+            tracing::warn!(doc_id = revision.id, "a document with a reserved name is skipped");
+            tally.doc_write_failures.add(1);
+            return Ok(true);
+        }
         let mut retries = self.source.retries().of_both_sides();
         let mut was_absent = false;
+        // The error of a request for the whole revision, while the other way has not succeeded.
+        let mut whole_failed: Option<Error> = None;
         loop {
             // PouchDB Server does not support gzipped parts.
-            let whole = self.source_has_multipart.load(Ordering::Relaxed)
+            let whole = whole_failed.is_none()
+                && self.source.may_use(Optional::Multipart)
                 && !(self.target_is_pouchdb && revision.encoded);
             let attempt = if whole {
                 self.send_whole(&revision, tally).await
@@ -114,22 +124,37 @@ impl Copier {
             };
             let attempt = match attempt {
                 Err(error) if error.status() == Some(404) && error.side() == Some(Side::Source) => {
-                    Ok(CopyResult::Absent(error))
+                    database::info_once(&self.source).await.map(|_| CopyResult::Absent(error))
+                }
+                // The target compares what it receives with the digest that the source states.
+                Err(error) if is_digest_mismatch(&error) => Ok(CopyResult::Absent(self.corrupt(&revision))),
+                attempt => attempt,
+            };
+            let attempt = match attempt {
+                Err(error) if is_about_name(&error, &revision.id) => {
+                    tracing::warn!(doc_id = revision.id, %error, "the target refuses a document");
+                    Ok(CopyResult::Refused)
                 }
                 attempt => attempt,
             };
             match attempt {
                 Ok(CopyResult::Written) => {
+                    if let Some(failed) = whole_failed {
+                        self.source.refuses(Optional::Multipart, &failed);
+                    }
                     tally.docs_written.add(1);
-                    return Ok(());
+                    return Ok(true);
                 }
                 Ok(CopyResult::Refused) => {
                     tally.doc_write_failures.add(1);
-                    return Ok(());
+                    return Ok(true);
                 }
-                Ok(CopyResult::NoMultipart) => self.source_has_multipart.store(false, Ordering::Relaxed),
+                Ok(CopyResult::NoMultipart(answered)) => self.source.refuses(Optional::Multipart, &answered),
                 Ok(CopyResult::Encoded) => revision.encoded = true,
-                Ok(CopyResult::Absent(error)) if was_absent => return Err(error),
+                Ok(CopyResult::Absent(error)) if was_absent || !tally.unread.has_patience() => {
+                    tally.unread.add(&self.source, &revision.id, 1, &error);
+                    return Ok(false);
+                }
                 Ok(CopyResult::Absent(error)) => {
                     tracing::info!(doc_id = revision.id, "requesting a revision once more: {error}");
                     was_absent = true;
@@ -140,9 +165,26 @@ impl Copier {
                 Err(error) if error.status() == Some(412) && !revision.ancestors.is_empty() => {
                     revision.ancestors = Arc::default();
                 }
-                Err(error) => retries.pause(error).await?,
+                Err(error) => {
+                    let Err(error) = retries.pause(error).await else { continue };
+                    let of_source = error.side() == Some(Side::Source) && error.may_concern_request();
+                    if whole && of_source {
+                        // Each attachment is requested by itself, without retries.
+                        whole_failed = Some(error);
+                        continue;
+                    }
+                    let error = whole_failed.take().filter(|_| of_source).unwrap_or(error);
+                    tally.unread.judge(&self.source, &revision.id, 1, error).await?;
+                    return Ok(false);
+                }
             }
         }
+    }
+
+    /// The error of a revision whose attachments differ from their digests.
+    fn corrupt(&self, revision: &Revision) -> Error {
+        let fault = Fault::Unexpected("an attachment that does not match its digest".to_owned());
+        self.source.fault(Method::GET, &doc_path(&revision.id), fault)
     }
 
     /// Writes one revision. `fill` sends its body into a channel, piece by piece, while the target receives it.
@@ -200,6 +242,22 @@ impl Copier {
 
 fn path(id: &str) -> String {
     format!("{}?new_edits=false", doc_path(id))
+}
+
+/// Whether a target has found that an attachment does not match its digest.
+fn is_digest_mismatch(error: &Error) -> bool {
+    let of_target = |error: &PeerError| match &error.fault {
+        Fault::Status { error: name, .. } => error.side == Side::Target && name == "content_md5_mismatch",
+        _ => false,
+    };
+    matches!(error, Error::Peer(error) if of_target(error))
+}
+
+/// Whether a target, or a gateway before it, rejects a document because of its name: its URL may lead elsewhere.
+fn is_about_name(error: &Error, id: &str) -> bool {
+    DocName::of(id) == DocName::Dots
+        && error.side() == Some(Side::Target)
+        && matches!(error.status(), Some(300..=399 | 400 | 404..=406 | 410 | 412 | 414 | 421 | 422))
 }
 
 /// Interprets the target's response to a write.

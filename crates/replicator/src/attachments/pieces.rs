@@ -6,8 +6,11 @@ use super::whole::{too_long, too_short};
 use super::{Copier, CopyResult, Filler, Revision};
 use crate::error::{Error, Fault};
 use crate::http::Request;
-use crate::query::{Query, doc_path, encode};
+use crate::query::{DocName, Query, doc_path, encode_segment};
 use crate::stats::Tally;
+
+/// Why an attachment is not read by itself.
+const DOTS: &str = "an attachment with `.` or `..` in its URL is not read separately";
 
 impl Copier {
     /// One attempt to copy `revision`, attachment by attachment.
@@ -27,6 +30,16 @@ impl Copier {
         // Kept for another attempt.
         revision.stubs = Some(doc);
         let following = announced?;
+        let may_be_folded = |stub: &Stub| matches!(stub.name.as_str(), "." | "..");
+        if DocName::of(&revision.id) == DocName::Dots || following.stubs.iter().any(may_be_folded) {
+            // Where a gateway folds such segments, the answer would be something else of the source.
+            let fault = Fault::Unexpected(DOTS.to_owned());
+            return Ok(CopyResult::Absent(self.source.fault(
+                http::Method::GET,
+                &doc_path(&revision.id),
+                fault,
+            )));
+        }
         let (frame, body) = frame(&following, self.target_is_pouchdb);
         self.put(&revision.id, body, tally, async |filler| {
             self.fill(revision, &following.stubs, frame, filler).await
@@ -57,7 +70,7 @@ impl Copier {
         for (stub, before) in stubs.iter().zip(frame.before) {
             let mut query = Query::default();
             query.add("rev", &revision.rev);
-            let path = format!("{}/{}", doc_path(&revision.id), encode(&stub.name));
+            let path = format!("{}/{}", doc_path(&revision.id), encode_segment(&stub.name));
             // This connection is not counted. It is part of the request to the target, which is counted, and must not
             // wait for another one.
             let request = Request::get(query.on(&path)).accept("*/*").uncounted();

@@ -11,6 +11,9 @@ use crate::multipart;
 use crate::query::{Query, doc_path};
 use crate::stats::Tally;
 
+/// What a source without multipart answers, such as PouchDB Server.
+const NOT_MULTIPART: &str = "an answer that is not multipart";
+
 /// How many ancestors the request names, if the URL has room. Attachments that only earlier ancestors have are sent again.
 const ANCESTORS: usize = 50;
 
@@ -29,7 +32,7 @@ impl Copier {
         let answer = self.source.send(&request).await?;
         let boundary = answer.header(CONTENT_TYPE).and_then(multipart::boundary).map(str::to_owned);
         let Some(boundary) = boundary else {
-            return Ok(CopyResult::NoMultipart);
+            return Ok(CopyResult::NoMultipart(answer.fault(Fault::Unexpected(NOT_MULTIPART.to_owned()))));
         };
         let mut parts = Parts::new(answer, &boundary);
         let mut outcome = None;

@@ -19,6 +19,7 @@
 //! a filter, which may search for hours between two rows. A continuous run that begins with a large database reads a feed
 //! that ends first.
 
+mod extras;
 mod leaves;
 mod patience;
 mod request;
@@ -34,13 +35,14 @@ use tokio::time::Instant;
 use crate::database::{self, Info};
 use crate::error::{Error, Fault};
 use crate::feed_docs::{Demand, FeedDocs};
-use crate::http::{Answer, Peer, beginning};
+use crate::http::{Answer, Optional, Peer, beginning};
 use crate::json_stream::{self, Shape, Splitter};
 use crate::pace::Pace;
 use crate::room::FREE_FEED_BYTES;
 use crate::seq::Seq;
 use crate::spec::Replication;
 
+use extras::{Extras, Search};
 pub(crate) use leaves::TargetLeaves;
 use patience::Patience;
 use request::RequestForm;
@@ -215,6 +217,8 @@ pub(crate) struct Reader {
     on_target: Arc<TargetLeaves>,
     /// Whether a feed has broken off, so that every row shall have its sequence.
     broke_off: bool,
+    /// The parameters that the source may refuse.
+    extras: Search,
 }
 
 impl Reader {
@@ -245,6 +249,7 @@ impl Reader {
             demand,
             on_target,
             broke_off: false,
+            extras: Search::default(),
             source,
         }
     }
@@ -259,6 +264,7 @@ impl Reader {
             match self.read_feed(feed).await {
                 Ok(End::Of(last_seq)) => {
                     self.patience.progress(Instant::now());
+                    self.extras.succeeded(&self.source);
                     // Without a filter, its time went into copying, not into a search.
                     if feed == Feed::Normal && self.filtered {
                         self.patience.searched(opened.elapsed(), Instant::now());
@@ -284,22 +290,28 @@ impl Reader {
                 Ok(End::GivenUp) => {
                     tracing::warn!(since = %self.since, "the feed omits changes that its source has; opening it again");
                 }
-                Err(error) => {
+                Err(error) if self.since != before => {
                     self.broke_off = true;
-                    if self.since != before {
-                        self.patience.progress(Instant::now());
-                        retries.reset();
-                    }
+                    self.patience.progress(Instant::now());
+                    retries.reset();
                     retries.pause(error).await?;
                 }
+                Err(error) => match self.extras.failed(error) {
+                    extras::Next::Open => {}
+                    extras::Next::Fail(error) => {
+                        self.broke_off = true;
+                        retries.pause(error).await?;
+                    }
+                },
             }
         }
     }
 
     /// Opens the feed after the last row that was read, and reads it to its end.
     async fn read_feed(&mut self, feed: Feed) -> Result<End, Error> {
-        let with_docs = self.demand.is_wanted();
-        let every_seq = feed == Feed::Continuous || self.filtered || self.broke_off;
+        let few_seqs = !(feed == Feed::Continuous || self.filtered || self.broke_off);
+        let extras = self.extras.open(Extras { docs: self.demand.is_wanted(), few_seqs }, &self.source);
+        let (with_docs, every_seq) = (extras.docs, !extras.few_seqs);
         let request = self.request.ask(feed, &self.since, with_docs, every_seq, self.patience.silence());
         let mut answer = match self.source.send(&request).await {
             Ok(answer) => answer,
@@ -355,6 +367,7 @@ impl Reader {
             });
             if rows {
                 self.patience.progress(Instant::now());
+                self.extras.succeeded(&self.source);
             }
             answer.rest(splitter.is_at_rest());
             // First, even if a later row of this piece was invalid: `since` is after these rows, so they will not be
@@ -370,7 +383,8 @@ impl Reader {
                 self.demand.refuse();
                 return Ok(End::Switched);
             }
-            switching |= some_are_full && (self.demand.is_wanted() != with_docs || self.on_target.are_read());
+            let wants_docs = self.demand.is_wanted() && self.source.may_use(Optional::IncludeDocs);
+            switching |= some_are_full && (wants_docs != with_docs || self.on_target.are_read());
             if switching && at_seq {
                 return Ok(End::Switched);
             }

@@ -575,10 +575,10 @@ const OWN_NAME: &str = concat!("turnwise/", env!("CARGO_PKG_VERSION"));
 const LOGIN_BYTES: usize = 64 * 1024;
 
 /// The error of a request that is not sent, because it would not reach the database.
-const DOT_SEGMENT: &str = "a document or an attachment called `.` or `..` cannot be named in a URL";
+const DOT_SEGMENT: &str = "a path with a segment `.` or `..`";
 
-/// Whether a path would leave its database. URLs resolve the segments `.` and `..` in every encoding, and any user who
-/// may write to the source chooses ids.
+/// Whether a path would leave its database. Paths of documents have these segments encoded ([`crate::query::doc_path`]), so
+/// none is sent by mistake.
 fn has_dot_segment(path: &str) -> bool {
     let path = path.split('?').next().unwrap_or_default();
     path.split('/').any(|segment| matches!(segment, "." | ".."))

@@ -110,7 +110,7 @@ impl Peer {
     pub fn refuses(&self, option: Optional, error: &Error) {
         if self.0.refusals.add(self.0.refusal_key, option, Instant::now()) {
             let minutes = REMEMBERED.as_secs() / 60;
-            tracing::warn!(%error, "the {} refuses {option}; it is left out for {minutes} minutes", self.0.side);
+            tracing::info!(%error, "the {} refuses {option}; it is left out for {minutes} minutes", self.0.side);
         }
     }
 }

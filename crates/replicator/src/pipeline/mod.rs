@@ -33,6 +33,11 @@ const GRACE: Duration = Duration::from_secs(3);
 const QUIET: Duration = Duration::from_secs(1);
 /// Without a checkpoint to write, both databases are verified once in this many checkpoint intervals: five minutes.
 const IDLE_INTERVALS: u32 = 10;
+/// A continuous run that could not read everything goes on for this many checkpoint intervals once it has read the rest: five
+/// minutes, which is more than `health_threshold`, so that its error is no consecutive one. The next run asks again.
+const INCOMPLETE_INTERVALS: u32 = 10;
+/// The next run reads all changes after the checkpoint, which this one has passed. It may spend a tenth of its time on that.
+const INCOMPLETE_READS: u32 = 10;
 /// How often a run starts over because a database was replaced. Beyond that, the job's backoff is the better place to wait.
 const STARTS_OVER: usize = 3;
 /// Time limit of the last checkpoint of a stopped or failed run. With [`GRACE`] it stays well within the ten seconds of
@@ -76,6 +81,7 @@ pub fn replicate<'a>(
             }
             // The counters keep the work that was done.
             tally = copier.tally;
+            tally.unread.clear();
         }
         unreachable!("the last start ends with its result")
     })

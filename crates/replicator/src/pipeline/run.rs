@@ -10,7 +10,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::account::Account;
 use super::park::{Parking, Step};
-use super::{GRACE, IDLE_INTERVALS, LAST_CHECKPOINT, QUIET};
+use super::{GRACE, IDLE_INTERVALS, INCOMPLETE_INTERVALS, INCOMPLETE_READS, LAST_CHECKPOINT, QUIET};
 use crate::Context;
 use crate::changes::{Batch, Reader};
 use crate::checkpoint::{Checkpoints, Log};
@@ -119,6 +119,8 @@ impl<'a> Run<'a> {
         let mut idle_intervals = 0;
         // When the run will have been quiet for long enough.
         let mut idle_at: Option<Instant> = None;
+        // When a continuous run that is incomplete ends, so that the next one asks again.
+        let (began, mut again_at) = (Instant::now(), None);
         // A filter owes nothing before the end of its feed.
         let mut search = self.replication.filter.as_ref().map(|_| source.excuse());
         let mut too_slow = pin!(source.too_slow());
@@ -129,6 +131,9 @@ impl<'a> Run<'a> {
                     return ending;
                 }
                 if let Some(last) = last_seq.take_if(|_| drained) {
+                    if let Some(error) = self.copier.tally.unread.error() {
+                        return Ending::Failed(error);
+                    }
                     self.account.progress.finish(last);
                     return Ending::Complete;
                 }
@@ -144,11 +149,17 @@ impl<'a> Run<'a> {
                 idle_at = None;
                 self.say_idle(false);
             }
+            if self.replication.continuous && in_flight.is_empty() && self.copier.tally.unread.revisions() > 0
+            {
+                let pause = (interval * INCOMPLETE_INTERVALS).max(began.elapsed() * INCOMPLETE_READS);
+                again_at.get_or_insert_with(|| Instant::now() + pause);
+            }
             let nothing_to_do = in_flight.is_empty()
                 && checkpointing.is_none()
                 && asking.is_none()
                 && going_on
                 && self.replication.continuous
+                && again_at.is_none()
                 && self.account.changes_pending() == Some(0);
             parking.consider(nothing_to_do, self.account.progress.changes() > 0);
             let failure = tokio::select! {
@@ -178,6 +189,10 @@ impl<'a> Run<'a> {
                     None
                 }
                 error = &mut too_slow, if going_on && !self.replication.continuous => Some(error),
+                () = until(again_at), if going_on => {
+                    again_at = None;
+                    self.copier.tally.unread.error()
+                }
                 () = until(deadline) => return ending.map_or(Ending::Stopped, |(ending, _)| ending),
                 end = &mut reader, if last_seq.is_none() && going_on => match end {
                     Ok(last) => {
@@ -202,14 +217,14 @@ impl<'a> Run<'a> {
                             let number = batch.number;
                             self.account.progress.begin(number, batch.end.clone(), batch.changes);
                             let copier = self.copier;
-                            in_flight.push(async move { copier.copy(batch).await.map(|()| number) });
+                            in_flight.push(async move { Ok((number, copier.copy(batch).await?)) });
                         }
                     }
                     None
                 }
                 Some(done) = in_flight.next() => match done {
-                    Ok(number) => {
-                        self.account.progress.done(number);
+                    Ok((number, complete)) => {
+                        self.account.progress.ended(number, complete);
                         self.publish();
                         None
                     }

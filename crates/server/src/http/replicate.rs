@@ -14,7 +14,7 @@ use turnwise_replicator::doc_processor::{
     self, FETCH_TIMEOUT, Origin, Summary, new_job, request_tenant, same_options,
 };
 use turnwise_replicator::documents::{Error, redaction};
-use turnwise_replicator::{Filter, JOB_TYPE, Replication};
+use turnwise_replicator::{Filter, Incomplete, JOB_TYPE, Replication};
 use turnwise_store::{MaybeStoreError, Transaction};
 
 use super::answer::{self, ok, respond};
@@ -329,7 +329,9 @@ struct NoResult;
 
 /// The response of a replication that failed: 500 as in CouchDB, whatever the cause, except for missing permissions.
 fn failed(reason: &str) -> ApiError {
-    let said = |status: u16| reason.contains(&format!(": {status} "));
+    // The status of a document is none of the database.
+    let is_of_document = reason.starts_with(Incomplete::BEGINNING);
+    let said = |status: u16| !is_of_document && reason.contains(&format!(": {status} "));
     let (status, code) = match () {
         () if said(404) => (StatusCode::INTERNAL_SERVER_ERROR, "db_not_found"),
         () if said(401) => (StatusCode::UNAUTHORIZED, "unauthorized"),

@@ -48,8 +48,10 @@ impl Asked {
     }
 
     fn new(head: &Head) -> Self {
-        let url = reqwest::Url::parse(&format!("http://fake{}", head.path)).expect("a path makes a URL");
-        let path = url.path().trim_start_matches('/');
+        // Not by a URL, which would fold `.` and `..`. CouchDB does not.
+        let (path, query) = head.path.split_once('?').unwrap_or((&head.path, ""));
+        let url = reqwest::Url::parse(&format!("http://fake/?{query}")).expect("a query makes a URL");
+        let path = path.trim_start_matches('/');
         let path = path.split_once('/').map(|(_, rest)| format!("/{rest}")).unwrap_or_default();
         Self {
             method: head.method.clone(),
