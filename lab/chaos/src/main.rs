@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use turnwise_lab_chaos::{Engine, Options};
+use turnwise_lab_chaos::{Engine, Options, Part};
 
 const USAGE: &str = "\
 cargo xtask chaos [OPTION]...
@@ -21,7 +21,8 @@ cargo xtask chaos [OPTION]...
   --workers N            workers that run them (32), beside those of the nodes, and processes of `turnwise work`
   --rate N               jobs that are added in a second (60)
   --tenants N            tenants that they are charged to (1000)
-  --settle SECONDS       in the end: how long it may take until the next job ends (120)
+  --settle SECONDS       in the end: how long it may take until the next job ends (60)
+  --without PART,…       leave out: webhooks, bulk, limits, gateways, gzip, waits
   --faults NAME,…        these faults alone, for example KillNode,FullDisk
   --log LEVEL            the nodes' --log (info)
   --turnwise FILE        the binary (target/release/turnwise, built by the command)
@@ -79,6 +80,12 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String>
             "--tenants" => options.tenants = count()?.max(1),
             "--settle" => options.settle_seconds = count()?,
             "--faults" => options.faults = value.split(',').map(str::to_owned).collect(),
+            "--without" => {
+                for name in value.split(',') {
+                    let without = Part::named(name)?;
+                    options.parts.retain(|part| *part != without);
+                }
+            }
             "--log" => options.log = value,
             "--turnwise" => options.turnwise = PathBuf::from(value),
             "--start-foundationdb" => foundationdb = Some(PathBuf::from(value)),
