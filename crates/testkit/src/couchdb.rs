@@ -39,8 +39,8 @@ const SAID_BYTES: usize = 2_000;
 /// The name and password of its administrator.
 const LOGIN: &str = "admin:secret";
 
-/// Starts the server, and prints its process id. Kills it and starts it again on its data at each line of standard input. Kills the
-/// server and removes its folder when standard input ends: the value was dropped, or the test's process is dead. Ignores signals that a
+/// Starts the server, and prints its process id. Kills it at each line of standard input, and, unless the line is `kill`, starts it again on
+/// its data; prints the process id again. Kills the server and removes its folder when standard input ends: the value was dropped, or the test's process is dead. Ignores signals that a
 /// terminal sends to the whole process group.
 const GUARD: &str = r#"
 trap '' INT TERM HUP
@@ -50,10 +50,10 @@ begin() {
   echo $server
 }
 begin "$@"
-while read -r _; do
+while read -r word; do
   kill -KILL $server 2>/dev/null
   wait $server 2>/dev/null
-  begin "$@"
+  if [ "$word" = kill ]; then echo $server; else begin "$@"; fi
 done
 kill -KILL $server 2>/dev/null
 wait
@@ -86,13 +86,21 @@ impl CouchDb {
     /// # Panics
     /// If it does not start. The message holds the end of its log.
     pub async fn start() -> Option<CouchDb> {
+        Self::start_in(None).await
+    }
+
+    /// The same with its data in a folder, which is removed at the end, or in a temporary one.
+    ///
+    /// # Panics
+    /// If it does not start. The message holds the end of its log.
+    pub async fn start_in(folder: Option<&Path>) -> Option<CouchDb> {
         let program = program()?;
         // A first start may install libraries, which one process at a time can do.
         let lock =
             File::create(std::env::temp_dir().join("turnwise-couchdb-start.lock")).expect("a lock file");
         lock.lock().expect("the lock file can be locked");
         for starts in 1.. {
-            let server = Self::spawn(program);
+            let server = Self::spawn(program, folder);
             match server.until_ready().await {
                 Ok(()) => return Some(server),
                 Err(said) => {
@@ -128,8 +136,9 @@ impl CouchDb {
         (status.as_u16(), answer)
     }
 
-    fn spawn(program: &Path) -> CouchDb {
-        let folder = TempDir::new().expect("a temporary folder can be made").keep();
+    fn spawn(program: &Path, folder: Option<&Path>) -> CouchDb {
+        let temporary = || TempDir::new().expect("a temporary folder can be made").keep();
+        let folder = folder.map_or_else(temporary, Path::to_owned);
         let port = free_ports(1)[0];
         let mut guard = Command::new("sh")
             .args(["-c", GUARD, "sh"])
@@ -149,12 +158,22 @@ impl CouchDb {
     /// # Panics
     /// If it does not start. The message holds the end of its log.
     pub async fn crash(&mut self) {
-        let input = self.guard.stdin.as_mut().expect("standard input is piped");
-        input.write_all(b"again\n").and_then(|()| input.flush()).expect("the shell lives");
-        self.process = process_id(&mut self.said);
+        self.tell(b"again\n");
         if let Err(said) = self.until_ready().await {
             panic!("CouchDB did not start again: {said}");
         }
+    }
+
+    /// Kills the server. [`CouchDb::crash`] starts it again.
+    pub fn kill(&mut self) {
+        self.tell(b"kill\n");
+    }
+
+    /// Sends a line to the shell that guards the server, which answers with its process id.
+    fn tell(&mut self, line: &[u8]) {
+        let input = self.guard.stdin.as_mut().expect("standard input is piped");
+        input.write_all(line).and_then(|()| input.flush()).expect("the shell lives");
+        self.process = process_id(&mut self.said);
     }
 
     /// Returns when the server responds and has its system databases. The error is its log, if it ends before that or takes

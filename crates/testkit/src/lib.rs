@@ -42,6 +42,7 @@ mod compare;
 mod couchdb;
 mod database;
 pub mod dataset;
+mod disk;
 mod etcd;
 mod fake;
 mod keda;
@@ -58,6 +59,7 @@ pub use compare::{Difference, Leaves, Revision, Summary, compare, compare_some, 
 pub use couchdb::CouchDb;
 pub use database::{Database, client, encode_segment};
 pub use dataset::Dataset;
+pub use disk::Disk;
 pub use etcd::{EtcdCluster, EtcdOptions};
 pub use fake::{Asked, Fake, Reply, Step};
 pub use keda::{KedaClient, KedaStream};

@@ -133,7 +133,7 @@ impl Client {
                     return;
                 }
                 Answer::Got(status, answer) if status.is_client_error() => {
-                    self.world.ledger.finding(format!("a request of {keys:?} was refused: {answer}"));
+                    self.world.ledger.repeated("jobs were refused", &format!("{keys:?}: {answer}"));
                     return;
                 }
                 _ if !patient => {

@@ -8,7 +8,8 @@
 //!
 //! Beside them are the [parts](Part) that can be left out. All clients and workers use tokens, whose identities may send so many
 //! requests in a second, and reach the nodes through [`gateways`], which cut, lose, refuse and compress answers. [`webhooks`] tell
-//! receivers of every manner what happens. Operations of [`bulk`] change all jobs that meet a condition.
+//! receivers of every manner what happens. Operations of [`bulk`] change all jobs that meet a condition, and
+//! [`waits`] runs the commands that wait for jobs and follow events.
 //!
 //! Clients and workers note what they did ([`ledger`]). No two runs may hold a job, a lock, or a place in a full bucket at
 //! the same time. In the end ([`verdict`]), the remaining jobs run. Every acknowledged job must be in its one right final
@@ -31,6 +32,7 @@ mod parts;
 mod receiver;
 mod store;
 mod verdict;
+mod waits;
 mod webhooks;
 mod workers;
 
@@ -64,7 +66,7 @@ pub use parts::Part;
 /// The time between two checks of nodes and jobs.
 const LOOK: Duration = Duration::from_millis(500);
 /// The number of jobs in each check.
-const SWEEP: usize = 40;
+const SWEEP: usize = 100;
 /// The number of `turnwise work` processes.
 const EXECS: usize = 2;
 /// The number of nodes on a shared store.
@@ -267,6 +269,9 @@ fn start_parts(world: &Arc<World>) -> Vec<JoinHandle<()>> {
     if world.has(Part::Bulk) {
         tasks.push(tokio::spawn(bulk::run(Arc::clone(world))));
     }
+    if world.has(Part::Waits) {
+        tasks.push(tokio::spawn(waits::run(Arc::clone(world))));
+    }
     if world.has(Part::Webhooks) {
         tasks.push(tokio::spawn(webhooks::run(Arc::clone(world))));
     }
@@ -345,6 +350,12 @@ impl World {
             webhooks.set_clock(offset);
         }
         self.nodes.iter().for_each(|node| node.set_clock(offset));
+    }
+
+    /// Whether all nodes and the store have worked for a moment within this time.
+    fn was_calm_within(&self, time: Duration) -> bool {
+        let now = Instant::now();
+        now.checked_sub(time).is_some_and(|since| self.calm.between(since, now, Duration::ZERO) >= LOOK)
     }
 
     fn down(&self, node: usize, down: bool) {

@@ -324,7 +324,8 @@ impl Run {
                 Answer::Got(status, answer) => {
                     let refused = [StatusCode::CONFLICT, StatusCode::GONE].contains(&status);
                     if !refused {
-                        ledger.finding(format!("{what} of {} was answered {status}: {answer}", self.key));
+                        let text = format!("{what} of {} was answered {status}: {answer}", self.key);
+                        ledger.repeated("the end of a run was refused", &text);
                     }
                     self.member.world.counts.add("late answers refused", 1);
                     break;

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::World;
+use super::gateway::ATTACHMENT_MAX_BYTES;
 use turnwise_testkit::{Database, Random, encode_segment};
 
 /// The number of documents that both sides write repeatedly. It is small, so that writes often conflict.
@@ -208,7 +209,9 @@ impl Writer {
     async fn attach_large(&mut self, id: &str) -> Option<()> {
         let rev =
             self.read(id, "").await?.and_then(|stored| Some(format!("?rev={}", stored["_rev"].as_str()?)));
-        let most = self.world.options.attachment_max_bytes as u64;
+        let options = &self.world.options;
+        let most = options.attachment_max_bytes;
+        let most = if options.gateways { most.min(ATTACHMENT_MAX_BYTES) } else { most } as u64;
         let bytes = LARGE_ATTACHMENT_MIN_BYTES + self.random.below(most - LARGE_ATTACHMENT_MIN_BYTES);
         let bytes = usize::try_from(bytes).expect("it is in memory");
         let (name, kind, bytes) = match self.random.below(2) {
