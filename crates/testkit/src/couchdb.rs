@@ -139,6 +139,7 @@ impl CouchDb {
     fn spawn(program: &Path, folder: Option<&Path>) -> CouchDb {
         let temporary = || TempDir::new().expect("a temporary folder can be made").keep();
         let folder = folder.map_or_else(temporary, Path::to_owned);
+        std::fs::create_dir_all(&folder).expect("the folder can be written");
         let port = free_ports(1)[0];
         let mut guard = Command::new("sh")
             .args(["-c", GUARD, "sh"])

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use reqwest::Method;
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, ChildStdout, Command};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::process::{ChildStderr, ChildStdout, Command};
 
 use super::World;
 use super::api::Answer;
@@ -91,21 +91,34 @@ async fn follow(world: &World) {
     while !world.stop.is_cancelled() {
         let begun = Instant::now();
         let mut command = command(world, &["events", "--follow"], true);
-        let mut child: Child =
-            command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("turnwise can be started");
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("turnwise can be started");
+        let said = tokio::spawn(said(child.stderr.take().expect("it is piped")));
         let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
         tokio::select! {
             () = world.stop.cancelled() => return,
             () = read(world, &mut lines, &mut last) => {}
         }
-        let status = child.wait().await;
+        let (status, said) = (child.wait().await, said.await.unwrap_or_default());
         if world.was_calm_within(RECENT) {
-            let text = format!("`events --follow` ended after {:.0?} with {status:?}", begun.elapsed());
+            let text =
+                format!("`events --follow` ended after {:.0?} with {status:?}: {said}", begun.elapsed());
             world.ledger.repeated("a command that follows has ended", &text);
         }
         world.counts.add("ends of `events --follow`", 1);
         tokio::time::sleep(PAUSE).await;
     }
+}
+
+/// The end of what a command says.
+async fn said(mut stderr: ChildStderr) -> String {
+    let mut said = Vec::new();
+    let mut some = [0; SAID_BYTES];
+    while let Ok(count @ 1..) = stderr.read(&mut some).await {
+        said.extend_from_slice(&some[..count]);
+        said.drain(..said.len().saturating_sub(SAID_BYTES));
+    }
+    String::from_utf8_lossy(&said).into_owned()
 }
 
 /// Reads the events until there are no more.

@@ -155,8 +155,9 @@ pub async fn run(options: Options) -> Result<(), Vec<String>> {
 impl World {
     async fn start(options: Options, folder: &TempDir) -> Arc<World> {
         let names = names(&options);
-        let (source, target) =
-            tokio::join!(Side::start(&options, 0, &names), Side::start(&options, 1, &names));
+        // One after the other: a first start of CouchDB holds a lock.
+        let source = Side::start(&options, 0, &names).await;
+        let target = Side::start(&options, 1, &names).await;
         let turnwise = Turnwise::start(&options, folder.path()).await;
         let world = World {
             sides: [source, target],
