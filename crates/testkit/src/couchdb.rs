@@ -86,21 +86,13 @@ impl CouchDb {
     /// # Panics
     /// If it does not start. The message holds the end of its log.
     pub async fn start() -> Option<CouchDb> {
-        Self::start_in(None).await
-    }
-
-    /// The same with its data in a folder, which is removed at the end, or in a temporary one.
-    ///
-    /// # Panics
-    /// If it does not start. The message holds the end of its log.
-    pub async fn start_in(folder: Option<&Path>) -> Option<CouchDb> {
         let program = program()?;
         // A first start may install libraries, which one process at a time can do.
         let lock =
             File::create(std::env::temp_dir().join("turnwise-couchdb-start.lock")).expect("a lock file");
         lock.lock().expect("the lock file can be locked");
         for starts in 1.. {
-            let server = Self::spawn(program, folder);
+            let server = Self::spawn(program);
             match server.until_ready().await {
                 Ok(()) => return Some(server),
                 Err(said) => {
@@ -122,6 +114,11 @@ impl CouchDb {
         self.process
     }
 
+    /// The folder with its databases.
+    pub fn data_folder(&self) -> PathBuf {
+        self.folder.join("couchdb").join("data")
+    }
+
     /// The server as a peer whose databases no other test uses. They are deleted when the peer is dropped.
     pub fn peer(&self) -> Peer {
         Peer::external(&self.url)
@@ -136,10 +133,8 @@ impl CouchDb {
         (status.as_u16(), answer)
     }
 
-    fn spawn(program: &Path, folder: Option<&Path>) -> CouchDb {
-        let temporary = || TempDir::new().expect("a temporary folder can be made").keep();
-        let folder = folder.map_or_else(temporary, Path::to_owned);
-        std::fs::create_dir_all(&folder).expect("the folder can be written");
+    fn spawn(program: &Path) -> CouchDb {
+        let folder = TempDir::new().expect("a temporary folder can be made").keep();
         let port = free_ports(1)[0];
         let mut guard = Command::new("sh")
             .args(["-c", GUARD, "sh"])

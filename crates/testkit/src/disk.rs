@@ -25,11 +25,6 @@ impl Disk {
         mounted.then(|| Disk(folder.to_owned()))
     }
 
-    /// The folder.
-    pub fn folder(&self) -> &Path {
-        &self.0
-    }
-
     fn path(&self) -> String {
         self.0.display().to_string()
     }

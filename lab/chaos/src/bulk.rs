@@ -173,14 +173,15 @@ impl Operator {
         let (mut number, mut slowest) = (0, Duration::ZERO);
         while !self.world.stop.is_cancelled() {
             number += 1;
-            slowest = slowest.max(self.group(number).await);
+            slowest = slowest.max(self.group(number).await.unwrap_or(BOUND));
             tokio::time::sleep(PAUSE).await;
         }
         slowest
     }
 
-    /// Adds a group of jobs, changes some of them, and removes all.
-    async fn group(&mut self, number: u64) -> Duration {
+    /// Adds a group of jobs, changes some of them, and removes all. Returns the time of the slowest operation, or `None` if one has not
+    /// ended.
+    async fn group(&mut self, number: u64) -> Option<Duration> {
         let group = format!("{}-{number}", self.tenant);
         let action = [Action::Cancel, Action::Remove, Action::Priority, Action::RunNow, Action::Retry]
             [usize::try_from(self.random.below(5)).expect("an index")];
@@ -189,16 +190,16 @@ impl Operator {
         let mut slowest = Duration::ZERO;
         let every = Choice::new("age >= 0s", |_| true);
         if action == Action::Retry {
-            slowest = self.change(&group, &members, Action::Cancel, &every).await;
+            slowest = self.change(&group, &members, Action::Cancel, &every).await?;
         }
         let choice = Choice::random(&mut self.random, &members);
-        slowest = slowest.max(self.change(&group, &members, action, &choice).await);
+        slowest = slowest.max(self.change(&group, &members, action, &choice).await?);
         self.repeat().await;
         let left: Vec<Member> = match action {
             Action::Remove => members.into_iter().filter(|member| !(choice.means)(member)).collect(),
             _ => members,
         };
-        slowest.max(self.change(&group, &left, Action::Remove, &every).await)
+        Some(slowest.max(self.change(&group, &left, Action::Remove, &every).await?))
     }
 
     fn member(&mut self, group: &str, number: u64) -> Member {
@@ -249,8 +250,15 @@ impl Operator {
         }
     }
 
-    /// Makes one operation, and checks what it has done. Returns how long it took outside of faults.
-    async fn change(&mut self, group: &str, members: &[Member], action: Action, choice: &Choice) -> Duration {
+    /// Makes one operation, and checks what it has done. Returns how long it took outside of faults, or `None` if it
+    /// has not ended.
+    async fn change(
+        &mut self,
+        group: &str,
+        members: &[Member],
+        action: Action,
+        choice: &Choice,
+    ) -> Option<Duration> {
         let id = format!("{group}-{}-{}", action.name(), self.old.len() + 1);
         // With the type and the tenant the jobs are found by an index, and without them among all.
         let narrow = if self.random.below(3) == 0 { "" } else { "type = bulk and " };
@@ -266,12 +274,14 @@ impl Operator {
         if !status.is_success() {
             let text = format!("{condition}: {status} {row}");
             self.world.ledger.repeated("a bulk operation was refused", &text);
-            return Duration::ZERO;
+            return None;
         }
         while row["state"] == "running" {
             if calm(&self.world) > BOUND {
                 self.world.ledger.repeated("a bulk operation has not ended in time", &row.to_string());
-                break;
+                // What it does from now on is not followed.
+                self.ask(Method::DELETE, &path, None).await;
+                return None;
             }
             tokio::time::sleep(LOOK_AGAIN).await;
             row = self.ask(Method::GET, &path, None).await.1;
@@ -292,7 +302,7 @@ impl Operator {
             self.world.ledger.repeated("a bulk operation has not done what it says", &text);
         }
         self.old.push((id, body, row["begun_us"].clone()));
-        took
+        Some(took)
     }
 
     /// Repeats an old operation: its id stands for it, and nothing begins again.

@@ -38,6 +38,7 @@ max_jobs = 4
 [egress]
 allow = 127.0.0.0/8
 [events]
+keep = 2592000
 max = 4000000
 ";
 

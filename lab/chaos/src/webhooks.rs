@@ -41,12 +41,14 @@ const HEAL: Duration = Duration::from_secs(180);
 /// How long the time of day that a node knew before may be in a delivery, and how far a signature's time may be from the right one.
 const CLOCK_MEMORY: Duration = Duration::from_secs(45);
 const CLOCK_TOLERANCE_S: i64 = 20;
+/// A shorter test may have no calm time.
+const LONG_SECONDS: u64 = 120;
 /// Numbers of events that are remembered, to tell a repeated event from one out of order.
 const REMEMBERED: usize = 20_000;
 /// The webhook that has all events of all tenants.
 pub(super) const ALL: &str = "all";
 
-/// Tenant, number of webhooks, whether each has a receiver of its own, and what it does. All are of this size at `--scale 1`.
+/// Tenant, number of webhooks, whether each has a receiver of its own, and what it does.
 const POPULATION: [(&str, u8, bool, Manner); 10] = [
     ("healthy-0", 1, true, Manner::Healthy),
     ("healthy-1", 1, true, Manner::Healthy),
@@ -415,7 +417,7 @@ fn delays(world: &World, webhooks: &Webhooks) {
     if judged.p99 >= P99 {
         world.ledger.finding(format!("99 of 100 delays of healthy webhooks must be under {P99:?}: {judged}"));
     }
-    if judged.count == 0 {
+    if judged.count == 0 && world.options.seconds >= LONG_SECONDS {
         world
             .ledger
             .finding("no delay of a healthy webhook could be judged: there was no calm time".to_owned());

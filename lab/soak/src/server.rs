@@ -9,7 +9,6 @@ use tokio::sync::Mutex;
 
 use reqwest::{Method, StatusCode};
 use serde_json::json;
-use tempfile::TempDir;
 use turnwise_testkit::{CouchDb, Disk, Peer, canary, client};
 
 /// The longest time until a restarted server responds.
@@ -40,38 +39,20 @@ pub(super) struct Server {
 
 enum Kind {
     Pouch(Mutex<Peer>),
-    /// The disk outlives the server on it.
-    Couch(Mutex<CouchDb>, Option<SmallDisk>),
+    /// The disk is unmounted first, so that the server's folder can be removed.
+    Couch(Option<Disk>, Mutex<CouchDb>),
     External(Option<(String, String)>),
-}
-
-/// A disk that can be full, and the folder that it is mounted on.
-struct SmallDisk {
-    disk: Disk,
-    _folder: TempDir,
-}
-
-impl SmallDisk {
-    async fn mount() -> Option<SmallDisk> {
-        let folder = TempDir::new().expect("a temporary folder can be made");
-        let disk = Disk::mount(folder.path()).await;
-        if disk.is_none() {
-            println!("left out: a full disk, which only root can make");
-        }
-        Some(SmallDisk { disk: disk?, _folder: folder })
-    }
 }
 
 impl Server {
     /// A server that runs already, or a new one: a real CouchDB if wanted and there is one. `small` is whether its disk can be full.
     pub async fn start(external: Option<&ExternalServer>, couchdb: bool, small: bool) -> Server {
         if external.is_none() && couchdb {
-            let disk = if small { SmallDisk::mount().await } else { None };
-            let folder = disk.as_ref().map(|disk| disk.disk.folder().join("couchdb"));
-            if let Some(server) = CouchDb::start_in(folder.as_deref()).await {
+            if let Some(mut server) = CouchDb::start().await {
                 let url = server.url().to_owned();
                 set_session(&url).await;
-                let kind = Kind::Couch(Mutex::new(server), disk);
+                let disk = if small { move_to_disk(&mut server).await } else { None };
+                let kind = Kind::Couch(disk, Mutex::new(server));
                 return Server { url, kind, killed: AtomicBool::new(false) };
             }
         }
@@ -98,7 +79,7 @@ impl Server {
         self.killed.store(true, Ordering::Relaxed);
         match &self.kind {
             Kind::Pouch(peer) => peer.lock().await.kill().await,
-            Kind::Couch(server, _) => server.lock().await.kill(),
+            Kind::Couch(_, server) => server.lock().await.kill(),
             Kind::External(Some((kill, _))) => shell(kill).await,
             Kind::External(None) => {}
         }
@@ -113,7 +94,7 @@ impl Server {
                     peer.restart().await;
                 }
             }
-            Kind::Couch(server, _) => server.lock().await.crash().await,
+            Kind::Couch(_, server) => server.lock().await.crash().await,
             Kind::External(Some((_, restart))) => shell(restart).await,
             Kind::External(None) => {}
         }
@@ -129,7 +110,7 @@ impl Server {
     /// The server's disk, if it can be full.
     pub fn disk(&self) -> Option<&Disk> {
         match &self.kind {
-            Kind::Couch(_, Some(small)) => Some(&small.disk),
+            Kind::Couch(disk, _) => disk.as_ref(),
             _ => None,
         }
     }
@@ -148,6 +129,21 @@ impl Server {
         }
         ended
     }
+}
+
+/// Moves the databases of a server to a disk that can be full. Only these: a server that cannot write its log ends.
+async fn move_to_disk(server: &mut CouchDb) -> Option<Disk> {
+    let data = server.data_folder();
+    let before = data.with_extension("before");
+    server.kill();
+    std::fs::rename(&data, &before).expect("the folder can be written");
+    let disk = Disk::mount(&data).await;
+    if disk.is_none() {
+        println!("left out: a full disk, which only root can make");
+    }
+    shell(&format!("cp -a {}/. {}", before.display(), data.display())).await;
+    server.crash().await;
+    disk
 }
 
 /// Lets sessions end soon.
