@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use tokio::signal::unix::{SignalKind, signal};
 use turnwise_lab_chaos::{Engine, Options, Part};
 
 const USAGE: &str = "\
@@ -44,10 +45,12 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    let mut terminated = signal(SignalKind::terminate()).expect("signals can be handled");
     let done = tokio::select! {
         done = turnwise_lab_chaos::run(options) => done,
-        // All started processes end with this one.
+        // All started processes end with this one, and its disk is unmounted.
         _ = tokio::signal::ctrl_c() => Err(vec!["interrupted".to_owned()]),
+        _ = terminated.recv() => Err(vec!["terminated".to_owned()]),
     };
     match done {
         Ok(()) => {

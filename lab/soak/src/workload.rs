@@ -21,6 +21,8 @@ const POOL: u64 = 60;
 /// The most documents in one `_bulk_docs`, and their largest size in bytes. Together, they often exceed a proxy's limit.
 const BURST_DOCUMENTS: u64 = 100;
 const BURST_DOCUMENT_BYTES: u64 = 4_000;
+/// The same for one in five of them where gateways limit bodies. A proxy's limit exceeds each document.
+const LARGE_DOCUMENT_BYTES: u64 = 40_000;
 
 /// The largest size of an inline attachment, in bytes. A document has at most three of them.
 const SMALL_ATTACHMENT_BYTES: u64 = 10_000;
@@ -232,9 +234,11 @@ impl Writer {
 
     async fn burst(&mut self) -> Option<()> {
         let count = 1 + self.random.below(BURST_DOCUMENTS);
+        let large = self.world.options.gateways && self.random.below(5) == 0;
+        let bytes = if large { LARGE_DOCUMENT_BYTES } else { BURST_DOCUMENT_BYTES };
         let docs: Vec<Value> = (0..count)
             .map(|_| {
-                let mut doc = self.body(BURST_DOCUMENT_BYTES);
+                let mut doc = self.body(bytes);
                 doc["_id"] = json!(self.random.hex32());
                 doc
             })
