@@ -24,6 +24,7 @@ mod calm;
 mod clients;
 mod continuous;
 mod faults;
+mod full;
 mod gateways;
 mod identity;
 mod ledger;
@@ -265,6 +266,7 @@ fn start_parts(world: &Arc<World>) -> Vec<JoinHandle<()>> {
     }
     if world.has(Part::Limits) {
         tasks.push(tokio::spawn(identity::flood(Arc::clone(world))));
+        tasks.push(tokio::spawn(full::run(Arc::clone(world))));
     }
     if world.has(Part::Bulk) {
         tasks.push(tokio::spawn(bulk::run(Arc::clone(world))));
@@ -286,8 +288,10 @@ fn left_out(what: &str) {
 impl World {
     async fn start(options: Options, folder: &std::path::Path) -> Result<Arc<World>, String> {
         let has = |part: Part| options.parts.contains(&part);
-        let limit = if has(Part::Limits) { REQUESTS_PER_SECOND } else { 0 };
-        let binary = Binary::new(&options.turnwise, folder, &options.log, limit);
+        let (requests, jobs) =
+            if has(Part::Limits) { (REQUESTS_PER_SECOND, full::WAITING_JOBS) } else { (0, 0) };
+        let limits = format!("[limits]\nrequests_per_second = {requests}\nwaiting_jobs = {jobs}\n");
+        let binary = Binary::new(&options.turnwise, folder, &options.log, &limits);
         if !binary.has_faketime {
             left_out("clocks that jump, which need Debian's package faketime");
         }

@@ -11,7 +11,9 @@ use turnwise_lab_chaos::{Engine, Options, Part};
 const USAGE: &str = "\
 cargo xtask chaos [OPTION]...
   Many clients and workers of one node (embedded) or two (etcd, FoundationDB), with random faults: kill -9 of nodes, workers and the store's
-  servers, a full disk, few descriptors, clocks that jump, copies of the store that everything goes on with. In the end every job
+  servers, a full disk, few descriptors, clocks that jump, copies of the store that everything goes on with. Beside them: webhooks whose
+  receivers are slow, silent, dead and flaky, bulk operations with patterns, a limit of requests, and gateways that cut, lose and refuse answers.
+  Healthy webhooks must be prompt, and bulk operations must do what they say. In the end every job
   that was acknowledged must be in its one right end, no two runs may have held it at the same time, and `turnwise store check` must
   find nothing. Otherwise the exit status is 1, and logs, ledger and store are kept.
 

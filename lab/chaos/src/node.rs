@@ -56,9 +56,9 @@ pub(super) struct Binary {
 }
 
 impl Binary {
-    /// `requests_per_second` is the limit of each identity, or 0.
-    pub fn new(path: &Path, folder: &Path, log: &str, requests_per_second: u32) -> Self {
-        let config = format!("{CONFIG}[limits]\nrequests_per_second = {requests_per_second}\n");
+    /// `limits` is a further section of the configuration.
+    pub fn new(path: &Path, folder: &Path, log: &str, limits: &str) -> Self {
+        let config = format!("{CONFIG}{limits}");
         std::fs::write(folder.join("turnwise.ini"), config).expect("the folder can be written");
         let path = std::path::absolute(path).expect("a path");
         let has_faketime = Path::new(FAKETIME).exists();

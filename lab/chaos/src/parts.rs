@@ -7,7 +7,7 @@ pub enum Part {
     Webhooks,
     /// Bulk operations with patterns and long numbers.
     Bulk,
-    /// A limit of requests per identity, and identities that exceed it.
+    /// Limits of requests per identity and of waiting jobs per tenant, and those who exceed them.
     Limits,
     /// Gateways that cut, lose, refuse and compress answers, between all clients and workers and the nodes.
     Gateways,

@@ -47,14 +47,15 @@ enum Kind {
 impl Server {
     /// A server that runs already, or a new one: a real CouchDB if wanted and there is one. `small` is whether its disk can be full.
     pub async fn start(external: Option<&ExternalServer>, couchdb: bool, small: bool) -> Server {
-        if external.is_none() && couchdb {
-            if let Some(mut server) = CouchDb::start().await {
-                let url = server.url().to_owned();
-                set_session(&url).await;
-                let disk = if small { move_to_disk(&mut server).await } else { None };
-                let kind = Kind::Couch(disk, Mutex::new(server));
-                return Server { url, kind, killed: AtomicBool::new(false) };
-            }
+        if external.is_none()
+            && couchdb
+            && let Some(mut server) = CouchDb::start().await
+        {
+            let url = server.url().to_owned();
+            set_session(&url).await;
+            let disk = if small { move_to_disk(&mut server).await } else { None };
+            let kind = Kind::Couch(disk, Mutex::new(server));
+            return Server { url, kind, killed: AtomicBool::new(false) };
         }
         let (url, kind) = match external {
             Some(external) => (external.url.clone(), Kind::External(external.kill_and_restart.clone())),
