@@ -30,6 +30,7 @@ mod identity;
 mod ledger;
 mod node;
 mod parts;
+mod python;
 mod receiver;
 mod store;
 mod verdict;
@@ -273,6 +274,7 @@ fn start_parts(world: &Arc<World>) -> Vec<JoinHandle<()>> {
     }
     if world.has(Part::Waits) {
         tasks.push(tokio::spawn(waits::run(Arc::clone(world))));
+        tasks.push(tokio::spawn(python::run(Arc::clone(world))));
     }
     if world.has(Part::Webhooks) {
         tasks.push(tokio::spawn(webhooks::run(Arc::clone(world))));

@@ -13,7 +13,7 @@ pub enum Part {
     Gateways,
     /// Request bodies that are compressed.
     Gzip,
-    /// `turnwise jobs wait` and `turnwise events --follow` behind the gateways.
+    /// `turnwise jobs wait`, `turnwise events --follow` and the Python worker of the examples, behind the gateways.
     Waits,
 }
 
