@@ -39,8 +39,8 @@ const SAID_BYTES: usize = 2_000;
 /// The name and password of its administrator.
 const LOGIN: &str = "admin:secret";
 
-/// Starts the server, and prints its process id. Kills it and starts it again on its data at each line of standard input. Kills the
-/// server and removes its folder when standard input ends: the value was dropped, or the test's process is dead. Ignores signals that a
+/// Starts the server, and prints its process id. Kills it at each line of standard input, and, unless the line is `kill`, starts it again on
+/// its data; prints the process id again. Kills the server and removes its folder when standard input ends: the value was dropped, or the test's process is dead. Ignores signals that a
 /// terminal sends to the whole process group.
 const GUARD: &str = r#"
 trap '' INT TERM HUP
@@ -50,10 +50,10 @@ begin() {
   echo $server
 }
 begin "$@"
-while read -r _; do
+while read -r word; do
   kill -KILL $server 2>/dev/null
   wait $server 2>/dev/null
-  begin "$@"
+  if [ "$word" = kill ]; then echo $server; else begin "$@"; fi
 done
 kill -KILL $server 2>/dev/null
 wait
@@ -114,6 +114,11 @@ impl CouchDb {
         self.process
     }
 
+    /// The folder with its databases.
+    pub fn data_folder(&self) -> PathBuf {
+        self.folder.join("couchdb").join("data")
+    }
+
     /// The server as a peer whose databases no other test uses. They are deleted when the peer is dropped.
     pub fn peer(&self) -> Peer {
         Peer::external(&self.url)
@@ -149,12 +154,22 @@ impl CouchDb {
     /// # Panics
     /// If it does not start. The message holds the end of its log.
     pub async fn crash(&mut self) {
-        let input = self.guard.stdin.as_mut().expect("standard input is piped");
-        input.write_all(b"again\n").and_then(|()| input.flush()).expect("the shell lives");
-        self.process = process_id(&mut self.said);
+        self.tell(b"again\n");
         if let Err(said) = self.until_ready().await {
             panic!("CouchDB did not start again: {said}");
         }
+    }
+
+    /// Kills the server. [`CouchDb::crash`] starts it again.
+    pub fn kill(&mut self) {
+        self.tell(b"kill\n");
+    }
+
+    /// Sends a line to the shell that guards the server, which answers with its process id.
+    fn tell(&mut self, line: &[u8]) {
+        let input = self.guard.stdin.as_mut().expect("standard input is piped");
+        input.write_all(line).and_then(|()| input.flush()).expect("the shell lives");
+        self.process = process_id(&mut self.said);
     }
 
     /// Returns when the server responds and has its system databases. The error is its log, if it ends before that or takes

@@ -43,6 +43,7 @@ mod compare;
 mod couchdb;
 mod database;
 pub mod dataset;
+mod disk;
 mod etcd;
 mod fake;
 mod gateway;
@@ -60,6 +61,7 @@ pub use compare::{Difference, Leaves, Revision, Summary, compare, compare_some, 
 pub use couchdb::CouchDb;
 pub use database::{Database, client, encode_segment};
 pub use dataset::Dataset;
+pub use disk::Disk;
 pub use etcd::{EtcdCluster, EtcdOptions};
 pub use fake::{Asked, Fake, Reply, Step};
 pub use gateway::{Cut, Gateway};

@@ -244,3 +244,51 @@ async fn credentials_go_through() {
     assert_eq!(proxied.doc_count().await, 0);
     assert!(proxy.requests()[0].header("authorization").unwrap().starts_with("Basic "));
 }
+
+#[tokio::test]
+async fn a_gateway_refuses_loses_and_gives_up() {
+    let stage = stage().await;
+    let page = |answer: Response, status: u16| async move {
+        assert_eq!(answer.status(), status);
+        assert_eq!(answer.headers()["content-type"], "text/html");
+        assert!(answer.text().await.unwrap().contains("<html>"));
+    };
+    stage.proxy.set(Fault::Page(403)).await;
+    page(stage.get("/x").await.unwrap(), 403).await;
+
+    stage.proxy.set(Fault::Lost { status: 502 }).await;
+    let put = client().put(format!("{}/lost", stage.proxied.url())).json(&json!({ "n": 1 }));
+    page(put.send().await.unwrap(), 502).await;
+    assert!(stage.direct.doc("lost").await.is_some(), "only the response is lost");
+
+    stage.proxy.set(Fault::BodyRefused { lingers: true }).await;
+    let put =
+        client().put(format!("{}/large", stage.proxied.url())).json(&json!({ "text": "a".repeat(3 << 20) }));
+    page(put.send().await.unwrap(), 413).await;
+    assert!(stage.direct.doc("large").await.is_none());
+
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let before_silence = FaultProxy::before(&format!("http://{}", silent.local_addr().unwrap())).await;
+    before_silence.set(Fault::Impatient { after_ms: 200 }).await;
+    page(client().get(before_silence.url()).send().await.unwrap(), 504).await;
+
+    stage.proxy.set(Fault::Impatient { after_ms: 200 }).await;
+    let (bytes, end) = read(stage.get("/_changes?feed=continuous&heartbeat=60000").await.unwrap()).await;
+    assert!(!bytes.is_empty() && end.is_err(), "{end:?}");
+}
+
+#[tokio::test]
+async fn a_gateway_compresses_what_clients_accept_compressed() {
+    let stage = stage().await;
+    stage.proxy.set(Fault::Gzip).await;
+    let plain = stage.direct.get("/x").await;
+    assert_eq!(stage.proxied.get("/x").await, plain, "a client that does not ask for it gets none");
+    let url = format!("{}/x", stage.proxied.url());
+    let answer = client().get(url).header("accept-encoding", "gzip").send().await.unwrap();
+    assert_eq!(answer.headers()["content-encoding"], "gzip");
+    assert!(answer.headers()["etag"].to_str().unwrap().starts_with("W/"));
+    let bytes = answer.bytes().await.unwrap();
+    assert!(bytes.len() < 300, "{}", bytes.len());
+    let decoded: Value = serde_json::from_reader(flate2::read::GzDecoder::new(&bytes[..])).unwrap();
+    assert_eq!(decoded, plain);
+}

@@ -85,6 +85,12 @@ impl Client {
         }
     }
 
+    /// Sends a request with this client's identity.
+    async fn ask(&mut self, method: Method, path: &str, body: Option<&Value>) -> Answer {
+        let api = self.world.identities.client(self.number);
+        self.world.ask_some(api, &mut self.random, method, path, body).await
+    }
+
     fn recent(&mut self) -> Option<(String, String)> {
         let count = self.recent.len() as u64;
         let among = if self.random.below(2) == 0 { count.min(NEWEST) } else { count };
@@ -116,7 +122,7 @@ impl Client {
         self.world.ledger.adding(entries);
         let patient = self.random.below(4) > 0;
         loop {
-            match self.world.ask_some(&mut self.random, Method::POST, "/v1/jobs", Some(&body)).await {
+            match self.ask(Method::POST, "/v1/jobs", Some(&body)).await {
                 Answer::Got(status, _) if status.is_success() => break,
                 // A transaction of etcd is smaller than a request may be. This is documented, and allowed only for large
                 // requests.
@@ -127,14 +133,14 @@ impl Client {
                     return;
                 }
                 Answer::Got(status, answer) if status.is_client_error() => {
-                    self.world.ledger.finding(format!("a request of {keys:?} was refused: {answer}"));
+                    self.world.ledger.repeated("jobs were refused", &format!("{keys:?}: {answer}"));
                     return;
                 }
-                Answer::Got(..) | Answer::NotDone | Answer::Unknown if !patient => {
+                _ if !patient => {
                     self.world.counts.add("adds of unknown outcome", 1);
                     return;
                 }
-                Answer::Got(..) | Answer::NotDone | Answer::Unknown => {
+                _ => {
                     self.world.counts.add("requests repeated", 1);
                     tokio::time::sleep(AGAIN).await;
                 }
@@ -239,7 +245,7 @@ impl Client {
         let key = format!("{job_type}/{id}");
         self.world.ledger.change(&key, |entry| entry.cancel_tried = true);
         let path = format!("/v1/jobs/{job_type}/{id}/cancel");
-        let answer = self.world.ask_some(&mut self.random, Method::POST, &path, None).await;
+        let answer = self.ask(Method::POST, &path, None).await;
         if let Some(answer) = answer.success()
             && answer["state"] == "cancelled"
         {
@@ -271,13 +277,7 @@ impl Client {
             job["max_attempts"] = json!(2);
         }
         let body = json!({ "jobs": [job] });
-        if self
-            .world
-            .ask_some(&mut self.random, Method::POST, "/v1/jobs", Some(&body))
-            .await
-            .success()
-            .is_some()
-        {
+        if self.ask(Method::POST, "/v1/jobs", Some(&body)).await.success().is_some() {
             self.world.counts.add("jobs added again", 1);
         }
     }
@@ -291,13 +291,13 @@ impl Client {
         }
         self.world.ledger.reopen(&key);
         let path = format!("/v1/jobs/{job_type}/{id}/retry");
-        let _ = self.world.ask_some(&mut self.random, Method::POST, &path, None).await;
+        let _ = self.ask(Method::POST, &path, None).await;
     }
 
     /// Makes a change that must not affect how the job ends.
     async fn change(&mut self, what: &str, method: Method, body: Option<Value>) {
         let Some((job_type, id)) = self.recent() else { return };
         let path = format!("/v1/jobs/{job_type}/{id}/{what}");
-        let _ = self.world.ask_some(&mut self.random, method, &path, body.as_ref()).await;
+        let _ = self.ask(method, &path, body.as_ref()).await;
     }
 }

@@ -32,9 +32,11 @@ enum Fault {
     KillStoreServer,
     PauseStoreServer,
     CutStore,
+    /// Nothing happens to nodes and stores for a while, so that the delays of webhooks can be judged.
+    Quiet,
 }
 
-const ALL: [Fault; 12] = [
+const ALL: [Fault; 13] = [
     Fault::KillNode,
     Fault::StopNode,
     Fault::PauseNode,
@@ -47,6 +49,7 @@ const ALL: [Fault; 12] = [
     Fault::KillStoreServer,
     Fault::PauseStoreServer,
     Fault::CutStore,
+    Fault::Quiet,
 ];
 
 /// Causes one fault after the other until the end. Each kind occurs once before any kind occurs again.
@@ -69,12 +72,17 @@ pub(super) async fn run(world: &World) {
         let fault = left.swap_remove(index);
         *world.fault.lock().expect("no holder of this lock panics") = format!("{fault:?}");
         let begun = Instant::now();
+        if fault.stops_nodes() {
+            world.calm.disturb();
+        }
         if !happen(world, fault, &mut random).await {
+            world.calm.settle();
             continue;
         }
         count += 1;
         world.counts.add(&format!("faults: {fault:?}"), 1);
         recover(world, fault).await;
+        world.calm.settle();
         println!(
             "{:>5} s: {fault:?}, {:.1} s",
             world.begun.elapsed().as_secs(),
@@ -88,6 +96,11 @@ pub(super) async fn run(world: &World) {
 }
 
 impl Fault {
+    /// Whether a node, the store or the way to it does not work meanwhile.
+    fn stops_nodes(self) -> bool {
+        !matches!(self, Fault::KillWorkers | Fault::PauseJobs | Fault::ClockJump | Fault::Quiet)
+    }
+
     /// Whether a list names this fault.
     fn is_in(self, names: &[String]) -> bool {
         names.iter().any(|name| name.eq_ignore_ascii_case(&format!("{self:?}")))
@@ -151,10 +164,10 @@ async fn happen(world: &World, fault: Fault, random: &mut Random) -> bool {
             }
             let jump = JUMPS[usize::try_from(random.below(JUMPS.len() as u64)).expect("an index")];
             world.largest_jump.fetch_max(jump, std::sync::atomic::Ordering::Relaxed);
-            world.nodes.iter().for_each(|node| node.set_clock(jump));
+            world.set_clocks(jump);
             tokio::time::sleep(away).await;
             if random.below(2) == 0 {
-                world.nodes.iter().for_each(|node| node.set_clock(0));
+                world.set_clocks(0);
             }
         }
         Fault::KillWorkers => {
@@ -163,10 +176,20 @@ async fn happen(world: &World, fault: Fault, random: &mut Random) -> bool {
         }
         Fault::PauseJobs => {
             let filter = json!({ "action": "pause", "when": "tenant ~ \"1\"" });
-            let put = world.ask_some(random, Method::PUT, "/v1/filters/chaos", Some(&filter)).await;
+            let put =
+                world.ask_some(&world.api, random, Method::PUT, "/v1/filters/chaos", Some(&filter)).await;
             tokio::time::sleep(away).await;
             world.remove_filter().await;
             return put.success().is_some();
+        }
+        Fault::Quiet => {
+            if world.webhooks.is_none() {
+                return false;
+            }
+            tokio::select! {
+                () = world.stop.cancelled() => {}
+                () = tokio::time::sleep(between(random, world.options.quiet_ms)) => {}
+            }
         }
         Fault::Copy => copy(world).await,
         Fault::KillStoreServer => return world.store.kill_server(number, away / 2).await,

@@ -15,6 +15,8 @@ use serde_json::Value;
 
 /// The highest number of findings that are kept.
 const MAX_FINDINGS: usize = 50;
+/// The highest number of findings of one kind, where a kind can occur thousands of times.
+const MAX_OF_KIND: u64 = 3;
 
 /// What the worker does with a job, which determines how the job must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,8 +61,13 @@ impl Life {
         *lock(&self.heard) = sent;
     }
 
+    /// How long ago the last acknowledged heartbeat was sent, if it is not longer than this.
+    pub fn heard_within(&self, within: Duration) -> Option<Duration> {
+        lock(&self.heard).map(|sent| sent.elapsed()).filter(|ago| *ago < within)
+    }
+
     fn is_healthy(&self, within: Duration) -> bool {
-        lock(&self.heard).is_some_and(|sent| sent.elapsed() < within)
+        self.heard_within(within).is_some()
     }
 }
 
@@ -136,6 +143,8 @@ struct State {
     /// Jobs that are not known to have ended.
     open: VecDeque<String>,
     findings: Vec<String>,
+    /// How often each kind of finding occurred.
+    kinds: BTreeMap<String, u64>,
 }
 
 /// The combined knowledge of all clients and workers.
@@ -179,9 +188,27 @@ impl Ledger {
         }
     }
 
+    /// Records a violation of a kind that may occur very often. The first ones are told with their text, all of them are counted.
+    pub fn repeated(&self, kind: &str, text: &str) {
+        let count = {
+            let mut state = lock(&self.state);
+            let count = state.kinds.entry(kind.to_owned()).or_default();
+            *count += 1;
+            *count
+        };
+        if count <= MAX_OF_KIND {
+            self.finding(format!("{kind}: {text}"));
+        } else {
+            self.log(&format!("BROKEN {kind}: {text}"));
+        }
+    }
+
     pub fn findings(&self) -> Vec<String> {
         let _ = lock(&self.file).flush();
-        lock(&self.state).findings.clone()
+        let state = lock(&self.state);
+        let often = state.kinds.iter().filter(|(_, count)| **count > MAX_OF_KIND);
+        let often = often.map(|(kind, count)| format!("{kind}: {count} times"));
+        state.findings.iter().cloned().chain(often).collect()
     }
 
     /// Notes jobs that are about to be added.

@@ -6,6 +6,11 @@
 //! ([`faults`]) happen. Nodes are killed, stopped and paused, the disk is full, descriptors are few, clocks jump, and the
 //! servers of the store die. The store is also copied to another one, with which the test continues.
 //!
+//! Beside them are the [parts](Part) that can be left out. All clients and workers use tokens, whose identities may send so many
+//! requests in a second, and reach the nodes through [`gateways`], which cut, lose, refuse and compress answers. [`webhooks`] tell
+//! receivers of every manner what happens. Operations of [`bulk`] change all jobs that meet a condition, and
+//! [`waits`] runs the commands that wait for jobs and follow events.
+//!
 //! Clients and workers note what they did ([`ledger`]). No two runs may hold a job, a lock, or a place in a full bucket at
 //! the same time. In the end ([`verdict`]), the remaining jobs run. Every acknowledged job must be in its one right final
 //! state, and `turnwise store check` must find nothing.
@@ -14,13 +19,23 @@
 //! the machine allows.
 
 mod api;
+mod bulk;
+mod calm;
 mod clients;
 mod continuous;
 mod faults;
+mod full;
+mod gateways;
+mod identity;
 mod ledger;
 mod node;
+mod parts;
+mod python;
+mod receiver;
 mod store;
 mod verdict;
+mod waits;
+mod webhooks;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -34,23 +49,34 @@ use reqwest::Method;
 use serde_json::Value;
 use tokio::process::Child;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use api::{Answer, Api};
+use calm::{Calm, Stalls};
 use continuous::Replications;
+use gateways::Gateways;
+use identity::Identities;
 use ledger::Ledger;
 use node::{Binary, HEALTH_TIMEOUT, Node};
 use store::Store;
 use turnwise_testkit::{Random, free_ports};
+use webhooks::Webhooks;
+
+pub use parts::Part;
 
 /// The time between two checks of nodes and jobs.
 const LOOK: Duration = Duration::from_millis(500);
 /// The number of jobs in each check.
-const SWEEP: usize = 40;
+const SWEEP: usize = 100;
 /// The number of `turnwise work` processes.
 const EXECS: usize = 2;
 /// The number of nodes on a shared store.
 const NODES: usize = 2;
+/// How many requests each identity may send in a second. Its clients and workers need fewer, and exceed it together at times.
+const REQUESTS_PER_SECOND: u32 = 60;
+/// The pause of one who was refused a request for that.
+const LIMITED_PAUSE: Duration = Duration::from_millis(300);
 
 /// The store of a chaos test.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +121,10 @@ pub struct Options {
     pub calm_ms: (u64, u64),
     /// The shortest and the longest time of a fault, in ms. Many faults are shorter than the health timeout, and many are longer.
     pub fault_ms: (u64, u64),
+    /// The shortest and the longest time in which no node and no store fails, so that the delays of webhooks can be judged, in ms.
+    pub quiet_ms: (u64, u64),
+    /// The parts of the test.
+    pub parts: Vec<Part>,
 }
 
 impl Options {
@@ -109,12 +139,14 @@ impl Options {
             workers: 32,
             jobs_per_second: 60.0,
             tenants: 1_000,
-            settle_seconds: 120,
+            settle_seconds: 60,
             status_seconds: 30,
             log: "info".to_owned(),
             faults: Vec::new(),
             calm_ms: (500, 4_000),
             fault_ms: (200, 9_000),
+            quiet_ms: (20_000, 30_000),
+            parts: Part::ALL.to_vec(),
         }
     }
 }
@@ -127,7 +159,13 @@ struct World {
     nodes: Vec<Node>,
     execs: Execs,
     replications: Replications,
+    /// Asks everything, directly at the nodes.
     api: Api,
+    identities: Identities,
+    gateways: Option<Gateways>,
+    webhooks: Option<Arc<Webhooks>>,
+    calm: Calm,
+    stalls: Stalls,
     ledger: Ledger,
     counts: Counts,
     begun: Instant,
@@ -156,6 +194,10 @@ impl Counts {
         *self.0.lock().expect("no holder of this lock panics").entry(what.to_owned()).or_default() += count;
     }
 
+    fn get(&self, what: &str) -> u64 {
+        self.0.lock().expect("no holder of this lock panics").get(what).copied().unwrap_or_default()
+    }
+
     fn text(&self) -> String {
         let counts = self.0.lock().expect("no holder of this lock panics");
         counts.iter().map(|(what, count)| format!("{what} {count}")).collect::<Vec<_>>().join(", ")
@@ -181,6 +223,7 @@ pub async fn run(options: Options) -> Result<(), Vec<String>> {
     let working = workers::start(&world);
     let replicating = tokio::spawn(continuous::run(Arc::clone(&world)));
     let watching = tokio::spawn(watch(Arc::clone(&world)));
+    let parts = start_parts(&world);
     let end = tokio::time::sleep(Duration::from_secs(world.options.seconds));
     let stop = world.stop.clone();
     let ending = tokio::spawn(async move {
@@ -188,10 +231,11 @@ pub async fn run(options: Options) -> Result<(), Vec<String>> {
         stop.cancel();
     });
     faults::run(&world).await;
-    for task in clients.into_iter().chain([ending, replicating]) {
+    for task in clients.into_iter().chain(parts).chain([ending, replicating]) {
         task.await.expect("a client does not panic");
     }
     println!("{}", world.status());
+    webhooks::judge(&world).await;
     verdict::judge(&world).await;
     continuous::judge(&world).await;
     world.workers_stop.cancel();
@@ -215,6 +259,29 @@ pub async fn run(options: Options) -> Result<(), Vec<String>> {
     Err(findings)
 }
 
+/// Starts the parts of the test beside clients, workers and faults.
+fn start_parts(world: &Arc<World>) -> Vec<JoinHandle<()>> {
+    let mut tasks = Vec::new();
+    if world.has(Part::Gateways) {
+        tasks.push(tokio::spawn(gateways::run(Arc::clone(world))));
+    }
+    if world.has(Part::Limits) {
+        tasks.push(tokio::spawn(identity::flood(Arc::clone(world))));
+        tasks.push(tokio::spawn(full::run(Arc::clone(world))));
+    }
+    if world.has(Part::Bulk) {
+        tasks.push(tokio::spawn(bulk::run(Arc::clone(world))));
+    }
+    if world.has(Part::Waits) {
+        tasks.push(tokio::spawn(waits::run(Arc::clone(world))));
+        tasks.push(tokio::spawn(python::run(Arc::clone(world))));
+    }
+    if world.has(Part::Webhooks) {
+        tasks.push(tokio::spawn(webhooks::run(Arc::clone(world))));
+    }
+    tasks
+}
+
 /// Prints what cannot be tested here. Bypasses the test harness, which hides the output of tests that pass.
 fn left_out(what: &str) {
     let _ = writeln!(std::io::stderr(), "left out: {what}");
@@ -222,14 +289,18 @@ fn left_out(what: &str) {
 
 impl World {
     async fn start(options: Options, folder: &std::path::Path) -> Result<Arc<World>, String> {
-        let binary = Binary::new(&options.turnwise, folder, &options.log);
+        let has = |part: Part| options.parts.contains(&part);
+        let (requests, jobs) =
+            if has(Part::Limits) { (REQUESTS_PER_SECOND, full::WAITING_JOBS) } else { (0, 0) };
+        let limits = format!("[limits]\nrequests_per_second = {requests}\nwaiting_jobs = {jobs}\n");
+        let binary = Binary::new(&options.turnwise, folder, &options.log, &limits);
         if !binary.has_faketime {
             left_out("clocks that jump, which need Debian's package faketime");
         }
         let store = Store::start(&options.engine, folder).await?;
         let count = if store.is_shared() { NODES } else { 1 };
         let listen: Vec<String> = free_ports(count).iter().map(|port| format!("127.0.0.1:{port}")).collect();
-        let api = Api::new(listen.iter().map(|listen| format!("http://{listen}")).collect());
+        let urls: Vec<String> = listen.iter().map(|listen| format!("http://{listen}")).collect();
         let nodes: Vec<Node> = listen
             .into_iter()
             .enumerate()
@@ -238,8 +309,22 @@ impl World {
         for (number, node) in nodes.iter().enumerate() {
             node.start(&store.url(number)).await;
         }
+        let gateways = if has(Part::Gateways) { Some(Gateways::before(&urls).await) } else { None };
+        let mut outside = Api::new(gateways.as_ref().map_or_else(|| urls.clone(), Gateways::urls));
+        if has(Part::Gzip) {
+            outside = outside.compressing();
+        }
+        let identities = Identities::create(&Api::new(urls), &outside).await?;
+        let api = identities.admin.clone();
+        let webhooks =
+            if has(Part::Webhooks) { Some(Webhooks::start(&api, options.seed).await?) } else { None };
         let world = World {
-            execs: Execs::start(&binary, &api),
+            execs: Execs::start(&binary, &outside.of(&identity::token(&api, &["worker:exec"]).await?)),
+            identities,
+            gateways,
+            webhooks,
+            calm: Calm::default(),
+            stalls: Stalls::watch(),
             replications: Replications::start().await,
             ledger: Ledger::new(&folder.join("ledger"), HEALTH_TIMEOUT),
             counts: Counts::default(),
@@ -261,6 +346,24 @@ impl World {
         Ok(Arc::new(world))
     }
 
+    fn has(&self, part: Part) -> bool {
+        self.options.parts.contains(&part)
+    }
+
+    /// Sets the time of day that all nodes see, as an offset from the real one in seconds.
+    fn set_clocks(&self, offset: i64) {
+        if let Some(webhooks) = &self.webhooks {
+            webhooks.set_clock(offset);
+        }
+        self.nodes.iter().for_each(|node| node.set_clock(offset));
+    }
+
+    /// Whether all nodes and the store have worked for a moment within this time.
+    fn was_calm_within(&self, time: Duration) -> bool {
+        let now = Instant::now();
+        now.checked_sub(time).is_some_and(|since| self.calm.between(since, now, Duration::ZERO) >= LOOK)
+    }
+
     fn down(&self, node: usize, down: bool) {
         self.down[node].store(down, Ordering::Relaxed);
     }
@@ -269,9 +372,10 @@ impl World {
         !self.down[node % self.down.len()].load(Ordering::Relaxed)
     }
 
-    /// Sends a request to a random node.
+    /// Sends a request to a random node. Waits for a moment if it was refused because its identity sends too many.
     async fn ask_some(
         &self,
+        api: &Api,
         random: &mut Random,
         method: Method,
         path: &str,
@@ -279,7 +383,14 @@ impl World {
     ) -> Answer {
         let node = usize::try_from(random.below(self.nodes.len() as u64)).expect("small");
         let node = if self.is_up(node) { node } else { node + 1 };
-        self.api.ask(node, method, path, body).await
+        match api.ask(node, method, path, body).await {
+            Answer::Limited => {
+                self.counts.add("requests of clients that were limited", 1);
+                tokio::time::sleep(LIMITED_PAUSE).await;
+                Answer::NotDone
+            }
+            answer => answer,
+        }
     }
 
     /// Sends a request to the first node that is up.
@@ -293,7 +404,7 @@ impl World {
         loop {
             match self.api_any(Method::DELETE, "/v1/filters/chaos").await {
                 Answer::Got(..) => return,
-                Answer::NotDone | Answer::Unknown => tokio::time::sleep(LOOK).await,
+                _ => tokio::time::sleep(LOOK).await,
             }
         }
     }
@@ -319,6 +430,9 @@ async fn watch(world: Arc<World>) {
                 node.start(&world.store.url(number)).await;
             }
         }
+        if let Some(gateways) = &world.gateways {
+            gateways.forget();
+        }
         if !world.stop.is_cancelled() {
             verdict::sweep(&world, SWEEP, false).await;
         }
@@ -332,17 +446,14 @@ async fn watch(world: Arc<World>) {
 /// Processes of `turnwise work`, which are killed sometimes.
 struct Execs {
     binary: Binary,
-    servers: String,
+    api: Api,
     running: tokio::sync::Mutex<Vec<Child>>,
 }
 
 impl Execs {
     fn start(binary: &Binary, api: &Api) -> Self {
-        let execs = Execs {
-            binary: binary.clone(),
-            servers: api.urls().join(","),
-            running: tokio::sync::Mutex::default(),
-        };
+        let execs =
+            Execs { binary: binary.clone(), api: api.clone(), running: tokio::sync::Mutex::default() };
         let running = (0..EXECS).map(|_| execs.spawn()).collect();
         Execs { running: tokio::sync::Mutex::new(running), ..execs }
     }
@@ -357,12 +468,13 @@ impl Execs {
             "--slots",
             "3",
             "--server",
-            &self.servers,
+            &self.api.urls().join(","),
             "--exec",
             "sh",
             "-c",
             script,
         ]);
+        command.env("TURNWISE_TOKEN", self.api.token());
         command.spawn().expect("turnwise can be started")
     }
 

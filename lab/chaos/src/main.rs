@@ -5,12 +5,15 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use turnwise_lab_chaos::{Engine, Options};
+use tokio::signal::unix::{SignalKind, signal};
+use turnwise_lab_chaos::{Engine, Options, Part};
 
 const USAGE: &str = "\
 cargo xtask chaos [OPTION]...
   Many clients and workers of one node (embedded) or two (etcd, FoundationDB), with random faults: kill -9 of nodes, workers and the store's
-  servers, a full disk, few descriptors, clocks that jump, copies of the store that everything goes on with. In the end every job
+  servers, a full disk, few descriptors, clocks that jump, copies of the store that everything goes on with. Beside them: webhooks whose
+  receivers are slow, silent, dead and flaky, bulk operations with patterns, a limit of requests, and gateways that cut, lose and refuse answers.
+  Healthy webhooks must be prompt, and bulk operations must do what they say. In the end every job
   that was acknowledged must be in its one right end, no two runs may have held it at the same time, and `turnwise store check` must
   find nothing. Otherwise the exit status is 1, and logs, ledger and store are kept.
 
@@ -21,7 +24,8 @@ cargo xtask chaos [OPTION]...
   --workers N            workers that run them (32), beside those of the nodes, and processes of `turnwise work`
   --rate N               jobs that are added in a second (60)
   --tenants N            tenants that they are charged to (1000)
-  --settle SECONDS       in the end: how long it may take until the next job ends (120)
+  --settle SECONDS       in the end: how long it may take until the next job ends (60)
+  --without PART,…       leave out: webhooks, bulk, limits, gateways, gzip, waits
   --faults NAME,…        these faults alone, for example KillNode,FullDisk
   --log LEVEL            the nodes' --log (info)
   --turnwise FILE        the binary (target/release/turnwise, built by the command)
@@ -43,10 +47,12 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    let mut terminated = signal(SignalKind::terminate()).expect("signals can be handled");
     let done = tokio::select! {
         done = turnwise_lab_chaos::run(options) => done,
-        // All started processes end with this one.
+        // All started processes end with this one, and its disk is unmounted.
         _ = tokio::signal::ctrl_c() => Err(vec!["interrupted".to_owned()]),
+        _ = terminated.recv() => Err(vec!["terminated".to_owned()]),
     };
     match done {
         Ok(()) => {
@@ -79,6 +85,12 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String>
             "--tenants" => options.tenants = count()?.max(1),
             "--settle" => options.settle_seconds = count()?,
             "--faults" => options.faults = value.split(',').map(str::to_owned).collect(),
+            "--without" => {
+                for name in value.split(',') {
+                    let without = Part::named(name)?;
+                    options.parts.retain(|part| *part != without);
+                }
+            }
             "--log" => options.log = value,
             "--turnwise" => options.turnwise = PathBuf::from(value),
             "--start-foundationdb" => foundationdb = Some(PathBuf::from(value)),

@@ -35,6 +35,11 @@ health_timeout = 4
 enabled = true
 allow_root = true
 max_jobs = 4
+[egress]
+allow = 127.0.0.0/8
+[events]
+keep = 2592000
+max = 4000000
 ";
 
 /// The `health_timeout` of `CONFIG`.
@@ -51,8 +56,10 @@ pub(super) struct Binary {
 }
 
 impl Binary {
-    pub fn new(path: &Path, folder: &Path, log: &str) -> Self {
-        std::fs::write(folder.join("turnwise.ini"), CONFIG).expect("the folder can be written");
+    /// `limits` is a further section of the configuration.
+    pub fn new(path: &Path, folder: &Path, log: &str, limits: &str) -> Self {
+        let config = format!("{CONFIG}{limits}");
+        std::fs::write(folder.join("turnwise.ini"), config).expect("the folder can be written");
         let path = std::path::absolute(path).expect("a path");
         let has_faketime = Path::new(FAKETIME).exists();
         Binary { path, folder: folder.to_owned(), log: log.to_owned(), has_faketime }

@@ -10,20 +10,14 @@ use tokio::sync::Mutex;
 
 use super::node::run;
 use super::{Engine, left_out};
-use turnwise_testkit::{EtcdCluster, Link, free_ports};
+use turnwise_testkit::{Disk, EtcdCluster, Link, free_ports};
 
 /// The time between two checks of a server, if there is no event to wait for.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// The longest time until FoundationDB has started.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
-/// The size of the file system in memory. It takes memory only for what it contains.
-const DISK_SIZE: &str = "8g";
 /// The largest sensible quota of etcd. The copy, the original and a minute of history fit, even after an hour.
 const ETCD_QUOTA_BYTES: u64 = 8 << 30;
-/// The free space of a full disk, in bytes.
-const SPARE_BYTES: u64 = 64 << 10;
-/// Attempts to make a disk that full.
-const FILLS: usize = 100;
 
 /// A store that nodes use.
 pub(super) struct Store {
@@ -48,6 +42,11 @@ impl Store {
         let servers = match engine {
             Engine::Embedded => {
                 disk = Disk::mount(&folder.join("disk")).await;
+                if disk.is_none() {
+                    left_out(
+                        "a full disk, which only root can make (a file system in memory that is made smaller)",
+                    );
+                }
                 Servers::None
             }
             Engine::Etcd => {
@@ -155,60 +154,6 @@ impl Store {
         tokio::time::sleep(away).await;
         links.iter().for_each(Link::restore);
         true
-    }
-}
-
-/// A file system in memory, which can be filled in one step and have room again.
-pub(super) struct Disk(PathBuf);
-
-impl Disk {
-    /// Mounts it. Returns `None`, and prints a line, if it cannot be mounted.
-    async fn mount(folder: &Path) -> Option<Disk> {
-        std::fs::create_dir_all(folder).ok()?;
-        let disk = Disk(folder.to_owned());
-        let options = format!("size={DISK_SIZE}");
-        if run("mount", &["-t", "tmpfs", "-o", &options, "turnwise-chaos", &disk.path()]).await {
-            return Some(disk);
-        }
-        // There is nothing to unmount.
-        std::mem::forget(disk);
-        left_out("a full disk, which only root can make (a file system in memory that is made smaller)");
-        None
-    }
-
-    fn path(&self) -> String {
-        self.0.display().to_string()
-    }
-
-    /// Leaves only 64 kB free.
-    pub async fn fill(&self) {
-        // A size below what is used is refused: more may be written while the size is on its way.
-        for _ in 0..FILLS {
-            let df = Command::new("df").args(["--output=used", "-B1", &self.path()]).output().await;
-            let df =
-                df.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-            let used: u64 = df.lines().last().and_then(|line| line.trim().parse().ok()).unwrap_or_default();
-            if self.resize(&(used + SPARE_BYTES).to_string()).await {
-                return;
-            }
-        }
-        panic!("{} cannot be made smaller", self.path());
-    }
-
-    /// Makes room again.
-    pub async fn free(&self) {
-        assert!(self.resize(DISK_SIZE).await, "{} cannot be made larger", self.path());
-    }
-
-    async fn resize(&self, size: &str) -> bool {
-        run("mount", &["-o", &format!("remount,size={size}"), &self.path()]).await
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        // Lazily, because a killed process may hold it for another moment.
-        let _ = std::process::Command::new("umount").args(["--lazy", &self.path()]).status();
     }
 }
 

@@ -13,6 +13,7 @@ use super::World;
 use super::api::Answer;
 use super::faults;
 use super::ledger::Entry;
+use super::webhooks;
 use super::workers::TYPES;
 
 /// The number of concurrent requests.
@@ -151,7 +152,7 @@ pub(super) async fn judge(world: &World) {
     world.remove_filter().await;
     // Jobs that were delayed while a clock was ahead are due at that clock's time.
     let ahead = world.largest_jump.load(Ordering::Relaxed);
-    world.nodes.iter().for_each(|node| node.set_clock(ahead));
+    world.set_clocks(ahead);
     drain(world).await;
 
     let (jobs, entries) = (listed(world).await, world.ledger.jobs());
@@ -171,6 +172,7 @@ pub(super) async fn judge(world: &World) {
             world.ledger.finding(format!("{key} {problem}: {entry:?} {job}"));
         }
     }
+    webhooks::check_jobs(world, &jobs, &entries).await;
     for key in jobs.keys().filter(|key| !entries.contains_key(*key)) {
         world.ledger.finding(format!("{key} is there, and no client has added it"));
     }

@@ -57,6 +57,7 @@ async fn work(world: Arc<World>, number: usize, mut random: Random) {
         let calm = world.stop.is_cancelled();
         let member = Member {
             world: Arc::clone(&world),
+            number,
             job_type: TYPES[number % TYPES.len()],
             node: usize::try_from(random.below(2)).expect("small"),
             id: String::new(),
@@ -104,6 +105,7 @@ async fn chosen(killed: &mut watch::Receiver<usize>, number: usize) {
 
 struct Member {
     world: Arc<World>,
+    number: usize,
     job_type: &'static str,
     /// The node that it asks first.
     node: usize,
@@ -122,7 +124,8 @@ impl Member {
         let body = json!({ "slots": self.slots, "name": format!("chaos {}", self.job_type) });
         let path = format!("/v1/workers/{}", self.job_type);
         let sent = Instant::now();
-        let answer = self.world.ask_some(&mut random, Method::POST, &path, Some(&body)).await;
+        let api = self.world.identities.worker(self.number);
+        let answer = self.world.ask_some(api, &mut random, Method::POST, &path, Some(&body)).await;
         let Some(answer) = answer.success() else { return tokio::time::sleep(AGAIN).await };
         self.id = answer["worker"].as_str().unwrap_or_default().to_owned();
         self.life.is_heard(Some(sent));
@@ -160,13 +163,23 @@ impl Member {
         let _ = self.gate.subscribe().wait_for(|open| *open).await;
         let path = format!("/v1/workers/{}/{}{path}", self.job_type, self.id);
         let node = if self.world.is_up(self.node) { self.node } else { self.node + 1 };
-        self.world.api.ask_within(limit, node, Method::POST, &path, Some(body)).await
+        let api = self.world.identities.worker(self.number);
+        let answer = api.ask_within(limit, node, Method::POST, &path, Some(body)).await;
+        // Else workers that are alive are removed, and their runs are lost, because their identity asks for too many jobs.
+        if matches!(answer, Answer::Limited) && !path.ends_with("/accept") && !path.ends_with("/leave") {
+            self.world.ledger.repeated("a worker's report was refused for the limit of its identity", &path);
+        }
+        answer
     }
 
     fn is_gone(&self, answer: &Answer) -> bool {
         let gone = matches!(answer, Answer::Got(status, _) if *status == StatusCode::GONE);
         if gone {
             self.gone.cancel();
+            if let Some(ago) = self.life.heard_within(HEALTH_TIMEOUT / 2) {
+                let text = format!("{}, whose ping of {ago:?} ago was answered", self.id);
+                self.world.ledger.repeated("a worker was removed that was alive", &text);
+            }
         }
         gone
     }
@@ -311,12 +324,13 @@ impl Run {
                 Answer::Got(status, answer) => {
                     let refused = [StatusCode::CONFLICT, StatusCode::GONE].contains(&status);
                     if !refused {
-                        ledger.finding(format!("{what} of {} was answered {status}: {answer}", self.key));
+                        let text = format!("{what} of {} was answered {status}: {answer}", self.key);
+                        ledger.repeated("the end of a run was refused", &text);
                     }
                     self.member.world.counts.add("late answers refused", 1);
                     break;
                 }
-                Answer::NotDone | Answer::Unknown => tokio::time::sleep(AGAIN).await,
+                Answer::NotDone | Answer::Limited | Answer::Unknown => tokio::time::sleep(AGAIN).await,
             }
         }
         ledger.forget(self.number);

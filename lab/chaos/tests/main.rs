@@ -15,6 +15,7 @@ async fn every_acknowledged_job_ends_once_whatever_fails() {
         // kinds that it skips.
         calm_ms: (100, 1_000),
         fault_ms: (200, 5_000),
+        quiet_ms: (2_000, 4_000),
         ..Options::new(turnwise_binary(), Engine::Embedded)
     };
     run(options).await.unwrap_or_else(|broken| panic!("{broken:#?}"));

@@ -60,8 +60,13 @@ impl World {
         let counts = &self.counts;
         let process = self.turnwise.process_id().await;
         let memory = process.and_then(turnwise_testkit::process::memory_bytes).unwrap_or_default();
+        let gateways = self
+            .sides
+            .iter()
+            .filter_map(|side| Some(format!("{}: {}", side.name, side.gateway.as_ref()?.text())));
+        let gateways = gateways.collect::<Vec<_>>().join(", ");
         format!(
-            "{:>5} s: {} writes ({} came to nothing); jobs: {}; memory {} MB; faults: {}",
+            "{:>5} s: {} writes ({} came to nothing); jobs: {}; memory {} MB; gateways: {gateways}; faults: {}",
             self.begun.elapsed().as_secs(),
             counts.written.load(Ordering::Relaxed),
             counts.unwritten.load(Ordering::Relaxed),
@@ -98,6 +103,9 @@ impl World {
         for side in &self.sides {
             // The proxy keeps all requests, and receives many.
             side.proxy.clear();
+            if let Some(gateway) = &side.gateway {
+                gateway.clear();
+            }
             if side.server.revive().await {
                 self.counts.fault(format!("{} ended by itself", side.name));
             }

@@ -1,9 +1,10 @@
 //! The soak test: random writes on both sides of many two-way continuous replications, while all kinds of faults happen.
 //!
 //! Two servers hold the same databases. turnwise replicates each database in both directions, through a [`FaultProxy`] in
-//! front of each server. Writers ([`workload`]) add, change and delete documents, create conflicts and attach files, on
+//! front of each server, and a [`gateway`] behind that. Writers ([`workload`]) add, change and delete documents, create conflicts and attach files, on
 //! both sides at the same time. Meanwhile, faults ([`storm`]) happen: connections are reset, responses are truncated, slow
-//! or refusals, and ports close. turnwise and both servers are killed (`kill -9`) and restarted with their data on disk.
+//! or refusals, and ports close. turnwise and both servers are killed (`kill -9`) and restarted with their data on disk. The
+//! servers are real CouchDBs, if there are any: their sessions lapse after seconds, and the disk of one of them is full at times.
 //!
 //! In the end ([`verdict`]), all that stops. A limited time later, both sides must be equal leaf by leaf, and hold all
 //! writes that either of them acknowledged. No job may have failed permanently, and turnwise's memory must not have grown.
@@ -13,6 +14,7 @@
 //! as the machine allows.
 
 mod counts;
+mod gateway;
 mod server;
 mod storm;
 mod turnwise;
@@ -24,10 +26,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use counts::Counts;
+use gateway::Gateway;
 use server::Server;
 use turnwise::Turnwise;
 use turnwise_testkit::{Database, FaultProxy};
@@ -59,6 +63,11 @@ pub struct Options {
     pub source: Option<ExternalServer>,
     /// The other one.
     pub target: Option<ExternalServer>,
+    /// Whether the servers that the test starts are real CouchDBs, if there are any: sessions lapse, and the disk of the second one
+    /// is full at times.
+    pub couchdb: bool,
+    /// Whether a gateway is in front of each server, which refuses optional requests and bodies of more than 1 MB.
+    pub gateways: bool,
 }
 
 impl Options {
@@ -76,6 +85,8 @@ impl Options {
             log: "debug".to_owned(),
             source: None,
             target: None,
+            couchdb: true,
+            gateways: true,
         }
     }
 }
@@ -91,11 +102,15 @@ struct World {
     stop: CancellationToken,
 }
 
-/// One of the two servers, and the proxy between it and turnwise.
+/// One of the two servers, and the gateway and the proxy between it and turnwise.
 struct Side {
     name: &'static str,
     server: Server,
+    gateway: Option<Gateway>,
+    /// In front of the gateway.
     proxy: FaultProxy,
+    /// Held while the server is down, or its disk is full.
+    outage: Mutex<()>,
     databases: Vec<Database>,
 }
 
@@ -140,10 +155,9 @@ pub async fn run(options: Options) -> Result<(), Vec<String>> {
 impl World {
     async fn start(options: Options, folder: &TempDir) -> Arc<World> {
         let names = names(&options);
-        let (source, target) = tokio::join!(
-            Side::start("A", options.source.as_ref(), &names),
-            Side::start("B", options.target.as_ref(), &names)
-        );
+        // One after the other: a first start of CouchDB holds a lock.
+        let source = Side::start(&options, 0, &names).await;
+        let target = Side::start(&options, 1, &names).await;
         let turnwise = Turnwise::start(&options, folder.path()).await;
         let world = World {
             sides: [source, target],
@@ -170,15 +184,18 @@ fn names(options: &Options) -> Vec<String> {
 }
 
 impl Side {
-    async fn start(name: &'static str, external: Option<&ExternalServer>, databases: &[String]) -> Side {
-        let server = Server::start(external).await;
-        let proxy = FaultProxy::before(server.url()).await;
+    async fn start(options: &Options, number: usize, databases: &[String]) -> Side {
+        let (name, external) =
+            if number == 0 { ("A", options.source.as_ref()) } else { ("B", options.target.as_ref()) };
+        let server = Server::start(external, options.couchdb, number == 1).await;
+        let gateway = if options.gateways { Some(Gateway::before(server.url(), number).await) } else { None };
+        let proxy = FaultProxy::before(gateway.as_ref().map_or(server.url(), Gateway::url)).await;
         let mut created = Vec::new();
         for name in databases {
             let database = Database::at(format!("{}/{name}", server.url()));
             database.create().await;
             created.push(database);
         }
-        Side { name, server, proxy, databases: created }
+        Side { name, server, gateway, proxy, outage: Mutex::new(()), databases: created }
     }
 }

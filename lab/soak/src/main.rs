@@ -6,6 +6,8 @@ mod options;
 
 use std::process::ExitCode;
 
+use tokio::signal::unix::{SignalKind, signal};
+
 #[tokio::main]
 async fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -20,7 +22,14 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match turnwise_lab_soak::run(options).await {
+    let mut terminated = signal(SignalKind::terminate()).expect("signals can be handled");
+    let done = tokio::select! {
+        done = turnwise_lab_soak::run(options) => done,
+        // All started processes end with this one, and its disk is unmounted.
+        _ = tokio::signal::ctrl_c() => Err(vec!["interrupted".to_owned()]),
+        _ = terminated.recv() => Err(vec!["terminated".to_owned()]),
+    };
+    match done {
         Ok(()) => {
             println!("all holds");
             ExitCode::SUCCESS

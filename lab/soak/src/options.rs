@@ -7,7 +7,8 @@ use turnwise_lab_soak::{ExternalServer, Options};
 pub const USAGE: &str = "\
 cargo xtask soak [OPTION]...
   Random writes, deletes, conflicts and attachments on both sides of two-way continuous replications, with random faults: kill -9 of
-  turnwise and of the servers, resets, closed ports, 413, 429, 500, 503, slow, silent, cut and nonsensical answers. In the end both sides must
+  turnwise and of the servers, resets, closed ports, 413, 429, 500, 503, slow, silent, cut and nonsensical answers, gateways that refuse
+  what is optional, sessions that lapse, and a disk that is full at times. In the end both sides must
   be equal leaf by leaf, with all that was acknowledged; no job has failed, memory has not grown, the store passes its check, and
   turnwise's log and answers hold no secret. The exit status tells.
 
@@ -16,7 +17,10 @@ cargo xtask soak [OPTION]...
   --rate N               writes in a second on both sides together (30)
   --seed N               all writes and faults follow from it (1)
   --settle SECONDS       how long it may take in the end until both sides are equal (300)
-  --source URL           one server, http://user:password@host:port (a pouchdb-server is started)
+  --servers KIND         couchdb (two real ones, if there are any: sessions lapse, and a disk is full at times), or node
+                         (pouchdb-servers) (couchdb)
+  --gateways yes|no      whether a gateway in front of each server refuses optional requests and bodies over 1 MB (yes)
+  --source URL           one server, http://user:password@host:port (one is started)
   --target URL           the other one
   --kill-source CMD      a command that kills it as kill -9 does (without it, it is not killed)
   --restart-source CMD   and one that starts it again
@@ -40,6 +44,8 @@ pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, Str
             "--rate" => options.writes_per_second = number()?.max(0.1),
             "--seed" => options.seed = count()?,
             "--settle" => options.settle_seconds = count()?,
+            "--servers" if value == "couchdb" || value == "node" => options.couchdb = value == "couchdb",
+            "--gateways" if value == "yes" || value == "no" => options.gateways = value == "yes",
             "--source" => sides[0].url = Some(value),
             "--target" => sides[1].url = Some(value),
             "--kill-source" => sides[0].kill = Some(value),

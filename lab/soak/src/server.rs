@@ -7,13 +7,18 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio::sync::Mutex;
 
-use turnwise_testkit::{Peer, canary, client};
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+use turnwise_testkit::{CouchDb, Disk, Peer, canary, client};
 
 /// The longest time until a restarted server responds.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The time between two checks of a server that starts.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// How long a session of a real CouchDB lasts, in s.
+const SESSION_SECONDS: u64 = 6;
 
 /// A server that already runs.
 #[derive(Clone, Debug)]
@@ -34,11 +39,24 @@ pub(super) struct Server {
 
 enum Kind {
     Pouch(Mutex<Peer>),
+    /// The disk is unmounted first, so that the server's folder can be removed.
+    Couch(Option<Disk>, Mutex<CouchDb>),
     External(Option<(String, String)>),
 }
 
 impl Server {
-    pub async fn start(external: Option<&ExternalServer>) -> Server {
+    /// A server that runs already, or a new one: a real CouchDB if wanted and there is one. `small` is whether its disk can be full.
+    pub async fn start(external: Option<&ExternalServer>, couchdb: bool, small: bool) -> Server {
+        if external.is_none()
+            && couchdb
+            && let Some(mut server) = CouchDb::start().await
+        {
+            let url = server.url().to_owned();
+            set_session(&url).await;
+            let disk = if small { move_to_disk(&mut server).await } else { None };
+            let kind = Kind::Couch(disk, Mutex::new(server));
+            return Server { url, kind, killed: AtomicBool::new(false) };
+        }
         let (url, kind) = match external {
             Some(external) => (external.url.clone(), Kind::External(external.kill_and_restart.clone())),
             None => {
@@ -62,6 +80,7 @@ impl Server {
         self.killed.store(true, Ordering::Relaxed);
         match &self.kind {
             Kind::Pouch(peer) => peer.lock().await.kill().await,
+            Kind::Couch(_, server) => server.lock().await.kill(),
             Kind::External(Some((kill, _))) => shell(kill).await,
             Kind::External(None) => {}
         }
@@ -76,6 +95,7 @@ impl Server {
                     peer.restart().await;
                 }
             }
+            Kind::Couch(_, server) => server.lock().await.crash().await,
             Kind::External(Some((_, restart))) => shell(restart).await,
             Kind::External(None) => {}
         }
@@ -86,6 +106,14 @@ impl Server {
         };
         tokio::time::timeout(RESTART_TIMEOUT, up).await.expect("a server that was restarted answers");
         self.killed.store(false, Ordering::Relaxed);
+    }
+
+    /// The server's disk, if it can be full.
+    pub fn disk(&self) -> Option<&Disk> {
+        match &self.kind {
+            Kind::Couch(disk, _) => disk.as_ref(),
+            _ => None,
+        }
     }
 
     async fn answers(&self) -> bool {
@@ -102,6 +130,28 @@ impl Server {
         }
         ended
     }
+}
+
+/// Moves the databases of a server to a disk that can be full. Only these: a server that cannot write its log ends.
+async fn move_to_disk(server: &mut CouchDb) -> Option<Disk> {
+    let data = server.data_folder();
+    let before = data.with_extension("before");
+    server.kill();
+    std::fs::rename(&data, &before).expect("the folder can be written");
+    let disk = Disk::mount(&data).await;
+    if disk.is_none() {
+        println!("left out: a full disk, which only root can make");
+    }
+    shell(&format!("cp -a {}/. {}", before.display(), data.display())).await;
+    server.crash().await;
+    disk
+}
+
+/// Lets sessions end soon.
+async fn set_session(url: &str) {
+    let config = format!("{url}/_node/_local/_config/chttpd_auth/timeout");
+    let set = client().request(Method::PUT, config).json(&json!(SESSION_SECONDS.to_string())).send().await;
+    assert!(set.is_ok_and(|answer| answer.status() == StatusCode::OK), "CouchDB takes settings");
 }
 
 /// Runs a command whose output matters only if it fails.

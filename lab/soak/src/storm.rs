@@ -44,6 +44,9 @@ const FAIR_MS: (u64, u64) = (500, 8_000);
 const AWAY_MS: (u64, u64) = (100, 4_000);
 /// The shortest and the longest time between two kills.
 const LIFE_MS: (u64, u64) = (10_000, 40_000);
+/// The shortest and the longest time in which a disk is full, and in which it has room.
+const FULL_MS: (u64, u64) = (2_000, 12_000);
+const ROOM_MS: (u64, u64) = (15_000, 60_000);
 /// A shorter test has proportionally shorter faults.
 const SCALE: Duration = Duration::from_secs(200);
 
@@ -101,6 +104,7 @@ pub(super) fn start(world: &Arc<World>) -> Vec<JoinHandle<()>> {
         .map(|side| tokio::spawn(requests(Arc::clone(world), side, Random::new(seeds.bits()))))
         .collect();
     tasks.push(tokio::spawn(processes(Arc::clone(world), Random::new(seeds.bits()))));
+    tasks.extend((0..2).map(|side| tokio::spawn(disks(Arc::clone(world), side, Random::new(seeds.bits())))));
     tasks
 }
 
@@ -210,11 +214,25 @@ async fn processes(world: Arc<World>, mut random: Random) {
             Victim::Turnwise => {}
             Victim::Server(side) => {
                 let side = &world.sides[side];
+                let _outage = side.outage.lock().await;
                 side.server.kill().await;
                 let _ = world.goes_on(away).await;
                 side.server.restart().await;
                 world.counts.fault(format!("kill {}", side.name));
             }
         }
+    }
+}
+
+/// Fills the disk of a server, and makes room again. A server does not start on a full disk, so it is not killed meanwhile.
+async fn disks(world: Arc<World>, side: usize, mut random: Random) {
+    let side = &world.sides[side];
+    let Some(disk) = side.server.disk() else { return };
+    while world.goes_on(world.time(&mut random, ROOM_MS)).await {
+        let _outage = side.outage.lock().await;
+        disk.fill().await;
+        let _ = world.goes_on(world.time(&mut random, FULL_MS)).await;
+        disk.free().await;
+        world.counts.fault(format!("{}'s disk full", side.name));
     }
 }

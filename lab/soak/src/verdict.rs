@@ -57,7 +57,10 @@ pub(super) async fn judge(world: &World, acknowledged: &Acknowledged) -> Vec<Str
     }
     broken.extend(jobs(world, quiet).await);
     println!("{}", world.status().await);
-    broken.extend(contents(world, acknowledged).await);
+    match unreadable(world).await {
+        Some(problem) => broken.push(problem),
+        None => broken.extend(contents(world, acknowledged).await),
+    }
     if !world.turnwise.is_as_it_should().await {
         broken.push("turnwise has ended by itself".to_owned());
     }
@@ -110,6 +113,22 @@ async fn jobs(world: &World, quiet: Instant) -> Vec<String> {
         world.look().await;
         tokio::time::sleep(LOOK_AGAIN).await;
     }
+}
+
+/// The first database that cannot be read, if any.
+async fn unreadable(world: &World) -> Option<String> {
+    for side in &world.sides {
+        for database in &side.databases {
+            if leaves(database).await.is_none() {
+                return Some(format!(
+                    "{} of {} cannot be read, so nothing was compared",
+                    database.name(),
+                    side.name
+                ));
+            }
+        }
+    }
+    None
 }
 
 /// Checks that both sides are equal and hold all acknowledged writes.

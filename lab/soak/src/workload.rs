@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::World;
+use super::gateway::ATTACHMENT_MAX_BYTES;
 use turnwise_testkit::{Database, Random, encode_segment};
 
 /// The number of documents that both sides write repeatedly. It is small, so that writes often conflict.
@@ -20,6 +21,8 @@ const POOL: u64 = 60;
 /// The most documents in one `_bulk_docs`, and their largest size in bytes. Together, they often exceed a proxy's limit.
 const BURST_DOCUMENTS: u64 = 100;
 const BURST_DOCUMENT_BYTES: u64 = 4_000;
+/// The same for one in five of them where gateways limit bodies. A proxy's limit exceeds each document.
+const LARGE_DOCUMENT_BYTES: u64 = 40_000;
 
 /// The largest size of an inline attachment, in bytes. A document has at most three of them.
 const SMALL_ATTACHMENT_BYTES: u64 = 10_000;
@@ -208,7 +211,9 @@ impl Writer {
     async fn attach_large(&mut self, id: &str) -> Option<()> {
         let rev =
             self.read(id, "").await?.and_then(|stored| Some(format!("?rev={}", stored["_rev"].as_str()?)));
-        let most = self.world.options.attachment_max_bytes as u64;
+        let options = &self.world.options;
+        let most = options.attachment_max_bytes;
+        let most = if options.gateways { most.min(ATTACHMENT_MAX_BYTES) } else { most } as u64;
         let bytes = LARGE_ATTACHMENT_MIN_BYTES + self.random.below(most - LARGE_ATTACHMENT_MIN_BYTES);
         let bytes = usize::try_from(bytes).expect("it is in memory");
         let (name, kind, bytes) = match self.random.below(2) {
@@ -229,9 +234,11 @@ impl Writer {
 
     async fn burst(&mut self) -> Option<()> {
         let count = 1 + self.random.below(BURST_DOCUMENTS);
+        let large = self.world.options.gateways && self.random.below(5) == 0;
+        let bytes = if large { LARGE_DOCUMENT_BYTES } else { BURST_DOCUMENT_BYTES };
         let docs: Vec<Value> = (0..count)
             .map(|_| {
-                let mut doc = self.body(BURST_DOCUMENT_BYTES);
+                let mut doc = self.body(bytes);
                 doc["_id"] = json!(self.random.hex32());
                 doc
             })

@@ -12,6 +12,8 @@ async fn both_sides_are_equal_after_everything_has_failed() {
         writes_per_second: 20.0,
         attachment_max_bytes: 1 << 20,
         settle_seconds: 120,
+        couchdb: false,
+        gateways: false,
         // With the logs of all other crates, because the test searches the log for secrets.
         log: "debug,turnwise=trace".to_owned(),
         ..Options::new(turnwise_binary())

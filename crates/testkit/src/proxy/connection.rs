@@ -10,8 +10,10 @@ use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::timeout;
 
 use super::fault::error_body;
+use super::gateway::{Gzip, write_page};
 use super::log::Request;
 use super::wire::{Body, Framing, Head, Reader, write_end, write_piece};
 use super::{Fault, Shared, multipart, updates};
@@ -72,6 +74,9 @@ impl Exchange<'_> {
         match fault {
             Fault::Status(status) => self.answer(status, &error_body(status)).await,
             Fault::Answer { status, body } => self.answer(status, &body).await,
+            Fault::Page(status) => self.answer_page(status).await,
+            Fault::Lost { status } => self.lose(status).await,
+            Fault::BodyRefused { lingers } => self.refuse_body(lingers).await,
             Fault::InvalidJson => self.answer(200, "{\"results\":[{\"seq\":1,\"id\":\"tru").await,
             Fault::Multipart => self.answer_multipart(false).await,
             Fault::TruncatedMultipart => self.answer_multipart(true).await,
@@ -84,6 +89,8 @@ impl Exchange<'_> {
             | Fault::Reset { .. }
             | Fault::Truncated { .. }
             | Fault::HangMidBody { .. }
+            | Fault::Impatient { .. }
+            | Fault::Gzip
             | Fault::Slow { .. } => self.relay(&fault).await,
         }
     }
@@ -156,7 +163,7 @@ impl Exchange<'_> {
         Ok(After::Next)
     }
 
-    fn answered(&self, status: u16, body_bytes: usize) {
+    pub(super) fn answered(&self, status: u16, body_bytes: usize) {
         self.shared.log.update(self.number, |request| {
             request.status = Some(status);
             request.answer_bytes = body_bytes as u64;
@@ -216,8 +223,17 @@ async fn relay_answer(
     mut reader: Reader<OwnedReadHalf>,
     writer: &mut OwnedWriteHalf,
 ) -> io::Result<After> {
+    let patience = match fault {
+        Fault::Impatient { after_ms } => Duration::from_millis(*after_ms),
+        _ => Duration::MAX,
+    };
     let (head, framing) = loop {
-        let Some(head) = reader.head(false).await? else { return Ok(After::Close) };
+        let Ok(head) = timeout(patience, reader.head(false)).await else {
+            shared.log.update(number, |request| request.status = Some(504));
+            write_page(writer, request, 504, "close").await?;
+            return Ok(After::Close);
+        };
+        let Some(head) = head? else { return Ok(After::Close) };
         if head.status >= 200 {
             let framing = head.answer_framing(&request.method)?;
             break (head, framing);
@@ -236,13 +252,30 @@ async fn relay_answer(
         Framing::Length(length) if cuts => limit = limit.min(length - 1),
         _ => {}
     }
-    writer.write_all(&head.raw).await?;
+    let gzip = if *fault == Fault::Gzip { Gzip::begin(request, &head, framing) } else { None };
     let mut body = Body::new(framing);
-    while let Some(piece) = body.next(&mut reader).await? {
+    let ends = framing == Framing::UntilClose || head.closes();
+    let (mut gzip, framing) = match gzip {
+        Some((gzip, head)) => {
+            writer.write_all(&head).await?;
+            (Some(gzip), Framing::Chunked)
+        }
+        None => {
+            writer.write_all(&head.raw).await?;
+            (None, framing)
+        }
+    };
+    loop {
+        // A gateway that loses its patience within a body can only end it.
+        let Ok(piece) = timeout(patience, body.next(&mut reader)).await else { return Ok(After::Close) };
+        let Some(piece) = piece? else { break };
         let passed = piece.slice(..piece.len().min(usize::try_from(limit).unwrap_or(usize::MAX)));
         limit -= passed.len() as u64;
         shared.log.update(number, |request| request.answer_bytes += passed.len() as u64);
-        write_paced(fault, writer, framing, &passed).await?;
+        match &mut gzip {
+            Some(gzip) => write_piece(writer, framing, &gzip.piece(&passed)?).await?,
+            None => write_paced(fault, writer, framing, &passed).await?,
+        }
         if passed.len() < piece.len() {
             return cut(fault).await;
         }
@@ -250,9 +283,11 @@ async fn relay_answer(
     if cuts {
         return cut(fault).await;
     }
+    if let Some(gzip) = gzip {
+        write_piece(writer, framing, &gzip.end()?).await?;
+    }
     write_end(writer, framing).await?;
     shared.log.update(number, |request| request.answered = true);
-    let ends = framing == Framing::UntilClose || head.closes();
     Ok(if ends { After::Close } else { After::Next })
 }
 

@@ -48,6 +48,27 @@ pub enum Fault {
     Multipart,
     /// Like `Multipart`, but the body ends in the middle of a part, although its HTTP framing is complete. Other requests pass.
     TruncatedMultipart,
+    /// The proxy responds with this status and a page of HTML, as gateways do. The request does not reach the peer.
+    Page(u16),
+    /// The request reaches the peer, and its response is lost: the client gets this status and a page of HTML.
+    Lost {
+        /// The HTTP status.
+        status: u16,
+    },
+    /// The client gets 504 and a page of HTML if the peer's response does not begin in time. Once it has begun, response and
+    /// connection end when the peer is silent for as long.
+    Impatient {
+        /// The longest silence of the peer, in ms.
+        after_ms: u64,
+    },
+    /// The client gets 413 and a page of HTML before the body of its request was read, and the connection ends.
+    BodyRefused {
+        /// Whether the proxy reads and drops the body, so that a client that sends all of it gets the response. Otherwise the
+        /// connection is reset.
+        lingers: bool,
+    },
+    /// The response is compressed with gzip, if the client accepts that and it is text. Its `ETag` becomes a weak one.
+    Gzip,
     /// The response arrives at this pace.
     Slow {
         /// Bytes of the body per second.

@@ -5,6 +5,7 @@
 
 mod connection;
 mod fault;
+mod gateway;
 mod log;
 mod multipart;
 mod updates;
