@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::options::{Path, PathValues};
+use crate::options::Path;
 
 /// When a request applies. `when` holds if each of its members does. `unless` is its exact opposite: it excludes the request if
 /// each of its members holds. So of two requests with the same conditions, one in `when` and one in `unless`, exactly one
@@ -24,9 +24,6 @@ pub(crate) enum Is {
     OneOf(Vec<Value>),
 }
 
-/// Most elements of one option that a condition reads.
-const MAX_ELEMENTS: usize = 1_000;
-
 impl Conditions {
     /// Whether the request always applies.
     pub fn is_none(&self) -> bool {
@@ -42,11 +39,10 @@ impl Conditions {
 
 impl Is {
     fn holds(&self, path: &Path, options: &Value) -> bool {
-        let PathValues { values, .. } = path.find(options, MAX_ELEMENTS);
         match self {
-            Is::Present => !values.is_empty(),
-            Is::Absent => values.is_empty(),
-            Is::OneOf(these) => values.iter().any(|value| these.contains(value)),
+            Is::Present => path.any(options, |_| true),
+            Is::Absent => !path.any(options, |_| true),
+            Is::OneOf(these) => path.any(options, |value| these.contains(value)),
         }
     }
 }
@@ -77,6 +73,14 @@ mod tests {
             assert_eq!(when.hold(&options), held, "{options}");
             assert_eq!(unless.hold(&options), !held, "{options}");
         }
+    }
+
+    #[test]
+    fn every_element_of_a_list_counts() {
+        let mut nodes: Vec<String> = (0..5_000).map(|n| format!("n{n}")).collect();
+        nodes.push("last".to_owned());
+        let when = Conditions { when: vec![is("nodes", Is::OneOf(vec![json!("last")]))], unless: Vec::new() };
+        assert!(when.hold(&json!({"nodes": nodes})), "a long list does not hide its end");
     }
 
     #[test]

@@ -30,11 +30,13 @@
 //! ```
 //!
 //! - [`Catalogue::parse`] reads the file (`read`), and refuses errors with their line and how to correct them.
+//! - [`parse_options`] reads options, with the digits of their numbers (`digits`).
 //! - [`Catalogue::requests`] derives the requests (`derive`), with [`Template`](template)s over the options (`options`).
 //! - [`Catalogue::traits`] returns what a job has in common with other jobs. The queue learns from their runs what is unknown.
 
 mod conditions;
 mod derive;
+mod digits;
 mod options;
 mod read;
 pub mod template;
@@ -45,6 +47,7 @@ use std::collections::BTreeMap;
 use turnwise_policy::predictive_queue::locks::Levels;
 
 pub use derive::{Because, Derived, Reason};
+pub use digits::parse_options;
 pub use wrong::Wrong;
 
 use conditions::Conditions;

@@ -54,6 +54,13 @@ impl Path {
         Some(value).filter(|value| !value.is_null())
     }
 
+    /// Whether a value at the path, with lists expanded, is one that `is_it` accepts. Reads all of them: their number is bounded by the
+    /// size of the options, and a bound here would let a long list hide what a condition asks for.
+    pub fn any(&self, options: &Value, is_it: impl Fn(&Value) -> bool) -> bool {
+        let members: Vec<&str> = self.0.split('.').collect();
+        any(options, &members, &is_it)
+    }
+
     /// All values at the path, with lists expanded.
     pub fn find<'a>(&self, options: &'a Value, most: usize) -> PathValues<'a> {
         let mut found = PathValues::default();
@@ -112,6 +119,24 @@ impl<'a> PathValues<'a> {
             },
             (_, _) => self.missing = true,
         }
+    }
+}
+
+/// The values are those of [`PathValues`].
+fn any(value: &Value, members: &[&str], is_it: &impl Fn(&Value) -> bool) -> bool {
+    match (value, members) {
+        (Value::Array(elements), [number, rest @ ..]) if number.parse::<usize>().is_ok() => {
+            let element = number.parse().ok().and_then(|number: usize| elements.get(number));
+            element.is_some_and(|element| any(element, rest, is_it))
+        }
+        (Value::Array(elements), _) => elements.iter().any(|element| any(element, members, is_it)),
+        (Value::Null, _) => false,
+        (Value::String(text), []) if text.is_empty() => false,
+        (value, []) => is_it(value),
+        (Value::Object(object), [member, rest @ ..]) => {
+            object.get(*member).is_some_and(|value| any(value, rest, is_it))
+        }
+        (_, _) => false,
     }
 }
 

@@ -84,7 +84,7 @@ pub(crate) fn derived(job: &NewJob, catalogue: &Catalogue, limits: &Limits) -> R
         return Requests::default();
     }
     // The request's parser has already checked that they are JSON.
-    let options = serde_json::from_str(job.options.get()).unwrap_or_default();
+    let options = turnwise_catalogue::parse_options(job.options.get());
     let Some(derived) = catalogue.requests(&job.job_type, &options) else { return Requests::default() };
     let derived = fitting(derived, limits);
     log_faults(job, &derived);
@@ -102,7 +102,7 @@ pub(crate) fn traits(job: &NewJob, catalogue: &Catalogue) -> Traits {
     if !job.locks.has_unknown() || catalogue.line(&job.job_type).is_none() {
         return Traits::default();
     }
-    let options = serde_json::from_str(job.options.get()).unwrap_or_default();
+    let options = turnwise_catalogue::parse_options(job.options.get());
     let mut traits = catalogue.traits(&job.job_type, &options).unwrap_or_default();
     let is_too_large = |traits: &Traits| {
         serde_json::to_vec(traits).is_ok_and(|json| json.len() > turnwise_queue::MAX_TRAITS_BYTES)

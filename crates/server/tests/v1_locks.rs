@@ -105,6 +105,22 @@ async fn a_job_that_states_none_locks_what_the_catalogue_says() {
 }
 
 #[tokio::test]
+async fn names_from_numbers_have_the_digits_that_were_sent() {
+    let locks = Locks::start(CATALOGUE).await;
+    let server = locks.server();
+    let sent = ["12345678901234567890123", "12345678901234567890124", "1e2", "100", "100.0", "-0"];
+    for (n, number) in sent.iter().enumerate() {
+        let body = format!(
+            r#"{{"id": "j{n}", "options": {{"do": "migrate", "instance": {number}, "nodes": [{number}]}}}}"#
+        );
+        let request = server.request("POST", "/v1/jobs/t").header("content-type", "application/json");
+        assert_eq!(server.send(request.body(body)).await.status, 201, "{number}");
+        let name = json!({"exclusive": [number]});
+        assert_eq!(locks.of("t", &format!("j{n}")).await, json!({"instance": name, "node": name}));
+    }
+}
+
+#[tokio::test]
 async fn derived_locks_keep_jobs_apart() {
     let locks = Locks::start(CATALOGUE).await;
     let server = locks.server();

@@ -26,7 +26,7 @@ pub(super) async fn look(
         return Ok(Vec::new());
     }
     let options = jobs::options(tx, &app.keys, job).await?;
-    let options = serde_json::from_str(options.get()).unwrap_or_default();
+    let options = turnwise_catalogue::parse_options(options.get());
     let derived = app.catalogue.requests(&job.job_type, &options);
     let derived = derived.map(|derived| catalogue::fitting(derived, &app.store.limits()));
     // Locks that the job declared itself, or that another catalogue derived, cannot be explained by this catalogue.
