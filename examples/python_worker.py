@@ -180,6 +180,7 @@ class Job:
     def run(self):
         try:
             result = handle(self)
+            json.dumps(result, allow_nan=False)  # One that is no JSON is this run's error, and not the worker's.
             end, body = ("release", {}) if self.stop.is_set() else ("finish", {"result": result})
         except Failed as reason:
             end, body = "fail", {"reason": str(reason), "retry": False}

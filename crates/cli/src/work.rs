@@ -8,6 +8,7 @@ use anyhow::anyhow;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 use turnwise_client::protocol::MAX_INFO_BYTES;
+use turnwise_client::protocol::json::check_result;
 use turnwise_client::{Outcome, Run, WorkerOptions};
 use turnwise_command::{Command, Finished, Guard, Programs, Report, StartError, Verdict};
 
@@ -23,7 +24,8 @@ const MAX_OUTPUT_BYTES: usize = 64 << 10;
 #[derive(clap::Args)]
 #[command(after_help = "\
 The command gets a job's options on stdin, as JSON, and TURNWISE_JOB_ID, TURNWISE_JOB_TYPE, TURNWISE_TENANT and \
-TURNWISE_ATTEMPT in its environment (and TRACEPARENT if the job is traced), and neither TURNWISE_TOKEN nor TURNWISE_SERVER, which may have a password. If its stdout is one JSON value of at most 12 kB, this is the job's result. Otherwise the \
+TURNWISE_ATTEMPT in its environment (and TRACEPARENT if the job is traced), and neither TURNWISE_TOKEN nor TURNWISE_SERVER, which may have a password. If its stdout is one JSON value of at most 12 kB that every JSON library can read (no lone surrogates, no number beyond a double's range, \
+nested no deeper than 96), this is the job's result. Otherwise the \
 result is an object {\"exit_code\":0,\"stdout\":\"…\",\"stderr\":\"…\",…} with up to 12 kB of the output.
 
 Exit codes of the command:
@@ -203,11 +205,12 @@ impl Exec {
     }
 }
 
-/// A command's output, if it is JSON that fits into a result; otherwise a report about the output.
+/// A command's output, if it is JSON that fits into a result, and that the server takes; otherwise a report about the output.
 fn result(finished: &Finished) -> Outcome {
     let text = finished.stdout.whole().and_then(|bytes| String::from_utf8(bytes).ok());
     let json = text.and_then(|text| RawValue::from_string(text.trim().to_owned()).ok());
-    match json.filter(|json| json.get().len() <= MAX_INFO_BYTES) {
+    let fits = |json: &Box<RawValue>| json.get().len() <= MAX_INFO_BYTES && check_result(json).is_ok();
+    match json.filter(fits) {
         Some(json) => Outcome::Completed(json),
         None => Outcome::completed(&Report::new(finished, MAX_INFO_BYTES)),
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::common::{Fake, PATIENCE, Request};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -44,6 +45,13 @@ impl Worker {
                 match options.as_str().unwrap() {
                     "complete" => Outcome::completed(&json!({ "attempt": run.job.attempt })),
                     "large" => Outcome::completed(&"x".repeat(20_000)),
+                    "deep" => {
+                        let json = format!("{}{}", "[".repeat(120), "]".repeat(120));
+                        let json = RawValue::from_string(json).unwrap();
+                        // The report would make the server refuse any end.
+                        run.report(&json);
+                        Outcome::Completed(json)
+                    }
                     "fail" => Outcome::Failed("never".into()),
                     "panic" => panic!("the roof is on fire"),
                     "report" => {
@@ -229,6 +237,10 @@ async fn every_outcome_is_reported_as_it_is() {
         (
             "large",
             json!({ "id": "a", "claim": 3, "reason": "its result has 20002 bytes; at most 12288 are allowed", "retry": false }),
+        ),
+        (
+            "deep",
+            json!({ "id": "a", "claim": 4, "retry": false, "reason": "its result of 240 bytes is JSON that the server does not take: nested deeper than 100 at line 1 column 97" }),
         ),
     ];
     let mut request = fake.expect("/accept").await;

@@ -20,6 +20,7 @@
 //! - [`webhooks`]: events that the server sends to URLs.
 //! - [`indexes`]: the indexes of CouchDB servers that turnwise keeps up to date.
 //! - [`error`]: the one shape of every error.
+//! - [`json`]: the JSON that the server takes.
 //! - [`names`]: the rules for types, ids and names.
 
 pub mod after;
@@ -32,6 +33,7 @@ pub mod history;
 pub mod identities;
 pub mod indexes;
 pub mod jobs;
+pub mod json;
 pub mod locking;
 pub mod locks;
 pub mod names;

@@ -396,3 +396,14 @@ async fn null_and_unknown_members_are_ignored() {
     let unknown = json!({"foo": {"bar": 1}, "ibrowse_options": "x", "comment": "why", "owner": "jan"});
     assert_eq!(id(&with(nowhere("x"), unknown)).await, plain);
 }
+
+#[tokio::test]
+async fn a_task_of_an_external_worker_has_its_node() {
+    let server = TestServer::start().await;
+    server.post("/v1/jobs/mail", &json!({"id": "a"})).await;
+    let worker = server.post("/v1/workers/mail", &json!({"slots": 1})).await.body["worker"].clone();
+    let path = format!("/v1/workers/mail/{}/accept", worker.as_str().unwrap());
+    server.post(&path, &json!({"received": 0, "limit": 1, "wait_ms": 10_000})).await;
+    let tasks = server.get("/_active_tasks").await.body;
+    assert_eq!((&tasks[0]["type"], &tasks[0]["node"]), (&json!("mail"), &json!(server.name())), "{tasks:#}");
+}

@@ -236,3 +236,31 @@ async fn slow_large_bodies_do_not_delay_small_ones() {
     drop(senders);
     assert_eq!(server.post("/v1/jobs/t", &json!({"options": "x".repeat(1 << 20)})).await.status, 201);
 }
+
+#[tokio::test]
+async fn every_error_of_a_batch_names_its_job() {
+    let server = TestServer::start().await;
+    let nowhere = json!([{"type": "mail", "id": "nowhere"}]);
+    for (wrong, says) in [
+        (json!({"type": "mail", "id": "b", "after": nowhere}), "jobs[1].after[0]: there is no job `nowhere`"),
+        (json!({"type": "mail", "id": "b", "after": nowhere, "if_exists": "again"}), "jobs[1].after[0]: "),
+        (json!({"type": "mail", "id": "b", "max_attempts": 0}), "jobs[1].max_attempts: "),
+    ] {
+        let jobs = json!({"jobs": [{"type": "mail", "id": "a"}, wrong]});
+        let answer = server.post("/v1/jobs", &jobs).await;
+        assert_error(&answer, 400, "bad_request");
+        assert!(answer.body["reason"].as_str().unwrap().starts_with(says), "{}", answer.body);
+        assert_eq!(server.get("/v1/jobs/mail/a").await.status, 404, "none is added");
+    }
+    let one = server.post("/v1/jobs/mail", &json!({"after": nowhere})).await;
+    assert!(one.body["reason"].as_str().unwrap().starts_with("after[0]: "), "{}", one.body);
+
+    // What is wrong may be no member.
+    server.post("/v1/jobs/mail", &json!({"id": "c", "tenant": "eva"})).await;
+    let admin = server.close().await;
+    let token = server.with(&admin).token(&["client:jan"]).await;
+    let jan = server.with(&token);
+    let jobs = json!({"jobs": [{"type": "mail", "id": "a"}, {"type": "mail", "id": "c"}]});
+    let taken = jan.post("/v1/jobs", &jobs).await;
+    assert_eq!(taken.body["reason"], "jobs[1]: the id `c` is taken", "{}", taken.body);
+}

@@ -104,12 +104,17 @@ fn log_failure(shared: &Shared, claimed: &ClaimedJob, ending: &Ending) {
             tracing::warn!(job_type, job, "failed with its last attempt: {reason}");
         }
         Ending::Crashed { reason, crashes, not_before_us } => {
-            let wait_s = (not_before_us - shared.store.runtime().now_us()) / 1_000_000;
+            let wait_s = rounded_s(not_before_us - shared.store.runtime().now_us());
             tracing::warn!(job_type, job, crashes, "crashed, next try in {wait_s} s: {reason}");
         }
         Ending::Failed(reason) => tracing::warn!(job_type, job, "failed: {reason}"),
         Ending::Completed(_) | Ending::Stopped | Ending::Preempted | Ending::Parked(_) => {}
     }
+}
+
+/// Rounded to whole seconds: the time that has passed since the decision would make 29 s of 30.
+fn rounded_s(us: i64) -> i64 {
+    us.max(0).saturating_add(500_000) / 1_000_000
 }
 
 fn ending(shared: &Shared, claimed: &ClaimedJob, outcome: Outcome) -> Ending {
@@ -276,5 +281,15 @@ async fn write_one(shared: &Shared, tx: &Transaction, end: &End, now_us: i64) ->
         }
         // An earlier attempt has committed this end, together with the handler's rows.
         claims::Ended::AlreadyRecorded(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_shown_as_it_was_decided() {
+        assert_eq!([29_999_200, 30_000_000, 499_999, -5].map(rounded_s), [30, 30, 0, 0]);
     }
 }

@@ -298,8 +298,10 @@ impl Batch {
 /// Translates the index of a job in the request, which the server counts from 0, into the line of the user's file.
 fn at_line(error: turnwise_client::Error, lines: &[usize]) -> Failure {
     let turnwise_client::Error::Refused(refused) = &error else { return error.into() };
-    let told = refused.reason.strip_prefix("jobs[").and_then(|rest| rest.split_once("]."));
+    let told = refused.reason.strip_prefix("jobs[").and_then(|rest| rest.split_once(']'));
     let line = told.and_then(|(index, problem)| Some((lines.get(index.parse::<usize>().ok()?)?, problem)));
+    // `jobs[7].tenant: …`, or `jobs[7]: …` for what no member is to blame for.
+    let line = line.map(|(line, problem)| (line, problem.trim_start_matches(['.', ':', ' '])));
     match line {
         Some((line, problem)) => Failure::Failed(anyhow!("line {line}: {problem}\n{}", refused.hint)),
         None => error.into(),

@@ -159,6 +159,50 @@ async fn exit_codes_and_output_decide_how_a_job_ends() {
 }
 
 #[tokio::test]
+async fn exit_code_0_completes_a_job_whatever_it_prints() {
+    let server = Home::new(QUICK).serve().await;
+    let folder = tempfile::tempdir().unwrap();
+    let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth)).into_bytes();
+    // The server's limit is for the whole request, and the deepest one carries ends with a request for jobs.
+    let cases = [
+        ("surrogate", br#"{"x":"\ud800"}"#.to_vec(), false),
+        ("number", b"1e999".to_vec(), false),
+        ("nested", nested(120), false),
+        ("just-too-nested", nested(97), false),
+        ("as-nested-as-may-be", nested(96), true),
+        ("bytes", b"{\"x\":\"\xff\"}".to_vec(), false),
+        ("mark", "\u{feff}{}".as_bytes().to_vec(), false),
+        ("two", b"{} {}".to_vec(), false),
+        ("long", format!("\"{}\"", "x".repeat(20_000)).into_bytes(), false),
+        ("zeros", vec![0; 20_000], false),
+        ("nothing", Vec::new(), false),
+        ("plain", br#"{"x":1e300}"#.to_vec(), true),
+    ];
+    for (id, text, _) in &cases {
+        std::fs::write(folder.path().join(id), text).unwrap();
+    }
+    let jobs: Vec<Value> = cases.iter().map(|(id, ..)| json!({ "type": "t", "id": id })).collect();
+    server.post("/v1/jobs", &json!({ "jobs": jobs })).await;
+    let script = format!("cat '{}'/$TURNWISE_JOB_ID", folder.path().display());
+    let worker = Worker::start(&server, &["--slots", "12"], &script);
+    for (id, text, is_result) in cases {
+        let job = server.get(&format!("/v1/jobs/t/{id}/wait?timeout_ms=60000")).await["job"].clone();
+        assert_eq!((&job["state"], starts(&job)), (&json!("completed"), 1), "{id}: {job:#}");
+        let result = &job["result"];
+        match is_result {
+            true => assert_eq!(*result, serde_json::from_slice::<Value>(&text).unwrap(), "{id}"),
+            false => assert_eq!(
+                (&result["exit_code"], &result["stdout_bytes"]),
+                (&json!(0), &json!(text.len())),
+                "{id}"
+            ),
+        }
+    }
+    let said = String::from_utf8(worker.terminate().await.stderr).unwrap();
+    assert!(!said.contains("refuses"), "{said}");
+}
+
+#[tokio::test]
 async fn all_processes_of_a_cancelled_job_end() {
     let server = Home::new(QUICK).serve().await;
     let mut line = Line::new();

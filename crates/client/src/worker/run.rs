@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_protocol::{
     AcceptedJob, Answer, FailRun, FinishRun, MAX_INFO_BYTES, MAX_REASON_BYTES, ReleaseRun, Update, Updated,
+    json,
 };
 
 use super::Shared;
@@ -71,15 +72,19 @@ impl fmt::Debug for Run {
 
 impl Run {
     /// Reports the progress of the run. This is cheap: the worker sends the latest report at intervals, and with the
-    /// end of the run. At most 12 kB; a larger report is dropped, with a warning in the log.
+    /// end of the run. At most 12 kB, nested no deeper than 96; another report is dropped, with a warning in the log.
     pub fn report<T: Serialize>(&self, info: &T) {
         match serde_json::value::to_raw_value(info) {
-            Ok(info) if info.get().len() <= MAX_INFO_BYTES => {
-                self.reports.send_replace(Some(info));
-            }
-            Ok(info) => {
+            Ok(info) if info.get().len() > MAX_INFO_BYTES => {
                 tracing::warn!(job = self.job.id, bytes = info.get().len(), "report dropped: too large");
             }
+            // The server would refuse the end of the run for it.
+            Ok(info) => match json::check_result(&info) {
+                Ok(()) => drop(self.reports.send_replace(Some(info))),
+                Err(error) => {
+                    tracing::warn!(job = self.job.id, %error, "report dropped: the server takes no such JSON")
+                }
+            },
             Err(error) => tracing::warn!(job = self.job.id, %error, "report dropped: not JSON"),
         }
     }
@@ -312,12 +317,10 @@ impl Supervisor {
         let (id, claim) = (self.id.clone(), self.claim);
         let info = self.reports.borrow().clone();
         match outcome {
-            Outcome::Completed(result) if result.get().len() > MAX_INFO_BYTES => {
-                let bytes = result.get().len();
-                let reason = format!("its result has {bytes} bytes; at most {MAX_INFO_BYTES} are allowed");
-                self.fail(reason, false, info)
-            }
-            Outcome::Completed(result) => RunEnd::Finish(FinishRun { id, claim, result: Some(result), info }),
+            Outcome::Completed(result) => match problem(&result) {
+                Some(problem) => self.fail(format!("its result {problem}"), false, info),
+                None => RunEnd::Finish(FinishRun { id, claim, result: Some(result), info }),
+            },
             Outcome::Failed(reason) => self.fail(reason, false, info),
             Outcome::Crashed(reason) => self.fail(reason, true, info),
             Outcome::Stopped => RunEnd::Release(ReleaseRun { id, claim, info }),
@@ -331,6 +334,17 @@ impl Supervisor {
 
     fn request(&self, what: &str) -> Request {
         self.shared.request(&["jobs", &self.id, what])
+    }
+}
+
+/// Why the server would not take a result.
+fn problem(result: &RawValue) -> Option<String> {
+    match (result.get().len(), json::check_result(result)) {
+        (bytes @ ..=MAX_INFO_BYTES, Err(error)) => {
+            Some(format!("of {bytes} bytes is JSON that the server does not take: {error}"))
+        }
+        (..=MAX_INFO_BYTES, Ok(())) => None,
+        (bytes, _) => Some(format!("has {bytes} bytes; at most {MAX_INFO_BYTES} are allowed")),
     }
 }
 

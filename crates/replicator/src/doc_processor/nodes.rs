@@ -20,12 +20,13 @@ impl Nodes {
         &mut self,
         tx: &Transaction,
         keys: &Keyspace,
+        job_type: &str,
         worker: &str,
     ) -> turnwise_queue::Result<Option<String>> {
         if let Some(node) = self.0.get(worker) {
             return Ok(node.clone());
         }
-        let node = workers::get(tx, keys, JOB_TYPE, worker).await?.map(|worker| worker.node);
+        let node = workers::get(tx, keys, job_type, worker).await?.map(|worker| worker.node);
         self.0.insert(worker.to_owned(), node.clone());
         Ok(node)
     }
@@ -41,7 +42,9 @@ impl Nodes {
         job: &Job,
     ) -> turnwise_queue::Result<Option<String>> {
         match job.claim() {
-            Some(claim) if job.state().is_claimed() => self.of_worker(tx, keys, &claim.worker).await,
+            Some(claim) if job.state().is_claimed() => {
+                self.of_worker(tx, keys, JOB_TYPE, &claim.worker).await
+            }
             _ => Ok(None),
         }
     }

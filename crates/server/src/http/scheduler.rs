@@ -180,7 +180,7 @@ pub(super) async fn active_tasks(app: &App, call: &Call) -> Result<Response, Api
     let (mut tasks, mut nodes) = (Vec::with_capacity(active.len()), Nodes::default());
     for (job_type, worker, id, active) in active {
         let mut task = json!({
-            "node": nodes.of_worker(&tx, &app.keys, &worker).await?,
+            "node": nodes.of_worker(&tx, &app.keys, &job_type, &worker).await?,
             "pid": pid(&worker, active.claim),
             "process_status": "waiting",
             "type": job_type,
@@ -225,8 +225,36 @@ fn replication(id: &str, active: &Active) -> Result<Value, ApiError> {
     };
     if let (Value::Object(fields), Value::Object(stats)) = (&mut fields, stats) {
         fields.extend(stats);
+        // As in CouchDB: clients read sequences before they look whether there are any.
+        for name in ["checkpointed_source_seq", "source_seq"] {
+            if fields.get(name).is_some_and(Value::is_null) {
+                fields.insert(name.to_owned(), json!("0"));
+            }
+        }
+        if fields.get("through_seq").is_some_and(Value::is_null) {
+            fields.remove("through_seq");
+        }
     }
     Ok(fields)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// As a real CouchDB 3.5.0 answers while its source has not answered yet.
+    #[test]
+    fn a_task_before_its_first_report_has_couchdbs_sequences() {
+        let summary = json!({"database": null, "doc_id": null, "source": "http://a/", "target": "http://b/",
+            "continuous": true, "checkpoint_interval": 30_000, "start_time_us": 0});
+        let active = json!({"claim": 1, "tenant": "default", "started_us": 0, "summary": summary});
+        let active: Active = serde_json::from_str(&active.to_string()).unwrap();
+        let task = replication("id", &active).unwrap();
+        assert_eq!((&task["source_seq"], &task["checkpointed_source_seq"]), (&json!("0"), &json!("0")));
+        assert!(task.get("through_seq").is_none() && task["changes_pending"].is_null(), "{task}");
+        assert_eq!((&task["docs_read"], &task["bulk_get_attempts"]), (&json!(0), &json!(0)));
+    }
 }
 
 /// The states that a request selects. An empty list means all.

@@ -119,7 +119,7 @@ async fn add(
     caller: &Caller,
     jobs: Vec<NewJob>,
     sent: Traceparent,
-    place: impl Fn(usize) -> String,
+    place: impl Fn(usize) -> String + Sync,
 ) -> Result<Vec<AddedJob>> {
     let now_us = app.now_us();
     let commands = match jobs.iter().any(|job| job.job_type == turnwise_command::JOB_TYPE) {
@@ -146,7 +146,8 @@ async fn add(
     }
     let mut added: Vec<AddedJob> = Vec::with_capacity(ready.len());
     while added.len() < ready.len() {
-        match add_some(app, caller, &ready[added.len()..], now_us).await {
+        let first = added.len();
+        match add_some(app, caller, &ready[first..], now_us, &|n| place(first + n)).await {
             Ok(some) => {
                 record_spans(app, &ready[added.len()..], &some);
                 added.extend(some);
@@ -180,14 +181,21 @@ fn record_spans(app: &App, ready: &[Ready], added: &[AddedJob]) {
 }
 
 /// Adds the first jobs in one transaction: at least one, and as many as the store allows.
-async fn add_some(app: &App, caller: &Caller, ready: &[Ready], now_us: i64) -> Result<Vec<AddedJob>> {
+/// `place` names the n-th of them in errors.
+async fn add_some(
+    app: &App,
+    caller: &Caller,
+    ready: &[Ready],
+    now_us: i64,
+    place: &(dyn Fn(usize) -> String + Sync),
+) -> Result<Vec<AddedJob>> {
     let mut most = ready.len();
     let mut announced = false;
     loop {
         let some = &ready[..most];
         let added = app.store.transact(|tx| async move {
             let mut added = Vec::with_capacity(some.len());
-            for (n, Ready { job, if_exists, members, made, .. }) in some.iter().enumerate() {
+            for (n, Ready { job, made, .. }) in some.iter().enumerate() {
                 if is_full(&app.store, &tx, added.len()) {
                     break;
                 }
@@ -196,15 +204,8 @@ async fn add_some(app: &App, caller: &Caller, ready: &[Ready], now_us: i64) -> R
                     let next = next.map(|Ready { job, .. }| (job.job_type.as_str(), job.id.as_str()));
                     jobs::prefetch(&tx, &app.keys, next).await?;
                 }
-                check_jobs(app, caller, &tx, &some[n]).await?;
-                let done = match if_exists {
-                    IfExists::Keep => jobs::add_once(&tx, &app.keys, job, now_us).await?,
-                    IfExists::Again => {
-                        let job = with_kept(app, &tx, job, members).await?;
-                        check_tenant(caller, &job)?;
-                        jobs::add(&tx, &app.keys, &job, now_us).await?
-                    }
-                };
+                let done = add_one(app, caller, &tx, &some[n], now_us).await;
+                let done = done.map_err(|error| error.of_job(&place(n)))?;
                 let done = match done {
                     jobs::Added::Queued => Added::Queued,
                     jobs::Added::Delayed => Added::Delayed,
@@ -229,12 +230,33 @@ async fn add_some(app: &App, caller: &Caller, ready: &[Ready], now_us: i64) -> R
             }
             // The job has many dependencies with large records: these are written before it.
             Err(error) if is_too_much(&error) && !announced && !ready[0].job.after.is_empty() => {
-                announce(app, &ready[0].job.after, now_us).await?;
+                let announced_all = announce(app, &ready[0].job.after, now_us).await;
+                announced_all.map_err(|error| V1Error::from(error).of_job(&place(0)))?;
                 announced = true;
             }
             added => return added,
         }
     }
+}
+
+/// Adds a job, if the sender may.
+async fn add_one(
+    app: &App,
+    caller: &Caller,
+    tx: &Transaction,
+    ready: &Ready,
+    now_us: i64,
+) -> Result<jobs::Added> {
+    check_jobs(app, caller, tx, ready).await?;
+    let Ready { job, if_exists, members, .. } = ready;
+    Ok(match if_exists {
+        IfExists::Keep => jobs::add_once(tx, &app.keys, job, now_us).await?,
+        IfExists::Again => {
+            let job = with_kept(app, tx, job, members).await?;
+            check_tenant(caller, &job)?;
+            jobs::add(tx, &app.keys, &job, now_us).await?
+        }
+    })
 }
 
 fn is_too_much(error: &V1Error) -> bool {

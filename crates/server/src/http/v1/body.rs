@@ -1,6 +1,5 @@
 //! Request bodies: read within their limits, and checked against their types.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -8,9 +7,8 @@ use axum::body::HttpBody;
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
 use futures::StreamExt;
-use serde::Deserializer;
-use serde::de::{DeserializeOwned, DeserializeSeed, MapAccess, SeqAccess, Visitor};
-use turnwise_protocol::{MAX_BODY_BYTES, MAX_DEPTH, Nothing, Object, codes};
+use serde::de::DeserializeOwned;
+use turnwise_protocol::{MAX_BODY_BYTES, Nothing, Object, codes};
 
 use super::error::{Result, V1Error};
 use super::extract::{SEE_OPENAPI, shortened};
@@ -131,12 +129,9 @@ impl Reader<'_> {
 
 /// Parses a body.
 ///
-/// First as JSON of any shape. The server passes a job's values on as they were written, and every JSON library must be
-/// able to read them. So the nesting is limited, every number must be readable, and every text must be valid Unicode.
+/// First as JSON of any shape that every JSON library can read.
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
-    let mut json = serde_json::Deserializer::from_slice(bytes);
-    let readable = Readable { depth: 0 }.deserialize(&mut json).and_then(|()| json.end());
-    if let Err(error) = readable {
+    if let Err(error) = turnwise_protocol::json::check_body(bytes) {
         let reason = format!("the body is not JSON that can be read: {}", shortened(&error.to_string()));
         let hint =
             "send one JSON object, UTF-8, nested no deeper than 100, without numbers beyond a double's range";
@@ -171,77 +166,11 @@ fn without_value(mistake: &str) -> String {
     }
 }
 
-/// Parses any JSON, and keeps nothing of it.
-struct Readable {
-    depth: usize,
-}
-
-impl<'de> DeserializeSeed<'de> for Readable {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl Readable {
-    fn inner<E: serde::de::Error>(&self) -> Result<Readable, E> {
-        match self.depth {
-            MAX_DEPTH => Err(E::custom(format!("nested deeper than {MAX_DEPTH}"))),
-            depth => Ok(Readable { depth: depth + 1 }),
-        }
-    }
-}
-
-impl<'de> Visitor<'de> for Readable {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
-        while seq.next_element_seed(self.inner::<A::Error>()?)?.is_some() {}
-        Ok(())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while map.next_key_seed(self.inner::<A::Error>()?)?.is_some() {
-            map.next_value_seed(self.inner::<A::Error>()?)?;
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use turnwise_protocol::{AddJob, AddJobs};
+    use turnwise_protocol::{AddJob, AddJobs, MAX_DEPTH};
 
     fn refused<T: DeserializeOwned>(body: &str) -> String {
         let Err(error) = parse::<T>(body.as_bytes()) else { panic!("taken: {body}") };

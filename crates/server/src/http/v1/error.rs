@@ -91,6 +91,17 @@ impl V1Error {
         V1Error { reason: format!("{place}{}", self.reason), ..self }
     }
 
+    /// The same error for one of many jobs, whose place is such as `jobs[7].`: before the member that is wrong, or before a sentence.
+    pub fn of_job(self, place: &str) -> Self {
+        let names_a_member = !self.reason.split([':', '[']).next().unwrap_or_default().contains(' ');
+        match place.strip_suffix('.') {
+            // The store's failures are not the job's.
+            Some(_) if self.cause.is_some() => self,
+            Some(job) if !names_a_member => self.at(&format!("{job}: ")),
+            _ => self.at(place),
+        }
+    }
+
     pub fn too_large(reason: impl Into<String>, hint: &'static str) -> Self {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, codes::TOO_LARGE, reason, hint)
     }

@@ -1,0 +1,129 @@
+//! JSON of any shape that the server takes.
+//!
+//! The server passes a job's values on as they were written, and every JSON library must be able to read them. So the nesting is limited,
+//! every number must be readable, and every text must be valid Unicode.
+
+use std::fmt;
+
+use serde::Deserializer;
+use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::MAX_DEPTH;
+
+/// The depth of a run's result, or of its report, in the request that nests it most: a request for jobs that carries ends.
+const DEPTH_OF_A_RESULT: usize = 4;
+
+/// Checks the body of a request.
+///
+/// # Errors
+/// It is not JSON that the server takes.
+pub fn check_body(bytes: &[u8]) -> Result<(), serde_json::Error> {
+    check(bytes, 0)
+}
+
+/// Checks a result or a report, which a worker sends in the body of a request.
+///
+/// # Errors
+/// The server would refuse it, and the whole request.
+pub fn check_result(value: &RawValue) -> Result<(), serde_json::Error> {
+    check(value.get().as_bytes(), DEPTH_OF_A_RESULT)
+}
+
+fn check(bytes: &[u8], depth: usize) -> Result<(), serde_json::Error> {
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    Readable { depth }.deserialize(&mut json).and_then(|()| json.end())
+}
+
+/// Parses any JSON, and keeps nothing of it.
+struct Readable {
+    depth: usize,
+}
+
+impl<'de> DeserializeSeed<'de> for Readable {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl Readable {
+    fn inner<E: serde::de::Error>(&self) -> Result<Readable, E> {
+        match self.depth {
+            MAX_DEPTH => Err(E::custom(format!("nested deeper than {MAX_DEPTH}"))),
+            depth => Ok(Readable { depth: depth + 1 }),
+        }
+    }
+}
+
+impl<'de> Visitor<'de> for Readable {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        while seq.next_element_seed(self.inner::<A::Error>()?)?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while map.next_key_seed(self.inner::<A::Error>()?)?.is_some() {
+            map.next_value_seed(self.inner::<A::Error>()?)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::{Accept, EndRuns, FinishRun};
+
+    #[test]
+    fn a_result_is_checked_as_the_requests_that_carry_it_are() {
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        for (text, taken) in [
+            (nested(MAX_DEPTH - DEPTH_OF_A_RESULT), true),
+            (nested(MAX_DEPTH - DEPTH_OF_A_RESULT + 1), false),
+            (nested(120), false),
+            (r#"{"x":"\ud800"}"#.to_owned(), false),
+            ("1e999".to_owned(), false),
+            (r#"{"x":"é\u00e9","y":[1e300,12345678901234567890123]}"#.to_owned(), true),
+        ] {
+            let result = RawValue::from_string(text.clone()).unwrap();
+            assert_eq!(check_result(&result).is_ok(), taken, "{text}");
+            let finish = vec![FinishRun { id: "a".to_owned(), claim: 1, result: Some(result), info: None }];
+            let ends = EndRuns { finish, ..EndRuns::default() };
+            let accept = serde_json::to_vec(&Accept { received: 0, limit: 1, wait_ms: 0, ends }).unwrap();
+            assert_eq!(check_body(&accept).is_ok(), taken, "{text}");
+        }
+    }
+}
