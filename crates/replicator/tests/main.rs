@@ -3,6 +3,7 @@
 
 mod again;
 mod attachments;
+mod body_limit;
 mod common;
 mod connections;
 mod continuous;

@@ -54,6 +54,8 @@ pub(crate) struct Revision {
     pub encoded: bool,
     /// Revisions that the target has; their attachments need not be sent.
     pub ancestors: Arc<[String]>,
+    /// Whether it is written again because of a new login, after which a rejection is final.
+    pub follows_login: bool,
 }
 
 /// Copies revisions with attachments.
@@ -140,7 +142,10 @@ impl Copier {
                 Err(error) if error.status() == Some(412) && !revision.ancestors.is_empty() => {
                     revision.ancestors = Arc::default();
                 }
-                Err(error) => retries.pause(error).await?,
+                Err(error) => {
+                    revision.follows_login |= error.is_logged_out() && error.side() == Some(Side::Target);
+                    retries.pause(error).await?;
+                }
             }
         }
     }
@@ -148,7 +153,7 @@ impl Copier {
     /// Writes one revision. `fill` sends its body into a channel, piece by piece, while the target receives it.
     async fn put<F>(
         &self,
-        id: &str,
+        revision: &Revision,
         body: Body,
         tally: &Tally,
         fill: impl FnOnce(Filler) -> F,
@@ -167,14 +172,12 @@ impl Copier {
             }
         };
         let upload = Upload::streamed(received, body.length, body.content_type);
+        let upload = upload.after_login(revision.follows_login);
+        let (id, path) = (&*revision.id, path(&revision.id));
         let progress = upload.progress();
         let written = async {
-            answered(
-                id,
-                self.target.send_upload(Method::PUT, &path(id), upload).await,
-                self.target_is_pouchdb,
-            )
-            .await
+            answered(id, self.target.send_upload(Method::PUT, &path, upload).await, self.target_is_pouchdb)
+                .await
         };
         tokio::pin!(fill, written);
         let outcome = tokio::select! {
