@@ -15,6 +15,7 @@ mod feeds;
 mod many_revisions;
 mod one_shot;
 mod refused;
+mod read_only_source;
 mod replaced;
 mod slow_target;
 mod speed;
