@@ -9,6 +9,11 @@
 //! revision, so a write does not detect this. A checkpoint in the new database would then be wrong permanently. The run
 //! therefore verifies both databases before it writes a checkpoint ([`Checkpoints::verify`]), and from time to time
 //! while it has none to write.
+//!
+//! **A source that rejects its checkpoint.** Not every user may write `_local` documents to a source, and a gateway before it may permit
+//! reading only. The target's document alone then counts, and notes which database it belongs to ([`Alone`]). It says what the target has.
+//! It cannot say whether the source is still the same, which its own document would. That is taken from the source's description: the
+//! time of its creation, and a sequence that is not behind the checkpoint. A source that states neither is copied from the beginning.
 
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +38,33 @@ pub(crate) struct Log {
     pub source_last_seq: Seq,
     pub history: Vec<Session>,
     pub replication_id_version: u32,
+    /// Only in the target's document, while the source rejects its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_rejects_checkpoints: Option<Alone>,
+}
+
+/// The source of a checkpoint that only the target has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Alone {
+    /// When it was created, in seconds, if it states that.
+    created: Option<u64>,
+}
+
+impl Alone {
+    /// Whether the checkpoint at `seq` is one of the database that `source` describes.
+    fn is_of(&self, source: &Info, seq: &Seq) -> bool {
+        let same = match (self.created, source.created()) {
+            (Some(before), Some(now)) => before == now,
+            // The sequence of a cluster names its shards. It goes on only from those of the same database.
+            (None, None) => seq.plain().is_none(),
+            _ => false,
+        };
+        // A database that was restored from a backup has lost changes.
+        let is_behind =
+            matches!((source.update_seq.number(), seq.number()), (Some(now), Some(at)) if now < at);
+        same && !is_behind
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -51,8 +83,11 @@ struct NewLogDoc<'a> {
     log: &'a Log,
 }
 
+/// The response to a write. The status is not enough, because a proxy in front of the server may return any status.
 #[derive(Deserialize)]
 struct Written {
+    #[serde(default)]
+    ok: bool,
     rev: Option<String>,
 }
 
@@ -68,6 +103,15 @@ pub(crate) struct Start {
 }
 
 impl Start {
+    /// The last session of one side.
+    fn of(log: &Log) -> Self {
+        Self {
+            seq: Some(log.source_last_seq.clone()),
+            history: log.history.clone(),
+            session_id: Some(log.session_id.clone()),
+        }
+    }
+
     /// The history after `session`: the latest sessions. A run with a `since_seq` resumes only after a run that began there, so the last
     /// one that did stays, however many came after it.
     pub fn history_after(&self, session: &Session, since_seq: Option<&Seq>) -> Vec<Session> {
@@ -106,6 +150,8 @@ pub(crate) struct Checkpoints {
     sides: [Document; 2],
     /// The result of the comparison at the start.
     pub start: Start,
+    /// Why the source rejects its document, if it does.
+    rejected: Option<String>,
 }
 
 /// The checkpoint document of one side.
@@ -130,8 +176,25 @@ impl Checkpoints {
             info: info.clone(),
         });
         let [source, target] = &mut sides;
-        let (on_source, on_target) = tokio::try_join!(source.read(), target.read())?;
-        Ok(Self { sides, start: compare(&on_source, &on_target) })
+        let (on_source, on_target) = tokio::join!(source.read(), target.read());
+        let (on_target, mut rejected) = (on_target?, None);
+        let on_source = match on_source {
+            Err(error) if error.is_refusal() => {
+                rejected = Some(say_rejected(&error));
+                Log::default()
+            }
+            read => read?,
+        };
+        let start = match &on_target.source_rejects_checkpoints {
+            Some(alone) if alone.is_of(&source.info, &on_target.source_last_seq) => Start::of(&on_target),
+            _ => compare(&on_source, &on_target),
+        };
+        Ok(Self { sides, start, rejected })
+    }
+
+    /// Why the source rejects its checkpoint, if it does.
+    pub fn rejected(&self) -> Option<&str> {
+        self.rejected.as_deref()
     }
 
     /// Discards what was found: the run starts from the beginning.
@@ -150,16 +213,38 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Writes `log` on both sides.
+    /// Writes `log` on both sides, or only on the target if the source rejects it.
     ///
     /// # Errors
     /// Those of [`Checkpoints::verify`], which runs first.
-    pub async fn write(&mut self, log: &Log) -> Result<(), Error> {
+    pub async fn write(&mut self, log: Log) -> Result<(), Error> {
         self.verify().await?;
         let [source, target] = &mut self.sides;
-        tokio::try_join!(source.write(log), target.write(log))?;
-        Ok(())
+        if self.rejected.is_none() {
+            let (on_source, on_target) = tokio::join!(source.write(&log), target.write(&log));
+            match on_source {
+                // The database is still there, as the verification has shown.
+                Err(error) if is_rejected(&error) => self.rejected = Some(say_rejected(&error)),
+                on_source => return on_source.and(on_target),
+            }
+        }
+        let alone = Alone { created: source.info.created() };
+        target.write(&Log { source_rejects_checkpoints: Some(alone), ..log }).await
     }
+}
+
+/// Whether the source does not let this user write a checkpoint. Other errors may pass.
+fn is_rejected(error: &Error) -> bool {
+    // 409: another process writes the same checkpoint. 500, 501, 507: such as a disk that cannot be written to.
+    error.is_refusal() && error.status() != Some(409) || matches!(error.status(), Some(404 | 500 | 507))
+}
+
+fn say_rejected(error: &Error) -> String {
+    tracing::warn!(
+        %error,
+        "the source rejects its checkpoint; the replication goes on with that of the target alone"
+    );
+    error.to_string()
 }
 
 impl Document {
@@ -199,11 +284,18 @@ impl Document {
 
     async fn write(&mut self, log: &Log) -> Result<(), Error> {
         let mut attempt = 0;
+        // A clone, because a conflict changes the document's fields.
+        let peer = self.peer.clone();
+        let mut retries = peer.retries();
         loop {
             let doc = NewLogDoc { _id: &self.id, _rev: self.rev.as_deref(), log };
             let body = serde_json::to_vec(&doc).expect("a checkpoint is plain data");
             let request = Request::new(http::Method::PUT, &*self.id).json(body);
             match self.peer.json::<Written>(&request, DOC_BYTES).await {
+                Ok(written) if !written.ok => {
+                    let fault = Fault::Malformed("not that the checkpoint was written".to_owned());
+                    retries.pause(self.peer.fault(http::Method::PUT, &self.id, fault)).await?;
+                }
                 Ok(written) => {
                     self.rev = written.rev;
                     self.session_id = Some(log.session_id.clone());
@@ -232,11 +324,7 @@ fn compare(source: &Log, target: &Log) -> Start {
     if source.session_id == target.session_id {
         // A crash between the two writes leaves one side further. The target's record counts, because it describes the
         // target's own documents.
-        return Start {
-            seq: Some(target.source_last_seq.clone()),
-            history: target.history.clone(),
-            session_id: Some(target.session_id.clone()),
-        };
+        return Start::of(target);
     }
     // The latest session comes first on both sides. The first of the target's sessions that the source also has is the
     // latest common one.
@@ -271,7 +359,7 @@ mod tests {
         let (session_id, source_last_seq) = history
             .first()
             .map_or_else(Default::default, |last| (last.session_id.clone(), last.recorded_seq.clone()));
-        Log { session_id, source_last_seq, history, replication_id_version: 4 }
+        Log { session_id, source_last_seq, history, replication_id_version: 4, ..Log::default() }
     }
 
     fn start(source: &[(&str, u64)], target: &[(&str, u64)]) -> Option<u64> {
@@ -299,6 +387,26 @@ mod tests {
         assert_eq!(start(&[("a", 5)], &[]), None);
         assert_eq!(start(&[], &[("a", 5)]), None);
         assert_eq!(start(&[("a", 5)], &[("x", 5)]), None);
+    }
+
+    #[test]
+    fn a_checkpoint_of_the_target_alone_counts_for_the_same_source_only() {
+        let info = |created: &str, seq: serde_json::Value| -> Info {
+            serde_json::from_value(json!({ "instance_start_time": created, "update_seq": seq })).unwrap()
+        };
+        let is_of = |created: Option<u64>, now: &str, seq: serde_json::Value, at: serde_json::Value| {
+            Alone { created }.is_of(&info(now, seq), &Seq::from(&at))
+        };
+        let (before, opaque) = (Some(1_795_297_690), |seq: u64| json!(format!("{seq}-x")));
+        assert!(is_of(before, "1795297690", opaque(9), opaque(9)));
+        assert!(is_of(before, "1795297690", json!(9), json!(7)));
+        assert!(!is_of(before, "1795299999", opaque(9), opaque(7)), "another database");
+        assert!(!is_of(before, "1795297690", opaque(6), opaque(7)), "a backup");
+        assert!(!is_of(before, "0", opaque(9), opaque(7)));
+        assert!(!is_of(None, "1795297690", opaque(9), opaque(7)));
+        // A server that does not state when a database was created.
+        assert!(is_of(None, "0", opaque(9), opaque(7)));
+        assert!(!is_of(None, "0", json!(9), json!(7)), "any database may have reached this number");
     }
 
     #[test]

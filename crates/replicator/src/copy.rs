@@ -1,7 +1,7 @@
 //! The work on one batch: find out what the target lacks, read it, write it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -44,7 +44,8 @@ const INLINE_BATCHES: usize = 4;
 
 /// Revisions about which no `_revs_diff` asks, if the target was empty when the run began. For a small database, these
 /// are all revisions, which saves one of about ten requests. If another replication fills the same target, each writes
-/// at most this many revisions needlessly.
+/// at most this many revisions needlessly. A document that was among them is asked about when it changes: the target may
+/// have its attachments.
 const FRESH_REVISIONS: u64 = 2_000;
 
 /// Copies batches; all batches in flight share it.
@@ -61,8 +62,8 @@ pub(crate) struct Copier {
     pub on_target: Arc<TargetLeaves>,
     /// How large batches are.
     pub pace: Arc<Pace>,
-    /// How many more revisions count as missing without a request to the target.
-    fresh: AtomicU64,
+    /// What the target is known to lack.
+    fresh: Mutex<Fresh>,
     pub tally: Tally,
 }
 
@@ -94,7 +95,7 @@ impl Copier {
             pace,
             demand: Arc::new(Demand::new(on_target.is_empty())),
             on_target: Arc::default(),
-            fresh: AtomicU64::new(if on_target.is_empty() { FRESH_REVISIONS } else { 0 }),
+            fresh: Mutex::new(Fresh::new(on_target.is_empty())),
             tally,
         }
     }
@@ -149,9 +150,13 @@ impl Copier {
 
     /// All of `revs`, if the target is known to lack them.
     fn lacks_all(&self, revs: &[u8], revisions: u64) -> Option<Vec<Missing>> {
-        let take = |left: u64| left.checked_sub(revisions);
-        self.fresh.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
-        revs_diff::all(revs)
+        let mut fresh = self.fresh.lock().expect("no thread panics while it holds this lock");
+        if fresh.revisions < revisions {
+            // Later batches may hold documents of this one.
+            *fresh = Fresh::new(false);
+            return None;
+        }
+        revs_diff::all(revs).filter(|all| fresh.take(all, revisions))
     }
 
     /// Passes missing documents that came with the feed to `writer`. Returns their number, and the remaining documents.
@@ -222,6 +227,32 @@ impl Copier {
     }
 }
 
+/// Documents that a target lacks because it was empty when the run began.
+struct Fresh {
+    /// How many more revisions count as missing without a request to the target.
+    revisions: u64,
+    /// The documents that were counted: the target has them, or will have them.
+    sent: HashSet<String>,
+}
+
+impl Fresh {
+    fn new(is_empty: bool) -> Self {
+        Self { revisions: if is_empty { FRESH_REVISIONS } else { 0 }, sent: HashSet::new() }
+    }
+
+    /// Counts the documents of a batch. Returns whether none of them was counted before.
+    fn take(&mut self, batch: &[Missing], revisions: u64) -> bool {
+        let lacks_all = !batch.iter().any(|missing| self.sent.contains(&missing.id));
+        self.revisions = self.revisions.saturating_sub(revisions);
+        match self.revisions {
+            // No later batch is counted.
+            0 => self.sent = HashSet::new(),
+            _ => self.sent.extend(batch.iter().map(|missing| missing.id.clone())),
+        }
+        lacks_all
+    }
+}
+
 /// Whether only one revision is missing, and it is of the first generation.
 fn is_first(missing: &Missing) -> bool {
     matches!(&missing.revs[..], [rev] if rev.starts_with("1-"))
@@ -287,6 +318,7 @@ impl Sink for Writer<'_> {
             stubs: None,
             encoded: summary.encoded,
             ancestors: missing.possible_ancestors.clone(),
+            follows_login: false,
         };
         if let Some(bytes) = self.inline(missing, &summary) {
             self.small.push((revision, bytes));
@@ -313,6 +345,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_document_that_was_sent_to_an_empty_target_is_asked_about_when_it_changes() {
+        let batch = |ids: &[&str]| -> Vec<Missing> {
+            let missing = |id: &&str| Missing {
+                id: (*id).to_owned(),
+                revs: vec!["1-a".to_owned()],
+                possible_ancestors: Default::default(),
+            };
+            ids.iter().map(missing).collect()
+        };
+        let mut fresh = Fresh::new(true);
+        assert!(fresh.take(&batch(&["a", "b"]), 2));
+        assert!(!fresh.take(&batch(&["c", "a"]), 2));
+        assert!(!fresh.take(&batch(&["c"]), 1), "it was in a batch that was asked about");
+        assert!(fresh.take(&batch(&["d"]), 1));
+        assert_eq!(fresh.revisions, FRESH_REVISIONS - 6);
+    }
+
+    #[test]
     fn small_attachments_are_asked_for_in_batches_of_bounded_size() {
         let revision = |nth: usize| Revision {
             id: nth.to_string(),
@@ -320,6 +370,7 @@ mod tests {
             stubs: None,
             encoded: false,
             ancestors: Default::default(),
+            follows_login: false,
         };
         let sizes = [1, 2, 1, 3, 0, 2];
         let revisions = sizes.into_iter().enumerate().map(|(nth, mib)| (revision(nth), mib << 20)).collect();

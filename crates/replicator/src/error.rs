@@ -80,6 +80,7 @@ impl Error {
                     true
                 }
                 Fault::Unreachable(_) | Fault::BrokeOff(_) | Fault::LoggedOut | Fault::Replaced => false,
+                Fault::NotWritten(_) => false,
                 Fault::Silent(_) | Fault::TooLong(_) | Fault::TooSlow { .. } => false,
             },
             // Such as: no memory for so large an answer.
@@ -113,7 +114,7 @@ impl Error {
         match self {
             Self::Peer(error) => match &error.fault {
                 Fault::Unreachable(_) | Fault::Silent(_) | Fault::TooLong(_) => true,
-                Fault::BrokeOff(_) | Fault::Malformed(_) | Fault::LoggedOut => true,
+                Fault::BrokeOff(_) | Fault::Malformed(_) | Fault::LoggedOut | Fault::NotWritten(_) => true,
                 Fault::Status { status, .. } => matches!(status, 408 | 429 | 500..),
                 // Another attempt would get the same time limit.
                 Fault::Unexpected(_) | Fault::Replaced | Fault::TooSlow { .. } | Fault::TooLarge(_) => false,
@@ -125,6 +126,11 @@ impl Error {
     /// Whether the connection was silent for too long.
     pub(crate) fn is_silence(&self) -> bool {
         matches!(self, Self::Peer(error) if matches!(error.fault, Fault::Silent(_)))
+    }
+
+    /// Whether the connection ended in the middle of an exchange.
+    pub(crate) fn is_break_off(&self) -> bool {
+        matches!(self, Self::Peer(error) if matches!(error.fault, Fault::BrokeOff(_)))
     }
 
     /// How long a response that took too long was awaited.
@@ -258,9 +264,13 @@ pub enum Fault {
         error: String,
         /// The body's `reason`, or the beginning of a body that is not JSON.
         reason: String,
+        /// Whether the body has the form of CouchDB's errors. Otherwise another program may have responded, such as a gateway.
+        of_couchdb: bool,
         /// The `Retry-After` header.
         retry_after: Option<Duration>,
     },
+    /// The target has responded, but has not stored these documents, for a reason that does not concern them.
+    NotWritten(String),
     /// The session ended before the request, whose body cannot be sent again. A new session exists now.
     LoggedOut,
     /// A valid response that makes it impossible to continue.
@@ -293,7 +303,7 @@ impl fmt::Display for Fault {
             Self::Status { status, error, reason, .. } if reason.is_empty() => write!(f, "{status} {error}"),
             Self::Status { status, error, reason, .. } => write!(f, "{status} {error}: {reason}"),
             Self::LoggedOut => f.write_str("the session has ended"),
-            Self::Unexpected(cause) => f.write_str(cause),
+            Self::Unexpected(cause) | Self::NotWritten(cause) => f.write_str(cause),
             Self::Replaced => f.write_str(
                 "the database was deleted and created anew while it was being replicated; it is copied from the beginning",
             ),

@@ -20,6 +20,7 @@
 //! them. The bytes in flight bound the memory: bodies pass through as JSON text, attachments as streams.
 
 mod attachments;
+mod bulk_rows;
 mod changes;
 pub mod check;
 mod checkpoint;

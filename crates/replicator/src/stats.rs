@@ -40,6 +40,10 @@ pub struct Stats {
     pub source_seq: Option<Seq>,
     /// The target has every change up to this sequence.
     pub through_seq: Option<Seq>,
+    /// Why the source rejects its checkpoint, if it does: the checkpoint of the target alone counts. CouchDB does not have this, because
+    /// its replication ends with an error then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_rejects_checkpoints: Option<String>,
     /// Bytes of documents and attachments written to the target. CouchDB does not report this number.
     #[serde(skip)]
     pub bytes_written: u64,
@@ -82,6 +86,7 @@ impl Stats {
             source_seq: self.source_seq.or_else(|| before.source_seq.clone()),
             through_seq: self.through_seq.or_else(|| before.through_seq.clone()),
             changes_pending: self.changes_pending,
+            source_rejects_checkpoints: self.source_rejects_checkpoints,
         }
     }
 }

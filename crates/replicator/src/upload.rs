@@ -56,6 +56,8 @@ pub(crate) struct Upload {
     encoding: Option<&'static str>,
     content: Content,
     progress: Arc<Progress>,
+    /// Whether it is sent again because of a new login.
+    follows_login: bool,
 }
 
 enum Content {
@@ -70,19 +72,30 @@ impl Upload {
             encoding: None,
             content: Content::AtHand(body),
             progress: Arc::default(),
+            follows_login: false,
         }
     }
 
     /// A body of `length` bytes, or, without a length, of all the pieces that come (chunked).
     pub fn streamed(pieces: Pieces, length: Option<u64>, content_type: String) -> Self {
         let content = Content::Streamed { pieces, length };
-        Self { content_type, encoding: None, content, progress: Arc::default() }
+        Self { content_type, encoding: None, content, progress: Arc::default(), follows_login: false }
     }
 
     /// Sets the encoding that the body already has.
     pub fn encoded(mut self, encoding: &'static str) -> Self {
         self.encoding = Some(encoding);
         self
+    }
+
+    /// Sets whether it is sent again because of a new login. A rejection is then final, however long the upload takes.
+    pub fn after_login(mut self, follows_login: bool) -> Self {
+        self.follows_login = follows_login;
+        self
+    }
+
+    pub fn follows_login(&self) -> bool {
+        self.follows_login
     }
 
     /// A copy for another attempt; `None` for a stream. Call it only before anything of the body has been sent.

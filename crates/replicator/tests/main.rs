@@ -3,6 +3,7 @@
 
 mod again;
 mod attachments;
+mod body_limit;
 mod common;
 mod connections;
 mod continuous;
@@ -15,6 +16,7 @@ mod gateways;
 mod many_revisions;
 mod names;
 mod one_shot;
+mod read_only_source;
 mod refused;
 mod replaced;
 mod slow_target;

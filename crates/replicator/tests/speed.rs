@@ -1,8 +1,8 @@
 //! The work that a replication omits to be faster, between two real servers: each time, the result is the same.
 
-use crate::common::{copy, run};
+use crate::common::{context, copy, request, run, spawn, stop, until};
 use serde_json::{Value, json};
-use turnwise_testkit::{Database, Dataset, Fault, FaultProxy, Peer, compare};
+use turnwise_testkit::{Database, Dataset, Fake, Fault, FaultProxy, Peer, compare};
 
 /// Creates `count` documents whose only revision is the first one.
 async fn fill(database: &Database, prefix: &str, count: usize) {
@@ -197,12 +197,23 @@ async fn bodies_are_compressed_on_a_slow_link_and_only_while_the_target_takes_th
     for first in [0, 104] {
         from.put_revisions(&(first..first + 104).map(doc).collect::<Vec<_>>()).await;
     }
-    let copy = async |takes_them: bool| {
-        let to = target.create(&format!("to-{takes_them}")).await;
+    // How a peer, or a gateway before it, rejects compressed bodies.
+    let refusals = [
+        None,
+        Some(Fault::Status(415)),
+        Some(Fault::Status(403)),
+        Some(Fault::Status(500)),
+        Some(Fault::Status(411)),
+        Some(Fault::Status(302)),
+        Some(Fault::Reset { after: 0 }),
+    ];
+    let copies = refusals.into_iter().enumerate().map(async |(nth, refusal)| {
+        let to = target.create(&format!("to{nth}")).await;
         let told = FaultProxy::start(&target).await;
         let compressed = |request: &turnwise_testkit::Request| request.header("content-encoding").is_some();
-        if !takes_them {
-            told.set(Fault::Status(415).when(compressed)).await;
+        let refuses = refusal.is_some();
+        if let Some(refusal) = refusal {
+            told.set(refusal.when(compressed)).await;
         }
         let slow = slow_link(told.url(), 1_000_000).await;
         let fields =
@@ -210,8 +221,29 @@ async fn bodies_are_compressed_on_a_slow_link_and_only_while_the_target_takes_th
         run(from.url(), &format!("{slow}/{}", to.name()), fields).await.unwrap();
         compare(&from, &to).await.unwrap();
         let writes = |request: &turnwise_testkit::Request| request.path.contains("_bulk_docs");
-        (told.count(writes), told.count(|request| writes(request) && compressed(request)))
-    };
+        let counted = (told.count(writes), told.count(|request| writes(request) && compressed(request)));
+        // The first batch is more than the first limit of a body.
+        assert_eq!(counted, if refuses { (6, 1) } else { (5, 1) }, "{nth}");
+    });
     // Three slow bodies are needed before compression starts.
-    assert_eq!(tokio::join!(copy(true), copy(false)), ((4, 1), (5, 1)));
+    futures::future::join_all(copies).await;
+}
+
+#[tokio::test]
+async fn a_document_that_changes_is_asked_about_although_the_target_was_empty() {
+    let (source, target) = tokio::join!(Fake::start(), Fake::start());
+    let asks = |asked: &turnwise_testkit::Asked| asked.path == "/_revs_diff";
+    source.put([json!({"_id": "a"}), json!({"_id": "b"})]);
+    let context = context();
+    let running = spawn(request(&source.url(), &target.url(), json!({"continuous": true})), &context);
+    until(&context, |stats| stats.docs_written == 2).await;
+    assert_eq!(target.count(asks), 0);
+    let revisions = json!({"start": 2, "ids": ["b", "a"]});
+    source.put([json!({"_id": "a", "_rev": "2-b", "_revisions": revisions})]);
+    until(&context, |stats| stats.docs_written == 3).await;
+    assert_eq!(target.count(asks), 1, "so that its ancestors, and their attachments, are known");
+    source.put([json!({"_id": "c"})]);
+    until(&context, |stats| stats.docs_written == 4).await;
+    assert_eq!(target.count(asks), 1);
+    stop(&context, running).await;
 }

@@ -53,6 +53,8 @@ pub(crate) struct Revision {
     pub encoded: bool,
     /// Revisions that the target has; their attachments need not be sent.
     pub ancestors: Arc<[String]>,
+    /// Whether it is written again because of a new login, after which a rejection is final.
+    pub follows_login: bool,
 }
 
 /// Copies revisions with attachments.
@@ -166,6 +168,7 @@ impl Copier {
                     revision.ancestors = Arc::default();
                 }
                 Err(error) => {
+                    revision.follows_login |= error.is_logged_out() && error.side() == Some(Side::Target);
                     let Err(error) = retries.pause(error).await else { continue };
                     let of_source = error.side() == Some(Side::Source) && error.may_concern_request();
                     if whole && of_source {
@@ -190,7 +193,7 @@ impl Copier {
     /// Writes one revision. `fill` sends its body into a channel, piece by piece, while the target receives it.
     async fn put<F>(
         &self,
-        id: &str,
+        revision: &Revision,
         body: Body,
         tally: &Tally,
         fill: impl FnOnce(Filler) -> F,
@@ -209,14 +212,12 @@ impl Copier {
             }
         };
         let upload = Upload::streamed(received, body.length, body.content_type);
+        let upload = upload.after_login(revision.follows_login);
+        let (id, path) = (&*revision.id, path(&revision.id));
         let progress = upload.progress();
         let written = async {
-            answered(
-                id,
-                self.target.send_upload(Method::PUT, &path(id), upload).await,
-                self.target_is_pouchdb,
-            )
-            .await
+            answered(id, self.target.send_upload(Method::PUT, &path, upload).await, self.target_is_pouchdb)
+                .await
         };
         tokio::pin!(fill, written);
         let outcome = tokio::select! {

@@ -41,7 +41,7 @@ impl Copier {
             )));
         }
         let (frame, body) = frame(&following, self.target_is_pouchdb);
-        self.put(&revision.id, body, tally, async |filler| {
+        self.put(revision, body, tally, async |filler| {
             self.fill(revision, &following.stubs, frame, filler).await
         })
         .await

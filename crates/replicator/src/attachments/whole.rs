@@ -41,7 +41,7 @@ impl Copier {
             let sent = if content_type.starts_with("multipart/related") {
                 let boundary = multipart::boundary(content_type)
                     .ok_or_else(|| parts.malformed("a multipart part without a boundary"))?;
-                self.send_related(Parts::new(&mut parts, boundary), &revision.id, tally).await?
+                self.send_related(Parts::new(&mut parts, boundary), revision, tally).await?
             } else if content_type.contains("error=\"true\"") {
                 return Ok(CopyResult::Absent(parts.fault(absent(&revision.rev))));
             } else {
@@ -64,7 +64,7 @@ impl Copier {
     async fn send_related(
         &self,
         mut parts: Parts<&mut Parts<Answer>>,
-        id: &str,
+        revision: &Revision,
         tally: &Tally,
     ) -> Result<CopyResult, Error> {
         if parts.next_part().await?.is_none() {
@@ -73,13 +73,13 @@ impl Copier {
         let doc = parts.doc().await?;
         let following = stubs::following(doc).map_err(|cause| parts.malformed(cause))?;
         if following.stubs.is_empty() {
-            return self.put_doc(id, following.doc, tally).await;
+            return self.put_doc(&revision.id, following.doc, tally).await;
         }
         if self.target_is_pouchdb && following.stubs.iter().any(|stub| stub.encoding.is_some()) {
             return Ok(CopyResult::Encoded);
         }
         let (frame, body) = frame(&following, self.target_is_pouchdb);
-        self.put(id, body, tally, async |filler| {
+        self.put(revision, body, tally, async |filler| {
             for (stub, before) in following.stubs.iter().zip(frame.before) {
                 if parts.next_part().await?.is_none() {
                     return Err(parts.malformed("a multipart part without all attachments"));

@@ -9,10 +9,11 @@ use http::{Method, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper_util::client::legacy;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 use tokio::time::Instant;
 
+use super::auth::Ticket;
 use super::deadline::Deadline;
 use super::gate::Permit;
 use super::trickle::{self, Trickle};
@@ -41,8 +42,10 @@ impl Destination {
             Fault::BrokeOff(cause) => Fault::BrokeOff(clean(&cause)),
             Fault::Malformed(cause) => Fault::Malformed(clean(&cause)),
             Fault::Unexpected(cause) => Fault::Unexpected(clean(&cause)),
-            Fault::Status { status, error, reason, retry_after } => {
-                Fault::Status { status, error: clean(&error), reason: clean(&reason), retry_after }
+            Fault::NotWritten(cause) => Fault::NotWritten(clean(&cause)),
+            Fault::Status { status, error, reason, of_couchdb, retry_after } => {
+                let (error, reason) = (clean(&error), clean(&reason));
+                Fault::Status { status, error, reason, of_couchdb, retry_after }
             }
             fault @ (Fault::Silent(_)
             | Fault::TooLong(_)
@@ -98,20 +101,40 @@ pub(crate) struct Answer {
     pub(super) places: MemoryPermits,
     /// The check of its minimum progress.
     pub(super) trickle: Trickle,
+    /// The login of its request.
+    pub(super) ticket: Ticket,
     /// Kept as long as the connection is in use.
     pub(super) _permit: Option<Permit>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct ErrorBody {
+    #[serde(default, deserialize_with = "present")]
     error: Option<PeerText>,
-    #[serde(default)]
-    reason: PeerText,
+    #[serde(default, deserialize_with = "present")]
+    reason: Option<PeerText>,
+}
+
+/// A member that is there, even if it is `null`: the reason of a validation function may be that.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PeerText>, D::Error> {
+    PeerText::deserialize(deserializer).map(Some)
+}
+
+impl ErrorBody {
+    /// Whether it has the form of CouchDB's errors.
+    fn is_of_couchdb(&self) -> bool {
+        self.error.as_ref().is_some_and(|error| !error.0.is_empty()) && self.reason.is_some()
+    }
 }
 
 impl Answer {
     pub fn header(&self, name: HeaderName) -> Option<&str> {
         self.response.headers().get(name)?.to_str().ok()
+    }
+
+    /// The login that its request carried.
+    pub fn ticket(&self) -> Ticket {
+        self.ticket
     }
 
     /// When the request was sent, after all waiting on this side.
@@ -219,11 +242,13 @@ impl Answer {
     pub(super) async fn into_bare_error(mut self, status: StatusCode) -> Error {
         let retry_after = retry_after(self.response.headers());
         // The connection is free for the next request only after the body has been read.
-        let _ = self.bytes(ERROR_BODY_BYTES).await;
+        let body = self.bytes(ERROR_BODY_BYTES).await.unwrap_or_default();
+        let body: ErrorBody = serde_json::from_slice(&body).unwrap_or_default();
         self.fault(Fault::Status {
             status: status.as_u16(),
             error: name(status),
             reason: String::new(),
+            of_couchdb: body.is_of_couchdb(),
             retry_after,
         })
     }
@@ -242,12 +267,14 @@ impl Answer {
                 }
             }
         }
-        let name = name(status);
-        let (error, reason) = match serde_json::from_slice::<ErrorBody>(&body) {
-            Ok(ErrorBody { error, reason }) => (error.map_or(name, |error| error.0), reason.0),
-            Err(_) => (name, excerpt(&body)),
+        let parsed = serde_json::from_slice::<ErrorBody>(&body);
+        let of_couchdb = parsed.as_ref().is_ok_and(ErrorBody::is_of_couchdb);
+        let (error, reason) = match parsed {
+            Ok(ErrorBody { error, reason }) => (error, reason.unwrap_or_default().0),
+            Err(_) => (None, excerpt(&body)),
         };
-        self.fault(Fault::Status { status: status.as_u16(), error, reason, retry_after })
+        let error = error.filter(|error| !error.0.is_empty()).map_or_else(|| name(status), |error| error.0);
+        self.fault(Fault::Status { status: status.as_u16(), error, reason, of_couchdb, retry_after })
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod answer;
 mod auth;
+mod body_limit;
 mod compression;
 mod connect_to;
 mod connector;
@@ -51,7 +52,9 @@ use crate::upload::{Progress, Upload};
 use answer::Destination;
 pub(crate) use answer::{Answer, beginning};
 pub use auth::AuthPlugin;
+pub(crate) use auth::Ticket;
 use auth::{Auth, LOGIN_TYPE, Login, LoginAnswer};
+pub(crate) use body_limit::BodyLimit;
 use compression::{Compression, gzip};
 pub use connect_to::ConnectTo;
 use deadline::Deadline;
@@ -175,6 +178,8 @@ struct Inner {
     /// What peers refuse that is not needed, and this peer's key there.
     refusals: Arc<Refusals>,
     refusal_key: u64,
+    /// How large a body its server accepts.
+    body_limit: Arc<BodyLimit>,
     /// The secrets of both sides, because each side may receive the other's.
     scrubber: Arc<Scrubber>,
 }
@@ -222,6 +227,7 @@ impl Inner {
             compression: Compression::default(),
             refusals: Arc::clone(client.refusals()),
             refusal_key: client.refusals().key(endpoint),
+            body_limit: client.body_limits().of(client.refusals().key(endpoint)),
             scrubber,
         }
     }
@@ -262,6 +268,17 @@ impl Peer {
     /// A text of this peer for display: short, and without secrets.
     pub fn clean(&self, text: &str) -> String {
         shorten(&self.0.auth.hide(self.0.scrubber.scrub(&excerpt(text.as_bytes()))))
+    }
+
+    /// How large the body of a request may be.
+    pub fn body_limit(&self) -> &BodyLimit {
+        &self.0.body_limit
+    }
+
+    /// Documents were rejected as those of a user without rights, in the response to a request with this login. Whether the session may
+    /// have ended, so that the request was anonymous: another attempt gets a new login.
+    pub fn may_be_logged_out(&self, ticket: Ticket) -> bool {
+        self.0.auth.answered(ticket, StatusCode::FORBIDDEN, &HeaderMap::new())
     }
 
     /// How much of a limit the job uses: less than all of it while one of its servers is throttled.
@@ -310,23 +327,34 @@ impl Peer {
         let timeout = request.silence.unwrap_or(self.0.timeout);
         let compression = &self.0.compression;
         let gzipped = match &request.body {
-            Some(body) if compression.is_worth(body.len()) => gzip(body.clone()).await,
+            Some(body) if compression.is_worth(body.len()) && self.may_use(Optional::CompressedBodies) => {
+                gzip(body.clone()).await
+            }
             _ => None,
         };
-        if let Some(body) = gzipped {
-            let upload = Upload::from_bytes(body, "application/json").encoded("gzip");
-            match self.send_once(request, Some(upload), timeout).await {
-                Err(error) if compression.refused(error.status()) => {
-                    tracing::info!(%error, "bodies are sent uncompressed from now on");
-                }
-                answer => return answer,
-            }
+        let Some(body) = gzipped else { return self.as_it_is(request, timeout).await };
+        let upload = Upload::from_bytes(body, "application/json").encoded("gzip");
+        let answer = self.send_once(request, Some(upload), timeout).await;
+        if !compression.may_be_refused(&answer) {
+            return answer.inspect(|_| compression.accepted());
         }
+        // The connection of a page is free for the next attempt.
+        let page = |answer: Answer| answer.malformed("a page");
+        let refusal = answer.map_or_else(|error| error, page);
+        let answer = self.as_it_is(request, timeout).await;
+        // A body that is too large has passed what rejected the compressed one.
+        if answer.as_ref().map_or_else(|error| error.status() == Some(413), |_| true) {
+            self.refuses(Optional::CompressedBodies, &refusal);
+        }
+        answer
+    }
+
+    async fn as_it_is(&self, request: &Request, timeout: Duration) -> Result<Answer, Error> {
         let upload = request.body.clone().map(|body| Upload::from_bytes(body, "application/json"));
         let progress = upload.as_ref().map(Upload::progress);
         let answer = self.send_once(request, upload, timeout).await;
         if let (Some(progress), Ok(_)) = (progress, &answer) {
-            compression.measured(progress.bytes(), progress.took());
+            self.0.compression.measured(progress.bytes(), progress.took());
         }
         answer
     }
@@ -417,7 +445,7 @@ impl Peer {
             return Err(destination.fault(Fault::Unexpected(DOT_SEGMENT.to_owned())));
         }
         let url = format!("{}{path}", self.0.base);
-        let mut renewed = false;
+        let mut renewed = upload.as_ref().is_some_and(Upload::follows_login);
         loop {
             let mut headers = self.0.headers.clone();
             headers.insert(ACCEPT, HeaderValue::from_static(accept));
@@ -448,6 +476,7 @@ impl Peer {
                 trickle,
                 reads: Use::of(self.0.side),
                 places: MemoryPermits::default(),
+                ticket,
                 _permit: permit,
             };
             return if status.is_success() { Ok(answer) } else { Err(answer.into_error(status).await) };
@@ -534,6 +563,7 @@ impl Peer {
             trickle,
             reads: Use::Responses,
             places: MemoryPermits::default(),
+            ticket: Ticket::default(),
             _permit: None,
         };
         let fault = if status.is_success() {

@@ -40,6 +40,8 @@ pub(crate) enum Optional {
     SeqInterval,
     /// `att_encoding_info` of a document; without it, a compressed attachment cannot be told before it is read.
     EncodingInfo,
+    /// Bodies of requests that are compressed; otherwise they are sent as they are.
+    CompressedBodies,
 }
 
 impl fmt::Display for Optional {
@@ -52,6 +54,7 @@ impl fmt::Display for Optional {
             Self::IncludeDocs => "include_docs of _changes",
             Self::SeqInterval => "seq_interval of _changes",
             Self::EncodingInfo => "att_encoding_info",
+            Self::CompressedBodies => "compressed bodies of requests",
         })
     }
 }

@@ -22,6 +22,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::auth::Sessions;
+use super::body_limit::BodyLimits;
 use super::connect_to::ConnectTo;
 use super::connector::Connector;
 use super::egress::{Egress, Policy};
@@ -85,6 +86,8 @@ struct Shared {
     room: Arc<Room>,
     /// What peers refuse that replications do not need.
     refusals: Arc<Refusals>,
+    /// How large a body each database's server accepts.
+    body_limits: BodyLimits,
     metrics: Arc<Metrics>,
     egress: Arc<Policy>,
     connector: Connector,
@@ -152,10 +155,20 @@ impl Client {
         let (tls, most) = (Arc::new(tls), connections.most);
         let connector = Connector::new(connect_to, tls, egress.clone(), most, metrics.clone());
         let (sessions, gates) = (Sessions::default(), Gates::default());
-        let (limiter, room, refusals) = Default::default();
+        let (limiter, room, refusals, body_limits) = Default::default();
         let table = Mutex::new(table);
-        let shared = Shared { sessions, gates, limiter, room, refusals, metrics, egress, connector, table };
-        Ok(Self(Arc::new(shared)))
+        Ok(Self(Arc::new(Shared {
+            sessions,
+            gates,
+            limiter,
+            room,
+            refusals,
+            body_limits,
+            metrics,
+            egress,
+            connector,
+            table,
+        })))
     }
 
     /// Sets how long idle connections are kept. Closes those that are idle now.
@@ -218,6 +231,10 @@ impl Client {
 
     pub(super) fn gates(&self) -> &Gates {
         &self.0.gates
+    }
+
+    pub(super) fn body_limits(&self) -> &BodyLimits {
+        &self.0.body_limits
     }
 
     pub(super) fn sessions(&self) -> &Sessions {

@@ -65,6 +65,15 @@ impl<'a> Retries<'a> {
         Ok(())
     }
 
+    /// Waits before the operation goes on in smaller requests. It is no attempt: the caller can divide a request only so often.
+    pub async fn pause_to_divide(&mut self, error: &Error) {
+        tracing::info!(
+            pause_ms = FIRST_PAUSE.as_millis() as u64,
+            "trying again in smaller requests: {error}"
+        );
+        tokio::time::sleep(FIRST_PAUSE).await;
+    }
+
     fn throttled(&mut self, error: Error) -> Result<(), Error> {
         let (times, since) = &mut self.throttled;
         *times += 1;

@@ -55,6 +55,13 @@ impl World {
         }
     }
 
+    /// The session at the target's server.
+    fn target_session(&self, replication: &Replication) -> Arc<auth::Session> {
+        let peer = Peer::new(Side::Target, replication, &self.context.client);
+        let Auth::Session { session, .. } = &peer.0.auth else { panic!("no session") };
+        Arc::clone(session)
+    }
+
     /// The session at one side's server ends at the first request for which `which` returns true.
     fn ends(
         &self,
@@ -128,6 +135,59 @@ async fn an_upload_that_cannot_be_sent_again_survives_the_end_of_its_cookie() {
     assert_eq!(world.before_target.count(is_login), 2);
 }
 
+/// A document that is forbidden in its row: only to the anonymous user after the end of a session, or to everyone.
+#[tokio::test]
+async fn a_forbidden_row_is_written_once_more_after_a_new_login() {
+    for to_everyone in [false, true] {
+        let world = World::new().await;
+        let replication = world.replication(json!({}));
+        replicate(&replication, &world.context).await.unwrap();
+        for id in ["late", "later"] {
+            world.from.put(id, &json!({})).await;
+        }
+        let (session, was_refused) = (world.target_session(&replication), AtomicBool::new(false));
+        let body = r#"[{"id":"late","error":"forbidden","reason":"not to you"}]"#.to_owned();
+        let forbidden = Fault::Answer { status: 201, body }.when(move |request| {
+            // However long the write takes: the login before it is old when the response comes.
+            let refuses = request.path.contains("_bulk_docs")
+                && (to_everyone || !was_refused.swap(true, Ordering::Relaxed));
+            if refuses {
+                session.age(Duration::from_secs(6));
+            }
+            refuses
+        });
+        world.before_target.set(forbidden).await;
+        let stats = replicate(&replication, &world.context).await.unwrap().stats;
+        let expected = if to_everyone { (1, 1) } else { (2, 0) };
+        assert_eq!((stats.docs_written, stats.doc_write_failures), expected);
+        let writes = |request: &Request| request.path.contains("_bulk_docs");
+        assert_eq!((world.before_target.count(writes), world.before_target.count(is_login)), (2, 2));
+    }
+}
+
+#[tokio::test]
+async fn a_forbidden_upload_is_final_after_one_new_login_however_long_it_takes() {
+    let world = World::new().await;
+    let replication = world.replication(json!({}));
+    replicate(&replication, &world.context).await.unwrap();
+    let attachment = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, vec![b'x'; 600_000]);
+    let attachments = json!({"big": {"content_type": "text/plain", "data": attachment}});
+    world.from.put("a", &json!({"_attachments": attachments})).await;
+    let session = world.target_session(&replication);
+    let body = r#"{"error":"forbidden","reason":"no"}"#.to_owned();
+    let uploads = |request: &Request| request.method == "PUT" && !request.path.contains("_local");
+    let forbidden = Fault::Answer { status: 403, body }.when(move |request| {
+        if uploads(request) {
+            session.age(Duration::from_secs(6));
+        }
+        uploads(request)
+    });
+    world.before_target.set(forbidden).await;
+    let stats = replicate(&replication, &world.context).await.unwrap().stats;
+    assert_eq!((stats.docs_written, stats.doc_write_failures), (0, 1));
+    assert_eq!((world.before_target.count(uploads), world.before_target.count(is_login)), (2, 2));
+}
+
 #[tokio::test]
 async fn a_forbidden_request_fails_after_one_new_login() {
     let world = World::new().await;
@@ -139,6 +199,31 @@ async fn a_forbidden_request_fails_after_one_new_login() {
     assert_eq!(error.status(), Some(403), "{error}");
     assert_eq!(world.before_source.count(is_login), 2);
     assert!(!format!("{error} {error:?}").contains(PASSWORD));
+}
+
+#[tokio::test]
+async fn a_session_of_another_application_is_not_the_databases() {
+    let pages = [
+        (401, "<html>Log in</html>"),
+        (403, "{\"message\":\"Forbidden\"}"),
+        (429, ""),
+        (500, "oops"),
+        (502, "<html>"),
+    ];
+    for (status, body) in pages {
+        let world = World::new().await;
+        Dataset::small().load(&world.from).await;
+        for proxy in world.proxies() {
+            proxy.set(Fault::Answer { status, body: body.to_owned() }.when(is_login)).await;
+        }
+        replicate(&world.replication(json!({})), &world.context).await.unwrap();
+        compare(&world.from, &world.to).await.unwrap();
+        for proxy in world.proxies() {
+            // A 401 may ask for the password with the login itself, which is the second one.
+            let logins = if status == 401 { 2 } else { 1 };
+            assert_eq!(proxy.count(is_login), logins, "{status}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -29,6 +29,8 @@ pub(super) struct Account<'a> {
     pub progress: Progress,
     /// The sequence of the last checkpoint.
     pub checkpointed: Option<Seq>,
+    /// Why the source rejects its checkpoint, if it does.
+    pub source_rejects_checkpoints: Option<String>,
     /// The last change that was read.
     pub source_seq: Seq,
     pending: Option<Pending>,
@@ -63,6 +65,7 @@ impl<'a> Account<'a> {
             session_id: new_session_id(),
             started: OffsetDateTime::now_utc(),
             progress: Progress::default(),
+            source_rejects_checkpoints: checkpoints.and_then(Checkpoints::rejected).map(str::to_owned),
             source_seq: info.update_seq.clone(),
             pending: None,
             done_when_asked: 0,
@@ -129,6 +132,7 @@ impl<'a> Account<'a> {
             session_id: session.session_id,
             source_last_seq: session.recorded_seq,
             replication_id_version: REPLICATION_ID_VERSION,
+            source_rejects_checkpoints: None,
         }
     }
 
@@ -151,6 +155,7 @@ impl<'a> Account<'a> {
             checkpointed_source_seq: Some(self.checkpointed.clone().unwrap_or_else(Seq::none)),
             source_seq: Some(self.source_seq.clone()),
             through_seq: Some(self.through()),
+            source_rejects_checkpoints: self.source_rejects_checkpoints.clone(),
             ..if self.reports_sums { tally.after(&self.base) } else { tally }
         }
     }

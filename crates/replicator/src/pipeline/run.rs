@@ -245,8 +245,8 @@ impl<'a> Run<'a> {
                 }
                 (checkpoints, written) = of(&mut checkpointing) => {
                     checkpointing = None;
+                    self.count_checkpoint(&checkpoints, &written);
                     self.checkpoints = Some(checkpoints);
-                    self.count_checkpoint(&written);
                     match written {
                         Ok(Some(seq)) => {
                             self.account.checkpointed = Some(seq);
@@ -294,15 +294,16 @@ impl<'a> Run<'a> {
         if self.account.has_news()
             && let Some(checkpoints) = self.checkpoints.take()
         {
-            let written = write(checkpoints, self.account.log()).await.1;
-            self.count_checkpoint(&written);
+            let (checkpoints, written) = write(checkpoints, self.account.log()).await;
+            self.count_checkpoint(&checkpoints, &written);
             self.account.checkpointed = written?;
         }
         Ok(())
     }
 
-    /// Counts a checkpoint that was written, or not.
-    fn count_checkpoint(&self, written: &Result<Option<Seq>, Error>) {
+    /// Counts a checkpoint that was written, or not, and notes whether the source has rejected it.
+    fn count_checkpoint(&mut self, checkpoints: &Checkpoints, written: &Result<Option<Seq>, Error>) {
+        self.account.source_rejects_checkpoints = checkpoints.rejected().map(str::to_owned);
         let metrics = self.context.client.metrics();
         match written {
             Ok(Some(_)) => metrics.checkpoints.add(1),
@@ -335,8 +336,9 @@ fn searches(filter: &Filter) -> bool {
 }
 
 async fn write(mut checkpoints: Checkpoints, log: Log) -> (Checkpoints, Result<Option<Seq>, Error>) {
-    let written = checkpoints.write(&log).await;
-    (checkpoints, written.map(|()| Some(log.source_last_seq)))
+    let seq = log.source_last_seq.clone();
+    let written = checkpoints.write(log).await;
+    (checkpoints, written.map(|()| Some(seq)))
 }
 
 async fn verify(mut checkpoints: Checkpoints) -> (Checkpoints, Result<Option<Seq>, Error>) {

@@ -19,8 +19,9 @@ use http::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderValue};
 use crate::endpoint::Endpoint;
 use crate::error::Fault;
 
+use session::Pass;
+pub(super) use session::Session;
 pub(crate) use session::{LOGIN_TYPE, Login, LoginAnswer, Sessions};
-use session::{Pass, Session};
 
 /// A way to authenticate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +74,7 @@ pub(crate) enum Auth {
 }
 
 /// The number of the cookie that a request carried.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ticket(Option<u64>);
 
 impl Auth {
@@ -108,20 +109,22 @@ impl Auth {
         match self {
             Self::Nothing => {}
             Self::Basic(authorization) => drop(headers.insert(AUTHORIZATION, authorization.clone())),
-            Self::Session { session, fallback } => match (session.pass(send).await?, fallback) {
-                (Pass::Cookie(cookie, number), _) => {
-                    put_cookie(headers, cookie);
-                    return Ok(Ticket(Some(number)));
+            Self::Session { session, fallback } => {
+                match (session.pass(fallback.is_some(), send).await?, fallback) {
+                    (Pass::Cookie(cookie, number), _) => {
+                        put_cookie(headers, cookie);
+                        return Ok(Ticket(Some(number)));
+                    }
+                    (Pass::None, Some(authorization)) => {
+                        headers.insert(AUTHORIZATION, authorization.clone());
+                    }
+                    (Pass::None, None) => {
+                        return Err(Fault::Unexpected(
+                            "the server has no sessions; add `basic` to [replicator] auth_plugins".to_owned(),
+                        ));
+                    }
                 }
-                (Pass::None, Some(authorization)) => {
-                    headers.insert(AUTHORIZATION, authorization.clone());
-                }
-                (Pass::None, None) => {
-                    return Err(Fault::Unexpected(
-                        "the server has no sessions; add `basic` to [replicator] auth_plugins".to_owned(),
-                    ));
-                }
-            },
+            }
         }
         Ok(Ticket(None))
     }
@@ -129,7 +132,9 @@ impl Auth {
     /// Checks a response. `true`: the request may succeed if it is repeated with the current result of [`Auth::apply`].
     pub fn answered(&self, Ticket(number): Ticket, status: StatusCode, headers: &HeaderMap) -> bool {
         match (self, number) {
-            (Self::Session { session, .. }, Some(number)) => session.answered(number, status, headers),
+            (Self::Session { session, fallback }, Some(number)) => {
+                session.answered(number, fallback.is_some(), status, headers)
+            }
             _ => false,
         }
     }

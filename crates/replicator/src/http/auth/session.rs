@@ -17,6 +17,10 @@
 //!   minutes.
 //! - 401 and 403 reject the login: the password is wrong, or the account locked. A fallback would only try the same
 //!   password again.
+//! - `/_session` at the root of a host may belong to another application than the database. So a rejection or a failure (401, 403, 408,
+//!   429, 5xx) counts only if it has the form of CouchDB's errors. A rejection counts only if the database is not under a path, where
+//!   another CouchDB may have the root. Otherwise requests fall back to basic authentication, for a minute. The same applies to a cookie
+//!   that a database under a path does not accept. Without a fallback, all of these are failures of the login.
 //!
 //! All requests that wait for a login receive its failure. A rejected login is reported to all further requests for
 //! five seconds, so that a thousand jobs with a wrong password make one request.
@@ -47,6 +51,8 @@ const RENEWED_AT_TENTHS: u32 = 9;
 const LONGEST_AGE_SECONDS: u64 = 365 * 24 * 3600;
 /// How long a server without sessions is not asked for one.
 const REMEMBERED: Duration = Duration::from_secs(600);
+/// The same if its response leaves it open whether it has sessions.
+const REMEMBERED_IN_DOUBT: Duration = Duration::from_secs(60);
 /// The most logins that are kept. A job with a further login has a session of its own.
 const MAX_SESSIONS: usize = 4_096;
 /// A shorter cookie is not removed from texts: the removal would garble them, and a short cookie protects nothing.
@@ -57,6 +63,8 @@ const MIN_HIDDEN_BYTES: usize = 8;
 pub(crate) struct Key {
     /// `http://host:port`.
     origin: String,
+    /// Whether the database is under a path, and not at the root of its server.
+    under_path: bool,
     user: String,
     password: Secret,
     /// A gateway may identify its users by these.
@@ -69,6 +77,7 @@ impl Key {
     fn new(endpoint: &Endpoint, credentials: &Credentials) -> Self {
         Self {
             origin: endpoint.url().origin().ascii_serialization(),
+            under_path: is_under_path(endpoint),
             user: credentials.user.clone(),
             password: credentials.password.clone(),
             headers: endpoint.headers().to_vec(),
@@ -99,7 +108,7 @@ impl Sessions {
             // Only the table holds these sessions, so a later job needs at most one more request.
             sessions.retain(|_, session| Arc::strong_count(session) > 1);
         }
-        let session = Arc::new(Session::new(credentials, refresh_interval));
+        let session = Arc::new(Session::new(credentials, refresh_interval, key.under_path));
         if sessions.len() < MAX_SESSIONS {
             sessions.insert(key, Arc::clone(&session));
         }
@@ -137,13 +146,15 @@ pub(crate) struct LoginAnswer {
 pub(super) enum Pass {
     /// The cookie and its number.
     Cookie(HeaderValue, u64),
-    /// The server has no sessions.
+    /// The server has no sessions. The request must carry the password.
     None,
 }
 
 /// One login at one server.
 pub(crate) struct Session {
     credentials: Credentials,
+    /// The server's `/_session` may be another server's.
+    under_path: bool,
     state: Mutex<State>,
     /// Held during a login.
     logging_in: tokio::sync::Mutex<()>,
@@ -177,8 +188,10 @@ enum Standing {
     /// No login has been made, or the cookie has expired.
     LoggedOut,
     Cookie(Cookie),
-    /// The server has no sessions; known since this time.
+    /// The server has no sessions, as far as is known until this time.
     NoSessions(Instant),
+    /// The same, because of a response that may be another application's.
+    InDoubt(Instant),
 }
 
 #[derive(Debug)]
@@ -208,6 +221,8 @@ enum Verdict {
     NoSessions,
     /// The login must be repeated with basic authentication.
     WantsBasic,
+    /// The login is rejected, or fails, perhaps by another application.
+    InDoubt(Fault),
     /// The login is rejected.
     Refused(Fault),
     /// The login may succeed later.
@@ -215,13 +230,15 @@ enum Verdict {
 }
 
 impl State {
-    fn step(&self, now: Instant) -> Step {
+    /// `falls_back`: the request can do without a session.
+    fn step(&self, falls_back: bool, now: Instant) -> Step {
         match &self.standing {
             Standing::Cookie(cookie) if now < cookie.end => {
                 let pass = Pass::Cookie(header(&cookie.value), self.number);
                 if now < cookie.renew { Step::Go(pass) } else { Step::GoAndRenew(pass) }
             }
-            Standing::NoSessions(since) if now < *since + REMEMBERED => Step::Go(Pass::None),
+            Standing::NoSessions(until) if now < *until => Step::Go(Pass::None),
+            Standing::InDoubt(until) if falls_back && now < *until => Step::Go(Pass::None),
             _ => Step::LogIn,
         }
     }
@@ -256,7 +273,17 @@ impl State {
                 cookie.end = now;
                 true
             }
-            Standing::LoggedOut | Standing::NoSessions(_) => true,
+            Standing::LoggedOut | Standing::NoSessions(_) | Standing::InDoubt(_) => true,
+        }
+    }
+
+    /// The database does not accept cookie `number`, which is a new one: the cookie may be another server's.
+    fn not_here(&mut self, number: u64, now: Instant) {
+        if self.number == number && matches!(self.standing, Standing::Cookie(_)) {
+            tracing::info!(
+                "requests carry the password, because the database does not accept the session of its host"
+            );
+            self.standing = Standing::InDoubt(now + REMEMBERED_IN_DOUBT);
         }
     }
 
@@ -281,7 +308,13 @@ impl State {
                 Ok(false)
             }
             Verdict::NoSessions => {
-                self.standing = Standing::NoSessions(now);
+                self.standing = Standing::NoSessions(now + REMEMBERED);
+                self.failed = None;
+                Ok(false)
+            }
+            Verdict::InDoubt(fault) => {
+                tracing::info!("requests carry the password, because a login has failed: {fault}");
+                self.standing = Standing::InDoubt(now + REMEMBERED_IN_DOUBT);
                 self.failed = None;
                 Ok(false)
             }
@@ -302,7 +335,7 @@ impl State {
 }
 
 impl Session {
-    fn new(credentials: &Credentials, refresh_interval: Duration) -> Self {
+    fn new(credentials: &Credentials, refresh_interval: Duration, under_path: bool) -> Self {
         let state = State {
             standing: Standing::LoggedOut,
             number: 0,
@@ -314,6 +347,7 @@ impl Session {
         };
         Self {
             credentials: credentials.clone(),
+            under_path,
             state: Mutex::new(state),
             logging_in: tokio::sync::Mutex::default(),
         }
@@ -323,17 +357,17 @@ impl Session {
         self.state.lock().expect("no thread panics while it holds this lock")
     }
 
-    /// What the next request must carry. If necessary, logs in first by `send`.
+    /// What the next request must carry. If necessary, logs in first by `send`. `falls_back`: the request can do without a session.
     ///
     /// # Errors
     /// The errors of `send`, or the server's rejection of the login.
-    pub(super) async fn pass<F>(&self, send: impl Fn(Login) -> F) -> Result<Pass, Fault>
+    pub(super) async fn pass<F>(&self, falls_back: bool, send: impl Fn(Login) -> F) -> Result<Pass, Fault>
     where
         F: Future<Output = Result<LoginAnswer, Fault>>,
     {
         let (step, logins) = {
             let state = self.state();
-            (state.step(Instant::now()), state.logins)
+            (state.step(falls_back, Instant::now()), state.logins)
         };
         match step {
             Step::Go(pass) => return Ok(pass),
@@ -343,7 +377,7 @@ impl Session {
                     return Ok(pass);
                 }
                 // The old cookie is still valid for a while.
-                if let Err(fault) = self.log_in(&send).await {
+                if let Err(fault) = self.log_in(falls_back, &send).await {
                     tracing::warn!("a session was not renewed: {fault}");
                     self.state().postpone(Instant::now());
                     return Ok(pass);
@@ -353,7 +387,7 @@ impl Session {
                 let _only_one = self.logging_in.lock().await;
                 {
                     let state = self.state();
-                    if let Step::Go(pass) | Step::GoAndRenew(pass) = state.step(Instant::now()) {
+                    if let Step::Go(pass) | Step::GoAndRenew(pass) = state.step(falls_back, Instant::now()) {
                         return Ok(pass);
                     }
                     if let Some((fault, until)) = &state.failed
@@ -362,16 +396,16 @@ impl Session {
                         return Err(fault.clone());
                     }
                 }
-                self.log_in(&send).await?;
+                self.log_in(falls_back, &send).await?;
             }
         }
-        match self.state().step(Instant::now()) {
+        match self.state().step(falls_back, Instant::now()) {
             Step::Go(pass) | Step::GoAndRenew(pass) => Ok(pass),
             Step::LogIn => Err(Fault::Unexpected("a session that ends at once".to_owned())),
         }
     }
 
-    async fn log_in<F>(&self, send: &impl Fn(Login) -> F) -> Result<(), Fault>
+    async fn log_in<F>(&self, falls_back: bool, send: &impl Fn(Login) -> F) -> Result<(), Fault>
     where
         F: Future<Output = Result<LoginAnswer, Fault>>,
     {
@@ -383,8 +417,15 @@ impl Session {
                 .finish();
             let authorization = basic.then(|| basic::authorization(&self.credentials));
             let verdict = match send(Login { body: body.into(), authorization }).await {
-                Ok(answer) => judge(answer, basic),
+                Ok(answer) => judge(answer, basic, self.under_path),
                 Err(fault) => Verdict::Failed(fault),
+            };
+            let verdict = match verdict {
+                Verdict::InDoubt(fault @ Fault::Status { status: 401 | 403, .. }) if !falls_back => {
+                    Verdict::Refused(fault)
+                }
+                Verdict::InDoubt(fault) if !falls_back => Verdict::Failed(fault),
+                verdict => verdict,
             };
             if !self.state().logged_in(verdict, Instant::now())? {
                 return Ok(());
@@ -392,15 +433,27 @@ impl Session {
         }
     }
 
-    /// Checks the response to a request with cookie `number`. Returns whether to repeat the request.
-    pub(super) fn answered(&self, number: u64, status: StatusCode, headers: &HeaderMap) -> bool {
+    /// Checks the response to a request with cookie `number`. Returns whether to repeat the request. `falls_back` is as in
+    /// [`Session::pass`].
+    pub(super) fn answered(
+        &self,
+        number: u64,
+        falls_back: bool,
+        status: StatusCode,
+        headers: &HeaderMap,
+    ) -> bool {
         let refused = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
         if !refused && !headers.contains_key(SET_COOKIE) {
             return false;
         }
         let mut state = self.state();
         if refused {
-            return state.refused(number, Instant::now());
+            let (again, now) = (state.refused(number, Instant::now()), Instant::now());
+            if !again && falls_back && self.under_path && status == StatusCode::UNAUTHORIZED {
+                state.not_here(number, now);
+                return true;
+            }
+            return again;
         }
         // The cookie of an older request may be older than the current one.
         if number == state.number
@@ -450,7 +503,8 @@ impl Session {
     }
 }
 
-fn judge(LoginAnswer { status, headers, fault }: LoginAnswer, was_basic: bool) -> Verdict {
+fn judge(LoginAnswer { status, headers, fault }: LoginAnswer, was_basic: bool, under_path: bool) -> Verdict {
+    let is_couchdbs = matches!(fault, Some(Fault::Status { of_couchdb: true, .. }));
     let fault = || fault.unwrap_or_else(|| Fault::Unexpected(format!("a login was answered {status}")));
     match status {
         status if status.is_success() => match cookie(&headers) {
@@ -460,12 +514,24 @@ fn judge(LoginAnswer { status, headers, fault }: LoginAnswer, was_basic: bool) -
         StatusCode::UNAUTHORIZED if headers.contains_key(WWW_AUTHENTICATE) && !was_basic => {
             Verdict::WantsBasic
         }
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Verdict::Refused(fault()),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => match is_couchdbs && !under_path {
+            true => Verdict::Refused(fault()),
+            false => Verdict::InDoubt(fault()),
+        },
         StatusCode::NOT_IMPLEMENTED => Verdict::NoSessions,
-        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Verdict::Failed(fault()),
-        status if status.is_server_error() => Verdict::Failed(fault()),
+        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => failed(fault(), is_couchdbs),
+        status if status.is_server_error() => failed(fault(), is_couchdbs),
         _ => Verdict::NoSessions,
     }
+}
+
+fn failed(fault: Fault, is_couchdbs: bool) -> Verdict {
+    if is_couchdbs { Verdict::Failed(fault) } else { Verdict::InDoubt(fault) }
+}
+
+/// Whether a database is not at the root of its server, as in `http://host/path/db`.
+fn is_under_path(endpoint: &Endpoint) -> bool {
+    endpoint.url().path().trim_matches('/').contains('/')
 }
 
 fn header(value: &Secret) -> HeaderValue {

@@ -12,7 +12,7 @@ fn credentials() -> Credentials {
 }
 
 fn session() -> Session {
-    Session::new(&credentials(), 550 * SECOND)
+    Session::new(&credentials(), 550 * SECOND, false)
 }
 
 fn set_cookie(text: &str) -> HeaderMap {
@@ -22,12 +22,13 @@ fn set_cookie(text: &str) -> HeaderMap {
     headers
 }
 
-fn answer(status: u16, headers: HeaderMap) -> LoginAnswer {
+fn answer(status: u16, of_couchdb: bool, headers: HeaderMap) -> LoginAnswer {
     let status = StatusCode::from_u16(status).unwrap();
     let fault = (!status.is_success()).then(|| Fault::Status {
         status: status.as_u16(),
         error: "unauthorized".to_owned(),
         reason: String::new(),
+        of_couchdb,
         retry_after: None,
     });
     LoginAnswer { status, headers, fault }
@@ -36,12 +37,21 @@ fn answer(status: u16, headers: HeaderMap) -> LoginAnswer {
 /// A server with given responses to logins, of which it repeats the last one; counts the logins.
 struct Server {
     answers: Vec<(u16, HeaderMap)>,
+    /// Whether its errors have CouchDB's form.
+    is_couchdb: bool,
+    falls_back: bool,
     logins: AtomicUsize,
 }
 
 impl Server {
     fn new(answers: impl IntoIterator<Item = (u16, HeaderMap)>) -> Self {
-        Self { answers: answers.into_iter().collect(), logins: AtomicUsize::new(0) }
+        let answers = answers.into_iter().collect();
+        Self { answers, is_couchdb: true, falls_back: true, logins: AtomicUsize::new(0) }
+    }
+
+    /// Another application, which returns this status.
+    fn another(status: u16) -> Self {
+        Self { is_couchdb: false, ..Self::new([(status, HeaderMap::new())]) }
     }
 
     /// A server that returns a new cookie for every login.
@@ -51,13 +61,13 @@ impl Server {
 
     async fn pass(&self, session: &Session) -> Result<Pass, Fault> {
         session
-            .pass(|login| async move {
+            .pass(self.falls_back, |login| async move {
                 assert_eq!(login.body, "name=u%26v&password=p%3Dw");
                 let nth = self.logins.fetch_add(1, Ordering::Relaxed);
                 tokio::task::yield_now().await;
                 let (status, headers) = &self.answers[nth.min(self.answers.len() - 1)];
                 let wants_basic = headers.contains_key(WWW_AUTHENTICATE) && login.authorization.is_none();
-                Ok(answer(if wants_basic { 401 } else { *status }, headers.clone()))
+                Ok(answer(if wants_basic { 401 } else { *status }, self.is_couchdb, headers.clone()))
             })
             .await
     }
@@ -141,11 +151,11 @@ async fn a_cookie_in_any_answer_is_the_new_one() {
     let (session, server) = (session(), Server::well());
     server.pass(&session).await.unwrap();
     let renewed = set_cookie("AuthSession=\"fresh\"; Version=1; Path=/; HttpOnly; max-age=600");
-    assert!(!session.answered(1, StatusCode::NOT_FOUND, &renewed));
-    assert!(!session.answered(1, StatusCode::OK, &renewed), "it is the same one");
+    assert!(!session.answered(1, true, StatusCode::NOT_FOUND, &renewed));
+    assert!(!session.answered(1, true, StatusCode::OK, &renewed), "it is the same one");
     // A response to a request with the old cookie may have been on its way for long.
-    session.answered(1, StatusCode::OK, &set_cookie("AuthSession=late"));
-    session.answered(2, StatusCode::OK, &set_cookie("AuthSession=; Max-Age=0"));
+    session.answered(1, true, StatusCode::OK, &set_cookie("AuthSession=late"));
+    session.answered(2, true, StatusCode::OK, &set_cookie("AuthSession=; Max-Age=0"));
     assert_eq!(cookie_of(server.pass(&session).await.unwrap()), ("AuthSession=fresh".to_owned(), 2));
     assert_eq!(server.logins(), 1);
 }
@@ -164,15 +174,18 @@ async fn a_refused_request_is_worth_repeating_once() {
     let (session, server) = (session(), Server::well());
     server.pass(&session).await.unwrap();
     let none = HeaderMap::new();
-    assert!(!session.answered(1, UNAUTHORIZED, &none), "the login was only just made");
+    assert!(!session.answered(1, true, UNAUTHORIZED, &none), "the login was only just made");
     age(&session, 6 * SECOND);
     // A hundred requests in flight: one login for all of them.
-    assert!((0..50).all(|_| session.answered(1, UNAUTHORIZED, &none)));
+    assert!((0..50).all(|_| session.answered(1, true, UNAUTHORIZED, &none)));
     let passes = futures::future::join_all((0..50).map(|_| server.pass(&session))).await;
     assert!(passes.into_iter().all(|pass| cookie_of(pass.unwrap()).1 == 2));
-    assert!((0..50).all(|_| session.answered(1, StatusCode::FORBIDDEN, &none)), "its cookie is an old one");
+    assert!(
+        (0..50).all(|_| session.answered(1, true, StatusCode::FORBIDDEN, &none)),
+        "its cookie is an old one"
+    );
     assert_eq!(cookie_of(server.pass(&session).await.unwrap()).1, 2);
-    assert!(!session.answered(2, StatusCode::FORBIDDEN, &none));
+    assert!(!session.answered(2, true, StatusCode::FORBIDDEN, &none));
     assert_eq!(server.logins(), 2);
 }
 
@@ -181,12 +194,12 @@ async fn a_cookie_that_came_with_an_answer_is_no_new_login() {
     let (session, server) = (session(), Server::well());
     server.pass(&session).await.unwrap();
     age(&session, 6 * SECOND);
-    session.answered(1, StatusCode::OK, &set_cookie("AuthSession=renewed; Max-Age=600"));
+    session.answered(1, true, StatusCode::OK, &set_cookie("AuthSession=renewed; Max-Age=600"));
     assert_eq!(cookie_of(server.pass(&session).await.unwrap()), ("AuthSession=renewed".to_owned(), 2));
     // The server has a new secret: a cookie that it renewed a moment ago is invalid.
-    assert!(session.answered(2, UNAUTHORIZED, &HeaderMap::new()));
+    assert!(session.answered(2, true, UNAUTHORIZED, &HeaderMap::new()));
     assert_eq!(cookie_of(server.pass(&session).await.unwrap()).1, 3);
-    assert!(!session.answered(3, UNAUTHORIZED, &HeaderMap::new()));
+    assert!(!session.answered(3, true, UNAUTHORIZED, &HeaderMap::new()));
     assert_eq!(server.logins(), 2);
 }
 
@@ -213,10 +226,67 @@ async fn a_server_without_sessions_is_not_asked_again_for_a_while() {
             assert!(matches!(server.pass(&session).await, Ok(Pass::None)));
         }
         assert_eq!(server.logins(), 1);
-        session.state().standing = Standing::NoSessions(Instant::now() - 601 * SECOND);
+        session.state().standing = Standing::NoSessions(Instant::now() - SECOND);
         assert!(matches!(server.pass(&session).await, Ok(Pass::None)));
         assert_eq!(server.logins(), 2);
     }
+}
+
+/// The responses of another application at `/_session`.
+const OF_ANOTHER: [u16; 8] = [401, 403, 408, 429, 500, 502, 503, 504];
+
+#[tokio::test]
+async fn a_failure_of_another_application_is_not_the_logins() {
+    for status in OF_ANOTHER {
+        let (session, server) = (session(), Server::another(status));
+        for _ in 0..3 {
+            assert!(matches!(server.pass(&session).await, Ok(Pass::None)), "{status}");
+        }
+        assert_eq!(server.logins(), 1);
+        // It may have been the server itself, before it was ready.
+        {
+            let mut state = session.state();
+            let Standing::InDoubt(until) = &mut state.standing else { panic!("{status}") };
+            assert!(*until <= Instant::now() + REMEMBERED_IN_DOUBT);
+            *until = Instant::now();
+        }
+        let server = Server::well();
+        assert_eq!(cookie_of(server.pass(&session).await.unwrap()).1, 1);
+    }
+}
+
+#[tokio::test]
+async fn without_a_fallback_the_failure_of_another_application_is_told() {
+    for status in OF_ANOTHER {
+        let (session, server) = (session(), Server { falls_back: false, ..Server::another(status) });
+        let failed = server.pass(&session).await;
+        assert!(matches!(failed, Err(Fault::Status { status: told, .. }) if told == status), "{failed:?}");
+    }
+    // A request that falls back does not make another one do without a login.
+    let (session, another) = (session(), Server::another(502));
+    another.pass(&session).await.unwrap();
+    let server = Server { falls_back: false, ..Server::well() };
+    assert_eq!(cookie_of(server.pass(&session).await.unwrap()).1, 1);
+}
+
+#[tokio::test]
+async fn a_rejection_by_the_couchdb_at_the_root_is_not_that_of_a_database_under_a_path() {
+    let under_path = || Session::new(&credentials(), 550 * SECOND, true);
+    for status in [401, 403] {
+        let (session, server) = (under_path(), Server::new([(status, HeaderMap::new())]));
+        assert!(matches!(server.pass(&session).await, Ok(Pass::None)), "{status}");
+    }
+    // Nor need its session be valid there.
+    let (session, server) = (under_path(), Server::well());
+    server.pass(&session).await.unwrap();
+    assert!(session.answered(1, true, UNAUTHORIZED, &HeaderMap::new()), "the password is tried");
+    assert!(matches!(server.pass(&session).await, Ok(Pass::None)));
+    assert_eq!(server.logins(), 1);
+    // A database that forbids something knows its user.
+    let (session, server) = (under_path(), Server::well());
+    server.pass(&session).await.unwrap();
+    assert!(!session.answered(1, true, StatusCode::FORBIDDEN, &HeaderMap::new()));
+    assert!(!session.answered(1, false, UNAUTHORIZED, &HeaderMap::new()), "there is no password to try");
 }
 
 #[tokio::test]
@@ -260,7 +330,7 @@ async fn a_temporary_failure_is_reported_only_to_waiting_requests() {
 async fn a_dropped_login_leaves_no_request_waiting() {
     let (session, server) = (session(), Server::well());
     {
-        let mut dropped = std::pin::pin!(session.pass(|_| std::future::pending()));
+        let mut dropped = std::pin::pin!(session.pass(true, |_| std::future::pending()));
         assert!(futures::poll!(&mut dropped).is_pending());
     }
     assert_eq!(cookie_of(server.pass(&session).await.unwrap()).1, 1);
@@ -270,7 +340,7 @@ async fn a_dropped_login_leaves_no_request_waiting() {
 async fn cookies_are_not_shown() {
     let (session, server) = (session(), Server::well());
     let pass = server.pass(&session).await.unwrap();
-    session.answered(1, StatusCode::OK, &set_cookie("AuthSession=cookie-9; Max-Age=600"));
+    session.answered(1, true, StatusCode::OK, &set_cookie("AuthSession=cookie-9; Max-Age=600"));
     let shown = format!("{session:?} {pass:?}");
     assert!(!shown.contains("cookie-") && !shown.contains("p=w"), "{shown}");
     assert_eq!(session.hide("was cookie-1, is cookie-9".to_owned()), "was *****, is *****");
@@ -287,7 +357,10 @@ fn equal_logins_share_a_session() {
     };
     let one = of("http://u:p@h/a");
     assert!(Arc::ptr_eq(&one, &of("http://u:p@h:80/b")));
-    for other in ["http://u:x@h/a", "http://v:p@h/a", "http://u:p@h:81/a", "http://u:p@g/a"] {
+    assert!(Arc::ptr_eq(&of("http://u:p@h/x/a"), &of("http://u:p@h/y/b")));
+    for other in
+        ["http://u:p@h/x/a", "http://u:x@h/a", "http://v:p@h/a", "http://u:p@h:81/a", "http://u:p@g/a"]
+    {
         assert!(!Arc::ptr_eq(&one, &of(other)), "{other}");
     }
 }

@@ -200,6 +200,9 @@ fn progress(stats: Option<&Stats>) -> Markup {
             @if let Some(seq) = &stats.checkpointed_source_seq {
                 tr { th scope="row" { "Checkpoint" } td colspan="2" { (text(&seq_text(seq))) } }
             }
+            @if let Some(why) = &stats.source_rejects_checkpoints {
+                tr { th scope="row" { "Only at the target" } td colspan="2" { (text(why)) } }
+            }
         } }
     }
 }
