@@ -6,7 +6,7 @@ use crate::common::attached::{self, Attached};
 use crate::common::{context, number, request, spawn, until};
 use serde_json::{Value, json};
 use turnwise_replicator::{Error, Incomplete, Replication, Report, replicate};
-use turnwise_testkit::{Asked, Fake, Reply, Step};
+use turnwise_testkit::{Asked, CouchDb, Fake, Reply, Step};
 
 /// The document that cannot be read.
 const ID: &str = "d000030";
@@ -188,4 +188,24 @@ async fn a_continuous_run_goes_on_says_what_is_missing_and_asks_again() {
     source.well();
     run(&source, &target, json!({})).await.unwrap();
     assert_eq!(target.leaves(), 61);
+}
+
+#[tokio::test]
+async fn couchdb_ends_with_an_error_as_well_and_its_checkpoint_stays() {
+    let Some(couchdb) = CouchDb::shared().await else { return };
+    let target = couchdb.peer().create("unread").await;
+    let source = Fake::start().await;
+    fill(&source);
+    source.rule(|asked| asks_for_it(asked).then(row_with_an_error));
+    source.rule(|asked| (asked.path == format!("/{ID}")).then(|| Reply::error(404, "not_found")));
+    let body = json!({
+        "source": source.url(), "target": target.url(), "retries_per_request": 1,
+        "checkpoint_interval": 100, "worker_batch_size": 7,
+    });
+    let (status, answer) = couchdb.request(http::Method::POST, "/_replicate", Some(&body)).await;
+    assert_eq!(status, 500, "{answer}");
+    for log in source.local() {
+        let seq = log["source_last_seq"].as_str().unwrap().to_owned();
+        assert!(seq.split('-').next().unwrap().parse::<u64>().unwrap() < 31, "{seq}");
+    }
 }

@@ -197,6 +197,13 @@ fn progress(stats: Option<&Stats>) -> Markup {
                     td.quiet { (meaning) }
                 }
             }
+            @if stats.doc_read_failures > 0 {
+                tr {
+                    th scope="row" { "Documents unread" }
+                    td.n { (number(stats.doc_read_failures)) }
+                    td.quiet { "named by the source and not delivered: the copy is incomplete" }
+                }
+            }
             @if let Some(seq) = &stats.checkpointed_source_seq {
                 tr { th scope="row" { "Checkpoint" } td colspan="2" { (text(&seq_text(seq))) } }
             }
