@@ -31,8 +31,11 @@ use run::Run;
 const GRACE: Duration = Duration::from_secs(3);
 /// A run is idle once no change has come for this long, so that changes that were written together have all arrived.
 const QUIET: Duration = Duration::from_secs(1);
-/// Without a checkpoint to write, both databases are verified once in this many checkpoint intervals: five minutes.
+/// Without a checkpoint to write, both databases are verified once in this many checkpoint intervals, but at the latest
+/// after [`VERIFY_AFTER`].
 const IDLE_INTERVALS: u32 = 10;
+/// See [`IDLE_INTERVALS`]. It costs one request to each side. 500 idle runs send 17 requests per second to each side.
+const VERIFY_AFTER: Duration = Duration::from_secs(30);
 /// How often a run starts over because a database was replaced. Beyond that, the job's backoff is the better place to wait.
 const STARTS_OVER: usize = 3;
 /// Time limit of the last checkpoint of a stopped or failed run. With [`GRACE`] it stays well within the ten seconds of
