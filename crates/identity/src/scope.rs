@@ -145,6 +145,15 @@ impl Scopes {
         self.operate() || self.0.iter().any(|scope| matches!(scope, Scope::Client(_)))
     }
 
+    /// The tenants for which they include adding jobs, as written in them: `acme,acme/*`.
+    pub fn client_tenants(&self) -> Vec<String> {
+        let tenants = self.0.iter().filter_map(|scope| match scope {
+            Scope::Client(tenants) => Some(tenants.to_string()),
+            _ => None,
+        });
+        tenants.collect()
+    }
+
     /// The tenant, if they include adding jobs for exactly one.
     pub fn only_tenant(&self) -> Option<&str> {
         let mut clients = self.0.iter().filter_map(|scope| match scope {

@@ -2,18 +2,22 @@
 //!
 //! A session is `base64url(NAME ":" TIME ":" SIGNATURE)`, with the time of its start in s, in hexadecimal. The signature is
 //! an HMAC-SHA256 under the store's session key. It covers the hash of the user's password, so a new password ends all
-//! sessions of the user.
+//! sessions of the user. A session of a token has the name `token:ID` and covers the hash of its secret; names of users have no
+//! colon.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hmac;
 
-use crate::User;
 use crate::token::random;
+use crate::{Token, User};
 
 /// Longest text of a session, in bytes.
 const MAX_BYTES: usize = 1_000;
+
+/// What the names of sessions of tokens begin with.
+const OF_TOKEN: &str = "token:";
 
 /// The key that signs the sessions of all nodes.
 #[derive(Clone)]
@@ -32,9 +36,17 @@ impl SessionKey {
 
     /// The text of a session that starts now.
     pub fn start(&self, user: &User, now_s: u64) -> String {
-        let signature = hmac::sign(&self.0, &signed(user, now_s));
-        let text = format!("{}:{now_s:x}:{}", user.name, BASE64.encode(signature));
-        BASE64.encode(text)
+        self.session(&user.name, user.password.secret_text(), now_s)
+    }
+
+    /// The same for a person who has a token, and no password.
+    pub fn start_with_token(&self, token: &Token, now_s: u64) -> String {
+        self.session(&format!("{OF_TOKEN}{}", token.id), token.secret_text(), now_s)
+    }
+
+    fn session(&self, name: &str, secret: &str, now_s: u64) -> String {
+        let signature = hmac::sign(&self.0, &signed(name, secret, now_s));
+        BASE64.encode(format!("{name}:{now_s:x}:{}", BASE64.encode(signature)))
     }
 
     /// A text that only servers with this key can read, and that any of them can. For positions in lists, which name rows.
@@ -68,18 +80,27 @@ impl SessionKey {
 
     /// Whether the session is this user's, and was started by a server with this key.
     pub fn verifies(&self, session: &Session, user: &User) -> bool {
-        session.name == user.name
-            && hmac::verify(&self.0, &signed(user, session.started_s), &session.signature).is_ok()
+        session.name == user.name && self.signed(session, user.password.secret_text())
+    }
+
+    /// The same for a session of a token.
+    pub fn verifies_token(&self, session: &Session, token: &Token) -> bool {
+        session.token_id() == Some(token.id.as_str()) && self.signed(session, token.secret_text())
+    }
+
+    fn signed(&self, session: &Session, secret: &str) -> bool {
+        let signed = signed(&session.name, secret, session.started_s);
+        hmac::verify(&self.0, &signed, &session.signature).is_ok()
     }
 }
 
-fn signed(user: &User, started_s: u64) -> Vec<u8> {
-    format!("{}:{started_s:x}:{}", user.name, user.password.secret_text()).into_bytes()
+fn signed(name: &str, secret: &str, started_s: u64) -> Vec<u8> {
+    format!("{name}:{started_s:x}:{secret}").into_bytes()
 }
 
 /// A session that a client sent, not verified.
 pub struct Session {
-    /// The user's name.
+    /// The user's name, or `token:ID`.
     pub name: String,
     /// When the session started, in s since the Unix epoch.
     pub started_s: u64,
@@ -91,16 +112,18 @@ impl Session {
     pub fn parse(text: &str) -> Option<Session> {
         let text = Some(text).filter(|text| text.len() <= MAX_BYTES)?;
         let text = String::from_utf8(BASE64.decode(text).ok()?).ok()?;
-        let mut parts = text.split(':');
-        let (name, started, signature) = (parts.next()?, parts.next()?, parts.next()?);
-        if parts.next().is_some() {
-            return None;
-        }
+        let mut parts = text.rsplitn(3, ':');
+        let (signature, started, name) = (parts.next()?, parts.next()?, parts.next()?);
         Some(Session {
             name: name.to_owned(),
             started_s: u64::from_str_radix(started, 16).ok()?,
             signature: BASE64.decode(signature).ok()?,
         })
+    }
+
+    /// The token's id, if it is a session of a token.
+    pub fn token_id(&self) -> Option<&str> {
+        self.name.strip_prefix(OF_TOKEN)
     }
 }
 
@@ -123,6 +146,20 @@ mod tests {
         assert_ne!(key.seal("mail/a job of another tenant"), sealed);
         assert_eq!((other.open(&sealed), key.open(""), key.open("mail/a")), (None, None, None));
         assert!(key.open(&sealed[..sealed.len() - 2]).is_none());
+    }
+
+    #[test]
+    fn a_session_of_a_token_ends_with_its_secret_and_is_no_users() {
+        let key = SessionKey::of_text("a");
+        let token = || Token::new(Scopes::all(), String::new(), 0, None, None).unwrap().0;
+        let (one, other) = (token(), token());
+        let session = Session::parse(&key.start_with_token(&one, 1_000)).unwrap();
+        assert_eq!((session.token_id(), session.started_s), (Some(one.id.as_str()), 1_000));
+        assert!(key.verifies_token(&session, &one) && !key.verifies_token(&session, &other));
+        assert!(!key.verifies_token(&session, &one.clone().rotated().0));
+        assert!(!key.verifies(&session, &user("jan", "password1")));
+        let of_user = Session::parse(&key.start(&user("jan", "password1"), 1_000)).unwrap();
+        assert!(of_user.token_id().is_none() && !key.verifies_token(&of_user, &one));
     }
 
     #[test]

@@ -133,6 +133,11 @@ impl Token {
         self.id == secret.id && self.sha256.as_bytes().ct_eq(secret.sha256().as_bytes()).into()
     }
 
+    /// What sessions of this token are signed with, so that a rotation ends them.
+    pub(crate) fn secret_text(&self) -> &str {
+        &self.sha256
+    }
+
     /// Whether it is invalid at this time.
     pub fn is_expired(&self, now_us: i64) -> bool {
         self.expires_us.is_some_and(|expires_us| expires_us <= now_us)

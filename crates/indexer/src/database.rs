@@ -33,7 +33,7 @@ pub enum Error {
     #[error("{0}")]
     Invalid(String),
     /// There was no answer.
-    #[error("{url}: no answer: {problem}")]
+    #[error("no answer: {problem} ({url})")]
     Unreachable {
         /// The database's URL, without a password.
         url: String,
@@ -41,7 +41,7 @@ pub enum Error {
         problem: String,
     },
     /// The server refused a request.
-    #[error("{method} {path}: {status}: {reason}")]
+    #[error("{status}: {reason} ({method} {path})")]
     Refused {
         /// The request's method.
         method: Method,

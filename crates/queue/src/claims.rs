@@ -342,8 +342,8 @@ pub enum Ending {
     },
     /// Without an error and before its end: a clean shutdown, or cancelled. The job keeps its place in the queue.
     Stopped,
-    /// Without an error and before its end, so that another job can run. The job is now behind the jobs of its tenant and
-    /// class that already wait.
+    /// Without an error and before its end, so that another job can run. A continuous job is now behind the jobs of its tenant
+    /// and class that already wait. Another one stopped because its worker has fewer slots, and is before them.
     Preempted,
     /// Without an error, and the job is not over: it has nothing to do until its source changes.
     Parked(Park),
@@ -464,7 +464,12 @@ pub async fn end(
         (Ending::Crashed { not_before_us, .. }, _) => {
             move_to(tx, keys, &mut job, Place::Crashing { until_us: *not_before_us })?;
         }
-        (Ending::Preempted, _) => move_to(tx, keys, &mut job, Place::pending(now_us))?,
+        (Ending::Preempted, _) if job.continuous => move_to(tx, keys, &mut job, Place::pending(now_us))?,
+        (Ending::Preempted, _) => {
+            // Its worker has fewer slots now. It takes no turns with others, so it is the next to start, as before this run.
+            let order_us = job.added_us.min(job.started_us.unwrap_or(now_us));
+            move_to(tx, keys, &mut job, waiting(order_us, &run.next))?;
+        }
         (Ending::Parked(park), _) => parking::enter(tx, keys, &mut job, park)?,
         _ => wait_again(tx, keys, &mut job, &run.next, now_us)?,
     }
@@ -595,12 +600,15 @@ pub(crate) async fn take_back(
 
 /// Pending again, in the order of the time at which the run started: being stopped does not cost the job its place.
 fn wait_again(tx: &Transaction, keys: &Keyspace, job: &mut Job, next: &Next, now_us: i64) -> Result<()> {
-    let order_us = job.started_us.unwrap_or(now_us);
-    let to = match next.unmet {
+    let to = waiting(job.started_us.unwrap_or(now_us), next);
+    move_to(tx, keys, job, to)
+}
+
+fn waiting(order_us: i64, next: &Next) -> Place {
+    match next.unmet {
         0 => Place::pending(order_us),
         unmet => Place::Blocked { until_us: order_us, unmet },
-    };
-    move_to(tx, keys, job, to)
+    }
 }
 
 /// Clears the active row, its deadline, the locks and the places in buckets, and keeps the last report. Returns the run; the

@@ -167,3 +167,19 @@ async fn the_class_changes_wherever_a_job_waits() {
     let behind = [("first", 0), ("reserves", 4), ("held-back", 4), ("paused", 4), ("keyed", 4)];
     assert_eq!(world.queue().await, queued(&behind));
 }
+
+/// A worker whose slots become fewer stops one-shot jobs too. They take no turns with continuous ones.
+#[tokio::test]
+async fn a_one_shot_job_whose_slot_is_gone_is_the_next_to_start_and_a_continuous_one_is_the_last() {
+    let world = World::new().await;
+    for (id, continuous, added_us) in [("one-shot", false, 1), ("turn", true, 2), ("waits", true, 3)] {
+        let new = NewJob { continuous, ..NewJob::new(T, id, json("{}")) };
+        world.run(async |tx, keys| jobs::add(tx, keys, &new, added_us).await.map(drop)).await;
+    }
+    // They start at 7, after the third began to wait, and are stopped at 90.
+    let claims = [("one-shot", world.claim("one-shot", 1).await), ("turn", world.claim("turn", 2).await)];
+    for (id, claim) in &claims {
+        world.end(id, claim, Ending::Preempted).await;
+    }
+    assert_eq!(world.queue().await, queued(&[("one-shot", 0), ("waits", 0), ("turn", 0)]));
+}

@@ -316,6 +316,21 @@ impl Document {
     }
 }
 
+/// Whether a target still has the checkpoint that its parked replication relies on: the one of the sequence `seq`. It is
+/// missing where the target was deleted and created anew, and where it was restored from an older backup.
+///
+/// # Errors
+/// Those of the request, such as 404 for a database that was deleted, and for a checkpoint that is missing.
+pub(crate) async fn is_at(target: &Peer, base_id: &str, seq: Option<&Seq>) -> Result<bool, Error> {
+    let Some(seq) = seq else {
+        // Nothing was copied, so only the database must exist.
+        return database::info(target).await.map(|_| true);
+    };
+    let log = target.json::<LogDoc>(&Request::get(format!("_local/{base_id}")), DOC_BYTES).await?.log;
+    let recorded = log.history.iter().map(|session| &session.recorded_seq);
+    Ok(recorded.chain([&log.source_last_seq]).any(|recorded| !recorded.is_other_than(seq)))
+}
+
 /// The last session that both sides have.
 fn compare(source: &Log, target: &Log) -> Start {
     if source.session_id.is_empty() || target.session_id.is_empty() {

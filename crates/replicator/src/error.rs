@@ -218,9 +218,10 @@ impl fmt::Display for Side {
 
 /// A failed request.
 ///
-/// Reads as `source GET http://u:*****@host/db/: 404 not_found: missing`.
+/// Reads as `404 not_found: missing (source GET http://u:*****@host/db/)`. The URL comes last: it may hold a long document id, and
+/// texts are cut at their end.
 #[derive(Debug, thiserror::Error)]
-#[error("{side} {method} {url}: {fault}")]
+#[error("{fault} ({side} {method} {url})")]
 pub struct PeerError {
     /// The side of the peer.
     pub side: Side,
@@ -361,4 +362,31 @@ pub(crate) fn excerpt(body: &[u8]) -> String {
         text.push(CUT);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_and_the_peers_words_come_before_a_url_of_any_length() {
+        let status = |reason: &str| Fault::Status {
+            status: 507,
+            error: "insufficient_storage".to_owned(),
+            reason: reason.to_owned(),
+            retry_after: None,
+        };
+        for (fault, begins) in [
+            (
+                status("the disk is full"),
+                "507 insufficient_storage: the disk is full (target PUT http://h/db/aaa",
+            ),
+            (status(""), "507 insufficient_storage (target PUT http://h/db/aaa"),
+            (Fault::Unreachable("refused".to_owned()), "no connection: refused (target PUT http://h/db/aaa"),
+        ] {
+            let url = format!("http://h/db/{}", "a".repeat(4_000));
+            let error = PeerError { side: Side::Target, method: "PUT".to_owned(), url, fault };
+            assert!(shorten(&error.to_string()).starts_with(begins), "{error}");
+        }
+    }
 }

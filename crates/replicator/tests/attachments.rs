@@ -106,7 +106,7 @@ async fn a_target_that_stops_reading_stops_the_reading_of_the_source() {
     let target = Stalled::start();
     let fields = json!({"connection_timeout": 3_000});
     let error = run(&proxy.through(&from), &target.url(), fields).await.unwrap_err().to_string();
-    assert!(error.starts_with("target PUT") && error.contains("timed out"), "{error}");
+    assert!(error.starts_with("timed out") && error.contains("(target PUT"), "{error}");
     // The data that was read is in the buffers of four sockets, and almost none of it in the replicator.
     let read: u64 = proxy.requests().iter().map(|request| request.answer_bytes).sum();
     assert!(read < loaded.attachment_bytes / 2, "{read} of {} bytes were read", loaded.attachment_bytes);

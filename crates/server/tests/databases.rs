@@ -84,6 +84,34 @@ async fn a_document_lives_from_put_to_delete() {
     let unchanged =
         server.request("GET", "/_replicator/a%2Fb").header("if-none-match", format!("\"{fourth}\""));
     assert_eq!(server.send(unchanged).await.status, 304);
+    // As CouchDB 3.5.0 answers: a tag may be weak, as a proxy that compresses makes it, and one of a list.
+    let weak = format!("W/\"{fourth}\"");
+    let [listed, weakly] = [format!("\"x\", \"{fourth}\""), format!("W/\"x\",{weak}")];
+    let others = [(fourth.as_str(), 200), ("*", 200), ("\"x\"", 200)];
+    for (tags, status) in
+        [weak.as_str(), listed.as_str(), weakly.as_str()].map(|tags| (tags, 304)).into_iter().chain(others)
+    {
+        let asked = server.request("GET", "/_replicator/a%2Fb").header("if-none-match", tags);
+        assert_eq!(server.send(asked).await.status, status, "{tags}");
+    }
+    // A revision beside another one in `If-Match` is refused, in every request that changes the document.
+    for (method, path, body) in [
+        ("PUT", format!("/_replicator/a%2Fb?rev={fourth}"), failed(5)),
+        ("PUT", format!("/_replicator/a%2Fb?rev={third}"), failed(5)),
+        ("DELETE", format!("/_replicator/a%2Fb?rev={fourth}"), json!({})),
+        ("PUT", "/_replicator/_local/x?rev=0-1".to_owned(), json!({})),
+    ] {
+        let other = if path.contains(&third) { &fourth } else { &third };
+        let request = server.request(method, &path).header("if-match", format!("\"{other}\""));
+        let answer = server.send(request.body(body.to_string())).await;
+        assert_eq!(answer.error(), (400, "bad_request"), "{method} {path}");
+        assert_eq!(answer.body["reason"], "Document rev and etag have different values");
+    }
+    let mut with_rev = failed(5);
+    with_rev["_rev"] = json!(fourth);
+    let request = server.request("PUT", "/_replicator/a%2Fb").header("if-match", format!("\"{third}\""));
+    let answer = server.send(request.body(with_rev.to_string())).await;
+    assert_eq!(answer.body["reason"], "Document rev and etag have different values");
     let head = server.send(server.request("HEAD", "/_replicator/a%2Fb")).await;
     assert_eq!(
         (head.status, head.header("etag"), &head.body),

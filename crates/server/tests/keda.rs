@@ -105,10 +105,10 @@ async fn a_sender_needs_the_right_to_read_the_metrics() {
     assert_eq!(keda.active().await.unwrap_err().code(), Code::Unauthenticated);
     assert_eq!(keda.target().await.unwrap_err().code(), Code::Unauthenticated);
     assert_eq!(keda.stream().await.err().unwrap().code(), Code::Unauthenticated);
-    keda.metadata.insert("token".to_owned(), "twt_not\n".to_owned());
+    keda.metadata.insert("token".to_owned(), "tw_not\n".to_owned());
     let refused = keda.wanted().await.unwrap_err();
     assert_eq!(refused.code(), Code::Unauthenticated);
-    assert!(!refused.message().contains("twt_"), "{}", refused.message());
+    assert!(!refused.message().contains("tw_"), "{}", refused.message());
     let client = server.with(&admin).token(&["client:*"]).await;
     keda.metadata.insert("token".to_owned(), client);
     assert_eq!(keda.wanted().await.unwrap_err().code(), Code::PermissionDenied);

@@ -350,3 +350,64 @@ async fn another_node_takes_over_the_feeds_of_one_that_died() {
     scene.tell(1);
     scene.arrives("after").await;
 }
+
+/// A source that reports changes of its database, and has one document.
+async fn source_with_one_document() -> Fake {
+    let source = Fake::start().await;
+    source.put([json!({ "_id": "one" })]);
+    source.rule(|asked| {
+        if asked.target.starts_with("/_dbs_info") {
+            return Some(Reply::json(
+                200,
+                &json!([{ "key": "db", "info": { "update_seq": "1-incarnation0" } }]),
+            ));
+        }
+        asked.target.starts_with("/_db_updates").then(|| match asked.parameter("feed") {
+            Some("continuous") => Reply::stream(200, stream::pending().boxed()),
+            _ => Reply::json(200, &json!({ "results": [], "last_seq": "0-x" })),
+        })
+    });
+    source
+}
+
+/// No feed reports what happens to the target of a parked job. With so short a checkpoint interval, the verifications of both
+/// databases come faster than the quiet time ends, and must not begin it anew.
+#[tokio::test]
+async fn a_target_that_changes_behind_its_parked_job_is_noticed() {
+    let source = source_with_one_document().await;
+    let mut targets = Vec::new();
+    for _ in 0..6 {
+        targets.push(Fake::start().await);
+    }
+    let config = CONFIG.replace("per_request = 5", "per_request = 1");
+    let server = TestServer::start_with(&format!("{config}checkpoint_interval = 100\n")).await;
+    for (n, target) in targets.iter().enumerate() {
+        let body = json!({ "source": source.url(), "target": target.url(), "continuous": true });
+        server.put_ok(&format!("/_replicator/{n}"), &body).await;
+    }
+    all_parked(&server, 6).await;
+    let [anew, restored, forbidden, gone, broken, same] = &targets[..] else { unreachable!() };
+    anew.create_anew();
+    // A backup from before the checkpoint.
+    restored.forget_local();
+    for (target, status, error) in
+        [(forbidden, 403, "forbidden"), (gone, 404, "not_found"), (broken, 500, "internal_server_error")]
+    {
+        target.rule(move |_| Some(Reply::error(status, error)));
+    }
+    same.clear();
+    anew.wait_for(2, |asked| asked.path == "/_bulk_docs").await;
+    assert_eq!(anew.revisions("one"), ["1-a"]);
+    // It is copied from the beginning: each revision is asked about. The first run had found it empty, and asked nothing.
+    restored.wait_for(1, |asked| asked.path == "/_revs_diff").await;
+    for (n, status) in [("2", "403 forbidden"), ("3", "404 not_found"), ("4", "500 internal_server_error")] {
+        server.until(n, &["crashing"]).await;
+        let info = server.get(&format!("/_scheduler/docs/_replicator/{n}")).await.body["info"].to_string();
+        assert!(info.contains(status), "{info}");
+    }
+    // One request looked at this one, which is as it was.
+    same.wait_for(1, |asked| asked.path.starts_with("/_local/")).await;
+    let requests = same.requests();
+    assert!(requests.iter().all(|asked| asked.path.starts_with("/_local/")), "{requests:?}");
+    parked(&server, 5).await;
+}

@@ -173,6 +173,31 @@ async fn a_closed_store_asks_for_a_login_and_returns_to_the_page() {
 }
 
 #[tokio::test]
+async fn a_token_logs_in_to_the_pages_until_it_is_rotated() {
+    let server = TestServer::start().await;
+    let admin = server.close().await;
+    let made = server.with(&admin).post("/v1/tokens", &json!({ "scopes": ["read:acme"] })).await;
+    let [token, id] = ["token", "id"].map(|name| made.body[name].as_str().unwrap().to_owned());
+    let cookie = server.log_in("", &token).await;
+    assert!(!cookie.contains(&token), "the cookie is a session, and not the token");
+    let page = async || Page::of(server.ask("GET", "/ui/jobs").header("cookie", &cookie)).await;
+    let shown = page().await;
+    assert!(shown.status == 200 && shown.html.contains("Log out"), "{}", shown.html);
+    // It has the scopes of the token: these are not for it.
+    assert_eq!(Page::of(server.ask("GET", "/ui/identities").header("cookie", &cookie)).await.status, 403);
+    assert_eq!(server.with(&admin).post(&format!("/v1/tokens/{id}/rotate"), &json!({})).await.status, 200);
+    assert_eq!(page().await.status, 303, "the session ends with the secret");
+    // A token that is not valid, in either field, is not repeated.
+    for fields in
+        [[("name", token.as_str()), ("password", "x")], [("name", "jan"), ("password", token.as_str())]]
+    {
+        let wrong = Page::of(server.form("/ui/login", &fields)).await;
+        assert!(wrong.status == 401 && !wrong.html.contains(&token), "{}", wrong.html);
+    }
+    server.server.shutdown().await;
+}
+
+#[tokio::test]
 async fn who_may_read_nothing_sees_a_page_that_says_so() {
     let server = TestServer::start().await;
     let admin = server.close().await;

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -33,7 +34,7 @@ use crate::seq::Seq;
 use crate::{JOB_TYPE, Replication};
 
 /// Jobs per comparison, because a server accepts no more names in one request.
-const PAGE: usize = 100;
+pub(super) const PAGE: usize = 100;
 /// The most jobs that one transaction wakes.
 const WAKE_BATCH: usize = 100;
 /// The most databases whose jobs one transaction searches.
@@ -145,8 +146,15 @@ impl Feed {
         Feed { multiplex, settings, store, keys, group, parked, state }
     }
 
-    /// Follows the feed until there is no reason to.
+    /// Follows the feed until there is no reason to, and looks at the targets meanwhile.
     pub async fn run(&self) -> Left {
+        tokio::select! {
+            left = self.watch() => left,
+            left = self.look_at_targets() => left,
+        }
+    }
+
+    async fn watch(&self) -> Left {
         // Consecutive breaks of open feeds, and consecutive failures of feeds and requests.
         let (mut breaks, mut failures) = (0, 0);
         loop {
@@ -254,11 +262,7 @@ impl Feed {
                 })
                 .await;
             let (parked, job) = found?;
-            let defaults = self.settings.get().defaults;
-            let replication = job.and_then(|(options, tenant)| {
-                let object: Map<String, Value> = serde_json::from_str(options.get()).ok()?;
-                Some(Replication::parse(&object, &defaults).ok()?.of_tenant(&tenant))
-            });
+            let replication = job.and_then(|(options, tenant)| self.replication(&options, &tenant));
             match replication {
                 Some(replication) => return Some((parked, replication)),
                 // Its options are not valid any more; the job's next run reports that.
@@ -270,8 +274,14 @@ impl Feed {
         }
     }
 
+    /// The replication of a job; `None` if its options are not valid any more.
+    pub(super) fn replication(&self, options: &RawValue, tenant: &str) -> Option<Replication> {
+        let object: Map<String, Value> = serde_json::from_str(options.get()).ok()?;
+        Some(Replication::parse(&object, &self.settings.get().defaults).ok()?.of_tenant(tenant))
+    }
+
     /// Runs a transaction until it succeeds.
-    async fn tried<T, F, Fut>(&self, transaction: F) -> T
+    pub(super) async fn tried<T, F, Fut>(&self, transaction: F) -> T
     where
         F: Fn(turnwise_store::Transaction) -> Fut,
         Fut: Future<Output = turnwise_queue::Result<T>>,
@@ -472,7 +482,7 @@ impl Feed {
     }
 
     /// A page of the group's jobs.
-    async fn page(&self, after: Option<&ParkedJob>, limit: usize) -> Vec<ParkedJob> {
+    pub(super) async fn page(&self, after: Option<&ParkedJob>, limit: usize) -> Vec<ParkedJob> {
         let (keys, group) = (&self.keys, &self.group);
         self.tried(|tx| async move { parking::list(&tx, keys, JOB_TYPE, group, after, limit).await }).await
     }
@@ -518,7 +528,7 @@ impl Feed {
     }
 
     /// Wakes the jobs in `changed`, and removes the unwatched mark from those in `same`.
-    async fn record(&self, changed: &[ParkedJob], same: &[ParkedJob]) {
+    pub(super) async fn record(&self, changed: &[ParkedJob], same: &[ParkedJob]) {
         let mut done = 0;
         let all: Vec<(&ParkedJob, bool)> =
             changed.iter().map(|job| (job, true)).chain(same.iter().map(|job| (job, false))).collect();

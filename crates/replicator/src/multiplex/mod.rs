@@ -18,12 +18,15 @@
 //! a hundred databases in one request. Where they differ, the source is asked for its changes since the token, because
 //! the shard copies of a cluster number their changes differently.
 //!
+//! *The target* is looked at as well ([`target`]): every 30 s if few jobs are parked, and at a bounded rate per server.
+//!
 //! If a server offers no `_db_updates` to this user, jobs keep their own feeds, and the check is repeated after some minutes.
 
 mod feed;
 mod group;
 pub(crate) mod server;
 mod service;
+mod target;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -100,6 +103,8 @@ struct Inner {
     groups: Mutex<HashMap<String, Arc<Group>>>,
     /// Jobs that have parked without having copied anything, by id.
     in_vain: Mutex<HashMap<String, InVain>>,
+    /// The servers of parked jobs' targets.
+    targets: target::Servers,
 }
 
 /// A group, as runs use it.
@@ -149,7 +154,13 @@ impl Group {
 impl Multiplex {
     /// Starts without any check.
     pub fn new(client: Client, mode: Live<Mode>) -> Self {
-        Multiplex(Arc::new(Inner { client, mode, groups: Mutex::default(), in_vain: Mutex::default() }))
+        Multiplex(Arc::new(Inner {
+            client,
+            mode,
+            groups: Mutex::default(),
+            in_vain: Mutex::default(),
+            targets: target::Servers::default(),
+        }))
     }
 
     /// Where a run of the job `id` could park; `None` if it cannot.

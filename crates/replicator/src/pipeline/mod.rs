@@ -31,8 +31,11 @@ use run::Run;
 const GRACE: Duration = Duration::from_secs(3);
 /// A run is idle once no change has come for this long, so that changes that were written together have all arrived.
 const QUIET: Duration = Duration::from_secs(1);
-/// Without a checkpoint to write, both databases are verified once in this many checkpoint intervals: five minutes.
+/// Without a checkpoint to write, both databases are verified once in this many checkpoint intervals, but at the latest
+/// after [`VERIFY_AFTER`].
 const IDLE_INTERVALS: u32 = 10;
+/// See [`IDLE_INTERVALS`]. It costs one request to each side. 500 idle runs send 17 requests per second to each side.
+const VERIFY_AFTER: Duration = Duration::from_secs(30);
 /// A continuous run that could not read everything goes on for this many checkpoint intervals once it has read the rest: five
 /// minutes, which is more than `health_threshold`, so that its error is no consecutive one. The next run asks again.
 const INCOMPLETE_INTERVALS: u32 = 10;

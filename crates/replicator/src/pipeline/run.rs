@@ -10,7 +10,9 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::account::Account;
 use super::park::{Parking, Step};
-use super::{GRACE, IDLE_INTERVALS, INCOMPLETE_INTERVALS, INCOMPLETE_READS, LAST_CHECKPOINT, QUIET};
+use super::{
+    GRACE, IDLE_INTERVALS, INCOMPLETE_INTERVALS, INCOMPLETE_READS, LAST_CHECKPOINT, QUIET, VERIFY_AFTER,
+};
 use crate::Context;
 use crate::changes::{Batch, Reader};
 use crate::checkpoint::{Checkpoints, Log};
@@ -115,8 +117,10 @@ impl<'a> Run<'a> {
         // `ending`: how the run ends, once nothing is in flight, or at the given time.
         let (mut last_seq, mut drained) = (None, false);
         let mut ending: Option<(Ending, Instant)> = None;
-        // The number of intervals without a checkpoint.
-        let mut idle_intervals = 0;
+        // The next verification of both databases, unless a checkpoint is written before, and whether one is in progress.
+        let verify_after = verify_after(interval);
+        let mut verify_at = Instant::now() + verify_after;
+        let mut verifying = false;
         // When the run will have been quiet for long enough.
         let mut idle_at: Option<Instant> = None;
         // When a continuous run that is incomplete ends, so that the next one asks again.
@@ -141,7 +145,9 @@ impl<'a> Run<'a> {
             let going_on = ending.is_none();
             let room = in_flight.len() < source.reduced(self.replication.worker_processes);
             let deadline = ending.as_ref().map(|(_, deadline)| *deadline);
-            if in_flight.is_empty() && checkpointing.is_none() && self.is_caught_up(asking.is_some()) {
+            // A verification is no work: it must not begin the quiet time anew.
+            let all_recorded = checkpointing.is_none() || verifying && !self.account.has_news();
+            if in_flight.is_empty() && all_recorded && self.is_caught_up(asking.is_some()) {
                 if !*self.context.idle.borrow() {
                     idle_at.get_or_insert_with(|| Instant::now() + QUIET);
                 }
@@ -155,7 +161,7 @@ impl<'a> Run<'a> {
                 again_at.get_or_insert_with(|| Instant::now() + pause);
             }
             let nothing_to_do = in_flight.is_empty()
-                && checkpointing.is_none()
+                && all_recorded
                 && asking.is_none()
                 && going_on
                 && self.replication.continuous
@@ -231,21 +237,24 @@ impl<'a> Run<'a> {
                     Err(error) => Some(error),
                 },
                 _ = clock.tick(), if going_on => {
-                    idle_intervals += 1;
-                    let due = self.account.has_news() || idle_intervals >= IDLE_INTERVALS;
-                    if due && let Some(checkpoints) = self.checkpoints.take() {
-                        idle_intervals = 0;
-                        checkpointing = Some(if self.account.has_news() {
-                            Box::pin(write(checkpoints, self.account.log()))
-                        } else {
-                            Box::pin(verify(checkpoints))
-                        });
+                    if let Some(checkpoints) = self.checkpoints.take_if(|_| self.account.has_news()) {
+                        checkpointing = Some(Box::pin(write(checkpoints, self.account.log())));
+                    }
+                    None
+                }
+                () = tokio::time::sleep_until(verify_at), if going_on && self.checkpoints.is_some() => {
+                    verify_at = Instant::now() + verify_after;
+                    if let Some(checkpoints) = self.checkpoints.take_if(|_| !self.account.has_news()) {
+                        verifying = true;
+                        checkpointing = Some(Box::pin(verify(checkpoints)));
                     }
                     None
                 }
                 (checkpoints, written) = of(&mut checkpointing) => {
                     checkpointing = None;
                     self.count_checkpoint(&checkpoints, &written);
+                    verifying = false;
+                    verify_at = Instant::now() + verify_after;
                     self.checkpoints = Some(checkpoints);
                     match written {
                         Ok(Some(seq)) => {
@@ -327,6 +336,11 @@ impl<'a> Run<'a> {
     }
 }
 
+/// How long a run without checkpoints to write goes on before it verifies both databases.
+fn verify_after(checkpoint_interval: Duration) -> Duration {
+    checkpoint_interval.saturating_mul(IDLE_INTERVALS).min(VERIFY_AFTER)
+}
+
 /// Whether the source must read every document for this filter.
 fn searches(filter: &Filter) -> bool {
     match filter {
@@ -364,7 +378,17 @@ async fn until(moment: Option<Instant>) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::verify_after;
     use crate::{Context, Replication, replicate};
+
+    #[test]
+    fn an_idle_run_verifies_its_databases_within_half_a_minute() {
+        let after_ms =
+            [30, 3_000, 30_000, 600_000].map(|ms| verify_after(Duration::from_millis(ms)).as_millis());
+        assert_eq!(after_ms, [300, 30_000, 30_000, 30_000]);
+    }
 
     #[test]
     fn a_run_can_be_spawned() {

@@ -15,7 +15,7 @@ use axum::response::Response;
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_STANDARD_NO_PAD};
 use turnwise_identity::session::{Session, SessionKey};
-use turnwise_identity::{Secret, User};
+use turnwise_identity::{Secret, Token, User};
 use turnwise_protocol::codes;
 use turnwise_replicator::doc_processor::timestamp;
 use turnwise_store::Error as StoreError;
@@ -175,10 +175,7 @@ pub(super) async fn identify(
             None => Caller::nobody(),
         }),
         Credentials::Token(secret) => {
-            let token = identities.token(&secret).await.map_err(unavailable)?;
-            let token = token.ok_or_else(|| {
-                wrong("this token is unknown, revoked or expired", "turnwise tokens add makes a new one")
-            })?;
+            let token = check_token(identities, &secret).await?;
             plain(Caller::token(&token.id, token.scopes.clone()))
         }
         Credentials::Jwt(token) => {
@@ -199,6 +196,15 @@ pub(super) async fn identify(
             if age_s >= SESSION.as_secs() || session.started_s > now_s + MAX_CLOCK_DIFFERENCE_S {
                 return over();
             }
+            if let Some(id) = session.token_id() {
+                let token = identities.token_by_id(id).await.map_err(unavailable)?;
+                let Some(token) = token.filter(|token| key.verifies_token(&session, token)) else {
+                    return over();
+                };
+                let renewed = (age_s >= RENEWED_AFTER)
+                    .then(|| cookie(&key.start_with_token(&token, now_s), now_s, peer));
+                return Ok(Identified { caller: Caller::token(&token.id, token.scopes.clone()), renewed });
+            }
             let user = identities.user(&session.name).await.map_err(unavailable)?;
             let Some(user) = user.filter(|user| key.verifies(&session, user)) else { return over() };
             let renewed = (age_s >= RENEWED_AFTER).then(|| cookie(&key.start(&user, now_s), now_s, peer));
@@ -218,20 +224,33 @@ async fn user_of(identities: &Identities, peer: &Peer) -> Result<Option<Arc<User
     Ok(None)
 }
 
-/// A new session for the user with this password: the user, and the cookie.
+/// A new session for the user with this password, or for the token that was sent as the name or the password: the caller, and
+/// the cookie.
 pub(crate) async fn login(
     app: &App,
     peer: &Peer,
     name: &str,
     password: &str,
-) -> Result<(Arc<User>, HeaderValue), Refusal> {
+) -> Result<(Caller, HeaderValue), Refusal> {
     let wrong = || wrong(WRONG_PASSWORD, "correct the name or the password");
     let key = app.identities.session_key().await.map_err(unavailable)?;
     let key: SessionKey = key.ok_or_else(wrong)?;
-    let user = check_password(&app.identities, peer, name, password).await?;
     let now_s = now_s(app);
+    if let Some(secret) = Secret::parse(password).or_else(|| Secret::parse(name)) {
+        let token = check_token(&app.identities, &secret).await?;
+        let cookie = cookie(&key.start_with_token(&token, now_s), now_s, peer);
+        return Ok((Caller::token(&token.id, token.scopes.clone()), cookie));
+    }
+    let user = check_password(&app.identities, peer, name, password).await?;
     let cookie = cookie(&key.start(&user, now_s), now_s, peer);
-    Ok((user, cookie))
+    Ok((Caller::user(&user.name, How::Cookie, user.scopes.clone()), cookie))
+}
+
+async fn check_token(identities: &Identities, secret: &Secret) -> Result<Arc<Token>, Refusal> {
+    let token = identities.token(secret).await.map_err(unavailable)?;
+    token.ok_or_else(|| {
+        wrong("this token is unknown, revoked or expired", "turnwise tokens add makes a new one")
+    })
 }
 
 /// The reason, as in CouchDB.

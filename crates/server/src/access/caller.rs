@@ -143,6 +143,14 @@ impl Caller {
         self.scopes().map_or(Some(Vec::new()), |scopes| scopes.work_tenants(job_type))
     }
 
+    /// A part of a refusal that names the tenants for which it may add jobs, as its scopes name them.
+    pub fn own_tenants(&self) -> String {
+        match self.scopes().map(Scopes::client_tenants).unwrap_or_default() {
+            tenants if tenants.is_empty() => String::new(),
+            tenants => format!("; it may add them for {}", tenants.join(",")),
+        }
+    }
+
     /// Its tenant, if it may add jobs for exactly one.
     pub fn only_tenant(&self) -> Option<&str> {
         self.scopes().and_then(Scopes::only_tenant)

@@ -55,15 +55,35 @@ fn etag(rev: &dyn std::fmt::Display) -> String {
 
 /// The revision that a request names in its query or its `If-Match` header.
 fn known_rev(call: &Call) -> Result<Option<Revision>, ApiError> {
-    match rev_text(call) {
+    match rev_text(call)? {
         Some(rev) => Ok(Some(rev.parse::<Revision>()?)),
         None => Ok(None),
     }
 }
 
-fn rev_text(call: &Call) -> Option<&str> {
+/// The same as it was sent. As in CouchDB, both may be given, but must not differ.
+fn rev_text(call: &Call) -> Result<Option<&str>, ApiError> {
     let if_match = call.headers.get(header::IF_MATCH).and_then(|value| value.to_str().ok());
-    call.params.get("rev").or(if_match.map(|value| value.trim_matches('"')))
+    let etag = if_match.map(|value| value.trim_matches('"'));
+    match (call.params.get("rev"), etag) {
+        (Some(rev), Some(etag)) if rev != etag => Err(other_etag()),
+        (rev, etag) => Ok(rev.or(etag)),
+    }
+}
+
+fn other_etag() -> ApiError {
+    ApiError::bad_request("Document rev and etag have different values")
+}
+
+/// Whether `If-None-Match` contains this tag. It is a list, in which a proxy that compresses makes a tag weak (`W/"…"`). As in
+/// CouchDB, `*` is no tag of a document.
+fn has_tag(headers: &HeaderMap, etag: &str) -> bool {
+    let lists = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    // Tags of documents contain no comma.
+    lists.flat_map(|list| list.split(',')).any(|tag| {
+        let tag = tag.trim();
+        tag.strip_prefix("W/").unwrap_or(tag) == etag
+    })
 }
 
 pub(super) async fn get(app: &App, call: &Call, db: &str, id: &str) -> Result<Response, ApiError> {
@@ -75,8 +95,7 @@ pub(super) async fn get(app: &App, call: &Call, db: &str, id: &str) -> Result<Re
     let rev = params.get("rev").map(str::parse::<Revision>).transpose()?;
     let document = read::get(&tx, &app.keys, db, id, rev.as_ref()).await?;
     let etag = etag(&document.head.rev);
-    let if_none_match = call.headers.get(header::IF_NONE_MATCH).and_then(|value| value.to_str().ok());
-    if if_none_match == Some(etag.as_str()) {
+    if has_tag(&call.headers, &etag) {
         return Ok(with_header(answer::respond(StatusCode::NOT_MODIFIED, "".into()), header::ETAG, &etag));
     }
     let meta = params.flag("meta")?;
@@ -138,6 +157,9 @@ pub(super) async fn put(
     let mut draft = Draft::parse(Some(id), object, "")?;
     match (&draft.rev, known) {
         (Some(own), Some(known)) if *own != known => {
+            if call.params.get("rev").is_none() {
+                return Err(other_etag());
+            }
             let reason = "Document rev from request body and query string have different values";
             return Err(ApiError::bad_request(reason));
         }
@@ -221,12 +243,15 @@ pub(super) async fn put_local(
     db: &str,
     id: &str,
 ) -> Result<Response, ApiError> {
-    let known = rev_text(call).map(str::to_owned);
+    let known = rev_text(call)?.map(str::to_owned);
     let Sent { text, room: _room } =
         request::bytes(app, body, &call.headers, DOCUMENT_BYTES, Cost::TREE).await?;
     let mut body = request::object(&text, "Document must be a JSON object")?;
     body.shift_remove("_id");
     let own = body.shift_remove("_rev").and_then(|rev| rev.as_str().map(str::to_owned));
+    if matches!((&own, &known), (Some(own), Some(known)) if own != known) {
+        return Err(other_etag());
+    }
     let (keys, body, rev) = (&app.keys, &body, &own.or(known));
     let rev = app
         .store
@@ -236,7 +261,7 @@ pub(super) async fn put_local(
 }
 
 pub(super) async fn delete_local(app: &App, call: &Call, db: &str, id: &str) -> Result<Response, ApiError> {
-    let (keys, rev) = (&app.keys, rev_text(call));
+    let (keys, rev) = (&app.keys, rev_text(call)?);
     app.store.transact(|tx| async move { local::delete(&tx, keys, db, id, rev).await }).await?;
     Ok(ok(&json!({ "ok": true, "id": format!("_local/{id}"), "rev": "0-0" })))
 }

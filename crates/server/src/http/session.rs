@@ -11,7 +11,7 @@ use super::error::ApiError;
 use super::request::{self, Sent};
 use super::room::{Cost, SMALL_BODY_BYTES};
 use super::{App, Call};
-use crate::access::{Caller, How, Who, expired_cookie, login};
+use crate::access::{Caller, Who, expired_cookie, login};
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
@@ -28,12 +28,16 @@ pub(super) async fn session(app: &App, call: &Call, body: Body) -> Result<Respon
     }
 }
 
-fn current(caller: &Caller) -> Value {
-    let name = match caller.who() {
+fn name_of(caller: &Caller) -> Option<String> {
+    match caller.who() {
         Who::Everyone | Who::Nobody => None,
         Who::User(name) | Who::Jwt(name) => Some(name.clone()),
         Who::Token(id) => Some(format!("token:{id}")),
-    };
+    }
+}
+
+fn current(caller: &Caller) -> Value {
+    let name = name_of(caller);
     let mut info = Map::new();
     let handlers = match caller.who() {
         Who::Everyone => json!([]),
@@ -72,10 +76,9 @@ async fn start(app: &App, call: &Call, body: Body) -> Result<Response, ApiError>
     let (Some(name), Some(password)) = (name, password) else {
         return Err(ApiError::bad_request("request body must contain a username and a password"));
     };
-    let (user, cookie) = login(app, &call.peer, &name, &password).await?;
-    let caller = Caller::user(&user.name, How::Cookie, user.scopes.clone());
+    let (caller, cookie) = login(app, &call.peer, &name, &password).await?;
     let roles = roles(caller.scopes());
-    let mut response = ok(&json!({ "ok": true, "name": user.name, "roles": roles }));
+    let mut response = ok(&json!({ "ok": true, "name": name_of(&caller), "roles": roles }));
     response.headers_mut().insert(header::SET_COOKIE, cookie);
     Ok(response)
 }

@@ -51,7 +51,7 @@ async fn show(visit: &Visit, did: Markup, refused: Option<&Refused<'_>>) -> Resu
         @if is_open {
             p.condition.warn {
                 "There are none, so that everyone who reaches this server may do everything. The first one needs the scope "
-                code { "admin" } ", and ends this on all nodes. Add a user first: tokens cannot log in here."
+                code { "admin" } ", and ends this on all nodes."
             }
         }
         section {

@@ -3,6 +3,7 @@
 use axum::http::header;
 use axum::response::Response;
 use maud::html;
+use turnwise_identity::Secret;
 
 use super::problem::{Problem, Result, sentence};
 use super::visit::{Visit, back, link};
@@ -55,17 +56,19 @@ pub(super) async fn log_out(visit: Visit) -> Result<Response> {
 }
 
 fn form(visit: &Visit, then: Option<&str>, name: Option<&str>, problem: Option<&str>) -> Response {
+    // A token in the wrong field is not shown.
+    let name = name.filter(|name| Secret::parse(name).is_none());
     let main = html! {
         div.login {
             h1 { "Log in" }
             @if let Some(problem) = problem { p.problem role="alert" { (sentence(problem)) } }
             form method="post" action="/ui/login" data-full {
                 @if let Some(then) = back(then) { input type="hidden" name="then" value=(then); }
-                label { "Name" input name="name" value=[name] autocomplete="username" required autofocus; }
-                label { "Password" input type="password" name="password" autocomplete="current-password" required; }
+                label { "Name" input name="name" value=[name] autocomplete="username" autofocus; }
+                label { "Password or token" input type="password" name="password" autocomplete="current-password" required; }
                 button.main type="submit" { "Log in" }
             }
-            p.quiet { "A user is needed, with a password: " code { "turnwise users add" } " makes one. Tokens are for programs." }
+            p.quiet { "A user has a name and a password: " code { "turnwise users add" } " makes one. A token needs no name." }
         }
     };
     layout::page(&visit.shell, "Log in", main)

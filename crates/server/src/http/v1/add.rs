@@ -303,8 +303,8 @@ fn check_tenant(caller: &Caller, job: &turnwise_queue::NewJob) -> Result<()> {
         return Ok(());
     }
     Err(V1Error::forbidden(
-        format!("tenant: this identity may not add jobs for tenant `{}`", job.tenant),
-        "name a tenant of its scopes client:TENANTS",
+        format!("tenant: this identity may not add jobs for tenant `{}`{}", job.tenant, caller.own_tenants()),
+        "name one of its tenants (on the command line with --tenant); an administrator gives it others, with a scope client:TENANTS",
     ))
 }
 

@@ -317,7 +317,10 @@ fn tenant_of(caller: &Caller, stated: Option<String>, filter: &Filter) -> Result
     match caller.writes(&tenant) {
         true => Ok(tenant),
         false => Err(V1Error::forbidden(
-            format!("this identity may not add jobs for tenant `{tenant}`, and a webhook has a job"),
+            format!(
+                "this identity may not add jobs for tenant `{tenant}`, and a webhook has a job{}",
+                caller.own_tenants()
+            ),
             "name one of its tenants with `job_tenant`",
         )),
     }
