@@ -142,6 +142,10 @@ pub struct Bulk {
     pub ended_us: Option<i64>,
     /// Number of jobs that it has looked at, without those that its identity may not see.
     pub looked_at: u64,
+    /// About how many it will look at, as counted when it began. Missing where there were too many types and tenants to count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub about: Option<u64>,
     /// Number of these jobs that met the condition.
     pub matched: u64,
     /// Number of these jobs that it changed.

@@ -92,6 +92,9 @@ pub struct Operation {
     pub steps: u64,
     /// The number of jobs that it has looked at, without those that its identity may not see.
     pub looked_at: u64,
+    /// About how many it will look at, as counted when it began; `None` if that was not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub about: Option<u64>,
     /// The number of these that met the condition.
     pub matched: u64,
     /// The number of these that it changed.
@@ -197,6 +200,7 @@ pub async fn create(tx: &Transaction, keys: &Keyspace, new: &NewOperation, now_u
         node: new.node.clone(),
         steps: 0,
         looked_at: 0,
+        about: None,
         matched: 0,
         changed: 0,
         refused: BTreeMap::new(),
@@ -252,6 +256,16 @@ pub async fn end(
         write(tx, keys, &operation)?;
     }
     Ok(Some(operation))
+}
+
+/// Notes about how many jobs an operation that has just begun will look at ([`Selection::about`]). Returns it.
+///
+/// # Errors
+/// Those of the store.
+pub fn expect(tx: &Transaction, keys: &Keyspace, operation: Operation, about: u64) -> Result<Operation> {
+    let operation = Operation { about: Some(about), ..operation };
+    write(tx, keys, &operation)?;
+    Ok(operation)
 }
 
 /// Makes `node` the node that makes the steps, if their number is still `steps`. Returns whether it is.

@@ -105,6 +105,15 @@ fn remainder(hash: u32, of: u16) -> u16 {
     u16::try_from(hash % u32::from(of)).unwrap_or(0)
 }
 
+/// The jobs that are in a range of partitions of one state.
+pub(crate) fn kinds(partitions: &RangeInclusive<u16>) -> &'static [counts::Kind] {
+    match *partitions.start() {
+        FIRST_FAILED.. => &[counts::Kind::Failed],
+        FIRST_CANCELLED.. => &[counts::Kind::Cancelled],
+        _ => &[counts::Kind::Completed],
+    }
+}
+
 /// The partitions of jobs that ended like this, of these tenants and of this class, if any are named: sorted ranges.
 pub(crate) fn partitions(
     end: End,

@@ -20,6 +20,8 @@
 //!
 //! A search reads snapshots, page by page. A page ends after a bounded number of reads.
 
+mod about;
+
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

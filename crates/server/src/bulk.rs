@@ -34,9 +34,16 @@ const LOOKS_PER_CHANGE: usize = 4;
 /// The most and the fewest jobs that one step changes. Fewer while steps conflict with other transactions, or are too large.
 const MOST_CHANGES: usize = 250;
 const FEWEST_CHANGES: usize = 1;
-/// The pause after a step is as long as the step, within these bounds: at least half of the time belongs to other transactions.
+/// How long a step should take at most, in µs. After a longer one the next step looks at half as many jobs.
+const LONGEST_STEP_US: i64 = 250_000;
+/// The fewest jobs that a step may look at.
+const FEWEST_LOOKS: usize = 4;
+/// The most jobs per second that all operations of a node look at.
+const LOOKS_PER_SECOND: usize = 20_000;
+/// The pause after a step is as long as the step, within these bounds: at least half of the time belongs to other transactions. A step
+/// that was longer than the longest pause is followed by shorter ones.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
-const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The pause after an error of the store.
 const ERROR_PAUSE: Duration = Duration::from_secs(2);
 
@@ -64,6 +71,27 @@ struct Own {
     selection: Selection,
     /// How many jobs the next step changes.
     changes: usize,
+    /// How many jobs the next step looks at: fewer while looking takes long.
+    looks: usize,
+}
+
+impl Own {
+    /// The most jobs that the next step looks at.
+    fn looks(&self) -> usize {
+        (self.changes * LOOKS_PER_CHANGE).min(self.looks)
+    }
+
+    /// Adapts the number of looks to the time that a step took. Returns the pause after it.
+    fn after(&mut self, took_us: i64) -> Duration {
+        let looks = self.looks();
+        self.looks = match took_us > LONGEST_STEP_US {
+            true => (looks / 2).max(FEWEST_LOOKS),
+            false => (self.looks * 2).min(MOST_LOOKS),
+        };
+        let took = Duration::from_micros(u64::try_from(took_us).unwrap_or(0));
+        let paced = Duration::from_micros((looks * 1_000_000 / LOOKS_PER_SECOND) as u64);
+        took.max(paced.saturating_sub(took)).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+    }
 }
 
 /// What follows a step.
@@ -142,7 +170,7 @@ impl BulkOperations {
             match Selection::parse(&operation.condition, operation.begun_us) {
                 Ok(selection) => {
                     let Operation { id, .. } = operation;
-                    known.own.push(Own { id, selection, changes: MOST_CHANGES });
+                    known.own.push(Own { id, selection, changes: MOST_CHANGES, looks: MOST_LOOKS });
                 }
                 // Another release accepted it.
                 Err(mistake) => self.fail(&operation.id, format!("where: {mistake}")).await?,
@@ -177,8 +205,7 @@ impl BulkOperations {
             Ok(Then::Over) => return Ok(None),
             Ok(Then::Next) => {
                 own.changes = (own.changes * 2).min(MOST_CHANGES);
-                let took_us = u64::try_from(runtime.elapsed_us().saturating_sub(begun_us)).unwrap_or(0);
-                Duration::from_micros(took_us).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+                own.after(runtime.elapsed_us().saturating_sub(begun_us))
             }
             Err(Error::Store(StoreError::Conflict)) => {
                 own.changes = (own.changes / 2).max(FEWEST_CHANGES);
@@ -219,7 +246,7 @@ impl BulkOperations {
             node: &self.node,
             selection: &own.selection,
             gate: &gate,
-            looks: (own.changes * LOOKS_PER_CHANGE).min(MOST_LOOKS),
+            looks: own.looks(),
             changes: own.changes,
         };
         let stepped = bulk::step(&tx, &self.keys, &step, self.store.runtime().now_us()).await?;
@@ -245,5 +272,36 @@ impl BulkOperations {
             .transact(|tx| async move { bulk::end(&tx, keys, id, how.clone(), now_us).await })
             .await
             .map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_slow_search_makes_shorter_steps_and_leaves_half_of_the_time() {
+        let selection = Selection::parse("options.to = x", 0).unwrap();
+        let mut own = Own { id: "op".to_owned(), selection, changes: MOST_CHANGES, looks: MOST_LOOKS };
+        let each_us = 3_000;
+        for _ in 0..20 {
+            let took_us = each_us * i64::try_from(own.looks()).unwrap();
+            let pause = own.after(took_us);
+            let took = Duration::from_micros(u64::try_from(took_us).unwrap());
+            assert!(pause >= took.min(LONGEST_PAUSE), "{pause:?} after {took:?}");
+        }
+        let took_us = each_us * i64::try_from(own.looks()).unwrap();
+        assert!(took_us <= 2 * LONGEST_STEP_US, "{} looks", own.looks());
+        for _ in 0..20 {
+            own.after(1);
+        }
+        assert_eq!(own.looks(), MOST_LOOKS, "a fast one makes long steps again");
+        assert!(own.after(1) >= Duration::from_millis(49), "at most 20,000 looks a second");
+        for _ in 0..20 {
+            own.after(i64::MAX);
+        }
+        assert_eq!(own.looks(), FEWEST_LOOKS);
+        assert!(own.looks() > 0 && own.after(i64::MAX) == LONGEST_PAUSE);
     }
 }

@@ -46,6 +46,7 @@ async fn all_jobs_that_meet_a_condition_are_cancelled() {
     let bulk = done(&server, "op").await;
     assert_eq!(bulk["state"], "done", "{bulk}");
     assert_eq!([&bulk["looked_at"], &bulk["matched"], &bulk["changed"]], [350, 350, 350], "{bulk}");
+    assert_eq!((&created.body["about"], &bulk["about"]), (&json!(350), &json!(350)), "counted when it began");
     assert_eq!(matched(&server, "state = cancelled").await, 350);
     assert_eq!(matched(&server, "state = pending").await, 351);
     assert_eq!(server.get("/v1/bulk").await.body["bulk"], json!([bulk]));

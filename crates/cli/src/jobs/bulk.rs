@@ -122,7 +122,7 @@ async fn list(ListArgs { json, server }: ListArgs) -> Result<(), Failure> {
             action,
             bulk.state.as_str().to_owned(),
             ago(bulk.ended_us.unwrap_or(bulk.begun_us)),
-            bulk.looked_at.to_string(),
+            looked_at(bulk),
             bulk.matched.to_string(),
             bulk.changed.to_string(),
             bulk.by.clone().unwrap_or_default(),
@@ -229,8 +229,16 @@ async fn follow(client: &Client, mut bulk: Bulk) -> Result<Bulk, Failure> {
 }
 
 fn progress(bulk: &Bulk) -> String {
-    let [looked_at, changed] = [bulk.looked_at, bulk.changed].map(HumanCount);
-    format!("{changed} jobs changed, {looked_at} looked at")
+    format!("{} jobs changed, {} looked at", HumanCount(bulk.changed), looked_at(bulk))
+}
+
+/// How far an operation is.
+fn looked_at(bulk: &Bulk) -> String {
+    let looked_at = HumanCount(bulk.looked_at);
+    match bulk.about.filter(|_| bulk.state == BulkState::Running) {
+        Some(about) => format!("{looked_at} of about {}", HumanCount(about.max(bulk.looked_at))),
+        None => looked_at.to_string(),
+    }
 }
 
 fn done(action: BulkAction) -> &'static str {
@@ -310,11 +318,14 @@ mod tests {
             begun_us: 0,
             ended_us: None,
             looked_at: 5,
+            about: Some(1_200),
             matched: 3,
             changed: 2,
             refused: Vec::new(),
         };
         assert_eq!(sentence(&bulk), "2 jobs retried; the operation was stopped");
         assert_eq!(progress(&bulk), "2 jobs changed, 5 looked at");
+        let running = Bulk { state: BulkState::Running, ..bulk };
+        assert_eq!(progress(&running), "2 jobs changed, 5 of about 1,200 looked at");
     }
 }

@@ -248,7 +248,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
             progress.whole max=(of.max(bulk.matched)) value=(bulk.matched) aria-label="Progress" {}
         }
         dl {
-            dt { "Looked at" } dd { (jobs(bulk.looked_at)) }
+            dt { "Looked at" } dd { (jobs(bulk.looked_at)) @if let (Some(about), false) = (bulk.about, is_over) { span.quiet { " of about " (number(about.max(bulk.looked_at))) } } }
             dt { "Matched" } dd { (jobs(bulk.matched)) @if let (Some(of), false) = (of, is_over) { span.quiet { " of " (number(of)) " at the time of the question" } } }
             dt { "Changed" } dd { (jobs(bulk.changed)) }
             @for RefusedJobs { reason, jobs: refused } in &bulk.refused { dt { "Left as they are" } dd { (jobs(*refused)) ": " (reason) } }

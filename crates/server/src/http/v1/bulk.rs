@@ -152,6 +152,7 @@ fn shown(operation: Operation) -> Bulk {
         begun_us: operation.begun_us,
         ended_us: operation.ended_us,
         looked_at: operation.looked_at,
+        about: operation.about,
         matched: operation.matched,
         changed: operation.changed,
         refused: refused(operation.refused),
@@ -209,7 +210,9 @@ pub(in crate::http) async fn begin(
         ));
     }
     let now_us = app.now_us();
-    selection(&put.condition, now_us)?;
+    let selection = selection(&put.condition, now_us)?;
+    let sees = |tenant: &str| caller.reads(tenant);
+    let about = selection.about(&app.store.begin().await?, &app.keys, &sees).await?;
     let new = NewOperation {
         id,
         action,
@@ -220,7 +223,15 @@ pub(in crate::http) async fn begin(
         by_operator: caller.operates(),
     };
     let (keys, new) = (&app.keys, &new);
-    let created = app.store.transact(|tx| async move { bulk::create(&tx, keys, new, now_us).await }).await?;
+    let created = app.store.transact(|tx| async move {
+        Ok::<_, turnwise_queue::Error>(match (bulk::create(&tx, keys, new, now_us).await?, about) {
+            (Created::Now(operation), Some(about)) => {
+                Created::Now(bulk::expect(&tx, keys, operation, about)?)
+            }
+            (created, _) => created,
+        })
+    });
+    let created = created.await?;
     match created {
         Created::Now(operation) => {
             let by = operation.by.as_deref().unwrap_or("everyone");
