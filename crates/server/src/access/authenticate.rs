@@ -24,7 +24,7 @@ use super::audit::{Audited, is_audited};
 use super::identities::Unchecked;
 use super::lasting::Lasting;
 use super::rights::Right;
-use super::{Caller, How, Identities, rights};
+use super::{Budget, Caller, How, Identities, rights};
 use crate::http::{App, Refusal, refuse};
 use crate::sparse::Sparse;
 
@@ -96,8 +96,12 @@ async fn handle(
         audited.sent_by(identified.as_ref().ok().map(|identified| &identified.caller));
     }
     let allowed = identified.and_then(|identified| {
-        check_pace(app, &identified.caller)?;
         let route = request.extensions().get::<MatchedPath>();
+        // The requests of workers are charged where it is known whose worker it is.
+        let is_of_worker = route.is_some_and(|route| rights::is_of_worker(request.method(), route.as_str()));
+        if !is_of_worker || Right::Work.check(&identified.caller).is_err() {
+            check_pace(app, &identified.caller)?;
+        }
         // Handlers of CouchDB's API check their right themselves, because one route serves all of it.
         let right = route.map(|route| rights::v1(request.method(), route.as_str()));
         right.map_or(Ok(()), |right| right.check(&identified.caller)).map(|()| identified)
@@ -129,7 +133,7 @@ fn check_pace(app: &App, caller: &Caller) -> Result<(), Refusal> {
         return Ok(());
     }
     let Some(identity) = caller.name() else { return Ok(()) };
-    app.pace.admit(&identity, per_second, Instant::now()).map_err(|wait| Refusal {
+    app.pace.admit(Budget::Identity(identity), per_second, Instant::now()).map_err(|wait| Refusal {
         status: StatusCode::TOO_MANY_REQUESTS,
         code: codes::TOO_MANY_REQUESTS,
         reason: "this identity sends too many requests".into(),

@@ -104,6 +104,11 @@ pub(crate) const V1: &[(&str, &str, Right)] = &[
     ("POST", "/v1/tokens/{id}/rotate", Administer),
 ];
 
+/// Whether a request to a route of `/v1` is one of a worker that has registered: heartbeats, and what concerns its runs.
+pub(crate) fn is_of_worker(method: &Method, path: &str) -> bool {
+    path.starts_with("/v1/workers/{type}/{worker}/") && v1(method, path) == Work
+}
+
 /// What a request to a route of `/v1` needs.
 pub(crate) fn v1(method: &Method, path: &str) -> Right {
     let method = if *method == Method::HEAD { "GET" } else { method.as_str() };
