@@ -219,7 +219,7 @@ impl BulkOperations {
             node: &self.node,
             selection: &own.selection,
             gate: &gate,
-            looks: (own.changes * LOOKS_PER_CHANGE).min(MOST_LOOKS),
+            looks: (own.changes * LOOKS_PER_CHANGE).min(own.selection.most_looks(MOST_LOOKS)),
             changes: own.changes,
         };
         let stepped = bulk::step(&tx, &self.keys, &step, self.store.runtime().now_us()).await?;

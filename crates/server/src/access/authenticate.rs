@@ -67,7 +67,8 @@ pub(crate) async fn authenticate(State(app): State<App>, request: Request, next:
         return refuse(&request, no_audit());
     }
     let mut audited = audited.map(|audit| {
-        let at = timestamp(app.now_us());
+        // People compare it with the logs of other programs.
+        let at = timestamp(app.store.runtime().machine_us());
         Audited::new(audit.clone(), at, peer.address, request.method(), request.uri().path())
     });
     let response = handle(&app, &peer, request, next, audited.as_mut()).await;

@@ -412,7 +412,7 @@ pub(in crate::http) async fn matching(
     let mut at = Position::default();
     loop {
         let tx = app.store.begin().await?;
-        let page = selection.page(&tx, &app.keys, &at, COUNT_BATCH).await?;
+        let page = selection.page(&tx, &app.keys, &at, selection.most_looks(COUNT_BATCH)).await?;
         for (_, job) in page.jobs {
             if !gate.sees(&job) {
                 continue;
