@@ -133,7 +133,7 @@ fn check_pace(app: &App, caller: &Caller) -> Result<(), Refusal> {
     if per_second == 0 || caller.operates() {
         return Ok(());
     }
-    let Some(identity) = caller.name() else { return Ok(()) };
+    let Some(identity) = caller.owner() else { return Ok(()) };
     app.pace.admit(Budget::Identity(identity), per_second, Instant::now()).map_err(|wait| Refusal {
         status: StatusCode::TOO_MANY_REQUESTS,
         code: codes::TOO_MANY_REQUESTS,
@@ -176,7 +176,7 @@ pub(super) async fn identify(
     let plain = |caller| Ok(Identified { caller, renewed: None });
     match credentials(headers)? {
         Credentials::None => plain(match user_of(identities, peer).await? {
-            Some(user) => Caller::user(&user.name, How::Certificate, user.scopes.clone()),
+            Some(user) => Caller::user(&user, How::Certificate),
             None => Caller::nobody(),
         }),
         Credentials::Token(secret) => {
@@ -194,7 +194,7 @@ pub(super) async fn identify(
         }
         Credentials::Password { name, password } => {
             let user = check_password(identities, peer, &name, &password).await?;
-            plain(Caller::user(&user.name, How::Default, user.scopes.clone()))
+            plain(Caller::user(&user, How::Default))
         }
         Credentials::Session(text) => {
             // A browser sends an old cookie until the server replaces it. So an expired session is no error: it is none.
@@ -207,7 +207,7 @@ pub(super) async fn identify(
             let user = identities.user(&session.name).await.map_err(unavailable)?;
             let Some(user) = user.filter(|user| key.verifies(&session, user)) else { return over() };
             let renewed = (age_s >= RENEWED_AFTER).then(|| cookie(&key.start(&user, now_s), now_s, peer));
-            let caller = Caller::user(&user.name, How::Cookie, user.scopes.clone());
+            let caller = Caller::user(&user, How::Cookie);
             Ok(Identified { caller, renewed })
         }
     }

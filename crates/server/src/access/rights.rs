@@ -98,6 +98,7 @@ pub(crate) const V1: &[(&str, &str, Right)] = &[
     ("POST", "/v1/users", Administer),
     ("DELETE", "/v1/users/{name}", Administer),
     ("PUT", "/v1/users/{name}/password", Administer),
+    ("PUT", "/v1/users/{name}/scopes", Administer),
     ("GET", "/v1/tokens", Administer),
     ("POST", "/v1/tokens", Administer),
     ("DELETE", "/v1/tokens/{id}", Administer),

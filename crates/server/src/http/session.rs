@@ -73,7 +73,7 @@ async fn start(app: &App, call: &Call, body: Body) -> Result<Response, ApiError>
         return Err(ApiError::bad_request("request body must contain a username and a password"));
     };
     let (user, cookie) = login(app, &call.peer, &name, &password).await?;
-    let caller = Caller::user(&user.name, How::Cookie, user.scopes.clone());
+    let caller = Caller::user(&user, How::Cookie);
     let roles = roles(caller.scopes());
     let mut response = ok(&json!({ "ok": true, "name": user.name, "roles": roles }));
     response.headers_mut().insert(header::SET_COOKIE, cookie);

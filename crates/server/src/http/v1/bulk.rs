@@ -26,7 +26,7 @@ use super::error::{Result, V1Error};
 use super::extract::{Named, Names, Params};
 use super::list::{check_limit, default_limit};
 use super::{BadBody, Common, owned, view};
-use crate::access::{Caller, Who};
+use crate::access::{Caller, Who, shown_owner};
 use crate::http::{App, answer};
 
 /// How long a count looks at jobs.
@@ -146,7 +146,7 @@ fn shown(operation: Operation) -> Bulk {
         action,
         priority,
         condition: operation.condition,
-        by: operation.by,
+        by: operation.by.as_deref().map(shown_owner),
         state,
         reason,
         begun_us: operation.begun_us,
@@ -164,7 +164,7 @@ fn refused(jobs: BTreeMap<String, u64>) -> Vec<RefusedJobs> {
 
 /// Whether the caller may see and stop an operation: its own, and an operator all.
 fn owns(caller: &Caller, operation: &Operation) -> bool {
-    caller.operates() || (*caller.who() != Who::Nobody && operation.by == caller.name())
+    caller.operates() || (*caller.who() != Who::Nobody && operation.by == caller.owner())
 }
 
 /// Change all jobs that meet a condition
@@ -214,7 +214,7 @@ pub(in crate::http) async fn begin(
         id,
         action,
         condition: put.condition,
-        by: caller.name(),
+        by: caller.owner(),
         scopes: caller.scopes().map(turnwise_identity::Scopes::texts).unwrap_or_default(),
         node: app.node.to_string(),
         by_operator: caller.operates(),
@@ -223,7 +223,7 @@ pub(in crate::http) async fn begin(
     let created = app.store.transact(|tx| async move { bulk::create(&tx, keys, new, now_us).await }).await?;
     match created {
         Created::Now(operation) => {
-            let by = operation.by.as_deref().unwrap_or("everyone");
+            let by = operation.by.as_deref().map_or("everyone".to_owned(), shown_owner);
             tracing::info!(bulk = %operation.id, by, action = put.action.as_str(), "a bulk operation begins");
             Ok((true, shown(operation)))
         }

@@ -140,7 +140,7 @@ async fn new_jobs(app: &App, tx: &Transaction, wanted: &[Wanted<'_>]) -> Result<
 /// It has too many.
 pub(super) async fn admit_worker(app: &App, caller: &Caller, job_type: &str) -> Result<()> {
     let most = app.config.get().limits.workers;
-    let (Some(identity), false) = (caller.name(), most == 0 || caller.operates()) else { return Ok(()) };
+    let (Some(identity), false) = (caller.owner(), most == 0 || caller.operates()) else { return Ok(()) };
     let tx = app.store.begin().await?;
     let all = workers::list(&tx, &app.keys, job_type).await?;
     let own = all.iter().filter(|worker| worker.registered_by.as_ref() == Some(&identity)).count();

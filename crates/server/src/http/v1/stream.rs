@@ -229,7 +229,7 @@ pub(super) async fn follow_jobs(
         Some(OLDEST) => Since::Oldest,
         Some(since) => Since::After(sequence.read(since)?),
     };
-    let identity = caller.name().unwrap_or_default();
+    let identity = caller.owner().unwrap_or_default();
     let place = app.events.place(&identity).map_err(|Refused::TooMany(streams)| {
         V1Error::too_many(
             format!("there are {streams} streams of events already"),

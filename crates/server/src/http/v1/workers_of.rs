@@ -57,7 +57,7 @@ impl RegisteredBy {
             invalid => invalid,
         };
         let (job_type, id) = (worker.0.to_owned(), worker.1.to_owned());
-        match (checked, caller.name()) {
+        match (checked, caller.owner()) {
             (Ok(()), Some(_)) if is_ping => charge(app, Budget::Pings(job_type, id), PINGS_PER_SECOND),
             (Ok(()), Some(_)) => {
                 let per_second = app.config.get().limits.requests_per_second;
@@ -79,7 +79,7 @@ impl RegisteredBy {
         let by = match known {
             Some(by) => by,
             None => {
-                if let Some(identity) = caller.name() {
+                if let Some(identity) = caller.owner() {
                     charge(app, Budget::UnknownWorkers(identity), UNKNOWN_WORKERS_PER_SECOND)?;
                 }
                 let tx = app.store.begin().await?;
@@ -93,7 +93,7 @@ impl RegisteredBy {
                 by
             }
         };
-        match by == caller.name() {
+        match by == caller.owner() {
             true => Ok(()),
             false => Err(V1Error::expired()),
         }
