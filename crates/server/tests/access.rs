@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use turnwise_server::offline::Identities;
 use turnwise_server::{Config, Server, ServerConfig, StartError, StoreUrl};
 
-use crate::common::{Answer, As, Cluster, TestServer};
+use crate::common::{Answer, As, Cluster, PATIENCE, TestServer};
 
 /// What a route needs, as its path and method suggest: the table in the code is compared with this rule.
 fn needed(method: &str, path: &str) -> &'static str {
@@ -355,9 +355,16 @@ async fn a_user_who_is_added_again_owns_nothing_of_the_one_before() {
     let resume = json!({"url": webhook["url"], "job_tenant": "acme", "enabled": true});
     assert_eq!(admin.put("/v1/webhooks/paused", &resume).await.status, 200);
     for id in ["on", "paused"] {
-        let ended =
-            server.poll_as(&admin, &format!("/v1/webhooks/{id}"), |webhook| webhook["enabled"] == false);
-        let because = ended.await["disabled_because"].to_string();
+        let ended = async {
+            loop {
+                let webhook = admin.get(&format!("/v1/webhooks/{id}")).await.body;
+                if webhook["enabled"] == false {
+                    return webhook["disabled_because"].to_string();
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let because = tokio::time::timeout(PATIENCE, ended).await.expect("it is disabled");
         assert!(because.contains("its identity is gone"), "{because}");
     }
 }
