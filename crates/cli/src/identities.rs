@@ -40,7 +40,14 @@ pub(crate) enum Users {
     List(List),
     /// Change a user's password, which ends the user's sessions
     Rotate(RotateUser),
+    /// Set what a user may do, instead of what it could do before
+    ///
+    /// The user keeps its password and its sessions.
+    #[command(after_help = SCOPES)]
+    Scopes(SetScopes),
     /// Remove a user
+    ///
+    /// What belongs to it ends: webhooks, bulk operations, sessions, workers. A user who is added with its name later has none of it.
     Revoke(Name),
 }
 
@@ -91,6 +98,18 @@ pub(crate) struct RotateUser {
     name: String,
     #[command(flatten)]
     password: PasswordArgs,
+    #[command(flatten)]
+    place: Where,
+}
+
+/// `turnwise users scopes`
+#[derive(clap::Args)]
+pub(crate) struct SetScopes {
+    /// The user's name
+    name: String,
+    /// What the user may do; may be given several times
+    #[arg(long = "scope", value_name = "SCOPE", required = true)]
+    scopes: Vec<String>,
     #[command(flatten)]
     place: Where,
 }
@@ -184,6 +203,13 @@ pub(crate) async fn users(command: Users) -> Result<(), Failure> {
                 None => place.server.client()?.set_password(&name, password).await?,
             }
             say!("the user {name} has the new password, and no session");
+        }
+        Users::Scopes(SetScopes { name, scopes, place }) => {
+            match place.store().await? {
+                Some(store) => store.set_scopes(&name, &scopes).await?,
+                None => place.server.client()?.set_scopes(&name, scopes.clone()).await.map(drop)?,
+            }
+            say!("the user {name} may do this now: {}", scopes.join(" "));
         }
         Users::Revoke(Name { name, place }) => {
             match place.store().await? {

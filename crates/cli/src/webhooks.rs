@@ -20,7 +20,7 @@ pub(crate) enum Command {
     ///
     /// The server sends the events that this identity may read, in order, and repeats a delivery until its target answers with 2xx.
     #[command(after_help = "\
-The secret signs the deliveries. It is the first line of --secret-file, or TURNWISE_WEBHOOK_SECRET. A webhook that exists keeps its secret \
+The secret signs the deliveries. It is the first line of --secret-file without the newline at its end, or TURNWISE_WEBHOOK_SECRET. A webhook that exists keeps its secret \
 if none is given.
 
 Examples:
@@ -46,7 +46,7 @@ pub(crate) struct AddArgs {
     id: String,
     /// Where the events are sent
     url: String,
-    /// File with the secret in its first line; - is stdin
+    /// File with the secret in its first line; the newline at its end does not belong to it. - is stdin
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
     /// Only events of jobs of these types

@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 use turnwise_protocol::{
-    ChangedIdentity, MadeToken, Me, NewToken, NewUser, SetPassword, Token, Tokens, User, Users,
+    ChangedIdentity, MadeToken, Me, NewToken, NewUser, SetPassword, SetScopes, Token, Tokens, User, Users,
 };
 
 use crate::client::{Repeat, Request};
@@ -50,6 +50,15 @@ impl Client {
         let request =
             Request::new(Method::PUT, &["users", name, "password"]).json(&SetPassword { password })?;
         self.call::<ChangedIdentity>(&request, Repeat::Harmless).await.map(drop)
+    }
+
+    /// Sets what a user may do, instead of what it could do before.
+    ///
+    /// # Errors
+    /// There is no such user, it is the last administrator, the server refuses the request, or does not answer.
+    pub async fn set_scopes(&self, name: &str, scopes: Vec<String>) -> Result<User> {
+        let request = Request::new(Method::PUT, &["users", name, "scopes"]).json(&SetScopes { scopes })?;
+        self.call(&request, Repeat::Harmless).await
     }
 
     /// Removes a user.

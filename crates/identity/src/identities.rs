@@ -50,6 +50,29 @@ pub async fn set_password(
     changed(tx, keys).await
 }
 
+/// Sets what a user may do.
+///
+/// # Errors
+/// The user does not exist, or is the last identity with the scope `admin` and would lose it.
+pub async fn set_scopes(
+    tx: &Transaction,
+    keys: &Keyspace,
+    name: &str,
+    scopes: Scopes,
+    now_us: i64,
+) -> Result<User> {
+    check_name(name)?;
+    let user = user(tx, keys, name).await?.ok_or_else(|| no_user(name))?;
+    let loses_admin = user.scopes.administer() && !scopes.administer();
+    if loses_admin && !is_other_admin(tx, keys, Kind::User, name, now_us).await? {
+        return Err(Error::LastAdmin(name.to_owned()));
+    }
+    let user = User { scopes, ..user };
+    tx.set(keys.user(name), encode(&user))?;
+    changed(tx, keys).await?;
+    Ok(user)
+}
+
 /// Removes a user.
 ///
 /// # Errors

@@ -2,7 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::token::random;
 use crate::{Error, MAX_NAME_BYTES, PasswordHash, Result, Scopes};
+
+/// The length of [`User::uid`], before it is written with two digits for each byte.
+const UID_BYTES: usize = 8;
 
 /// A user.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -10,6 +14,9 @@ pub struct User {
     /// Its name. In the key, not in the value.
     #[serde(skip)]
     pub name: String,
+    /// An id that no other user has, also none of the same name: what a user leaves behind is not that of the next one with its name.
+    #[serde(default)]
+    pub uid: String,
     /// The hash of its password.
     pub password: PasswordHash,
     /// What it may do.
@@ -25,7 +32,8 @@ impl User {
     /// The name is invalid.
     pub fn new(name: &str, password: PasswordHash, scopes: Scopes, created_us: i64) -> Result<User> {
         check_name(name)?;
-        Ok(User { name: name.to_owned(), password, scopes, created_us })
+        let uid = random::<UID_BYTES>().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(User { name: name.to_owned(), uid, password, scopes, created_us })
     }
 }
 

@@ -71,6 +71,16 @@ impl fmt::Debug for SetPassword {
     }
 }
 
+/// `PUT /v1/users/{name}/scopes`
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct SetScopes {
+    /// What the user may do from now on, instead of what it could do before.
+    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 20))]
+    pub scopes: Vec<String>,
+}
+
 /// A user, without the password.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(ToSchema))]

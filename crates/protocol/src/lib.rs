@@ -60,7 +60,8 @@ pub use filters::{
 pub use fleets::{Fleet, FleetType, Fleets, PutFleet, RemovedFleet};
 pub use history::{History, HistoryPoint, HistoryStep, TenantHistory, TypeHistory};
 pub use identities::{
-    ChangedIdentity, MAX_EXPIRY_S, MadeToken, Me, NewToken, NewUser, SetPassword, Token, Tokens, User, Users,
+    ChangedIdentity, MAX_EXPIRY_S, MadeToken, Me, NewToken, NewUser, SetPassword, SetScopes, Token, Tokens,
+    User, Users,
 };
 pub use indexes::{Index, IndexBuilding, IndexBuilt, IndexKind, Indexes};
 pub use jobs::{

@@ -145,6 +145,12 @@ impl Counts {
     pub fn waiting(&self) -> u64 {
         self.iter().filter(|(kind, _)| kind.waits()).map(|(_, count)| count).sum()
     }
+
+    /// The number of jobs that wait and are not between two runs: neither crashing nor parked. A job that has run and is pending again
+    /// cannot be told from a new one, and counts.
+    pub fn not_started(&self) -> u64 {
+        self.waiting() - self[Kind::Crashing] - self[Kind::Parked]
+    }
 }
 
 impl Index<Kind> for Counts {

@@ -27,6 +27,8 @@ use crate::{Error, Job, Keyspace, Result};
 
 /// The most filters of a store.
 pub const MAX_FILTERS: usize = 100;
+/// The most that the patterns of all filters cost together ([`Condition::pattern_bytes`]).
+const MAX_PATTERNS_BYTES: usize = 64 << 10;
 /// Longest name of a filter, in bytes.
 pub const MAX_FILTER_NAME_BYTES: usize = 128;
 /// Longest note of a filter, in bytes.
@@ -95,6 +97,17 @@ pub async fn put(tx: &Transaction, keys: &Keyspace, rule: &Rule) -> Result<()> {
         let problem =
             format!("there are {MAX_FILTERS} filters, which is the most: remove one, or put two into one");
         return Err(Error::Invalid { field: "id", problem });
+    }
+    // A worker asks all of them for each job that it would start.
+    let others = rules.iter().filter(|known| known.id != rule.id);
+    let bytes = |rule: &Rule| Condition::parse(&rule.when).map_or(0, |condition| condition.pattern_bytes());
+    let (own, others) = (bytes(rule), others.map(bytes).sum::<usize>());
+    if own > 0 && own + others > MAX_PATTERNS_BYTES {
+        let problem = format!(
+            "the patterns of all filters take {} bytes; at most {MAX_PATTERNS_BYTES} are allowed: shorten them, or compare with = and in",
+            own + others
+        );
+        return Err(Error::Invalid { field: "when", problem });
     }
     tx.set(keys.filter(&rule.id), encode(rule))?;
     Ok(tx.set_versionstamp(keys.filters_versionstamp())?)

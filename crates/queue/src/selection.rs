@@ -19,17 +19,24 @@
 //! Names other than types narrow only this choice: the condition is evaluated for each job that a source has.
 //!
 //! A search reads snapshots, page by page. A page ends after a bounded number of reads.
+//!
+//! *Patterns* cost a processor's time, and the client chooses them. One job at a time is searched for them in a process ([`searching`]), so the
+//! other threads keep answering; the more the patterns cost, the fewer jobs are looked at for one request ([`Selection::most_looks`]).
 
 mod about;
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::cell::OnceCell;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use serde_json::Value as Json;
-use turnwise_policy::eligibility::condition::{Condition, Indexed, Mistake, Standing, Subject, Value};
+use serde_json::value::RawValue;
+use tokio::sync::Semaphore;
+use turnwise_policy::eligibility::condition::{
+    Condition, Indexed, Mistake, Number, Standing, Subject, Value,
+};
 use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
@@ -45,6 +52,9 @@ use crate::{Job, Keyspace, Place, Result, State, reason_class};
 const MAX_NAMES: usize = 100;
 /// The most reads of ranges for one page.
 const MAX_READS: usize = 100;
+/// Patterns up to this size do not reduce the number of jobs that are looked at, in bytes. Searching a text of 16 KiB takes about a
+/// millisecond then.
+const CHEAP_PATTERN_BYTES: usize = 512;
 
 /// Jobs that meet a condition.
 #[derive(Debug, Clone)]
@@ -137,6 +147,12 @@ impl Selection {
         Selection { condition: Condition::always(), now_us: 0, types, sources }
     }
 
+    /// How many jobs to look at where it would be `most` without patterns: fewer, the more they cost.
+    pub fn most_looks(&self, most: usize) -> usize {
+        let times = self.condition.pattern_bytes().div_ceil(CHEAP_PATTERN_BYTES).max(1);
+        (most / times).max(1)
+    }
+
     /// The values of a field of which a job must have one; `None` if it may have any.
     pub fn values(&self, field: Indexed) -> Option<Vec<String>> {
         Some(self.condition.values(field)?.into_iter().map(str::to_owned).collect())
@@ -163,7 +179,8 @@ impl Selection {
         !by_id && !by_end && (self.sources.len() > 1 || !self.sources.iter().all(is_stable))
     }
 
-    /// Whether a job meets the condition. Without `may_test_options`, options count as missing.
+    /// Whether a job meets the condition. Without `may_test_options`, its options are hidden: no comparison with them holds, also none with
+    /// `!=`, and none below `not`.
     pub async fn holds(
         &self,
         tx: &Transaction,
@@ -171,9 +188,9 @@ impl Selection {
         job: &Job,
         may_test_options: bool,
     ) -> Result<bool> {
-        let json = match may_test_options && self.condition.asks_for_options() {
-            true => serde_json::from_str(options(tx, keys, job).await?.get()).unwrap_or(Json::Null),
-            false => Json::Null,
+        let options = match may_test_options && self.condition.asks_for_options() {
+            true => Some(options(tx, keys, job).await?),
+            false => None,
         };
         let class = job.reason_class();
         let ends_with_reason = matches!(job.state(), State::Crashing | State::Failed | State::Cancelled);
@@ -181,25 +198,33 @@ impl Selection {
             Some(reason) => Cow::Owned(job.reasons.iter().cloned().chain([reason.to_owned()]).collect()),
             None => Cow::Borrowed(job.reasons.as_slice()),
         };
-        Ok(self.condition.holds(&Subject {
-            id: &job.id,
-            job_type: &job.job_type,
-            tenant: &job.tenant,
-            user: job.user.as_deref(),
-            reasons: &reasons,
-            added_us: job.added_us,
-            option: &|path| option(&json, path),
-            standing: Some(Standing {
-                states: states(job),
-                priority: job.class,
-                attempts: job.attempts,
-                crashes: job.streak(self.now_us),
-                changed_us: job.changed_us,
-                ended_us: job.state().is_final().then_some(job.changed_us),
-                reason_class: class.as_deref(),
-                now_us: self.now_us,
-            }),
-        }))
+        let evaluate = || {
+            let members = Members::new(options.as_deref());
+            let option = |path: &[String]| match may_test_options {
+                true => members.option(path),
+                false => Some(Value::Hidden),
+            };
+            self.condition.holds(&Subject {
+                id: &job.id,
+                job_type: &job.job_type,
+                tenant: &job.tenant,
+                user: job.user.as_deref(),
+                reasons: &reasons,
+                added_us: job.added_us,
+                option: &option,
+                standing: Some(Standing {
+                    states: states(job),
+                    priority: job.class,
+                    attempts: job.attempts,
+                    crashes: job.streak(self.now_us),
+                    changed_us: job.changed_us,
+                    ended_us: job.state().is_final().then_some(job.changed_us),
+                    reason_class: class.as_deref(),
+                    now_us: self.now_us,
+                }),
+            })
+        };
+        Ok(searching(self.condition.pattern_bytes(), evaluate).await)
     }
 
     /// The next jobs that may meet the condition: at most `limit`. Adds no read conflict.
@@ -398,15 +423,67 @@ pub(crate) fn states(job: &Job) -> &'static [&'static str] {
     }
 }
 
-/// The member of a job's options at a path, if a condition can test it.
-pub fn option(options: &Json, path: &[String]) -> Option<Value> {
-    let found = path.iter().try_fold(options, |json, name| json.get(name))?;
-    Some(match found {
-        Json::String(text) => Value::Text(text.clone()),
-        Json::Number(number) => Value::Number(number.as_f64()?),
-        Json::Bool(is) => Value::Bool(*is),
-        Json::Null => Value::Null,
-        Json::Array(_) | Json::Object(_) => return None,
+/// Evaluates a condition whose patterns cost this much, once no other one of this process is searching. So patterns occupy one thread at most,
+/// whoever chooses them, and each search is short.
+pub async fn searching<T>(pattern_bytes: usize, evaluate: impl FnOnce() -> T) -> T {
+    static SEARCHES: Semaphore = Semaphore::const_new(1);
+    if pattern_bytes == 0 {
+        return evaluate();
+    }
+    let permit = SEARCHES.acquire().await;
+    let result = evaluate();
+    drop(permit);
+    // A task that searches job after job lets others run in between.
+    tokio::task::consume_budget().await;
+    result
+}
+
+/// The members of a job's options, which are parsed as far as conditions ask for them. Numbers keep their digits.
+pub struct Members<'a> {
+    json: &'a str,
+    members: OnceCell<Option<HashMap<Cow<'a, str>, Members<'a>>>>,
+}
+
+impl<'a> Members<'a> {
+    /// Those of these options; without any, there is no member.
+    pub fn new(options: Option<&'a RawValue>) -> Self {
+        Self::of(options.map_or("null", RawValue::get))
+    }
+
+    fn of(json: &'a str) -> Self {
+        Members { json, members: OnceCell::new() }
+    }
+
+    /// The member at a path, if a condition can test it.
+    pub fn option(&self, path: &[String]) -> Option<Value> {
+        match path {
+            [] => value(self.json),
+            [name, rest @ ..] => self.members().as_ref()?.get(name.as_str())?.option(rest),
+        }
+    }
+
+    fn members(&self) -> &Option<HashMap<Cow<'a, str>, Members<'a>>> {
+        self.members.get_or_init(|| {
+            let members: HashMap<Name<'a>, &'a RawValue> = serde_json::from_str(self.json).ok()?;
+            Some(members.into_iter().map(|(Name(name), json)| (name, Members::of(json.get()))).collect())
+        })
+    }
+}
+
+/// The name of a member. It is borrowed from the options, unless it is escaped there.
+#[derive(PartialEq, Eq, Hash, Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// A value of JSON, if a condition can test it.
+fn value(json: &str) -> Option<Value> {
+    let json = json.trim();
+    Some(match json.as_bytes().first()? {
+        b'"' => Value::Text(serde_json::from_str(json).ok()?),
+        b't' => Value::Bool(true),
+        b'f' => Value::Bool(false),
+        b'n' => Value::Null,
+        b'[' | b'{' => return None,
+        _ => Value::Number(Number::parse(json)?),
     })
 }
 
@@ -425,6 +502,31 @@ mod tests {
 
     fn sources(text: &str) -> Vec<Source> {
         Selection::parse(text, 0).unwrap().sources
+    }
+
+    #[test]
+    fn members_are_found_with_their_digits() {
+        let json = r#"{"a": {"b": 9007199254740993, "c\u0061": "x\n", "l": [1]}, "a.b": 1, "t": true, "z": null, "f": 1.50, "dup": 1, "dup": 2}"#;
+        let options = RawValue::from_string(json.to_owned()).unwrap();
+        let members = Members::new(Some(&options));
+        let option = |path: &str| members.option(&path.split('.').map(str::to_owned).collect::<Vec<_>>());
+        let number = |text: &str| Some(Value::Number(Number::parse(text).unwrap()));
+        assert_eq!(option("a.b"), number("9007199254740993"));
+        assert_eq!(option("a.ca"), Some(Value::Text("x\n".to_owned())));
+        assert_eq!((option("t"), option("z")), (Some(Value::Bool(true)), Some(Value::Null)));
+        assert_eq!((option("f"), option("dup")), (number("1.5"), number("2")));
+        for none in ["a", "a.l", "a.l.0", "a.x", "t.x", "none"] {
+            assert_eq!(option(none), None, "{none}");
+        }
+        assert_eq!(Members::new(None).option(&["a".to_owned()]), None);
+    }
+
+    #[test]
+    fn expensive_patterns_reduce_how_many_jobs_are_looked_at() {
+        let looks = |text: &str| Selection::parse(text, 0).unwrap().most_looks(2_000);
+        assert_eq!((looks("type = mail"), looks("reason ~ 'timeout'")), (2_000, 2_000));
+        let most = looks("id ~ '[a-z]{150}' or reason ~ '[a-z]{150}'");
+        assert!((50..200).contains(&most), "{most}");
     }
 
     #[test]

@@ -9,7 +9,9 @@
 //!
 //! *Waking.* The node that numbers events adds the job of each webhook that wants one of them ([`wake`]). A job that waits is left
 //! alone: its run will read them. While it runs, the run may have read all that it will read. So a row makes the end of the run add
-//! the job again ([`ended`]), unless the run has failed: then it waits for its backoff, and [`jobs::add`] would skip that.
+//! the job again ([`ended`]), unless the run has failed: then it waits for its backoff, and [`jobs::add`] would skip that. A client may
+//! cancel or remove a job that waits. So its addition is noted ([`Progress::woken_us`]) until a run has moved the position, and the job is
+//! added again where it is missing.
 
 use std::fmt;
 
@@ -126,6 +128,9 @@ pub struct Progress {
     /// is the same delivery.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeat_until: Option<u64>,
+    /// When the job was added for events that no run has looked at, in µs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub woken_us: Option<i64>,
     /// How often events were gone before they were delivered.
     #[serde(default)]
     pub gaps: u64,
@@ -195,6 +200,7 @@ pub async fn put(tx: &Transaction, keys: &Keyspace, webhook: &Webhook, now_us: i
         // What the next attempt sends may be something else.
         Some(_) => Progress { repeat_until: None, ..progress(tx, keys, &webhook.id).await? },
     };
+    let progress = Progress { woken_us: webhook.enabled.then_some(now_us), ..progress };
     tx.set(keys.webhook(&webhook.id), encode(webhook))?;
     tx.set(keys.webhook_progress(&webhook.id), encode(&progress))?;
     tx.set_versionstamp(keys.webhooks_versionstamp())?;
@@ -277,7 +283,7 @@ pub async fn moved(
     if !is_same || progress(tx, keys, &webhook.id).await?.position != before.position {
         return Ok(false);
     }
-    tx.set(keys.webhook_progress(&webhook.id), encode(&now))?;
+    tx.set(keys.webhook_progress(&webhook.id), encode(&Progress { woken_us: None, ..now }))?;
     Ok(true)
 }
 
@@ -289,6 +295,7 @@ pub async fn wake(tx: &Transaction, keys: &Keyspace, id: &str, now_us: i64) -> R
     match jobs::get(tx, keys, JOB_TYPE, id).await?.map(|job| job.place) {
         None | Some(Place::Ended(_)) => {
             jobs::add(tx, keys, &job(&webhook), now_us).await?;
+            note_woken(tx, keys, id, now_us).await?;
             Ok(true)
         }
         Some(Place::Active(_)) => {
@@ -304,6 +311,12 @@ pub async fn wake(tx: &Transaction, keys: &Keyspace, id: &str, now_us: i64) -> R
     }
 }
 
+/// Notes that the job was added.
+async fn note_woken(tx: &Transaction, keys: &Keyspace, id: &str, now_us: i64) -> Result<()> {
+    let noted = Progress { woken_us: Some(now_us), ..progress(tx, keys, id).await? };
+    Ok(tx.set(keys.webhook_progress(id), encode(&noted))?)
+}
+
 /// Adds the job of a webhook again at the end of a run during which events came ([`wake`]), in the transaction that ends the run.
 pub async fn ended(tx: &Transaction, keys: &Keyspace, job: Option<&Job>, now_us: i64) -> Result<()> {
     let Some(ended) = job else { return Ok(()) };
@@ -317,6 +330,7 @@ pub async fn ended(tx: &Transaction, keys: &Keyspace, job: Option<&Job>, now_us:
     }
     if let Some(webhook) = get(tx, keys, &ended.id).await?.filter(|webhook| webhook.enabled) {
         jobs::add(tx, keys, &self::job(&webhook), now_us).await?;
+        note_woken(tx, keys, &webhook.id, now_us).await?;
     }
     Ok(())
 }

@@ -78,7 +78,7 @@ struct Own {
 impl Own {
     /// The most jobs that the next step looks at.
     fn looks(&self) -> usize {
-        (self.changes * LOOKS_PER_CHANGE).min(self.looks)
+        (self.changes * LOOKS_PER_CHANGE).min(self.looks).min(self.selection.most_looks(MOST_LOOKS))
     }
 
     /// Adapts the number of looks to the time that a step took. Returns the pause after it.

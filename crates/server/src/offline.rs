@@ -91,6 +91,18 @@ impl Identities {
         set.await
     }
 
+    /// Sets what a user may do.
+    ///
+    /// # Errors
+    /// [`Error`]
+    pub async fn set_scopes(&self, name: &str, scopes: &[String]) -> Result<(), Error> {
+        let (scopes, now_us) = (&Scopes::parse(scopes)?, self.now_us());
+        let set = self.store.transact(|tx| async move {
+            identities::set_scopes(&tx, &self.keys, name, scopes.clone(), now_us).await
+        });
+        set.await.map(drop)
+    }
+
     /// Removes a user.
     ///
     /// # Errors

@@ -395,6 +395,7 @@ impl Server {
                 client: client.clone(),
                 config: current.clone(),
                 options,
+                connections: connections.most,
             };
             move |stop| webhooks.clone().run(stop)
         }));

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use turnwise_server::offline::Identities;
 use turnwise_server::{Config, Server, ServerConfig, StartError, StoreUrl};
 
-use crate::common::{Answer, As, Cluster, TestServer};
+use crate::common::{Answer, As, Cluster, PATIENCE, TestServer};
 
 /// What a route needs, as its path and method suggest: the table in the code is compared with this rule.
 fn needed(method: &str, path: &str) -> &'static str {
@@ -313,6 +313,90 @@ async fn couchdb_clients_log_in() {
     }
     let login = server.post("/_session", &json!({"name": "jan"})).await;
     assert_eq!(login.error(), (400, "bad_request"));
+}
+
+/// What a removed user has begun does not belong to the next user with its name.
+#[tokio::test]
+async fn a_user_who_is_added_again_owns_nothing_of_the_one_before() {
+    let server = TestServer::start().await;
+    let admin = server.close().await;
+    let admin = server.with(&admin);
+    let jan = json!({"name": "jan", "password": "first password", "scopes": ["client:acme", "worker:t"]});
+    assert_eq!(admin.post("/v1/users", &jan).await.status, 201);
+    let as_jan = |password: &str| {
+        use base64::Engine as _;
+        let text = base64::prelude::BASE64_STANDARD.encode(format!("jan:{password}"));
+        As { server: &server, authorization: format!("Basic {text}") }
+    };
+    let first = as_jan("first password");
+    let webhook = json!({"url": "http://127.0.0.1:1/", "secret": "0123456789abcdef"});
+    for (id, enabled) in [("on", true), ("paused", false)] {
+        let mut webhook = webhook.clone();
+        webhook["enabled"] = json!(enabled);
+        let put = first.put(&format!("/v1/webhooks/{id}"), &webhook).await;
+        assert_eq!((put.status, &put.body["by"]), (200, &json!("user:jan")), "{}", put.body);
+    }
+    let cancel = json!({"action": "cancel", "where": "id = none"});
+    assert_eq!(first.put("/v1/bulk/op", &cancel).await.status, 201);
+    let worker = first.post("/v1/workers/t", &json!({"slots": 1})).await.body;
+    let ping = format!("/v1/workers/t/{}/ping", worker["worker"].as_str().unwrap());
+    assert_eq!(first.post(&ping, &json!({})).await.status, 200);
+
+    assert_eq!(admin.delete("/v1/users/jan").await.status, 200);
+    let again = json!({"name": "jan", "password": "second password", "scopes": ["client:beta", "worker:t"]});
+    assert_eq!(admin.post("/v1/users", &again).await.status, 201);
+    let second = as_jan("second password");
+    assert_eq!(second.post(&ping, &json!({})).await.error(), (410, "membership_expired"));
+    assert_eq!(second.get("/v1/bulk/op").await.status, 404);
+    for id in ["on", "paused"] {
+        assert_eq!(second.get(&format!("/v1/webhooks/{id}")).await.status, 404, "{id}");
+    }
+    // They end, also one that somebody resumes.
+    let resume = json!({"url": webhook["url"], "job_tenant": "acme", "enabled": true});
+    assert_eq!(admin.put("/v1/webhooks/paused", &resume).await.status, 200);
+    for id in ["on", "paused"] {
+        let ended = async {
+            loop {
+                let webhook = admin.get(&format!("/v1/webhooks/{id}")).await.body;
+                if webhook["enabled"] == false {
+                    return webhook["disabled_because"].to_string();
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let because = tokio::time::timeout(PATIENCE, ended).await.expect("it is disabled");
+        assert!(because.contains("its identity is gone"), "{because}");
+    }
+}
+
+#[tokio::test]
+async fn the_scopes_of_a_user_are_changed_without_removing_it() {
+    let server = TestServer::start().await;
+    let admin = server.close().await;
+    let admin = server.with(&admin);
+    let jan = json!({"name": "jan", "password": "a password", "scopes": ["client:acme"]});
+    assert_eq!(admin.post("/v1/users", &jan).await.status, 201);
+    use base64::Engine as _;
+    let text = base64::prelude::BASE64_STANDARD.encode("jan:a password");
+    let caller = As { server: &server, authorization: format!("Basic {text}") };
+    let add = async |tenant: &str| caller.post("/v1/jobs/t", &json!({"tenant": tenant})).await.status;
+    assert_eq!((add("acme").await, add("beta").await), (201, 403));
+    let set = async |name: &str, scopes: Value| {
+        admin.put(&format!("/v1/users/{name}/scopes"), &json!({ "scopes": scopes })).await
+    };
+    let changed = set("jan", json!(["client:beta"])).await;
+    assert_eq!((changed.status, &changed.body["scopes"]), (200, &json!(["client:beta"])), "{}", changed.body);
+    assert_eq!((add("acme").await, add("beta").await), (403, 201));
+    assert_eq!(set("none", json!(["client:beta"])).await.error(), (404, "not_found"));
+    assert_eq!(set("jan", json!(["no such"])).await.status, 400);
+    assert_eq!(caller.put("/v1/users/jan/scopes", &json!({"scopes": ["admin"]})).await.status, 403);
+    // The last administrator stays one.
+    assert_eq!(set("jan", json!(["admin"])).await.status, 200);
+    let tokens = caller.get("/v1/tokens").await.body;
+    let id = tokens["tokens"][0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(caller.delete(&format!("/v1/tokens/{id}")).await.status, 200);
+    let lost = caller.put("/v1/users/jan/scopes", &json!({"scopes": ["client:acme"]})).await;
+    assert_eq!(lost.error(), (409, "conflict"), "{}", lost.body);
 }
 
 #[tokio::test]

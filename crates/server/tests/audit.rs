@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::common::TestServer;
+use crate::common::{As, TestServer};
 
 #[tokio::test]
 async fn changes_leave_a_line_and_are_refused_without_one() {
@@ -85,4 +85,55 @@ async fn an_identity_sends_no_more_requests_than_it_may() {
     for _ in 0..20 {
         assert_eq!(server.with(&admin).get("/v1/jobs").await.status, 200, "operators are not limited");
     }
+}
+
+/// A worker is alive as long as it pings, whatever another program of its identity sends.
+#[tokio::test]
+async fn heartbeats_and_ends_of_workers_are_not_refused_for_other_requests_of_their_identity() {
+    let server = TestServer::start_with("[limits]\nrequests_per_second = 5\n").await;
+    let admin = server.close().await;
+    let admin = server.with(&admin);
+    let tokens = [admin.token(&["worker:t", "client:a"]).await, admin.token(&["worker:t"]).await];
+    let [one, other] = [0, 1].map(|n| server.with(&tokens[n]));
+    for id in ["done", "again"] {
+        assert_eq!(admin.post("/v1/jobs/t", &json!({"id": id, "tenant": "a"})).await.status, 201);
+    }
+    let registered = one.post("/v1/workers/t", &json!({"slots": 2})).await.body;
+    let path = format!("/v1/workers/t/{}", registered["worker"].as_str().unwrap());
+    let ping = format!("{path}/ping");
+    let used_up = async || while one.get("/v1/jobs").await.status == 200 {};
+    used_up().await;
+    // Not even a first ping at a node that does not know the worker. Then the worker's other requests.
+    assert_eq!(one.post(&ping, &json!({})).await.status, 200);
+    let accept = json!({"received": 0, "limit": 2, "wait_ms": 10_000});
+    let accepted = one.post(&format!("{path}/accept"), &accept).await;
+    let runs = accepted.body["jobs"].as_array().unwrap().clone();
+    assert_eq!(runs.len(), 2, "{}", accepted.body);
+    used_up().await;
+    for (run, end) in runs.iter().zip(["finish", "release"]) {
+        let run_path = format!("{path}/jobs/{}", run["id"].as_str().unwrap());
+        let update = json!({"claim": run["claim"], "info": {}});
+        assert_eq!(one.post(&format!("{run_path}/update"), &update).await.status, 200);
+        assert_eq!(one.post(&format!("{run_path}/{end}"), &json!({"claim": run["claim"]})).await.status, 200);
+    }
+    // These have bounds of their own, and those of ends are not those of heartbeats.
+    refused_at_last(&one, &format!("{path}/end"), &json!({"ends": []})).await;
+    assert_eq!(one.post(&ping, &json!({})).await.status, 200);
+    refused_at_last(&one, &ping, &json!({})).await;
+    // No worker's name makes a request free: those of others, of no type of the identity, and that cannot exist.
+    for path in [ping.as_str(), "/v1/workers/u/0000/ping", "/v1/workers/t/none/ping"] {
+        refused_at_last(&other, path, &json!({})).await;
+    }
+}
+
+/// Sends a request until it is refused as one too many.
+async fn refused_at_last(server: &As<'_>, path: &str, body: &Value) {
+    for _ in 0..100 {
+        let answers = futures::future::join_all((0..100).map(|_| server.post(path, body))).await;
+        if let Some(refused) = answers.iter().find(|answer| answer.status == 429) {
+            assert_eq!(refused.error(), (429, "too_many_requests"));
+            return;
+        }
+    }
+    panic!("{path} is never refused");
 }

@@ -42,6 +42,64 @@ async fn a_tenant_has_no_more_waiting_jobs_than_it_may() {
 }
 
 #[tokio::test]
+async fn a_repeated_request_is_not_refused_and_crashing_jobs_do_not_count() {
+    let server = TestServer::start_with("[limits]\nwaiting_jobs = 2\n").await;
+    let admin = server.close().await;
+    let admin = server.with(&admin);
+    let tokens = [admin.token(&["client:acme,beta"]).await, admin.token(&["worker:t"]).await];
+    let [client, worker] = [0, 1].map(|n| server.with(&tokens[n]));
+    let job = |id: &str, more: serde_json::Value| {
+        let mut job = json!({"type": "t", "id": id, "tenant": "acme"});
+        job.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        job
+    };
+    let keep = |id: &str| job(id, json!({}));
+    let batch = json!({ "jobs": [keep("a"), keep("b")] });
+    assert_eq!(client.post("/v1/jobs", &batch).await.status, 200);
+    // All that may wait do. What exists is not added, in a batch or alone, and no id counts twice.
+    let again = client.post("/v1/jobs", &batch).await;
+    assert_eq!((again.status, &again.body["jobs"][1]["added"]), (200, &json!("exists")), "{}", again.body);
+    let alone = client.post("/v1/jobs/t", &json!({"id": "a", "tenant": "acme"})).await;
+    assert_eq!((alone.status, &alone.body["added"]), (200, &json!("exists")));
+    let waits = client.post("/v1/jobs/t", &json!({"id": "a", "tenant": "acme", "if_exists": "again"})).await;
+    assert_eq!((waits.status, &waits.body["added"]), (200, &json!("already_waiting")), "{}", waits.body);
+    // One new job is one too many, and then none of the request is added.
+    let more = json!({ "jobs": [keep("a"), keep("c"), keep("c")] });
+    assert_eq!(client.post("/v1/jobs", &more).await.error(), (429, "too_many_requests"));
+    assert_eq!(client.get("/v1/jobs/t/c").await.status, 404);
+
+    // Both crash: they wait for their next attempt, and two more may be added.
+    let registered = worker.post("/v1/workers/t", &json!({"slots": 2})).await.body;
+    let path = format!("/v1/workers/t/{}", registered["worker"].as_str().unwrap());
+    let accept = json!({"received": 0, "limit": 2, "wait_ms": 10_000});
+    let accepted = worker.post(&format!("{path}/accept"), &accept).await.body;
+    for run in accepted["jobs"].as_array().unwrap() {
+        let fail = format!("{path}/jobs/{}/fail", run["id"].as_str().unwrap());
+        let failed =
+            worker.post(&fail, &json!({"claim": run["claim"], "reason": "no route", "retry": true})).await;
+        assert_eq!(failed.status, 200, "{}", failed.body);
+    }
+    assert_eq!(client.get("/v1/jobs/t/a").await.body["state"], "crashing");
+    let next = json!({ "jobs": [keep("c"), keep("d"), keep("c")] });
+    assert_eq!(client.post("/v1/jobs", &next).await.status, 200);
+    assert_eq!(
+        client.post("/v1/jobs", &json!({ "jobs": [keep("e")] })).await.error(),
+        (429, "too_many_requests")
+    );
+    assert_eq!(client.post("/v1/jobs", &json!({ "jobs": [keep("a"), keep("c")] })).await.status, 200);
+
+    // A job that has ended and runs again is one more, of the tenant that it keeps.
+    assert_eq!(client.post("/v1/jobs/t/a/cancel", &json!({})).await.status, 200);
+    let again = json!({"jobs": [{"type": "t", "id": "a", "if_exists": "again"}]});
+    let refused = client.post("/v1/jobs", &again).await;
+    assert_eq!(refused.error(), (429, "too_many_requests"));
+    let reason = refused.body["reason"].as_str().unwrap();
+    assert_eq!(reason, "tenant `acme` may have 2 waiting jobs of type `t`, and has 2");
+    assert_eq!(client.post("/v1/jobs/t/c/cancel", &json!({})).await.status, 200);
+    assert_eq!(client.post("/v1/jobs", &again).await.status, 200);
+}
+
+#[tokio::test]
 async fn a_limit_counts_what_other_nodes_and_earlier_servers_have_added() {
     let server = TestServer::start_with("[limits]\nwaiting_jobs = 2500\n").await;
     let admin = server.close().await;

@@ -94,6 +94,46 @@ async fn worker(server: &TestServer) -> String {
     format!("/v1/workers/t/{}", registered["worker"].as_str().unwrap())
 }
 
+/// What happens to jobs of others does not postpone the heartbeats of a stream, and its position moves on.
+#[tokio::test]
+async fn a_quiet_tenant_gets_heartbeats_while_others_are_busy() {
+    let server = TestServer::start().await;
+    let admin = server.close().await;
+    let admin = server.with(&admin);
+    let token = admin.token(&["client:quiet"]).await;
+    let client = server.with(&token);
+    let mut stream = Stream::open(&client, "").await;
+    let opened = stream.last.clone();
+    // Others do something again and again, much more often than a heartbeat is due, until one arrives.
+    let mut others = 0;
+    let heartbeat = async {
+        while stream.last == opened {
+            let piece = stream.answer.chunk().await.unwrap().expect("the stream goes on");
+            stream.text.push_str(std::str::from_utf8(&piece).unwrap());
+            if let Some((_, id)) = stream.text.split_once(":\nid: ") {
+                stream.last = id.trim_end().to_owned();
+            }
+        }
+        stream.last
+    };
+    let busy = async {
+        loop {
+            let job = json!({"id": others.to_string(), "tenant": "other", "delay_ms": 3_600_000});
+            assert_eq!(admin.post("/v1/jobs/t", &job).await.status, 201);
+            others += 1;
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    };
+    let position = tokio::select! {
+        position = tokio::time::timeout(PATIENCE, heartbeat) => position.expect("a heartbeat arrives"),
+        () = busy => unreachable!("it goes on"),
+    };
+    // The position is after what others did, so nothing of it is looked at again.
+    assert!(others > 2, "{others}");
+    let page = client.get(&format!("/v1/events?wait_ms=0&since={}", percent(&position))).await;
+    assert_eq!((page.status, &page.body["events"]), (200, &json!([])), "{}", page.body);
+}
+
 #[tokio::test]
 async fn a_stream_has_what_happens_to_all_jobs() {
     let server = TestServer::start_with("[jobs]\nbackoff_base_ms = 1\n").await;

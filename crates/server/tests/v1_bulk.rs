@@ -1,5 +1,6 @@
 //! Bulk operations and counts over HTTP.
 
+use futures::FutureExt as _;
 use serde_json::{Value, json};
 use turnwise_queue::bulk::{self, Action, NewOperation};
 use turnwise_queue::{Keyspace, NewJob, jobs};
@@ -29,6 +30,120 @@ async fn done(server: &TestServer, id: &str) -> Value {
 async fn matched(server: &TestServer, condition: &str) -> Value {
     let condition: String = condition.replace(' ', "+").replace('=', "%3D").replace('>', "%3E");
     server.get(&format!("/v1/matching?where={condition}")).await.body["matched"].clone()
+}
+
+#[tokio::test]
+async fn conditions_compare_text_as_text_and_whole_numbers_exactly() {
+    let server = TestServer::start().await;
+    let ids = ["1234567890123456789", "1234567890123456700", "0e12", "0e99", "7", "007", "7.0"];
+    add(&server, ids.iter().map(|id| json!({"type": "t", "id": id, "tenant": id})).collect()).await;
+    let job = |id: &str, n: &str| {
+        let text = format!(r#"{{"type": "n", "id": "{id}", "options": {{"n": {n}}}}}"#);
+        serde_json::value::RawValue::from_string(text).unwrap()
+    };
+    let jobs = [
+        job("a", "9007199254740992"),
+        job("b", "9007199254740993"),
+        job("c", "123456789012345678901234567890"),
+    ];
+    let body =
+        format!(r#"{{"jobs": [{}]}}"#, jobs.iter().map(|job| job.get()).collect::<Vec<_>>().join(", "));
+    let request = server.request("POST", "/v1/jobs").header("content-type", "application/json").body(body);
+    assert_eq!(server.send(request).await.status, 200);
+    let cases = [
+        ("type = t and id = 1234567890123456789", vec!["1234567890123456789"]),
+        ("id in (0e12, 7)", vec!["0e12", "7"]),
+        ("type = t and tenant = 007", vec!["007"]),
+        ("type = n and options.n = 9007199254740993", vec!["b"]),
+        ("type = n and options.n > 9007199254740992", vec!["b", "c"]),
+        ("type = n and options.n = 123456789012345678901234567890", vec!["c"]),
+    ];
+    for (condition, expected) in &cases {
+        let encoded: String = url::form_urlencoded::byte_serialize(condition.as_bytes()).collect();
+        for order in ["id", "newest"] {
+            let page = server.get(&format!("/v1/jobs?limit=100&order={order}&where={encoded}")).await.body;
+            let mut found: Vec<&str> =
+                page["jobs"].as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap()).collect();
+            found.sort_unstable();
+            assert_eq!(&found, expected, "{condition} {order}");
+        }
+        let matching = server.get(&format!("/v1/matching?where={encoded}")).await.body;
+        assert_eq!(matching["matched"], expected.len(), "{condition}");
+    }
+    // As a filter, and as a bulk operation.
+    let pause = json!({"action": "pause", "when": "tenant = 007"});
+    assert_eq!(server.put("/v1/filters/f", &pause).await.status, 201);
+    let registered = server.post("/v1/workers/t", &json!({"slots": 10})).await.body;
+    let accept = format!("/v1/workers/t/{}/accept", registered["worker"].as_str().unwrap());
+    let accepted = server.post(&accept, &json!({"received": 0, "limit": 10, "wait_ms": 10_000})).await.body;
+    assert_eq!(accepted["jobs"].as_array().unwrap().len(), ids.len() - 1, "{accepted}");
+    let remove = json!({"action": "remove", "where": "type = n and options.n = 9007199254740992"});
+    assert_eq!(server.put("/v1/bulk/op", &remove).await.status, 201);
+    assert_eq!(done(&server, "op").await["changed"], 1);
+    assert_eq!(server.get("/v1/jobs/n/b").await.status, 200);
+}
+
+/// A client chooses patterns and texts. Whatever they cost, the server answers others meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn patterns_do_not_keep_the_server_from_answering() {
+    let server = TestServer::start().await;
+    let text = "a".repeat(16 << 10);
+    let jobs: Vec<Value> = (0..40)
+        .map(|n| json!({"type": "t", "id": n.to_string(), "options": {"x": text}, "delay_ms": 60_000}))
+        .collect();
+    for some in jobs.chunks(10) {
+        add(&server, some.to_vec()).await;
+    }
+    let refused = server.get("/v1/jobs?where=options.x+~+'(a%3F){6000}b'").await;
+    assert_eq!(refused.error(), (400, "bad_request"), "{}", refused.body);
+    assert!(refused.body["reason"].as_str().unwrap().contains("too large together"), "{}", refused.body);
+    // The most expensive one that is permitted, for each job, by several requests at the same time.
+    let mut largest = String::new();
+    for n in (10..1_000).step_by(10) {
+        let pattern = format!("options.x+~+'(a%3F){{{n}}}b'");
+        if server.get(&format!("/v1/matching?where=id+%3D+none+and+{pattern}")).await.status != 200 {
+            break;
+        }
+        largest = pattern;
+    }
+    assert!(!largest.is_empty());
+    let searches = (0..6).map(|_| server.get(&format!("/v1/jobs?order=id&limit=1&where={largest}")).boxed());
+    let mut searching = futures::future::join_all(searches).boxed();
+    let mut slowest = std::time::Duration::ZERO;
+    let mut pages = None;
+    while pages.is_none() {
+        let begun = std::time::Instant::now();
+        let up = tokio::time::timeout(crate::common::PATIENCE, server.get("/v1/me"));
+        assert_eq!(up.await.expect("it answers").status, 200);
+        slowest = slowest.max(begun.elapsed());
+        pages = tokio::time::timeout(std::time::Duration::from_millis(20), &mut searching).await.ok();
+    }
+    // Each page ends after a bounded number of jobs, and the next one goes on there.
+    for page in pages.unwrap() {
+        assert_eq!(page.status, 200, "{}", page.body);
+        assert!(page.body["looked_at"].as_u64().unwrap() > 0, "{}", page.body);
+    }
+    assert!(slowest < std::time::Duration::from_secs(10), "{slowest:?}");
+}
+
+/// A text that is too long for a pattern passes no filter, and is in no selection.
+#[tokio::test]
+async fn a_text_that_is_too_long_to_be_searched_passes_no_filter() {
+    let server = TestServer::start().await;
+    for (id, text) in [("short", "fine".to_owned()), ("long", format!("{}forbidden", "x".repeat(16 << 10)))] {
+        let added = server.post("/v1/jobs/t", &json!({"id": id, "options": {"x": text}})).await;
+        assert_eq!(added.status, 201, "{}", added.body);
+    }
+    let reject = json!({"action": "reject", "when": "options.x ~ forbidden"});
+    assert_eq!(server.put("/v1/filters/f", &reject).await.status, 201);
+    let registered = server.post("/v1/workers/t", &json!({"slots": 10})).await.body;
+    let accept = format!("/v1/workers/t/{}/accept", registered["worker"].as_str().unwrap());
+    let accepted = server.post(&accept, &json!({"received": 0, "limit": 10, "wait_ms": 10_000})).await.body;
+    assert_eq!(accepted["jobs"].as_array().unwrap().len(), 1, "{accepted}");
+    assert_eq!(accepted["jobs"][0]["id"], "short");
+    assert_eq!(server.poll("/v1/jobs/t/long", |job| job["state"] == "cancelled").await["state"], "cancelled");
+    assert_eq!(matched(&server, "options.x ~ forbidden").await, 0);
+    assert_eq!(matched(&server, "options.x !~ forbidden").await, 1);
 }
 
 #[tokio::test]

@@ -250,6 +250,125 @@ async fn a_delivery_that_failed_is_sent_again_although_its_job_was_cancelled() {
     until(&server.nobody(), "w", |webhook| webhook["behind"]["events"] == 0).await;
 }
 
+/// A target that accepts connections and never answers.
+async fn silent() -> (String, tokio::task::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let hold = async move {
+        let mut held = Vec::new();
+        while let Ok((connection, _)) = listener.accept().await {
+            held.push(connection);
+        }
+    };
+    (url, tokio::spawn(hold))
+}
+
+#[tokio::test]
+async fn silent_targets_delay_no_other_webhook() {
+    let (server, receiver) = (TestServer::start_with(FAST).await, Receiver::start().await);
+    let caller = server.nobody();
+    // As many as a tenant may have, of several tenants, each at a host of its own or at the same one.
+    let (same, _holds) = silent().await;
+    let mut silent_hosts = Vec::new();
+    for n in 0..100 {
+        let url = match n % 2 {
+            0 => same.clone(),
+            _ => {
+                silent_hosts.push(silent().await);
+                silent_hosts.last().unwrap().0.clone()
+            }
+        };
+        let webhook =
+            json!({"url": url, "secret": SECRET, "job_tenant": format!("t{}", n % 5), "types": ["t"]});
+        assert_eq!(caller.put(&format!("/v1/webhooks/s{n}"), &webhook).await.status, 200);
+    }
+    // One of a tenant of its own, and one of a tenant with twenty silent ones but for one.
+    put(&caller, "well", &receiver, json!({"types": ["t"]})).await;
+    assert_eq!(caller.delete("/v1/webhooks/s0").await.status, 200);
+    let own = Receiver::start().await;
+    put(&caller, "own", &own, json!({"types": ["t"], "job_tenant": "t0"})).await;
+    add(&caller, "t", "first", "acme").await;
+    // All of them are under way, and no one has answered.
+    loop {
+        let running = caller.get("/v1/counts?type=webhook").await.body;
+        if running["counts"][0]["jobs"]["running"].as_u64().unwrap_or(0) >= 99 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let begun = std::time::Instant::now();
+    for n in 0..5 {
+        add(&caller, "t", &n.to_string(), "acme").await;
+    }
+    let expected = added(["first", "0", "1", "2", "3", "4"]);
+    receiver.until_steps(&expected).await;
+    own.until_steps(&expected).await;
+    // Before the first of the silent ones has timed out.
+    assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_waiting_delivery_that_is_cancelled_or_removed_is_made_nevertheless() {
+    let (server, receiver) = (TestServer::start_with(FAST).await, Receiver::start().await);
+    let caller = server.nobody();
+    // Filters are for the jobs of clients. A drain does not keep a delivery, and none is rejected.
+    let drain = json!({"action": "pause", "when": ""});
+    assert_eq!(caller.put("/v1/filters/drain", &drain).await.status, 201);
+    let reject = json!({"action": "reject", "when": "type = webhook", "priority": -1});
+    assert_eq!(caller.put("/v1/filters/none", &reject).await.status, 201);
+    put(&caller, "w", &receiver, json!({"events": ["added"]})).await;
+    add(&caller, "t", "a", "acme").await;
+    receiver.until_steps(&added(["a"])).await;
+    // A worker in quiet mode starts nothing, so the next delivery waits.
+    let node = server.name();
+    let quiet = async |mode: &str| {
+        let path = format!("/v1/nodes/{}", node.replace('@', "%40").replace(':', "%3A"));
+        let set = caller.put(&path, &json!({ "mode": mode })).await;
+        assert_eq!(set.status, 200, "{}", set.body);
+    };
+    for (id, end) in [("b", "cancel"), ("c", "remove")] {
+        quiet("quiet").await;
+        add(&caller, "t", id, "acme").await;
+        server.poll("/v1/jobs/webhook/w", |job| job["state"] == "pending").await;
+        let ended = match end {
+            "cancel" => caller.post("/v1/jobs/webhook/w/cancel", &json!({})).await,
+            _ => caller.delete("/v1/jobs/webhook/w").await,
+        };
+        assert_eq!(ended.status, 200, "{}", ended.body);
+        quiet("active").await;
+        // Nothing else happens that the webhook wants.
+        receiver.until(|received| steps(received).last() == added([id]).last()).await;
+    }
+    assert_eq!(receiver.steps(), added(["a", "b", "c"]));
+}
+
+#[tokio::test]
+async fn the_time_of_a_delivery_is_that_of_the_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = turnwise_store::StoreUrl::embedded(folder.path().join("data"));
+    let store = turnwise_store::open(&url, Arc::new(turnwise_store::runtime::System)).await.unwrap();
+    let keys = turnwise_queue::Keyspace::default();
+    // A clock that was two hours ahead was set back.
+    let ahead_us = store.clock().wanted_us() + 2 * 3_600_000_000;
+    let row = &ahead_us.to_string();
+    let write = store.transact(|tx| {
+        let key = keys.clock();
+        async move { Ok::<_, turnwise_store::Error>(tx.set(key, row.clone().into())?) }
+    });
+    write.await.unwrap();
+    let (server, receiver) = (TestServer::start_on(&store, FAST).await, Receiver::start().await);
+    let caller = server.nobody();
+    put(&caller, "w", &receiver, json!({})).await;
+    add(&caller, "t", "a", "acme").await;
+    let received = receiver.until(|received| !received.is_empty()).await;
+    let event = &received[0].json()["events"][0];
+    assert!(event["at_us"].as_i64().unwrap() >= ahead_us, "the clock of the store is ahead: {event}");
+    let sent: u64 = received[0].header("x-turnwise-timestamp").parse().unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    assert!(now.abs_diff(sent) < 120, "{sent} at {now}");
+    received[0].assert_signed();
+}
+
 #[tokio::test]
 async fn no_event_is_missed_and_none_comes_twice_over_a_restart() {
     let (server, receiver) = (TestServer::start_with(FAST).await, Receiver::start().await);

@@ -94,6 +94,10 @@ impl Runtime for Clock {
         self.state().now_us(self.machine.elapsed_us())
     }
 
+    fn machine_us(&self) -> i64 {
+        self.machine.machine_us()
+    }
+
     fn elapsed_us(&self) -> i64 {
         self.machine.elapsed_us()
     }

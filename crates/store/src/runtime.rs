@@ -14,6 +14,12 @@ pub trait Runtime: Send + Sync + 'static {
     /// Microseconds since the Unix epoch. This clock may be set forward and back.
     fn now_us(&self) -> i64;
 
+    /// The same by the clock of the machine, which a store's clock ([`crate::Clock`]) may be ahead of: for times that another program
+    /// compares with its own clock.
+    fn machine_us(&self) -> i64 {
+        self.now_us()
+    }
+
     /// Microseconds since a fixed moment, by a clock that is never set. It may pause while the machine is suspended.
     fn elapsed_us(&self) -> i64;
 

@@ -86,7 +86,7 @@ pub async fn runnable(
     let due = claims::count_due(tx, keys, job_type, now_us, MAX_DUE).await?;
     let outside = due + rate_limits::releasable(tx, keys, job_type).await?;
     let mut result = Runnable { outside: outside as u64, ..Runnable::default() };
-    let filters = FilterCache::default().load(tx, keys).await?;
+    let filters = FilterCache::default().load(tx, keys, job_type).await?;
     let mut largest: Vec<(&String, u64)> = pending.iter().map(|(tenant, jobs)| (tenant, *jobs)).collect();
     largest.retain(|(_, jobs)| *jobs > 0);
     largest.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(other.0)));

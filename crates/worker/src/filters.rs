@@ -4,12 +4,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use serde_json::Value as Json;
+use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
-use turnwise_policy::eligibility::condition::{Condition, Subject, Value};
+use turnwise_policy::eligibility::condition::{Condition, Subject, Truth, Value};
 use turnwise_policy::eligibility::filters::{Filters as Rules, Verdict};
 use turnwise_policy::eligibility::rate_limits::{Limit, of_job};
-use turnwise_queue::{Error, Job, Keyspace, Result, filters, jobs, rate_limits, selection};
+use turnwise_queue::selection::{Members, searching};
+use turnwise_queue::{Error, Job, Keyspace, Result, filters, jobs, rate_limits, webhooks};
 use turnwise_store::{Error as StoreError, Isolation, Store, Transaction, Watch};
 
 use crate::service::keep_up;
@@ -28,8 +29,12 @@ pub(crate) struct FilterSet {
 }
 
 impl FilterCache {
-    /// The current filters; `None` if there are none. Reads them only when they have changed.
-    pub async fn load(&self, tx: &Transaction, keys: &Keyspace) -> Result<Option<FilterSet>> {
+    /// The current filters for jobs of a type; `None` if there are none. Reads them only when they have changed. They do not apply to
+    /// deliveries of webhooks: these tell what happens to jobs, and a drained server has much to tell.
+    pub async fn load(&self, tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<Option<FilterSet>> {
+        if job_type == webhooks::JOB_TYPE {
+            return Ok(None);
+        }
         let Some(stamp) = filters::stamp(tx, keys).await? else { return Ok(None) };
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let rules = match known {
@@ -74,7 +79,7 @@ impl FilterSet {
         now_us: i64,
     ) -> Result<Admission> {
         let Some(job) = jobs::peek(tx, keys, job_type, id).await? else { return Ok(Admission::Filtered) };
-        match self.verdict(&job, &self.options(tx, keys, &job).await?) {
+        match self.verdict(&job, self.options(tx, keys, &job).await?.as_deref()).await {
             Verdict::Accept => return Ok(Admission::Admitted(None)),
             Verdict::RateLimit(rule) => return Ok(Admission::Admitted(rule.rate_limit())),
             Verdict::Pause(rule) => {
@@ -90,15 +95,19 @@ impl FilterSet {
     }
 
     /// A job's options, if some filter asks for them.
-    async fn options(&self, tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Json> {
+    async fn options(&self, tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Option<Box<RawValue>>> {
         Ok(match self.rules.ask_for_options() {
-            true => serde_json::from_str(jobs::options(tx, keys, job).await?.get()).unwrap_or(Json::Null),
-            false => Json::Null,
+            true => Some(jobs::options(tx, keys, job).await?),
+            false => None,
         })
     }
 
-    fn verdict(&self, job: &Job, options: &Json) -> Verdict<'_> {
-        self.rules.judge(&subject(job, &|path| selection::option(options, path)))
+    async fn verdict(&self, job: &Job, options: Option<&RawValue>) -> Verdict<'_> {
+        let judge = || {
+            let members = Members::new(options);
+            self.rules.judge(&subject(job, &|path| members.option(path)))
+        };
+        searching(self.rules.pattern_bytes(), judge).await
     }
 }
 
@@ -111,7 +120,7 @@ impl FilterCache {
         job: &Job,
     ) -> Result<Option<Vec<Limit>>> {
         let Some(filters) = filters else { return Ok(Some(of_job(None, &job.reasons))) };
-        let limit = match filters.verdict(job, &filters.options(tx, keys, job).await?) {
+        let limit = match filters.verdict(job, filters.options(tx, keys, job).await?.as_deref()).await {
             Verdict::Accept => None,
             Verdict::RateLimit(rule) => rule.rate_limit(),
             Verdict::Pause(_) | Verdict::Reject(_) => return Ok(None),
@@ -120,9 +129,13 @@ impl FilterCache {
     }
 }
 
-/// Whether a filter's condition holds for a job. The options are needed only if the condition [asks for them](Condition::asks_for_options).
-pub fn holds(condition: &Condition, job: &Job, options: &Json) -> bool {
-    condition.holds(&subject(job, &|path| selection::option(options, path)))
+/// Whether a filter that does not accept applies to a job. The options are needed only if the condition [asks for them](Condition::asks_for_options).
+pub async fn holds(condition: &Condition, job: &Job, options: Option<&RawValue>) -> bool {
+    let evaluate = || {
+        let members = Members::new(options);
+        condition.truth(&subject(job, &|path| members.option(path))) != Truth::Fails
+    };
+    searching(condition.pattern_bytes(), evaluate).await
 }
 
 fn subject<'a>(job: &'a Job, option: &'a dyn Fn(&[String]) -> Option<Value>) -> Subject<'a> {

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Json, State};
+use axum::http::HeaderMap;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::server::{Home, PATIENCE, Server, clean, turnwise};
 
@@ -59,6 +60,43 @@ async fn webhooks_are_added_paused_resumed_and_removed() {
     assert_eq!(webhooks(&server, None, &["remove", "w"]).await.0, 0);
     assert_eq!(webhooks(&server, None, &["remove", "w"]).await.0, 1);
     assert_eq!(webhooks(&server, None, &["list"]).await.1, "No webhooks.");
+}
+
+/// The documented check, with the secret's file as it was made, accepts a delivery, and not another body.
+#[tokio::test]
+async fn the_documented_check_accepts_deliveries() {
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations.md");
+    let docs = std::fs::read_to_string(docs).unwrap();
+    let check = docs.split("```python\n").find(|text| text.contains("def is_genuine")).unwrap();
+    let check = check.split("```").next().unwrap();
+    let (delivered, mut deliveries) = mpsc::unbounded_channel();
+    let take = async |State(delivered): State<mpsc::UnboundedSender<_>>, headers: HeaderMap, body: String| {
+        delivered.send((headers, body)).unwrap();
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/hooks", listener.local_addr().unwrap());
+    let router = Router::new().fallback(take).with_state(delivered);
+    tokio::spawn(async move { axum::serve(listener, router).await });
+
+    let server = Home::new("").serve().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("secret");
+    std::fs::write(&file, format!("{SECRET}\n")).unwrap();
+    let file = file.to_str().unwrap();
+    let (code, _, told) = webhooks(&server, None, &["add", "w", &url, "--secret-file", file]).await;
+    assert_eq!(code, 0, "{told}");
+    server.post("/v1/jobs/mail", &json!({ "id": "a" })).await;
+    let (headers, body) = tokio::time::timeout(PATIENCE, deliveries.recv()).await.unwrap().unwrap();
+    let header = |name: &str| headers[name].to_str().unwrap().to_owned();
+    for (body, genuine) in [(body.clone(), "True"), (body + " ", "False")] {
+        let ask = "import sys\nheaders = {'X-Turnwise-Timestamp': sys.argv[1], 'X-Turnwise-Signature': sys.argv[2]}\n\
+                   print(is_genuine(secret, headers, sys.argv[3].encode()))";
+        let mut python = tokio::process::Command::new("python3");
+        python.arg("-c").arg(format!("{check}\n{ask}")).current_dir(folder.path());
+        python.args([header("x-turnwise-timestamp"), header("x-turnwise-signature"), body]);
+        let output = python.output().await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), genuine, "{output:?}");
+    }
 }
 
 /// The events that a target has accepted, by the number of each: how often it came, and what it was.

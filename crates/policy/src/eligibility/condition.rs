@@ -7,29 +7,40 @@
 //!
 //! *Fields*: `id`, `type`, `tenant`, `user`, `reason` (any of the job's reasons), and `options.` with the path of a
 //! member, names between dots. *Operators*: `=`, `!=`, `<`, `<=`, `>`, `>=`, `~` (the text contains a match of a
-//! regular expression), `!~`. Numbers are compared with numbers, and text with text. Text that looks like a number
-//! can also be compared with a number. A missing value, or one of another kind, equals nothing and is neither below
-//! nor above. `in (a, b)` equals one of several values. *Values*: numbers, `true`, `false`, `null`, text between
+//! regular expression), `!~`. `in (a, b)` equals one of several values. *Values*: numbers, `true`, `false`, `null`, text between
 //! quotes, or a word.
+//!
+//! *Kinds.* The field decides what a value is. `id`, `type`, `tenant`, `user`, `reason` and `reason_class` are text, whatever the value looks
+//! like: `tenant = 007` is not the tenant 7. An option has the kind that its JSON has. A value without quotes equals a number as a number, and
+//! text as text. Whole numbers are compared exactly. A missing value, or one of another kind, equals nothing and is neither below nor above.
+//!
+//! *Patterns.* What a pattern costs is bounded when the condition is parsed ([`MAX_PATTERNS_BYTES`]), and by the length of a searched text. A
+//! longer text is not searched: whether the comparison holds is unknown ([`Truth`]). Then a selection has not found the job, and a filter
+//! applies to it unless it accepts jobs: a text that is too long passes no filter.
 //!
 //! A selection may name more: `state`; `priority`, `attempts`, `crashes`; the times `added`, `changed`, `ended`,
 //! compared with a time such as `2026-01-31T12:00:00Z`; and the ages since these times, `age` (since it was added),
 //! `changed_age` and `ended_age`, compared with a duration such as `90s` or `2d`. Its `reason` includes why the job
 //! failed, crashed or was cancelled, and `reason_class` is the class of that. A filter has none of these: it judges jobs that are about to start.
 
+mod number;
 mod parse;
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::fmt;
 
 use regex_lite::Regex;
 
+pub use self::number::Number;
 use self::parse::Parser;
 
 /// The longest condition, in bytes.
 pub const MAX_CONDITION_BYTES: usize = 4_000;
-/// The longest text in which a pattern is searched, in bytes. No pattern matches a longer one; it can still be
-/// compared.
+/// The most memory that all compiled patterns of a condition take, in bytes, each rounded up to a power of two. A search takes time in
+/// proportion to this times the length of the text: at most some ten milliseconds for a job.
+pub const MAX_PATTERNS_BYTES: usize = 16 << 10;
+/// The longest text in which a pattern is searched, in bytes. A longer one can still be compared.
 const MAX_SEARCHED_BYTES: usize = 16 << 10;
 
 /// What is wrong with a condition, and where.
@@ -55,11 +66,13 @@ pub enum Value {
     /// Text.
     Text(String),
     /// A number.
-    Number(f64),
+    Number(Number),
     /// True or false.
     Bool(bool),
     /// `null`.
     Null,
+    /// There may be a value, which the sender of the condition may not know: whether a comparison holds is unknown.
+    Hidden,
 }
 
 /// A job, as conditions see it.
@@ -110,16 +123,75 @@ enum Fields {
     OfSelections,
 }
 
+/// Whether a condition holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Truth {
+    /// It holds.
+    Holds,
+    /// It does not.
+    Fails,
+    /// A text is too long for its patterns, or options are hidden, and nothing else decides.
+    Unknown,
+}
+
+impl From<bool> for Truth {
+    fn from(holds: bool) -> Truth {
+        if holds { Truth::Holds } else { Truth::Fails }
+    }
+}
+
+impl Truth {
+    fn not(self) -> Truth {
+        match self {
+            Truth::Holds => Truth::Fails,
+            Truth::Fails => Truth::Holds,
+            Truth::Unknown => Truth::Unknown,
+        }
+    }
+
+    /// Whether one of them holds. Stops at the first that does.
+    fn any(all: impl IntoIterator<Item = Truth>) -> Truth {
+        let mut any = Truth::Fails;
+        for one in all {
+            match one {
+                Truth::Holds => return Truth::Holds,
+                Truth::Fails => {}
+                Truth::Unknown => any = Truth::Unknown,
+            }
+        }
+        any
+    }
+
+    /// Whether all of them hold. Stops at the first that does not.
+    fn all(all: impl IntoIterator<Item = Truth>) -> Truth {
+        Truth::any(all.into_iter().map(Truth::not)).not()
+    }
+}
+
 /// A parsed condition.
 #[derive(Debug, Clone)]
-pub struct Condition(Option<Node>);
+pub struct Condition {
+    /// `None` holds for every job.
+    node: Option<Node>,
+    /// See [`Condition::pattern_bytes`].
+    pattern_bytes: usize,
+}
 
 #[derive(Debug, Clone)]
 enum Node {
-    Compare { field: Field, operator: Operator, value: Value, pattern: Option<Regex> },
+    Compare { field: Field, operator: Operator, value: Literal, pattern: Option<Regex> },
     Not(Box<Node>),
     All(Vec<Node>),
     Any(Vec<Node>),
+}
+
+/// A value in a condition: what it is as text, and what else it may be.
+#[derive(Debug, Clone)]
+struct Literal {
+    /// As text, unless the field is a number, a time or an age.
+    text: Option<String>,
+    /// As a number, `true`, `false` or `null`: without quotes, and not for fields that are text.
+    other: Option<Value>,
 }
 
 #[derive(Debug, Clone)]
@@ -199,17 +271,17 @@ impl Condition {
 
     /// The condition that holds for every job.
     pub fn always() -> Condition {
-        Condition(None)
+        Condition { node: None, pattern_bytes: 0 }
     }
 
     /// The values of which a job must have one for the condition to hold; `None` if it may have any.
     pub fn values(&self, field: Indexed) -> Option<BTreeSet<&str>> {
-        values(self.0.as_ref()?, field)
+        values(self.node.as_ref()?, field)
     }
 
     /// Whether it holds for every job.
     pub fn is_always(&self) -> bool {
-        self.0.is_none()
+        self.node.is_none()
     }
 
     /// Whether it needs a member of the options.
@@ -221,47 +293,61 @@ impl Condition {
                 Node::All(nodes) | Node::Any(nodes) => nodes.iter().any(asks),
             }
         }
-        self.0.as_ref().is_some_and(asks)
+        self.node.as_ref().is_some_and(asks)
     }
 
-    /// Whether it holds for a job.
+    /// What its patterns cost to search for, in bytes of compiled patterns: at most [`MAX_PATTERNS_BYTES`], and 0 without any.
+    pub fn pattern_bytes(&self) -> usize {
+        self.pattern_bytes
+    }
+
+    /// Whether it is certain that it holds for a job.
     pub fn holds(&self, job: &Subject<'_>) -> bool {
-        self.0.as_ref().is_none_or(|node| holds(node, job))
+        self.truth(job) == Truth::Holds
+    }
+
+    /// Whether it holds for a job, as far as that is known.
+    pub fn truth(&self, job: &Subject<'_>) -> Truth {
+        self.node.as_ref().map_or(Truth::Holds, |node| truth(node, job))
     }
 }
 
-fn holds(node: &Node, job: &Subject<'_>) -> bool {
+fn truth(node: &Node, job: &Subject<'_>) -> Truth {
     match node {
-        Node::Not(node) => !holds(node, job),
-        Node::All(nodes) => nodes.iter().all(|node| holds(node, job)),
-        Node::Any(nodes) => nodes.iter().any(|node| holds(node, job)),
+        Node::Not(node) => truth(node, job).not(),
+        Node::All(nodes) => Truth::all(nodes.iter().map(|node| truth(node, job))),
+        Node::Any(nodes) => Truth::any(nodes.iter().map(|node| truth(node, job))),
         Node::Compare { field, operator, value, pattern } => {
-            let text =
-                |text: &str| compare(&Value::Text(text.to_owned()), *operator, value, pattern.as_ref());
+            let text = |text: &str| compare_text(text, *operator, value, pattern.as_ref());
             let is_not = matches!(operator, Operator::NotEqual | Operator::MatchesNot);
+            let missing = Truth::from(is_not);
             match field {
                 Field::Id => text(job.id),
                 Field::Type => text(job.job_type),
                 Field::Tenant => text(job.tenant),
-                Field::User => job.user.map_or(is_not, text),
-                Field::Reason if is_not => job.reasons.iter().all(|reason| text(reason)),
-                Field::Reason => job.reasons.iter().any(|reason| text(reason)),
+                Field::User => job.user.map_or(missing, text),
+                Field::Reason if is_not => Truth::all(job.reasons.iter().map(|reason| text(reason))),
+                Field::Reason => Truth::any(job.reasons.iter().map(|reason| text(reason))),
                 Field::ReasonClass => {
-                    job.standing.and_then(|standing| standing.reason_class).map_or(is_not, text)
+                    job.standing.and_then(|standing| standing.reason_class).map_or(missing, text)
                 }
-                Field::Option(path) => (job.option)(path)
-                    .map_or(is_not, |found| compare(&found, *operator, value, pattern.as_ref())),
-                Field::State | Field::Count(_) | Field::Time(_) | Field::Age(_) => job
-                    .standing
-                    .map_or(is_not, |standing| stands(field, &standing, job.added_us, *operator, value)),
+                Field::Option(path) => match (job.option)(path) {
+                    Some(Value::Text(found)) => text(&found),
+                    Some(Value::Hidden) => Truth::Unknown,
+                    Some(found) => compare(&found, *operator, value).into(),
+                    None => missing,
+                },
+                Field::State | Field::Count(_) | Field::Time(_) | Field::Age(_) => {
+                    let stands = |standing| stands(field, &standing, job.added_us, *operator, value);
+                    job.standing.map_or(missing, |standing| stands(standing).into())
+                }
             }
         }
     }
 }
 
 /// Whether a comparison with what only selections ask for holds.
-#[allow(clippy::cast_precision_loss, reason = "times of some centuries in µs are exact")]
-fn stands(field: &Field, job: &Standing<'_>, added_us: i64, operator: Operator, value: &Value) -> bool {
+fn stands(field: &Field, job: &Standing<'_>, added_us: i64, operator: Operator, value: &Literal) -> bool {
     let time = |moment: &Moment| match moment {
         Moment::Added => Some(added_us),
         Moment::Changed => Some(job.changed_us),
@@ -269,24 +355,29 @@ fn stands(field: &Field, job: &Standing<'_>, added_us: i64, operator: Operator, 
     };
     let number = match field {
         Field::State => {
-            let is = job.states.iter().any(|state| matches!(value, Value::Text(value) if value == state));
+            let is = job.states.iter().any(|state| value.text.as_deref() == Some(*state));
             return is == (operator == Operator::Equal);
         }
-        Field::Count(Count::Priority) => Some(f64::from(job.priority)),
-        Field::Count(Count::Attempts) => Some(f64::from(job.attempts)),
-        Field::Count(Count::Crashes) => Some(f64::from(job.crashes)),
-        Field::Time(moment) => time(moment).map(|at_us| at_us as f64),
-        Field::Age(moment) => time(moment).map(|at_us| job.now_us.saturating_sub(at_us) as f64),
+        Field::Count(Count::Priority) => Some(job.priority.into()),
+        Field::Count(Count::Attempts) => Some(job.attempts.into()),
+        Field::Count(Count::Crashes) => Some(job.crashes.into()),
+        Field::Time(moment) => time(moment),
+        Field::Age(moment) => time(moment).map(|at_us| job.now_us.saturating_sub(at_us)),
         _ => None,
     };
-    number.map_or(operator == Operator::NotEqual, |number| {
-        compare(&Value::Number(number), operator, value, None)
+    number.map_or(operator == Operator::NotEqual, |number: i64| {
+        compare(&Value::Number(number.into()), operator, value)
     })
 }
 
 fn values(node: &Node, field: Indexed) -> Option<BTreeSet<&str>> {
     match node {
-        Node::Compare { field: of, operator: Operator::Equal, value: Value::Text(value), .. } => {
+        Node::Compare {
+            field: of,
+            operator: Operator::Equal,
+            value: Literal { text: Some(value), .. },
+            ..
+        } => {
             let is_it = matches!(
                 (of, field),
                 (Field::Type, Indexed::Type)
@@ -317,28 +408,48 @@ fn values(node: &Node, field: Indexed) -> Option<BTreeSet<&str>> {
     }
 }
 
-fn compare(found: &Value, operator: Operator, value: &Value, pattern: Option<&Regex>) -> bool {
-    let order = || match (found, value) {
-        (Value::Text(found), Value::Text(value)) => Some(found.cmp(value)),
-        (Value::Number(found), Value::Number(value)) => found.partial_cmp(value),
-        // Ids and names are text, even if they look like numbers.
-        (Value::Text(found), Value::Number(value)) => found.parse::<f64>().ok()?.partial_cmp(value),
-        _ => None,
-    };
-    let equal = || found == value || order().is_some_and(std::cmp::Ordering::is_eq);
-    let matches = || match (found, pattern) {
-        (Value::Text(found), Some(pattern)) => found.len() <= MAX_SEARCHED_BYTES && pattern.is_match(found),
-        _ => false,
+/// Compares a text, which is never a number.
+fn compare_text(found: &str, operator: Operator, value: &Literal, pattern: Option<&Regex>) -> Truth {
+    let matches = || match pattern {
+        Some(_) if found.len() > MAX_SEARCHED_BYTES => Truth::Unknown,
+        pattern => pattern.is_some_and(|pattern| pattern.is_match(found)).into(),
     };
     match operator {
-        Operator::Equal => equal(),
-        Operator::NotEqual => !equal(),
-        Operator::Below => order().is_some_and(std::cmp::Ordering::is_lt),
-        Operator::AtMost => order().is_some_and(std::cmp::Ordering::is_le),
-        Operator::Above => order().is_some_and(std::cmp::Ordering::is_gt),
-        Operator::AtLeast => order().is_some_and(std::cmp::Ordering::is_ge),
         Operator::Matches => matches(),
-        Operator::MatchesNot => !matches(),
+        Operator::MatchesNot => matches().not(),
+        Operator::Equal | Operator::NotEqual => {
+            ordered(operator, value.text.as_deref().map(|value| found.cmp(value))).into()
+        }
+        // A text is neither below nor above a number.
+        _ if value.other.is_some() => Truth::Fails,
+        _ => ordered(operator, value.text.as_deref().map(|value| found.cmp(value))).into(),
+    }
+}
+
+/// Compares what is no text.
+fn compare(found: &Value, operator: Operator, value: &Literal) -> bool {
+    let order = match (found, &value.other) {
+        (Value::Number(found), Some(Value::Number(value))) => Some(found.order(value)),
+        (Value::Bool(_) | Value::Null, Some(value))
+            if matches!(operator, Operator::Equal | Operator::NotEqual) =>
+        {
+            (found == value).then_some(Ordering::Equal)
+        }
+        _ => None,
+    };
+    ordered(operator, order)
+}
+
+/// Whether an operator holds for this order; `None` if the two cannot be compared.
+fn ordered(operator: Operator, order: Option<Ordering>) -> bool {
+    match operator {
+        Operator::Equal => order.is_some_and(Ordering::is_eq),
+        Operator::NotEqual | Operator::MatchesNot => !order.is_some_and(Ordering::is_eq),
+        Operator::Below => order.is_some_and(Ordering::is_lt),
+        Operator::AtMost => order.is_some_and(Ordering::is_le),
+        Operator::Above => order.is_some_and(Ordering::is_gt),
+        Operator::AtLeast => order.is_some_and(Ordering::is_ge),
+        Operator::Matches => false,
     }
 }
 

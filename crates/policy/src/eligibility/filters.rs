@@ -2,14 +2,15 @@
 //!
 //! *Model.* A filter has a condition and an action. Filters are asked in the order of their priority, then of their
 //! watermark, then of their names. The first filter whose condition holds for a job decides. One with
-//! [`Action::Continue`] leaves the decision to later filters. A job that no filter decides about is accepted.
+//! [`Action::Continue`] leaves the decision to later filters. A job that no filter decides about is accepted. A filter of which it is unknown
+//! whether its condition holds ([`Truth::Unknown`]) decides too, unless it accepts: a job passes no filter because it is hard to judge.
 //!
 //! *Watermark.* A filter with a watermark applies only to jobs that were added at that time or later. Without one
 //! (0), it applies to all jobs.
 
 use serde::{Deserialize, Serialize};
 
-use super::condition::{Condition, Mistake, Subject};
+use super::condition::{Condition, Mistake, Subject, Truth};
 use super::rate_limits::{Bucket, Limit};
 
 /// What a filter does with a job for which its condition holds.
@@ -107,6 +108,11 @@ impl Filters {
         self.0.iter().any(|(_, condition)| condition.asks_for_options())
     }
 
+    /// What the patterns of all conditions cost to search for ([`Condition::pattern_bytes`]).
+    pub fn pattern_bytes(&self) -> usize {
+        self.0.iter().map(|(_, condition)| condition.pattern_bytes()).sum()
+    }
+
     /// The filters, in the order in which they are asked.
     pub fn rules(&self) -> impl Iterator<Item = &Rule> {
         self.0.iter().map(|(rule, _)| rule)
@@ -117,9 +123,14 @@ impl Filters {
         let about =
             self.0.iter().filter(|(rule, _)| rule.watermark_us == 0 || job.added_us >= rule.watermark_us);
         for (rule, condition) in about {
+            let truth = match rule.action {
+                Action::Continue => continue,
+                _ => condition.truth(job),
+            };
             match rule.action {
+                _ if truth == Truth::Fails => {}
                 Action::Continue => {}
-                _ if !condition.holds(job) => {}
+                Action::Accept if truth == Truth::Unknown => {}
                 Action::Accept => return Verdict::Accept,
                 Action::RateLimit => return Verdict::RateLimit(rule),
                 Action::Pause => return Verdict::Pause(rule),

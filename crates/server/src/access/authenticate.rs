@@ -24,7 +24,7 @@ use super::audit::{Audited, is_audited};
 use super::identities::Unchecked;
 use super::lasting::Lasting;
 use super::rights::Right;
-use super::{Caller, How, Identities, rights};
+use super::{Budget, Caller, How, Identities, rights};
 use crate::http::{App, Refusal, refuse};
 use crate::sparse::Sparse;
 
@@ -67,7 +67,8 @@ pub(crate) async fn authenticate(State(app): State<App>, request: Request, next:
         return refuse(&request, no_audit());
     }
     let mut audited = audited.map(|audit| {
-        let at = timestamp(app.now_us());
+        // People compare it with the logs of other programs.
+        let at = timestamp(app.store.runtime().machine_us());
         Audited::new(audit.clone(), at, peer.address, request.method(), request.uri().path())
     });
     let response = handle(&app, &peer, request, next, audited.as_mut()).await;
@@ -96,8 +97,12 @@ async fn handle(
         audited.sent_by(identified.as_ref().ok().map(|identified| &identified.caller));
     }
     let allowed = identified.and_then(|identified| {
-        check_pace(app, &identified.caller)?;
         let route = request.extensions().get::<MatchedPath>();
+        // The requests of workers are charged where it is known whose worker it is.
+        let is_of_worker = route.is_some_and(|route| rights::is_of_worker(request.method(), route.as_str()));
+        if !is_of_worker || Right::Work.check(&identified.caller).is_err() {
+            check_pace(app, &identified.caller)?;
+        }
         // Handlers of CouchDB's API check their right themselves, because one route serves all of it.
         let right = route.map(|route| rights::v1(request.method(), route.as_str()));
         right.map_or(Ok(()), |right| right.check(&identified.caller)).map(|()| identified)
@@ -128,8 +133,8 @@ fn check_pace(app: &App, caller: &Caller) -> Result<(), Refusal> {
     if per_second == 0 || caller.operates() {
         return Ok(());
     }
-    let Some(identity) = caller.name() else { return Ok(()) };
-    app.pace.admit(&identity, per_second, Instant::now()).map_err(|wait| Refusal {
+    let Some(identity) = caller.owner() else { return Ok(()) };
+    app.pace.admit(Budget::Identity(identity), per_second, Instant::now()).map_err(|wait| Refusal {
         status: StatusCode::TOO_MANY_REQUESTS,
         code: codes::TOO_MANY_REQUESTS,
         reason: "this identity sends too many requests".into(),
@@ -171,7 +176,7 @@ pub(super) async fn identify(
     let plain = |caller| Ok(Identified { caller, renewed: None });
     match credentials(headers)? {
         Credentials::None => plain(match user_of(identities, peer).await? {
-            Some(user) => Caller::user(&user.name, How::Certificate, user.scopes.clone()),
+            Some(user) => Caller::user(&user, How::Certificate),
             None => Caller::nobody(),
         }),
         Credentials::Token(secret) => {
@@ -186,7 +191,7 @@ pub(super) async fn identify(
         }
         Credentials::Password { name, password } => {
             let user = check_password(identities, peer, &name, &password).await?;
-            plain(Caller::user(&user.name, How::Default, user.scopes.clone()))
+            plain(Caller::user(&user, How::Default))
         }
         Credentials::Session(text) => {
             // A browser sends an old cookie until the server replaces it. So an expired session is no error: it is none.
@@ -208,7 +213,7 @@ pub(super) async fn identify(
             let user = identities.user(&session.name).await.map_err(unavailable)?;
             let Some(user) = user.filter(|user| key.verifies(&session, user)) else { return over() };
             let renewed = (age_s >= RENEWED_AFTER).then(|| cookie(&key.start(&user, now_s), now_s, peer));
-            let caller = Caller::user(&user.name, How::Cookie, user.scopes.clone());
+            let caller = Caller::user(&user, How::Cookie);
             Ok(Identified { caller, renewed })
         }
     }
@@ -243,7 +248,7 @@ pub(crate) async fn login(
     }
     let user = check_password(&app.identities, peer, name, password).await?;
     let cookie = cookie(&key.start(&user, now_s), now_s, peer);
-    Ok((Caller::user(&user.name, How::Cookie, user.scopes.clone()), cookie))
+    Ok((Caller::user(&user, How::Cookie), cookie))
 }
 
 async fn check_token(identities: &Identities, secret: &Secret) -> Result<Arc<Token>, Refusal> {

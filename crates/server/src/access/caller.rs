@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
-use turnwise_identity::{Patterns, Scopes};
+use turnwise_identity::{Patterns, Scopes, User};
 use turnwise_queue::Job;
 
 /// Who sends a request.
@@ -59,6 +59,8 @@ struct Inner {
     who: Who,
     how: How,
     scopes: Option<Scopes>,
+    /// See [`Caller::owner`].
+    owner: Option<String>,
 }
 
 impl Caller {
@@ -74,8 +76,10 @@ impl Caller {
         Caller::new(Who::Nobody, How::Nothing, None)
     }
 
-    pub fn user(name: &str, how: How, scopes: Scopes) -> Caller {
-        Caller::new(Who::User(name.to_owned()), how, Some(scopes))
+    pub fn user(user: &User, how: How) -> Caller {
+        let owner = format!("{}:{}", named("user", &user.name), user.uid);
+        let (who, scopes) = (Who::User(user.name.clone()), Some(user.scopes.clone()));
+        Caller(Arc::new(Inner { who, how, scopes, owner: Some(owner) }))
     }
 
     pub fn token(id: &str, scopes: Scopes) -> Caller {
@@ -88,12 +92,18 @@ impl Caller {
     }
 
     fn new(who: Who, how: How, scopes: Option<Scopes>) -> Caller {
-        Caller(Arc::new(Inner { who, how, scopes }))
+        let owner = match &who {
+            Who::Everyone | Who::Nobody => None,
+            Who::User(name) => Some(named("user", name)),
+            Who::Token(id) => Some(named("token", id)),
+            Who::Jwt(subject) => Some(named("jwt", subject)),
+        };
+        Caller(Arc::new(Inner { who, how, scopes, owner }))
     }
 
     /// Whether this is the same sender, who may do the same.
     pub fn is_same(&self, other: &Caller) -> bool {
-        (self.who(), self.scopes()) == (other.who(), other.scopes())
+        (self.who(), &self.0.owner, self.scopes()) == (other.who(), &other.0.owner, other.scopes())
     }
 
     pub fn who(&self) -> &Who {
@@ -161,14 +171,27 @@ impl Caller {
         job.filter(|job| self.reads(&job.tenant))
     }
 
-    /// The identity for the log and for rows: `user:jan`, `token:0123456789ab`. `None` on a store without identities.
+    /// The identity for the log and for people: `user:jan`, `token:0123456789ab`. `None` on a store without identities.
     pub fn name(&self) -> Option<String> {
-        match self.who() {
-            Who::Everyone | Who::Nobody => None,
-            Who::User(name) => Some(format!("user:{name}")),
-            Who::Token(id) => Some(format!("token:{id}")),
-            Who::Jwt(subject) => Some(format!("jwt:{subject}")),
-        }
+        self.owner().as_deref().map(shown_owner)
+    }
+
+    /// The identity for rows: what it owns after its request. A user who is added with the name of one that was removed is another owner:
+    /// `user:jan:4f1c09a2b3d4e5f6`. Ids of tokens are never used twice. `None` on a store without identities.
+    pub fn owner(&self) -> Option<String> {
+        self.0.owner.clone()
+    }
+}
+
+fn named(kind: &str, name: &str) -> String {
+    format!("{kind}:{name}")
+}
+
+/// An owner as people see it: a user without its uid. Names of users have no colon.
+pub(crate) fn shown_owner(owner: &str) -> String {
+    match owner.strip_prefix("user:").and_then(|user| user.split_once(':')) {
+        Some((name, _)) => named("user", name),
+        None => owner.to_owned(),
     }
 }
 

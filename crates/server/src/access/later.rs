@@ -6,7 +6,7 @@ use turnwise_store::Transaction;
 
 use super::{Caller, How, Identities};
 
-/// The identity with this name ([`Caller::name`]), with what it may do now. `None` if it is gone, has expired, or was everyone on a
+/// The identity with this name ([`Caller::owner`]), with what it may do now. `None` if it is gone, has expired, or was everyone on a
 /// store that has identities now. `scopes` are those that it had.
 pub(crate) async fn caller_now(
     identities: &Identities,
@@ -20,8 +20,10 @@ pub(crate) async fn caller_now(
         return Ok(is_open.then(Caller::everyone));
     };
     Ok(match by.split_once(':') {
-        Some(("user", name)) => {
-            identities.user(name).await?.map(|user| Caller::user(name, How::Nothing, user.scopes.clone()))
+        Some(("user", user)) => {
+            let Some((name, uid)) = user.split_once(':') else { return Ok(None) };
+            let user = identities.user(name).await?.filter(|user| user.uid == uid);
+            user.map(|user| Caller::user(&user, How::Nothing))
         }
         Some(("token", id)) => {
             identities.token_by_id(id).await?.map(|token| Caller::token(id, token.scopes.clone()))

@@ -1,6 +1,9 @@
 //! How many requests an identity may send: `[limits] requests_per_second`.
 //!
-//! The generic cell rate algorithm: of each identity, one time is kept. Operators are not limited.
+//! The generic cell rate algorithm: of each budget, one time is kept. Operators are not limited.
+//!
+//! A worker whose heartbeats were refused would lose its jobs because of what another program of its identity sends. So the requests of each
+//! worker have a budget of their own, and its heartbeats one more, which its ends and reports cannot use up.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,27 +11,44 @@ use std::time::{Duration, Instant};
 
 /// An identity may send the requests of this time at once.
 const BURST: Duration = Duration::from_secs(1);
-/// The most identities that are remembered.
+/// The most budgets that are remembered, but for those that were used within [`BURST`].
 const MAX_KNOWN: usize = 100_000;
+/// The heartbeats of one worker: ten times as many as the shortest `[workers] health_interval` needs.
+pub(crate) const PINGS_PER_SECOND: u32 = 10;
+/// The requests of an identity for workers that this node has not seen before: each costs a read.
+pub(crate) const UNKNOWN_WORKERS_PER_SECOND: u32 = 200;
 
-/// When the requests of each identity would be evenly spread.
+/// What a request is charged to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Budget {
+    /// An identity's requests, but for those of its workers.
+    Identity(String),
+    /// The requests of one worker, by type and id, but for heartbeats.
+    Worker(String, String),
+    /// The heartbeats of one worker, by type and id.
+    Pings(String, String),
+    /// An identity's requests for workers that may not exist.
+    UnknownWorkers(String),
+}
+
+/// When the requests of each budget would be evenly spread.
 #[derive(Default)]
-pub(crate) struct Pace(Mutex<HashMap<String, Instant>>);
+pub(crate) struct Pace(Mutex<HashMap<Budget, Instant>>);
 
 impl Pace {
     /// Takes a request into account; the time to wait if it is one too many.
-    pub fn admit(&self, identity: &str, per_second: u32, now: Instant) -> Result<(), Duration> {
+    pub fn admit(&self, budget: Budget, per_second: u32, now: Instant) -> Result<(), Duration> {
         let each = Duration::from_secs(1) / per_second.max(1);
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MAX_KNOWN && !known.contains_key(identity) {
+        if known.len() >= MAX_KNOWN && !known.contains_key(&budget) {
             known.retain(|_, at| *at > now);
         }
-        let at = known.get(identity).copied().unwrap_or(now).max(now);
+        let at = known.get(&budget).copied().unwrap_or(now).max(now);
         let ahead = at.duration_since(now);
         if ahead + each > BURST.max(each) {
             return Err(ahead + each - BURST.max(each));
         }
-        known.insert(identity.to_owned(), at + each);
+        known.insert(budget, at + each);
         Ok(())
     }
 }
@@ -42,7 +62,8 @@ mod tests {
     fn requests_beyond_the_rate_wait() {
         let (pace, start) = (Pace::default(), Instant::now());
         let at = |ms| start + Duration::from_millis(ms);
-        let sent = |identity: &str, ms| pace.admit(identity, 10, at(ms));
+        let of = |identity: &str| Budget::Identity(identity.to_owned());
+        let sent = |identity: &str, ms| pace.admit(of(identity), 10, at(ms));
         for n in 0..10 {
             assert_eq!(sent("a", 0), Ok(()), "{n}");
         }
@@ -53,6 +74,9 @@ mod tests {
         let admitted = (100..10_100).filter(|ms| sent("a", *ms).is_ok()).count();
         assert!((99..=101).contains(&admitted), "{admitted}");
         assert_eq!((sent("a", 60_000), sent("a", 60_000)), (Ok(()), Ok(())), "a pause gives a burst again");
-        assert_eq!((pace.admit("slow", 1, start), pace.admit("slow", 1, start).is_err()), (Ok(()), true));
+        assert_eq!(
+            (pace.admit(of("slow"), 1, start), pace.admit(of("slow"), 1, start).is_err()),
+            (Ok(()), true)
+        );
     }
 }

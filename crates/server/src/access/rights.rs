@@ -98,11 +98,17 @@ pub(crate) const V1: &[(&str, &str, Right)] = &[
     ("POST", "/v1/users", Administer),
     ("DELETE", "/v1/users/{name}", Administer),
     ("PUT", "/v1/users/{name}/password", Administer),
+    ("PUT", "/v1/users/{name}/scopes", Administer),
     ("GET", "/v1/tokens", Administer),
     ("POST", "/v1/tokens", Administer),
     ("DELETE", "/v1/tokens/{id}", Administer),
     ("POST", "/v1/tokens/{id}/rotate", Administer),
 ];
+
+/// Whether a request to a route of `/v1` is one of a worker that has registered: heartbeats, and what concerns its runs.
+pub(crate) fn is_of_worker(method: &Method, path: &str) -> bool {
+    path.starts_with("/v1/workers/{type}/{worker}/") && v1(method, path) == Work
+}
 
 /// What a request to a route of `/v1` needs.
 pub(crate) fn v1(method: &Method, path: &str) -> Right {

@@ -16,16 +16,19 @@ use turnwise_replicator::{Client, Post, Posted, Secret};
 use turnwise_store::{Store, Transaction};
 use turnwise_worker::{JobContext, JobHandler, Outcome};
 
+use super::hosts::Hosts;
 use super::{GONE, Sight, decoded, disable};
 use crate::access::Identities;
 use crate::http::Sequence;
 
-/// About how many bytes of events a delivery has at most.
-const MAX_DELIVERY_BYTES: usize = 256 << 10;
+/// About how many bytes of events a delivery has at most. With each webhook of a store under way, these are 64 MB.
+const MAX_DELIVERY_BYTES: usize = 64 << 10;
 /// Rows of events that are read for a delivery.
 const ROWS: usize = 4;
 /// How long a target has for its response.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// A delivery that takes longer is a slow one: before the next one, the webhook rests for as long as it took.
+const SLOW: Duration = Duration::from_secs(1);
 /// A run with more to send ends after this time, so that the webhooks of other tenants have their turn.
 const LONGEST_RUN: Duration = Duration::from_secs(60);
 /// The digits of the name of a delivery that hides its numbers.
@@ -39,6 +42,8 @@ pub(super) struct Deliverer {
     pub keys: Keyspace,
     pub identities: Identities,
     pub client: Client,
+    /// The deliveries under way to each host.
+    pub hosts: Hosts,
 }
 
 /// What to do next for a webhook.
@@ -79,7 +84,7 @@ impl JobHandler for Deliverer {
             let step = async {
                 match self.next(&job.job.id).await? {
                     Next::Send(batch) => self.send(*batch).await,
-                    Next::Again => Ok(Sent::Some(0)),
+                    Next::Again => Ok(Sent::Some { events: 0, took: Duration::ZERO }),
                     Next::Nothing => Ok(Sent::Nothing),
                 }
             };
@@ -89,9 +94,16 @@ impl JobHandler for Deliverer {
                 sent = step => sent,
             };
             match sent {
-                Ok(Sent::Some(events)) => {
+                Ok(Sent::Some { events, took }) => {
                     delivered += events;
                     job.report(&json!({ "delivered": delivered }));
+                    if took >= SLOW {
+                        tokio::select! {
+                            biased;
+                            () = job.stop.cancelled() => return Outcome::Stopped,
+                            () = self.store.runtime().sleep(took) => {}
+                        }
+                    }
                 }
                 Ok(Sent::Nothing) => return Outcome::completed(&json!({ "delivered": delivered })),
                 Ok(Sent::Failed(reason)) => return Outcome::Crashed(reason),
@@ -177,7 +189,8 @@ impl Deliverer {
         let body = Delivery { webhook: webhook.id.clone(), delivery: delivery.clone(), events };
         let body: Bytes =
             serde_json::to_vec(&body).expect("deliveries are plain data with string keys").into();
-        let timestamp = (self.now_us() / 1_000_000).to_string();
+        // The target compares it with its own clock.
+        let timestamp = (self.store.runtime().machine_us() / 1_000_000).to_string();
         let post = Post {
             tenant: (!by_operator).then_some(webhook.job_tenant.as_str()),
             url: &webhook.url,
@@ -190,7 +203,11 @@ impl Deliverer {
             secrets: secrets(&webhook),
             timeout: TIMEOUT,
         };
+        let _place = self.hosts.place(&webhook.url, &webhook.job_tenant).await;
+        let begun_us = self.store.runtime().elapsed_us();
         let posted = self.client.post(post).await;
+        let took_us = self.store.runtime().elapsed_us().saturating_sub(begun_us);
+        let took = Duration::from_micros(took_us.try_into().unwrap_or(0));
         let now_us = self.now_us();
         let reason = match posted {
             Ok(Posted { status, .. }) if status.is_success() => {
@@ -203,7 +220,7 @@ impl Deliverer {
                     ..progress.clone()
                 };
                 self.moved(&webhook, &progress, now).await?;
-                return Ok(Sent::Some(count));
+                return Ok(Sent::Some { events: count, took });
             }
             Ok(Posted { status, words }) => {
                 let reason = match status.is_redirection() {
@@ -245,8 +262,11 @@ impl Deliverer {
 
 /// What came of a step.
 enum Sent {
-    /// So many events are delivered, and there may be more.
-    Some(u64),
+    /// So many events are delivered, the target took so long, and there may be more.
+    Some {
+        events: u64,
+        took: Duration,
+    },
     Nothing,
     Failed(String),
 }

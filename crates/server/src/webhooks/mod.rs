@@ -8,6 +8,7 @@
 //! whether identities are gone. Without webhooks it waits for the first one, and costs nothing.
 
 mod deliver;
+mod hosts;
 mod wake;
 
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::backoff;
 use turnwise_queue::events::{self, JobEvent, Page};
-use turnwise_queue::webhooks::{self, JOB_TYPE, Progress, Webhook};
+use turnwise_queue::webhooks::{self, JOB_TYPE, MAX_WEBHOOKS, Progress, Webhook};
 use turnwise_queue::{Keyspace, Result};
 use turnwise_replicator::Client;
 use turnwise_store::{Error as StoreError, Isolation, Store, Transaction};
@@ -29,8 +30,8 @@ use crate::config::Config;
 use crate::events::Events;
 use crate::live;
 
-/// The most deliveries of a node at the same time.
-const MAX_JOBS: usize = 16;
+/// The part of a node's connections that deliveries may have: one in so many.
+const PART_OF_CONNECTIONS: usize = 4;
 /// Doublings of the backoff at most: with the default base, half an hour between two attempts. Longer ones would cost events, which are
 /// kept for a day.
 const MAX_DOUBLINGS: u32 = 6;
@@ -57,6 +58,8 @@ pub(crate) struct Webhooks {
     pub config: Live<Arc<Config>>,
     /// The settings of the worker that do not change.
     pub options: Options,
+    /// The most connections of this node to other servers.
+    pub connections: usize,
 }
 
 /// What a node remembers between two looks.
@@ -134,6 +137,7 @@ impl Webhooks {
             keys: self.keys.clone(),
             identities: self.identities.clone(),
             client: self.client.clone(),
+            hosts: Hosts::default(),
         });
         let (store, keys) = (self.store.clone(), self.keys.clone());
         state.worker = Some(Worker::start(store, keys, JOB_TYPE, handler, options).await?);
@@ -145,7 +149,7 @@ impl Webhooks {
         let config = self.config.get();
         let backoff = config.jobs.backoff;
         Tunables {
-            max_jobs: MAX_JOBS,
+            max_jobs: slots(self.connections),
             bounds: None,
             max_history: config.jobs.max_history,
             backoff: backoff::Rules { max_exponent: backoff.max_exponent.min(MAX_DOUBLINGS), ..backoff },
@@ -166,6 +170,12 @@ impl Webhooks {
         }
         Ok(())
     }
+}
+
+/// How many webhooks a node delivers to at the same time: all that a store can have, if there are connections for them. A delivery costs a
+/// connection and up to 64 kB, and waits most of its time. So no webhook waits for the target of another one.
+fn slots(connections: usize) -> usize {
+    (connections / PART_OF_CONNECTIONS).clamp(1, MAX_WEBHOOKS)
 }
 
 /// Why a webhook without its identity is disabled.

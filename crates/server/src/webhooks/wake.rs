@@ -106,7 +106,8 @@ impl Webhooks {
     }
 
     /// Adds the jobs of webhooks that have not moved for long, although events have come: before the events at their position are
-    /// removed, which would look as if they had missed some. Also those of webhooks with a delivery that failed.
+    /// removed, which would look as if they had missed some. Also those of webhooks with a delivery that failed or has not begun: a client may
+    /// have cancelled or removed the job.
     async fn wake_resting(&self, next: u64, woken: &mut Woken) -> Result<()> {
         let runtime = self.store.runtime();
         let (elapsed_us, now_us) = (runtime.elapsed_us(), runtime.now_us());
@@ -117,8 +118,8 @@ impl Webhooks {
         let EventRules { keep, most } = self.rules.get();
         let (old_us, far) = (now_us.saturating_sub(us(keep / 4)), most / 4);
         self.wake_behind(next, |progress| {
-            // A delivery has failed, and its job may have been cancelled or removed since.
             progress.repeat_until.is_some()
+                || progress.woken_us.is_some()
                 || progress.moved_us < old_us
                 || next.saturating_sub(progress.position) > far
         })

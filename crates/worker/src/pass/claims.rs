@@ -70,7 +70,12 @@ impl<'a> Claims<'a> {
     pub async fn new(context: Context<'a>) -> Result<Claims<'a>> {
         Ok(Claims {
             context,
-            filters: context.claimant.fair.filters.load(context.tx, context.keys).await?,
+            filters: context
+                .claimant
+                .fair
+                .filters
+                .load(context.tx, context.keys, context.claimant.job_type)
+                .await?,
             tally: Tally::default(),
             filtered: false,
             claimed: Vec::new(),

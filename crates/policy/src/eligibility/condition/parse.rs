@@ -6,14 +6,21 @@ use std::str::CharIndices;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::{Condition, Count, Field, Fields, MAX_CONDITION_BYTES, Mistake, Moment, Node, Operator, Value};
+use regex_lite::{Regex, RegexBuilder};
+
+use super::{
+    Condition, Count, Field, Fields, Literal, MAX_CONDITION_BYTES, MAX_PATTERNS_BYTES, Mistake, Moment, Node,
+    Number, Operator, Value,
+};
 
 /// How deep parentheses and `not` may be nested.
 const MAX_DEPTH: usize = 20;
 /// The most comparisons in one condition. Each value of an `in` is one.
 const MAX_COMPARISONS: usize = 100;
-/// The most memory that a compiled pattern takes, in bytes.
-const MAX_PATTERN_BYTES: usize = 1 << 20;
+/// The size from which a compiled pattern is measured, in bytes.
+const SMALLEST_PATTERN_BYTES: usize = 256;
+/// The most memory that compiling a pattern takes, to tell one that is too large from one that is wrong.
+const MAX_COMPILED_BYTES: usize = 1 << 20;
 /// The longest age: 1,000 years, in µs.
 const MAX_AGE_US: u64 = 1_000 * 365 * DAY_US;
 
@@ -40,6 +47,8 @@ pub(super) struct Parser<'a> {
     text: &'a str,
     chars: Peekable<CharIndices<'a>>,
     comparisons: usize,
+    /// What the compiled patterns take, in bytes.
+    patterns: usize,
     fields: Fields,
 }
 
@@ -52,14 +61,15 @@ impl Parser<'_> {
             );
             return Err(Mistake { column: 1, problem });
         }
-        let mut parser = Parser { text, chars: text.char_indices().peekable(), comparisons: 0, fields };
+        let mut parser =
+            Parser { text, chars: text.char_indices().peekable(), comparisons: 0, patterns: 0, fields };
         parser.skip_space();
         if parser.chars.peek().is_none() {
-            return Ok(Condition(None));
+            return Ok(Condition::always());
         }
         let node = parser.any(0)?;
         match parser.chars.peek() {
-            None => Ok(Condition(Some(node))),
+            None => Ok(Condition { node: Some(node), pattern_bytes: parser.patterns }),
             Some(_) => Err(parser.mistake("expected `and`, `or` or the end")),
         }
     }
@@ -149,21 +159,36 @@ impl Parser<'_> {
         let at = self.position();
         let value = self.value(&field)?;
         let is_pattern = matches!(operator, Operator::Matches | Operator::MatchesNot);
-        let pattern = match &value {
-            Value::Text(text) if is_pattern => {
-                let mut pattern = regex_lite::RegexBuilder::new(text);
-                let pattern = pattern.size_limit(MAX_PATTERN_BYTES).build();
-                Some(pattern.map_err(|error| {
-                    let problem = format!("not a regular expression: {error}");
-                    self.mistake_at(at, problem.replace(char::is_control, " "))
-                })?)
-            }
-            _ if is_pattern => {
-                return Err(self.mistake_at(at, "`~` takes a regular expression: put it between quotes"));
-            }
-            _ => None,
+        if is_pattern && matches!(value.other, Some(_)) {
+            return Err(self.mistake_at(at, "`~` takes a regular expression: put it between quotes"));
+        }
+        let pattern = match is_pattern {
+            true => Some(self.pattern(at, value.text.as_deref().unwrap_or_default())?),
+            false => None,
         };
         Ok(Node::Compare { field, operator, value, pattern })
+    }
+
+    /// Compiles a pattern, and takes what it costs to search for it into account.
+    fn pattern(&mut self, at: usize, text: &str) -> Result<Regex, Mistake> {
+        let compiled = |most: usize| RegexBuilder::new(text).size_limit(most).build();
+        let mut size = SMALLEST_PATTERN_BYTES;
+        loop {
+            if self.patterns + size > MAX_PATTERNS_BYTES {
+                let problem = match compiled(MAX_COMPILED_BYTES) {
+                    Ok(_) => {
+                        "the patterns are too large together: shorten them, or repeat less in them".to_owned()
+                    }
+                    Err(error) => format!("not a regular expression: {error}").replace(char::is_control, " "),
+                };
+                return Err(self.mistake_at(at, problem));
+            }
+            if let Ok(pattern) = compiled(size) {
+                self.patterns += size;
+                return Ok(pattern);
+            }
+            size *= 2;
+        }
     }
 
     /// The values after `in`.
@@ -291,19 +316,30 @@ impl Parser<'_> {
     }
 
     /// A value that can be compared with the field.
-    fn value(&mut self, field: &Field) -> Result<Value, Mistake> {
+    fn value(&mut self, field: &Field) -> Result<Literal, Mistake> {
         let at = self.position();
-        let value = self.any_value()?;
-        match (field, value) {
-            (Field::State, Value::Text(state)) if STATES.contains(&state.as_str()) => Ok(Value::Text(state)),
-            (Field::State, _) => Err(self.mistake_at(at, format!("expected a state: {}", STATES.join(", ")))),
-            (Field::Count(_), Value::Number(number)) => Ok(Value::Number(number)),
-            (Field::Count(_), _) => Err(self.mistake_at(at, "expected a number")),
-            (Field::Time(_), Value::Text(text)) => time_us(&text).ok_or_else(|| self.no_time(at)),
-            (Field::Time(_), _) => Err(self.no_time(at)),
-            (Field::Age(_), Value::Text(text)) => age_us(&text).ok_or_else(|| self.no_age(at)),
-            (Field::Age(_), _) => Err(self.no_age(at)),
-            (_, value) => Ok(value),
+        let (text, is_quoted) = self.any_value()?;
+        let number = |number| Ok(Literal { text: None, other: Some(Value::Number(number)) });
+        match field {
+            Field::State if !STATES.contains(&text.as_str()) => {
+                Err(self.mistake_at(at, format!("expected a state: {}", STATES.join(", "))))
+            }
+            Field::Count(_) => match Number::parse(&text).filter(|_| !is_quoted) {
+                Some(count) => number(count),
+                None => Err(self.mistake_at(at, "expected a number")),
+            },
+            Field::Time(_) => time_us(&text).map_or_else(|| Err(self.no_time(at)), number),
+            Field::Age(_) => age_us(&text).map_or_else(|| Err(self.no_age(at)), number),
+            Field::Option(_) if !is_quoted => {
+                let other = match text.as_str() {
+                    "true" => Some(Value::Bool(true)),
+                    "false" => Some(Value::Bool(false)),
+                    "null" => Some(Value::Null),
+                    text => Number::parse(text).map(Value::Number),
+                };
+                Ok(Literal { text: Some(text), other })
+            }
+            _ => Ok(Literal { text: Some(text), other: None }),
         }
     }
 
@@ -315,7 +351,8 @@ impl Parser<'_> {
         self.mistake_at(at, "expected a duration: a number of s, m, h, d or w, such as 90s or 2d")
     }
 
-    fn any_value(&mut self) -> Result<Value, Mistake> {
+    /// A value, and whether it was between quotes.
+    fn any_value(&mut self) -> Result<(String, bool), Mistake> {
         let at = self.position();
         let quote = self.chars.next_if(|(_, c)| matches!(c, '"' | '\''));
         let value = match quote {
@@ -339,17 +376,13 @@ impl Parser<'_> {
                         Some((_, c)) => text.push(c),
                     }
                 }
-                Value::Text(text)
+                (text, true)
             }
-            None => match self.word().as_str() {
-                "" => return Err(self.mistake("expected a number, a word, or text between quotes")),
-                "true" => Value::Bool(true),
-                "false" => Value::Bool(false),
-                "null" => Value::Null,
-                word => match word.parse::<f64>() {
-                    Ok(number) if number.is_finite() => Value::Number(number),
-                    _ => Value::Text(word.to_owned()),
-                },
+            None => match self.word() {
+                word if word.is_empty() => {
+                    return Err(self.mistake("expected a number, a word, or text between quotes"));
+                }
+                word => (word, false),
             },
         };
         self.skip_space();
@@ -358,14 +391,13 @@ impl Parser<'_> {
 }
 
 /// A time in the form of RFC 3339, in µs since the epoch.
-fn time_us(text: &str) -> Option<Value> {
+fn time_us(text: &str) -> Option<Number> {
     let time = OffsetDateTime::parse(text, &Rfc3339).ok()?;
-    #[allow(clippy::cast_precision_loss, reason = "times of some centuries in µs are exact")]
-    Some(Value::Number((time.unix_timestamp_nanos() / 1_000) as f64))
+    Some(Number::Whole(time.unix_timestamp_nanos() / 1_000))
 }
 
 /// A duration with its unit, in µs.
-fn age_us(text: &str) -> Option<Value> {
+fn age_us(text: &str) -> Option<Number> {
     let unit_us = match text.chars().last()? {
         's' => SECOND_US,
         'm' => 60 * SECOND_US,
@@ -379,6 +411,5 @@ fn age_us(text: &str) -> Option<Value> {
         return None;
     }
     let age_us = number.parse::<u64>().ok()?.checked_mul(unit_us).filter(|age_us| *age_us <= MAX_AGE_US)?;
-    #[allow(clippy::cast_precision_loss, reason = "at most 1,000 years in µs: off by 4 µs at most")]
-    Some(Value::Number(age_us as f64))
+    Some(Number::Whole(age_us.into()))
 }

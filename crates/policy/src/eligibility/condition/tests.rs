@@ -8,7 +8,12 @@ use super::*;
 fn option(path: &[String]) -> Option<Value> {
     Some(match path.join(".").as_str() {
         "to" => Value::Text("jan@example.org".into()),
-        "retries.most" => Value::Number(3.0),
+        "retries.most" => Value::Number(3.into()),
+        "long" => Value::Text("x".repeat(MAX_SEARCHED_BYTES + 1)),
+        "hidden" => Value::Hidden,
+        "digits" => Value::Text("007".into()),
+        "n" => Value::Number(Number::parse("9007199254740993").unwrap()),
+        "half" => Value::Number(Number::parse("0.5").unwrap()),
         "dry" => Value::Bool(true),
         "parent" => Value::Null,
         _ => return None,
@@ -16,6 +21,10 @@ fn option(path: &[String]) -> Option<Value> {
 }
 
 fn is_true(text: &str) -> bool {
+    truth_of(text) == Truth::Holds
+}
+
+fn truth_of(text: &str) -> Truth {
     let reasons = ["maintenance".to_owned(), "by jan".to_owned()];
     let job = Subject {
         id: "17",
@@ -27,7 +36,7 @@ fn is_true(text: &str) -> bool {
         option: &option,
         standing: None,
     };
-    Condition::parse(text).unwrap_or_else(|mistake| panic!("{text}: {mistake}")).holds(&job)
+    Condition::parse(text).unwrap_or_else(|mistake| panic!("{text}: {mistake}")).truth(&job)
 }
 
 #[test]
@@ -83,7 +92,8 @@ fn mistakes_are_reported_with_their_column() {
         ("type = mail tenant = x", 13, "expected `and`"),
         ("(type = mail", 13, "expected `)`"),
         ("type ~ '('", 8, "not a regular expression"),
-        ("type ~ 5", 8, "between quotes"),
+        ("options.to ~ 5", 14, "between quotes"),
+        ("id ~ '[0-9]{100}{100}'", 6, "too large together"),
         ("options. = 1", 1, "expected id"),
     ] {
         let mistake = Condition::parse(text).unwrap_err();
@@ -95,6 +105,54 @@ fn mistakes_are_reported_with_their_column() {
     assert!(Condition::parse(&"x".repeat(5_000)).unwrap_err().problem.contains("at most 4000"));
     let many = vec!["id = 1"; 101].join(" or ");
     assert!(Condition::parse(&many).unwrap_err().problem.contains("comparisons"));
+}
+
+#[test]
+fn the_field_decides_what_a_value_is() {
+    for text in [
+        "id = 17 and id in (16, 17) and id != 17.0 and id != 017 and id != 1.7e1",
+        "options.digits = 007 and options.digits = '007' and options.digits != 7",
+        "options.n = 9007199254740993 and options.n != 9007199254740992",
+        "options.n > 9007199254740992 and options.n < 9007199254740994",
+        "options.n < 123456789012345678901234567890123456789012345678901234567890",
+        "options.n = 9007199254740992.0",
+        "options.half = 0.50 and options.half < 1 and options.half > -1",
+        "options.n != '9007199254740993'",
+        // A text is neither below nor above a number, and texts are compared as texts.
+        "not options.digits < 8 and not options.digits >= 7 and options.digits < '8'",
+        "options.dry != 'true' and options.parent != 'null'",
+    ] {
+        assert!(is_true(text), "{text}");
+    }
+}
+
+#[test]
+fn what_is_too_long_to_be_searched_is_unknown() {
+    for text in [
+        "options.long ~ 'y'",
+        "options.long !~ 'y'",
+        "not options.long ~ 'y'",
+        "options.long ~ 'y' and type = mail",
+        "type = news or not (options.long ~ 'x')",
+        "options.hidden = 1",
+        "options.hidden != 1",
+        "not options.hidden = 1",
+    ] {
+        assert_eq!(truth_of(text), Truth::Unknown, "{text}");
+    }
+    // Unless it does not matter. It can be compared nevertheless.
+    assert_eq!(truth_of("options.long ~ 'y' or type = mail"), Truth::Holds);
+    assert_eq!(truth_of("options.long ~ 'y' and type = news"), Truth::Fails);
+    assert_eq!(truth_of("options.long > 'w'"), Truth::Holds);
+}
+
+#[test]
+fn patterns_of_a_condition_have_a_bound_in_sum() {
+    let pattern = "reason ~ 'time[a-z]+ after [0-9]{1,6} s'";
+    assert!(Condition::parse(pattern).is_ok());
+    let many = vec![pattern; 40].join(" or ");
+    assert!(Condition::parse(&many).unwrap_err().problem.contains("too large together"));
+    assert!(Condition::parse(&vec!["id ~ 'ab'"; 40].join(" or ")).is_ok());
 }
 
 /// A job that failed on its second attempt, an hour after it was added on the first day of 2026.
@@ -194,7 +252,7 @@ fn the_values_that_a_job_must_have_narrow_a_search() {
         ("type = mail or tenant = acme", Indexed::Type, None),
         ("not type = mail", Indexed::Type, None),
         ("type ~ mail", Indexed::Type, None),
-        ("tenant = 17", Indexed::Tenant, None),
+        ("tenant = 17 or tenant = 007", Indexed::Tenant, Some(vec!["007", "17"])),
         ("type = a and (tenant = b and state = failed)", Indexed::State, Some(vec!["failed"])),
         ("state = delayed and state = parked", Indexed::State, Some(vec!["delayed"])),
         ("reason_class = 'a b' and state = failed", Indexed::ReasonClass, Some(vec!["a b"])),

@@ -245,12 +245,11 @@ async fn preview(visit: &Visit, when: &str, watermark_us: i64) -> Result<Preview
             after = page.last().map(|job| job.id.clone());
             found.looked_at += page.len();
             for job in page.iter().filter(|job| !job.state().is_final() && job.added_us >= watermark_us) {
-                let options: Value = match condition.asks_for_options() {
-                    true => serde_json::from_str(jobs::options(&tx, &app.keys, job).await?.get())
-                        .unwrap_or_default(),
-                    false => Value::Null,
+                let options = match condition.asks_for_options() {
+                    true => Some(jobs::options(&tx, &app.keys, job).await?),
+                    false => None,
                 };
-                if turnwise_worker::filter_holds(&condition, job, &options) {
+                if turnwise_worker::filter_holds(&condition, job, options.as_deref()).await {
                     found.add(job);
                 }
             }

@@ -1,7 +1,5 @@
 //! `POST /v1/jobs…`: adding jobs.
 
-use std::collections::BTreeMap;
-
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
@@ -20,7 +18,7 @@ use turnwise_worker::Producer;
 use super::body::Json;
 use super::error::{Result, V1Error};
 use super::extract::{Named, TypePath};
-use super::{BadBody, Common, owned, view};
+use super::{BadBody, Common, owned, quota, view};
 use crate::access::Caller;
 use crate::catalogue;
 use crate::http::{App, answer, traced};
@@ -136,14 +134,13 @@ async fn add(
         one.job.trace = one.trace.map(|trace| trace.context);
         ready.push(one);
     }
-    let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
-    for Ready { job, .. } in &ready {
-        *counts.entry((&job.job_type, &job.tenant)).or_default() += 1;
-    }
-    let mut adding = Vec::with_capacity(counts.len());
-    for (of, count) in counts {
-        adding.extend(app.waiting_jobs.admit(app, caller, of, count).await?);
-    }
+    let wanted = ready.iter().map(|Ready { job, if_exists, members, made, .. }| quota::Wanted {
+        job,
+        if_exists: *if_exists,
+        states_tenant: members.tenant,
+        made: *made,
+    });
+    let _adding = app.waiting_jobs.admit(app, caller, &wanted.collect::<Vec<_>>()).await?;
     let mut added: Vec<AddedJob> = Vec::with_capacity(ready.len());
     while added.len() < ready.len() {
         let first = added.len();

@@ -26,7 +26,7 @@ use super::error::{Result, V1Error};
 use super::extract::{Named, Names, Params};
 use super::list::{check_limit, default_limit};
 use super::{BadBody, Common, owned, view};
-use crate::access::{Caller, Who};
+use crate::access::{Caller, Who, shown_owner};
 use crate::http::{App, answer};
 
 /// How long a count looks at jobs.
@@ -146,7 +146,7 @@ fn shown(operation: Operation) -> Bulk {
         action,
         priority,
         condition: operation.condition,
-        by: operation.by,
+        by: operation.by.as_deref().map(shown_owner),
         state,
         reason,
         begun_us: operation.begun_us,
@@ -165,7 +165,7 @@ fn refused(jobs: BTreeMap<String, u64>) -> Vec<RefusedJobs> {
 
 /// Whether the caller may see and stop an operation: its own, and an operator all.
 fn owns(caller: &Caller, operation: &Operation) -> bool {
-    caller.operates() || (*caller.who() != Who::Nobody && operation.by == caller.name())
+    caller.operates() || (*caller.who() != Who::Nobody && operation.by == caller.owner())
 }
 
 /// Change all jobs that meet a condition
@@ -217,7 +217,7 @@ pub(in crate::http) async fn begin(
         id,
         action,
         condition: put.condition,
-        by: caller.name(),
+        by: caller.owner(),
         scopes: caller.scopes().map(turnwise_identity::Scopes::texts).unwrap_or_default(),
         node: app.node.to_string(),
         by_operator: caller.operates(),
@@ -234,7 +234,7 @@ pub(in crate::http) async fn begin(
     let created = created.await?;
     match created {
         Created::Now(operation) => {
-            let by = operation.by.as_deref().unwrap_or("everyone");
+            let by = operation.by.as_deref().map_or("everyone".to_owned(), shown_owner);
             tracing::info!(bulk = %operation.id, by, action = put.action.as_str(), "a bulk operation begins");
             Ok((true, shown(operation)))
         }
@@ -423,7 +423,7 @@ pub(in crate::http) async fn matching(
     let mut at = Position::default();
     loop {
         let tx = app.store.begin().await?;
-        let page = selection.page(&tx, &app.keys, &at, COUNT_BATCH).await?;
+        let page = selection.page(&tx, &app.keys, &at, selection.most_looks(COUNT_BATCH)).await?;
         for (_, job) in page.jobs {
             if !gate.sees(&job) {
                 continue;

@@ -1,5 +1,7 @@
 //! Errors in responses of `/v1`: a status, a stable code, a reason, and what the client can do.
 
+use std::time::Duration;
+
 use axum::extract::Request;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -110,6 +112,11 @@ impl V1Error {
     pub fn too_many(reason: impl Into<String>, hint: &'static str) -> Self {
         let error = Self::new(StatusCode::TOO_MANY_REQUESTS, codes::TOO_MANY_REQUESTS, reason, hint);
         V1Error { retry_after_s: Some(5), ..error }
+    }
+
+    /// The same error, to be repeated after this time.
+    pub fn retry_after(self, wait: Duration) -> Self {
+        V1Error { retry_after_s: Some(wait.as_secs() + 1), ..self }
     }
 
     /// The identity may read the tenant's jobs, and not change them.

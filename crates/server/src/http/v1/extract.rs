@@ -138,11 +138,14 @@ impl<T: Names> FromRequestParts<App> for Named<T> {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self> {
         let wrong = |_| V1Error::bad("the path is not UTF-8", "percent-encode the UTF-8 bytes of each name");
         let Path(names) = Path::<T>::from_request_parts(parts, app).await.map_err(wrong)?;
-        names.check()?;
+        let valid = names.check();
         if let Some((job_type, worker)) = names.worker() {
             let caller =
                 Caller::from_request_parts(parts, app).await.map_err(|_| V1Error::internal(&NoCaller))?;
-            app.workers.check(app, &caller, job_type, worker).await?;
+            let is_ping = parts.uri.path().ends_with("/ping");
+            app.workers.check(app, &caller, (job_type, worker), is_ping, valid).await?;
+        } else {
+            valid?;
         }
         Ok(Named(names))
     }

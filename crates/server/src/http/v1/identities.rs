@@ -6,7 +6,8 @@ use axum::response::Response;
 use serde::Deserialize;
 use turnwise_identity::{Error, MAX_NAME_BYTES, Password, Scopes, identities};
 use turnwise_protocol::{
-    ChangedIdentity, MadeToken, Me, NewToken, NewUser, Nothing, SetPassword, Tokens, User, Users, codes,
+    ChangedIdentity, MadeToken, Me, NewToken, NewUser, Nothing, SetPassword, SetScopes, Tokens, User, Users,
+    codes,
 };
 use turnwise_store::Transaction;
 use utoipa::IntoParams;
@@ -241,6 +242,41 @@ pub(in crate::http) async fn change_password(
     app.identities.changed().await;
     tracing::info!(by = caller.name(), user = name, "a password was changed");
     Ok(ChangedIdentity { ok: true })
+}
+
+/// Change scopes
+///
+/// The user keeps its password, its sessions and what belongs to it. What it has begun (webhooks, bulk operations, feeds) goes on with the new scopes.
+#[utoipa::path(
+    put, path = "/users/{name}/scopes", tag = "identities", operation_id = "set_scopes", params(UserPath),
+    request_body = SetScopes,
+    responses(
+        (status = 200, body = User, description = "The user has the new scopes."),
+        (status = 404, body = turnwise_protocol::Error, description = "`not_found`: the user does not exist."),
+        (status = 409, body = turnwise_protocol::Error,
+            description = "`conflict`: it is the last identity with the scope `admin`."),
+        BadBody, Common,
+    ),
+)]
+pub(super) async fn set_scopes(
+    State(app): State<App>,
+    caller: Caller,
+    Named(UserPath { name }): Named<UserPath>,
+    Json(SetScopes { scopes }): Json<SetScopes>,
+) -> Result<Response> {
+    let scopes = Scopes::parse(&scopes)?;
+    let (user, scopes, now_us) = (&name, &scopes, app.now_us());
+    let set = app.store.transact(|tx| {
+        let (app, caller) = (&app, &caller);
+        async move {
+            check_open(&tx, app, caller).await?;
+            Ok::<_, V1Error>(identities::set_scopes(&tx, &app.keys, user, scopes.clone(), now_us).await?)
+        }
+    });
+    let changed = set.await?;
+    app.identities.changed().await;
+    tracing::info!(by = caller.name(), user = name, scopes = ?changed.scopes.texts(), "the scopes of a user were changed");
+    Ok(answer::ok(&shown_user(changed)))
 }
 
 /// Remove a user

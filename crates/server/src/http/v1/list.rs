@@ -198,6 +198,7 @@ async fn by_id(
     }
     let mut page = Page::default();
     let (mut looked_at, mut seen) = (0, 0);
+    let most_looks = selection.map_or(MAX_LOOKED_AT, |selection| selection.most_looks(MAX_LOOKED_AT));
     let next = loop {
         let tx = app.store.begin().await?;
         let (job_type, after) = match (&cursor, &wanted_type) {
@@ -208,8 +209,9 @@ async fn by_id(
                 None => break None,
             },
         };
-        let batch = rows::list(&tx, &app.keys, &job_type, after, BATCH).await?;
-        let exhausted = batch.len() < BATCH;
+        let size = BATCH.min(most_looks);
+        let batch = rows::list(&tx, &app.keys, &job_type, after, size).await?;
+        let exhausted = batch.len() < size;
         looked_at += batch.len().max(1);
         let mut last = None;
         let mut full = false;
@@ -242,7 +244,7 @@ async fn by_id(
                 None => break None,
             }
         }
-        if full || looked_at >= MAX_LOOKED_AT {
+        if full || looked_at >= most_looks {
             break cursor.as_ref().map(Cursor::text);
         }
     };

@@ -13,6 +13,7 @@ use super::error::Result;
 use super::extract::Params;
 use super::list::{Cursor, check_limit, default_limit};
 use super::modes;
+use crate::access::shown_owner;
 use crate::http::{App, answer};
 
 /// Maximum number of running jobs that are shown of a worker.
@@ -129,7 +130,7 @@ pub(super) async fn worker(app: &App, tx: &Transaction, job_type: &str, row: row
         slots: row.slots,
         slot_bounds: row.bounds.map(|Bounds { least, most }| SlotBounds { least, most }),
         started_us: row.started_us,
-        registered_by: row.registered_by,
+        registered_by: row.registered_by.as_deref().map(shown_owner),
         mode: modes::shown(row.mode),
         running: running.collect(),
         more_running,

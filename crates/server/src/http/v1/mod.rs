@@ -214,6 +214,7 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(identities::list_users, identities::add_user))
         .routes(routes!(identities::remove_user))
         .routes(routes!(identities::set_password))
+        .routes(routes!(identities::set_scopes))
         .routes(routes!(identities::list_tokens, identities::add_token))
         .routes(routes!(identities::revoke_token))
         .routes(routes!(identities::rotate_token));

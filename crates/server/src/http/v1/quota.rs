@@ -1,12 +1,15 @@
 //! How much of the store a client may fill: `[limits] waiting_jobs` and `[limits] workers`. Operators are not limited.
 //!
-//! *Waiting jobs.* The store's counts are exact, but do not contain what other requests are adding. Each node adds what it is adding itself, so on
-//! several nodes a tenant may exceed the limit by what the others add at the same moment.
+//! *Waiting jobs.* A request counts with the jobs that it would add or run again, and not with those that exist: the repetition of a request
+//! whose response was lost is never refused. The store's counts are exact, but do not contain what other requests are adding. Each node adds
+//! what it is adding itself, so on several nodes a tenant may exceed the limit by what the others add at the same moment.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use turnwise_queue::{counts, workers};
+use turnwise_protocol::IfExists;
+use turnwise_queue::{NewJob, Place, Then, counts, jobs, workers};
+use turnwise_store::Transaction;
 
 use super::error::{Result, V1Error};
 use crate::access::Caller;
@@ -53,36 +56,82 @@ impl WaitingJobs {
         (Adding { all: self.clone(), of, jobs }, all)
     }
 
-    /// Checks whether a tenant may add this many jobs of a type. The caller keeps what is returned until it has added them.
+    /// Checks whether tenants may add these jobs. The caller keeps what is returned until it has added them.
     ///
     /// # Errors
-    /// It would have too many that have not started.
+    /// A tenant would have too many jobs that have not started.
     pub(super) async fn admit(
         &self,
         app: &App,
         caller: &Caller,
-        (job_type, tenant): (&str, &str),
-        jobs: usize,
-    ) -> Result<Option<Adding>> {
+        wanted: &[Wanted<'_>],
+    ) -> Result<Vec<Adding>> {
         let most = u64::try_from(app.config.get().limits.waiting_jobs).unwrap_or(u64::MAX);
         if most == 0 || caller.operates() {
-            return Ok(None);
+            return Ok(Vec::new());
         }
-        let jobs = u64::try_from(jobs).unwrap_or(u64::MAX);
-        // Before the counts are read: what another request adds is in one of both.
-        let (adding, all) = self.begin((job_type.to_owned(), tenant.to_owned()), jobs);
         let tx = app.store.begin().await?;
-        let waiting = counts::of_tenant(&tx, &app.keys, job_type, tenant).await?.waiting();
-        if waiting.saturating_add(all) <= most {
-            return Ok(Some(adding));
+        let new = new_jobs(app, &tx, wanted).await?;
+        let mut admitted = Vec::with_capacity(new.len());
+        for (of, jobs) in new {
+            // Before the counts are read: what another request adds is in one of both.
+            let (adding, all) = self.begin(of.clone(), jobs);
+            admitted.push(adding);
+            let tx = app.store.begin().await?;
+            let (job_type, tenant) = of;
+            let waiting = counts::of_tenant(&tx, &app.keys, &job_type, &tenant).await?.not_started();
+            if waiting.saturating_add(all) > most {
+                return Err(V1Error::too_many(
+                    format!(
+                        "tenant `{tenant}` may have {most} waiting jobs of type `{job_type}`, and has {waiting}"
+                    ),
+                    "add fewer jobs, or wait until some have started; an operator sets [limits] waiting_jobs",
+                ));
+            }
         }
-        let reason =
-            format!("tenant `{tenant}` may have {most} waiting jobs of type `{job_type}`, and has {waiting}");
-        Err(V1Error::too_many(
-            reason,
-            "add fewer jobs, or wait until some have started; an operator sets [limits] waiting_jobs",
-        ))
+        Ok(admitted)
     }
+}
+
+/// A job of a request.
+pub(super) struct Wanted<'a> {
+    pub job: &'a NewJob,
+    pub if_exists: IfExists,
+    /// The request names its tenant. Otherwise a job that runs again keeps its own.
+    pub states_tenant: bool,
+    /// The server generated its id, so no other job can have it.
+    pub made: bool,
+}
+
+/// How many waiting jobs a request would add, by job type and tenant.
+async fn new_jobs(app: &App, tx: &Transaction, wanted: &[Wanted<'_>]) -> Result<BTreeMap<Of, u64>> {
+    let mut new: BTreeMap<Of, u64> = BTreeMap::new();
+    let mut named = HashSet::new();
+    for some in wanted.chunks(jobs::PREFETCHED) {
+        let ids =
+            some.iter().filter(|one| !one.made).map(|one| (one.job.job_type.as_str(), one.job.id.as_str()));
+        jobs::prefetch(tx, &app.keys, ids).await?;
+        for Wanted { job, if_exists, states_tenant, made } in some {
+            let old = match made {
+                true => None,
+                // An id that the request names twice is one job.
+                false if !named.insert((job.job_type.as_str(), job.id.as_str())) => continue,
+                false => jobs::get(tx, &app.keys, &job.job_type, &job.id).await?,
+            };
+            let adds = match &old {
+                None => true,
+                Some(old) if old.then() == Then::Remove => true,
+                Some(old) => *if_exists == IfExists::Again && matches!(old.place, Place::Ended(_)),
+            };
+            if adds {
+                let kept =
+                    old.filter(|_| !states_tenant && *if_exists == IfExists::Again).map(|old| old.tenant);
+                let tenant = kept.unwrap_or_else(|| job.tenant.clone());
+                *new.entry((job.job_type.clone(), tenant)).or_default() += 1;
+            }
+        }
+    }
+    Ok(new)
 }
 
 /// Checks whether an identity may register another worker of a type.
@@ -91,7 +140,7 @@ impl WaitingJobs {
 /// It has too many.
 pub(super) async fn admit_worker(app: &App, caller: &Caller, job_type: &str) -> Result<()> {
     let most = app.config.get().limits.workers;
-    let (Some(identity), false) = (caller.name(), most == 0 || caller.operates()) else { return Ok(()) };
+    let (Some(identity), false) = (caller.owner(), most == 0 || caller.operates()) else { return Ok(()) };
     let tx = app.store.begin().await?;
     let all = workers::list(&tx, &app.keys, job_type).await?;
     let own = all.iter().filter(|worker| worker.registered_by.as_ref() == Some(&identity)).count();

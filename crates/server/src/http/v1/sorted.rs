@@ -25,6 +25,8 @@ use crate::http::{App, answer};
 const MAX_TENANTS: usize = 100;
 /// The most counts that are read to find them.
 const MAX_COUNTS: usize = 20_000;
+/// The most jobs that are tested against a condition for one page.
+const MAX_SEARCHED: usize = 20_000;
 /// Counts per read.
 const COUNTS: usize = 1_000;
 /// The most types whose failures are counted.
@@ -51,6 +53,8 @@ pub(super) async fn jobs(
     let mut listing = Listing::open(&tx, &app.keys, &wanted, &sees, &from).await?;
     let mut page = Page::default();
     let mut full = None;
+    // What a condition costs is bounded for each request.
+    let mut looks = selection.map_or(usize::MAX, |selection| selection.most_looks(MAX_SEARCHED));
     'page: loop {
         let found = listing.next(params.limit - page.jobs.len()).await?;
         if found.is_empty() {
@@ -60,13 +64,15 @@ pub(super) async fn jobs(
             if !params.selects(&job) || !text.is_none_or(|text| job.id.contains(text)) {
                 continue;
             }
-            if let Some(selection) = selection
-                && !selection.holds(&tx, &app.keys, &job, gate.tests_options(&job)).await?
-            {
-                continue;
+            looks -= 1;
+            let is_wanted = match selection {
+                Some(selection) => selection.holds(&tx, &app.keys, &job, gate.tests_options(&job)).await?,
+                None => true,
+            };
+            if is_wanted {
+                page.push(view::job(app, &tx, job).await?);
             }
-            page.push(view::job(app, &tx, job).await?);
-            if page.is_full(params.limit) {
+            if page.is_full(params.limit) || looks == 0 {
                 full = Some(cursor);
                 break 'page;
             }

@@ -229,7 +229,7 @@ pub(super) async fn follow_jobs(
         Some(OLDEST) => Since::Oldest,
         Some(since) => Since::After(sequence.read(since)?),
     };
-    let identity = caller.name().unwrap_or_default();
+    let identity = caller.owner().unwrap_or_default();
     let place = app.events.place(&identity).map_err(|Refused::TooMany(streams)| {
         V1Error::too_many(
             format!("there are {streams} streams of events already"),
@@ -359,9 +359,9 @@ impl Reader {
         let opened = Opened { since: self.sequence.shown(self.next - 1) };
         let mut first = format!("retry: {RETRY_MS}\n\n");
         push(&mut first, names::OPEN, Some(&opened.since), &json(&opened));
-        let longest_us = i64::try_from(LONGEST_STREAM.as_micros()).unwrap_or(i64::MAX);
-        let ends_us = self.app.store.runtime().elapsed_us().saturating_add(longest_us);
-        let state = Streaming { reader: self, first: Some(first.into()), ends_us, done: false };
+        let now_us = self.app.store.runtime().elapsed_us();
+        let (ends_us, heartbeat_us) = (now_us + us(LONGEST_STREAM), now_us + us(HEARTBEAT));
+        let state = Streaming { reader: self, first: Some(first.into()), ends_us, heartbeat_us, done: false };
         let body = stream::unfold(state, |mut state| async move {
             let piece = state.next().await?;
             Some((Ok::<_, std::convert::Infallible>(piece), state))
@@ -381,6 +381,9 @@ struct Streaming {
     first: Option<Bytes>,
     /// When the stream ends, in µs of the elapsed time.
     ends_us: i64,
+    /// When the next heartbeat is due, unless an event is sent before, in µs of the elapsed time. What happens to jobs of others does not
+    /// postpone it: a gateway would cut the stream, and its position would grow old.
+    heartbeat_us: i64,
     done: bool,
 }
 
@@ -394,7 +397,10 @@ impl Streaming {
             return None;
         }
         match self.look_or_wait().await {
-            Ok(piece) => piece,
+            Ok(piece) => {
+                self.heartbeat_us = self.reader.app.store.runtime().elapsed_us() + us(HEARTBEAT);
+                piece
+            }
             Err(error) => {
                 // The client reconnects, and receives the events that it missed.
                 tracing::warn!(?error, "a stream of events ended early");
@@ -433,21 +439,27 @@ impl Streaming {
                     return Ok(Some(text.into()));
                 }
                 // Nothing of it is for this client.
-                Found::Some(true) => continue,
-                Found::Some(false) | Found::None => {}
+                Found::Some(true) if app.store.runtime().elapsed_us() < self.heartbeat_us => continue,
+                Found::Some(_) | Found::None => {}
             }
+            let left_us = self.heartbeat_us.saturating_sub(app.store.runtime().elapsed_us());
+            let left = Duration::from_micros(left_us.try_into().unwrap_or(0));
             tokio::select! {
                 biased;
                 // The client reconnects to another server, or to this one after its restart.
                 () = app.stop.cancelled() => return Ok(None),
-                _ = head.changed() => {}
-                () = app.store.runtime().sleep(HEARTBEAT) => {
+                () = app.store.runtime().sleep(left) => {
                     let position = self.reader.sequence.shown(self.reader.next - 1);
                     return Ok(Some(format!(":\nid: {position}\n\n").into()));
                 }
+                _ = head.changed() => {}
             }
         }
     }
+}
+
+fn us(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
 
 fn json<T: Serialize>(value: &T) -> String {

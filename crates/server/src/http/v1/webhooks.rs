@@ -18,7 +18,7 @@ use super::body::Json;
 use super::error::{Result, V1Error};
 use super::extract::{Named, Names};
 use super::{BadBody, Common, stream};
-use crate::access::{Caller, Who};
+use crate::access::{Caller, Who, shown_owner};
 use crate::http::{App, answer};
 use crate::webhooks::{Waiting, waiting};
 
@@ -53,7 +53,7 @@ fn owns(caller: &Caller, webhook: &rows::Webhook) -> bool {
 
 /// Whether the webhook is this identity's own.
 fn is_by(caller: &Caller, webhook: &rows::Webhook) -> bool {
-    *caller.who() != Who::Nobody && webhook.by == caller.name()
+    *caller.who() != Who::Nobody && webhook.by == caller.owner()
 }
 
 fn shown(webhook: rows::Webhook, progress: Progress, behind: Option<Behind>) -> Webhook {
@@ -68,7 +68,7 @@ fn shown(webhook: rows::Webhook, progress: Progress, behind: Option<Behind>) -> 
         states,
         events,
         job_tenant: webhook.job_tenant,
-        by: webhook.by,
+        by: webhook.by.as_deref().map(shown_owner),
         created_us: webhook.created_us,
         changed_us: webhook.changed_us,
         delivered: progress.delivered,
@@ -297,7 +297,7 @@ impl Wanted {
             secret,
             job_tenant: tenant_of(caller, job_tenant, &filter)?,
             filter,
-            by: caller.name(),
+            by: caller.owner(),
             scopes: caller.scopes().map(turnwise_identity::Scopes::texts).unwrap_or_default(),
             by_operator: caller.operates(),
             enabled,

@@ -51,7 +51,7 @@ pub(super) async fn register(
     }
     check_range("slots", slots, 1, MAX_SLOTS)?;
     quota::admit_worker(&app, &caller, &job_type).await?;
-    let worker = app.external.register_by(&job_type, name.as_deref(), slots, caller.name()).await?;
+    let worker = app.external.register_by(&job_type, name.as_deref(), slots, caller.owner()).await?;
     let answer = Registered {
         worker: worker.id,
         ping_interval_ms: ms(app.health.interval),

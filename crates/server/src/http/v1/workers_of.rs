@@ -1,20 +1,21 @@
-//! Whose worker sends a request: the identity that has registered it.
+//! Whose worker sends a request: the identity that has registered it; and whether it sends too many.
 //!
 //! A worker's id is no secret: lists and jobs show it. So a request of a worker must come from the identity that registered
 //! the worker. For any other identity, the worker does not exist.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use turnwise_queue::workers;
 use turnwise_worker::TenantFilter;
 
 use super::error::{Result, V1Error};
-use crate::access::Caller;
+use crate::access::{Budget, Caller, PINGS_PER_SECOND, UNKNOWN_WORKERS_PER_SECOND};
 use crate::http::App;
 
-/// The most workers that are cached.
-const MAX_CACHED: usize = 10_000;
+/// The most workers that are cached. Beyond, they are read again.
+const MAX_CACHED: usize = 100_000;
 
 /// The identities that have registered workers, by type and id. No id is used twice, so an entry is never wrong.
 #[derive(Default)]
@@ -39,17 +40,48 @@ pub(super) fn tenants(caller: &Caller, job_type: &str) -> Option<TenantFilter> {
 }
 
 impl RegisteredBy {
-    /// Whether the caller may send requests of this worker.
-    pub(super) async fn check(&self, app: &App, caller: &Caller, job_type: &str, worker: &str) -> Result<()> {
+    /// Whether the caller may send a request of this worker, with its type and id, now. `valid`: whether these may be those of a worker.
+    pub(super) async fn check(
+        &self,
+        app: &App,
+        caller: &Caller,
+        worker: (&str, &str),
+        is_ping: bool,
+        valid: Result<()>,
+    ) -> Result<()> {
         if caller.operates() {
-            return Ok(());
+            return valid;
         }
+        let checked = match valid {
+            Ok(()) => self.check_own(app, caller, worker).await,
+            invalid => invalid,
+        };
+        let (job_type, id) = (worker.0.to_owned(), worker.1.to_owned());
+        match (checked, caller.owner()) {
+            (Ok(()), Some(_)) if is_ping => charge(app, Budget::Pings(job_type, id), PINGS_PER_SECOND),
+            (Ok(()), Some(_)) => {
+                let per_second = app.config.get().limits.requests_per_second;
+                charge(app, Budget::Worker(job_type, id), per_second)
+            }
+            (Err(error), Some(identity)) => {
+                charge(app, Budget::UnknownWorkers(identity), UNKNOWN_WORKERS_PER_SECOND)?;
+                Err(error)
+            }
+            (checked, None) => checked,
+        }
+    }
+
+    /// Whether this is a worker of the caller.
+    async fn check_own(&self, app: &App, caller: &Caller, (job_type, worker): (&str, &str)) -> Result<()> {
         check_type(caller, job_type)?;
         let key = (job_type.to_owned(), worker.to_owned());
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         let by = match known {
             Some(by) => by,
             None => {
+                if let Some(identity) = caller.owner() {
+                    charge(app, Budget::UnknownWorkers(identity), UNKNOWN_WORKERS_PER_SECOND)?;
+                }
                 let tx = app.store.begin().await?;
                 let row = workers::get(&tx, &app.keys, job_type, worker).await?;
                 let by = row.ok_or_else(V1Error::expired)?.registered_by;
@@ -61,9 +93,23 @@ impl RegisteredBy {
                 by
             }
         };
-        match by == caller.name() {
+        match by == caller.owner() {
             true => Ok(()),
             false => Err(V1Error::expired()),
         }
     }
+}
+
+/// Takes a request into account, if requests are limited.
+fn charge(app: &App, budget: Budget, per_second: u32) -> Result<()> {
+    if app.config.get().limits.requests_per_second == 0 {
+        return Ok(());
+    }
+    app.pace.admit(budget, per_second, Instant::now()).map_err(|wait| {
+        let error = V1Error::too_many(
+            "this worker sends too many requests",
+            "end many runs with one request; the header Retry-After has the time in s",
+        );
+        error.retry_after(wait)
+    })
 }
