@@ -167,5 +167,8 @@ async fn a_missing_database_is_named_in_the_error() {
     let error = run(from.url(), to.url(), json!({})).await.unwrap_err();
     assert!(!error.is_terminal());
     let text = error.to_string();
-    assert!(text.starts_with("404 not_found") && text.contains("(target GET http") && text.ends_with("missing/)"), "{text}");
+    assert!(
+        text.starts_with("404 not_found") && text.contains("(target GET http") && text.ends_with("missing/)"),
+        "{text}"
+    );
 }
