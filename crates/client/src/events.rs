@@ -122,7 +122,7 @@ impl Events {
         self.failed += 1;
         let wanted = Duration::from_millis(self.parser.retry_ms().unwrap_or(0));
         tokio::time::sleep(self.backoff.next().max(wanted.min(SILENCE))).await;
-        if self.failed % ATTEMPTS_PER_LOOK != 0 {
+        if !self.failed.is_multiple_of(ATTEMPTS_PER_LOOK) {
             return Ok(None);
         }
         match self.client.once::<Job>(&self.job).await {

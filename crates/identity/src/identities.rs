@@ -9,7 +9,7 @@ use turnwise_store::{Error as StoreError, Isolation, RangeRead, Transaction};
 use crate::session::SessionKey;
 use crate::token::Secret;
 use crate::user::check_name;
-use crate::{Error, PasswordHash, Result, Token, User};
+use crate::{Error, PasswordHash, Result, Scopes, Token, User};
 
 /// The most identities that are read for the last one with the scope `admin`.
 const BATCH: usize = 500;

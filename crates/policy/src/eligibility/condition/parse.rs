@@ -159,7 +159,7 @@ impl Parser<'_> {
         let at = self.position();
         let value = self.value(&field)?;
         let is_pattern = matches!(operator, Operator::Matches | Operator::MatchesNot);
-        if is_pattern && matches!(value.other, Some(_)) {
+        if is_pattern && value.other.is_some() {
             return Err(self.mistake_at(at, "`~` takes a regular expression: put it between quotes"));
         }
         let pattern = match is_pattern {
