@@ -242,8 +242,11 @@ async fn every_error_of_a_batch_names_its_job() {
     let server = TestServer::start().await;
     let nowhere = json!([{"type": "mail", "id": "nowhere"}]);
     for (wrong, says) in [
-        (json!({"type": "mail", "id": "b", "after": nowhere}), "jobs[1].after[0]: there is no job `nowhere`"),
-        (json!({"type": "mail", "id": "b", "after": nowhere, "if_exists": "again"}), "jobs[1].after[0]: "),
+        (
+            json!({"type": "mail", "id": "b", "after": nowhere}),
+            "jobs[1].after: [0]: there is no job `nowhere`",
+        ),
+        (json!({"type": "mail", "id": "b", "after": nowhere, "if_exists": "again"}), "jobs[1].after: [0]: "),
         (json!({"type": "mail", "id": "b", "max_attempts": 0}), "jobs[1].max_attempts: "),
     ] {
         let jobs = json!({"jobs": [{"type": "mail", "id": "a"}, wrong]});
@@ -253,7 +256,7 @@ async fn every_error_of_a_batch_names_its_job() {
         assert_eq!(server.get("/v1/jobs/mail/a").await.status, 404, "none is added");
     }
     let one = server.post("/v1/jobs/mail", &json!({"after": nowhere})).await;
-    assert!(one.body["reason"].as_str().unwrap().starts_with("after[0]: "), "{}", one.body);
+    assert!(one.body["reason"].as_str().unwrap().starts_with("after: [0]: "), "{}", one.body);
 
     // What is wrong may be no member.
     server.post("/v1/jobs/mail", &json!({"id": "c", "tenant": "eva"})).await;

@@ -69,9 +69,17 @@ impl Rules {
     fn contain(&self, host: &str, address: SocketAddr) -> bool {
         // The final dot of an absolute name changes nothing.
         let host = host.strip_suffix('.').unwrap_or(host);
+        let plain = address.ip().to_canonical();
+        // Who denies a network of IPv4 means it in every form.
+        let carried = match plain {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(address) => carried(address).map(IpAddr::V4),
+        };
         self.0.iter().any(|Rule { what, port }| {
             let matches = match what {
-                What::Net(net) => net.contains(&address.ip().to_canonical()),
+                What::Net(net) => {
+                    net.contains(&plain) || carried.is_some_and(|carried| net.contains(&carried))
+                }
                 What::Host(pattern) => matches_host(pattern, host),
             };
             matches && port.is_none_or(|port| port == address.port())
@@ -214,21 +222,42 @@ fn is_internal_v4(address: Ipv4Addr) -> bool {
 
 fn is_internal_v6(address: Ipv6Addr) -> bool {
     let segments = address.segments();
-    let v4 = |high: u16, low: u16| {
-        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
-        Ipv4Addr::new(a, b, c, d)
-    };
+    if carried(address).is_some_and(is_internal_v4) {
+        return true;
+    }
     match segments {
-        // Loopback, unspecified, and addresses that embed one of IPv4 (translated, and compatible).
-        [0, 0, 0, 0, 0, 0, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
-            high == 0 && low <= 1 || is_internal_v4(v4(high, low))
-        }
+        // Loopback and unspecified.
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => true,
+        // Translators of a network's own: where they embed the address of IPv4 is theirs to choose.
         [0x64, 0xff9b, 1, ..] => true,
-        // 6to4 embeds an address of IPv4, too.
-        [0x2002, high, low, ..] => is_internal_v4(v4(high, low)),
+        // Teredo also names its server.
+        [0x2001, 0, high, low, ..] => is_internal_v4(v4(high, low)),
         // Unique local, link local, site local, multicast.
         [first, ..] => matches!(first, 0xfc00..=0xfdff | 0xfe80..=0xfeff | 0xff00..=0xffff),
     }
+}
+
+/// The address of IPv4 that an address of IPv6 leads to: the packets of these forms may leave a machine or a gateway as IPv4.
+fn carried(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    match address.segments() {
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => None,
+        // Compatible, translated by SIIT (RFC 2765), and translated by NAT64.
+        [0, 0, 0, 0, 0, 0, high, low]
+        | [0, 0, 0, 0, 0xffff, 0, high, low]
+        | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => Some(v4(high, low)),
+        // 6to4.
+        [0x2002, high, low, ..] => Some(v4(high, low)),
+        // Teredo: that of the client, inverted.
+        [0x2001, 0, .., high, low] => Some(v4(!high, !low)),
+        // ISATAP, in any network.
+        [_, _, _, _, 0 | 0x200, 0x5efe, high, low] => Some(v4(high, low)),
+        _ => None,
+    }
+}
+
+fn v4(high: u16, low: u16) -> Ipv4Addr {
+    let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+    Ipv4Addr::new(a, b, c, d)
 }
 
 #[cfg(test)]
@@ -263,6 +292,12 @@ mod tests {
             "64:ff9b:1::1",
             "2002:7f00:1::",
             "2002:c0a8:1::1",
+            "::ffff:0:10.0.0.1",
+            "::ffff:0:127.0.0.1",
+            "2001:0:101:101::f5ff:fffe",
+            "2001:0:a00:1::fefe:fefe",
+            "2606:4700::5efe:10.0.0.1",
+            "2606:4700::200:5efe:127.0.0.1",
             "fd00::1",
             "fc00::1",
             "fe80::1",
@@ -282,6 +317,9 @@ mod tests {
             "64:ff9b::101:101",
             "2002:101:101::1",
             "::ffff:1.1.1.1",
+            "::ffff:0:1.1.1.1",
+            "2001:0:101:101::fefe:fefe",
+            "2606:4700::5efe:1.1.1.1",
         ] {
             assert!(!is_internal(public.parse().unwrap()), "{public}");
         }
@@ -328,6 +366,9 @@ mod tests {
             (true, "internal", "192.168.0.1:1", false),
             // What is denied is denied to all.
             (false, "db", "10.9.0.7:5984", false),
+            (false, "db", "[::ffff:0:10.9.0.7]:5984", false),
+            (false, "db", "[64:ff9b::10.9.0.7]:5984", false),
+            (false, "db", "[2002:a09:7::1]:5984", false),
             (false, "Evil.Example", "198.51.100.1:80", false),
             (false, "evil.example.", "198.51.100.1:80", false),
             (false, "a.example", "203.0.113.9:25", false),
