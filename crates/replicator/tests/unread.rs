@@ -43,6 +43,9 @@ fn text(text: &str) -> Reply {
 /// How the document fails when it is asked for with others, and by itself.
 type Way = (&'static str, fn() -> Reply, fn() -> Reply);
 
+/// How an attachment fails.
+type Case = (&'static str, fn() -> Reply);
+
 const WAYS: [Way; 11] = [
     ("missing", row_with_an_error, || Reply::json(200, &json!([{"missing": "2-b"}]))),
     ("404", row_with_an_error, || Reply::error(404, "not_found")),
@@ -123,7 +126,7 @@ async fn a_source_that_is_down_or_gone_is_no_document_that_cannot_be_read() {
 #[tokio::test]
 async fn attachments_that_cannot_be_read_leave_out_only_their_document() {
     let whole = |asked: &Asked, id: &str| asked.path == format!("/{id}");
-    let faults: [(&str, fn() -> Reply); 5] = [
+    let faults: [Case; 5] = [
         ("404", || Reply::error(404, "not_found")),
         ("500", || Reply::error(500, "badmatch")),
         ("a page", || text("<html>")),
