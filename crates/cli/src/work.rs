@@ -209,8 +209,7 @@ impl Exec {
 fn result(finished: &Finished) -> Outcome {
     let text = finished.stdout.whole().and_then(|bytes| String::from_utf8(bytes).ok());
     let json = text.and_then(|text| RawValue::from_string(text.trim().to_owned()).ok());
-    let fits = |json: &Box<RawValue>| json.get().len() <= MAX_INFO_BYTES && check_result(json).is_ok();
-    match json.filter(fits) {
+    match json.filter(|json| json.get().len() <= MAX_INFO_BYTES && check_result(json).is_ok()) {
         Some(json) => Outcome::Completed(json),
         None => Outcome::completed(&Report::new(finished, MAX_INFO_BYTES)),
     }

@@ -103,7 +103,8 @@ impl Error {
                 Fault::Malformed(_) | Fault::Unexpected(_) | Fault::TooLarge(_) => true,
                 // A gateway may answer with silence, or close the connection.
                 Fault::BrokeOff(_) | Fault::Silent(_) | Fault::TooLong(_) => true,
-                Fault::Unreachable(_) | Fault::LoggedOut | Fault::Replaced | Fault::TooSlow { .. } => false,
+                Fault::Unreachable(_) | Fault::LoggedOut | Fault::NotWritten(_) => false,
+                Fault::Replaced | Fault::TooSlow { .. } => false,
             },
             _ => false,
         }
@@ -374,6 +375,7 @@ mod tests {
             status: 507,
             error: "insufficient_storage".to_owned(),
             reason: reason.to_owned(),
+            of_couchdb: true,
             retry_after: None,
         };
         for (fault, begins) in [

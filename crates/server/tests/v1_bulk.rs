@@ -107,8 +107,8 @@ async fn patterns_do_not_keep_the_server_from_answering() {
         largest = pattern;
     }
     assert!(!largest.is_empty());
-    let searches = (0..6).map(|_| server.get(&format!("/v1/jobs?order=id&limit=1&where={largest}")).boxed());
-    let mut searching = futures::future::join_all(searches).boxed();
+    let path = format!("/v1/jobs?order=id&limit=1&where={largest}");
+    let mut searching = futures::future::join_all((0..6).map(|_| server.get(&path))).boxed();
     let mut slowest = std::time::Duration::ZERO;
     let mut pages = None;
     while pages.is_none() {

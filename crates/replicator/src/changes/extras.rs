@@ -103,7 +103,7 @@ mod tests {
         source.fault(
             http::Method::GET,
             "_changes",
-            Fault::Status { status, error, reason, retry_after: None },
+            Fault::Status { status, error, reason, of_couchdb: true, retry_after: None },
         )
     }
 

@@ -9,6 +9,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use jsonwebtoken::jwk::{AlgorithmParameters, JwkSet};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use serde_json::{Map, Value};
@@ -29,7 +31,7 @@ pub struct JwtFiles {
     pub keys: Option<PathBuf>,
     /// `audience`: what `aud` must contain.
     pub audience: Option<String>,
-    /// `roles_claim_path`: the claim with the scopes, with dots between its parts. `None` is `_couchdb.roles`, as in CouchDB.
+    /// `roles_claim_path`: the claim with the scopes: a name, or a path with dots between its parts. `None` is `_couchdb.roles`, as in CouchDB.
     pub roles_claim_path: Option<String>,
 }
 
@@ -37,7 +39,8 @@ pub struct JwtFiles {
 pub(crate) struct Jwt {
     file: PathBuf,
     audience: String,
-    roles: Vec<String>,
+    /// The claim with the scopes: its name, or a path with dots between its parts.
+    roles: String,
     keys: RwLock<Arc<Keys>>,
 }
 
@@ -55,7 +58,7 @@ impl Jwt {
             _ => return Err("[jwt_auth] keys and audience need each other".to_owned()),
         };
         let roles = settings.roles_claim_path.as_deref().unwrap_or("_couchdb.roles");
-        let roles = roles.split('.').map(str::to_owned).collect();
+        let roles = roles.to_owned();
         let keys = RwLock::new(Arc::new(read(&file)?));
         Ok(Some(Jwt { file, audience, roles, keys }))
     }
@@ -72,6 +75,9 @@ impl Jwt {
     pub fn caller(&self, token: &str) -> Option<Caller> {
         let token = Some(token).filter(|token| token.len() <= MAX_TOKEN_BYTES)?;
         let header = decode_header(token).ok()?;
+        if has_critical(token)? {
+            return None;
+        }
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner).clone();
         let (algorithm, key) = keys.get(&header.kid?)?;
         // The algorithm of the key, and not the one that the token asks for.
@@ -90,9 +96,20 @@ fn is_name(name: &str) -> bool {
     (1..=MAX_NAME_BYTES).contains(&name.len()) && !name.chars().any(char::is_control)
 }
 
-fn scopes(claims: &Map<String, Value>, path: &[String]) -> Option<Scopes> {
-    let (first, rest) = path.split_first()?;
-    let claim = rest.iter().try_fold(claims.get(first)?, |value, part| value.get(part))?;
+/// Whether a token has extensions that its reader must understand (RFC 7515, 4.1.11): this one understands none.
+fn has_critical(token: &str) -> Option<bool> {
+    let header = BASE64_URL_SAFE_NO_PAD.decode(token.split('.').next()?).ok()?;
+    let header: Map<String, Value> = serde_json::from_slice(&header).ok()?;
+    Some(header.contains_key("crit"))
+}
+
+fn scopes(claims: &Map<String, Value>, path: &str) -> Option<Scopes> {
+    // A name with dots in it, such as CouchDB's `_couchdb.roles`, goes before a path.
+    let nested = || {
+        let (first, rest) = path.split_once('.')?;
+        rest.split('.').try_fold(claims.get(first)?, |value, part| value.get(part))
+    };
+    let claim = claims.get(path).or_else(nested)?;
     let texts = claim.as_array()?.iter().filter_map(Value::as_str);
     let texts = texts.map(|text| match text {
         "_admin" => "admin",
@@ -127,5 +144,32 @@ fn read(file: &Path) -> Result<Keys, String> {
     match keys.is_empty() {
         true => Err(problem("has no keys")),
         false => Ok(keys),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_claim_is_a_name_before_it_is_a_path() {
+        let of = |claims: Value| {
+            scopes(claims.as_object().unwrap(), "_couchdb.roles").map(|scopes| scopes.texts())
+        };
+        let admin = Some(vec!["admin".to_owned()]);
+        assert_eq!(of(serde_json::json!({"_couchdb.roles": ["_admin"]})), admin);
+        assert_eq!(of(serde_json::json!({"_couchdb": {"roles": ["_admin"]}})), admin);
+        let both = serde_json::json!({"_couchdb.roles": ["metrics"], "_couchdb": {"roles": ["_admin"]}});
+        assert_eq!(of(both), Some(vec!["metrics".to_owned()]));
+        assert_eq!(of(serde_json::json!({"_couchdb": 1})), None);
+    }
+
+    #[test]
+    fn critical_extensions_are_seen() {
+        let token = |header: &str| format!("{}.e30.x", BASE64_URL_SAFE_NO_PAD.encode(header));
+        assert_eq!(has_critical(&token(r#"{"alg":"HS256","crit":["b64"]}"#)), Some(true));
+        assert_eq!(has_critical(&token(r#"{"alg":"HS256"}"#)), Some(false));
+        assert_eq!(has_critical("x"), None);
     }
 }

@@ -238,25 +238,6 @@ fn replication(id: &str, active: &Active) -> Result<Value, ApiError> {
     Ok(fields)
 }
 
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    /// As a real CouchDB 3.5.0 answers while its source has not answered yet.
-    #[test]
-    fn a_task_before_its_first_report_has_couchdbs_sequences() {
-        let summary = json!({"database": null, "doc_id": null, "source": "http://a/", "target": "http://b/",
-            "continuous": true, "checkpoint_interval": 30_000, "start_time_us": 0});
-        let active = json!({"claim": 1, "tenant": "default", "started_us": 0, "summary": summary});
-        let active: Active = serde_json::from_str(&active.to_string()).unwrap();
-        let task = replication("id", &active).unwrap();
-        assert_eq!((&task["source_seq"], &task["checkpointed_source_seq"]), (&json!("0"), &json!("0")));
-        assert!(task.get("through_seq").is_none() && task["changes_pending"].is_null(), "{task}");
-        assert_eq!((&task["docs_read"], &task["bulk_get_attempts"]), (&json!(0), &json!(0)));
-    }
-}
-
 /// The states that a request selects. An empty list means all.
 fn states(call: &Call) -> Result<Vec<String>, ApiError> {
     let wanted: Vec<String> = match call.params.get("states") {
@@ -391,5 +372,24 @@ pub(super) async fn doc(app: &App, db: &str, id: &str) -> Result<Response, ApiEr
     {
         Some(status) => Ok(ok(&status)),
         None => Err(ApiError::not_found("missing")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// As a real CouchDB 3.5.0 answers while its source has not answered yet.
+    #[test]
+    fn a_task_before_its_first_report_has_couchdbs_sequences() {
+        let summary = json!({"database": null, "doc_id": null, "source": "http://a/", "target": "http://b/",
+            "continuous": true, "checkpoint_interval": 30_000, "start_time_us": 0});
+        let active = json!({"claim": 1, "tenant": "default", "started_us": 0, "summary": summary});
+        let active: Active = serde_json::from_str(&active.to_string()).unwrap();
+        let task = replication("id", &active).unwrap();
+        assert_eq!((&task["source_seq"], &task["checkpointed_source_seq"]), (&json!("0"), &json!("0")));
+        assert!(task.get("through_seq").is_none() && task["changes_pending"].is_null(), "{task}");
+        assert_eq!((&task["docs_read"], &task["bulk_get_attempts"]), (&json!(0), &json!(0)));
     }
 }

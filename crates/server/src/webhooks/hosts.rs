@@ -16,7 +16,10 @@ const OF_TENANT: usize = 16;
 
 /// The hosts with deliveries under way, and the tenants at each.
 #[derive(Default)]
-pub(super) struct Hosts(Mutex<HashMap<(String, Option<String>), Weak<Semaphore>>>);
+pub(super) struct Hosts(Mutex<HashMap<Of, Weak<Semaphore>>>);
+
+/// A host, or a tenant at it.
+type Of = (String, Option<String>);
 
 /// A delivery's place, until it is dropped.
 pub(super) struct Place {

@@ -24,6 +24,7 @@ use turnwise_store::{Error as StoreError, Isolation, Store, Transaction};
 use turnwise_worker::{EventRules, Live, Options, Tunables, Worker};
 
 use self::deliver::Deliverer;
+use self::hosts::Hosts;
 use self::wake::Woken;
 use crate::access::{Caller, Identities, caller_now};
 use crate::config::Config;

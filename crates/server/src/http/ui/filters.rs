@@ -6,7 +6,6 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
-use serde_json::Value;
 use turnwise_policy::eligibility::condition::Condition;
 use turnwise_policy::eligibility::rate_limits::Bucket;
 use turnwise_protocol::{Action, Filter, PutFilter};
