@@ -29,8 +29,12 @@ pub(super) async fn log_in(visit: Visit) -> Result<Response> {
     if *visit.caller().who() == Who::Everyone {
         return Ok(redirect(HOME));
     }
-    let (Some(name), Some(password)) = (form_fields.get("name"), form_fields.get("password")) else {
-        return Ok(form(&visit, then, form_fields.get("name"), Some("a name and a password are needed")));
+    let (name, password) = (form_fields.get("name"), form_fields.get("password"));
+    // A token needs no name.
+    let name = name.or_else(|| password.and_then(Secret::parse).map(|_| ""));
+    let (Some(name), Some(password)) = (name, password) else {
+        let needed = "a name and a password are needed, or a token as the password";
+        return Ok(form(&visit, then, form_fields.get("name"), Some(needed)));
     };
     match login(&visit.app, &visit.peer, name, password).await {
         Ok((_, cookie)) => {
