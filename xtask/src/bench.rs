@@ -6,56 +6,90 @@ use std::process::Command;
 use crate::command::{Failure, Result, cargo, root, run};
 use crate::peers;
 
-/// turnwise compared with PouchDB's replicator: `lab/bench/src/bin/replicate`.
-pub fn replicate(options: &[&str]) -> Result {
-    peers::install()?;
-    run(cargo().args(["build", "--release", "--package", "turnwise"]))?;
-    let binary = target().join("release").join("turnwise");
-    run(program("replicate", &[]).arg("--turnwise").arg(binary).args(options))
+/// What a program needs to be there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    Nothing,
+    /// The binary of turnwise, which the option `--turnwise` names.
+    Turnwise,
+    /// The same, and the packages of `peers/`.
+    TurnwiseAndPeers,
+    /// The same, and the job server that `--apalis` names ([`setup`]).
+    TurnwiseAndApalis,
+    /// etcd.
+    Etcd,
+    /// etcd, members on the disk, and FoundationDB's engine if there is a cluster of it.
+    Cluster,
 }
 
-/// The cost of idle replications between two CouchDBs: `lab/bench/src/bin/idle`.
-pub fn idle(options: &[&str]) -> Result {
-    run(cargo().args(["build", "--release", "--package", "turnwise"]))?;
-    let binary = target().join("release").join("turnwise");
-    run(program("idle", &[]).arg("--turnwise").arg(binary).args(options))
+/// The programs of `lab/bench`, which start by these names.
+const PROGRAMS: &[(&str, Needs, &str)] = &[
+    (
+        "replicate",
+        Needs::TurnwiseAndPeers,
+        "turnwise beside PouchDB's replicator, between the same two servers",
+    ),
+    ("idle", Needs::Turnwise, "what thousands of idle replications cost between two CouchDBs"),
+    ("indexing", Needs::Turnwise, "how late the indexes of a CouchDB are, built by turnwise and by CouchDB"),
+    ("store", Needs::Nothing, "the embedded store: enqueue, claim, finish"),
+    ("queue", Needs::TurnwiseAndApalis, "jobs/s of turnwise beside other job servers"),
+    ("fairness", Needs::Turnwise, "what a tenant with many jobs costs the others, beside other job servers"),
+    ("cluster", Needs::Cluster, "jobs/s of 1, 2 and 3 nodes on etcd, and on FoundationDB where there is one"),
+    ("contention", Needs::Nothing, "several workers at the head of one queue, on a store that is given"),
+    ("etcd", Needs::Etcd, "transactions on etcd"),
+    ("admin", Needs::Nothing, "copy, check and dump of a store"),
+    ("lists", Needs::Nothing, "pages of lists of jobs"),
+    ("costs", Needs::Nothing, "processor time of adding, claiming and ending a job"),
+    ("reschedule", Needs::Nothing, "one reschedule, one add and one claim among many pending jobs"),
+    ("locking", Needs::Nothing, "passes among jobs that lock, by the length of the window"),
+];
+
+/// The lines of the usage.
+pub fn usage() -> String {
+    let line = |(name, _, what): &(&str, Needs, &str)| {
+        format!("       cargo xtask bench {:<24}{what}\n", format!("{name} [OPTION]..."))
+    };
+    PROGRAMS.iter().map(line).collect()
 }
 
-/// Keeping the indexes of a CouchDB up to date, by turnwise and by CouchDB itself: `lab/bench/src/bin/indexing.rs`.
-pub fn indexing(options: &[&str]) -> Result {
-    run(cargo().args(["build", "--release", "--package", "turnwise"]))?;
-    let binary = target().join("release").join("turnwise");
-    run(program("indexing", &[]).arg("--turnwise").arg(binary).args(options))
+/// Builds and runs one of the programs, and what it needs. `None` if there is none of this name.
+pub fn bench(name: &str, options: &[&str]) -> Option<Result> {
+    let (name, needs, _) = PROGRAMS.iter().find(|(known, ..)| *known == name)?;
+    Some(start(name, *needs, options))
 }
 
-/// turnwise compared with other job servers: `lab/bench/src/bin/queue`.
-pub fn queue(options: &[&str]) -> Result {
-    run(cargo().args(["build", "--release", "--package", "turnwise"]))?;
-    let binary = target().join("release").join("turnwise");
-    let apalis = apalis_target().join("release").join("bench-apalis");
-    run(program("queue", &[]).arg("--turnwise").arg(binary).arg("--apalis").arg(apalis).args(options))
+fn start(name: &str, needs: Needs, options: &[&str]) -> Result {
+    let mut features: &[&str] = &[];
+    match needs {
+        Needs::TurnwiseAndPeers => peers::install()?,
+        Needs::Etcd => peers::install_etcd()?,
+        Needs::Cluster => {
+            peers::install_etcd()?;
+            // The engine must link libfdb_c.
+            if std::env::var_os("FDB_CLUSTER_FILE").is_some() {
+                features = &["--features", "foundationdb"];
+            }
+        }
+        Needs::Nothing | Needs::Turnwise | Needs::TurnwiseAndApalis => {}
+    }
+    let mut program = program(name, features);
+    if matches!(needs, Needs::Turnwise | Needs::TurnwiseAndPeers | Needs::TurnwiseAndApalis) {
+        run(cargo().args(["build", "--release", "--package", "turnwise"]))?;
+        program.arg("--turnwise").arg(target().join("release").join("turnwise"));
+    }
+    if needs == Needs::TurnwiseAndApalis {
+        program.arg("--apalis").arg(apalis_target().join("release").join("bench-apalis"));
+    }
+    if needs == Needs::Cluster {
+        // The members' data are temporary files. They must be on the disk, not on a file system in memory.
+        let dir = target().join("bench-cluster");
+        std::fs::create_dir_all(&dir).map_err(|error| Failure::new(format!("{}: {error}", dir.display())))?;
+        program.env("TMPDIR", dir);
+    }
+    run(program.args(options))
 }
 
-/// What many jobs of a tenant cost the others, in turnwise and in other job servers: `lab/bench/src/bin/fairness`.
-pub fn fairness(options: &[&str]) -> Result {
-    run(cargo().args(["build", "--release", "--package", "turnwise"]))?;
-    let binary = target().join("release").join("turnwise");
-    run(program("fairness", &[]).arg("--turnwise").arg(binary).args(options))
-}
-
-/// Nodes on a shared store: `lab/bench/src/bin/cluster`. Includes FoundationDB only if there is a cluster, because its engine
-/// must link libfdb_c.
-pub fn cluster(options: &[&str]) -> Result {
-    peers::install_etcd()?;
-    let foundationdb = ["--features", "foundationdb"];
-    let features: &[&str] = if std::env::var_os("FDB_CLUSTER_FILE").is_some() { &foundationdb } else { &[] };
-    // The members' data are temporary files. They must be on the disk, not on a file system in memory.
-    let dir = target().join("bench-cluster");
-    std::fs::create_dir_all(&dir).map_err(|error| Failure::new(format!("{}: {error}", dir.display())))?;
-    run(program("cluster", features).env("TMPDIR", dir).args(options))
-}
-
-/// Installs the job servers with which [`queue`] compares turnwise.
+/// Installs the job servers with which `bench queue` compares turnwise.
 pub fn setup() -> Result {
     peers::install_servers()?;
     peers::install_bench()?;
@@ -74,15 +108,29 @@ fn apalis_target() -> PathBuf {
     target().join("apalis")
 }
 
-/// The embedded store: `lab/bench/src/bin/store.rs`.
-pub fn store(options: &[&str]) -> Result {
-    run(program("store", &[]).args(options))
-}
-
 /// Builds and runs a program of the package. Its own arguments follow.
 fn program(name: &str, features: &[&str]) -> Command {
     let mut command = cargo();
     command.args(["run", "--release", "--quiet", "--package", "turnwise-lab-bench", "--bin", name]);
     command.args(features).arg("--");
     command
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// Every program of the laboratory starts by its name, and every name is a program.
+    #[test]
+    fn every_program_of_the_package_is_in_the_table() {
+        let manifest = std::fs::read_to_string(root().join("lab/bench/Cargo.toml")).unwrap();
+        let bins = manifest.split("[[bin]]").skip(1);
+        let mut programs: Vec<&str> =
+            bins.map(|bin| bin.split_once("name = \"").unwrap().1.split('"').next().unwrap()).collect();
+        let mut known: Vec<&str> = PROGRAMS.iter().map(|(name, ..)| *name).collect();
+        programs.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(known, programs);
+    }
 }

@@ -19,14 +19,7 @@ const USAGE: &str = "\
 usage: cargo xtask test [FILTER]...          install the peers if need be, then run all tests (or those that match)
        cargo xtask test --beside COMMAND        all tests, and the command once they are built
        cargo xtask test --cluster foundationdb   three nodes on a real FoundationDB, while they and it fail
-       cargo xtask bench replicate [OPTION]...   turnwise beside PouchDB's replicator, between the same two servers
-       cargo xtask bench idle [OPTION]...        what thousands of idle replications cost between two CouchDBs
-       cargo xtask bench indexing [OPTION]...    how late the indexes of a CouchDB are, built by turnwise and by CouchDB
-       cargo xtask bench store [OPTION]...       the embedded store: enqueue, claim, finish
-       cargo xtask bench queue [OPTION]...       jobs/s of turnwise beside other job servers
-       cargo xtask bench fairness [OPTION]...    what a tenant with many jobs costs the others, beside other job servers
-       cargo xtask bench cluster [OPTION]...     jobs/s of 1, 2 and 3 nodes on etcd, and on FoundationDB where there is one
-       cargo xtask bench --setup                 install those servers: apt-get, npm, cargo
+       cargo xtask bench --setup                 install the servers that bench queue and bench fairness compare with
        cargo xtask sim OPTION...                 the deterministic world: one seed, many, or the mutants it must catch
        cargo xtask soak [OPTION]...              two-way replications for half an hour, with everything failing that can
        cargo xtask chaos [OPTION]...             clients and workers of a server, or two on one store, with everything failing that can
@@ -40,22 +33,16 @@ fn main() -> ExitCode {
         ["test", "--cluster", "foundationdb"] => test_cluster_on_foundationdb(),
         ["test", "--beside", command] => test(&[], Some(command)),
         ["test", filter @ ..] => test(filter, None),
-        ["bench", "replicate", options @ ..] => bench::replicate(options),
-        ["bench", "idle", options @ ..] => bench::idle(options),
-        ["bench", "indexing", options @ ..] => bench::indexing(options),
-        ["bench", "store", options @ ..] => bench::store(options),
-        ["bench", "queue", options @ ..] => bench::queue(options),
-        ["bench", "fairness", options @ ..] => bench::fairness(options),
-        ["bench", "cluster", options @ ..] => bench::cluster(options),
         ["bench", "--setup"] => bench::setup(),
+        ["bench", name, options @ ..] => match bench::bench(name, options) {
+            Some(result) => result,
+            None => return wrong_usage(),
+        },
         ["api-check", options @ ..] => api_check::api_check(options),
         ["sim", options @ ..] => sim::sim(options),
         ["soak", options @ ..] => soak::soak(options),
         ["chaos", options @ ..] => chaos::chaos(options),
-        _ => {
-            eprintln!("{USAGE}");
-            return ExitCode::from(2);
-        }
+        _ => return wrong_usage(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -64,6 +51,11 @@ fn main() -> ExitCode {
             ExitCode::from(failure.code)
         }
     }
+}
+
+fn wrong_usage() -> ExitCode {
+    eprintln!("{USAGE}\n{}", bench::usage());
+    ExitCode::from(2)
 }
 
 /// Runs all tests of the workspace, several programs at the same time, and a command beside them. With a filter, runs what
