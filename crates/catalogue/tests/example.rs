@@ -50,11 +50,11 @@ const OPERATIONS: [(&str, &str, &str, &str); 83] = [
     ("backup-prepare", r#"{"instance":"web1","nodes":["n1"]}"#, "instance s web1; node s n1", "instance s ?; node s ?"),
     ("backup-remove", r#"{"instance":"web1","node":"n9"}"#, "node x n9", "node x *"),
     ("backup-list", r#"{"nodes":["n1","n9"]}"#, "", ""),
-    ("node-add", r#"{"node":"n9","group":"g1"}"#, "node_group x g1; node x n9", "node_group x default; node x ?"),
-    ("node-remove", r#"{"node":"n9","group":"g1"}"#, "node_group x g1; node x n9", "node_group x ?; node x ?"),
-    ("node-modify", r#"{"node":"n1","offline":true,"instances":["web1","web2"]}"#, "instance s web1,web2; node x n1", "node x ?"),
+    ("node-add", r#"{"node":"n9","group":"g1"}"#, "big", "big"),
+    ("node-remove", r#"{"node":"n9","group":"g1"}"#, "big", "big"),
+    ("node-modify", r#"{"node":"n1","offline":true,"instances":["web1","web2"]}"#, "instance s web1,web2; node x n1; node_resource x n1", "node x ?; node_resource x ?"),
     ("node-evacuate", r#"{"node":"n1","group":"g1","instances":["web1","web2"],"targets":["n2","n3"]}"#,
-        "node_group s g1; instance x web1,web2; node x n1,n2,n3; node_resource s n1,n2,n3", "node_group s ?; instance x ?; node x ?; node_resource s ?"),
+        "node_group s g1; instance s web1,web2; node s n1,n2,n3", "node_group s ?; instance s ?; node s ?"),
     ("node-migrate", r#"{"node":"n1"}"#, "node s n1", "node s ?"),
     ("node-power-cycle", r#"{"node":"n1","instances":["web1"]}"#, "instance x web1; node x n1", "instance x ?; node x ?"),
     ("node-out-of-band", r#"{"nodes":["n1"],"command":"power-off"}"#, "node x n1", "node x ?"),
@@ -70,7 +70,7 @@ const OPERATIONS: [(&str, &str, &str, &str); 83] = [
     ("group-assign-nodes", r#"{"group":"g1","from_groups":["g2"],"nodes":["n1","n2"]}"#,
         "node_group x g1,g2; node x n1,n2", "node_group x ?; node x ?"),
     ("group-evacuate", r#"{"group":"g1","target_groups":["g2"],"instances":["web1"],"nodes":["n1","n2"]}"#,
-        "node_group s g1,g2; instance x web1; node x n1,n2; node_resource s n1,n2", "node_group s ?; instance x ?; node x ?; node_resource s ?"),
+        "node_group s g1,g2; instance s web1; node s n1,n2", "node_group s ?; instance s ?; node s ?"),
     ("group-modify", r#"{"group":"g1","disk_parameters":"resync=fast","instances":["web1"]}"#,
         "node_group x g1; instance s web1", "node_group x ?"),
     ("group-rename", r#"{"group":"g1","new_name":"g9"}"#, "node_group x g1,g9", "node_group x ?"),
@@ -78,7 +78,7 @@ const OPERATIONS: [(&str, &str, &str, &str); 83] = [
         "node_group s g1; instance s web1; node s n1,n2", "node_group s ?; instance s ?; node s ?"),
     ("group-verify-disks", r#"{"group":"g1","instances":["web1"],"nodes":["n1","n2"]}"#,
         "node_group s g1; instance x web1; node s n1,n2", "node_group s ?; instance x ?; node s ?"),
-    ("network-add", r#"{"network":"lan"}"#, "network x lan", "network x ?"),
+    ("network-add", r#"{"network":"lan"}"#, "node s *; network x lan", "node s *; network x ?"),
     ("network-remove", r#"{"network":"lan"}"#, "node_group s *; network x lan", "node_group s *; network x ?"),
     ("network-connect", r#"{"network":"lan","group":"g1","instances":["web1"]}"#,
         "node_group x g1; instance s web1; network s lan", "node_group x ?; instance s ?; network s ?"),
@@ -104,18 +104,18 @@ const OPERATIONS: [(&str, &str, &str, &str); 83] = [
     ("cluster-redistribute-config", r#"{}"#, "node s *", "node s *"),
     ("cluster-renew-crypto", r#"{}"#, "node x *", "node x *"),
     ("cluster-master-failover", r#"{}"#, "big", "big"),
-    ("cluster-activate-master-ip", r#"{"master":"n1"}"#, "node x n1", "node x ?"),
-    ("cluster-deactivate-master-ip", r#"{"master":"n1"}"#, "node x n1", "node x ?"),
+    ("cluster-activate-master-ip", r#"{}"#, "big", "big"),
+    ("cluster-deactivate-master-ip", r#"{}"#, "big", "big"),
     ("cluster-upgrade", r#"{}"#, "big", "big"),
     ("cluster-destroy", r#"{}"#, "big", "big"),
-    ("cluster-post-init", r#"{}"#, "", ""),
+    ("cluster-post-init", r#"{}"#, "big", "big"),
     ("cluster-query", r#"{}"#, "", ""),
     ("cluster-query-config", r#"{}"#, "", ""),
     ("query", r#"{"what":"node"}"#, "", ""),
     ("query-fields", r#"{"what":"node"}"#, "", ""),
     ("os-diagnose", r#"{}"#, "", ""),
     ("storage-diagnose", r#"{}"#, "", ""),
-    ("test-allocator", r#"{}"#, "node_group s *; instance s *; node s *", "node_group s *; instance s *; node s *"),
+    ("test-allocator", r#"{}"#, "big", "big"),
     ("test-delay", r#"{"on_nodes":["n1","n2"]}"#, "node x n1,n2", ""),
     ("test-queue", r#"{}"#, "", ""),
     ("test-os-parameters", r#"{}"#, "", ""),
@@ -205,11 +205,12 @@ fn a_node_is_drained_and_repaired() {
         {"operation": "instance-start", "instance": "web2", "nodes": ["n3"]},
     ]});
     let derived = catalogue.requests("cluster", &options).unwrap();
-    assert_eq!(line(&derived.requests, &catalogue), "instance x web1,web2; node s n3; node x n1,n2");
+    let locks = "instance x web1,web2; node s n3; node x n1,n2; node_resource x n1";
+    assert_eq!(line(&derived.requests, &catalogue), locks);
     assert_eq!(derived.unknown_because, []);
 }
 
-const CONDITIONS: [(&str, &str, &str); 15] = [
+const CONDITIONS: [(&str, &str, &str); 18] = [
     (
         "instance-create",
         r#"{"instance":"a","nodes":["n"],"networks":[]}"#,
@@ -233,8 +234,19 @@ const CONDITIONS: [(&str, &str, &str); 15] = [
         r#"{"instance":"a","nodes":["n"],"mode":"remote"}"#,
         "instance x a; node x n; node_resource s n",
     ),
-    ("node-modify", r#"{"node":"n","offline":false}"#, "node x n"),
-    ("node-modify", r#"{"node":"n","offline":true}"#, "instance s ?; node x n"),
+    ("node-modify", r#"{"node":"n","offline":false}"#, "node x n; node_resource x n"),
+    ("node-modify", r#"{"node":"n","offline":true}"#, "instance s ?; node x n; node_resource x n"),
+    (
+        "node-modify",
+        r#"{"node":"n","secondary_address":"10.0.0.9"}"#,
+        "instance s ?; node x n; node_resource x n",
+    ),
+    (
+        "node-modify",
+        r#"{"node":"n","auto_promote":true,"master_candidate":false}"#,
+        "node x *; node_resource x n",
+    ),
+    ("network-add", r#"{"network":"l","check_conflicts":false}"#, "network x l"),
     ("node-power-cycle", r#"{"node":"n","force":true}"#, ""),
     ("node-out-of-band", r#"{"nodes":["n"],"command":"health"}"#, "node s n"),
     (
@@ -246,6 +258,29 @@ const CONDITIONS: [(&str, &str, &str); 15] = [
     ("tags-set", r#"{"kind":"node_group"}"#, "node_group x ?"),
     ("cluster-modify", r#"{"drbd":"off"}"#, "node_group s *; instance s *; node s *"),
 ];
+
+/// The opcodes for which Ganeti takes its big lock (`hasBGL` of its lock declarations).
+const BIG: [&str; 8] = [
+    "OP_NODE_ADD",
+    "OP_NODE_REMOVE",
+    "OP_CLUSTER_ACTIVATE_MASTER_IP",
+    "OP_CLUSTER_DEACTIVATE_MASTER_IP",
+    "OP_CLUSTER_DESTROY",
+    "OP_CLUSTER_POST_INIT",
+    "OP_CLUSTER_RENAME",
+    "OP_TEST_ALLOCATOR",
+];
+
+#[test]
+fn the_big_lock_is_that_of_ganeti() {
+    let catalogue = Catalogue::parse(FILE, "examples/catalogue.toml").unwrap();
+    let opcodes = OPCODES.split_whitespace().map(|opcode| format!("OP_{opcode}"));
+    let big: Vec<String> =
+        opcodes.filter(|opcode| derive(&catalogue, opcode, "{}").requests.big_lock).collect();
+    let mut expected = BIG.to_vec();
+    expected.sort_unstable();
+    assert_eq!(big, expected);
+}
 
 /// All opcodes of Ganeti, without their `OP_`.
 const OPCODES: &str = "\

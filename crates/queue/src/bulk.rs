@@ -182,9 +182,7 @@ pub async fn create(tx: &Transaction, keys: &Keyspace, new: &NewOperation, now_u
         return Ok(Created::TooMany(own));
     }
     if kept.len() >= MAX_KEPT {
-        let oldest =
-            kept.iter().filter(|operation| !runs(operation)).min_by_key(|operation| operation.ended_us);
-        if let Some(oldest) = oldest {
+        if let Some(oldest) = forgotten(&kept) {
             tx.clear(keys.bulk(&oldest.id))?;
         }
     }
@@ -211,6 +209,17 @@ pub async fn create(tx: &Transaction, keys: &Keyspace, new: &NewOperation, now_u
     write(tx, keys, &operation)?;
     tx.set_versionstamp(keys.bulk_wake())?;
     Ok(Created::Now(operation))
+}
+
+/// The operation whose record makes room for another one: the oldest that has ended, of the identity with the most. So an identity that begins
+/// many of them forgets its own, and a repeated request of another one still finds its operation.
+fn forgotten(kept: &[Operation]) -> Option<&Operation> {
+    let mut ended: BTreeMap<Option<&str>, Vec<&Operation>> = BTreeMap::new();
+    for operation in kept.iter().filter(|operation| operation.standing != Standing::Running) {
+        ended.entry(operation.by.as_deref()).or_default().push(operation);
+    }
+    let most = ended.into_values().max_by_key(Vec::len)?;
+    most.into_iter().min_by_key(|operation| operation.ended_us)
 }
 
 fn write(tx: &Transaction, keys: &Keyspace, operation: &Operation) -> Result<()> {

@@ -330,6 +330,39 @@ async fn an_operation_begins_once_and_few_of_them_run() {
 }
 
 #[tokio::test]
+async fn an_identity_with_many_operations_forgets_its_own() {
+    let world = World::new().await;
+    let create = async |id: &str, by: &str, now_us: i64| {
+        let new = NewOperation {
+            id: id.into(),
+            action: Action::Cancel,
+            condition: "id = none".into(),
+            by: Some(by.into()),
+            scopes: Vec::new(),
+            node: "n".into(),
+            by_operator: false,
+        };
+        world.run(async |tx, keys| bulk::create(tx, keys, &new, now_us).await).await
+    };
+    let end = async |id: &str, now_us: i64| {
+        world.run(async |tx, keys| bulk::end(tx, keys, id, Standing::Done, now_us).await).await;
+    };
+    assert!(matches!(create("nightly", "user:jan", 1).await, Created::Now(_)));
+    end("nightly", 2).await;
+    let most = i64::try_from(bulk::MAX_KEPT).unwrap();
+    for n in 0..most + 5 {
+        let id = format!("e{n}");
+        assert!(matches!(create(&id, "user:eve", 10 + n).await, Created::Now(_)), "{id}");
+        end(&id, 10 + n).await;
+    }
+    // The oldest of all is still there, and repeating its request begins nothing.
+    assert!(matches!(create("nightly", "user:jan", 1_000).await, Created::Before(_)));
+    assert!(matches!(create("e0", "user:eve", 1_000).await, Created::Now(_)), "its own oldest is gone");
+    let kept = world.run(async |tx, keys| bulk::list(tx, keys, None, 1_000).await).await;
+    assert_eq!(kept.len(), bulk::MAX_KEPT);
+}
+
+#[tokio::test]
 async fn options_are_tested_only_where_that_is_allowed() {
     let world = World::empty(Limits::SMALL);
     world.add("a", "acme", 5).await;
