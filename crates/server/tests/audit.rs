@@ -64,6 +64,42 @@ async fn changes_leave_a_line_and_are_refused_without_one() {
     assert_eq!(client.post("/v1/jobs/t", &json!({"id": "b"})).await.status, 201);
 }
 
+/// A login says who, through the API and through the page; and a proxy with TLS keeps its cookie from other connections.
+#[tokio::test]
+async fn logins_say_who_and_their_cookie_is_secure_behind_https() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit.jsonl");
+    let settings = format!("[audit]\nfile = {}\n", file.display());
+    let server = TestServer::start_advertised("https://turnwise.example", &settings).await;
+    let admin = server.close().await;
+    let jan = json!({"name": "jan", "password": "a password", "scopes": ["operator"]});
+    assert_eq!(server.with(&admin).post("/v1/users", &jan).await.status, 201);
+    let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
+    let log_in = async |path: &str, password: &str| {
+        let form = client.post(format!("{}{path}", server.url)).header("origin", &server.url);
+        let form = form.header("content-type", "application/x-www-form-urlencoded");
+        form.body(format!("name=jan&password={password}")).send().await.unwrap()
+    };
+    let through_api = log_in("/_session", "a+password").await;
+    let through_page = log_in("/ui/login", "a+password").await;
+    let wrong = log_in("/ui/login", "another").await;
+    assert_eq!(
+        [through_api.status(), through_page.status(), wrong.status()].map(|it| it.as_u16()),
+        [200, 303, 401]
+    );
+    for login in [&through_api, &through_page] {
+        let cookie = login.headers()["set-cookie"].to_str().unwrap();
+        assert!(cookie.ends_with("; Secure"), "{cookie}");
+    }
+    let text = std::fs::read_to_string(&file).unwrap();
+    let lines = text.lines().filter(|line| line.contains("/_session") || line.contains("/ui/login"));
+    let lines: Vec<Value> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
+    let told = lines.iter().map(|line| (line["who"].clone(), line["status"].clone()));
+    let expected =
+        [(json!("user:jan"), json!(200)), (json!("user:jan"), json!(303)), (Value::Null, json!(401))];
+    assert_eq!(told.collect::<Vec<_>>(), expected);
+}
+
 #[tokio::test]
 async fn an_identity_sends_no_more_requests_than_it_may() {
     let server = TestServer::start_with("[limits]\nrequests_per_second = 5\n").await;

@@ -105,6 +105,12 @@ impl Audited {
         self.is_stranger = caller.is_none_or(|caller| *caller.who() == Who::Nobody);
     }
 
+    /// The request was a login, which has succeeded.
+    pub fn logged_in(&mut self, who: Option<String>) {
+        self.who = who;
+        self.is_stranger = false;
+    }
+
     pub fn ended(mut self, status: StatusCode) {
         self.status = Some(status);
     }
@@ -113,7 +119,7 @@ impl Audited {
 impl Drop for Audited {
     fn drop(&mut self) {
         // Anyone can cause these lines, so their number is limited: they must not fill the disk. A login that succeeds is not
-        // one of them.
+        // one of them ([`Audited::logged_in`]).
         let has_succeeded = self.status.is_some_and(|status| status.is_success());
         let left_out = match self.is_stranger && !has_succeeded {
             true => self.audit.strangers.line(),

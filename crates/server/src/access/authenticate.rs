@@ -71,12 +71,35 @@ pub(crate) async fn authenticate(State(app): State<App>, request: Request, next:
         let at = timestamp(app.store.runtime().machine_us());
         Audited::new(audit.clone(), at, peer.address, request.method(), request.uri().path())
     });
-    let response = handle(&app, &peer, request, next, audited.as_mut()).await;
-    if let Some(audited) = audited {
+    let mut response = handle(&app, &peer, request, next, audited.as_mut()).await;
+    if let Some(mut audited) = audited {
+        if let Some(LoggedIn(who)) = response.extensions_mut().remove() {
+            audited.logged_in(who);
+        }
         audited.ended(response.status());
+    }
+    if app.names.is_https() {
+        secure_cookies(&mut response);
     }
     response
 }
+
+/// In a response: who has logged in with the request.
+#[derive(Clone)]
+pub(crate) struct LoggedIn(pub Option<String>);
+
+/// Browsers reach this server by https, through a proxy: its cookie is not for connections without TLS.
+fn secure_cookies(response: &mut Response) {
+    for (name, value) in response.headers_mut() {
+        let Ok(cookie) = value.to_str() else { continue };
+        if *name == header::SET_COOKIE && !cookie.ends_with(SECURE) {
+            *value = HeaderValue::try_from(format!("{cookie}{SECURE}")).expect("a cookie and ASCII");
+        }
+    }
+}
+
+/// Keeps a cookie from connections without TLS.
+const SECURE: &str = "; Secure";
 
 /// Refuses a request that did not come through [`authenticate`], if its sender does not have this right.
 pub(crate) async fn admit(app: &App, headers: &HeaderMap, peer: &Peer, right: Right) -> Result<(), Refusal> {
@@ -357,7 +380,7 @@ pub(crate) fn expired_cookie(peer: &Peer) -> HeaderValue {
 
 /// A cookie with both forms of its end: `nano` reads `Expires` only. `now` is the time since the Unix epoch.
 fn set_cookie(value: &str, age: Duration, now: Duration, peer: &Peer) -> HeaderValue {
-    let secure = if peer.tls { "; Secure" } else { "" };
+    let secure = if peer.tls { SECURE } else { "" };
     let (expires, age_s) = (httpdate::fmt_http_date(UNIX_EPOCH + now + age), age.as_secs());
     let text = format!(
         "{COOKIE}={value}; Version=1; Expires={expires}; Max-Age={age_s}; Path=/; HttpOnly; SameSite=Strict{secure}"

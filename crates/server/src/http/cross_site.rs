@@ -98,6 +98,11 @@ impl Names {
         }
     }
 
+    /// Whether this server is advertised under a URL with https: a proxy before it may speak TLS.
+    pub fn is_https(&self) -> bool {
+        self.advertised.as_ref().is_some_and(|url| url.starts_with("https:"))
+    }
+
     /// Whether a request may name this host.
     ///
     /// An address instead of a name cannot be rebound, because no DNS record is involved. So a server that other

@@ -11,7 +11,7 @@ use super::error::ApiError;
 use super::request::{self, Sent};
 use super::room::{Cost, SMALL_BODY_BYTES};
 use super::{App, Call};
-use crate::access::{Caller, Who, expired_cookie, login};
+use crate::access::{Caller, LoggedIn, Who, expired_cookie, login};
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
@@ -80,6 +80,7 @@ async fn start(app: &App, call: &Call, body: Body) -> Result<Response, ApiError>
     let roles = roles(caller.scopes());
     let mut response = ok(&json!({ "ok": true, "name": name_of(&caller), "roles": roles }));
     response.headers_mut().insert(header::SET_COOKIE, cookie);
+    response.extensions_mut().insert(LoggedIn(caller.name()));
     Ok(response)
 }
 

@@ -53,6 +53,13 @@ impl TestServer {
         Self::start_in(tempfile::tempdir().unwrap(), replicator).await
     }
 
+    /// Starts a server that is advertised under a URL.
+    pub async fn start_advertised(url: &str, replicator: &str) -> TestServer {
+        let folder = tempfile::tempdir().unwrap();
+        let config = ServerConfig { advertise: Some(url.to_owned()), ..server_config(&folder, replicator) };
+        Self::new(folder, Server::start(config).await.unwrap())
+    }
+
     pub async fn start_in(folder: tempfile::TempDir, replicator: &str) -> TestServer {
         let config = server_config(&folder, replicator);
         Self::new(folder, Server::start(config).await.unwrap())

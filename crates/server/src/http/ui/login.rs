@@ -8,7 +8,7 @@ use turnwise_identity::Secret;
 use super::problem::{Problem, Result, sentence};
 use super::visit::{Visit, back, link};
 use super::{HOME, layout, redirect};
-use crate::access::{Who, expired_cookie, login};
+use crate::access::{LoggedIn, Who, expired_cookie, login};
 
 /// The path of the form, which returns to a page after the login.
 pub(super) fn path(then: &str) -> String {
@@ -37,9 +37,10 @@ pub(super) async fn log_in(visit: Visit) -> Result<Response> {
         return Ok(form(&visit, then, form_fields.get("name"), Some(needed)));
     };
     match login(&visit.app, &visit.peer, name, password).await {
-        Ok((_, cookie)) => {
+        Ok((caller, cookie)) => {
             let mut response = redirect(back(then).unwrap_or(HOME));
             response.headers_mut().insert(header::SET_COOKIE, cookie);
+            response.extensions_mut().insert(LoggedIn(caller.name()));
             Ok(response)
         }
         Err(refusal) if refusal.status.is_server_error() => Err(refusal.into()),
