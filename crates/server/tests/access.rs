@@ -346,7 +346,7 @@ async fn a_user_who_is_added_again_owns_nothing_of_the_one_before() {
     let again = json!({"name": "jan", "password": "second password", "scopes": ["client:beta", "worker:t"]});
     assert_eq!(admin.post("/v1/users", &again).await.status, 201);
     let second = as_jan("second password");
-    assert_eq!(second.post(&ping, &json!({})).await.error(), (410, "membership_expired"));
+    assert_eq!(second.post(&ping, &json!({})).await.error(), (410, "expired_worker"));
     assert_eq!(second.get("/v1/bulk/op").await.status, 404);
     for id in ["on", "paused"] {
         assert_eq!(second.get(&format!("/v1/webhooks/{id}")).await.status, 404, "{id}");

@@ -72,7 +72,7 @@ async fn conditions_compare_text_as_text_and_whole_numbers_exactly() {
     }
     // As a filter, and as a bulk operation.
     let pause = json!({"action": "pause", "when": "tenant = 007"});
-    assert_eq!(server.put("/v1/filters/f", &pause).await.status, 201);
+    assert_eq!(server.put("/v1/filters/f", &pause).await.status, 200);
     let registered = server.post("/v1/workers/t", &json!({"slots": 10})).await.body;
     let accept = format!("/v1/workers/t/{}/accept", registered["worker"].as_str().unwrap());
     let accepted = server.post(&accept, &json!({"received": 0, "limit": 10, "wait_ms": 10_000})).await.body;
@@ -135,7 +135,7 @@ async fn a_text_that_is_too_long_to_be_searched_passes_no_filter() {
         assert_eq!(added.status, 201, "{}", added.body);
     }
     let reject = json!({"action": "reject", "when": "options.x ~ forbidden"});
-    assert_eq!(server.put("/v1/filters/f", &reject).await.status, 201);
+    assert_eq!(server.put("/v1/filters/f", &reject).await.status, 200);
     let registered = server.post("/v1/workers/t", &json!({"slots": 10})).await.body;
     let accept = format!("/v1/workers/t/{}/accept", registered["worker"].as_str().unwrap());
     let accepted = server.post(&accept, &json!({"received": 0, "limit": 10, "wait_ms": 10_000})).await.body;

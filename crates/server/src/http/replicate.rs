@@ -331,7 +331,11 @@ struct NoResult;
 fn failed(reason: &str) -> ApiError {
     // The status of a document is none of the database.
     let is_of_document = reason.starts_with(Incomplete::BEGINNING);
-    let said = |status: u16| !is_of_document && reason.contains(&format!(": {status} "));
+    // An error begins with the status, if no other words come first.
+    let said = |status: u16| {
+        let status = format!("{status} ");
+        !is_of_document && (reason.starts_with(&status) || reason.contains(&format!(": {status}")))
+    };
     let (status, code) = match () {
         () if said(404) => (StatusCode::INTERNAL_SERVER_ERROR, "db_not_found"),
         () if said(401) => (StatusCode::UNAUTHORIZED, "unauthorized"),

@@ -209,7 +209,8 @@ async fn by_id(
                 None => break None,
             },
         };
-        let size = BATCH.min(most_looks);
+        // A transaction lasts as long as its jobs are searched.
+        let size = selection.map_or(BATCH, |selection| selection.most_looks(BATCH));
         let batch = rows::list(&tx, &app.keys, &job_type, after, size).await?;
         let exhausted = batch.len() < size;
         looked_at += batch.len().max(1);

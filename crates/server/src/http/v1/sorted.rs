@@ -25,8 +25,8 @@ use crate::http::{App, answer};
 const MAX_TENANTS: usize = 100;
 /// The most counts that are read to find them.
 const MAX_COUNTS: usize = 20_000;
-/// The most jobs that are tested against a condition for one page.
-const MAX_SEARCHED: usize = 20_000;
+/// The most jobs that are tested against a condition for one page, in one transaction.
+const MAX_SEARCHED: usize = 2_000;
 /// Counts per read.
 const COUNTS: usize = 1_000;
 /// The most types whose failures are counted.
