@@ -77,7 +77,9 @@ impl Caller {
     }
 
     pub fn user(user: &User, how: How) -> Caller {
-        let owner = format!("{}:{}", named("user", &user.name), user.uid);
+        let name = named("user", &user.name);
+        // Users of earlier stores have no uid.
+        let owner = if user.uid.is_empty() { name } else { format!("{name}:{}", user.uid) };
         let (who, scopes) = (Who::User(user.name.clone()), Some(user.scopes.clone()));
         Caller(Arc::new(Inner { who, how, scopes, owner: Some(owner) }))
     }

@@ -21,7 +21,7 @@ pub(crate) async fn caller_now(
     };
     Ok(match by.split_once(':') {
         Some(("user", user)) => {
-            let Some((name, uid)) = user.split_once(':') else { return Ok(None) };
+            let (name, uid) = user.split_once(':').unwrap_or((user, ""));
             let user = identities.user(name).await?.filter(|user| user.uid == uid);
             user.map(|user| Caller::user(&user, How::Nothing))
         }
