@@ -140,7 +140,8 @@ async fn a_position_moves_from_where_it_was_read() {
     world.put(&webhook("b", "acme")).await;
     let before = world.run(async |tx, keys| progress(&tx, &keys, "a").await).await;
     assert_eq!((before.position, before.delivered), (0, 0));
-    let now = Progress { position: 7, delivered: 3, repeat_until: Some(9), ..before.clone() };
+    assert!(before.woken_us.is_some(), "its job was added");
+    let now = Progress { position: 7, delivered: 3, repeat_until: Some(9), woken_us: None, ..before.clone() };
     let step = async |tx: Transaction, keys: Keyspace| moved(&tx, &keys, (&hook, &before), now.clone()).await;
     assert!(world.run(step).await);
     assert!(!world.run(step).await, "another run has moved it");
@@ -149,7 +150,7 @@ async fn a_position_moves_from_where_it_was_read() {
     // A change keeps the position, and forgets what the next attempt repeats.
     world.put(&hook).await;
     let after = world.run(async |tx, keys| progress(&tx, &keys, "a").await).await;
-    assert_eq!(after, Progress { repeat_until: None, ..now.clone() });
+    assert_eq!(after, Progress { repeat_until: None, woken_us: before.woken_us, ..now.clone() });
     // One that was created anew is another one.
     let other = Webhook { created_us: NOW_US + 1, ..hook.clone() };
     world.put(&other).await;

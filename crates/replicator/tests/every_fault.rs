@@ -107,7 +107,8 @@ async fn one(kind: Kind, fault: &'static str, retries: u32, client: Client) {
         Err(error) => {
             let text = error.to_string();
             assert!(!error.is_terminal(), "{told}: {text}");
-            let names_the_side = text.starts_with(if side == Side::Source { "source " } else { "target " });
+            let side = if side == Side::Source { "source" } else { "target" };
+            let names_the_side = text.starts_with(side) || text.contains(&format!("({side} "));
             assert!(names_the_side, "{told}: {text}");
             let passing = !matches!(fault, "400" | "401" | "404" | "409");
             assert!(retries == 0 || !passing, "{told}: it should have recovered from {text}");

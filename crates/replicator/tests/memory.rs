@@ -96,10 +96,17 @@ fn serve_large(source: &Fake, bytes: usize) {
     // Of the second generation, so that none comes with the feed.
     source.put([json!({"_id": "large", "_rev": "2-b", "_revisions": {"start": 2, "ids": ["b", "a"]}})]);
     source.rule(move |asked| {
-        let head = r#"{"results":[{"id":"large","docs":[{"ok":{"_id":"large","_rev":"2-b","_revisions":{"start":2,"ids":["b","a"]},"x":""#;
+        // A document that is too large in one way is also requested by itself.
+        let (before, after) = match asked.path.as_str() {
+            "/_bulk_get" => (r#"{"results":[{"id":"large","docs":["#, "]}]}"),
+            "/large" => ("[", "]"),
+            _ => return None,
+        };
+        let head = r#"{"ok":{"_id":"large","_rev":"2-b","_revisions":{"start":2,"ids":["b","a"]},"x":""#;
         let pieces = std::iter::repeat_n(Step::Send(Bytes::from(vec![b'x'; 64 << 10])), bytes >> 16);
-        let steps = std::iter::once(Step::Send(head.into())).chain(pieces).chain([Step::Send(r#""}}]}]}"#.into())]);
-        (asked.path == "/_bulk_get").then(|| Reply::steps(200, steps.collect::<Vec<_>>()))
+        let steps = std::iter::once(Step::Send(format!("{before}{head}").into()));
+        let steps = steps.chain(pieces).chain([Step::Send(format!(r#""}}}}{after}"#).into())]);
+        Some(Reply::steps(200, steps.collect::<Vec<_>>()))
     });
 }
 

@@ -59,7 +59,7 @@ async fn an_answer_that_comes_byte_by_byte_ends_the_run_with_the_reason() {
         let error = run(&source, &target, json!({"use_bulk_get": path != "/d0"})).await.unwrap_err();
         assert!(!error.is_terminal());
         let said = error.to_string();
-        assert!(said.starts_with(side) && said.contains(path), "{path}: {said}");
+        assert!(said.contains(&format!("({side} ")) && said.contains(path), "{path}: {said}");
         assert!(said.contains("too slow: ") && said.contains("minimum_progress is 600"), "{path}: {said}");
     }
 }

@@ -84,7 +84,7 @@ async fn exit_codes_distinguish_failures_from_wrong_usage() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(stderr(&output).contains("source") && stderr(&output).contains("no connection"), "{output:?}");
     let output = run(&["jobs", "list", "--server", "http://127.0.0.1:1"]).await;
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
     assert!(stderr(&output).contains("is `turnwise serve` running there?"), "{output:?}");
 }
 

@@ -29,7 +29,6 @@ fn cases() -> Vec<Case> {
             "500 internal_server_error: The fault proxy was told to fail.",
         ),
         case("invalid-json", Fault::InvalidJson.into(), "cannot be understood"),
-        case("truncated-multipart", Fault::TruncatedMultipart.into(), "multipart"),
     ]
 }
 
