@@ -423,8 +423,8 @@ pub(crate) fn states(job: &Job) -> &'static [&'static str] {
     }
 }
 
-/// Evaluates a condition whose patterns cost this much, once no other one of this process is searching. So patterns occupy one thread at most,
-/// whoever chooses them, and each search is short.
+/// Evaluates a condition whose patterns cost this much, once no other one of this process is searching. So the patterns of all clients
+/// occupy one thread at most, and each search is short.
 pub async fn searching<T>(pattern_bytes: usize, evaluate: impl FnOnce() -> T) -> T {
     static SEARCHES: Semaphore = Semaphore::const_new(1);
     if pattern_bytes == 0 {

@@ -351,7 +351,7 @@ async fn a_user_who_is_added_again_owns_nothing_of_the_one_before() {
     for id in ["on", "paused"] {
         assert_eq!(second.get(&format!("/v1/webhooks/{id}")).await.status, 404, "{id}");
     }
-    // They end, also one that somebody resumes.
+    // They end, also one that an operator resumes.
     let resume = json!({"url": webhook["url"], "job_tenant": "acme", "enabled": true});
     assert_eq!(admin.put("/v1/webhooks/paused", &resume).await.status, 200);
     for id in ["on", "paused"] {

@@ -95,6 +95,11 @@ async fn a_repeated_request_is_not_refused_and_crashing_jobs_do_not_count() {
     assert_eq!(refused.error(), (429, "too_many_requests"));
     let reason = refused.body["reason"].as_str().unwrap();
     assert_eq!(reason, "tenant `acme` may have 2 waiting jobs of type `t`, and has 2");
+    // An identity that may not read it learns neither the tenant nor its number of jobs.
+    let other = admin.token(&["client:gamma"]).await;
+    let refused = server.with(&other).post("/v1/jobs", &again).await;
+    assert_eq!(refused.error(), (409, "conflict"), "{}", refused.body);
+    assert!(!refused.body.to_string().contains("acme"), "{}", refused.body);
     assert_eq!(client.post("/v1/jobs/t/c/cancel", &json!({})).await.status, 200);
     assert_eq!(client.post("/v1/jobs", &again).await.status, 200);
 }

@@ -188,7 +188,7 @@ impl Ledger {
         }
     }
 
-    /// Records a violation of a kind that may occur very often. The first ones are told with their text, all of them are counted.
+    /// Records a violation of a kind that may occur very often. It keeps the texts of the first ones, and counts all of them.
     pub fn repeated(&self, kind: &str, text: &str) {
         let count = {
             let mut state = lock(&self.state);

@@ -1,7 +1,7 @@
 //! The commands that wait, behind the gateways: `turnwise jobs wait` and `turnwise events --follow`.
 //!
 //! An exit code of `jobs wait` is a statement about the job, so it must be true: 0 if the job has completed, 1 if it has failed or was
-//! cancelled. `events --follow` ends only when it is told to, and prints each event once, in order.
+//! cancelled. `events --follow` ends only when it is stopped, and prints each event once, in order.
 
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;

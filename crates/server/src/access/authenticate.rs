@@ -91,8 +91,11 @@ pub(crate) struct LoggedIn(pub Option<String>);
 /// Browsers reach this server by https, through a proxy: its cookie is not for connections without TLS.
 fn secure_cookies(response: &mut Response) {
     for (name, value) in response.headers_mut() {
+        if *name != header::SET_COOKIE {
+            continue;
+        }
         let Ok(cookie) = value.to_str() else { continue };
-        if *name == header::SET_COOKIE && !cookie.ends_with(SECURE) {
+        if !cookie.ends_with(SECURE) {
             *value = HeaderValue::try_from(format!("{cookie}{SECURE}")).expect("a cookie and ASCII");
         }
     }

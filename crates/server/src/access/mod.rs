@@ -27,4 +27,4 @@ pub(crate) use caller::{Caller, How, Who, shown_owner};
 pub(crate) use identities::{Identities, Unchecked};
 pub(crate) use jwt::Jwt;
 pub(crate) use later::caller_now;
-pub(crate) use pace::{Budget, PINGS_PER_SECOND, Pace, UNKNOWN_WORKERS_PER_SECOND};
+pub(crate) use pace::{Budget, LOOKUPS_PER_SECOND, Pace, REFUSED_WORKERS_PER_SECOND, pings_per_second};

@@ -13,10 +13,19 @@ use std::time::{Duration, Instant};
 const BURST: Duration = Duration::from_secs(1);
 /// The most budgets that are remembered, but for those that were used within [`BURST`].
 const MAX_KNOWN: usize = 100_000;
-/// The heartbeats of one worker: ten times as many as the shortest `[workers] health_interval` needs.
-pub(crate) const PINGS_PER_SECOND: u32 = 10;
-/// The requests of an identity for workers that this node has not seen before: each costs a read.
-pub(crate) const UNKNOWN_WORKERS_PER_SECOND: u32 = 200;
+/// The heartbeats that one worker may send in a `[workers] health_interval`, and at least in a second.
+const PINGS_PER_INTERVAL: f64 = 10.0;
+/// The requests of an identity for workers that this node has not seen before: each costs a read. After a restart these are its own workers.
+pub(crate) const LOOKUPS_PER_SECOND: u32 = 5_000;
+/// The requests of an identity for workers that do not exist, or are not its own.
+pub(crate) const REFUSED_WORKERS_PER_SECOND: u32 = 200;
+
+/// How many heartbeats one worker may send, with this `[workers] health_interval`.
+pub(crate) fn pings_per_second(health_interval: Duration) -> u32 {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is bounded")]
+    let pings = (PINGS_PER_INTERVAL / health_interval.as_secs_f64().clamp(0.001, 1.0)).ceil() as u32;
+    pings
+}
 
 /// What a request is charged to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -27,8 +36,10 @@ pub(crate) enum Budget {
     Worker(String, String),
     /// The heartbeats of one worker, by type and id.
     Pings(String, String),
-    /// An identity's requests for workers that may not exist.
-    UnknownWorkers(String),
+    /// An identity's requests for workers that this node must look up.
+    Lookups(String),
+    /// An identity's requests for workers that do not exist, or are not its own.
+    RefusedWorkers(String),
 }
 
 /// When the requests of each budget would be evenly spread.
@@ -57,6 +68,12 @@ impl Pace {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn heartbeats_fit_any_interval() {
+        let of = |ms| pings_per_second(Duration::from_millis(ms));
+        assert_eq!([0, 10, 100, 1_000, 3_600_000].map(of), [10_000, 1_000, 100, 10, 10]);
+    }
 
     #[test]
     fn requests_beyond_the_rate_wait() {

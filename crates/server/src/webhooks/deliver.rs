@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::FutureExt as _;
 use ring::hmac;
 use serde_json::json;
 use turnwise_protocol::Delivery;
@@ -16,7 +17,7 @@ use turnwise_replicator::{Client, Post, Posted, Secret};
 use turnwise_store::{Store, Transaction};
 use turnwise_worker::{JobContext, JobHandler, Outcome};
 
-use super::hosts::Hosts;
+use super::hosts::{Hosts, Place};
 use super::{GONE, Sight, decoded, disable};
 use crate::access::Identities;
 use crate::http::Sequence;
@@ -76,6 +77,7 @@ impl JobHandler for Deliverer {
         let begun_us = self.store.runtime().elapsed_us();
         let longest_us = i64::try_from(LONGEST_RUN.as_micros()).unwrap_or(i64::MAX);
         let mut delivered = 0;
+        let mut waited: Option<Place> = None;
         loop {
             let is_late = self.store.runtime().elapsed_us() > begun_us.saturating_add(longest_us);
             if is_late || job.stop.is_cancelled() {
@@ -83,7 +85,18 @@ impl JobHandler for Deliverer {
             }
             let step = async {
                 match self.next(&job.job.id).await? {
-                    Next::Send(batch) => self.send(*batch).await,
+                    Next::Send(batch) => {
+                        let (url, tenant) = (&batch.webhook.url, &batch.webhook.job_tenant);
+                        let held = waited.take().filter(|place| place.is_for(url, tenant));
+                        match held.or_else(|| self.hosts.place(url, tenant).now_or_never()) {
+                            Some(place) => self.send(*batch, place).await,
+                            // Until there is a place, the webhook may change, and its identity may go: both are read again.
+                            None => {
+                                waited = Some(self.hosts.place(url, tenant).await);
+                                Ok(Sent::Some { events: 0, took: Duration::ZERO })
+                            }
+                        }
+                    }
                     Next::Again => Ok(Sent::Some { events: 0, took: Duration::ZERO }),
                     Next::Nothing => Ok(Sent::Nothing),
                 }
@@ -179,7 +192,8 @@ impl Deliverer {
         Ok(Next::Again)
     }
 
-    async fn send(&self, batch: Batch) -> Result<Sent> {
+    /// Sends a batch. The place is for its host.
+    async fn send(&self, batch: Batch, _place: Place) -> Result<Sent> {
         let Batch { webhook, progress, events, through, sequence, by_operator } = batch;
         let key = hmac::Key::new(hmac::HMAC_SHA256, webhook.secret.reveal().as_bytes());
         let delivery = name(&webhook.id, &key, &events, by_operator);
@@ -203,7 +217,6 @@ impl Deliverer {
             secrets: secrets(&webhook),
             timeout: TIMEOUT,
         };
-        let _place = self.hosts.place(&webhook.url, &webhook.job_tenant).await;
         let begun_us = self.store.runtime().elapsed_us();
         let posted = self.client.post(post).await;
         let took_us = self.store.runtime().elapsed_us().saturating_sub(begun_us);

@@ -21,16 +21,18 @@ pub(super) struct Hosts(Mutex<HashMap<Of, Weak<Semaphore>>>);
 /// A host, or a tenant at it.
 type Of = (String, Option<String>);
 
-/// A delivery's place, until it is dropped.
+/// A delivery's place, until it is dropped. It keeps the semaphores in the table.
 pub(super) struct Place {
-    _of_tenant: Permit,
-    _of_host: Permit,
+    host: String,
+    tenant: String,
+    _permits: [OwnedSemaphorePermit; 2],
 }
 
-/// Keeps the semaphore in the table.
-struct Permit {
-    _permit: OwnedSemaphorePermit,
-    _of: Arc<Semaphore>,
+impl Place {
+    /// Whether it is for a delivery to this URL, of this tenant.
+    pub fn is_for(&self, url: &str, tenant: &str) -> bool {
+        (self.host.as_str(), self.tenant.as_str()) == (host(url).as_str(), tenant)
+    }
 }
 
 impl Hosts {
@@ -39,7 +41,7 @@ impl Hosts {
         let host = host(url);
         let of_tenant = taken(self.of(&host, Some(tenant), OF_TENANT)).await;
         let of_host = taken(self.of(&host, None, OF_HOST)).await;
-        Place { _of_tenant: of_tenant, _of_host: of_host }
+        Place { host, tenant: tenant.to_owned(), _permits: [of_tenant, of_host] }
     }
 
     fn of(&self, host: &str, tenant: Option<&str>, most: usize) -> Arc<Semaphore> {
@@ -55,9 +57,8 @@ impl Hosts {
     }
 }
 
-async fn taken(of: Arc<Semaphore>) -> Permit {
-    let permit = of.clone().acquire_owned().await;
-    Permit { _permit: permit.expect("the semaphore is never closed"), _of: of }
+async fn taken(of: Arc<Semaphore>) -> OwnedSemaphorePermit {
+    of.acquire_owned().await.expect("the semaphore is never closed")
 }
 
 /// The scheme, the host and the port of a URL, in one spelling.

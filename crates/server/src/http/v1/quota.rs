@@ -71,7 +71,7 @@ impl WaitingJobs {
             return Ok(Vec::new());
         }
         let tx = app.store.begin().await?;
-        let new = new_jobs(app, &tx, wanted).await?;
+        let new = new_jobs(app, caller, &tx, wanted).await?;
         let mut admitted = Vec::with_capacity(new.len());
         for (of, jobs) in new {
             // Before the counts are read: what another request adds is in one of both.
@@ -103,8 +103,14 @@ pub(super) struct Wanted<'a> {
     pub made: bool,
 }
 
-/// How many waiting jobs a request would add, by job type and tenant.
-async fn new_jobs(app: &App, tx: &Transaction, wanted: &[Wanted<'_>]) -> Result<BTreeMap<Of, u64>> {
+/// How many waiting jobs a request would add, by job type and tenant. A job that the caller may not read adds none: it will be refused, and
+/// nothing about its tenant is told.
+async fn new_jobs(
+    app: &App,
+    caller: &Caller,
+    tx: &Transaction,
+    wanted: &[Wanted<'_>],
+) -> Result<BTreeMap<Of, u64>> {
     let mut new: BTreeMap<Of, u64> = BTreeMap::new();
     let mut named = HashSet::new();
     for some in wanted.chunks(jobs::PREFETCHED) {
@@ -120,6 +126,7 @@ async fn new_jobs(app: &App, tx: &Transaction, wanted: &[Wanted<'_>]) -> Result<
             };
             let adds = match &old {
                 None => true,
+                Some(old) if !caller.reads(&old.tenant) => false,
                 Some(old) if old.then() == Then::Remove => true,
                 Some(old) => *if_exists == IfExists::Again && matches!(old.place, Place::Ended(_)),
             };

@@ -11,7 +11,7 @@ use turnwise_queue::workers;
 use turnwise_worker::TenantFilter;
 
 use super::error::{Result, V1Error};
-use crate::access::{Budget, Caller, PINGS_PER_SECOND, UNKNOWN_WORKERS_PER_SECOND};
+use crate::access::{Budget, Caller, LOOKUPS_PER_SECOND, REFUSED_WORKERS_PER_SECOND, pings_per_second};
 use crate::http::App;
 
 /// The most workers that are cached. Beyond, they are read again.
@@ -58,13 +58,15 @@ impl RegisteredBy {
         };
         let (job_type, id) = (worker.0.to_owned(), worker.1.to_owned());
         match (checked, caller.owner()) {
-            (Ok(()), Some(_)) if is_ping => charge(app, Budget::Pings(job_type, id), PINGS_PER_SECOND),
+            (Ok(()), Some(_)) if is_ping => {
+                charge(app, Budget::Pings(job_type, id), pings_per_second(app.health.interval))
+            }
             (Ok(()), Some(_)) => {
                 let per_second = app.config.get().limits.requests_per_second;
                 charge(app, Budget::Worker(job_type, id), per_second)
             }
             (Err(error), Some(identity)) => {
-                charge(app, Budget::UnknownWorkers(identity), UNKNOWN_WORKERS_PER_SECOND)?;
+                charge(app, Budget::RefusedWorkers(identity), REFUSED_WORKERS_PER_SECOND)?;
                 Err(error)
             }
             (checked, None) => checked,
@@ -80,7 +82,7 @@ impl RegisteredBy {
             Some(by) => by,
             None => {
                 if let Some(identity) = caller.owner() {
-                    charge(app, Budget::UnknownWorkers(identity), UNKNOWN_WORKERS_PER_SECOND)?;
+                    charge(app, Budget::Lookups(identity), LOOKUPS_PER_SECOND)?;
                 }
                 let tx = app.store.begin().await?;
                 let row = workers::get(&tx, &app.keys, job_type, worker).await?;
