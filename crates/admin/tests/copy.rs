@@ -6,6 +6,7 @@ use crate::common::{Home, all_rows, fill};
 use bytes::Bytes;
 use turnwise_admin::copy::{Copy, Error, Progress};
 use turnwise_queue::Keyspace;
+use turnwise_queue::events::{self, Page};
 use turnwise_store::Store;
 
 fn copy(source: &Store, target: &Store) -> Copy {
@@ -44,22 +45,54 @@ async fn a_copy_is_equal_row_by_row_and_back_again() {
     assert!(matches!(again, Err(Error::NotEmpty)), "{again:?}");
 }
 
-/// Their values begin with a versionstamp of the source, which has another meaning in the target.
+/// Their rows begin with a versionstamp of the source, which has another meaning in the target. So they are numbered there, as a node of the
+/// source would have done: none is lost, and the source stays as it is.
 #[tokio::test]
-async fn events_without_a_number_stay_behind() {
-    let keys = Keyspace::default();
-    let (a, b) = (Home::new().await, Home::new().await);
-    fill(&a.store, "u1", 10).await;
-    a.store.append_from_now_on().await;
-    let log = &keys.event_in();
-    a.store.transact(|tx| async move { tx.append(log, b"{}") }).await.unwrap();
-    set(&a.store, &keys.events_until(1), Some("[{}]")).await;
-    let report = copy(&a.store, &b.store).run().await.unwrap();
-    let mut rows = all_rows(&a.store).await;
-    rows.retain(|(key, _)| !(keys.events_in().0 <= *key && *key < keys.events_in().1));
-    assert_eq!(rows.len() + 1, all_rows(&a.store).await.len());
-    assert_eq!(rows, all_rows(&b.store).await);
-    assert_eq!(report.rows, rows.len() as u64 - 1);
+async fn events_without_a_number_get_one_in_the_target() {
+    let keys = &Keyspace::default();
+    for is_recorded in [true, false] {
+        let (a, b) = (Home::new().await, Home::new().await);
+        fill(&a.store, "u1", 10).await;
+        if is_recorded {
+            let until_us = i64::MAX;
+            let want =
+                |tx: turnwise_store::Transaction| async move { events::want(&tx, keys, until_us).await };
+            a.store.transact(want).await.unwrap();
+        }
+        a.store.append_from_now_on().await;
+        for n in 1..=700 {
+            let line = format!(r#"{{"n":{n}}}"#);
+            let (log, line) = (&keys.event_in(), line.as_bytes());
+            a.store.transact(|tx| async move { tx.append(log, line) }).await.unwrap();
+        }
+        set(&a.store, &keys.events_until(1), Some("[{}]")).await;
+        set(&a.store, &keys.event_head(), Some(r#"{"next":2,"node":"n"}"#)).await;
+        let before = all_rows(&a.store).await;
+        let report = copy(&a.store, &b.store).run().await.unwrap();
+        assert_eq!(before, all_rows(&a.store).await);
+        let in_log = |key: &Bytes| keys.events_in().0 <= *key && *key < keys.events_in().1;
+        let of_events = |key: &Bytes| {
+            in_log(key) || keys.events().0 <= *key && *key < keys.events().1 || *key == keys.event_head()
+        };
+        let without = |rows: &[(Bytes, Bytes)]| -> Vec<(Bytes, Bytes)> {
+            rows.iter().filter(|(key, _)| !of_events(key)).cloned().collect()
+        };
+        let copied = all_rows(&b.store).await;
+        assert_eq!(without(&before), without(&copied));
+        assert!(!copied.iter().any(|(key, _)| in_log(key)));
+        assert_eq!(report.rows as usize, before.iter().filter(|(key, _)| !in_log(key)).count() - 1);
+        let tx = b.store.begin().await.unwrap();
+        let Page::Events(rows) = events::page(&tx, keys, 0, 100).await.unwrap() else { panic!("none") };
+        let numbered: Vec<String> = rows
+            .iter()
+            .flat_map(|row| (row.first..).zip(&row.events))
+            .map(|(number, event)| format!("{number} {}", std::str::from_utf8(event).unwrap()))
+            .collect();
+        let last = if is_recorded { 701 } else { 1 };
+        assert_eq!(events::head(&tx, keys).await.unwrap().next, last + 1);
+        let expected = (2..=last).map(|number| format!(r#"{number} {{"n":{}}}"#, number - 1));
+        assert_eq!(numbered, std::iter::once("1 {}".to_owned()).chain(expected).collect::<Vec<_>>());
+    }
 }
 
 #[tokio::test]

@@ -264,22 +264,43 @@ pub async fn end(tx: &Transaction, keys: &Keyspace, now_us: i64) -> Result<bool>
 
 /// The earliest rows of the log, in the order of their commits. All rows that are not among them come later.
 pub async fn collect(tx: &Transaction, keys: &Keyspace) -> Result<Vec<Appended>> {
-    collect_up_to(tx, keys, MAX_SORTED_BYTES).await
+    collect_up_to(tx, keys, None, MAX_SORTED_BYTES).await
 }
 
-async fn collect_up_to(tx: &Transaction, keys: &Keyspace, most_bytes: usize) -> Result<Vec<Appended>> {
+/// The same of the rows that come after `row`: for a reader that may not clear the rows before.
+pub async fn collect_after(
+    tx: &Transaction,
+    keys: &Keyspace,
+    row: Option<&Appended>,
+) -> Result<Vec<Appended>> {
+    collect_up_to(tx, keys, row.map(commit_order), MAX_SORTED_BYTES).await
+}
+
+/// What rows of the log are sorted by.
+type CommitOrder = ([u8; 10], i64);
+
+fn commit_order(row: &Appended) -> CommitOrder {
+    (row.stamp.0, row.place)
+}
+
+async fn collect_up_to(
+    tx: &Transaction,
+    keys: &Keyspace,
+    begin: Option<CommitOrder>,
+    most_bytes: usize,
+) -> Result<Vec<Appended>> {
     let log = keys.event_in();
     // Rows from here on are left for the next time.
     let mut cut = None;
-    let mut earliest: BTreeMap<([u8; 10], i64), Appended> = BTreeMap::new();
+    let mut earliest: BTreeMap<CommitOrder, Appended> = BTreeMap::new();
     let (mut bytes, mut after) = (0, None);
     loop {
         let page = tx.log(&log, after.as_ref(), PAGE).await?;
         let is_last = page.len() < PAGE;
         after = page.last().map(|row| row.key.clone());
         for row in page {
-            let order = (row.stamp.0, row.place);
-            if cut.is_none_or(|cut| order < cut) {
+            let order = commit_order(&row);
+            if begin.is_none_or(|begin| order > begin) && cut.is_none_or(|cut| order < cut) {
                 bytes += row.lines.len();
                 earliest.insert(order, row);
             }

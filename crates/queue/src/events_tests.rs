@@ -194,7 +194,7 @@ async fn the_earliest_rows_are_collected_however_many_there_are() {
     let mut counts = Vec::new();
     for most_bytes in [1, 1_000, 20_000, usize::MAX] {
         let tx = stores[0].begin().await.unwrap();
-        let rows = collect_up_to(&tx, &keys, most_bytes).await.unwrap();
+        let rows = collect_up_to(&tx, &keys, None, most_bytes).await.unwrap();
         for (n, row) in rows.iter().enumerate() {
             assert!(row.lines.starts_with(format!("{n:04}").as_bytes()), "{n} with {most_bytes} bytes");
         }

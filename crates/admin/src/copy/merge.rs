@@ -25,7 +25,8 @@ pub(super) enum Step {
 pub(super) struct Merge {
     source: Scan,
     target: Scan,
-    /// Rows that exist for a moment, and whose values have a meaning only in their store: events without numbers.
+    /// Rows that exist for a moment, and whose values have a meaning only in their store: events without numbers
+    /// ([`Copy::number_events`](super::Copy::number_events)).
     skipped: KeyRange,
 }
 

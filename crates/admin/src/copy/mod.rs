@@ -12,10 +12,13 @@
 //! any that the target's engine will set. Code that compares stamps therefore checks only for equality, or treats the
 //! stamps that it finds first as older than all others.
 //!
+//! Events that have no number yet are not copied as rows, but [numbered](Copy::number_events) in the target after the comparison.
+//!
 //! Every batch checks that the marker is still that of its run. Of two copies to the same target, the first one therefore stops.
 
 mod merge;
 mod quiet;
+mod unnumbered;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -82,6 +85,9 @@ pub enum Error {
         "source and target differ at {0}: something writes to one of them; stop it and run the copy again"
     )]
     Differs(String),
+    /// It is unknown whether a commit has numbered events.
+    #[error("it is unknown whether the last events were written to the target: run the copy again")]
+    Events,
     /// A server or worker used the source during the copy.
     #[error(
         "the source was used while it was copied: stop every node and worker that uses it, and run the copy again"
@@ -162,6 +168,7 @@ impl Copy {
         let marker = marker.to_value();
         let written = self.make_equal(&keys, &marker).await?;
         let report = self.compare(&keys).await?;
+        self.number_events(&keys, &marker).await?;
         quiet::check(self, &keys, &quiet).await?;
         self.target
             .transact(|tx| {
