@@ -181,10 +181,10 @@ pub async fn create(tx: &Transaction, keys: &Keyspace, new: &NewOperation, now_u
     if !new.by_operator && own >= MAX_RUNNING_OF_ONE {
         return Ok(Created::TooMany(own));
     }
-    if kept.len() >= MAX_KEPT {
-        if let Some(oldest) = forgotten(&kept) {
-            tx.clear(keys.bulk(&oldest.id))?;
-        }
+    if kept.len() >= MAX_KEPT
+        && let Some(oldest) = forgotten(&kept)
+    {
+        tx.clear(keys.bulk(&oldest.id))?;
     }
     let operation = Operation {
         id: new.id.clone(),
