@@ -18,12 +18,15 @@ impl Copy {
         let is_recorded = events::recording(&tx, keys).await.map_err(of_store)?.is_on();
         let head = events::head(&tx, keys).await.map_err(of_store)?;
         drop(tx);
+        if !is_recorded {
+            return Ok(());
+        }
         let (mut next, mut last): (u64, Option<Appended>) = (head.next, None);
-        while is_recorded {
+        loop {
             let tx = self.source.begin().await?;
             let rows = events::collect_after(&tx, keys, last.as_ref()).await.map_err(of_store)?;
             drop(tx);
-            let Some(latest) = rows.last().cloned() else { break };
+            let Some(latest) = rows.last().cloned() else { return Ok(()) };
             let mut rest = &rows[..];
             while !rest.is_empty() {
                 let (rows, expected) = (rest, next);
@@ -40,7 +43,6 @@ impl Copy {
             }
             last = Some(latest);
         }
-        Ok(())
     }
 }
 
