@@ -51,8 +51,8 @@ pub(crate) struct Sorted {
 /// A row with an error about the target that names no document of the request concerns all of them.
 pub(crate) fn sort(target: &Peer, rows: &[Row], sent: &[(usize, Head)], may_log_in: bool) -> Sorted {
     let mut by_id: HashMap<&str, Vec<(usize, &Head)>> = HashMap::new();
-    if !sent.is_empty() {
-        sent.iter().for_each(|(doc, head)| by_id.entry(&head.id).or_default().push((*doc, head)));
+    for (doc, head) in sent {
+        by_id.entry(&head.id).or_default().push((*doc, head));
     }
     let mut sorted = Sorted::default();
     for row in rows {

@@ -39,19 +39,10 @@ impl Fetcher {
         let asked = revisions.len();
         while !revisions.is_empty() {
             let Err(error) = self.one_inline(&mut revisions, sink).await else { break };
-            let paused = match error.status() {
-                Some(500 | 501) => Err(error),
-                _ => retries.pause(error).await,
-            };
-            match paused {
-                Ok(()) => {}
-                Err(error) if error.side() == Some(Side::Source) && error.may_concern_request() => {
-                    tracing::info!(%error, "attachments do not come inside their documents; they are read separately");
-                    let refused =
-                        (revisions.len() == asked && error.took_too_long().is_none()).then_some(error);
-                    return Ok((revisions, refused));
-                }
-                Err(error) => return Err(error),
+            if let Some(error) = retries.pause_optional(error).await? {
+                tracing::info!(%error, "attachments do not come inside their documents; they are read separately");
+                let refused = (revisions.len() == asked && error.took_too_long().is_none()).then_some(error);
+                return Ok((revisions, refused));
             }
         }
         Ok((revisions, None))

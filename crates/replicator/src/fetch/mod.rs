@@ -129,17 +129,8 @@ impl Fetcher {
             if let Some(took) = error.took_too_long() {
                 self.pace.took(Side::Source, part, took);
             }
-            // A server without `_bulk_get` may have no better answer than an error of its own.
-            let paused = match error.status() {
-                Some(500 | 501) => Err(error),
-                _ => retries.pause(error).await,
-            };
-            match paused {
-                Ok(()) => {}
-                Err(error) if error.side() == Some(Side::Source) && error.may_concern_request() => {
-                    return Ok(Some(error));
-                }
-                Err(error) => return Err(error),
+            if let Some(error) = retries.pause_optional(error).await? {
+                return Ok(Some(error));
             }
         }
     }

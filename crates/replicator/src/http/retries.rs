@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Peer;
-use crate::error::Error;
+use crate::error::{Error, Side};
 
 /// The first pause before a request is repeated; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -63,6 +63,22 @@ impl<'a> Retries<'a> {
         tracing::info!(attempt, pause_ms, "trying again: {error}");
         tokio::time::sleep(pause).await;
         Ok(())
+    }
+
+    /// [`pause`](Self::pause) for an optional request to the source. Returns the error if the same may come in another way.
+    pub async fn pause_optional(&mut self, error: Error) -> Result<Option<Error>, Error> {
+        // A server without the request may have no better answer than an error of its own.
+        let paused = match error.status() {
+            Some(500 | 501) => Err(error),
+            _ => self.pause(error).await,
+        };
+        match paused {
+            Ok(()) => Ok(None),
+            Err(error) if error.side() == Some(Side::Source) && error.may_concern_request() => {
+                Ok(Some(error))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Waits before the operation goes on in smaller requests. It is no attempt: the caller can divide a request only so often.

@@ -104,7 +104,7 @@ pub(super) struct Wanted<'a> {
 }
 
 /// How many waiting jobs a request would add, by job type and tenant. A job that the caller may not read adds none: it will be refused, and
-/// nothing about its tenant is told.
+/// the refusal says nothing about its tenant.
 async fn new_jobs(
     app: &App,
     caller: &Caller,
