@@ -15,8 +15,8 @@ use std::sync::mpsc::{self, Receiver};
 use crate::command::{self, Failure, cargo, root};
 use crate::{bench, failures};
 
-/// The number of test programs that run at the same time.
-const AT_ONCE: usize = 3;
+/// The number of test programs that run at the same time. Two keep the processors busy; with more, servers of tests do not answer in time.
+const AT_ONCE: usize = 2;
 /// The number of tests that such a program runs at the same time, per processor; the test harness runs one. Programs that kill nodes or
 /// measure keep to that.
 const TESTS_PER_PROCESSOR: usize = 2;
@@ -26,8 +26,9 @@ const TEST_THREADS: &str = "RUST_TEST_THREADS";
 /// five seconds on real stores. They run together when the others have ended, and all is compiled: much of their time, they wait
 /// for a timeout.
 const FAULTS: [&str; 4] = ["crates/cli", "crates/store", "lab/chaos", "lab/soak"];
-/// The targets of these packages that need the whole machine, because they measure slots and memory. They run last.
-const ALONE: [&str; 1] = ["end_to_end"];
+/// The targets of these packages that need the whole machine, because they measure slots, memory and times under load. They run last, one
+/// after the other.
+const ALONE: [&str; 3] = ["chaos", "end_to_end", "soak"];
 /// Compilers and checks leave the processor to the test programs: these have timeouts.
 const LOW_PRIORITY: [&str; 3] = ["nice", "-n", "10"];
 /// How many lines are repeated of a program that fails without the name of a failed test.

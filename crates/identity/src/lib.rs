@@ -21,7 +21,7 @@ mod user;
 pub use error::{Error, Result};
 pub use password::{MAX_PASSWORD_BYTES, Password, PasswordHash};
 pub use pattern::Patterns;
-pub use scope::{MAX_SCOPE_BYTES, MAX_SCOPES, Scope, Scopes};
+pub use scope::{MAX_SCOPE_BYTES, MAX_SCOPES, OPERATORS_TENANT, Scope, Scopes};
 pub use token::{Secret, Token};
 pub use user::User;
 

@@ -8,6 +8,8 @@ use crate::{Error, Patterns, Result};
 
 /// The most scopes of one identity.
 pub const MAX_SCOPES: usize = 20;
+/// The tenant of the jobs that serve operators, such as the deliveries to their webhooks. No list of tenants covers it, not even `*`.
+pub const OPERATORS_TENANT: &str = "_operators";
 /// Longest text of a scope, in bytes.
 pub const MAX_SCOPE_BYTES: usize = 500;
 
@@ -73,6 +75,11 @@ impl Scope {
     }
 }
 
+/// Whether the tenants of a scope include this one.
+fn cover(tenants: &Patterns, tenant: &str) -> bool {
+    tenant != OPERATORS_TENANT && tenants.contain(tenant)
+}
+
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -124,7 +131,7 @@ impl Scopes {
     pub fn read(&self, tenant: &str) -> bool {
         self.operate()
             || self.0.iter().any(|scope| match scope {
-                Scope::Client(tenants) | Scope::Read(tenants) => tenants.contain(tenant),
+                Scope::Client(tenants) | Scope::Read(tenants) => cover(tenants, tenant),
                 _ => false,
             })
     }
@@ -137,7 +144,7 @@ impl Scopes {
     /// Whether they include adding and changing the jobs of this tenant.
     pub fn write(&self, tenant: &str) -> bool {
         self.operate()
-            || self.0.iter().any(|scope| matches!(scope, Scope::Client(tenants) if tenants.contain(tenant)))
+            || self.0.iter().any(|scope| matches!(scope, Scope::Client(tenants) if cover(tenants, tenant)))
     }
 
     /// Whether they include adding and changing the jobs of some tenant.
@@ -279,6 +286,10 @@ mod tests {
         assert_eq!(scopes(&["client:*"]).only_tenant(), None);
         assert_eq!(scopes(&["operator", "client:acme"]).only_tenant(), None);
 
+        let all = scopes(&["client:*,_operators", "read:*"]);
+        assert!(all.read("acme") && all.write("acme"));
+        assert!(!all.read(OPERATORS_TENANT) && !all.write(OPERATORS_TENANT));
+
         let worker = scopes(&["worker:mail@acme,beta", "worker:mail@gamma", "worker:print"]);
         assert!(worker.work("mail") && worker.work("print") && !worker.work("other"));
         assert!(!worker.read("acme") && !worker.read_some());
@@ -289,7 +300,12 @@ mod tests {
         assert_eq!(worker.work_tenants("print"), None);
 
         let operator = scopes(&["operator"]);
-        assert!(operator.operate() && operator.read("x") && operator.write("x") && operator.command());
+        assert!(
+            operator.operate()
+                && operator.read(OPERATORS_TENANT)
+                && operator.write("x")
+                && operator.command()
+        );
         assert!(operator.work("x") && operator.metrics() && !operator.administer());
         assert!(Scopes::all().administer() && Scopes::all().operate());
     }

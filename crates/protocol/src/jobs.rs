@@ -60,7 +60,7 @@ requests! {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Name>))]
     pub tenant: Option<String>,
-    /// The user on whose behalf the job runs.
+    /// The user on whose behalf the job runs. It is not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Name>))]
     pub user: Option<String>,
@@ -291,7 +291,7 @@ pub struct Job {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required = true))]
     pub priority: i32,
-    /// The user on whose behalf it runs.
+    /// The user on whose behalf it runs, as whoever added it has stated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub user: Option<String>,

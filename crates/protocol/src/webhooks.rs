@@ -73,7 +73,8 @@ pub struct PutWebhook {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(max_items = 100))]
     pub events: Vec<String>,
-    /// The tenant of the job that delivers. By default `tenant`, or the tenant of the identity if it has one, or `default`.
+    /// The tenant of the job that delivers. By default `tenant`, or the tenant of the identity if it has one, or `default`. For an operator it is
+    /// `_operators`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<crate::names::Name>))]
     pub job_tenant: Option<String>,

@@ -32,6 +32,8 @@ pub const MAX_RUNNING: usize = 20;
 pub const MAX_RUNNING_OF_ONE: usize = 2;
 /// The most operations that a store keeps, running or not.
 pub const MAX_KEPT: usize = 200;
+/// The most ids that a store remembers of operations that it does not keep.
+const MAX_USED: usize = 2_000;
 /// The most passes over the indices.
 const MAX_PASSES: u32 = 4;
 
@@ -150,6 +152,8 @@ pub enum Created {
     Before(Operation),
     /// Another operation has this id.
     Taken,
+    /// An operation of this identity had this id, and its record is gone.
+    Used,
     /// This many operations run already, which is the most for this identity.
     TooMany(usize),
 }
@@ -169,6 +173,9 @@ pub async fn create(tx: &Transaction, keys: &Keyspace, new: &NewOperation, now_u
         let is_same = (known.action, &known.condition, &known.by) == (new.action, &new.condition, &new.by);
         return Ok(if is_same { Created::Before(known) } else { Created::Taken });
     }
+    if tx.get(&keys.bulk_used(new.by.as_deref(), &new.id)).await?.is_some() {
+        return Ok(Created::Used);
+    }
     // Two transactions that both begin the last operation conflict here.
     tx.get(&keys.bulk_wake()).await?;
     let kept = list(tx, keys, None, MAX_KEPT).await?;
@@ -181,10 +188,8 @@ pub async fn create(tx: &Transaction, keys: &Keyspace, new: &NewOperation, now_u
     if !new.by_operator && own >= MAX_RUNNING_OF_ONE {
         return Ok(Created::TooMany(own));
     }
-    if kept.len() >= MAX_KEPT
-        && let Some(oldest) = forgotten(&kept)
-    {
-        tx.clear(keys.bulk(&oldest.id))?;
+    if kept.len() >= MAX_KEPT {
+        forget(tx, keys, &kept).await?;
     }
     let operation = Operation {
         id: new.id.clone(),
@@ -211,15 +216,46 @@ pub async fn create(tx: &Transaction, keys: &Keyspace, new: &NewOperation, now_u
     Ok(Created::Now(operation))
 }
 
-/// The operation whose record makes room for another one: the oldest that has ended, of the identity with the most. So an identity that begins
-/// many of them forgets its own, and a repeated request of another one still finds its operation.
-fn forgotten(kept: &[Operation]) -> Option<&Operation> {
-    let mut ended: BTreeMap<Option<&str>, Vec<&Operation>> = BTreeMap::new();
-    for operation in kept.iter().filter(|operation| operation.standing != Standing::Running) {
-        ended.entry(operation.by.as_deref()).or_default().push(operation);
+/// Removes a record to make room for another one, and remembers its id: a repeated request must not begin the operation again.
+async fn forget(tx: &Transaction, keys: &Keyspace, kept: &[Operation]) -> Result<()> {
+    let ended = kept.iter().filter_map(|operation| Some((operation, operation.ended_us?)));
+    let ended = ended.map(|(operation, at_us)| (operation.by.as_deref(), operation.id.as_str(), at_us));
+    let Some((by, id, ended_us)) = least_missed(ended) else { return Ok(()) };
+    tx.clear(keys.bulk(id))?;
+    let used = used(tx, keys).await?;
+    if used.len() >= MAX_USED
+        && let Some((by, id, _)) =
+            least_missed(used.iter().map(|(by, id, at)| (by.as_deref(), id.as_str(), *at)))
+    {
+        tx.clear(keys.bulk_used(by, id))?;
     }
-    let most = ended.into_values().max_by_key(Vec::len)?;
-    most.into_iter().min_by_key(|operation| operation.ended_us)
+    Ok(tx.set(keys.bulk_used(by, id), encode(&ended_us))?)
+}
+
+/// What is forgotten first, of operations with their identities, ids and ends: the oldest of the identity with the most. So an identity that
+/// begins many of them forgets its own, and a repeated request of another one still finds its operation.
+fn least_missed<'a>(
+    ended: impl Iterator<Item = (Option<&'a str>, &'a str, i64)>,
+) -> Option<(Option<&'a str>, &'a str, i64)> {
+    let mut of_each: BTreeMap<Option<&str>, Vec<_>> = BTreeMap::new();
+    for operation in ended {
+        of_each.entry(operation.0).or_default().push(operation);
+    }
+    let most = of_each.into_values().max_by_key(Vec::len)?;
+    most.into_iter().min_by_key(|(.., ended_us)| *ended_us)
+}
+
+/// The ids that are remembered: identity, id, and when the operation ended. Adds no read conflict.
+async fn used(tx: &Transaction, keys: &Keyspace) -> Result<Vec<(Option<String>, String, i64)>> {
+    let (begin, end) = keys.bulks_used();
+    let read = RangeRead { begin, end, limit: MAX_USED, reverse: false };
+    let rows = tx.range_with(read, Isolation::Snapshot).await?;
+    let used = rows.iter().map(|(key, value)| {
+        let parsed = keys.parse_bulk_used(key);
+        let (by, id) = parsed.ok_or_else(|| corrupt("bulk_used key", "not a tuple of three"))?;
+        Ok((by, id, decode("end of a bulk operation", value)?))
+    });
+    used.collect()
 }
 
 fn write(tx: &Transaction, keys: &Keyspace, operation: &Operation) -> Result<()> {
@@ -289,7 +325,7 @@ pub async fn take(tx: &Transaction, keys: &Keyspace, id: &str, steps: u64, node:
     Ok(true)
 }
 
-/// Removes operations that ended before `before_us`: those among the first [`MAX_KEPT`]. Returns how many.
+/// Removes operations that ended before `before_us`: those among the first [`MAX_KEPT`], and ids that are remembered. Returns how many.
 pub async fn prune(tx: &Transaction, keys: &Keyspace, before_us: i64) -> Result<usize> {
     let mut pruned = 0;
     for operation in list(tx, keys, None, MAX_KEPT).await? {
@@ -298,6 +334,12 @@ pub async fn prune(tx: &Transaction, keys: &Keyspace, before_us: i64) -> Result<
         }
         if operation.ended_us.is_some_and(|ended_us| ended_us < before_us) {
             tx.clear(keys.bulk(&operation.id))?;
+            pruned += 1;
+        }
+    }
+    for (by, id, ended_us) in used(tx, keys).await? {
+        if ended_us < before_us && tx.has_room() {
+            tx.clear(keys.bulk_used(by.as_deref(), &id))?;
             pruned += 1;
         }
     }

@@ -30,7 +30,7 @@ use crate::{Error, Job, Keyspace, NewJob, Place, Result, jobs};
 pub const JOB_TYPE: &str = "webhook";
 /// The most webhooks of a store.
 pub const MAX_WEBHOOKS: usize = 1_000;
-/// The most webhooks whose jobs have the same tenant.
+/// The most webhooks of a tenant. Operators may have all.
 pub const MAX_WEBHOOKS_OF_TENANT: usize = 20;
 /// The most bytes of an error that a webhook keeps.
 pub const MAX_FAILURE_BYTES: usize = 500;
@@ -190,6 +190,8 @@ pub async fn put(tx: &Transaction, keys: &Keyspace, webhook: &Webhook, now_us: i
     let known = get(tx, keys, &webhook.id).await?;
     if known.as_ref().is_none_or(|known| known.job_tenant != webhook.job_tenant) {
         check_room(tx, keys, webhook).await?;
+        // Who might read the job and its errors may not read what follows.
+        remove_job(tx, keys, &webhook.id).await?;
     }
     let progress = match known {
         None => Progress {
@@ -230,7 +232,7 @@ async fn check_room(tx: &Transaction, keys: &Keyspace, webhook: &Webhook) -> Res
         return Err(Error::Invalid { field: "webhook", problem });
     }
     let of_tenant = others.iter().filter(|(other, _)| other.job_tenant == webhook.job_tenant).count();
-    if of_tenant >= MAX_WEBHOOKS_OF_TENANT {
+    if of_tenant >= MAX_WEBHOOKS_OF_TENANT && !webhook.by_operator {
         let problem = format!(
             "tenant `{}` has {MAX_WEBHOOKS_OF_TENANT} webhooks, which is the most: remove one, or let one get more types",
             webhook.job_tenant
@@ -248,12 +250,16 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<bool>
         tx.clear(keys.webhook_progress(id))?;
         tx.clear(keys.webhook_more(id))?;
         tx.set_versionstamp(keys.webhooks_versionstamp())?;
-        match jobs::remove(tx, keys, JOB_TYPE, id).await {
-            Ok(()) | Err(Error::NotFound) => {}
-            Err(error) => return Err(error),
-        }
+        remove_job(tx, keys, id).await?;
     }
     Ok(was_there)
+}
+
+async fn remove_job(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<()> {
+    match jobs::remove(tx, keys, JOB_TYPE, id).await {
+        Ok(()) | Err(Error::NotFound) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Disables a webhook, and cancels its job, unless a client has changed it since it was read. Returns whether it did.

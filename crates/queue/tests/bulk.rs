@@ -357,9 +357,16 @@ async fn an_identity_with_many_operations_forgets_its_own() {
     }
     // The oldest of all is still there, and repeating its request begins nothing.
     assert!(matches!(create("nightly", "user:jan", 1_000).await, Created::Before(_)));
-    assert!(matches!(create("e0", "user:eve", 1_000).await, Created::Now(_)), "its own oldest is gone");
+    assert!(matches!(create("e0", "user:eve", 1_000).await, Created::Used), "its record is gone");
+    assert!(
+        matches!(create("e0", "user:jan", 1_000).await, Created::Now(_)),
+        "of another identity it is new"
+    );
+    end("e0", 1_000).await;
     let kept = world.run(async |tx, keys| bulk::list(tx, keys, None, 1_000).await).await;
     assert_eq!(kept.len(), bulk::MAX_KEPT);
+    world.run(async |tx, keys| bulk::prune(tx, keys, 1_001).await).await;
+    assert!(matches!(create("e0", "user:eve", 1_002).await, Created::Now(_)), "after a week it is forgotten");
 }
 
 #[tokio::test]

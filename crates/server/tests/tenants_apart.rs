@@ -483,6 +483,8 @@ async fn a_position_in_a_list_does_not_name_what_is_there() {
             .collect();
         ok(&admin, "POST", "/v1/jobs", &json!({"jobs": jobs})).await;
     }
+    // The length of a position would tell that of a name.
+    let mut lengths = std::collections::BTreeSet::new();
     for (path, method) in [
         ("/v1/jobs?limit=1000", "GET"),
         ("/v1/jobs?limit=1", "GET"),
@@ -499,13 +501,17 @@ async fn a_position_in_a_list_does_not_name_what_is_there() {
             let jobs = answer.body["jobs"].as_array().cloned().unwrap_or_default();
             found.extend(jobs.iter().map(|job| job["id"].as_str().unwrap().to_owned()));
             match answer.body["next"].as_str() {
-                Some(next) => after = format!("&after={}", next.replace('/', "%2F")),
+                Some(next) => {
+                    lengths.insert(next.len());
+                    after = format!("&after={}", next.replace('/', "%2F"));
+                }
                 None => break,
             }
         }
         assert!(pages > 1, "{path}");
         assert!(method == "POST" || found == ["a", "z"], "{path}: {found:?}");
     }
+    assert_eq!(lengths.len(), 1, "{lengths:?}");
     // A position that the client has made up would show where other jobs are.
     let made_up = client.get(&format!("/v1/jobs?after=t%2F{SECRET}")).await;
     assert_eq!(made_up.error(), (400, "bad_request"), "{}", made_up.body);

@@ -450,6 +450,19 @@ async fn users_and_tokens_are_added_rotated_and_removed() {
         me.form("/ui/identities/act", &[password.as_slice(), &[("password", "short")]].concat()).await;
     assert!(status == 400 && page.contains("role=\"alert\"") && page.contains("&lt;b&gt;jan"), "{page}");
     me.done("/ui/identities/act", &[password.as_slice(), &[("password", "another one 3")]].concat()).await;
+    let scopes = [("user", "<b>jan"), ("do", "scopes"), ("scopes", "read:acme")];
+    let asked = me.done("/ui/identities/act", &scopes).await;
+    assert!(asked.contains("Change the scopes") && asked.contains(r#"value="read:acme""#), "{asked}");
+    let wrong = [("user", "<b>jan"), ("do", "scopes"), ("confirmed", "1"), ("scopes", "reed:acme")];
+    let (status, page) = me.form("/ui/identities/act", &wrong).await;
+    assert!(status == 400 && page.contains("is no scope") && page.contains(r#"value="reed:acme""#), "{page}");
+    let changed =
+        [("user", "<b>jan"), ("do", "scopes"), ("confirmed", "1"), ("scopes", "read:acme worker:mail")];
+    assert!(me.done("/ui/identities/act", &changed).await.contains("<bdi>worker:mail</bdi>"));
+    assert_eq!(
+        server.with(&admin).get("/v1/users").await.body["users"][0]["scopes"],
+        json!(["read:acme", "worker:mail"])
+    );
     me.done("/ui/identities/act", &[("user", "<b>jan"), ("do", "remove"), ("confirmed", "1")]).await;
     assert_eq!(server.with(&admin).get("/v1/users").await.body["users"], json!([]));
     server.server.shutdown().await;

@@ -194,6 +194,39 @@ async fn a_long_url_and_a_large_head_are_refused_without_a_body() {
 }
 
 #[tokio::test]
+async fn unfinished_heads_of_one_address_have_a_bound_and_the_newest_stay() {
+    let server = TestServer::start().await;
+    let head = format!("GET /v1/me HTTP/1.1\r\nhost: localhost\r\nx: {}", "a".repeat(250_000));
+    let mut connections = Vec::new();
+    for _ in 0..100 {
+        let mut connection = TcpStream::connect(server.url.strip_prefix("http://").unwrap()).await.unwrap();
+        let small = b"GET /_up HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        connection.write_all(small).await.unwrap();
+        assert!(connection.read(&mut [0; 4_096]).await.unwrap() > 0);
+        connection.write_all(head.as_bytes()).await.unwrap();
+        connections.push(connection);
+    }
+    // 16 MiB have place for 71 of them.
+    let mut closed = Vec::new();
+    for connection in &mut connections[..25] {
+        let end =
+            tokio::time::timeout(crate::common::PATIENCE, connection.read(&mut [0; 4_096])).await.unwrap();
+        closed.push(!matches!(end, Ok(1..)));
+    }
+    assert!(closed.iter().all(|closed| *closed), "{closed:?}");
+    for connection in &mut connections[60..] {
+        connection.write_all(b"\r\n\r\n").await.unwrap();
+        let mut answer = [0; 4_096];
+        let bytes = connection.read(&mut answer).await.unwrap();
+        assert!(
+            answer[..bytes].starts_with(b"HTTP/1.1 200 "),
+            "{}",
+            String::from_utf8_lossy(&answer[..bytes])
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_body_of_100_mb_is_refused_by_its_declared_length_before_it_is_sent() {
     let server = TestServer::start().await;
     let head = "POST /v1/jobs/t HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 104857600\r\n\r\n";

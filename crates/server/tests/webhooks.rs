@@ -164,7 +164,7 @@ async fn events_are_signed_and_in_order_and_those_of_deliveries_are_not_sent() {
     let (server, receiver) = (TestServer::start().await, Receiver::start().await);
     let caller = server.nobody();
     let shown = put(&caller, "all", &receiver, json!({})).await;
-    assert_eq!((&shown["enabled"], &shown["job_tenant"]), (&json!(true), &json!("default")), "{shown}");
+    assert_eq!((&shown["enabled"], &shown["job_tenant"]), (&json!(true), &json!("_operators")), "{shown}");
     let mails = Receiver::start().await;
     let filter = json!({"types": ["mail"], "events": ["added"]});
     put(&caller, "mails", &mails, filter).await;
@@ -265,8 +265,14 @@ async fn silent() -> (String, tokio::task::JoinHandle<()>) {
 
 #[tokio::test]
 async fn silent_targets_delay_no_other_webhook() {
-    let (server, receiver) = (TestServer::start_with(FAST).await, Receiver::start().await);
-    let caller = server.nobody();
+    let rules = format!("{FAST}[egress]\nallow = 127.0.0.1/32\n");
+    let (server, receiver) = (TestServer::start_with(&rules).await, Receiver::start().await);
+    let admin = server.close().await;
+    let caller = server.with(&admin);
+    let mut tokens = Vec::new();
+    for n in 0..5 {
+        tokens.push(caller.token(&[&format!("client:t{n}")]).await);
+    }
     // As many as a tenant may have, of several tenants, each at a host of its own or at the same one.
     let (same, _holds) = silent().await;
     let mut silent_hosts = Vec::new();
@@ -278,16 +284,18 @@ async fn silent_targets_delay_no_other_webhook() {
                 silent_hosts.last().unwrap().0.clone()
             }
         };
-        let webhook =
-            json!({"url": url, "secret": SECRET, "job_tenant": format!("t{}", n % 5), "types": ["t"]});
-        assert_eq!(caller.put(&format!("/v1/webhooks/s{n}"), &webhook).await.status, 200);
+        let webhook = json!({"url": url, "secret": SECRET, "types": ["t"]});
+        let tenant = server.with(&tokens[n % 5]);
+        assert_eq!(tenant.put(&format!("/v1/webhooks/s{n}"), &webhook).await.status, 200);
     }
     // One of a tenant of its own, and one of a tenant with twenty silent ones but for one.
     put(&caller, "well", &receiver, json!({"types": ["t"]})).await;
     assert_eq!(caller.delete("/v1/webhooks/s0").await.status, 200);
     let own = Receiver::start().await;
-    put(&caller, "own", &own, json!({"types": ["t"], "job_tenant": "t0"})).await;
-    add(&caller, "t", "first", "acme").await;
+    put(&server.with(&tokens[0]), "own", &own, json!({"types": ["t"]})).await;
+    for tenant in ["t0", "t1", "t2", "t3", "t4"] {
+        add(&caller, "t", &format!("first-{tenant}"), tenant).await;
+    }
     // All of them are under way, and no one has answered.
     loop {
         let running = caller.get("/v1/counts?type=webhook").await.body;
@@ -298,11 +306,12 @@ async fn silent_targets_delay_no_other_webhook() {
     }
     let begun = std::time::Instant::now();
     for n in 0..5 {
-        add(&caller, "t", &n.to_string(), "acme").await;
+        add(&caller, "t", &n.to_string(), "t0").await;
     }
-    let expected = added(["first", "0", "1", "2", "3", "4"]);
-    receiver.until_steps(&expected).await;
-    own.until_steps(&expected).await;
+    let of_others = ["first-t1", "first-t2", "first-t3", "first-t4"];
+    let own_events = ["0", "1", "2", "3", "4"];
+    receiver.until_steps(&added(["first-t0"].into_iter().chain(of_others).chain(own_events))).await;
+    own.until_steps(&added(["first-t0"].into_iter().chain(own_events))).await;
     // Before the first of the silent ones has timed out.
     assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
 }
@@ -451,6 +460,95 @@ async fn a_tenants_webhook_reaches_no_internal_address_and_an_operators_does() {
 }
 
 #[tokio::test]
+async fn a_tenant_has_a_number_of_webhooks_and_operators_have_all() {
+    let server = TestServer::start().await;
+    let admin = server.close().await;
+    let admin = server.with(&admin);
+    let client = admin.token(&["client:acme"]).await;
+    let client = server.with(&client);
+    let webhook = json!({"url": "http://127.0.0.1:1/", "secret": SECRET, "enabled": false});
+    for n in 0..20 {
+        assert_eq!(client.put(&format!("/v1/webhooks/c{n}"), &webhook).await.status, 200);
+        assert_eq!(admin.put(&format!("/v1/webhooks/o{n}"), &webhook).await.status, 200);
+    }
+    let more = client.put("/v1/webhooks/more", &webhook).await;
+    assert_eq!(more.status, 400, "{}", more.body);
+    assert!(more.body["reason"].as_str().unwrap().contains("20 webhooks"), "{}", more.body);
+    assert_eq!(admin.put("/v1/webhooks/more", &webhook).await.status, 200);
+}
+
+#[tokio::test]
+async fn the_job_of_an_operators_webhook_is_for_operators_alone() {
+    let slow = "[jobs]\nbackoff_base_ms = 3600000\n";
+    let (server, receiver) = (TestServer::start_with(slow).await, Receiver::start().await);
+    let admin = server.close().await;
+    let admin = server.with(&admin);
+    let client = admin.token(&["client:*,default,_operators", "read:*"]).await;
+    let client = server.with(&client);
+    receiver.answers(&[(500, "secret path")]);
+    let filter = json!({"types": ["t"], "tenant": "default"});
+    assert_eq!(put(&admin, "w", &receiver, filter).await["job_tenant"], "_operators");
+    add(&client, "t", "a", "default").await;
+    until(&admin, "w", |webhook| webhook.get("last_error").is_some()).await;
+    let path = "/v1/jobs/webhook/w";
+    assert_eq!(admin.get(path).await.body["state"], "crashing");
+    // To a client there is no such job, whatever tenants it names.
+    for hidden in [path, "/v1/jobs/webhook/w/why", "/v1/jobs/webhook/w/wait?timeout_ms=0"] {
+        assert_eq!(client.get(hidden).await.error(), (404, "not_found"), "{hidden}");
+    }
+    for action in ["cancel", "retry"] {
+        assert_eq!(client.post(&format!("{path}/{action}"), &json!({})).await.error(), (404, "not_found"));
+    }
+    assert_eq!(
+        client.put(&format!("{path}/priority"), &json!({"priority": 3})).await.error(),
+        (404, "not_found")
+    );
+    assert_eq!(client.delete(path).await.error(), (404, "not_found"));
+    for list in [
+        "/v1/jobs?type=webhook",
+        "/v1/jobs?order=newest",
+        "/v1/failures",
+        "/v1/tenants",
+        "/v1/counts?by=tenant",
+    ] {
+        let listed = client.get(list).await.body.to_string();
+        assert!(!listed.contains("_operators") && !listed.contains("webhook"), "{list}: {listed}");
+    }
+    let all = json!({"where": "age >= 0s", "action": "remove"});
+    assert_eq!(client.put("/v1/bulk/b", &all).await.status, 201);
+    server_is_done(&client, "b").await;
+    assert_eq!(admin.get(path).await.body["state"], "crashing");
+    // A webhook that becomes an operator's takes its job with it.
+    let of_client = json!({"job_tenant": "default", "enabled": false});
+    put(&client, "other", &receiver, of_client).await;
+    assert_eq!(
+        put(&client, "other", &receiver, json!({"job_tenant": "default"})).await["job_tenant"],
+        "default"
+    );
+    assert_eq!(client.get("/v1/jobs/webhook/other").await.status, 200);
+    assert_eq!(
+        put(&admin, "other", &receiver, json!({"job_tenant": "default"})).await["job_tenant"],
+        "_operators"
+    );
+    let gone = async || loop {
+        if client.get("/v1/jobs/webhook/other").await.status == 404 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    tokio::time::timeout(PATIENCE, gone()).await.expect("the job is the operator's");
+}
+
+async fn server_is_done(caller: &As<'_>, bulk: &str) {
+    let done = async {
+        while caller.get(&format!("/v1/bulk/{bulk}")).await.body["state"] == "running" {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, done).await.expect("the operation ends");
+}
+
+#[tokio::test]
 async fn an_identity_gets_the_events_of_its_tenants_until_it_is_revoked() {
     let receiver = Receiver::start().await;
     let rules = format!("{FAST}[egress]\nallow = 127.0.0.1/32:{}\n", receiver.port);
@@ -556,7 +654,7 @@ async fn nodes_deliver_and_die(on: On) {
     let mut receivers = Vec::new();
     for tenant in [None, Some(TENANTS[0]), Some(TENANTS[1]), Some(TENANTS[2])] {
         let receiver = Receiver::start().await;
-        let filter = tenant.map_or(json!({}), |tenant| json!({"tenant": tenant, "job_tenant": tenant}));
+        let filter = tenant.map_or(json!({}), |tenant| json!({ "tenant": tenant }));
         let mut more = json!({"types": ["t"]});
         more.as_object_mut().unwrap().extend(filter.as_object().unwrap().clone());
         let id = tenant.unwrap_or("all");
@@ -650,16 +748,7 @@ async fn what_cannot_be_delivered_to_is_refused() {
     }
     assert_eq!(server.put("/v1/webhooks/a%20b", &right).await.status, 400);
     assert_eq!(server.get("/v1/webhooks").await.body, json!({"webhooks": []}));
-    for n in 0..20 {
-        let webhook = with("job_tenant", json!("acme"));
-        assert_eq!(server.put(&format!("/v1/webhooks/{n}"), &webhook).await.status, 200);
-    }
-    let more = server.put("/v1/webhooks/more", &with("job_tenant", json!("acme"))).await;
-    assert!(
-        more.status == 400 && more.body["reason"].as_str().unwrap().contains("20 webhooks"),
-        "{}",
-        more.body
-    );
+    assert_eq!(server.put("/v1/webhooks/w", &with("job_tenant", json!("acme"))).await.status, 400);
     // The server runs these jobs itself.
     let added = server.post("/v1/jobs/webhook", &json!({"id": "w"})).await;
     assert_eq!(added.error(), (403, "forbidden"));

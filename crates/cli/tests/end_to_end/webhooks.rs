@@ -46,7 +46,7 @@ async fn webhooks_are_added_paused_resumed_and_removed() {
     let webhook = show().await;
     assert_eq!(
         ["url", "types", "events", "tenant", "job_tenant"].map(|name| webhook[name].clone()),
-        [json!(url), json!(["mail", "print"]), json!(["failed"]), json!("acme"), json!("acme")]
+        [json!(url), json!(["mail", "print"]), json!(["failed"]), json!("acme"), json!("_operators")]
     );
     for (word, said, enabled) in
         [("pause", "the webhook w is paused", false), ("resume", "the webhook w delivers", true)]

@@ -60,7 +60,7 @@ pub enum Row {
     UnsettledWake,
     /// The row on which adds that search for a cycle conflict.
     AfterGuard,
-    /// A bulk operation, and its id.
+    /// A bulk operation, or that it has been, and its id.
     Bulk(String),
     /// The key that wakes the servers that make bulk operations.
     BulkWake,
@@ -221,6 +221,7 @@ impl Row {
             ("unsettled_wake", 1) => Row::UnsettledWake,
             ("after_guard", 1) => Row::AfterGuard,
             ("bulk", 2) => Row::Bulk(text(1)?),
+            ("bulk_used", 3) => Row::Bulk(text(2)?),
             ("bulk_wake", 1) => Row::BulkWake,
             ("fleets", 2) => Row::Fleet(text(1)?),
             ("webhooks", 2 | 3) => Row::Webhook(keys.parse_webhook(key)?.0),

@@ -83,6 +83,8 @@ fn every_key_of_the_keyspace_has_a_meaning() {
         (keys.config_entry("a", "b"), Row::Config(a, b)),
         (keys.config_versionstamp(), Row::ConfigStamp),
         (keys.bulk("a"), Row::Bulk("a".into())),
+        (keys.bulk_used(None, "a"), Row::Bulk("a".into())),
+        (keys.bulk_used(Some("user:jan"), "a"), Row::Bulk("a".into())),
         (keys.bulk_wake(), Row::BulkWake),
         (keys.fleet("a"), Row::Fleet("a".into())),
         (keys.webhook("a"), Row::Webhook("a".into())),

@@ -27,6 +27,22 @@ impl Keyspace {
         Some(id)
     }
 
+    /// The id of a bulk operation whose record is gone, and the identity that began it.
+    pub fn bulk_used(&self, by: Option<&str>, id: &str) -> Bytes {
+        pack(&self.space, &("bulk_used", by, id))
+    }
+
+    /// All of these.
+    pub fn bulks_used(&self) -> KeyRange {
+        children(&self.space, &("bulk_used",))
+    }
+
+    /// The identity and the id of a key of [`Keyspace::bulks_used`].
+    pub fn parse_bulk_used(&self, key: &[u8]) -> Option<(Option<String>, String)> {
+        let (_, by, id): (String, Option<String>, String) = self.space.unpack(key).ok()?;
+        Some((by, id))
+    }
+
     /// Changes whenever a bulk operation begins.
     pub fn bulk_wake(&self) -> Bytes {
         pack(&self.space, &("bulk_wake",))

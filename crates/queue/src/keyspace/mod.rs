@@ -24,6 +24,7 @@
 //! | `("after_guard")` | the job whose dependencies were last searched for a cycle (JSON): these adds conflict here | with the dependencies |
 //! | `("unsettled_wake")` | versionstamp (10 bytes), set whenever such a row or a row `("unmarked", …)` is added | with that row |
 //! | `("bulk", id)` | one change to all jobs that meet a condition, and how far it is ([`crate::bulk`]) | the node that makes it |
+//! | `("bulk_used", by, id)` | when the operation ended whose record made room for others; `by` is null on a store without identities | who begins another one |
 //! | `("bulk_wake")` | versionstamp (10 bytes), set whenever such a row is added | with that row |
 //! | `("filters", id)` | a job filter ([`crate::filters`]) | a change of the filter |
 //! | `("filters_vs")` | versionstamp (10 bytes) of the filters | with the filters |

@@ -16,6 +16,8 @@ use bytes::Bytes;
 use futures::StreamExt;
 use http_body::{Frame, SizeHint};
 
+use super::heads::Reading;
+
 /// Maximum number of bytes of an unread body that are dropped. Beyond it the server closes the connection.
 const MAX_DROPPED_BYTES: usize = 256 << 20;
 /// Longest time for which an unread body is dropped.
@@ -27,10 +29,12 @@ pub(super) fn lingering(request: Request) -> Request {
     if request.body().is_end_stream() || request.headers().contains_key(header::EXPECT) {
         return request;
     }
-    request.map(|body| Body::new(Lingering(body)))
+    // Until its end, what arrives is not the head of another request.
+    let reading = request.extensions().get().cloned();
+    request.map(|body| Body::new(Lingering(body, reading)))
 }
 
-struct Lingering(Body);
+struct Lingering(Body, Option<Reading>);
 
 impl HttpBody for Lingering {
     type Data = Bytes;
@@ -56,8 +60,11 @@ impl Drop for Lingering {
     fn drop(&mut self) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if !self.0.is_end_stream() {
-            let rest = std::mem::take(&mut self.0);
-            runtime.spawn(async move { tokio::time::timeout(LINGER, drop_bytes(rest)).await });
+            let (rest, reading) = (std::mem::take(&mut self.0), self.1.take());
+            runtime.spawn(async move {
+                let _ = tokio::time::timeout(LINGER, drop_bytes(rest)).await;
+                drop(reading);
+            });
         }
     }
 }

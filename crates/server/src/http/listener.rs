@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::App;
+use super::heads::{Counting, Heads};
 use super::tls::{self, Tls};
 use crate::access::{Peer, network};
 use crate::keda;
@@ -66,15 +67,16 @@ pub(crate) async fn serve(
 ) {
     let room = Arc::new(Semaphore::new(most));
     let addresses = Addresses::new(most * OF_ONE_ADDRESS.0 / OF_ONE_ADDRESS.1);
+    let heads = Heads::default();
     let mut connections = JoinSet::new();
     while let Some((stream, address, permit)) = accept(&listener, &room, &stop).await {
         let Some(of_address) = addresses.enter(network(address)) else {
             tracing::debug!(%address, "a connection was closed: its address has too many");
             continue;
         };
-        let (served, tls, stop) = (served.clone(), tls.clone(), stop.clone());
+        let (served, tls, heads, stop) = (served.clone(), tls.clone(), heads.clone(), stop.clone());
         connections.spawn(async move {
-            serve_stream(stream, address, tls, served, stop).await;
+            serve_stream(stream, address, tls, served, heads, stop).await;
             drop((permit, of_address));
         });
         while connections.try_join_next().is_some() {}
@@ -116,6 +118,7 @@ async fn serve_stream(
     address: IpAddr,
     tls: Option<Tls>,
     served: Served,
+    heads: Heads,
     stop: CancellationToken,
 ) {
     // Responses are written in large pieces, so waiting for more data would only delay them.
@@ -124,7 +127,7 @@ async fn serve_stream(
     }
     let Some(tls) = tls else {
         let peer = Peer { address, tls: false, names: None };
-        return serve_connection(stream, peer, served, stop).await;
+        return serve_connection(stream, peer, served, heads, stop).await;
     };
     let acceptor = match &served {
         Served::Http(_) => tls.acceptor(),
@@ -139,7 +142,7 @@ async fn serve_stream(
             let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
             let names = certificate.map(|certificate| tls::names(certificate).into());
             let peer = Peer { address, tls: true, names };
-            serve_connection(stream, peer, served, stop).await;
+            serve_connection(stream, peer, served, heads, stop).await;
         }
         // A port scanner, or a load balancer that only connects.
         Ok(Err(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
@@ -157,29 +160,51 @@ fn refused(address: IpAddr, problem: &dyn Display) {
     }
 }
 
+fn unfinished(address: IpAddr) {
+    static LINES: Sparse = Sparse::new();
+    if let Some(left_out) = LINES.line() {
+        tracing::info!(%address, left_out, "a connection was closed: unfinished heads of requests took too much memory, and its was the oldest");
+    }
+}
+
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: Peer,
     served: Served,
+    heads: Heads,
     stop: CancellationToken,
 ) {
     let router = match served {
         Served::Http(router) => TowerToHyperService::new(router),
         Served::Keda(app) => return serve_grpc(stream, peer, app, stop).await,
     };
+    let address = peer.address;
+    let head = heads.connection(network(address));
     let has_begun = Arc::new(AtomicBool::new(false));
-    let begun = has_begun.clone();
+    let (begun, of_request) = (has_begun.clone(), head.clone());
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         begun.store(true, Relaxed);
+        let reading = of_request.complete();
         request.extensions_mut().insert(peer.clone());
-        router.call(request)
+        request.extensions_mut().insert(reading.clone());
+        let response = router.call(request);
+        async move {
+            let response = response.await;
+            drop(reading);
+            response
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(MAX_HEAD_BYTES)
-        .serve_connection(TokioIo::new(stream), service);
-    until_ended(pin!(connection), |connection| connection.graceful_shutdown(), &has_begun, &stop).await;
+        .serve_connection(TokioIo::new(Counting::new(stream, head.clone())), service);
+    let connection = pin!(connection);
+    tokio::select! {
+        () = until_ended(connection, |connection| connection.graceful_shutdown(), &has_begun, &stop) => {}
+        () = head.must_close() => unfinished(address),
+    }
+    head.free();
 }
 
 /// The same for gRPC, which needs HTTP/2.

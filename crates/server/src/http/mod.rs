@@ -14,6 +14,7 @@ mod databases;
 mod docs;
 mod encoding;
 pub(crate) mod error;
+mod heads;
 mod linger;
 mod listener;
 mod refusal;

@@ -1,25 +1,33 @@
 //! How many deliveries are under way to each host.
 //!
 //! A webhook delivers one batch after the other, so a tenant has no more deliveries under way than webhooks. Many tenants may have webhooks at
-//! one host. It gets a bounded number of requests at the same time, and one tenant a part of them: what is slow for one tenant there is not slow
-//! for the others.
+//! one host. It gets a bounded number of requests at the same time, and one tenant a part of them. The first request of each tenant is beyond
+//! that number: what is slow for some tenants there is not slow for the others, however many these are.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The most deliveries to one host at the same time.
+/// The most deliveries to one host at the same time, beyond the first one of each tenant.
 const OF_HOST: usize = 128;
-/// The most of them of one tenant.
+/// The most deliveries of one tenant to one host.
 const OF_TENANT: usize = 16;
 
 /// The hosts with deliveries under way, and the tenants at each.
 #[derive(Default)]
-pub(super) struct Hosts(Mutex<HashMap<Of, Weak<Semaphore>>>);
+pub(super) struct Hosts(Mutex<HashMap<(String, Part), Weak<Semaphore>>>);
 
-/// A host, or a tenant at it.
-type Of = (String, Option<String>);
+/// Places at a host.
+#[derive(PartialEq, Eq, Hash)]
+enum Part {
+    /// Those that its tenants share.
+    Shared,
+    /// All of a tenant.
+    Tenant(String),
+    /// The one that a tenant shares with no other.
+    Own(String),
+}
 
 /// A delivery's place, until it is dropped. It keeps the semaphores in the table.
 pub(super) struct Place {
@@ -39,13 +47,19 @@ impl Hosts {
     /// Waits until a delivery may begin: first for a place of the tenant, so that those that wait here take none from others.
     pub async fn place(&self, url: &str, tenant: &str) -> Place {
         let host = host(url);
-        let of_tenant = taken(self.of(&host, Some(tenant), OF_TENANT)).await;
-        let of_host = taken(self.of(&host, None, OF_HOST)).await;
+        let of_tenant = taken(self.of(&host, Part::Tenant(tenant.to_owned()), OF_TENANT)).await;
+        let own = self.of(&host, Part::Own(tenant.to_owned()), 1);
+        let shared = self.of(&host, Part::Shared, OF_HOST);
+        let of_host = tokio::select! {
+            biased;
+            place = taken(own) => place,
+            place = taken(shared) => place,
+        };
         Place { host, tenant: tenant.to_owned(), _permits: [of_tenant, of_host] }
     }
 
-    fn of(&self, host: &str, tenant: Option<&str>, most: usize) -> Arc<Semaphore> {
-        let key = (host.to_owned(), tenant.map(str::to_owned));
+    fn of(&self, host: &str, part: Part, most: usize) -> Arc<Semaphore> {
+        let key = (host.to_owned(), part);
         let mut hosts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(places) = hosts.get(&key).and_then(Weak::upgrade) {
             return places;
@@ -78,22 +92,32 @@ mod tests {
     #[tokio::test]
     async fn a_tenant_has_a_part_of_a_host_and_a_host_a_bound() {
         let hosts = Hosts::default();
+        let place = |url: &'static str, tenant: usize| {
+            let (hosts, tenant) = (&hosts, tenant.to_string());
+            // Tokio makes a task wait after many things that were free at once.
+            tokio::task::unconstrained(async move { hosts.place(url, &tenant).await }).now_or_never()
+        };
         let mut held = Vec::new();
-        for tenant in 0..OF_HOST / OF_TENANT {
-            for _ in 0..OF_TENANT {
-                held.push(hosts.place("https://a.example/x", &tenant.to_string()).await);
-            }
-            assert!(hosts.place("https://A.example:443/y", &tenant.to_string()).now_or_never().is_none());
+        let tenants = OF_HOST / (OF_TENANT - 1);
+        for tenant in 0..tenants {
+            held.extend(
+                (0..OF_TENANT).map(|_| place("https://a.example/x", tenant).expect("there is a place")),
+            );
+            assert!(place("https://A.example:443/y", tenant).is_none());
         }
-        // A task that took 128 things in one poll is told to wait by Tokio, whatever is free.
-        tokio::task::yield_now().await;
-        // The host has all that it may have; another port is another host.
-        assert!(hosts.place("https://a.example/", "other").now_or_never().is_none());
-        assert!(hosts.place("https://a.example:8443/", "0").now_or_never().is_some());
-        held.pop();
-        assert!(hosts.place("https://a.example/", "other").now_or_never().is_some());
+        let rest = OF_HOST % (OF_TENANT - 1);
+        held.extend((0..=rest).map(|_| place("https://a.example/x", tenants).expect("there is a place")));
+        // The host has all that tenants share, and each further tenant gets one more. Another port is another host.
+        assert!(place("https://a.example/", tenants).is_none());
+        for tenant in 100..200 {
+            held.push(place("https://a.example/", tenant).expect("there is a place"));
+            assert!(place("https://a.example/", tenant).is_none());
+        }
+        assert!(place("https://a.example:8443/", 0).is_some());
+        held.remove(1);
+        assert!(place("https://a.example/", tenants).is_some());
         drop(held);
-        assert!(hosts.place("https://b.example/", "0").now_or_never().is_some());
-        assert!(hosts.0.lock().unwrap().len() <= 2, "what nobody uses is forgotten");
+        assert!(place("https://b.example/", 0).is_some());
+        assert!(hosts.0.lock().unwrap().len() <= 3, "what nobody uses is forgotten");
     }
 }

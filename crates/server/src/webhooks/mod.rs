@@ -242,13 +242,13 @@ pub(crate) struct Waiting {
     pub since_us: Option<i64>,
 }
 
-/// Counts the events that a webhook must still deliver, up to a bound.
+/// Counts the events that a webhook must still deliver and that `viewer` may read, up to a bound.
 pub(crate) async fn waiting(
     tx: &Transaction,
     keys: &Keyspace,
     identities: &Identities,
-    webhook: &Webhook,
-    progress: &Progress,
+    (webhook, progress): (&Webhook, &Progress),
+    viewer: &Caller,
 ) -> Result<Waiting> {
     let mut waiting = Waiting { events: 0, more: false, since_us: None };
     let Some(sight) = Sight::of(identities, tx, keys, webhook).await? else { return Ok(waiting) };
@@ -259,7 +259,7 @@ pub(crate) async fn waiting(
     waiting.more = rows.len() == COUNTED_ROWS;
     for json in rows.iter().flat_map(|row| &row.events) {
         let event = decoded(json)?;
-        if sight.admits(&event) {
+        if sight.admits(&event) && viewer.reads(&event.tenant) {
             waiting.events += 1;
             waiting.since_us.get_or_insert(event.at_us);
         }

@@ -97,6 +97,8 @@ fn users_table(users: &[User]) -> Markup {
                             td {
                                 form.actions method="post" action="/ui/identities/act" {
                                     input type="hidden" name="user" value=(user.name);
+                                    input type="hidden" name="scopes" value=(user.scopes.join(" "));
+                                    button name="do" value="scopes" { "Scopes…" }
                                     button name="do" value="password" { "New password…" }
                                     button.danger name="do" value="remove" { "Remove…" }
                                 }
@@ -269,6 +271,11 @@ fn act_of(wanted: &str) -> Result<Act> {
             warning: "The user is logged out everywhere, and cannot log in again.",
             button: "Remove the user",
         },
+        "scopes" => Act {
+            title: "Change the scopes",
+            warning: "They hold at once, also for what the user has begun: sessions, webhooks and bulk operations.",
+            button: "Change the scopes",
+        },
         "password" => Act {
             title: "Change the password",
             warning: "All sessions of the user end.",
@@ -294,41 +301,40 @@ pub(super) async fn act(visit: Visit) -> Result<Response> {
     let wanted = form.get("do").unwrap_or_default();
     let act = act_of(wanted)?;
     let name = match wanted {
-        "remove" | "password" => form.get("user"),
+        "remove" | "password" | "scopes" => form.get("user"),
         _ => form.get("token"),
     };
     let name = name.ok_or_else(|| Problem::bad("no user or token is named", "use a button of a page"))?;
     if form.get("confirmed").is_none() {
         return Ok(confirm(&visit, wanted, name, &act, None));
     }
-    match (wanted, form.get("password")) {
-        ("remove", _) => {
-            identities::drop_user(app, caller, name).await?;
+    let changed = match wanted {
+        "remove" => identities::drop_user(app, caller, name).await.map(drop),
+        "scopes" => identities::change_scopes(app, caller, name, &scopes_of(form)).await.map(drop),
+        "password" => {
+            let password = form.get("password").unwrap_or_default().to_owned();
+            identities::change_password(app, caller, name, password).await.map(drop)
         }
-        ("password", password) => {
-            let password = password.unwrap_or_default().to_owned();
-            if let Err(error) = identities::change_password(app, caller, name, password).await {
-                let problem = Problem::from(error);
-                if problem.status != StatusCode::BAD_REQUEST {
-                    return Err(problem);
-                }
-                return Ok(confirm(&visit, wanted, name, &act, Some(&problem)));
-            }
-        }
-        ("rotate", _) => {
+        "rotate" => {
             let made = identities::renew_token(app, caller, name).await?;
             return Ok(secret(&visit, "The token's new text", &made));
         }
-        _ => {
-            identities::drop_token(app, caller, name).await?;
+        _ => identities::drop_token(app, caller, name).await.map(drop),
+    };
+    let has_input = matches!(wanted, "scopes" | "password");
+    match changed.map_err(Problem::from) {
+        Ok(()) => Ok(redirect(&format!("{PATH}?did={}", if has_input { "saved" } else { "removed" }))),
+        Err(problem)
+            if has_input && problem.status.is_client_error() && problem.status != StatusCode::NOT_FOUND =>
+        {
+            Ok(confirm(&visit, wanted, name, &act, Some(&problem)))
         }
+        Err(problem) => Err(problem),
     }
-    let did = if wanted == "password" { "saved" } else { "removed" };
-    Ok(redirect(&format!("{PATH}?did={did}")))
 }
 
 fn confirm(visit: &Visit, wanted: &str, name: &str, act: &Act, problem: Option<&Problem>) -> Response {
-    let kind = if matches!(wanted, "remove" | "password") { "user" } else { "token" };
+    let kind = if matches!(wanted, "remove" | "password" | "scopes") { "user" } else { "token" };
     let main = html! {
         h1 { (act.title) }
         p.lead { bdi { (name) } }
@@ -340,6 +346,10 @@ fn confirm(visit: &Visit, wanted: &str, name: &str, act: &Act, problem: Option<&
             @if wanted == "password" {
                 (field("password", "New password", html! { input id="password" type="password" name="password" required minlength="8" maxlength="1000" autocomplete="new-password"; },
                     html! { "At least 8 characters." }, problem.map(|problem| problem.reason.as_str())))
+            }
+            @if wanted == "scopes" {
+                @if let Some(problem) = problem { p.problem role="alert" { (sentence(&problem.reason)) " " (sentence(&problem.hint)) } }
+                (scopes_field("scopes", visit.form().get("scopes")))
             }
             div.actions { button.danger type="submit" { (act.button) } a.button href=(PATH) { "Back" } }
         }

@@ -125,7 +125,7 @@ fn facts(visit: &Visit, job: &Job, why: &Why, around: &Graph, now_us: i64) -> Ma
     html! {
         dl {
             dt { "Tenant" } dd { a href=(tenant_link(&job.job_type, &job.tenant)) { bdi { (job.tenant) } } }
-            @if let Some(user) = &job.user { dt { "User" } dd { bdi { (user) } } }
+            @if let Some(user) = &job.user { dt { "User (stated)" } dd { bdi { (user) } } }
             dt { "Priority" } dd { (job.priority) }
             dt { "Added" } dd { (time(job.added_us)) " (" (ago(job.added_us, now_us)) ")" }
             @if let Some(started) = job.started_us { dt { "Last started" } dd { (time(started)) } }

@@ -172,7 +172,7 @@ fn facts(row: &Row, job: Option<&Job>, now_us: i64) -> Markup {
                 tr { th scope="row" { "Job" } td { a href=(link("/ui/job", &[("type", Some(&job.job_type)), ("id", Some(&job.id))])) { bdi { (job.id) } } } }
                 tr { th scope="row" { "Added" } td { (time(job.added_us)) } }
                 @if let Some(next) = job.not_before_us { tr { th scope="row" { "Next try" } td { (ago(next, now_us)) } } }
-                @if let Some(user) = &job.user { tr { th scope="row" { "User" } td { bdi { (user) } } } }
+                @if let Some(user) = &job.user { tr { th scope="row" { "User (stated)" } td { bdi { (user) } } } }
             }
         } }
     }

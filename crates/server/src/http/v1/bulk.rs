@@ -24,7 +24,7 @@ use super::add::class_of;
 use super::body::Json;
 use super::error::{Result, V1Error};
 use super::extract::{Named, Names, Params};
-use super::list::{check_limit, default_limit};
+use super::list::{SEARCH_TIME, check_limit, default_limit};
 use super::{BadBody, Common, owned, view};
 use crate::access::{Caller, Who, shown_owner};
 use crate::http::{App, answer};
@@ -244,6 +244,11 @@ pub(in crate::http) async fn begin(
             format!("another bulk operation has the id `{}`", new.id),
             "choose another id for each operation",
         )),
+        Created::Used => Err(V1Error::conflict(
+            codes::CONFLICT,
+            format!("the bulk operation `{}` has been, and its record was removed to make room", new.id),
+            "it is not begun again; choose another id for a new operation",
+        )),
         Created::TooMany(running) => Err(V1Error::too_many(
             format!("{running} bulk operations run already"),
             "wait until one has ended, or stop one",
@@ -424,7 +429,14 @@ pub(in crate::http) async fn matching(
     loop {
         let tx = app.store.begin().await?;
         let page = selection.page(&tx, &app.keys, &at, selection.most_looks(COUNT_BATCH)).await?;
-        for (_, job) in page.jobs {
+        let (mut next, mut reached, batch_begun) = (page.next, None, Instant::now());
+        for (position, job) in page.jobs {
+            // The next transaction goes on here, so that none becomes too old.
+            if reached.is_some() && batch_begun.elapsed() >= SEARCH_TIME {
+                next = reached;
+                break;
+            }
+            reached = Some(position);
             if !gate.sees(&job) {
                 continue;
             }
@@ -446,7 +458,7 @@ pub(in crate::http) async fn matching(
                 counted.examples.push(ExampleJob { job_type, id, tenant, state });
             }
         }
-        match page.next {
+        match next {
             Some(next) => at = next,
             None => break,
         }

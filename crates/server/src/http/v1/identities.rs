@@ -264,19 +264,25 @@ pub(super) async fn set_scopes(
     Named(UserPath { name }): Named<UserPath>,
     Json(SetScopes { scopes }): Json<SetScopes>,
 ) -> Result<Response> {
-    let scopes = Scopes::parse(&scopes)?;
-    let (user, scopes, now_us) = (&name, &scopes, app.now_us());
-    let set = app.store.transact(|tx| {
-        let (app, caller) = (&app, &caller);
-        async move {
-            check_open(&tx, app, caller).await?;
-            Ok::<_, V1Error>(identities::set_scopes(&tx, &app.keys, user, scopes.clone(), now_us).await?)
-        }
+    Ok(answer::ok(&change_scopes(&app, &caller, &name, &scopes).await?))
+}
+
+/// Changes a user's scopes.
+pub(in crate::http) async fn change_scopes(
+    app: &App,
+    caller: &Caller,
+    name: &str,
+    scopes: &[String],
+) -> Result<User> {
+    let (scopes, now_us) = (&Scopes::parse(scopes)?, app.now_us());
+    let set = app.store.transact(|tx| async move {
+        check_open(&tx, app, caller).await?;
+        Ok::<_, V1Error>(identities::set_scopes(&tx, &app.keys, name, scopes.clone(), now_us).await?)
     });
     let changed = set.await?;
     app.identities.changed().await;
     tracing::info!(by = caller.name(), user = name, scopes = ?changed.scopes.texts(), "the scopes of a user were changed");
-    Ok(answer::ok(&shown_user(changed)))
+    Ok(shown_user(changed))
 }
 
 /// Remove a user

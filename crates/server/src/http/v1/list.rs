@@ -1,6 +1,7 @@
 //! `GET /v1/jobs` and `GET /v1/types`: pages of jobs and of job types.
 
 use std::cmp::Ordering;
+use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::response::Response;
@@ -24,6 +25,9 @@ use crate::http::{App, answer};
 const MAX_LOOKED_AT: usize = 2_000;
 /// Number of jobs that one transaction reads.
 const BATCH: usize = 100;
+/// A page ends early when its jobs were tested against a condition for so long: others wait for a processor, and the store's transactions
+/// have an age.
+pub(super) const SEARCH_TIME: Duration = Duration::from_secs(1);
 /// A page ends early when its jobs have about this size in total, in bytes.
 const PAGE_BYTES: usize = 1 << 20;
 /// Number of types in a page.
@@ -197,7 +201,7 @@ async fn by_id(
         }
     }
     let mut page = Page::default();
-    let (mut looked_at, mut seen) = (0, 0);
+    let (mut looked_at, mut seen, begun) = (0, 0, Instant::now());
     let most_looks = selection.map_or(MAX_LOOKED_AT, |selection| selection.most_looks(MAX_LOOKED_AT));
     let next = loop {
         let tx = app.store.begin().await?;
@@ -215,7 +219,7 @@ async fn by_id(
         let exhausted = batch.len() < size;
         looked_at += batch.len().max(1);
         let mut last = None;
-        let mut full = false;
+        let (mut full, mut late) = (false, false);
         for job in batch {
             last = Some(job.id.clone());
             seen += u64::from(caller.reads(&job.tenant));
@@ -224,19 +228,20 @@ async fn by_id(
                 && text.is_none_or(|text| job.id.contains(text));
             if let (true, Some(selection)) = (wanted, selection) {
                 wanted = selection.holds(&tx, &app.keys, &job, gate.tests_options(&job)).await?;
+                late = begun.elapsed() >= SEARCH_TIME;
             }
             if wanted {
                 page.push(view::job(app, &tx, job).await?);
                 full = page.is_full(params.limit);
-                if full {
-                    break;
-                }
+            }
+            if full || late {
+                break;
             }
         }
         if let Some(id) = last {
             cursor = Some(Cursor { job_type: job_type.clone(), id });
         }
-        if exhausted && !full {
+        if exhausted && !full && !late {
             if wanted_type.is_some() {
                 break None;
             }
@@ -245,7 +250,7 @@ async fn by_id(
                 None => break None,
             }
         }
-        if full || looked_at >= most_looks {
+        if full || late || looked_at >= most_looks {
             break cursor.as_ref().map(Cursor::text);
         }
     };

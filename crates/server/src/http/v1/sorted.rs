@@ -1,6 +1,7 @@
 //! Pages of jobs by time, and `GET /v1/failures`: failed jobs by the class of their reason.
 
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use axum::extract::State;
 use axum::response::Response;
@@ -16,7 +17,7 @@ use utoipa::IntoParams;
 
 use super::error::{Result, V1Error};
 use super::extract::Params;
-use super::list::{ListParams, Page};
+use super::list::{ListParams, Page, SEARCH_TIME};
 use super::{CallerGate, Common, position_text, view};
 use crate::access::Caller;
 use crate::http::{App, answer};
@@ -54,6 +55,7 @@ pub(super) async fn jobs(
     let mut page = Page::default();
     let mut full = None;
     // What a condition costs is bounded for each request.
+    let begun = Instant::now();
     let mut looks = selection.map_or(usize::MAX, |selection| selection.most_looks(MAX_SEARCHED));
     'page: loop {
         let found = listing.next(params.limit - page.jobs.len()).await?;
@@ -72,7 +74,8 @@ pub(super) async fn jobs(
             if is_wanted {
                 page.push(view::job(app, &tx, job).await?);
             }
-            if page.is_full(params.limit) || looks == 0 {
+            let is_late = selection.is_some() && begun.elapsed() >= SEARCH_TIME;
+            if page.is_full(params.limit) || looks == 0 || is_late {
                 full = Some(cursor);
                 break 'page;
             }

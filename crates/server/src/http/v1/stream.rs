@@ -117,7 +117,7 @@ fn known(name: &str, values: &[String], known: &[&str]) -> Result<()> {
 }
 
 /// Sequence numbers, as clients see them. A number tells how much others do. So only operators get it as text; for others it is
-/// sealed, with a key that all nodes have.
+/// sealed, with a key that all nodes have, and all have one length.
 #[derive(Clone)]
 pub(crate) struct Sequence(Option<SessionKey>);
 
@@ -137,7 +137,7 @@ impl Sequence {
     pub fn shown(&self, number: u64) -> String {
         match &self.0 {
             None => number.to_string(),
-            Some(key) => format!("{SEALED}{}", key.seal(&format!("event {number}"))),
+            Some(key) => format!("{SEALED}{}", key.seal(&format!("event {number:020}"))),
         }
     }
 
@@ -472,4 +472,18 @@ fn push(text: &mut String, name: &str, id: Option<&str>, data: &str) {
         writeln!(text, "id: {id}").expect("as above");
     }
     writeln!(text, "data: {data}\n").expect("as above");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sealed_numbers_have_one_length_and_are_read_as_they_were_shown() {
+        let sequence = Sequence::new(Some(SessionKey::of_text("a")));
+        let shown: Vec<String> = [0, 9, 10, u64::MAX].map(|number| sequence.shown(number)).into();
+        assert!(shown.iter().all(|text| text.len() == shown[0].len()), "{shown:?}");
+        assert!(matches!(sequence.read(&shown[2]), Ok(10)));
+        assert!(matches!(sequence.read(&shown[3]), Ok(u64::MAX)));
+    }
 }

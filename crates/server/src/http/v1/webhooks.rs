@@ -4,6 +4,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
+use turnwise_identity::OPERATORS_TENANT;
 use turnwise_protocol::webhooks::{
     MAX_WEBHOOK_SECRET_BYTES, MAX_WEBHOOK_URL_BYTES, MIN_WEBHOOK_SECRET_BYTES, check_webhook_id,
 };
@@ -102,7 +103,7 @@ pub(in crate::http) async fn webhooks(app: &App, caller: &Caller) -> Result<Vec<
 
 /// Get a webhook
 ///
-/// Without its secret. `behind` says how many events it must still deliver.
+/// Without its secret. `behind` says how many events it must still deliver, of those that this identity may read.
 #[utoipa::path(
     get, path = "/webhooks/{webhook}", tag = "events", operation_id = "get_webhook", params(WebhookPath),
     responses(
@@ -126,7 +127,7 @@ pub(in crate::http) async fn one(app: &App, caller: &Caller, id: &str) -> Result
     let webhook = webhook.ok_or_else(|| no_webhook(id))?;
     let progress = rows::progress(&tx, &app.keys, id).await?;
     let Waiting { events, more, since_us } =
-        waiting(&tx, &app.keys, &app.identities, &webhook, &progress).await?;
+        waiting(&tx, &app.keys, &app.identities, (&webhook, &progress), caller).await?;
     Ok(shown(webhook, progress, Some(Behind { events, more, since_us })))
 }
 
@@ -290,12 +291,12 @@ impl Wanted {
                 "name another tenant, or none for all that it may read",
             ));
         }
-        let job_tenant = job_tenant.clone().or_else(|| known.as_ref().map(|known| known.job_tenant.clone()));
+        let before = known.as_ref().map(|known| known.job_tenant.as_str());
         Ok(rows::Webhook {
             id: id.to_owned(),
             url,
             secret,
-            job_tenant: tenant_of(caller, job_tenant, &filter)?,
+            job_tenant: tenant_of(caller, job_tenant.as_deref(), before, &filter)?,
             filter,
             by: caller.owner(),
             scopes: caller.scopes().map(turnwise_identity::Scopes::texts).unwrap_or_default(),
@@ -308,12 +309,23 @@ impl Wanted {
     }
 }
 
-/// The tenant of a webhook's job.
-fn tenant_of(caller: &Caller, stated: Option<String>, filter: &Filter) -> Result<String> {
+/// The tenant of a webhook's job: what clients of this tenant may read and change is the webhook as well as the job.
+fn tenant_of(caller: &Caller, stated: Option<&str>, before: Option<&str>, filter: &Filter) -> Result<String> {
+    if caller.operates() {
+        return match stated.filter(|tenant| *tenant != OPERATORS_TENANT && Some(*tenant) != before) {
+            None => Ok(OPERATORS_TENANT.to_owned()),
+            Some(_) => Err(V1Error::bad(
+                format!("job_tenant: the jobs of operators' webhooks have the tenant `{OPERATORS_TENANT}`"),
+                "leave job_tenant out, or use an identity with `client` for the tenant",
+            )),
+        };
+    }
     let tenant = stated
-        .or_else(|| filter.tenant.clone().filter(|tenant| caller.writes(tenant)))
-        .or_else(|| caller.only_tenant().map(str::to_owned))
-        .unwrap_or_else(|| DEFAULT_TENANT.to_owned());
+        .or(before)
+        .or_else(|| filter.tenant.as_deref().filter(|tenant| caller.writes(tenant)))
+        .or_else(|| caller.only_tenant())
+        .unwrap_or(DEFAULT_TENANT)
+        .to_owned();
     match caller.writes(&tenant) {
         true => Ok(tenant),
         false => Err(V1Error::forbidden(
