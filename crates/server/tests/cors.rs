@@ -125,15 +125,22 @@ async fn a_configured_origin_changes_no_other_rule_for_browsers() {
 #[tokio::test]
 async fn cookies_are_for_origins_with_a_name_and_settings_change_at_run_time() {
     let server = TestServer::start_with(CONFIGURED).await;
-    let set = async |key: &str, value: &str| {
-        let path = format!("/_node/_local/_config/cors/{key}");
-        let answer = server.send(server.request("PUT", &path).body(json!(value).to_string())).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
-    };
     let credentials = async |origin: &str| {
         let answer = ask(&server, "GET", "/", &[("origin", origin)]).await;
         let allowed = answer.header("access-control-allow-credentials") == "true";
         (allowed_origin(&answer) == Some(origin)).then_some(allowed)
+    };
+    // A node applies a setting soon after it is written.
+    let set = async |key: &str, value: &str, expected: (Option<bool>, Option<bool>)| {
+        let path = format!("/_node/_local/_config/cors/{key}");
+        let answer = server.send(server.request("PUT", &path).body(json!(value).to_string())).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let applied = async {
+            while (credentials(APP).await, credentials(STRANGER).await) != expected {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(crate::common::PATIENCE, applied).await.expect("the setting is applied");
     };
     let login = async |origin: &str| {
         let form = [("origin", origin), ("content-type", "application/x-www-form-urlencoded")];
@@ -141,18 +148,15 @@ async fn cookies_are_for_origins_with_a_name_and_settings_change_at_run_time() {
     };
     assert_eq!((credentials(APP).await, credentials(STRANGER).await), (Some(false), None));
     assert_eq!((login(APP).await, login(STRANGER).await), (403, 403));
-    set("credentials", "true").await;
-    assert_eq!((credentials(APP).await, credentials(STRANGER).await), (Some(true), None));
+    set("credentials", "true", (Some(true), None)).await;
     // The form has no password, and is read.
     assert_eq!((login(APP).await, login(STRANGER).await), (400, 403));
-    set("origins", "https://app.example, *").await;
-    assert_eq!((credentials(APP).await, credentials(STRANGER).await), (Some(true), Some(false)));
+    set("origins", "https://app.example, *", (Some(true), Some(false))).await;
     assert_eq!(credentials("null").await, Some(false));
     assert_eq!((login(APP).await, login(STRANGER).await), (400, 403));
     let answer = ask(&server, "DELETE", "/_replicator/a?rev=1-a", &[("origin", STRANGER)]).await;
     assert_eq!(answer.status, 404, "{}", answer.body);
-    set("origins", STRANGER).await;
-    assert_eq!((credentials(APP).await, credentials(STRANGER).await), (None, Some(true)));
+    set("origins", STRANGER, (None, Some(true))).await;
 }
 
 #[tokio::test]

@@ -120,7 +120,7 @@ async fn the_requests_of_a_replication_are_spans_below_its_run() {
     let server = TestServer::start_with(&format!("\n[otel]\nendpoint = {}", collector.url())).await;
     let (a, b) = Peer::pair().await;
     let source = a.create("source").await;
-    Dataset::standard().load(&source).await;
+    Dataset::small().load(&source).await;
     for (id, sent) in [("a", Some(traceparent("01"))), ("b", None)] {
         let target = b.create(&format!("target-{id}")).await;
         let document = json!({"source": source.url(), "target": target.url()});
