@@ -23,8 +23,7 @@ const TESTS_PER_PROCESSOR: usize = 2;
 /// Tells the test harness how many tests run at the same time.
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
 /// The packages whose test programs kill nodes that must come back in time, or need the binary, or have transactions of at most
-/// five seconds on real stores. They run together when the others have ended, and all is compiled: much of their time, they wait
-/// for a timeout.
+/// five seconds on real stores. They run when the others have ended, and all is compiled and checked.
 const FAULTS: [&str; 4] = ["crates/cli", "crates/store", "lab/chaos", "lab/soak"];
 /// The targets of these packages that need the whole machine, because they measure slots, memory and times under load. They run last, one
 /// after the other.
@@ -126,7 +125,7 @@ fn cannot_run(error: std::io::Error) -> Failure {
 }
 
 /// Does what the `cargo test` of `tests` does: runs all test programs, and the tests in the documentation. Once all is built,
-/// it also runs the command `beside`, if there is one. The output of a program is printed when it has ended. Fails if a
+/// it also runs the command `beside`, if there is one, beside the programs that may share the processors. The output of a program is printed when it has ended. Fails if a
 /// program fails; all run nevertheless. Failures are repeated at the end.
 pub fn run(mut build: Build, tests: &Command, beside: Option<&str>) -> command::Result {
     let run = Run::new(Selection::of(tests));
@@ -154,8 +153,8 @@ pub fn run(mut build: Build, tests: &Command, beside: Option<&str>) -> command::
             }
         });
         first.join().expect("it does not panic");
-        run.programs(faults.into_iter(), AT_ONCE);
         others.join().expect("it does not panic");
+        run.programs(faults.into_iter(), AT_ONCE);
         run.programs(alone.into_iter(), 1);
         Ok(())
     })?;
