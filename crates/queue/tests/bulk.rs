@@ -411,3 +411,38 @@ async fn a_search_of_several_types_goes_on_after_any_row() {
         }
     }
 }
+
+/// A client's search does not read what it may not see: the records of types in which its tenants have no jobs.
+#[tokio::test]
+async fn a_search_is_narrowed_to_the_types_of_the_tenants_that_it_means() {
+    let world = World::empty(Limits::SMALL);
+    for (job_type, tenant) in [("a", "acme"), ("b", "beta"), ("c", "acme"), ("c", "beta"), ("d", "gone")] {
+        let new = NewJob { tenant: tenant.into(), ..NewJob::new(job_type, tenant, json("{}")) };
+        world.run(async |tx, keys| jobs::add(tx, keys, &new, 5).await).await;
+    }
+    world.run(async |tx, keys| jobs::remove(tx, keys, "d", "gone").await).await;
+    for (text, seen, expected) in [
+        ("age >= 0s", "acme", "a/acme c/acme c/beta"),
+        ("age >= 0s", "acme beta", "a/acme b/beta c/acme c/beta"),
+        ("tenant = beta", "acme beta", "b/beta c/acme c/beta"),
+        ("tenant = beta", "acme", ""),
+        ("id = acme", "acme", "a/acme c/acme"),
+        ("type = b", "acme", "b/beta"),
+        ("age >= 0s", "", ""),
+    ] {
+        let sees = |tenant: &str| seen.split(' ').any(|seen| seen == tenant);
+        let tx = world.tx().await;
+        let selection = Selection::parse(text, 0).unwrap();
+        let selection = selection.narrowed(&tx, &world.keys, &sees).await.unwrap();
+        let (mut at, mut found) = (Position::default(), Vec::new());
+        loop {
+            let page = selection.page(&tx, &world.keys, &at, 2).await.unwrap();
+            found.extend(page.jobs.iter().map(|(_, job)| format!("{}/{}", job.job_type, job.id)));
+            match page.next {
+                Some(next) => at = next,
+                None => break,
+            }
+        }
+        assert_eq!(found.join(" "), expected, "{text}");
+    }
+}

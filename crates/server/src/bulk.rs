@@ -169,6 +169,11 @@ impl BulkOperations {
             }
             match Selection::parse(&operation.condition, operation.begun_us) {
                 Ok(selection) => {
+                    let tx = store.begin().await?;
+                    // The first step finds out if its identity is gone.
+                    let caller = self.caller(&tx, &operation).await?;
+                    let sees = |tenant: &str| caller.as_ref().is_some_and(|caller| caller.reads(tenant));
+                    let selection = selection.narrowed(&tx, keys, &sees).await?;
                     let Operation { id, .. } = operation;
                     known.own.push(Own { id, selection, changes: MOST_CHANGES, looks: MOST_LOOKS });
                 }

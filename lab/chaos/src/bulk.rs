@@ -197,10 +197,9 @@ impl Operator {
         let choice = Choice::random(&mut self.random, &members);
         slowest = slowest.max(self.change(&group, &members, action, &choice).await?);
         self.repeat().await;
-        let left: Vec<Member> = match action {
-            Action::Remove => members.into_iter().filter(|member| !(choice.means)(member)).collect(),
-            _ => members,
-        };
+        // Jobs that a clock put after their operation are still there.
+        let jobs = self.jobs().await;
+        let left: Vec<Member> = members.into_iter().filter(|member| jobs.contains_key(&member.id)).collect();
         Some(slowest.max(self.change(&group, &left, Action::Remove, &every).await?))
     }
 

@@ -1,14 +1,15 @@
-//! About how many jobs a search will look at, from the counts of jobs.
+//! What the counts of jobs say about a search: about how many jobs it will look at, and in which types.
 
 use std::collections::BTreeSet;
 
+use turnwise_policy::eligibility::condition::Indexed;
 use turnwise_store::Transaction;
 
 use super::{Selection, Source};
-use crate::counts::{self, Kind};
+use crate::counts::{self, Counted, Kind};
 use crate::{Keyspace, Result};
 
-/// The most counts (one for each type and tenant) that an estimate reads. With more of them there is none.
+/// The most counts (one for each type and tenant) that are read. With more of them there is no answer.
 const MAX_COUNTED: usize = 10_000;
 /// Counts per read.
 const PAGE: usize = 1_000;
@@ -36,8 +37,49 @@ impl Selection {
         let is_looked_at = |kind: Kind, tenant: &str| {
             kinds.contains(&kind) && (kind != Kind::Pending || tenants.is_empty() || tenants.contains(tenant))
         };
+        let mut about = 0;
+        let is_complete = self.count(tx, keys, |row| {
+            let is_wanted = self.types.as_ref().is_none_or(|types| types.contains(&row.job_type));
+            if is_wanted && sees(&row.tenant) {
+                let jobs = row.counts.iter().filter(|(kind, _)| is_looked_at(*kind, &row.tenant));
+                about += jobs.map(|(_, jobs)| jobs).sum::<u64>();
+            }
+        });
+        Ok(is_complete.await?.then_some(about))
+    }
+
+    /// The same search in the types alone that have jobs of tenants that `sees` accepts and that the condition may mean. So the search of one
+    /// tenant does not read the records of all others. Jobs of other types that are added later are not found.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn narrowed(
+        mut self,
+        tx: &Transaction,
+        keys: &Keyspace,
+        sees: &(dyn Fn(&str) -> bool + Sync),
+    ) -> Result<Selection> {
+        if self.types.is_some() {
+            return Ok(self);
+        }
+        let tenants = self.values(Indexed::Tenant);
+        let means = |tenant: &String| tenants.as_ref().is_none_or(|tenants| tenants.contains(tenant));
+        let mut types: BTreeSet<String> = BTreeSet::new();
+        let is_complete = self.count(tx, keys, |row| {
+            if sees(&row.tenant) && means(&row.tenant) {
+                types.insert(row.job_type.clone());
+            }
+        });
+        if is_complete.await? {
+            self.types = Some(types.into_iter().collect());
+        }
+        Ok(self)
+    }
+
+    /// Passes the counts on, of the only type if there is one. Returns whether these were all.
+    async fn count(&self, tx: &Transaction, keys: &Keyspace, mut take: impl FnMut(&Counted)) -> Result<bool> {
         let only = self.only_type();
-        let (mut about, mut read) = (0, 0);
+        let mut read = 0;
         let mut after: Option<(String, String)> = None;
         loop {
             let from = after.as_ref().map(|(job_type, tenant)| (job_type.as_str(), tenant.as_str()));
@@ -48,21 +90,15 @@ impl Selection {
                 None => counts::list(tx, keys, from, PAGE).await?,
             };
             read += rows.len();
-            for row in &rows {
-                let is_wanted = self.types.as_ref().is_none_or(|types| types.contains(&row.job_type));
-                if is_wanted && sees(&row.tenant) {
-                    let jobs = row.counts.iter().filter(|(kind, _)| is_looked_at(*kind, &row.tenant));
-                    about += jobs.map(|(_, jobs)| jobs).sum::<u64>();
-                }
-            }
+            rows.iter().for_each(&mut take);
             match rows.last() {
                 Some(last) if rows.len() == PAGE => {
                     after = Some((last.job_type.clone(), last.tenant.clone()));
                 }
-                _ => return Ok(Some(about)),
+                _ => return Ok(true),
             }
             if read >= MAX_COUNTED {
-                return Ok(None);
+                return Ok(false);
             }
         }
     }

@@ -415,6 +415,8 @@ pub(in crate::http) async fn matching(
     };
     let _permit = app.counts.acquire().await.map_err(|_| V1Error::stopping())?;
     let begun = Instant::now();
+    let sees = |tenant: &str| caller.reads(tenant);
+    let selection = selection.narrowed(&app.store.begin().await?, &app.keys, &sees).await?;
     let gate = CallerGate(caller);
     let mut counted = MatchingJobs {
         complete: true,
