@@ -36,8 +36,9 @@ const MOST_CHANGES: usize = 250;
 const FEWEST_CHANGES: usize = 1;
 /// How long a step should take at most, in µs. After a longer one the next step looks at half as many jobs.
 const LONGEST_STEP_US: i64 = 250_000;
-/// The fewest jobs that a step may look at.
-const FEWEST_LOOKS: usize = 4;
+/// The fewest jobs that a step may look at, unless patterns cost much or it conflicts. On a busy cluster a commit alone takes that long, and
+/// fewer looks would not make the step shorter.
+const FEWEST_LOOKS: usize = 64;
 /// The most jobs per second that all operations of a node look at.
 const LOOKS_PER_SECOND: usize = 20_000;
 /// The pause after a step is as long as the step, within these bounds: at least half of the time belongs to other transactions. A step
