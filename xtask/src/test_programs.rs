@@ -125,8 +125,8 @@ fn cannot_run(error: std::io::Error) -> Failure {
 }
 
 /// Does what the `cargo test` of `tests` does: runs all test programs, and the tests in the documentation. Once all is built,
-/// it also runs the command `beside`, if there is one, beside the programs that may share the processors. The output of a program is printed when it has ended. Fails if a
-/// program fails; all run nevertheless. Failures are repeated at the end.
+/// it also runs the command `beside`, if there is one, beside the programs that may share the processors. The output of a program is
+/// printed when it has ended. Fails if a program fails; all run nevertheless. Failures are repeated at the end.
 pub fn run(mut build: Build, tests: &Command, beside: Option<&str>) -> command::Result {
     let run = Run::new(Selection::of(tests));
     let (mut faults, mut alone) = (Vec::new(), Vec::new());

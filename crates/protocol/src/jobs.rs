@@ -291,7 +291,7 @@ pub struct Job {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required = true))]
     pub priority: i32,
-    /// The user on whose behalf it runs, as whoever added it has stated.
+    /// The user on whose behalf it runs, as the client that added it has stated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub user: Option<String>,

@@ -167,8 +167,8 @@ impl Head {
         }
     }
 
-    /// Gives the memory back. To be called when the connection has ended.
-    pub fn free(&self) {
+    /// Gives the memory back.
+    fn free(&self) {
         let number = self.number.swap(0, Relaxed);
         if number != 0 {
             self.heads.table().remove(number);
@@ -186,6 +186,13 @@ impl Drop for Counted {
 pub(super) struct Counting<S> {
     stream: Take<S>,
     head: Arc<Head>,
+}
+
+/// However a connection ends, its head takes nothing more.
+impl<S> Drop for Counting<S> {
+    fn drop(&mut self) {
+        self.head.free();
+    }
 }
 
 impl<S: AsyncRead> Counting<S> {

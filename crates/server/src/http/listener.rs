@@ -204,7 +204,6 @@ async fn serve_connection(
         () = until_ended(connection, |connection| connection.graceful_shutdown(), &has_begun, &stop) => {}
         () = head.must_close() => unfinished(address),
     }
-    head.free();
 }
 
 /// The same for gRPC, which needs HTTP/2.
