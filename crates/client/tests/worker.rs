@@ -223,6 +223,25 @@ async fn lost_answers_neither_lose_nor_repeat_a_job() {
     worker.ended().await.unwrap();
 }
 
+/// The server returns the jobs of a lost answer again, however many slots the worker has free by its own count.
+#[tokio::test]
+async fn an_end_is_sent_although_more_jobs_run_than_there_are_slots() {
+    let mut fake = Fake::start().await;
+    let mut worker = Worker::start(&fake, 1);
+    register(&mut fake, "w", HOUR_MS).await;
+    give(fake.expect("/accept").await, &[("a", 1, "stop"), ("b", 2, "complete")]);
+    worker.started().await;
+    worker.started().await;
+    let finish = json!({ "finish": [{ "id": "b", "claim": 2, "result": { "attempt": 1 } }] });
+    expect_ends(&mut fake, &finish).await.lose();
+    acknowledge(expect_ends(&mut fake, &finish).await, &recorded(2, "completed"), &[]);
+    worker.stop.cancel();
+    let release = json!({ "release": [{ "id": "a", "claim": 1 }] });
+    acknowledge(expect_ends(&mut fake, &release).await, &recorded(1, "pending"), &[]);
+    fake.expect("/leave").await.answer(200, &json!({ "left": true }));
+    worker.ended().await.unwrap();
+}
+
 #[tokio::test]
 async fn every_outcome_is_reported_as_it_is() {
     let mut fake = Fake::start().await;

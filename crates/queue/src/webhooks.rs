@@ -284,6 +284,7 @@ pub async fn moved(
     now: Progress,
 ) -> Result<bool> {
     let (webhook, before) = seen;
+    tx.prefetch([keys.webhook(&webhook.id), keys.webhook_progress(&webhook.id)]).await?;
     // Who disables a webhook while a delivery is under way still counts what was delivered.
     let is_same = get(tx, keys, &webhook.id).await?.is_some_and(|now| now.created_us == webhook.created_us);
     if !is_same || progress(tx, keys, &webhook.id).await?.position != before.position {
@@ -296,6 +297,8 @@ pub async fn moved(
 /// Lets the job of an enabled webhook read the events that are there now: adds it, or makes it run once more. Returns whether it had
 /// to.
 pub async fn wake(tx: &Transaction, keys: &Keyspace, id: &str, now_us: i64) -> Result<bool> {
+    let of_job = [keys.job(JOB_TYPE, id), keys.webhook_more(id)];
+    tx.prefetch([keys.webhook(id), keys.webhook_progress(id)].into_iter().chain(of_job)).await?;
     let Some(webhook) = get(tx, keys, id).await?.filter(|webhook| webhook.enabled) else { return Ok(false) };
     // With a conflict: a run that ends now has not seen the row that is written here.
     match jobs::get(tx, keys, JOB_TYPE, id).await?.map(|job| job.place) {

@@ -345,6 +345,12 @@ impl Member {
             let ends = shared.ends.take();
             let running = shared.runs().len().saturating_sub(ends.len());
             let free = shared.options.slots.saturating_sub(running);
+            if free == 0 && !ends.is_empty() {
+                // More jobs run than there are slots: jobs of a lost answer came again, before the server's answer to the ends that made
+                // room for them.
+                ends::send(ends, shared).await;
+                continue;
+            }
             if free == 0 {
                 tokio::select! {
                     biased;

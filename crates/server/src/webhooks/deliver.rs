@@ -135,6 +135,7 @@ impl Deliverer {
     async fn next(&self, id: &str) -> Result<Next> {
         let keys = &self.keys;
         let tx = self.store.begin().await?;
+        tx.prefetch([keys.webhook(id), keys.webhook_progress(id)]).await?;
         let webhook = webhooks::get(&tx, keys, id).await?.filter(|webhook| webhook.enabled);
         let Some(webhook) = webhook else { return Ok(Next::Nothing) };
         let progress = webhooks::progress(&tx, keys, id).await?;

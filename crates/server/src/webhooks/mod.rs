@@ -112,12 +112,15 @@ impl Webhooks {
         }
         self.keep_worker(state).await?;
         self.events.renew().await?;
-        self.disable_orphans(&enabled).await?;
-        let look = (self.rules.get().keep / 4).min(LONGEST_LOOK);
+        let looks = async {
+            self.disable_orphans(&enabled).await?;
+            store.runtime().sleep((self.rules.get().keep / 4).min(LONGEST_LOOK)).await;
+            Ok(())
+        };
         tokio::select! {
             biased;
             () = changed => Ok(()),
-            () = store.runtime().sleep(look) => Ok(()),
+            looked = looks => looked,
             woken = self.wake(&enabled, &mut state.woken) => woken,
         }
     }

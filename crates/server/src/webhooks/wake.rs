@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use futures::{StreamExt as _, TryStreamExt as _};
 use turnwise_queue::events::{self, Page};
 use turnwise_queue::webhooks::{self, Progress, Webhook};
 use turnwise_queue::{Result, nodes};
@@ -22,6 +23,9 @@ const OTHERS: Duration = Duration::from_secs(2);
 const REST: Duration = Duration::from_secs(10);
 /// Rows of events per read.
 const ROWS: usize = 20;
+
+/// Webhooks whose jobs are added at the same time.
+const AT_ONCE: usize = 32;
 
 /// What a node remembers.
 #[derive(Default)]
@@ -99,9 +103,7 @@ impl Webhooks {
                 found.extend(wants);
             }
         }
-        for id in found {
-            self.wake_one(id).await?;
-        }
+        self.wake_all(found).await?;
         Ok(through)
     }
 
@@ -129,18 +131,23 @@ impl Webhooks {
     /// Adds the jobs of enabled webhooks that are behind, and whose progress meets a condition.
     async fn wake_behind(&self, next: u64, meets: impl Fn(&Progress) -> bool + Send) -> Result<()> {
         let all = webhooks::list(&self.store.begin().await?, &self.keys).await?;
-        for (webhook, progress) in all {
-            let is_behind = progress.position + 1 < next && meets(&progress);
-            if webhook.enabled && is_behind {
-                self.wake_one(&webhook.id).await?;
-            }
-        }
-        Ok(())
+        let is_behind = |(webhook, progress): &(Webhook, Progress)| {
+            webhook.enabled && progress.position + 1 < next && meets(progress)
+        };
+        let behind: Vec<(Webhook, Progress)> = all.into_iter().filter(is_behind).collect();
+        self.wake_all(behind.iter().map(|(webhook, _)| webhook.id.as_str())).await
     }
 
-    async fn wake_one(&self, id: &str) -> Result<()> {
+    /// Adds the jobs of webhooks, several at a time: on a cluster, each waits for several answers.
+    async fn wake_all<'a>(&self, ids: impl IntoIterator<Item = &'a str>) -> Result<()> {
         let (keys, now_us) = (&self.keys, self.store.runtime().now_us());
-        self.store.transact(|tx| async move { webhooks::wake(&tx, keys, id, now_us).await }).await.map(drop)
+        let wake = |id: &'a str| async move {
+            self.store
+                .transact(|tx| async move { webhooks::wake(&tx, keys, id, now_us).await })
+                .await
+                .map(drop)
+        };
+        futures::stream::iter(ids).map(Ok).try_for_each_concurrent(AT_ONCE, wake).await
     }
 }
 
