@@ -235,11 +235,7 @@ async fn an_end_is_sent_although_more_jobs_run_than_there_are_slots() {
     let finish = json!({ "finish": [{ "id": "b", "claim": 2, "result": { "attempt": 1 } }] });
     expect_ends(&mut fake, &finish).await.lose();
     acknowledge(expect_ends(&mut fake, &finish).await, &recorded(2, "completed"), &[]);
-    worker.stop.cancel();
-    let release = json!({ "release": [{ "id": "a", "claim": 1 }] });
-    acknowledge(expect_ends(&mut fake, &release).await, &recorded(1, "pending"), &[]);
-    fake.expect("/leave").await.answer(200, &json!({ "left": true }));
-    worker.ended().await.unwrap();
+    drop(worker);
 }
 
 #[tokio::test]

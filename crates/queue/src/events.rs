@@ -447,6 +447,7 @@ pub async fn oldest(tx: &Transaction, keys: &Keyspace) -> Result<u64> {
 
 /// Up to `limit` rows of the events after the number `since`. Adds no conflict.
 pub async fn page(tx: &Transaction, keys: &Keyspace, since: u64, limit: usize) -> Result<Page> {
+    tx.prefetch([keys.event_recording(), keys.event_head()]).await?;
     let recording: Recording = read(tx, &keys.event_recording(), Isolation::Snapshot).await?;
     let head = head(tx, keys).await?;
     let wanted = since.saturating_add(1);

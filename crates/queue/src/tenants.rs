@@ -9,14 +9,15 @@
 //! *Forces.* A queue per tenant costs one more row per pending job than one queue for all tenants. No row is rewritten when
 //! the order of the tenants changes, however many jobs they have.
 
-use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use turnwise_policy::predictive_queue::experience::Traits;
 use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_store::{Isolation, RangeRead, Transaction, Versionstamp};
 
 use bytes::Bytes;
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use crate::error::corrupt;
 use crate::job::Job;
@@ -111,6 +112,14 @@ pub async fn keyed(
 const MAX_DECODED: usize = 4_096;
 /// The longest value of a kept row, in bytes.
 const MAX_DECODED_BYTES: usize = 1_024;
+/// The number of reads of queues at the same time.
+const CONCURRENT_READS: usize = 64;
+/// The most queues that are read together.
+const NEIGHBOURS: usize = 64;
+/// How many more rows of each queue than wanted such a read may return.
+const SPARE: usize = 8;
+/// Reads of several queues after which all queues are read together again.
+const FORGOTTEN_AFTER: usize = 256;
 
 /// Rows of jobs that lock, decoded by earlier reads. A pass reads the head of the queue again each time, and decoding the
 /// locks of a row costs several times as much as reading it.
@@ -118,6 +127,16 @@ const MAX_DECODED_BYTES: usize = 1_024;
 pub struct DecodedRows {
     /// By key.
     rows: Mutex<HashMap<Box<[u8]>, DecodedRow>>,
+    alone: Mutex<Alone>,
+}
+
+/// The queues that are read alone for a while.
+#[derive(Debug, Default)]
+struct Alone {
+    /// The first keys of queues that hid others when they were read with them, or that were hidden first.
+    begins: HashSet<Bytes>,
+    /// The reads of several queues since this was forgotten.
+    reads: usize,
 }
 
 #[derive(Debug)]
@@ -138,6 +157,62 @@ impl DecodedRows {
         limit: usize,
     ) -> Result<Vec<Pending>> {
         self.decode(keys, &read_queue(tx, range, limit).await?)
+    }
+
+    /// The first jobs of several tenants' queues of a type: as many of each as wanted. Adds no read conflict.
+    ///
+    /// Where each read waits for another machine, queues that are neighbours by name are read together, unless they are long: then a
+    /// read would return jobs that nobody wants.
+    pub async fn read_each(
+        &self,
+        tx: &Transaction,
+        keys: &Keyspace,
+        job_type: &str,
+        wanted: &[(Arc<str>, usize)],
+    ) -> Result<Vec<Vec<Pending>>> {
+        let queues: Vec<Queue> = wanted
+            .iter()
+            .map(|(tenant, wanted)| Queue { range: keys.pending_of(job_type, tenant), wanted: *wanted })
+            .collect();
+        let mut rows: Vec<Option<Vec<(Bytes, Bytes)>>> = vec![None; queues.len()];
+        let groups = if tx.is_remote() { self.neighbours(&queues) } else { Vec::new() };
+        let read = |group: Vec<usize>| read_together(tx, &queues, group);
+        let together: Vec<_> =
+            stream::iter(groups).map(read).buffered(CONCURRENT_READS).try_collect().await?;
+        for group in together {
+            self.alone().begins.extend(group.alone.into_iter().map(|place| queues[place].range.0.clone()));
+            for (place, found) in group.found {
+                rows[place] = Some(found);
+            }
+        }
+        let rest: Vec<usize> = (0..queues.len()).filter(|place| rows[*place].is_none()).collect();
+        let read = |place: usize| {
+            let Queue { range, wanted } = &queues[place];
+            async move { Ok::<_, Error>((place, read_queue(tx, range.clone(), *wanted).await?)) }
+        };
+        let alone: Vec<_> = stream::iter(rest).map(read).buffered(CONCURRENT_READS).try_collect().await?;
+        for (place, found) in alone {
+            rows[place] = Some(found);
+        }
+        rows.iter().flatten().map(|rows| self.decode(keys, rows)).collect()
+    }
+
+    /// Groups of queues that are neighbours by name, without those that are read alone.
+    fn neighbours(&self, queues: &[Queue]) -> Vec<Vec<usize>> {
+        let mut by_name: Vec<usize> = (0..queues.len()).collect();
+        by_name.sort_by(|a, b| queues[*a].range.0.cmp(&queues[*b].range.0));
+        let mut alone = self.alone();
+        alone.reads += 1;
+        if alone.reads.is_multiple_of(FORGOTTEN_AFTER) {
+            alone.begins.clear();
+        }
+        let runs = by_name.split(|place| alone.begins.contains(&queues[*place].range.0));
+        let groups = runs.flat_map(|run| run.chunks(NEIGHBOURS)).filter(|group| group.len() > 1);
+        groups.map(<[usize]>::to_vec).collect()
+    }
+
+    fn alone(&self) -> MutexGuard<'_, Alone> {
+        self.alone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn decode(&self, keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Result<Vec<Pending>> {
@@ -162,6 +237,48 @@ impl DecodedRows {
         };
         rows.iter().map(decode).collect()
     }
+}
+
+/// A queue to be read.
+#[derive(Debug)]
+struct Queue {
+    range: KeyRange,
+    /// The most jobs.
+    wanted: usize,
+}
+
+/// Queues that were read together.
+#[derive(Debug, Default)]
+struct Group {
+    /// The rows that were wanted of each queue that was seen: a long one may hide those behind it.
+    found: Vec<(usize, Vec<(Bytes, Bytes)>)>,
+    /// The queues that shall be read alone next time.
+    alone: Vec<usize>,
+}
+
+/// Reads queues that are neighbours by name, in this order, with one read.
+async fn read_together(tx: &Transaction, queues: &[Queue], group: Vec<usize>) -> Result<Group> {
+    let mut read = Group::default();
+    let (Some(first), Some(last)) = (group.first(), group.last()) else { return Ok(read) };
+    let range = (queues[*first].range.0.clone(), queues[*last].range.1.clone());
+    let limit = group.iter().map(|place| queues[*place].wanted + SPARE).sum();
+    let rows = read_queue(tx, range, limit).await?;
+    let is_whole = rows.len() < limit;
+    for place in group {
+        let Queue { range: (begin, end), wanted } = &queues[place];
+        let from = rows.partition_point(|(key, _)| key < begin);
+        let to = rows.partition_point(|(key, _)| key < end);
+        let of_queue = &rows[from..to.min(from + wanted)];
+        let is_seen = of_queue.len() == *wanted || to < rows.len() || is_whole;
+        // Behind a long queue of a tenant that is not wanted, the first one that is not seen ends the next read.
+        if !is_whole && (to - from > wanted + SPARE || !is_seen && read.alone.is_empty()) {
+            read.alone.push(place);
+        }
+        if is_seen {
+            read.found.push((place, of_queue.to_vec()));
+        }
+    }
+    Ok(read)
 }
 
 /// A part of the pending rows of a type.

@@ -24,7 +24,7 @@ use crate::error::corrupt;
 use crate::events::{self, Filter, JobEvent};
 use crate::keyspace::webhooks::WebhookRow;
 use crate::rows::{decode, encode};
-use crate::{Error, Job, Keyspace, NewJob, Place, Result, jobs};
+use crate::{Claim, Error, Job, Keyspace, NewJob, Place, Result, jobs};
 
 /// The type of the jobs that deliver.
 pub const JOB_TYPE: &str = "webhook";
@@ -276,7 +276,7 @@ pub async fn disable(tx: &Transaction, keys: &Keyspace, seen: &Webhook, reason: 
 }
 
 /// Changes the progress of a webhook that is as it was read. Returns whether it was: another run may have moved it, and a client may
-/// have changed the webhook.
+/// have changed the webhook. A run that goes on reads again afterwards.
 pub async fn moved(
     tx: &Transaction,
     keys: &Keyspace,
@@ -291,7 +291,18 @@ pub async fn moved(
         return Ok(false);
     }
     tx.set(keys.webhook_progress(&webhook.id), encode(&Progress { woken_us: None, ..now }))?;
+    // The run reads again after this commit.
+    tx.clear(keys.webhook_more(&webhook.id))?;
     Ok(true)
+}
+
+/// Notes that the run of this claim will read all events that there are after this commit.
+pub async fn reads_again(tx: &Transaction, keys: &Keyspace, id: &str, claim: Option<&Claim>) -> Result<()> {
+    // The row may be for the run of another one.
+    if jobs::get(tx, keys, JOB_TYPE, id).await?.is_some_and(|job| job.claim() == claim) {
+        tx.clear(keys.webhook_more(id))?;
+    }
+    Ok(())
 }
 
 /// Lets the job of an enabled webhook read the events that are there now: adds it, or makes it run once more. Returns whether it had

@@ -1,11 +1,23 @@
 //! A queue per tenant: its order, its moves, the tenants that wait, and what was charged to them.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use rand::seq::SliceRandom as _;
+use rand::{Rng as _, SeedableRng as _};
+
 use crate::common::{T, json};
 use turnwise_queue::claims::{self, Ending};
 use turnwise_queue::jobs::{self, Added};
 use turnwise_queue::usage::{self, Boost, Charged};
 use turnwise_queue::{Claim, Context, Error, NODE_TYPE, NewJob, State, tenants, workers};
-use turnwise_store::{Error as StoreError, Transaction};
+use turnwise_store::embedded::{Embedded, Options};
+use turnwise_store::{
+    Changes, Engine, Error as StoreError, KeyValue, Limits, RangeRead, Snapshot, Store, Transaction,
+    Versionstamp, Watch, runtime,
+};
 
 fn new(id: &str, tenant: &str) -> NewJob {
     NewJob { tenant: tenant.into(), ..NewJob::new(T, id, json("{}")) }
@@ -442,4 +454,90 @@ async fn pages_hold_the_pending_jobs_of_all_tenants() {
     assert_eq!(seen, expected.map(|(tenant, id)| (tenant.to_owned(), id.to_owned())));
     let none = world.run(async |tx, keys| tenants::page(tx, keys, T, None, 9, |_| false).await).await;
     assert_eq!((none.rows, none.jobs.len(), none.next), (5, 0, None));
+}
+
+/// A store on another machine, which counts the reads of ranges.
+struct Remote(Arc<dyn Engine>, Arc<AtomicUsize>);
+
+struct RemoteSnapshot(Arc<dyn Snapshot>, Arc<AtomicUsize>);
+
+#[async_trait]
+impl Engine for Remote {
+    fn limits(&self) -> Limits {
+        self.0.limits()
+    }
+
+    async fn snapshot(&self) -> turnwise_store::Result<Arc<dyn Snapshot>> {
+        Ok(Arc::new(RemoteSnapshot(self.0.snapshot().await?, self.1.clone())))
+    }
+
+    async fn watch(&self, key: Bytes, seen: Option<Bytes>) -> turnwise_store::Result<Watch> {
+        self.0.watch(key, seen).await
+    }
+}
+
+#[async_trait]
+impl Snapshot for RemoteSnapshot {
+    async fn get(&self, key: &[u8]) -> turnwise_store::Result<Option<Bytes>> {
+        self.0.get(key).await
+    }
+
+    async fn range(&self, read: &RangeRead) -> turnwise_store::Result<Vec<KeyValue>> {
+        self.1.fetch_add(1, SeqCst);
+        self.0.range(read).await
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    async fn commit(&self, changes: Changes) -> turnwise_store::Result<Versionstamp> {
+        self.0.commit(changes).await
+    }
+}
+
+#[tokio::test]
+async fn queues_of_neighbours_are_read_together_and_long_ones_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Embedded::open_with(dir.path(), Options { durable: false, ..Options::default() }).unwrap();
+    let reads = Arc::<AtomicUsize>::default();
+    let store = Store::new(Arc::new(Remote(engine, reads.clone())), Arc::new(runtime::System));
+    let keys = turnwise_queue::Keyspace::default();
+    let mut random = rand::rngs::StdRng::seed_from_u64(1);
+    // Some tenants have no job, and some more than anyone wants.
+    let queued: Vec<usize> =
+        (0..200).map(|n| if n % 100 == 7 { 900 } else { random.random_range(0..3) }).collect();
+    for (tenant, jobs) in queued.iter().enumerate() {
+        let jobs: Vec<NewJob> =
+            (0..*jobs).map(|job| new(&format!("{tenant}-{job}"), &format!("t{tenant}"))).collect();
+        for jobs in jobs.chunks(50) {
+            let keys = &keys;
+            let add = |tx: Transaction| async move {
+                for job in jobs {
+                    jobs::add(&tx, keys, job, 1).await?;
+                }
+                Ok::<_, Error>(())
+            };
+            store.transact(add).await.unwrap();
+        }
+    }
+    let rows = tenants::DecodedRows::default();
+    let mut counts = Vec::new();
+    for _ in 0..3 {
+        let mut wanted: Vec<(Arc<str>, usize)> =
+            (0..200).map(|tenant| (format!("t{tenant}").into(), random.random_range(1..6))).collect();
+        wanted.shuffle(&mut random);
+        let tx = store.begin().await.unwrap();
+        let before = reads.load(SeqCst);
+        let found = rows.read_each(&tx, &keys, T, &wanted).await.unwrap();
+        counts.push(reads.load(SeqCst) - before);
+        assert_eq!(found.len(), wanted.len());
+        for ((tenant, wanted), found) in wanted.iter().zip(&found) {
+            let alone = tenants::front(&tx, &keys, T, tenant, *wanted).await.unwrap();
+            assert_eq!(found.len(), alone.len(), "{tenant}");
+            assert!(found.iter().zip(&alone).all(|(found, alone)| found.id == alone.id), "{tenant}");
+        }
+    }
+    // The two long queues are not known before the first read. Then they divide the others into a few groups.
+    assert!(counts[0] > 30 && counts[1] <= 8 && counts[2] <= 8, "{counts:?}");
 }

@@ -22,7 +22,7 @@ cargo xtask chaos [OPTION]...
   --seed N               all jobs and faults follow from it (1)
   --clients N            clients that add jobs (32)
   --workers N            workers that run them (32), beside those of the nodes, and processes of `turnwise work`
-  --rate N               jobs that are added in a second (60)
+  --rate N               jobs that are added in a second (60; 20 on a store that nodes share: its servers need the same cores)
   --tenants N            tenants that they are charged to (1000)
   --settle SECONDS       in the end: how long it may take until the next job ends (60)
   --without PART,…       leave out: webhooks, bulk, limits, gateways, gzip, waits
@@ -66,10 +66,13 @@ async fn main() -> ExitCode {
     }
 }
 
+/// Jobs that are added in a second on a store that nodes share.
+const SHARED_RATE: f64 = 20.0;
+
 /// Parses the program's arguments. `Err` states what is wrong with them.
 fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
     let mut options = Options::new(PathBuf::from("target/release/turnwise"), Engine::Embedded);
-    let (mut store, mut foundationdb) = ("embedded".to_owned(), None);
+    let (mut store, mut foundationdb, mut rate) = ("embedded".to_owned(), None, None);
     while let Some(name) = arguments.next() {
         let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
         let number = || value.parse::<f64>().map_err(|_| format!("{name} {value}: expected a number"));
@@ -81,7 +84,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String>
             "--seed" => options.seed = count()?,
             "--clients" => options.clients = size()?,
             "--workers" => options.workers = size()?,
-            "--rate" => options.jobs_per_second = number()?.max(0.1),
+            "--rate" => rate = Some(number()?.max(0.1)),
             "--tenants" => options.tenants = count()?.max(1),
             "--settle" => options.settle_seconds = count()?,
             "--faults" => options.faults = value.split(',').map(str::to_owned).collect(),
@@ -105,5 +108,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String>
         }
         other => return Err(format!("--store {other}: expected embedded, etcd or foundationdb")),
     };
+    let usual = if options.engine == Engine::Embedded { options.jobs_per_second } else { SHARED_RATE };
+    options.jobs_per_second = rate.unwrap_or(usual);
     Ok(options)
 }

@@ -1,5 +1,6 @@
 //! One run of a webhook's job: it sends what is there, batch after batch, and moves the position after each.
 
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -7,6 +8,7 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use ring::hmac;
 use serde_json::json;
+use tokio::sync::Semaphore;
 use turnwise_protocol::Delivery;
 use turnwise_protocol::stream::StreamEvent;
 use turnwise_protocol::webhooks::{DELIVERY_HEADER, MAX_DELIVERY_EVENTS, SIGNATURE_HEADER, TIMESTAMP_HEADER};
@@ -14,7 +16,7 @@ use turnwise_queue::events::{self, JobEvent, Page, Row};
 use turnwise_queue::webhooks::{self, Failure, Progress, Webhook, bounded};
 use turnwise_queue::{Job, Keyspace, Result};
 use turnwise_replicator::{Client, Post, Posted, Secret};
-use turnwise_store::{Store, Transaction};
+use turnwise_store::{Isolation, Store, Transaction};
 use turnwise_worker::{JobContext, JobHandler, Outcome};
 
 use super::hosts::{Hosts, Place};
@@ -24,14 +26,19 @@ use crate::http::Sequence;
 
 /// About how many bytes of events a delivery has at most. With each webhook of a store under way, these are 64 MB.
 const MAX_DELIVERY_BYTES: usize = 64 << 10;
-/// Rows of events that are read for a delivery.
-const ROWS: usize = 4;
+/// Rows of events that are read at once, and how often, until there is something to send: what others do is read and left out.
+const ROWS: usize = 32;
+const MOST_READS: usize = 16;
+/// Webhooks for which a node reads events at the same time. With the largest rows, they take 60 MB.
+const READERS: usize = 32;
 /// How long a target has for its response.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// A delivery that takes longer is a slow one: before the next one, the webhook rests for as long as it took.
 const SLOW: Duration = Duration::from_secs(1);
 /// A run with more to send ends after this time, so that the webhooks of other tenants have their turn.
 const LONGEST_RUN: Duration = Duration::from_secs(60);
+/// How long a run waits for the next event, so that a webhook with many events needs no job for each.
+const LINGER: Duration = Duration::from_secs(1);
 /// The digits of the name of a delivery that hides its numbers.
 const NAME_BYTES: usize = 16;
 /// The status of a target that wants nothing more.
@@ -39,12 +46,17 @@ const GONE_STATUS: u16 = 410;
 
 /// Runs the jobs.
 pub(super) struct Deliverer {
-    pub store: Store,
-    pub keys: Keyspace,
-    pub identities: Identities,
-    pub client: Client,
+    store: Store,
+    keys: Keyspace,
+    identities: Identities,
+    client: Client,
     /// The deliveries under way to each host.
-    pub hosts: Hosts,
+    hosts: Hosts,
+    /// One for each webhook whose events are read now.
+    readers: Semaphore,
+    /// The most runs at the same time, and the runs that there are.
+    slots: usize,
+    runs: AtomicUsize,
 }
 
 /// What to do next for a webhook.
@@ -74,6 +86,7 @@ struct Batch {
 impl JobHandler for Deliverer {
     /// Delivers what is there.
     async fn run(&self, job: JobContext) -> Outcome {
+        let _run = Run::begin(&self.runs);
         let begun_us = self.store.runtime().elapsed_us();
         let longest_us = i64::try_from(LONGEST_RUN.as_micros()).unwrap_or(i64::MAX);
         let mut delivered = 0;
@@ -118,7 +131,18 @@ impl JobHandler for Deliverer {
                         }
                     }
                 }
-                Ok(Sent::Nothing) => return Outcome::completed(&json!({ "delivered": delivered })),
+                Ok(Sent::Nothing) => {
+                    let more = tokio::select! {
+                        biased;
+                        () = job.stop.cancelled() => return Outcome::Stopped,
+                        more = self.linger(&job.job) => more,
+                    };
+                    match more {
+                        Ok(true) => {}
+                        Ok(false) => return Outcome::completed(&json!({ "delivered": delivered })),
+                        Err(error) => return Outcome::Crashed(format!("the store: {error}")),
+                    }
+                }
                 Ok(Sent::Failed(reason)) => return Outcome::Crashed(reason),
                 Err(error) => return Outcome::Crashed(format!("the store: {error}")),
             }
@@ -131,11 +155,37 @@ impl JobHandler for Deliverer {
 }
 
 impl Deliverer {
+    pub fn new(store: Store, keys: Keyspace, identities: Identities, client: Client, slots: usize) -> Self {
+        let (hosts, readers, runs) = (Hosts::default(), Semaphore::new(READERS), AtomicUsize::new(0));
+        Deliverer { store, keys, identities, client, hosts, readers, slots, runs }
+    }
+
+    /// Waits a little for an event that the webhook wants. Returns whether there is one. While few slots are free, it does not wait: other
+    /// webhooks may need them.
+    async fn linger(&self, job: &Job) -> Result<bool> {
+        if self.runs.load(Relaxed) > self.slots / 2 {
+            return Ok(false);
+        }
+        let (keys, id) = (&self.keys, job.id.as_str());
+        let key = keys.webhook_more(id);
+        let seen = self.store.begin().await?.get_with(&key, Isolation::Snapshot).await?;
+        if seen.is_none() {
+            tokio::select! {
+                () = self.store.watch(key, None).await? => {}
+                () = self.store.runtime().sleep(LINGER) => return Ok(false),
+            }
+        }
+        let reads = |tx: Transaction| async move { webhooks::reads_again(&tx, keys, id, job.claim()).await };
+        self.store.transact(reads).await?;
+        Ok(true)
+    }
+
     /// Looks what a webhook is to be sent.
     async fn next(&self, id: &str) -> Result<Next> {
         let keys = &self.keys;
         let tx = self.store.begin().await?;
-        tx.prefetch([keys.webhook(id), keys.webhook_progress(id)]).await?;
+        let of_events = [keys.event_recording(), keys.event_head()];
+        tx.prefetch([keys.webhook(id), keys.webhook_progress(id)].into_iter().chain(of_events)).await?;
         let webhook = webhooks::get(&tx, keys, id).await?.filter(|webhook| webhook.enabled);
         let Some(webhook) = webhook else { return Ok(Next::Nothing) };
         let progress = webhooks::progress(&tx, keys, id).await?;
@@ -145,28 +195,40 @@ impl Deliverer {
             return Ok(Next::Nothing);
         };
         let by_operator = webhook.by_operator && sight.caller.operates();
-        let rows = match events::page(&tx, keys, progress.position, ROWS).await? {
-            Page::Events(rows) if rows.is_empty() => return Ok(Next::Nothing),
-            Page::Events(rows) => rows,
-            Page::Gone { oldest } => {
-                drop(tx);
-                return self.skip(&webhook, &progress, oldest.saturating_sub(1)).await;
+        let reader = self.readers.acquire().await.expect("the semaphore is never closed");
+        let (mut events, mut through, mut is_end) = (Vec::new(), progress.position, false);
+        for _ in 0..MOST_READS {
+            let rows = match events::page(&tx, keys, through, ROWS).await? {
+                Page::Events(rows) => rows,
+                Page::Gone { oldest } => {
+                    drop(tx);
+                    return self.skip(&webhook, &progress, oldest.saturating_sub(1)).await;
+                }
+                // The store is another one.
+                Page::Unknown => {
+                    let last = events::head(&tx, keys).await?.next - 1;
+                    drop(tx);
+                    return self.skip(&webhook, &progress, last).await;
+                }
+            };
+            is_end = rows.is_empty();
+            if is_end {
+                break;
             }
-            // The store is another one.
-            Page::Unknown => {
-                let last = events::head(&tx, keys).await?.next - 1;
-                drop(tx);
-                return self.skip(&webhook, &progress, last).await;
+            (events, through) = batch(&sight, rows, progress.repeat_until)?;
+            if !events.is_empty() {
+                break;
             }
-        };
-        drop(tx);
-        let (events, through) = batch(&sight, rows, progress.repeat_until)?;
-        drop(sight);
+        }
+        drop((tx, reader, sight));
         if events.is_empty() {
-            let moved_us = self.now_us();
-            let now = Progress { position: through, moved_us, repeat_until: None, ..progress.clone() };
-            self.moved(&webhook, &progress, now).await?;
-            return Ok(Next::Again);
+            if through > progress.position {
+                let moved_us = self.now_us();
+                let now = Progress { position: through, moved_us, repeat_until: None, ..progress.clone() };
+                self.moved(&webhook, &progress, now).await?;
+            }
+            let is_over = is_end && through == progress.position;
+            return Ok(if is_over { Next::Nothing } else { Next::Again });
         }
         let key = match by_operator {
             true => None,
@@ -271,6 +333,22 @@ impl Deliverer {
 
     fn now_us(&self) -> i64 {
         self.store.runtime().now_us()
+    }
+}
+
+/// Counts a run as over when it is dropped.
+struct Run<'a>(&'a AtomicUsize);
+
+impl<'a> Run<'a> {
+    fn begin(runs: &'a AtomicUsize) -> Run<'a> {
+        runs.fetch_add(1, Relaxed);
+        Run(runs)
+    }
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
     }
 }
 

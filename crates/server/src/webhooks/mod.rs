@@ -24,7 +24,6 @@ use turnwise_store::{Error as StoreError, Isolation, Store, Transaction};
 use turnwise_worker::{EventRules, Live, Options, Tunables, Worker};
 
 use self::deliver::Deliverer;
-use self::hosts::Hosts;
 use self::wake::Woken;
 use crate::access::{Caller, Identities, caller_now};
 use crate::config::Config;
@@ -136,14 +135,10 @@ impl Webhooks {
         let options = self.options.clone();
         let options =
             Options { max_jobs, bounds, max_history, backoff, on_lost, timeouts, fair, queue, ..options };
-        let handler = Arc::new(Deliverer {
-            store: self.store.clone(),
-            keys: self.keys.clone(),
-            identities: self.identities.clone(),
-            client: self.client.clone(),
-            hosts: Hosts::default(),
-        });
         let (store, keys) = (self.store.clone(), self.keys.clone());
+        let (identities, client) = (self.identities.clone(), self.client.clone());
+        let handler = Deliverer::new(store.clone(), keys.clone(), identities, client, options.max_jobs);
+        let handler = Arc::new(handler);
         state.worker = Some(Worker::start(store, keys, JOB_TYPE, handler, options).await?);
         Ok(())
     }

@@ -103,7 +103,7 @@ impl Webhooks {
                 found.extend(wants);
             }
         }
-        self.wake_all(found).await?;
+        self.wake_all(found.into_iter().map(str::to_owned).collect()).await?;
         Ok(through)
     }
 
@@ -134,20 +134,18 @@ impl Webhooks {
         let is_behind = |(webhook, progress): &(Webhook, Progress)| {
             webhook.enabled && progress.position + 1 < next && meets(progress)
         };
-        let behind: Vec<(Webhook, Progress)> = all.into_iter().filter(is_behind).collect();
-        self.wake_all(behind.iter().map(|(webhook, _)| webhook.id.as_str())).await
+        self.wake_all(all.into_iter().filter(is_behind).map(|(webhook, _)| webhook.id).collect()).await
     }
 
     /// Adds the jobs of webhooks, several at a time: on a cluster, each waits for several answers.
-    async fn wake_all<'a>(&self, ids: impl IntoIterator<Item = &'a str>) -> Result<()> {
-        let (keys, now_us) = (&self.keys, self.store.runtime().now_us());
-        let wake = |id: &'a str| async move {
-            self.store
-                .transact(|tx| async move { webhooks::wake(&tx, keys, id, now_us).await })
-                .await
-                .map(drop)
-        };
-        futures::stream::iter(ids).map(Ok).try_for_each_concurrent(AT_ONCE, wake).await
+    async fn wake_all(&self, ids: Vec<String>) -> Result<()> {
+        let wakes: Vec<_> = ids.into_iter().map(|id| self.wake_one(id)).collect();
+        futures::stream::iter(wakes).buffer_unordered(AT_ONCE).try_collect().await
+    }
+
+    async fn wake_one(&self, id: String) -> Result<()> {
+        let (keys, id, now_us) = (&self.keys, &id, self.store.runtime().now_us());
+        self.store.transact(|tx| async move { webhooks::wake(&tx, keys, id, now_us).await }).await.map(drop)
     }
 }
 

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::stream::{self, StreamExt, TryStreamExt};
 use turnwise_policy::contention::Shard;
 use turnwise_policy::fair_share::virtual_time::{Candidate, apportion, first};
 use turnwise_policy::rotation::in_classes;
@@ -15,8 +14,6 @@ use turnwise_store::Transaction;
 
 use super::FairShare;
 
-/// The number of queues that are read at the same time.
-pub(super) const CONCURRENT_READS: usize = 64;
 /// The maximum number of rounds of reads, each of which follows because queues were shorter than expected.
 const ROUNDS: usize = 4;
 
@@ -237,14 +234,15 @@ impl FairShare {
     /// Reads the heads of queues. It reads one job more than wanted of each, to find out whether there are more.
     async fn read(&self, tx: &Transaction, unread: Vec<(Arc<str>, usize)>) -> Result<Vec<(Arc<str>, Head)>> {
         let (keys, job_type) = (&self.inner.keys, &self.inner.job_type);
-        let read = |(tenant, wanted): (Arc<str>, usize)| async move {
-            let mut jobs =
-                self.decoded.read(tx, keys, keys.pending_of(job_type, &tenant), wanted + 1).await?;
-            let is_all = jobs.len() <= wanted;
-            jobs.truncate(wanted);
-            Ok((tenant, Head { jobs, is_all }))
+        let more: Vec<(Arc<str>, usize)> =
+            unread.into_iter().map(|(tenant, wanted)| (tenant, wanted + 1)).collect();
+        let queues = self.decoded.read_each(tx, keys, job_type, &more).await?;
+        let head = |((tenant, more), mut jobs): ((Arc<str>, usize), Vec<Pending>)| {
+            let is_all = jobs.len() < more;
+            jobs.truncate(more - 1);
+            (tenant, Head { jobs, is_all })
         };
-        stream::iter(unread).map(read).buffered(CONCURRENT_READS).try_collect().await
+        Ok(more.into_iter().zip(queues).map(head).collect())
     }
 
     fn merge(

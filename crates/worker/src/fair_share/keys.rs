@@ -15,12 +15,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use turnwise_policy::fair_share::{Fairness, rfc};
-use turnwise_queue::tenants;
+use turnwise_queue::tenants::{self, Pending};
 use turnwise_queue::usage::{self, Boost};
 use turnwise_queue::{Error, Result, jobs};
 use turnwise_store::Transaction;
 
-use super::front::{CONCURRENT_READS, Front, TenantQueue, ordered_by_key};
+use super::front::{Front, TenantQueue, ordered_by_key};
 use super::{FairShare, Inner, RunCharges, State};
 use crate::fairness::{boost_of, usage_of};
 
@@ -32,6 +32,8 @@ const COUNTED_AT_ONCE: u64 = 20_000;
 /// The number of tenants whose jobs are counted concurrently. Up to this many times [`MOST_COUNTED`] jobs may be read
 /// beyond [`COUNTED_AT_ONCE`].
 const CONCURRENT_COUNTS: usize = 8;
+/// The number of queues that are read at the same time.
+const CONCURRENT_READS: usize = 64;
 /// The maximum number of jobs whose sort keys one transaction rewrites.
 pub(crate) const SORT_BATCH: usize = 100;
 /// The maximum number of tenants whose queues one pass reads by keys. If there are more, half of them are the first by
@@ -194,8 +196,9 @@ impl FairShare {
         self.count(tx, tenants.iter().cloned()).await?;
         let most = (4 * depth).div_ceil(tenants.len().max(1)).clamp(LEAST_SEEN, depth.max(LEAST_SEEN));
         let (keys, job_type) = (&self.inner.keys, &self.inner.job_type);
-        let read = |tenant: Arc<str>| async move {
-            let mut jobs = self.decoded.read(tx, keys, keys.pending_of(job_type, &tenant), most).await?;
+        let wanted: Vec<(Arc<str>, usize)> = tenants.into_iter().map(|tenant| (tenant, most)).collect();
+        let heads = self.decoded.read_each(tx, keys, job_type, &wanted).await?;
+        let read = |((tenant, _), mut jobs): ((Arc<str>, usize), Vec<Pending>)| async move {
             let is_all = jobs.len() < most;
             let keyed = jobs.iter().filter(|job| job.key.is_some()).count();
             if !is_all {
@@ -205,7 +208,8 @@ impl FairShare {
             }
             Ok::<_, Error>((tenant, jobs, is_all))
         };
-        let queues: Vec<_> = stream::iter(tenants).map(read).buffered(CONCURRENT_READS).try_collect().await?;
+        let heads = stream::iter(wanted.into_iter().zip(heads));
+        let queues: Vec<_> = heads.map(read).buffered(CONCURRENT_READS).try_collect().await?;
         let mut front = Front { beyond: all > queues.len(), ..Front::default() };
         for (tenant, queue, is_all) in queues {
             if queue.is_empty() {
