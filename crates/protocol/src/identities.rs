@@ -77,7 +77,7 @@ impl fmt::Debug for SetPassword {
 #[serde(deny_unknown_fields)]
 pub struct SetScopes {
     /// What the user may do from now on, instead of what it could do before.
-    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 20))]
+    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 20, value_type = Vec<Scope>))]
     pub scopes: Vec<String>,
 }
 
