@@ -24,7 +24,7 @@ use crate::error::corrupt;
 use crate::events::{self, Filter, JobEvent};
 use crate::keyspace::webhooks::WebhookRow;
 use crate::rows::{decode, encode};
-use crate::{Claim, Error, Job, Keyspace, NewJob, Place, Result, jobs};
+use crate::{Claim, End, Error, Job, Keyspace, NewJob, Place, Result, jobs};
 
 /// The type of the jobs that deliver.
 pub const JOB_TYPE: &str = "webhook";
@@ -128,7 +128,7 @@ pub struct Progress {
     /// is the same delivery.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeat_until: Option<u64>,
-    /// When the job was added for events that no run has looked at, in µs.
+    /// When the job was added, or told to read again, for events that no run has looked at, in µs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub woken_us: Option<i64>,
     /// How often events were gone before they were delivered.
@@ -276,7 +276,7 @@ pub async fn disable(tx: &Transaction, keys: &Keyspace, seen: &Webhook, reason: 
 }
 
 /// Changes the progress of a webhook that is as it was read. Returns whether it was: another run may have moved it, and a client may
-/// have changed the webhook. A run that goes on reads again afterwards.
+/// have changed the webhook.
 pub async fn moved(
     tx: &Transaction,
     keys: &Keyspace,
@@ -291,18 +291,25 @@ pub async fn moved(
         return Ok(false);
     }
     tx.set(keys.webhook_progress(&webhook.id), encode(&Progress { woken_us: None, ..now }))?;
-    // The run reads again after this commit.
-    tx.clear(keys.webhook_more(&webhook.id))?;
     Ok(true)
 }
 
-/// Notes that the run of this claim will read all events that there are after this commit.
-pub async fn reads_again(tx: &Transaction, keys: &Keyspace, id: &str, claim: Option<&Claim>) -> Result<()> {
-    // The row may be for the run of another one.
-    if jobs::get(tx, keys, JOB_TYPE, id).await?.is_some_and(|job| job.claim() == claim) {
+/// Takes back what [`wake`] has told the run of this claim, which reads all events that there are after this commit. Until it has moved the
+/// position, or completes, they are noted: a client may cancel or remove the job meanwhile. Returns whether the run still has the claim.
+pub async fn reads_again(
+    tx: &Transaction,
+    keys: &Keyspace,
+    id: &str,
+    claim: Option<&Claim>,
+    now_us: i64,
+) -> Result<bool> {
+    tx.prefetch([keys.job(JOB_TYPE, id), keys.webhook_progress(id)]).await?;
+    let is_claimed = jobs::get(tx, keys, JOB_TYPE, id).await?.is_some_and(|job| job.claim() == claim);
+    if is_claimed {
         tx.clear(keys.webhook_more(id))?;
+        note_woken(tx, keys, id, Some(now_us)).await?;
     }
-    Ok(())
+    Ok(is_claimed)
 }
 
 /// Lets the job of an enabled webhook read the events that are there now: adds it, or makes it run once more. Returns whether it had
@@ -315,7 +322,7 @@ pub async fn wake(tx: &Transaction, keys: &Keyspace, id: &str, now_us: i64) -> R
     match jobs::get(tx, keys, JOB_TYPE, id).await?.map(|job| job.place) {
         None | Some(Place::Ended(_)) => {
             jobs::add(tx, keys, &job(&webhook), now_us).await?;
-            note_woken(tx, keys, id, now_us).await?;
+            note_woken(tx, keys, id, Some(now_us)).await?;
             Ok(true)
         }
         Some(Place::Active(_)) => {
@@ -331,28 +338,36 @@ pub async fn wake(tx: &Transaction, keys: &Keyspace, id: &str, now_us: i64) -> R
     }
 }
 
-/// Notes that the job was added.
-async fn note_woken(tx: &Transaction, keys: &Keyspace, id: &str, now_us: i64) -> Result<()> {
-    let noted = Progress { woken_us: Some(now_us), ..progress(tx, keys, id).await? };
-    Ok(tx.set(keys.webhook_progress(id), encode(&noted))?)
+/// Notes when there was an event that no run has looked at, or that there is none.
+async fn note_woken(tx: &Transaction, keys: &Keyspace, id: &str, woken_us: Option<i64>) -> Result<()> {
+    let before = progress(tx, keys, id).await?;
+    if before.woken_us != woken_us {
+        tx.set(keys.webhook_progress(id), encode(&Progress { woken_us, ..before }))?;
+    }
+    Ok(())
 }
 
 /// Adds the job of a webhook again at the end of a run during which events came ([`wake`]), in the transaction that ends the run.
 pub async fn ended(tx: &Transaction, keys: &Keyspace, job: Option<&Job>, now_us: i64) -> Result<()> {
     let Some(ended) = job else { return Ok(()) };
     let more = keys.webhook_more(&ended.id);
-    if tx.get(&more).await?.is_none() {
+    tx.prefetch([more.clone(), keys.webhook(&ended.id), keys.webhook_progress(&ended.id)]).await?;
+    let woken = tx.get(&more).await?.is_some();
+    if woken {
+        tx.clear(more)?;
+    }
+    let Some(webhook) = get(tx, keys, &ended.id).await?.filter(|webhook| webhook.enabled) else {
         return Ok(());
+    };
+    match ended.place {
+        Place::Ended(_) if woken => {
+            jobs::add(tx, keys, &self::job(&webhook), now_us).await?;
+            note_woken(tx, keys, &webhook.id, Some(now_us)).await
+        }
+        // It has looked at all events.
+        Place::Ended(End::Completed) => note_woken(tx, keys, &webhook.id, None).await,
+        _ => Ok(()),
     }
-    tx.clear(more)?;
-    if !matches!(ended.place, Place::Ended(_)) {
-        return Ok(());
-    }
-    if let Some(webhook) = get(tx, keys, &ended.id).await?.filter(|webhook| webhook.enabled) {
-        jobs::add(tx, keys, &self::job(&webhook), now_us).await?;
-        note_woken(tx, keys, &webhook.id, now_us).await?;
-    }
-    Ok(())
 }
 
 fn job(webhook: &Webhook) -> NewJob {

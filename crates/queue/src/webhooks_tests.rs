@@ -47,6 +47,26 @@ impl World {
         self.run(async |tx, keys| jobs::get(&tx, &keys, JOB_TYPE, id).await).await.map(|job| job.state())
     }
 
+    async fn claim(&self, id: &str, number: u64) {
+        let claim = Claim { worker: "w".to_owned(), number };
+        let context = async |tx: Transaction, keys: Keyspace| {
+            claims::claim(Context::new(&tx, &keys, JOB_TYPE, NOW_US, 20), id, &claim).await
+        };
+        assert!(self.run(context).await.is_some());
+    }
+
+    async fn end(&self, id: &str, number: u64, ending: &Ending) {
+        let claim = Claim { worker: "w".to_owned(), number };
+        self.run(async |tx, keys| {
+            let context = Context::new(&tx, &keys, JOB_TYPE, NOW_US, 20);
+            match claims::end(context, id, &claim, ending, None, None).await? {
+                claims::Ended::Recorded(job) => ended(&tx, &keys, job.as_deref(), NOW_US).await,
+                claims::Ended::AlreadyRecorded(_) => panic!("it ends once"),
+            }
+        })
+        .await;
+    }
+
     async fn wake(&self, id: &str) -> bool {
         self.run(async |tx, keys| wake(&tx, &keys, id, NOW_US).await).await
     }
@@ -109,25 +129,11 @@ async fn a_job_that_runs_is_added_again_at_its_end_unless_it_failed() {
         if world.state("a").await == Some(State::Completed) {
             assert!(world.wake("a").await);
         }
-        let claim = Claim { worker: "w".to_owned(), number };
-        let claimed = world
-            .run(async |tx, keys| {
-                claims::claim(Context::new(&tx, &keys, JOB_TYPE, NOW_US, 20), "a", &claim).await
-            })
-            .await;
-        assert!(claimed.is_some());
+        world.claim("a", number).await;
         if wakes {
             assert!(world.wake("a").await && !world.wake("a").await, "once is enough");
         }
-        world
-            .run(async |tx, keys| {
-                let context = Context::new(&tx, &keys, JOB_TYPE, NOW_US, 20);
-                match claims::end(context, "a", &claim, &ending, None, None).await? {
-                    claims::Ended::Recorded(job) => ended(&tx, &keys, job.as_deref(), NOW_US).await,
-                    claims::Ended::AlreadyRecorded(_) => panic!("it ends once"),
-                }
-            })
-            .await;
+        world.end("a", number, &ending).await;
         assert_eq!(world.state("a").await, Some(state));
     }
 }
@@ -155,6 +161,41 @@ async fn a_position_moves_from_where_it_was_read() {
     let other = Webhook { created_us: NOW_US + 1, ..hook.clone() };
     world.put(&other).await;
     assert!(!world.run(async |tx, keys| moved(&tx, &keys, (&hook, &after), now.clone()).await).await);
+}
+
+#[tokio::test]
+async fn events_that_a_run_reads_again_are_noted_until_it_completes() {
+    let world = World::new();
+    let hook = webhook("a", "acme");
+    world.put(&hook).await;
+    let worker = Worker::new("w", "n", 0, 9);
+    world.run(async |tx, keys| workers::register(&tx, &keys, JOB_TYPE, &worker)).await;
+    let noted = async || world.run(async |tx, keys| progress(&tx, &keys, "a").await).await.woken_us.is_some();
+    let again = async |number: u64| {
+        let claim = Claim { worker: "w".to_owned(), number };
+        world.run(async |tx, keys| reads_again(&tx, &keys, "a", Some(&claim), NOW_US).await).await
+    };
+    let completed = Ending::Completed(RawValue::from_string("{}".to_owned()).unwrap());
+    for (number, ending, is_noted, state) in
+        [(1, &completed, false, State::Completed), (2, &Ending::Stopped, true, State::Cancelled)]
+    {
+        if number > 1 {
+            assert!(world.wake("a").await);
+        }
+        world.claim("a", number).await;
+        let before = world.run(async |tx, keys| progress(&tx, &keys, "a").await).await;
+        let now = Progress { position: number, ..before.clone() };
+        assert!(world.run(async |tx, keys| moved(&tx, &keys, (&hook, &before), now.clone()).await).await);
+        assert!(!noted().await);
+        assert!(world.wake("a").await);
+        assert!(!again(number + 7).await && !world.wake("a").await, "this run has not the claim");
+        assert!(again(number).await && noted().await);
+        if state == State::Cancelled {
+            world.run(async |tx, keys| jobs::cancel(&tx, &keys, JOB_TYPE, "a", NOW_US).await).await;
+        }
+        world.end("a", number, ending).await;
+        assert_eq!((world.state("a").await, noted().await), (Some(state), is_noted));
+    }
 }
 
 #[tokio::test]

@@ -192,21 +192,17 @@ impl Batch {
 
 /// Sends the ends that no request for jobs carries, until the worker has expired.
 pub(super) async fn send_uncarried(shared: Arc<Shared>) {
-    while !shared.expired.is_cancelled() {
-        send(shared.ends.take_uncarried().await, &shared).await;
-    }
-}
-
-/// Sends ends in a request of their own.
-pub(super) async fn send(batch: Batch, shared: &Shared) {
-    let request = shared.request(&["end"]).json(&batch.request()).expect("texts and numbers are JSON");
-    match shared.client.once::<EndedRuns>(&request).await {
-        Ok(EndedRuns { ended }) => batch.answered(ended, shared),
-        Err(error) if error.is_expired() => shared.expired.cancel(),
-        // Each run hands its end over again, after a pause.
-        Err(error) if is_retryable(&error) => {
-            tracing::debug!(ends = batch.len(), "the ends of runs got no answer: {error}");
+    loop {
+        let batch = shared.ends.take_uncarried().await;
+        let request = shared.request(&["end"]).json(&batch.request()).expect("texts and numbers are JSON");
+        match shared.client.once::<EndedRuns>(&request).await {
+            Ok(EndedRuns { ended }) => batch.answered(ended, &shared),
+            Err(error) if error.is_expired() => return shared.expired.cancel(),
+            // Each run hands its end over again, after a pause.
+            Err(error) if is_retryable(&error) => {
+                tracing::debug!(ends = batch.len(), "the ends of runs got no answer: {error}");
+            }
+            Err(error) => shared.ends.refused(batch, error),
         }
-        Err(error) => shared.ends.refused(batch, error),
     }
 }

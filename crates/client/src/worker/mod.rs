@@ -340,17 +340,12 @@ impl Member {
             if shared.draining.is_cancelled() {
                 return Ok(());
             }
+            self.make_room().await;
             let changed = shared.ends.changed();
             shared.ends.set_carried(true);
             let ends = shared.ends.take();
             let running = shared.runs().len().saturating_sub(ends.len());
             let free = shared.options.slots.saturating_sub(running);
-            if free == 0 && !ends.is_empty() {
-                // More jobs run than there are slots: jobs of a lost answer came again, before the server's answer to the ends that made
-                // room for them.
-                ends::send(ends, shared).await;
-                continue;
-            }
             if free == 0 {
                 tokio::select! {
                     biased;
@@ -418,6 +413,27 @@ impl Member {
                     received = job.claim;
                     self.start(job, handler, tasks);
                 }
+            }
+        }
+    }
+
+    /// Waits until no more jobs run than there are slots. The server returns the jobs of a lost answer again, perhaps before it has
+    /// acknowledged the ends that made room for them. No request for jobs can carry these ends then.
+    async fn make_room(&self) {
+        let Shared { ends, options, draining, .. } = &*self.shared;
+        let has_room = || self.shared.runs().len() <= options.slots;
+        if has_room() {
+            return;
+        }
+        ends.set_carried(false);
+        loop {
+            let changed = ends.changed();
+            if has_room() {
+                return;
+            }
+            tokio::select! {
+                () = draining.cancelled() => return,
+                () = changed => {}
             }
         }
     }

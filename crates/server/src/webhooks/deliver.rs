@@ -140,7 +140,11 @@ impl JobHandler for Deliverer {
                     match more {
                         Ok(true) => {}
                         Ok(false) => return Outcome::completed(&json!({ "delivered": delivered })),
-                        Err(error) => return Outcome::Crashed(format!("the store: {error}")),
+                        // All that was read is delivered. The next run reads again, without a backoff.
+                        Err(error) => {
+                            tracing::debug!(webhook = job.job.id, %error, "cannot wait for events");
+                            return Outcome::Stopped;
+                        }
                     }
                 }
                 Ok(Sent::Failed(reason)) => return Outcome::Crashed(reason),
@@ -160,29 +164,32 @@ impl Deliverer {
         Deliverer { store, keys, identities, client, hosts, readers, slots, runs }
     }
 
-    /// Waits a little for an event that the webhook wants. Returns whether there is one. While few slots are free, it does not wait: other
-    /// webhooks may need them.
+    /// Waits a little for an event that the webhook wants. Returns whether there may be one. While few slots are free, it does not wait:
+    /// other webhooks may need them.
     async fn linger(&self, job: &Job) -> Result<bool> {
         if self.runs.load(Relaxed) > self.slots / 2 {
             return Ok(false);
         }
         let (keys, id) = (&self.keys, job.id.as_str());
-        let key = keys.webhook_more(id);
-        let seen = self.store.begin().await?.get_with(&key, Isolation::Snapshot).await?;
+        let more = keys.webhook_more(id);
+        let seen = self.store.begin().await?.get_with(&more, Isolation::Snapshot).await?;
         if seen.is_none() {
-            tokio::select! {
-                () = self.store.watch(key, None).await? => {}
-                () = self.store.runtime().sleep(LINGER) => return Ok(false),
-            }
+            return Ok(tokio::select! {
+                () = self.store.watch(more, None).await? => true,
+                () = self.store.runtime().sleep(LINGER) => false,
+            });
         }
-        let reads = |tx: Transaction| async move { webhooks::reads_again(&tx, keys, id, job.claim()).await };
-        self.store.transact(reads).await?;
-        Ok(true)
+        let now_us = self.now_us();
+        let again =
+            |tx: Transaction| async move { webhooks::reads_again(&tx, keys, id, job.claim(), now_us).await };
+        self.store.transact(again).await
     }
 
     /// Looks what a webhook is to be sent.
     async fn next(&self, id: &str) -> Result<Next> {
         let keys = &self.keys;
+        // Before the snapshot, which becomes too old on some stores.
+        let reader = self.readers.acquire().await.expect("the semaphore is never closed");
         let tx = self.store.begin().await?;
         let of_events = [keys.event_recording(), keys.event_head()];
         tx.prefetch([keys.webhook(id), keys.webhook_progress(id)].into_iter().chain(of_events)).await?;
@@ -195,7 +202,6 @@ impl Deliverer {
             return Ok(Next::Nothing);
         };
         let by_operator = webhook.by_operator && sight.caller.operates();
-        let reader = self.readers.acquire().await.expect("the semaphore is never closed");
         let (mut events, mut through, mut is_end) = (Vec::new(), progress.position, false);
         for _ in 0..MOST_READS {
             let rows = match events::page(&tx, keys, through, ROWS).await? {
