@@ -16,8 +16,9 @@ use turnwise_store::{Error as StoreError, Isolation, Store, Transaction};
 use crate::access::{Caller, Identities, caller_now};
 use crate::http::CallerGate;
 
-/// The most counts of jobs at the same time.
-pub(crate) const COUNTS: usize = 2;
+/// The most counts of jobs at the same time, and those of one identity.
+pub(crate) const COUNTS: u32 = 2;
+pub(crate) const COUNTS_OF_ONE: u32 = 1;
 
 /// The time between two looks at the operations, while some run.
 const LOOK: Duration = Duration::from_secs(2);

@@ -40,6 +40,7 @@ mod node;
 pub mod offline;
 mod open;
 mod otel;
+mod pool;
 mod scaling;
 mod server;
 mod small_file;

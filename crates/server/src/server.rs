@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use futures::future::{BoxFuture, join_all};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_command::Guard;
@@ -37,6 +36,7 @@ use crate::metrics::Metrics;
 use crate::node;
 use crate::open::{self, Exposure};
 use crate::otel::{Exporter, Target};
+use crate::pool::Pool;
 use crate::scaling::Scaling;
 use crate::start::{self, Opened, StartError, initialise};
 use crate::upgrade;
@@ -427,7 +427,7 @@ impl Server {
             jwt: jwt.clone(),
             pace: Pace::default(),
             waiting_jobs: Default::default(),
-            counts: Arc::new(Semaphore::new(crate::bulk::COUNTS)),
+            counts: Pool::new(crate::bulk::COUNTS, crate::bulk::COUNTS_OF_ONE),
             demand: http::Trackers::default(),
             identities,
             events: all_events,

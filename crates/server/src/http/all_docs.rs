@@ -67,7 +67,7 @@ impl Query {
 pub(super) async fn all_docs(app: &App, call: &Call, body: Body, db: &str) -> Result<Response, ApiError> {
     let (given, room) = match call.method {
         Method::POST => {
-            request::json_rows(app, body, &call.headers, ("keys", REQUEST_BYTES), Cost::ROWS).await?
+            request::json_rows(app, body, call.sender(), ("keys", REQUEST_BYTES), Cost::ROWS).await?
         }
         _ => Default::default(),
     };

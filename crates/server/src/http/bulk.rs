@@ -29,7 +29,7 @@ const READ_BATCH: usize = 100;
 /// invalid, none is written.
 pub(super) async fn bulk_docs(app: &App, call: &Call, body: Body, db: &str) -> Result<Response, ApiError> {
     let (body, _room) =
-        request::json_rows(app, body, &call.headers, ("docs", REQUEST_BYTES), Cost::DOCUMENTS).await?;
+        request::json_rows(app, body, call.sender(), ("docs", REQUEST_BYTES), Cost::DOCUMENTS).await?;
     if body.members.get("new_edits") == Some(&json!(false)) {
         return Err(docs::no_branches());
     }
@@ -167,7 +167,7 @@ fn row_of_error(draft: &Draft, error: Error) -> Value {
 pub(super) async fn bulk_get(app: &App, call: &Call, body: Body, db: &str) -> Result<Response, ApiError> {
     let revs = call.params.flag("revs")?;
     let (body, room) =
-        request::json_rows(app, body, &call.headers, ("docs", REQUEST_BYTES), Cost::ROWS).await?;
+        request::json_rows(app, body, call.sender(), ("docs", REQUEST_BYTES), Cost::ROWS).await?;
     let Some(Ok(wanted)) = body.rows else {
         return Err(ApiError::bad_request("Missing JSON list of 'docs'."));
     };
@@ -258,7 +258,7 @@ async fn found(
 pub(super) async fn revs_diff(app: &App, call: &Call, body: Body, db: &str) -> Result<Response, ApiError> {
     request::check_json(&call.headers)?;
     let Sent { text, room: _room } =
-        request::bytes(app, body, &call.headers, REQUEST_BYTES, Cost::REVISIONS).await?;
+        request::bytes(app, body, call.sender(), REQUEST_BYTES, Cost::REVISIONS).await?;
     let rows = request::beside(text.len(), move || Rows::of_object(text)).await?;
     let rows = rows.map_err(|error| request::wrong_json(&error, "Request body must be a JSON object"))?;
     let mut answer = b"{".to_vec();

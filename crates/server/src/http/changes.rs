@@ -150,7 +150,7 @@ pub(super) async fn changes(app: &App, call: &Call, body: Body, db: &str) -> Res
     let doc_ids = match call.method {
         // A feed may last long, so it keeps little more of its ids than their text.
         Method::POST => {
-            request::json_rows(app, body, &call.headers, ("doc_ids", IDS_BYTES), Cost::ROWS).await?.0.rows
+            request::json_rows(app, body, call.sender(), ("doc_ids", IDS_BYTES), Cost::ROWS).await?.0.rows
         }
         _ => None,
     };

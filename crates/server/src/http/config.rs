@@ -91,7 +91,7 @@ fn unknown() -> ApiError {
 
 async fn put(app: &App, call: &Call, body: Body, section: &str, key: &str) -> Result<Response, ApiError> {
     // `X-Couch-Persist: false` is accepted and ignored: settings apply to all nodes, and are always persistent.
-    let sent = request::bytes(app, body, &call.headers, BODY_BYTES, Cost::TEXT).await?;
+    let sent = request::bytes(app, body, call.sender(), BODY_BYTES, Cost::TEXT).await?;
     let Ok(value) = serde_json::from_slice::<String>(&sent.text) else {
         return Err(ApiError::bad_request("the body must be the value, as a JSON string: \"500\""));
     };

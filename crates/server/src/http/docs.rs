@@ -152,7 +152,7 @@ pub(super) async fn put(
     }
     check_new_edits(&call.params)?;
     let Sent { text, room: _room } =
-        request::bytes(app, body, &call.headers, DOCUMENT_BYTES, Cost::TREE).await?;
+        request::bytes(app, body, call.sender(), DOCUMENT_BYTES, Cost::TREE).await?;
     let object = request::object(&text, "Document must be a JSON object")?;
     let mut draft = Draft::parse(Some(id), object, "")?;
     match (&draft.rev, known) {
@@ -187,7 +187,7 @@ pub(super) fn no_branches() -> ApiError {
 pub(super) async fn post(app: &App, call: &Call, body: Body, db: &str) -> Result<Response, ApiError> {
     request::check_json(&call.headers)?;
     let Sent { text, room: _room } =
-        request::bytes(app, body, &call.headers, DOCUMENT_BYTES, Cost::TREE).await?;
+        request::bytes(app, body, call.sender(), DOCUMENT_BYTES, Cost::TREE).await?;
     let object = request::object(&text, "Document must be a JSON object")?;
     let draft = Draft::parse(None, object, &app.new_uuid())?;
     let written = write(app, &call.headers, db, &draft).await?;
@@ -245,7 +245,7 @@ pub(super) async fn put_local(
 ) -> Result<Response, ApiError> {
     let known = rev_text(call)?.map(str::to_owned);
     let Sent { text, room: _room } =
-        request::bytes(app, body, &call.headers, DOCUMENT_BYTES, Cost::TREE).await?;
+        request::bytes(app, body, call.sender(), DOCUMENT_BYTES, Cost::TREE).await?;
     let mut body = request::object(&text, "Document must be a JSON object")?;
     body.shift_remove("_id");
     let own = body.shift_remove("_rev").and_then(|rev| rev.as_str().map(str::to_owned));

@@ -2,10 +2,11 @@
 //!
 //! Every body is decoded here, before a handler reads it, so the limits of handlers hold for what it decompresses to. A compressed body has no
 //! declared length: beyond [`SMALL_BODY_BYTES`](super::room::SMALL_BODY_BYTES), its reader reserves memory for the largest body that it
-//! takes. It is decompressed piece by piece, so nothing grows before the reader has counted it. Decoders are bounded in number. A request
-//! gets one when a part of its body has arrived, and waits for no memory before that, so requests do not wait for each other in a circle.
+//! takes. It is decompressed piece by piece, so nothing grows before the reader has counted it. Decoders are bounded in number, in sum and for each
+//! identity. A request gets one when a part of its body has arrived, and waits for no memory before that, so requests do not wait for each other in a circle.
 
 use std::io::Write as _;
+use std::sync::LazyLock;
 
 use axum::Error;
 use axum::body::{Body, BodyDataStream, HttpBody as _};
@@ -16,15 +17,18 @@ use axum::response::Response;
 use bytes::{Buf as _, Bytes};
 use flate2::write::MultiGzDecoder;
 use futures::StreamExt as _;
-use tokio::sync::{Semaphore, SemaphorePermit};
 use turnwise_protocol::codes;
 
 use super::refusal::{Refusal, refuse};
+use crate::access::Caller;
+use crate::pool::{Pool, PoolPermit};
 
 /// The most bodies that are decompressed at the same time. Each takes about 100 kB, with its window and its output. Others wait, within the
 /// time that a client has to send its body.
-const MAX_DECODERS: usize = 1_000;
-static DECODERS: Semaphore = Semaphore::const_new(MAX_DECODERS);
+const MAX_DECODERS: u32 = 1_000;
+/// Those of one identity.
+const MAX_DECODERS_OF_ONE: u32 = 750;
+static DECODERS: LazyLock<Pool> = LazyLock::new(|| Pool::new(MAX_DECODERS, MAX_DECODERS_OF_ONE));
 /// The encodings that are read, for the header `Accept-Encoding` of a refusal.
 const READ: HeaderValue = HeaderValue::from_static("gzip, identity");
 
@@ -40,7 +44,8 @@ pub(super) async fn decode(mut request: Request, next: Next) -> Response {
             headers.remove(header::CONTENT_ENCODING);
             // That of the compressed body.
             headers.remove(header::CONTENT_LENGTH);
-            request = request.map(gunzip);
+            let caller = request.extensions().get::<Caller>().cloned().unwrap_or_else(Caller::nobody);
+            request = request.map(|body| gunzip(body, caller));
         }
         Err(Unread) => {
             let mut response = refuse(&request, unread());
@@ -98,9 +103,9 @@ pub(super) fn problem(error: &Error) -> &'static str {
 }
 
 /// A body that is decompressed as it is read.
-fn gunzip(body: Body) -> Body {
-    let unzipped =
-        Gunzip { body: body.into_data_stream(), unread: Bytes::new(), decoder: None, ended: false };
+fn gunzip(body: Body, caller: Caller) -> Body {
+    let body = body.into_data_stream();
+    let unzipped = Gunzip { body, caller, unread: Bytes::new(), decoder: None, ended: false };
     // Ends after an error.
     Body::from_stream(futures::stream::try_unfold(unzipped, |mut unzipped| async {
         Ok::<_, Error>(unzipped.next().await?.map(|piece| (piece, unzipped)))
@@ -109,9 +114,10 @@ fn gunzip(body: Body) -> Body {
 
 struct Gunzip {
     body: BodyDataStream,
+    caller: Caller,
     /// What has arrived and is not decompressed.
     unread: Bytes,
-    decoder: Option<(MultiGzDecoder<Vec<u8>>, SemaphorePermit<'static>)>,
+    decoder: Option<(MultiGzDecoder<Vec<u8>>, PoolPermit)>,
     /// Whether the compressed body has ended.
     ended: bool,
 }
@@ -149,7 +155,7 @@ impl Gunzip {
                 }
             }
             if self.decoder.is_none() && !self.unread.is_empty() {
-                let permit = DECODERS.acquire().await.expect("it is never closed");
+                let permit = DECODERS.take(&self.caller, 1).await;
                 self.decoder = Some((MultiGzDecoder::new(Vec::new()), permit));
             }
         }
@@ -171,7 +177,7 @@ mod tests {
 
     /// The sizes of the pieces, and the text or the problem.
     async fn read(body: Body) -> (usize, Result<Vec<u8>, &'static str>) {
-        let mut pieces = gunzip(body).into_data_stream();
+        let mut pieces = gunzip(body, Caller::everyone()).into_data_stream();
         let (mut text, mut largest) = (Vec::new(), 0);
         while let Some(piece) = pieces.next().await {
             match piece {

@@ -44,7 +44,6 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use turnwise_catalogue::Catalogue;
 use turnwise_indexer::jobs::Indexing;
@@ -63,6 +62,7 @@ use crate::access::{Audit, Caller, Identities, Jwt, Pace, Peer, authenticate, ri
 use crate::config::{Config, Shared};
 use crate::events::Events;
 use crate::metrics::{self, Metrics};
+use crate::pool::Pool;
 
 pub(crate) use self::cross_site::{Authority, Names};
 pub(crate) use self::listener::{Served, serve};
@@ -129,8 +129,8 @@ pub(crate) struct AppState {
     /// How many requests each identity has sent.
     pub pace: Pace,
     pub waiting_jobs: v1::WaitingJobs,
-    /// One permit per count of jobs ([`bulk::COUNTS`](crate::bulk::COUNTS)).
-    pub counts: Arc<Semaphore>,
+    /// Counts of jobs by condition, of which each takes long.
+    pub counts: Pool,
     /// The demand for slots, as far as this node was asked.
     pub demand: Trackers,
     /// Who may use it.
@@ -224,6 +224,10 @@ pub(crate) struct Call {
 }
 
 impl Call {
+    pub fn sender(&self) -> request::Sender<'_> {
+        (&self.caller, &self.headers)
+    }
+
     /// The absolute URL of a database or document, under the server's name in the request.
     pub fn location(&self, db: &str, doc: Option<&str>) -> String {
         /// Characters that a path segment may contain unencoded.

@@ -26,7 +26,7 @@ use crate::access::Caller;
 const BODY_BYTES: usize = 4_000_000;
 
 pub(super) async fn post(app: &App, call: &Call, body: Body) -> Result<Response, ApiError> {
-    let (mut body, room) = request::json_object(app, body, &call.headers, BODY_BYTES).await?;
+    let (mut body, room) = request::json_object(app, body, call.sender(), BODY_BYTES).await?;
     redaction::restore(&mut body, None)?;
     let cancel = match body.get("cancel") {
         None | Some(Value::Null | Value::Bool(false)) => false,

@@ -15,6 +15,7 @@ use super::encoding;
 use super::error::{ApiError, internal};
 use super::room::{Cost, Full, MemoryPermit, SMALL_BODY_BYTES};
 use super::rows::Listed;
+use crate::access::Caller;
 
 /// Largest body of a request with one document, in bytes: the document, and room for whitespace.
 pub(crate) const DOCUMENT_BYTES: usize = MAX_BODY_BYTES + (64 << 10);
@@ -94,11 +95,14 @@ pub(crate) struct Sent {
     pub room: MemoryPermit,
 }
 
+/// Who sends a body, and its headers.
+pub(crate) type Sender<'a> = (&'a Caller, &'a HeaderMap);
+
 /// Reads a body completely, after reserving memory for its processing.
 pub(crate) async fn bytes(
     app: &App,
     body: Body,
-    headers: &HeaderMap,
+    (caller, headers): Sender<'_>,
     limit: usize,
     cost: Cost,
 ) -> Result<Sent, ApiError> {
@@ -108,7 +112,7 @@ pub(crate) async fn bytes(
     if length.is_some_and(|length| length > limit) {
         return Err(too_large(limit));
     }
-    let mut room = app.body_room.take(length.unwrap_or_default(), cost).await.map_err(full)?;
+    let mut room = app.body_room.take(caller, length.unwrap_or_default(), cost).await.map_err(full)?;
     let reading = async {
         let mut text = Vec::with_capacity(length.unwrap_or_default());
         let mut pieces = body.into_data_stream();
@@ -118,7 +122,7 @@ pub(crate) async fn bytes(
                 return Err(too_large(limit));
             }
             if text.len() + piece.len() > SMALL_BODY_BYTES && !room.is_some() {
-                room = app.body_room.take(limit, cost).await.map_err(full)?;
+                room = app.body_room.take(caller, limit, cost).await.map_err(full)?;
             }
             text.extend_from_slice(&piece);
         }
@@ -143,11 +147,11 @@ fn too_large(limit: usize) -> ApiError {
 pub(crate) async fn json_object(
     app: &App,
     body: Body,
-    headers: &HeaderMap,
+    sender: Sender<'_>,
     limit: usize,
 ) -> Result<(Map<String, Value>, MemoryPermit), ApiError> {
-    check_json(headers)?;
-    let Sent { text, room } = bytes(app, body, headers, limit, Cost::TREE).await?;
+    check_json(sender.1)?;
+    let Sent { text, room } = bytes(app, body, sender, limit, Cost::TREE).await?;
     Ok((object(&text, "Request body must be a JSON object")?, room))
 }
 
@@ -155,12 +159,12 @@ pub(crate) async fn json_object(
 pub(crate) async fn json_rows(
     app: &App,
     body: Body,
-    headers: &HeaderMap,
+    sender: Sender<'_>,
     (name, limit): (&str, usize),
     cost: Cost,
 ) -> Result<(Listed, MemoryPermit), ApiError> {
-    check_json(headers)?;
-    let Sent { text, room } = bytes(app, body, headers, limit, cost).await?;
+    check_json(sender.1)?;
+    let Sent { text, room } = bytes(app, body, sender, limit, cost).await?;
     let name = name.to_owned();
     let listed = beside(text.len(), move || Listed::parse(text, &name)).await?;
     let listed = listed.map_err(|error| wrong_json(&error, "Request body must be a JSON object"))?;

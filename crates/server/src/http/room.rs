@@ -1,16 +1,16 @@
 //! Memory for request bodies: one budget for all requests of the process.
 //!
 //! A request reserves memory before its body is read, in proportion to what processing the body may need, and frees it
-//! when it is complete. If the budget is used up, further requests wait unread for a while, and then receive the advice
-//! to retry. Small requests need no reservation, so they are always served.
+//! when it is complete. If the budget or the identity's share is used up, further requests wait unread for a while, and then receive the
+//! advice to retry. Small requests need no reservation, so they are always served.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use crate::access::Caller;
+use crate::pool::{Pool, PoolPermit};
 
 /// The budget, in KiB. Together with its other memory, the process stays well under 1 GB.
-const ROOM_KB: usize = 384 << 10;
+const ROOM_KB: u32 = 384 << 10;
 /// A body up to this size needs no reservation. If every possible connection sent one, these bodies would take 640 MB.
 pub(crate) const SMALL_BODY_BYTES: usize = 64 << 10;
 /// How long a request may wait for its reservation.
@@ -60,16 +60,15 @@ impl Cost {
 }
 
 /// The budget.
-#[derive(Clone)]
 pub(crate) struct Room {
-    free: Arc<Semaphore>,
-    kb: usize,
+    /// In KiB. One identity may have three in four parts.
+    memory: Pool,
     patience: Duration,
 }
 
 /// A request's reservation. Empty for a small body.
 #[derive(Debug, Default)]
-pub(crate) struct MemoryPermit(Option<OwnedSemaphorePermit>);
+pub(crate) struct MemoryPermit(Option<PoolPermit>);
 
 /// The budget was used up until the timeout.
 #[derive(Debug, PartialEq, Eq)]
@@ -86,20 +85,20 @@ impl Default for Room {
 }
 
 impl Room {
-    pub fn of_kb(kb: usize) -> Room {
-        Room { free: Arc::new(Semaphore::new(kb)), kb, patience: ROOM_TIMEOUT }
+    pub fn of_kb(kb: u32) -> Room {
+        Room { memory: Pool::new(kb, kb / 4 * 3), patience: ROOM_TIMEOUT }
     }
 
     /// Waits for the reservation of a body.
-    pub async fn take(&self, body: usize, cost: Cost) -> Result<MemoryPermit, Full> {
+    pub async fn take(&self, caller: &Caller, body: usize, cost: Cost) -> Result<MemoryPermit, Full> {
         if body <= SMALL_BODY_BYTES {
             return Ok(MemoryPermit::default());
         }
-        // No request reserves more than the whole budget.
-        let kb = cost.bytes(body).div_ceil(1 << 10).min(self.kb);
-        let taking = self.free.clone().acquire_many_owned(u32::try_from(kb).unwrap_or(u32::MAX));
+        // No request reserves more than a share.
+        let kb = u32::try_from(cost.bytes(body).div_ceil(1 << 10)).unwrap_or(u32::MAX);
+        let taking = self.memory.take(caller, kb.min(self.memory.share()));
         match tokio::time::timeout(self.patience, taking).await {
-            Ok(permit) => Ok(MemoryPermit(Some(permit.expect("the semaphore is never closed")))),
+            Ok(permit) => Ok(MemoryPermit(Some(permit))),
             Err(_) => Err(Full),
         }
     }
@@ -115,18 +114,23 @@ impl MemoryPermit {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use turnwise_protocol::Scopes;
+
     use super::*;
 
     #[tokio::test]
     async fn a_body_without_room_in_time_is_refused_and_small_bodies_need_none() {
         let room = Room { patience: Duration::ZERO, ..Room::of_kb(64 << 10) };
-        let held = room.take(16 << 20, Cost::ROWS).await.unwrap();
+        let [a, b] = ["a", "b"].map(|id| Caller::token(id, Scopes::default()));
+        let held = room.take(&a, 12 << 20, Cost::ROWS).await.unwrap();
         assert!(held.is_some());
-        assert_eq!(room.take(SMALL_BODY_BYTES + 1, Cost::TEXT).await.unwrap_err(), Full);
-        assert!(!room.take(SMALL_BODY_BYTES, Cost::TREE).await.unwrap().is_some());
-        drop(held);
-        assert!(room.take(SMALL_BODY_BYTES + 1, Cost::TEXT).await.is_ok());
-        // A body that would need more than the budget reserves all of it.
-        assert!(room.take(1 << 30, Cost::DOCUMENTS).await.is_ok());
+        assert_eq!(room.take(&a, SMALL_BODY_BYTES + 1, Cost::TEXT).await.unwrap_err(), Full);
+        assert!(!room.take(&a, SMALL_BODY_BYTES, Cost::TREE).await.unwrap().is_some());
+        // The share of one identity leaves a part of the budget for the others.
+        let other = room.take(&b, 4 << 20, Cost::ROWS).await.unwrap();
+        assert_eq!(room.take(&b, SMALL_BODY_BYTES + 1, Cost::TEXT).await.unwrap_err(), Full);
+        drop((held, other));
+        // A body that would need more than a share reserves all of it.
+        assert!(room.take(&a, 1 << 30, Cost::DOCUMENTS).await.is_ok());
     }
 }

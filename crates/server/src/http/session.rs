@@ -60,7 +60,7 @@ fn roles(scopes: Option<&Scopes>) -> Vec<String> {
 }
 
 async fn start(app: &App, call: &Call, body: Body) -> Result<Response, ApiError> {
-    let Sent { text, .. } = request::bytes(app, body, &call.headers, SMALL_BODY_BYTES, Cost::TREE).await?;
+    let Sent { text, .. } = request::bytes(app, body, call.sender(), SMALL_BODY_BYTES, Cost::TREE).await?;
     let (name, password) = if is_form(&call.headers) {
         let field = |wanted: &str| {
             let mut fields = url::form_urlencoded::parse(&text);

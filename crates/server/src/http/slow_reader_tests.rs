@@ -74,7 +74,7 @@ impl World {
             events,
             metrics: Arc::new(Metrics::new(Arc::default(), 0)),
             spans: Default::default(),
-            counts: std::sync::Arc::new(tokio::sync::Semaphore::new(1)),
+            counts: crate::pool::Pool::new(1, 1),
             demand: crate::http::Trackers::default(),
         });
         let world = World { app, clock, _folder: folder };

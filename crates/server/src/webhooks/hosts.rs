@@ -4,19 +4,18 @@
 //! one host. It gets a bounded number of requests at the same time, and one tenant a part of them. The first request of each tenant is beyond
 //! that number: what is slow for some tenants there is not slow for the others, however many these are.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use tokio::sync::OwnedSemaphorePermit;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use crate::pool::{Semaphores, take};
 
 /// The most deliveries to one host at the same time, beyond the first one of each tenant.
-const OF_HOST: usize = 128;
+const OF_HOST: u32 = 128;
 /// The most deliveries of one tenant to one host.
-const OF_TENANT: usize = 16;
+const OF_TENANT: u32 = 16;
 
 /// The hosts with deliveries under way, and the tenants at each.
 #[derive(Default)]
-pub(super) struct Hosts(Mutex<HashMap<(String, Part), Weak<Semaphore>>>);
+pub(super) struct Hosts(Semaphores<(String, Part)>);
 
 /// Places at a host.
 #[derive(PartialEq, Eq, Hash)]
@@ -47,32 +46,16 @@ impl Hosts {
     /// Waits until a delivery may begin: first for a place of the tenant, so that those that wait here take none from others.
     pub async fn place(&self, url: &str, tenant: &str) -> Place {
         let host = host(url);
-        let of_tenant = taken(self.of(&host, Part::Tenant(tenant.to_owned()), OF_TENANT)).await;
-        let own = self.of(&host, Part::Own(tenant.to_owned()), 1);
-        let shared = self.of(&host, Part::Shared, OF_HOST);
+        let of_tenant = take(self.0.of((host.clone(), Part::Tenant(tenant.to_owned())), OF_TENANT), 1).await;
+        let own = self.0.of((host.clone(), Part::Own(tenant.to_owned())), 1);
+        let shared = self.0.of((host.clone(), Part::Shared), OF_HOST);
         let of_host = tokio::select! {
             biased;
-            place = taken(own) => place,
-            place = taken(shared) => place,
+            place = take(own, 1) => place,
+            place = take(shared, 1) => place,
         };
         Place { host, tenant: tenant.to_owned(), _permits: [of_tenant, of_host] }
     }
-
-    fn of(&self, host: &str, part: Part, most: usize) -> Arc<Semaphore> {
-        let key = (host.to_owned(), part);
-        let mut hosts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(places) = hosts.get(&key).and_then(Weak::upgrade) {
-            return places;
-        }
-        hosts.retain(|_, places| places.strong_count() > 0);
-        let places = Arc::new(Semaphore::new(most));
-        hosts.insert(key, Arc::downgrade(&places));
-        places
-    }
-}
-
-async fn taken(of: Arc<Semaphore>) -> OwnedSemaphorePermit {
-    of.acquire_owned().await.expect("the semaphore is never closed")
 }
 
 /// The scheme, the host and the port of a URL, in one spelling.
@@ -92,7 +75,7 @@ mod tests {
     #[tokio::test]
     async fn a_tenant_has_a_part_of_a_host_and_a_host_a_bound() {
         let hosts = Hosts::default();
-        let place = |url: &'static str, tenant: usize| {
+        let place = |url: &'static str, tenant: u32| {
             let (hosts, tenant) = (&hosts, tenant.to_string());
             // Tokio makes a task wait after many things that were free at once.
             tokio::task::unconstrained(async move { hosts.place(url, &tenant).await }).now_or_never()
@@ -118,6 +101,6 @@ mod tests {
         assert!(place("https://a.example/", tenants).is_some());
         drop(held);
         assert!(place("https://b.example/", 0).is_some());
-        assert!(hosts.0.lock().unwrap().len() <= 3, "what nobody uses is forgotten");
+        assert!(hosts.0.len() <= 3, "what nobody uses is forgotten");
     }
 }

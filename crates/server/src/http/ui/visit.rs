@@ -95,7 +95,9 @@ impl Visit {
             let problem = Problem::bad("the body is not a form", "send the form of a page");
             return Err((problem, self));
         }
-        match request::bytes(&self.app, body, &parts.headers, MAX_FORM_BYTES, Cost::TEXT).await {
+        match request::bytes(&self.app, body, (self.caller(), &parts.headers), MAX_FORM_BYTES, Cost::TEXT)
+            .await
+        {
             Ok(Sent { text, .. }) => {
                 self.form = Fields::parse(&text);
                 Ok(self)

@@ -191,7 +191,7 @@ async fn simulate(
     };
     let shown = load.tenants.len().min(SHOWN);
     // Like a count of jobs, it costs much, so that only some run at the same time.
-    let permit = visit.app.counts.clone().acquire_owned().await.map_err(|error| Problem::internal(&error))?;
+    let permit = visit.app.counts.take(visit.caller(), 1).await;
     let both = tokio::task::spawn_blocking(move || {
         let _permit = permit;
         let before = turnwise_simulate::run(&before, policy)?;

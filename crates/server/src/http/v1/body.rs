@@ -12,6 +12,7 @@ use turnwise_protocol::{MAX_BODY_BYTES, Nothing, Object, codes};
 
 use super::error::{Result, V1Error};
 use super::extract::{SEE_OPENAPI, shortened};
+use crate::access::Caller;
 use crate::http::room::{Cost, Full, MemoryPermit, Room, SMALL_BODY_BYTES};
 use crate::http::{App, encoding, request};
 
@@ -25,8 +26,10 @@ impl<T: DeserializeOwned + Send + 'static, const MAX: usize> FromRequest<App> fo
 
     async fn from_request(request: Request, app: &App) -> Result<Self> {
         check_content_type(request.headers())?;
+        let caller = request.extensions().get::<Caller>().cloned().unwrap_or_else(Caller::nobody);
         let memory = request.extensions().get::<BodyMemory>().cloned();
-        let mut reader = Reader { room: &app.body_room, bytes: Vec::new(), permit: MemoryPermit::default() };
+        let mut reader =
+            Reader { room: &app.body_room, caller, bytes: Vec::new(), permit: MemoryPermit::default() };
         match tokio::time::timeout(BODY_TIMEOUT, reader.read(request, MAX)).await {
             Ok(read) => read?,
             Err(_) => {
@@ -83,6 +86,7 @@ fn check_content_type(headers: &HeaderMap) -> Result<()> {
 
 struct Reader<'a> {
     room: &'a Room,
+    caller: Caller,
     bytes: Vec<u8>,
     /// The memory reserved for the body, until it is parsed.
     permit: MemoryPermit,
@@ -119,7 +123,7 @@ impl Reader<'_> {
 
     /// Reserves memory for a body, if it needs a reservation.
     async fn reserve(&mut self, bytes: usize) -> Result<()> {
-        self.permit = self.room.take(bytes, Cost::TEXT).await.map_err(|_| {
+        self.permit = self.room.take(&self.caller, bytes, Cost::TEXT).await.map_err(|_| {
             V1Error::new(StatusCode::SERVICE_UNAVAILABLE, codes::UNAVAILABLE, Full::REASON, "try again later")
         })?;
         self.bytes.reserve_exact(bytes.min(SMALL_BODY_BYTES));

@@ -413,7 +413,7 @@ pub(in crate::http) async fn matching(
         }
         None => None,
     };
-    let _permit = app.counts.acquire().await.map_err(|_| V1Error::stopping())?;
+    let _permit = app.counts.take(&caller, 1).await;
     let begun = Instant::now();
     let sees = |tenant: &str| caller.reads(tenant);
     let selection = selection.narrowed(&app.store.begin().await?, &app.keys, &sees).await?;
