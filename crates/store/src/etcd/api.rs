@@ -191,6 +191,9 @@ pub(super) enum Response {
 pub(super) struct CompactionRequest {
     #[prost(int64, tag = "1")]
     pub revision: i64,
+    /// Whether the response waits until the history is removed.
+    #[prost(bool, tag = "2")]
+    pub physical: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -1,12 +1,13 @@
 //! Compaction of old revisions.
 //!
 //! etcd keeps every revision until a client compacts it, and refuses all writes once they fill its quota (2 GiB). Debian's etcd
-//! does not compact by itself. So the processes with a store there share this work, once per [`PERIOD`]. The first process that
-//! replaces a row of the prefix compacts up to the revision that it recorded one period ago. A revision is kept for one to two
-//! periods; a transaction needs it for five seconds.
+//! does not compact by itself. Long before that, reads become slow: a read of the head of a queue passes over every key that was removed
+//! there and is not compacted. So the processes with a store there share this work, once per [`PERIOD`]. A process replaces a row of the
+//! prefix that it has known for a period, and compacts up to the revision of the row that it has replaced. So a revision is kept for one to
+//! two periods; a transaction needs it for five seconds. Nothing depends on how long a process has run: some live for less than a period.
 //!
-//! Compaction affects the whole cluster. If another application on it reads revisions older than a minute, use `compact=off` and
-//! start etcd with `--auto-compaction-mode=periodic --auto-compaction-retention=1h` or similar.
+//! Compaction affects the whole cluster. If another application on it reads revisions older than ten seconds, use `compact=off` and
+//! start etcd with `--auto-compaction-mode=periodic --auto-compaction-retention=1m` or similar.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,35 +23,47 @@ use super::failure::{Failure, Refusal};
 use crate::{Result, Runtime};
 
 /// How long a revision is kept at least.
-const PERIOD: Duration = Duration::from_secs(60);
-/// Compacting only marks revisions; etcd removes them afterwards.
-const DEADLINE: Duration = Duration::from_secs(10);
+const PERIOD: Duration = Duration::from_secs(10);
+/// A pause is at least this many times as long as the compaction before it, which looks at all keys.
+const PAUSE_FACTOR: u32 = 20;
+/// Fewer revisions than these are not worth a compaction.
+const LEAST_REVISIONS: i64 = 1_000;
+/// How long a process waits for the end of a compaction. It goes on without the process, too.
+const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The state of the compaction row when this process last read it.
+/// The row that shows when revisions were last compacted, as this process has last read it.
 #[derive(Default)]
 struct CompactionRow {
+    /// How often it was replaced; 0 if it does not exist.
     version: i64,
-    /// The store's revision at that moment.
+    /// The revision of the latest replacement.
     revision: i64,
+    /// The last revision up to which this process has compacted.
+    compacted: i64,
 }
 
 /// Compacts until the task is aborted.
 pub(super) async fn run(shared: Arc<Shared>, runtime: Arc<dyn Runtime>) {
     let mut row = CompactionRow::default();
     loop {
-        // Random jitter, so that processes that were started together do not stay in step.
-        let jitter = Duration::from_millis(runtime.random() % 5_000);
-        runtime.sleep(PERIOD + jitter).await;
+        let mut took = Duration::ZERO;
         match take_turn(&shared, &mut row).await {
-            Ok(Some(revision)) => compact(&shared, revision).await,
+            Ok(Some(revision)) => {
+                let begun_us = runtime.elapsed_us();
+                compact(&shared, revision).await;
+                took = Duration::from_micros(runtime.elapsed_us().abs_diff(begun_us));
+            }
             Ok(None) => {}
             Err(error) => tracing::debug!(%error, "etcd: no compaction"),
         }
+        // Random jitter, so that processes that were started together do not stay in step.
+        let jitter = Duration::from_millis(runtime.random() % 2_000);
+        runtime.sleep(PERIOD.max(took * PAUSE_FACTOR) + jitter).await;
     }
 }
 
 /// Replaces the row, unless another process has replaced it since this process last read it. If it succeeds, it is this
-/// process's turn to compact. It returns the revision of that read, a period ago.
+/// process's turn to compact. It returns the revision of the row before, which this process has known for a period.
 async fn take_turn(shared: &Shared, row: &mut CompactionRow) -> Result<Option<i64>> {
     let key = shared.space.own("compacted");
     let unchanged = Compare {
@@ -68,29 +81,36 @@ async fn take_turn(shared: &Shared, row: &mut CompactionRow) -> Result<Option<i6
         failure: vec![RequestOp { request: Some(look) }],
     };
     let response = shared.members.commit(request).await?;
-    let now = response.header.map_or(0, |header| header.revision);
-    let before = std::mem::replace(&mut row.revision, now);
     if response.succeeded {
         row.version += 1;
-        return Ok((before > 0).then_some(before));
+        let before =
+            std::mem::replace(&mut row.revision, response.header.map_or(0, |header| header.revision));
+        let is_worth_it = before > 0 && row.revision - row.compacted >= LEAST_REVISIONS;
+        if is_worth_it {
+            row.compacted = before;
+        }
+        return Ok(is_worth_it.then_some(before));
     }
     let found = response.responses.into_iter().find_map(|answer| match answer.response {
         Some(Response::Range(found)) => found.kvs.into_iter().next(),
         _ => None,
     });
-    row.version = found.map_or(0, |row| row.version);
+    (row.version, row.revision) = found.map_or((0, 0), |found| (found.version, found.mod_revision));
     Ok(None)
 }
 
 async fn compact(shared: &Shared, revision: i64) {
     let members = &shared.members;
-    let request = CompactionRequest { revision };
+    let request = CompactionRequest { revision, physical: true };
     let done: Result<CompactionResponse, _> =
         members.call(members.current(), path::COMPACT, request, DEADLINE).await;
     match done {
         // Another process has compacted further.
         Ok(_) | Err(Failure::Refused(Refusal::Compacted, _)) => {
             tracing::debug!(revision, "etcd: compacted");
+        }
+        Err(failure @ (Failure::Lost(_) | Failure::Unsent(_))) => {
+            tracing::debug!(?failure, "etcd: no compaction")
         }
         Err(failure) => tracing::warn!(
             revision,
