@@ -302,10 +302,11 @@ impl Operator {
         let wrong: Vec<&str> = wrong.map(|member| member.id.as_str()).take(3).collect();
         let count = means.len() as u64;
         let is_counted = row["matched"] == count && row["changed"] == count && row["state"] == "done";
-        // A job that was added after the operation began is left alone. After a crash the clock of a node may continue some seconds before
-        // what it was (docs/design/0040-clocks.md), so that a job is newer than an operation that was begun after it.
+        // A job that was added, or added to its queue again, after the operation began is left alone. After a crash the clock of a node may
+        // continue some seconds before what it was (docs/design/0040-clocks.md), so that a job is newer than an operation that was begun
+        // after it.
         let is_newer =
-            |id: &&str| jobs.get(*id).and_then(|job| job["added_us"].as_i64()) > row["begun_us"].as_i64();
+            |id: &&str| jobs.get(*id).is_some_and(|job| last_added_us(job) > row["begun_us"].as_i64());
         let by_clock = !wrong.is_empty() && wrong.iter().all(is_newer);
         if by_clock {
             self.world.counts.add(NEWER, 1);
@@ -346,4 +347,11 @@ impl Operator {
             }
         }
     }
+}
+
+/// When a job was last added: by a client, or to its queue when it was retried or run at once.
+fn last_added_us(job: &Value) -> Option<i64> {
+    let events = job["history"].as_array().into_iter().flatten();
+    let added = events.filter(|event| event["type"] == "added").filter_map(|event| event["at_us"].as_i64());
+    added.chain(job["added_us"].as_i64()).max()
 }
