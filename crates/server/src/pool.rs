@@ -80,7 +80,7 @@ fn semaphore(permits: u32) -> Arc<Semaphore> {
 #[cfg(test)]
 mod tests {
     use futures::FutureExt as _;
-    use turnwise_protocol::Scopes;
+    use turnwise_identity::Scopes;
 
     use super::*;
 

@@ -114,7 +114,7 @@ impl MemoryPermit {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use turnwise_protocol::Scopes;
+    use turnwise_identity::Scopes;
 
     use super::*;
 

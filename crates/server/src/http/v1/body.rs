@@ -212,7 +212,9 @@ mod tests {
     #[tokio::test]
     async fn a_large_body_waits_for_room_and_a_small_one_does_not() {
         let room = Room::of_kb(24 << 10);
-        let reader = || Reader { room: &room, bytes: Vec::new(), permit: MemoryPermit::default() };
+        let caller = Caller::everyone;
+        let reader =
+            || Reader { room: &room, caller: caller(), bytes: Vec::new(), permit: MemoryPermit::default() };
         let declared = |bytes: usize| {
             let request = Request::builder().header(header::CONTENT_LENGTH, bytes);
             request.body(axum::body::Body::from(vec![b' '; bytes])).unwrap()

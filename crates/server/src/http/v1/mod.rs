@@ -96,7 +96,7 @@ enum Common {
     /// `too_many_requests`: too many wrong passwords. The header `Retry-After` has the time in s.
     #[response(status = 429)]
     TooMany(Error),
-    /// The head of the request has more than 100 headers, or is larger than 512 KiB. There is no body, and the server closes the connection.
+    /// The head of the request has more than 100 headers, or is larger than 256 KiB. There is no body, and the server closes the connection.
     #[response(status = 431)]
     LargeHead,
     /// `internal_server_error`: an internal error of the server. Its log has the details.
