@@ -31,10 +31,12 @@ const LEAST_REVISIONS: i64 = 1_000;
 /// How long a process waits for the end of a compaction. It goes on without the process, too.
 const DEADLINE: Duration = Duration::from_secs(60);
 
+/// No row has this version.
+const UNREAD: i64 = -1;
+
 /// The row that shows when revisions were last compacted, as this process has last read it.
-#[derive(Default)]
 struct CompactionRow {
-    /// How often it was replaced; 0 if it does not exist.
+    /// How often it was replaced; 0 if it does not exist, and [`UNREAD`] before it was read.
     version: i64,
     /// The revision of the latest replacement.
     revision: i64,
@@ -44,7 +46,8 @@ struct CompactionRow {
 
 /// Compacts until the task is aborted.
 pub(super) async fn run(shared: Arc<Shared>, runtime: Arc<dyn Runtime>) {
-    let mut row = CompactionRow::default();
+    // The first turn only reads: a process that has just started may still find that the prefix is another program's.
+    let mut row = CompactionRow { version: UNREAD, revision: 0, compacted: 0 };
     loop {
         let mut took = Duration::ZERO;
         match take_turn(&shared, &mut row).await {
