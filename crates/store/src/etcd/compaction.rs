@@ -6,7 +6,7 @@
 //! prefix that it has known for a period, and compacts up to the revision of the row that it has replaced. So a revision is kept for one to
 //! two periods; a transaction needs it for five seconds. Nothing depends on how long a process has run: some live for less than a period.
 //!
-//! Compaction affects the whole cluster. If another application on it reads revisions older than ten seconds, use `compact=off` and
+//! Compaction affects the whole cluster. If another application on it reads revisions older than twenty seconds, use `compact=off` and
 //! start etcd with `--auto-compaction-mode=periodic --auto-compaction-retention=1m` or similar.
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::failure::{Failure, Refusal};
 use crate::{Result, Runtime};
 
 /// How long a revision is kept at least.
-const PERIOD: Duration = Duration::from_secs(10);
+const PERIOD: Duration = Duration::from_secs(20);
 /// A pause is at least this many times as long as the compaction before it, which looks at all keys.
 const PAUSE_FACTOR: u32 = 20;
 /// Fewer revisions than these are not worth a compaction.

@@ -53,7 +53,7 @@ async fn a_compacted_revision_is_too_old() {
 /// The engine compacts by itself, however short its processes live, and keeps the revisions that a transaction needs.
 #[tokio::test(flavor = "multi_thread")]
 async fn old_revisions_are_compacted() {
-    const PERIOD: Duration = Duration::from_secs(10);
+    const PERIOD: Duration = Duration::from_secs(20);
     let Some(cluster) = EtcdCluster::options().members(1).start().await else { return };
     let url = cluster.url("p");
     let store = open(&format!("{url}?compact=off")).await.unwrap();
