@@ -32,7 +32,6 @@ mod descriptors;
 mod events;
 mod history;
 mod http;
-mod keda;
 mod live;
 pub mod log;
 mod metrics;

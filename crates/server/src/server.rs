@@ -27,7 +27,7 @@ use crate::access::{Audit, Identities, Jwt, Pace};
 use crate::bulk::BulkOperations;
 use crate::catalogue;
 use crate::commands;
-use crate::config::{Config, Keda, Prometheus, Shared};
+use crate::config::{Config, Prometheus, Shared};
 use crate::descriptors;
 use crate::history;
 use crate::http::{self, App, AppState};
@@ -50,8 +50,6 @@ const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
 const REPORT_INTERVAL: Duration = Duration::from_millis(400);
 /// Connections to the additional port of the metrics: one or two scrapers have one each.
 const METRICS_CONNECTIONS: usize = 16;
-/// The most connections of the scaler for KEDA, which opens one for all of its scaled objects.
-const KEDA_CONNECTIONS: usize = 16;
 /// The pause before a part of the server restarts after a panic.
 const SERVICE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -132,7 +130,6 @@ impl Server {
         let listener = TcpListener::bind(listen).await.map_err(no_listener)?;
         let listen = listener.local_addr().map_err(no_listener)?;
         let metrics_listener = metrics_listener(&config.prometheus).await?;
-        let keda_listener = keda_listener(&config.keda, scheme).await?;
         let opened = match store {
             Some(store) => Opened::with(store, &url),
             None => start::open(&url, Arc::new(runtime::System), &seal).await?,
@@ -465,7 +462,7 @@ impl Server {
                 listener,
                 None,
                 METRICS_CONNECTIONS,
-                http::Served::Http(app.clone().metrics_router(names)),
+                app.clone().metrics_router(names),
                 stop.clone(),
             );
             services.push(Service {
@@ -473,17 +470,11 @@ impl Server {
                 task: AbortOnDropHandle::new(tokio::spawn(listening)),
             });
         }
-        if let Some(listener) = keda_listener {
-            let (served, stop) = (http::Served::Keda(app.clone()), stop.clone());
-            let listening = http::serve(listener, tls.clone(), KEDA_CONNECTIONS, served, stop);
-            services
-                .push(Service { name: "KEDA's port", task: AbortOnDropHandle::new(tokio::spawn(listening)) });
-        }
         let http = AbortOnDropHandle::new(tokio::spawn(http::serve(
             listener,
             tls.clone(),
             descriptors.incoming,
-            http::Served::Http(app.router()),
+            app.router(),
             stop.clone(),
         )));
         if let Some(tls) = tls.clone() {
@@ -639,17 +630,6 @@ async fn metrics_listener(prometheus: &Prometheus) -> Result<Option<TcpListener>
     let listen = SocketAddr::new(prometheus.bind_address, prometheus.port);
     let listener = TcpListener::bind(listen).await.map_err(|cause| StartError::Listen { listen, cause })?;
     tracing::info!("metrics without authentication on http://{listen}");
-    Ok(Some(listener))
-}
-
-/// The additional port of the scaler for KEDA, if there is one.
-async fn keda_listener(keda: &Keda, scheme: &str) -> Result<Option<TcpListener>, StartError> {
-    if !keda.additional_port {
-        return Ok(None);
-    }
-    let listen = SocketAddr::new(keda.bind_address, keda.port);
-    let listener = TcpListener::bind(listen).await.map_err(|cause| StartError::Listen { listen, cause })?;
-    tracing::info!("a scaler for KEDA on {listen}{}", if scheme == "https" { ", with TLS" } else { "" });
     Ok(Some(listener))
 }
 

@@ -22,7 +22,6 @@ mod fleets;
 mod history;
 mod indexes;
 mod jwt;
-mod keda;
 mod lasting;
 mod metrics;
 mod nodes;

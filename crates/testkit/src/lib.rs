@@ -11,7 +11,7 @@
 //!
 //! The passwords, tokens and cookies of tests come from [`canary`], which searches for them where they must not occur.
 //!
-//! Traces go to a [`Collector`]. A [`KedaClient`] asks as KEDA does.
+//! Traces go to a [`Collector`].
 //!
 //! The features that turnwise takes from CouchDB are compared with a real [`CouchDb`], if one is available.
 //!
@@ -47,7 +47,6 @@ mod disk;
 mod etcd;
 mod fake;
 mod gateway;
-mod keda;
 mod link;
 mod peer;
 mod ports;
@@ -65,7 +64,6 @@ pub use disk::Disk;
 pub use etcd::{EtcdCluster, EtcdOptions};
 pub use fake::{Asked, Fake, Reply, Step};
 pub use gateway::{Cut, Gateway};
-pub use keda::{KedaClient, KedaStream};
 pub use link::Link;
 pub use peer::{Peer, PeerOptions, peers_folder};
 pub use ports::free_ports;

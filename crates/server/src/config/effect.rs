@@ -33,9 +33,6 @@ pub(super) fn missing(config: &Config, section: &str, key: &str) -> Option<Strin
         ("prometheus", "bind_address" | "port") => {
             (!config.prometheus.additional_port).then_some("additional_port is false")
         }
-        ("keda", "bind_address" | "port") => {
-            (!config.keda.additional_port).then_some("additional_port is false")
-        }
         ("command", "max_jobs" | "max_output_bytes" | "user" | "allow_root") => {
             (!config.command.enabled).then_some("[command] enabled is false")
         }

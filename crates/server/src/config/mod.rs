@@ -91,8 +91,6 @@ pub struct Config {
     pub cors: Cors,
     /// `[prometheus]`: the metrics.
     pub prometheus: Prometheus,
-    /// `[keda]`: the scaler for KEDA.
-    pub keda: Keda,
     /// `[jwt_auth]`: JSON Web Tokens.
     pub jwt: JwtFiles,
     /// `[audit] file`: where requests that change something are logged.
@@ -311,23 +309,6 @@ impl Default for Prometheus {
     }
 }
 
-/// `[keda]`
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Keda {
-    /// `additional_port`: whether a port of its own serves KEDA's protocol for external scalers.
-    pub additional_port: bool,
-    /// `bind_address`: the address of this port.
-    pub bind_address: IpAddr,
-    /// `port`: its number.
-    pub port: u16,
-}
-
-impl Default for Keda {
-    fn default() -> Self {
-        Keda { additional_port: false, bind_address: IpAddr::V4(Ipv4Addr::LOCALHOST), port: 17_987 }
-    }
-}
-
 /// `[command]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
@@ -385,7 +366,6 @@ impl Default for Config {
             tls: TlsFiles::default(),
             cors: Cors::default(),
             prometheus: Prometheus::default(),
-            keda: Keda::default(),
             jwt: JwtFiles::default(),
             audit_file: None,
             log: LogSettings::default(),
@@ -437,7 +417,6 @@ impl Config {
             workers: Workers { drain_target: file.workers.drain_target, ..running.workers },
             tls: running.tls,
             prometheus: Prometheus { tenants: file.prometheus.tenants, ..running.prometheus },
-            keda: running.keda,
             jwt: running.jwt,
             audit_file: running.audit_file,
             log: LogSettings { format: running.log.format, ..file.log },

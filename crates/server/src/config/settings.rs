@@ -253,11 +253,6 @@ pub const SETTINGS: &[Setting] = settings! {
     port: InFile(ABOUT_A_MACHINE_REACHED), prometheus.port = number(1..=u16::MAX);
     tenants: Live, prometheus.tenants = number(0..=MAX_TENANTS);
 
-    [keda]
-    additional_port: InFile(ABOUT_A_MACHINE_REACHED), keda.additional_port = boolean();
-    bind_address: InFile(ABOUT_A_MACHINE_REACHED), keda.bind_address = address();
-    port: InFile(ABOUT_A_MACHINE_REACHED), keda.port = number(1..=u16::MAX);
-
     [jwt_auth]
     keys: InFile(ABOUT_A_MACHINE_REACHED), jwt.keys = file();
     audience: InFile(ABOUT_A_MACHINE_REACHED), jwt.audience = word();

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
-use hyper::server::conn::{http1, http2};
+use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -19,11 +19,9 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::App;
 use super::heads::{Counting, Heads};
 use super::tls::{self, Tls};
 use crate::access::{Peer, network};
-use crate::keda;
 use crate::sparse::Sparse;
 
 /// How long a connection may take to send the head of its first request.
@@ -39,22 +37,8 @@ const MAX_HEAD_BYTES: usize = 256 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a TLS handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The interval at which a gRPC connection is checked.
-const KEEP_ALIVE: Duration = Duration::from_secs(30);
-/// The most requests of a gRPC connection at the same time: KEDA has one open for each of its scaled objects.
-const MAX_STREAMS: u32 = 500;
-/// Largest head of a gRPC request.
-const MAX_GRPC_HEAD_BYTES: u32 = 16 << 10;
 /// How long active responses may take once the server stops.
 const DRAIN: Duration = Duration::from_secs(5);
-
-/// What a listener serves.
-#[derive(Clone)]
-pub(crate) enum Served {
-    Http(Router),
-    /// The scaler for KEDA.
-    Keda(App),
-}
 
 /// Serves until `stop` is cancelled, then completes active responses and returns. While `most` connections are open,
 /// further ones wait to be accepted.
@@ -62,7 +46,7 @@ pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<Tls>,
     most: usize,
-    served: Served,
+    router: Router,
     stop: CancellationToken,
 ) {
     let room = Arc::new(Semaphore::new(most));
@@ -74,9 +58,9 @@ pub(crate) async fn serve(
             tracing::debug!(%address, "a connection was closed: its address has too many");
             continue;
         };
-        let (served, tls, heads, stop) = (served.clone(), tls.clone(), heads.clone(), stop.clone());
+        let (router, tls, heads, stop) = (router.clone(), tls.clone(), heads.clone(), stop.clone());
         connections.spawn(async move {
-            serve_stream(stream, address, tls, served, heads, stop).await;
+            serve_stream(stream, address, tls, router, heads, stop).await;
             drop((permit, of_address));
         });
         while connections.try_join_next().is_some() {}
@@ -117,7 +101,7 @@ async fn serve_stream(
     stream: TcpStream,
     address: IpAddr,
     tls: Option<Tls>,
-    served: Served,
+    router: Router,
     heads: Heads,
     stop: CancellationToken,
 ) {
@@ -127,22 +111,18 @@ async fn serve_stream(
     }
     let Some(tls) = tls else {
         let peer = Peer { address, tls: false, names: None };
-        return serve_connection(stream, peer, served, heads, stop).await;
-    };
-    let acceptor = match &served {
-        Served::Http(_) => tls.acceptor(),
-        Served::Keda(_) => tls.acceptor_of_http2(),
+        return serve_connection(stream, peer, router, heads, stop).await;
     };
     let handshake = tokio::select! {
         () = stop.cancelled() => return,
-        handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)) => handshake,
+        handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.acceptor().accept(stream)) => handshake,
     };
     match handshake {
         Ok(Ok(stream)) => {
             let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
             let names = certificate.map(|certificate| tls::names(certificate).into());
             let peer = Peer { address, tls: true, names };
-            serve_connection(stream, peer, served, heads, stop).await;
+            serve_connection(stream, peer, router, heads, stop).await;
         }
         // A port scanner, or a load balancer that only connects.
         Ok(Err(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
@@ -170,14 +150,11 @@ fn unfinished(address: IpAddr) {
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: Peer,
-    served: Served,
+    router: Router,
     heads: Heads,
     stop: CancellationToken,
 ) {
-    let router = match served {
-        Served::Http(router) => TowerToHyperService::new(router),
-        Served::Keda(app) => return serve_grpc(stream, peer, app, stop).await,
-    };
+    let router = TowerToHyperService::new(router);
     let address = peer.address;
     let head = heads.connection(network(address));
     let has_begun = Arc::new(AtomicBool::new(false));
@@ -204,28 +181,6 @@ async fn serve_connection(
         () = until_ended(connection, |connection| connection.graceful_shutdown(), &has_begun, &stop) => {}
         () = head.must_close() => unfinished(address),
     }
-}
-
-/// The same for gRPC, which needs HTTP/2.
-async fn serve_grpc(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    peer: Peer,
-    app: App,
-    stop: CancellationToken,
-) {
-    let has_begun = Arc::new(AtomicBool::new(false));
-    let begun = has_begun.clone();
-    let service = service_fn(move |request| {
-        begun.store(true, Relaxed);
-        keda::answer(app.clone(), peer.clone(), request)
-    });
-    let connection = http2::Builder::new(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .keep_alive_interval(KEEP_ALIVE)
-        .max_concurrent_streams(MAX_STREAMS)
-        .max_header_list_size(MAX_GRPC_HEAD_BYTES)
-        .serve_connection(TokioIo::new(stream), service);
-    until_ended(pin!(connection), |connection| connection.graceful_shutdown(), &has_begun, &stop).await;
 }
 
 /// Serves a connection until it ends, or the server stops. Closes it if its first request does not begin in time.

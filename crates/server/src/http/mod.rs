@@ -65,7 +65,7 @@ use crate::metrics::{self, Metrics};
 use crate::pool::Pool;
 
 pub(crate) use self::cross_site::{Authority, Names};
-pub(crate) use self::listener::{Served, serve};
+pub(crate) use self::listener::serve;
 pub(crate) use self::refusal::{Refusal, is_v1, refuse};
 pub(crate) use self::room::Room;
 pub(crate) use self::tls::Tls;

@@ -96,13 +96,6 @@ impl Tls {
         self.0.current.read().unwrap_or_else(PoisonError::into_inner).clone().into()
     }
 
-    /// The same for HTTP/2 alone.
-    pub fn acceptor_of_http2(&self) -> TlsAcceptor {
-        let mut config = ServerConfig::clone(&self.0.current.read().unwrap_or_else(PoisonError::into_inner));
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        Arc::new(config).into()
-    }
-
     /// Uses the files as they are now, if they have changed.
     pub fn reload(&self) {
         let Inner { files, current, seen } = &*self.0;
