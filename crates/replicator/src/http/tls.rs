@@ -8,17 +8,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pkcs8::{EncryptedPrivateKeyInfo, SecretDocument};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{
     CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
 };
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
-
-use crate::secret::Secret;
 
 /// The most certificates between a server's own and a trusted one that can be checked.
 pub const MAX_CERTIFICATE_DEPTH: usize = 6;
@@ -38,8 +35,6 @@ pub struct Tls {
     pub cert_file: Option<PathBuf>,
     /// `key_file`: its key.
     pub key_file: Option<PathBuf>,
-    /// `password`: the password of the encrypted key.
-    pub password: Option<Secret>,
 }
 
 impl Default for Tls {
@@ -50,7 +45,6 @@ impl Default for Tls {
             max_depth: 3,
             cert_file: None,
             key_file: None,
-            password: None,
         }
     }
 }
@@ -71,7 +65,7 @@ impl Tls {
             (None, Some(_)) => Err("[replicator] key_file needs cert_file, the key's certificate".to_owned()),
             (Some(cert_file), Some(key_file)) => {
                 let chain = certificates("cert_file", cert_file)?;
-                let key = self.key(key_file)?;
+                let key = key(key_file)?;
                 builder.with_client_auth_cert(chain, key).map_err(|cause| {
                     let (cert, key) = (cert_file.display(), key_file.display());
                     format!(
@@ -119,33 +113,16 @@ impl Tls {
             .map_err(|cause| format!("TLS cannot be set up: {cause}"))?;
         Ok(Trust::Roots { any_depth, roots, max_depth: self.max_depth })
     }
+}
 
-    fn key(&self, file: &Path) -> Result<PrivateKeyDer<'static>, String> {
-        let wrong = |problem: &str| format!("[replicator] key_file {}: {problem}", file.display());
-        let pem = read("key_file", file)?;
-        let text = String::from_utf8_lossy(&pem);
-        if text.contains("BEGIN ENCRYPTED PRIVATE KEY") {
-            let Some(password) = &self.password else {
-                return Err(wrong("the key is encrypted, and [replicator] password is not set"));
-            };
-            let begin = text.find("-----BEGIN ENCRYPTED").unwrap_or_default();
-            // The messages of these errors are left out, because they may quote the key's bytes.
-            let (_, encrypted) = SecretDocument::from_pem(&text[begin..])
-                .map_err(|_| wrong("the encrypted key cannot be read"))?;
-            let encrypted = EncryptedPrivateKeyInfo::try_from(encrypted.as_bytes())
-                .map_err(|_| wrong("the encrypted key cannot be read"))?;
-            let key = encrypted.decrypt(password.reveal()).map_err(|_| {
-                wrong("the key cannot be decrypted: [replicator] password is wrong, or the cipher is not AES")
-            })?;
-            return Ok(PrivatePkcs8KeyDer::from(key.as_bytes().to_vec()).into());
-        }
-        if text.contains("Proc-Type: 4,ENCRYPTED") {
-            return Err(wrong(
-                "the key is encrypted in an outdated way; `openssl pkcs8 -topk8` writes it anew",
-            ));
-        }
-        PrivateKeyDer::from_pem_slice(&pem).map_err(|_| wrong("there is no private key in it (PEM)"))
+/// The key of `key_file`. Its file is for the server's user only, which protects it as well as a password in the configuration would.
+fn key(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    let wrong = |problem: &str| format!("[replicator] key_file {}: {problem}", file.display());
+    let pem = read("key_file", file)?;
+    if String::from_utf8_lossy(&pem).contains("ENCRYPTED") {
+        return Err(wrong("the key is encrypted; `openssl pkey -in FILE -out NEW` writes it without a password, and `chmod 600 NEW` protects it"));
     }
+    PrivateKeyDer::from_pem_slice(&pem).map_err(|_| wrong("there is no private key in it (PEM)"))
 }
 
 fn read(setting: &str, file: &Path) -> Result<Vec<u8>, String> {

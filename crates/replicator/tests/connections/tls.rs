@@ -1,6 +1,5 @@
 //! The servers that an `https` URL may reach, client certificates, and files that cannot be used.
 
-use pkcs8::{LineEnding, PrivateKeyInfo, pkcs5::pbes2};
 use serde_json::json;
 use turnwise_replicator::{Client, Connections, Secret, Tls};
 
@@ -76,30 +75,18 @@ async fn a_client_shows_its_certificate_where_it_is_demanded() {
     let key = authority.client();
     let key_file = authority.put("plain.key", &key.serialize_pem());
     let cert_file = Some(authority.file("client.pem"));
-    let tls = Tls { cert_file: cert_file.clone(), key_file: Some(key_file), ..trusting(&authority) };
+    let tls = Tls { cert_file, key_file: Some(key_file), ..trusting(&authority) };
     run(&with(tls), &server.url("https"), json!({})).await.unwrap();
-
-    let key_file = Some(authority.put("encrypted.key", &encrypted(&key.serialize_der(), "hunter2")));
-    let password = Some(Secret::new("hunter2"));
-    let tls = Tls { cert_file, key_file, password, ..trusting(&authority) };
-    run(&with(tls.clone()), &server.url("https"), json!({})).await.unwrap();
-    assert!(!format!("{tls:?}").contains("hunter2"));
-}
-
-/// In the format of `openssl pkcs8 -topk8`.
-fn encrypted(key: &[u8], password: &str) -> String {
-    let params = pbes2::Parameters::pbkdf2_sha256_aes256cbc(1_000, b"saltsalt", &[7; 16]).unwrap();
-    let key = PrivateKeyInfo::try_from(key).unwrap().encrypt_with_params(params, password).unwrap();
-    key.to_pem("ENCRYPTED PRIVATE KEY", LineEnding::LF).unwrap().to_string()
 }
 
 #[test]
-fn files_that_cannot_be_used_are_refused_by_name_and_without_the_password() {
+fn files_that_cannot_be_used_are_refused_by_name() {
     let authority = Authority::new(0);
     let key = authority.client();
     let file = |name: &str| Some(authority.file(name));
     authority.put("plain.key", &key.serialize_pem());
-    authority.put("encrypted.key", &encrypted(&key.serialize_der(), "hunter2"));
+    let encrypted = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    authority.put("encrypted.key", encrypted);
     authority.put(
         "old.key",
         "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nAAAA\n-----END RSA PRIVATE KEY-----\n",
@@ -108,8 +95,6 @@ fn files_that_cannot_be_used_are_refused_by_name_and_without_the_password() {
     authority.put("nonsense.pem", "nothing at all");
     let identity = |key: &str| Tls { cert_file: file("client.pem"), key_file: file(key), ..Tls::default() };
     let trusted = |name: &str| Tls { trusted_certificates_file: file(name), ..Tls::default() };
-    let with_password =
-        |password: &str| Tls { password: Some(Secret::new(password)), ..identity("encrypted.key") };
     for (tls, expected) in [
         (trusted("missing.pem"), "ssl_trusted_certificates_file"),
         (trusted("nonsense.pem"), "there is no certificate in it"),
@@ -118,12 +103,11 @@ fn files_that_cannot_be_used_are_refused_by_name_and_without_the_password() {
         (identity("missing.key"), "missing.key"),
         (identity("nonsense.pem"), "there is no private key in it"),
         (identity("others.key"), "cannot be used together"),
-        (identity("encrypted.key"), "the key is encrypted, and [replicator] password is not set"),
-        (with_password("hunter3"), "the key cannot be decrypted: [replicator] password is wrong"),
-        (identity("old.key"), "openssl pkcs8 -topk8"),
+        (identity("encrypted.key"), "the key is encrypted; `openssl pkey"),
+        (identity("old.key"), "the key is encrypted; `openssl pkey"),
     ] {
         let error = Client::with(&Connections { tls, ..Connections::default() }).unwrap_err().to_string();
         assert!(error.contains(expected), "{expected}: {error}");
-        assert!(error.starts_with("[replicator] ") && !error.contains("hunter"), "{error}");
+        assert!(error.starts_with("[replicator] "), "{error}");
     }
 }

@@ -104,7 +104,6 @@ impl Shared {
             ("upstream", "url", file.upstream != new.upstream),
             ("indexing", "servers", file.indexing.servers != new.indexing.servers),
             ("otel", "headers", file.otel.headers != new.otel.headers),
-            ("replicator", "password", file.connections.tls.password != new.connections.tls.password),
         ];
         let secrets = secrets
             .into_iter()

@@ -36,7 +36,7 @@ fn every_key_that_has_an_effect_has_it() {
          request_timeout = 28\nminimum_progress = 280\nmax_document_size = 281\nprogress_interval = 2800\nsocket_options = [{nodelay, false}, {sndbuf, 29}]\nconnection_close_interval = 130\n\
          connect_to = *.example.com:443:10.0.0.7:8443\nverify_ssl_certificates = false\n\
          ssl_trusted_certificates_file = /ca.pem\nssl_certificate_max_depth = 1\ncert_file = /c.pem\nkey_file = /k.pem\n\
-         password = hunter2\nfairness = rfc\nusage_coeff = 0.25\npriority_coeff = .75\nusage_interval = 1001\npriority_interval = 1002\n\
+         fairness = rfc\nusage_coeff = 0.25\npriority_coeff = .75\nusage_interval = 1001\npriority_interval = 1002\n\
          charge_interval = 1003\ninterval = 1004\nmax_churn = 26\nstartup_jitter = 0\nidle_turn = 1005\nmultiplex = off\n\
          [replicator.shares]\na b/_replicator = 1000 ; most\n_replicator=1\n[shares]\nDefault = 27\n\
          [jobs]\nretention = 3600\nmax_wait = 25\nmax_history = 18\nhealth_threshold = 19\nbackoff_base_ms = 20\nbackoff_max_exponent = 21\non_lost = requeue\n[timeouts]\nmail = 90\ncommand = 0.5\n[heartbeat_timeouts]\nmail = 2.5\n\
@@ -106,7 +106,6 @@ fn every_key_that_has_an_effect_has_it() {
                 max_depth: 1,
                 cert_file: Some("/c.pem".into()),
                 key_file: Some("/k.pem".into()),
-                password: Some(Secret::new("hunter2")),
             },
             egress: Egress {
                 allow: "10.0.0.7:5984".parse().unwrap(),
@@ -489,8 +488,6 @@ fn every_setting_is_read_as_it_is_written() {
             (_, "ssl_trusted_certificates_file" | "cert_file" | "key_file") => "/some.pem",
             (_, "catalogue") => "/catalogue.toml",
             (_, "ssl_certificate_max_depth") => "4",
-            // Any text may be a password, and no password is shown.
-            (_, "password") => continue,
             (_, "programs") => "/bin/sh,ls",
             (_, "env") => "A,LC_*",
             (_, "max_memory_bytes") => "2097152",
