@@ -20,7 +20,7 @@ use crate::jobs::types_after;
 use crate::keyspace::KeyRange;
 use crate::place::{End, Place};
 use crate::rows::decode_job;
-use crate::{Error, Format, Job, Keyspace, Result};
+use crate::{Error, Job, Keyspace, Result};
 
 /// The width of a field in bits: more jobs than any store holds.
 const FIELD_BITS: usize = 40;
@@ -384,14 +384,12 @@ async fn fold_one(
     Ok(rows.len() + 1)
 }
 
-/// Counts all jobs of a store that has no counts, or wrong ones. No process may use the store meanwhile, except others that do the
-/// same. Can be interrupted and begun again. Returns how many jobs there are.
-///
-/// With `format`, it does this for a store of that earlier format, and ends early if another process has completed the same work.
+/// Counts all jobs of a store that has wrong counts. No process may use the store meanwhile, except others that do the same. Can be
+/// interrupted and begun again. Returns how many jobs there are.
 ///
 /// # Errors
 /// As the store.
-pub async fn rebuild(store: &Store, keys: &Keyspace, format: Option<u32>) -> Result<u64> {
+pub async fn rebuild(store: &Store, keys: &Keyspace) -> Result<u64> {
     let mut sums: BTreeMap<(String, String), Sum> = BTreeMap::new();
     let mut types: Vec<String> = Vec::new();
     loop {
@@ -437,26 +435,13 @@ pub async fn rebuild(store: &Store, keys: &Keyspace, format: Option<u32>) -> Res
     let sums: Vec<_> = sums.into_iter().collect();
     let total = sums.iter().map(|(_, sum)| Counts::of_sum(sum).total()).sum();
     for chunk in sums.chunks(MAX_SUMS) {
-        if !store.transact(|tx| async move { write(&tx, keys, chunk, format).await }).await? {
-            break;
-        }
+        store.transact(|tx| async move { write(&tx, keys, chunk) }).await?;
     }
     Ok(total)
 }
 
-/// Writes sums, and removes all other rows of these. Not if the store has another format than `expected`: then another process has
-/// completed the same work, and jobs may have moved since. Returns whether it wrote them.
-async fn write(
-    tx: &Transaction,
-    keys: &Keyspace,
-    sums: &[((String, String), Sum)],
-    expected: Option<u32>,
-) -> Result<bool> {
-    let format = tx.get(&keys.format()).await?;
-    let is_expected = |expected| format.as_deref().map(Format::read) == Some(Format::Version(expected));
-    if !expected.is_none_or(is_expected) {
-        return Ok(false);
-    }
+/// Writes sums, and removes all other rows of these.
+fn write(tx: &Transaction, keys: &Keyspace, sums: &[((String, String), Sum)]) -> Result<()> {
     for ((job_type, tenant), sum) in sums {
         let key = keys.counts_of(job_type, tenant);
         tx.clear_range((key.clone(), keys.end_of_counts(job_type, tenant)))?;
@@ -464,7 +449,7 @@ async fn write(
             tx.set(key, sum.to_bytes())?;
         }
     }
-    Ok(true)
+    Ok(())
 }
 
 #[cfg(test)]

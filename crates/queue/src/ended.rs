@@ -9,8 +9,6 @@
 //! *Arithmetic.* A list of all jobs merges [`PARTITIONS`] ranges per type. A list of one tenant of many reads one range, in which every
 //! 64th row of the other tenants is: with 1,000 tenants, 100 jobs are found in 1,600 rows. More partitions help the second list, and burden
 //! the first.
-//!
-//! Formats up to 8 had one row per job without partitions. Such rows are read and removed, and no longer written.
 
 use std::borrow::Cow;
 use std::ops::RangeInclusive;
@@ -21,12 +19,12 @@ use turnwise_store::key::{children, pack};
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::error::corrupt;
-use crate::jobs::{PREFETCHED, prefetch};
+use crate::jobs::{PREFETCHED, erase, prefetch};
 use crate::keyspace::{KeyRange, Keyspace};
 use crate::place::End;
 use crate::reason_class::{self, hash};
 use crate::rows::{encode, read_job};
-use crate::{Job, Place, Result, counts, events};
+use crate::{Job, Place, Result, counts};
 
 /// The partitions of completed jobs, and of cancelled ones.
 const BY_TENANT: u16 = 64;
@@ -39,8 +37,6 @@ const FIRST_FAILED: u16 = 2 * BY_TENANT;
 pub const PARTITIONS: u16 = FIRST_FAILED + FAILED_BY_TENANT * FAILED_BY_CLASS;
 /// The most rows of a partition that one transaction removes where each read waits for another machine.
 const REMOTE_BATCH: usize = 25;
-/// Rows of earlier formats have a time in the place of a partition. All times are later than this.
-const FIRST_TIME: i64 = 1_000;
 
 /// The value of a row: the tenant, and the number of the class of its reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -157,10 +153,10 @@ pub(crate) fn partitions(
     ranges
 }
 
-/// A row by its key: the partition, unless an earlier format wrote it, the time of the end, and the job's id.
+/// A row by its key: the partition, the time of the end, and the job's id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EndedKey {
-    pub partition: Option<u16>,
+    pub partition: u16,
     pub ended_us: i64,
     pub id: String,
 }
@@ -171,12 +167,7 @@ impl Keyspace {
         pack(&self.space, &("ended", job_type, i64::from(partition), ended_us, id))
     }
 
-    /// The same in formats up to 8.
-    pub fn ended_entry_before(&self, job_type: &str, ended_us: i64, id: &str) -> Bytes {
-        pack(&self.space, &("ended", job_type, ended_us, id))
-    }
-
-    /// The jobs of a type that have ended: by partition, and then those of earlier formats.
+    /// The jobs of a type that have ended, by partition.
     pub fn ended(&self, job_type: &str) -> KeyRange {
         children(&self.space, &("ended", job_type))
     }
@@ -187,21 +178,12 @@ impl Keyspace {
         (of(*partitions.start()).0, of(*partitions.end()).1)
     }
 
-    /// The rows of earlier formats.
-    pub(crate) fn ended_before_partitions(&self, job_type: &str) -> KeyRange {
-        (pack(&self.space, &("ended", job_type, FIRST_TIME)), self.ended(job_type).1)
-    }
-
     /// The meaning of a key of [`Keyspace::ended`].
     pub(crate) fn parse_ended(&self, key: &[u8]) -> Option<EndedKey> {
-        if let Ok((_, _, partition, ended_us, id)) =
-            self.space.unpack::<(String, String, i64, i64, String)>(key)
-        {
-            let partition = u16::try_from(partition).ok().filter(|partition| *partition < PARTITIONS)?;
-            return Some(EndedKey { partition: Some(partition), ended_us, id });
-        }
-        let (ended_us, id) = self.parse_delayed(key)?;
-        Some(EndedKey { partition: None, ended_us, id })
+        let (_, _, partition, ended_us, id) =
+            self.space.unpack::<(String, String, i64, i64, String)>(key).ok()?;
+        let partition = u16::try_from(partition).ok().filter(|partition| *partition < PARTITIONS)?;
+        Some(EndedKey { partition, ended_us, id })
     }
 }
 
@@ -233,12 +215,7 @@ pub(crate) async fn prune(
         if !matches!(job.place, Place::Ended(_)) {
             return Err(corrupt("ended key", "its job has not ended"));
         }
-        // As `erase`, but the row may have the key of an earlier format.
-        counts::leave(tx, keys, &job)?;
-        tx.clear(key.clone())?;
-        events::removed(tx, keys, &job)?;
-        tx.clear(keys.job(job_type, id))?;
-        tx.clear_range(keys.options(job_type, id))?;
+        erase(tx, keys, &job)?;
     }
     Ok(pruned)
 }
@@ -260,10 +237,7 @@ async fn old_of_filled_partitions(
         let Some((key, _)) = rows.into_iter().next() else { break };
         let EndedKey { partition, ended_us, .. } = parse(keys, &key)?;
         let (_, old) = old_in(keys, job_type, partition, before_us);
-        begin = match partition {
-            Some(partition) => keys.ended_in(job_type, &(partition..=partition)).1,
-            None => end.clone(),
-        };
+        begin = keys.ended_in(job_type, &(partition..=partition)).1;
         if ended_us < before_us {
             let read = RangeRead { begin: key, end: old, limit: limit - found.len(), reverse: false };
             for (key, _) in tx.range_with(read, Isolation::Snapshot).await? {
@@ -283,8 +257,7 @@ async fn old_of_all_partitions(
     before_us: i64,
     limit: usize,
 ) -> Result<Vec<(Bytes, String)>> {
-    let partitions = (0..PARTITIONS).map(Some).chain([None]);
-    let reads: Vec<RangeRead> = partitions
+    let reads: Vec<RangeRead> = (0..PARTITIONS)
         .map(|partition| {
             let (begin, end) = old_in(keys, job_type, partition, before_us);
             RangeRead { begin, end, limit: limit.min(REMOTE_BATCH), reverse: false }
@@ -305,20 +278,12 @@ async fn old_of_all_partitions(
     Ok(found)
 }
 
-/// The jobs of a partition, or of the rows of earlier formats, that ended before a time.
-fn old_in(keys: &Keyspace, job_type: &str, partition: Option<u16>, before_us: i64) -> KeyRange {
-    match partition {
-        Some(partition) => {
-            let (begin, _) = keys.ended_in(job_type, &(partition..=partition));
-            (begin, keys.ended_entry(job_type, partition, before_us, ""))
-        }
-        None => {
-            let (begin, _) = keys.ended_before_partitions(job_type);
-            (begin, keys.ended_entry_before(job_type, before_us.max(FIRST_TIME), ""))
-        }
-    }
+/// The jobs of a partition that ended before a time.
+fn old_in(keys: &Keyspace, job_type: &str, partition: u16, before_us: i64) -> KeyRange {
+    let (begin, _) = keys.ended_in(job_type, &(partition..=partition));
+    (begin, keys.ended_entry(job_type, partition, before_us, ""))
 }
 
 fn parse(keys: &Keyspace, key: &[u8]) -> Result<EndedKey> {
-    keys.parse_ended(key).ok_or_else(|| corrupt("ended key", "not a tuple of four or five"))
+    keys.parse_ended(key).ok_or_else(|| corrupt("ended key", "not a tuple of five"))
 }

@@ -182,7 +182,6 @@ enum Run {
     Delayed,
     Paused,
     Ended(u16),
-    EndedBefore,
     /// Jobs that were sorted.
     Sorted,
 }
@@ -301,7 +300,6 @@ impl Run {
             Run::Delayed => keys.delayed_entry(job_type, at_us, id),
             Run::Paused => keys.paused_entry(job_type, at_us, id),
             Run::Ended(partition) => keys.ended_entry(job_type, *partition, at_us, id),
-            Run::EndedBefore => keys.ended_entry_before(job_type, at_us, id),
             Run::Sorted => Bytes::new(),
         }
     }
@@ -312,7 +310,6 @@ impl Run {
             Run::Delayed => keys.delayed(job_type),
             Run::Paused => keys.paused_of(job_type),
             Run::Ended(partition) => keys.ended_in(job_type, &(*partition..=*partition)),
-            Run::EndedBefore => keys.ended_before_partitions(job_type),
             Run::Sorted => (Bytes::new(), Bytes::new()),
         }
     }
@@ -332,7 +329,7 @@ impl Run {
             }
             Run::Delayed => keys.parse_delayed(key).map(|(at_us, id)| (at_us, id, CoverRef::read(value))),
             Run::Paused => keys.parse_paused(key).map(|(_, at_us, id)| (at_us, id, None)),
-            Run::Ended(_) | Run::EndedBefore => {
+            Run::Ended(_) => {
                 keys.parse_ended(key).map(|ended| (ended.ended_us, ended.id, CoverRef::read(value)))
             }
             Run::Sorted => None,
@@ -578,8 +575,6 @@ impl<'a> Listing<'a> {
         }
         if sources.contains(&Source::Records) {
             sources = vec![Source::Records];
-        } else if is_deferred(Kind::Ended) {
-            sources.push(Source::EndedBefore);
         }
         let selection = Selection::of_sources(self.wanted.types.clone(), sources);
         let page = selection.page(self.tx, self.keys, &at, most).await?;

@@ -397,8 +397,6 @@ fn clear_row(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
             assert!(is_released, "a run ends with locks, or places in buckets");
             return Ok(());
         }
-        // An earlier format may have written the row.
-        Place::Ended(_) => tx.clear(keys.ended_entry_before(&job.job_type, job.changed_us, &job.id))?,
         _ => {}
     }
     Ok(tx.clear(job.index_key(keys))?)
@@ -468,8 +466,6 @@ pub enum IndexRow {
     Active(String),
     /// Has ended: its partition, and the time in µs.
     Ended(u16, i64),
-    /// Has ended at this time, in µs, as formats up to 8 wrote it.
-    EndedBefore(i64),
 }
 
 impl IndexRow {
@@ -487,7 +483,6 @@ impl IndexRow {
             IndexRow::Limited(place) => keys.limited_entry(job_type, place, id),
             IndexRow::Active(worker) => keys.active_entry(job_type, worker, id),
             IndexRow::Ended(partition, ended_us) => keys.ended_entry(job_type, *partition, *ended_us, id),
-            IndexRow::EndedBefore(ended_us) => keys.ended_entry_before(job_type, *ended_us, id),
         }
     }
 }
@@ -506,11 +501,6 @@ impl Job {
             Place::Active(run) => IndexRow::Active(run.claim.worker.clone()),
             Place::Ended(end) => IndexRow::Ended(ended::partition_of(*end, self), self.changed_us),
         }
-    }
-
-    /// The row that a format up to 8 has written for its place, if it is another one.
-    pub fn index_row_before(&self) -> Option<IndexRow> {
-        matches!(self.place, Place::Ended(_)).then_some(IndexRow::EndedBefore(self.changed_us))
     }
 
     /// What the row of its place says about the job, so that lists need no record ([`crate::listing`]). Empty where rows have other

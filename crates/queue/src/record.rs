@@ -1,8 +1,7 @@
 //! The job record as it is stored: one flat JSON object.
 //!
 //! *Form.* A field with its default value is not written. A time that the history states is not written either. Claims and
-//! events are arrays: `["worker", 4]`, `[1795655074175928, "crashed", "it had no network"]`. Format 5 wrote every time and
-//! counter, and claims and events as objects; such records are read, and written in this form when they next change.
+//! events are arrays: `["worker", 4]`, `[1795655074175928, "crashed", "it had no network"]`.
 //!
 //! *Fields of a place* are beside the fields of the job. Fields of other places are ignored on reading ([`crate::check`]
 //! reports them).
@@ -10,8 +9,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Error as _, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
@@ -407,32 +405,10 @@ impl Serialize for ShortClaim<'_> {
     }
 }
 
-/// Reads also the form of format 5: `{"worker": "worker", "number": 4}`.
 impl<'de> Deserialize<'de> for ShortClaim<'_> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct EitherForm;
-        impl<'de> Visitor<'de> for EitherForm {
-            type Value = Claim;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a worker and the number of its claim")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Claim, A::Error> {
-                let missing = || A::Error::custom("a claim has a worker and a number");
-                let worker = seq.next_element()?.ok_or_else(missing)?;
-                let number = seq.next_element()?.ok_or_else(missing)?;
-                match seq.next_element::<IgnoredAny>()? {
-                    None => Ok(Claim { worker, number }),
-                    Some(_) => Err(missing()),
-                }
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Claim, A::Error> {
-                Claim::deserialize(MapAccessDeserializer::new(map))
-            }
-        }
-        deserializer.deserialize_any(EitherForm).map(|claim| ShortClaim(Cow::Owned(claim)))
+        let (worker, number) = Deserialize::deserialize(deserializer)?;
+        Ok(ShortClaim(Cow::Owned(Claim { worker, number })))
     }
 }
 
@@ -446,19 +422,10 @@ impl Serialize for Event {
     }
 }
 
-/// Reads also the form of format 5: `{"at_us": …, "type": "kind", "reason": …}`.
 impl<'de> Deserialize<'de> for Event {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct Fields<'a> {
-            at_us: i64,
-            #[serde(borrow, rename = "type")]
-            name: Cow<'a, str>,
-            #[serde(default)]
-            reason: Option<String>,
-        }
-        struct EitherForm;
-        impl<'de> Visitor<'de> for EitherForm {
+        struct Parts;
+        impl<'de> Visitor<'de> for Parts {
             type Value = Event;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -475,13 +442,8 @@ impl<'de> Deserialize<'de> for Event {
                 }
                 event(at_us, &name, reason)
             }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Event, A::Error> {
-                let Fields { at_us, name, reason } = Fields::deserialize(MapAccessDeserializer::new(map))?;
-                event(at_us, &name, reason)
-            }
         }
-        deserializer.deserialize_any(EitherForm)
+        deserializer.deserialize_seq(Parts)
     }
 }
 
@@ -492,7 +454,7 @@ fn event<E: serde::de::Error>(at_us: i64, name: &str, reason: Option<String>) ->
 
 #[cfg(test)]
 mod tests {
-    //! The form of records: what format 5 wrote is read, and what is read again is the same.
+    //! The form of records: what is read again is the same.
 
     use serde_json::{Value, json};
     use turnwise_policy::eligibility::rate_limits::Bucket;
@@ -564,33 +526,6 @@ mod tests {
             assert_eq!(job.place, place);
             assert_eq!(written(&job), fields);
         }
-    }
-
-    #[test]
-    fn a_record_of_format_5_is_read_and_written_shorter() {
-        let before = json!({
-            "state": "completed", "order_us": 0, "then": "keep", "tenant": "t", "added_us": 5, "started_us": 7,
-            "changed_us": 9, "crashes": 0, "attempts": 1, "ended_claim": {"worker": "w", "number": 1},
-            "history": [
-                {"at_us": 9, "type": "completed"}, {"at_us": 7, "type": "started"},
-                {"at_us": 6, "type": "crashed", "reason": "no \"network\""}, {"at_us": 5, "type": "added"},
-            ],
-            "summary": {}, "result": true, "options": 1,
-        });
-        let job = read(before).unwrap();
-        assert_eq!((job.added_us, job.started_us, job.changed_us), (5, Some(7), 9));
-        let expected = json!({
-            "state": "completed", "tenant": "t", "attempts": 1, "ended_claim": ["w", 1],
-            "history": [[9, "completed"], [7, "started"], [6, "crashed", "no \"network\""], [5, "added"]],
-            "result": true, "options": 1,
-        });
-        assert_eq!(written(&job), expected);
-        let again = read(expected).unwrap();
-        assert_eq!((again.added_us, again.started_us, again.changed_us), (5, Some(7), 9));
-        assert_eq!(
-            (&again.history, &again.ended_claim, again.place),
-            (&job.history, &job.ended_claim, job.place)
-        );
     }
 
     #[test]

@@ -88,8 +88,6 @@ pub(crate) enum Source {
     Active,
     /// The jobs in some partitions of those that have ended.
     Ended(RangeInclusive<u16>),
-    /// The jobs that have ended, in rows of earlier formats.
-    EndedBefore,
 }
 
 /// A position of a search: after a row of a source of a type. The default is the beginning.
@@ -175,7 +173,7 @@ impl Selection {
         let by_id = self.sources.iter().all(|source| matches!(source, Source::Record(_)));
         // A job that has ended stays where it is until it runs again.
         let by_end =
-            self.sources.iter().all(|source| matches!(source, Source::Ended(_) | Source::EndedBefore));
+            self.sources.iter().all(|source| matches!(source, Source::Ended(_)));
         !by_id && !by_end && (self.sources.len() > 1 || !self.sources.iter().all(is_stable))
     }
 
@@ -298,7 +296,6 @@ fn sources_of(
     class: Option<u32>,
 ) -> Option<Vec<Source>> {
     let mut sources: Vec<Source> = Vec::new();
-    let mut have_ended = false;
     for state in states {
         let source = match *state {
             "pending" => match tenants {
@@ -319,7 +316,6 @@ fn sources_of(
                     _ => End::Cancelled,
                 };
                 sources.extend(partitions(end, tenants, class).into_iter().map(Source::Ended));
-                have_ended = true;
                 continue;
             }
             _ => return None,
@@ -327,9 +323,6 @@ fn sources_of(
         if !sources.contains(&source) {
             sources.push(source);
         }
-    }
-    if have_ended {
-        sources.push(Source::EndedBefore);
     }
     Some(sources)
 }
@@ -355,7 +348,6 @@ impl Source {
             Source::Paused => keys.paused_of(job_type),
             Source::Active => keys.active(job_type),
             Source::Ended(partitions) => keys.ended_in(job_type, partitions),
-            Source::EndedBefore => keys.ended_before_partitions(job_type),
         }
     }
 
@@ -367,7 +359,7 @@ impl Source {
             Source::Blocked => keys.parse_blocked(key),
             Source::Paused => keys.parse_paused(key).map(|(_, _, id)| id),
             Source::Active => keys.parse_active(key).map(|(_, id)| id),
-            Source::Ended(_) | Source::EndedBefore => keys.parse_ended(key).map(|ended| ended.id),
+            Source::Ended(_) => keys.parse_ended(key).map(|ended| ended.id),
         }
     }
 
@@ -540,13 +532,13 @@ mod tests {
             ("state in (delayed, crashing) and age > 2d", vec![Source::Delayed]),
             (
                 "state in (failed, blocked, cancelled)",
-                vec![Source::Blocked, Source::Ended(64..=127), Source::Ended(128..=191), Source::EndedBefore],
+                vec![Source::Blocked, Source::Ended(64..=127), Source::Ended(128..=191)],
             ),
             (
                 "state = failed or state = running",
-                vec![Source::Ended(128..=191), Source::Active, Source::EndedBefore],
+                vec![Source::Ended(128..=191), Source::Active],
             ),
-            ("state = completed and tenant = a", vec![Source::Ended(44..=44), Source::EndedBefore]),
+            ("state = completed and tenant = a", vec![Source::Ended(44..=44)]),
             ("state = paused and reason = x", vec![Source::Paused]),
             ("state in (limited, pending)", vec![Source::Records]),
             ("state = failed or tenant = a", vec![Source::Records]),

@@ -306,38 +306,6 @@ async fn failures_are_counted_by_the_class_of_their_reason() {
 }
 
 #[tokio::test]
-async fn rows_of_earlier_formats_are_listed_and_removed() {
-    let world = World::filled().await;
-    let before: Vec<_> = world.listed(&wanted(Order::Newest), 50).await;
-    // Formats up to 8 had one row per ended job, without a value.
-    for job in world.all().await {
-        if !job.state().is_final() {
-            continue;
-        }
-        let key = (job.job_type.clone(), job.id.clone());
-        let (now, earlier) = (job.index_row(), job.index_row_before().unwrap());
-        world
-            .unchecked(async |tx, keys| {
-                tx.clear(now.key(keys, &key))?;
-                Ok(tx.set(earlier.key(keys, &key), bytes::Bytes::new())?)
-            })
-            .await
-            .unwrap();
-    }
-    world.check().await;
-    assert_eq!(world.listed(&wanted(Order::Newest), 50).await, before);
-    let failed =
-        world.all().await.into_iter().find(|job| job.state() == State::Failed && job.job_type == T).unwrap();
-    world.run(async |tx, keys| jobs::rerun(tx, keys, T, &failed.id, 90_000).await).await;
-    let mut removed = 0;
-    for job_type in [T, OTHER] {
-        removed += world.run(async |tx, keys| jobs::prune(tx, keys, job_type, 80_000, 1_000).await).await;
-    }
-    assert!(removed > 40, "{removed}");
-    assert!(world.all().await.iter().all(|job| !job.state().is_final()));
-}
-
-#[tokio::test]
 async fn retention_removes_the_old_jobs_of_all_partitions() {
     let world = World::filled().await;
     let ended = |jobs: &[Job]| jobs.iter().filter(|job| job.state().is_final()).count();

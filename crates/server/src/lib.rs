@@ -45,7 +45,6 @@ mod server;
 mod small_file;
 mod sparse;
 mod start;
-mod upgrade;
 mod webhooks;
 
 pub use config::Config;

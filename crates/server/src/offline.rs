@@ -9,7 +9,6 @@ use turnwise_queue::Keyspace;
 use turnwise_store::{Seal, Store, StoreUrl, runtime};
 
 use crate::start::{self, StartError};
-use crate::upgrade;
 
 /// The most rows of a page.
 const PAGE: usize = 500;
@@ -28,7 +27,6 @@ impl Identities {
     pub async fn open(url: &StoreUrl, seal: &Seal) -> Result<Identities, StartError> {
         let opened = start::open(url, Arc::new(runtime::System), seal).await?;
         let keys = Keyspace::default();
-        upgrade::prepare(&opened, &keys).await?;
         opened.asked(start::claim_store(&opened, &keys)).await?;
         Ok(Identities { store: opened.store, keys })
     }

@@ -39,7 +39,6 @@ use crate::otel::{Exporter, Target};
 use crate::pool::Pool;
 use crate::scaling::Scaling;
 use crate::start::{self, Opened, StartError, initialise};
-use crate::upgrade;
 use crate::webhooks::Webhooks;
 
 /// A shutdown takes at most this long, even if a part hangs.
@@ -142,7 +141,6 @@ impl Server {
         let connections = Connections { most: descriptors.outgoing, ..config.connections.clone() };
         let client = Client::with(&connections).map_err(StartError::Client)?;
         let new_uuid = start::taken_over(&opened, &keys, &config, &client).await?;
-        upgrade::prepare(&opened, &keys).await?;
         let node = name.unwrap_or_else(|| node::default_name(listen));
         let sample_ratio = config.otel.sample_ratio;
         let exporter = traces.map(|target| Exporter::start(&target, &node, sample_ratio)).transpose();

@@ -79,19 +79,6 @@ pub enum StartError {
         /// The format found.
         found: String,
     },
-    /// A node of an earlier release runs on the store, and cannot read what this release writes.
-    #[error(
-        "the data in the store {store} is in format {found}, and the node {node} of an earlier release runs on it: stop all \
-         nodes of the earlier release before you start the first node of this one"
-    )]
-    OlderNode {
-        /// Its URL, without a password.
-        store: String,
-        /// The format found.
-        found: u32,
-        /// The node's name.
-        node: String,
-    },
     /// The store is being written by `turnwise store copy`.
     #[error(
         "the store {store} is an unfinished copy of {from}: run `turnwise store copy` again until it says that it is done"
@@ -311,7 +298,6 @@ impl Opened {
             Refused::Store(cause) => StartError::Store { store, cause },
             Refused::Foreign { key } => StartError::Foreign { store, key },
             Refused::Format { found } => StartError::Format { store, found },
-            Refused::OlderNode { found, node } => StartError::OlderNode { store, found, node },
             Refused::CopyUnderWay { from } => StartError::CopyUnderWay { store, from },
             Refused::OtherUuid { theirs } => StartError::OtherUuid { store, theirs },
             Refused::Settings(error) => StartError::Settings(error),
@@ -325,7 +311,6 @@ pub(crate) enum Refused {
     Store(StoreError),
     Foreign { key: String },
     Format { found: String },
-    OlderNode { found: u32, node: String },
     CopyUnderWay { from: String },
     OtherUuid { theirs: String },
     Settings(QueueError),
@@ -406,14 +391,14 @@ pub(crate) async fn initialise(
         .await
 }
 
-/// Refuses a store whose data this release does not read. Returns its format; `None` if it is empty.
-pub(crate) async fn check_readable(tx: &Transaction, keys: &Keyspace) -> Result<Option<u32>, Refused> {
+/// Refuses a store whose data this release does not read. Returns whether it has a format; otherwise it is empty.
+pub(crate) async fn check_readable(tx: &Transaction, keys: &Keyspace) -> Result<bool, Refused> {
     let Some(found) = tx.get(&keys.format()).await? else {
         check_empty(tx, keys).await?;
-        return Ok(None);
+        return Ok(false);
     };
     match Format::read(&found) {
-        Format::Version(found @ keyspace::OLDEST_FORMAT..=keyspace::FORMAT_VERSION) => Ok(Some(found)),
+        Format::Version(keyspace::FORMAT_VERSION) => Ok(true),
         Format::Version(other) => Err(Refused::Format { found: other.to_string() }),
         Format::Copying(copying) => Err(Refused::CopyUnderWay { from: copying.from }),
         Format::Unknown(found) => Err(Refused::Format { found }),
@@ -421,16 +406,11 @@ pub(crate) async fn check_readable(tx: &Transaction, keys: &Keyspace) -> Result<
 }
 
 async fn check_format(tx: &Transaction, keys: &Keyspace) -> Result<(), Refused> {
-    let found = check_readable(tx, keys).await?;
-    if found == Some(keyspace::FORMAT_VERSION) {
-        return Ok(());
+    match check_readable(tx, keys).await? {
+        true => Ok(()),
+        // From now on no release with another format starts on the store.
+        false => Ok(tx.set(keys.format(), Format::current())?),
     }
-    if let Some(earlier) = found {
-        let now = keyspace::FORMAT_VERSION;
-        tracing::info!("the store's data has format {earlier}: it becomes format {now}");
-    }
-    // From now on no release before this one starts on the store.
-    Ok(tx.set(keys.format(), Format::current())?)
 }
 
 /// A store without a format row must be empty: other rows would belong to another program. The commit proves that it was empty.

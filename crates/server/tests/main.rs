@@ -59,4 +59,3 @@ mod v1_openapi;
 mod v1_why;
 mod v1_workers;
 mod webhooks;
-mod written_before;

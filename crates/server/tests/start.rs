@@ -4,10 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use serde_json::value::RawValue;
-use turnwise_queue::counts::{self, Kind};
-use turnwise_queue::keyspace::{FIRST_WITH_COUNTS, FORMAT_VERSION, OLDEST_FORMAT};
-use turnwise_queue::{Copying, Format, Keyspace, NODE_TYPE, NewJob, Worker, jobs, workers};
+use turnwise_queue::keyspace::FORMAT_VERSION;
+use turnwise_queue::{Copying, Keyspace};
 use turnwise_server::{Config, RunningServer, Server, ServerConfig, StartError, StoreUrl};
 use turnwise_store::{Error, Store, Sum, embedded, runtime};
 
@@ -70,7 +68,7 @@ async fn formats_that_this_release_does_not_know_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let store = store(&folder);
     let keys = Keyspace::default();
-    for other in [OLDEST_FORMAT - 1, FORMAT_VERSION + 1] {
+    for other in [FORMAT_VERSION - 1, FORMAT_VERSION + 1] {
         set(&store, keys.format(), other.to_string().into()).await;
         let text = start(&store).await.err().unwrap().to_string();
         let told = format!("is in format {other}, and this release knows format {FORMAT_VERSION}");
@@ -84,88 +82,6 @@ async fn formats_that_this_release_does_not_know_are_refused() {
     assert!(text.contains("unfinished copy of embedded:there"), "{text}");
     set(&store, keys.format(), FORMAT_VERSION.to_string().into()).await;
     start(&store).await.unwrap().shutdown().await;
-}
-
-#[tokio::test]
-async fn an_earlier_format_is_taken_over_once_its_processes_have_stopped() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = store(&folder);
-    let keys = Keyspace::default();
-    set(&store, keys.format(), OLDEST_FORMAT.to_string().into()).await;
-    // A node, and a worker of a process that has no node.
-    for job_type in [NODE_TYPE, "t"] {
-        let old = Worker { health_timeout_us: 1_000_000, ..Worker::new("old", "old@host", 0, 0) };
-        let (known, row) = (&keys, &old);
-        store.transact(|tx| async move { workers::register(&tx, known, job_type, row) }).await.unwrap();
-        let beats = async {
-            loop {
-                tokio::time::sleep(Duration::from_millis(300)).await;
-                let (keys, id) = (&keys, old.id.as_str());
-                let beat = |tx| async move { workers::ping(&tx, keys, job_type, id, 1).await };
-                store.transact(beat).await.unwrap();
-            }
-        };
-        let refused = tokio::select! {
-            started = start(&store) => started.err().unwrap().to_string(),
-            () = beats => unreachable!("it beats for ever"),
-        };
-        let told =
-            format!("is in format {OLDEST_FORMAT}, and the node old@host of an earlier release runs on it");
-        assert!(refused.contains(&told), "{refused}");
-    }
-    // They were killed: their rows stay, and their counters do not move. New nodes do not take each other for old ones.
-    for started in join_all([start(&store), start(&store)]).await {
-        started.unwrap().shutdown().await;
-    }
-    let format =
-        store.transact(|tx| async move { tx.get(&Keyspace::default().format()).await }).await.unwrap();
-    assert_eq!(Format::read(&format.unwrap()), Format::Version(FORMAT_VERSION));
-}
-
-/// An earlier release has no counts. The start counts the jobs, whatever an interrupted start has left.
-#[tokio::test]
-async fn the_first_start_on_an_earlier_store_counts_its_jobs() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = store(&folder);
-    let keys = &Keyspace::default();
-    start(&store).await.unwrap().shutdown().await;
-    // Not long ago, or retention removes it.
-    let now_us = store.runtime().now_us();
-    for n in 0..2_500 {
-        let job = NewJob {
-            tenant: if n % 5 == 0 { "acme" } else { "beta" }.to_owned(),
-            ..NewJob::new("mail", &n.to_string(), RawValue::NULL.to_owned())
-        };
-        let job = &job;
-        store.transact(|tx| async move { jobs::add(&tx, keys, job, now_us).await }).await.unwrap();
-    }
-    let cancelled = store.transact(|tx| async move { jobs::cancel(&tx, keys, "mail", "5", now_us).await });
-    cancelled.await.unwrap();
-    let counted = async || counts::list(&store.begin().await.unwrap(), keys, None, 100).await.unwrap();
-    let before = counted().await;
-    assert_eq!(before.len(), 2);
-    assert_eq!((before[0].counts[Kind::Pending], before[0].counts[Kind::Cancelled]), (499, 1));
-    store
-        .transact(|tx| async move {
-            tx.clear_range(keys.counts_after(None))?;
-            tx.set(keys.counts_of("mail", "beta"), Sum::of(7, 0).to_bytes())?;
-            tx.set(keys.counts_of("mail", "gone"), Sum::of(5, 0).to_bytes())?;
-            tx.set(keys.format(), (FIRST_WITH_COUNTS - 1).to_string().into())
-        })
-        .await
-        .unwrap();
-    // Two nodes at the same time count once each, and agree.
-    for started in join_all([start(&store), start(&store)]).await {
-        started.unwrap().shutdown().await;
-    }
-    assert_eq!(counted().await, before);
-    // A node that was slower does not write what it has counted before jobs moved.
-    let one = NewJob::new("mail", "new", RawValue::NULL.to_owned());
-    let one = &one;
-    store.transact(|tx| async move { jobs::add(&tx, keys, one, now_us).await }).await.unwrap();
-    let after = counted().await;
-    assert_eq!(counts::rebuild(&store, keys, Some(FIRST_WITH_COUNTS - 1)).await.unwrap(), 2_501);
-    assert_eq!(counted().await, after);
 }
 
 #[tokio::test]

@@ -101,11 +101,7 @@ impl Examiner {
         for (piece, value) in range(tx, keys.options(&key.0, &key.1), PIECES).await? {
             let _ = Row::parse(keys, &piece).map(|row| rows.add(row, &value));
         }
-        let named = rows
-            .record
-            .iter()
-            .flat_map(|job| Some(job.index_row()).into_iter().chain(job.index_row_before()));
-        let named: Vec<Bytes> = named.map(|row| row.key(keys, key)).collect();
+        let named = rows.record.as_ref().map(|job| job.index_row().key(keys, key));
         let parked = rows.record.as_ref().and_then(|job| job.parked());
         let parked = parked.map(|at| keys.parked_entry(&key.0, at, &key.1));
         let record = rows.record.as_ref();

@@ -23,7 +23,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use tokio::task::JoinSet;
 use turnwise_queue::check::{Finding, Invariant, Row};
-use turnwise_queue::keyspace::{FIRST_WITH_COUNTS, FORMAT_VERSION, OLDEST_FORMAT};
+use turnwise_queue::keyspace::FORMAT_VERSION;
 use turnwise_queue::{Format, Keyspace};
 use turnwise_replicator::check::check_database;
 use turnwise_store::{Result, Store};
@@ -119,9 +119,8 @@ async fn check_with(store: &Store, is_shared: bool, progress: &Progress, open: u
     let Some(mut books) = first else { return Ok(report) };
     report.families = std::mem::take(&mut books.families);
     report.add(std::mem::take(&mut books.findings));
-    let format = check_format(store, &keys, &mut report).await?;
-    // Earlier formats have no counts.
-    let differences = if format < FIRST_WITH_COUNTS { Vec::new() } else { books.counts.differences(&keys) };
+    check_format(store, &keys, &mut report).await?;
+    let differences = books.counts.differences(&keys);
     match is_shared {
         // Jobs may have moved meanwhile.
         true => check_counts(store, &keys, differences, &mut report).await?,
@@ -247,8 +246,8 @@ async fn examine(
     }
 }
 
-/// Checks the store's format. Returns it, or the current one if there is none.
-async fn check_format(store: &Store, keys: &Keyspace, report: &mut Report) -> Result<u32> {
+/// Checks the store's format.
+async fn check_format(store: &Store, keys: &Keyspace, report: &mut Report) -> Result<()> {
     let key = keys.format();
     let format = store
         .transact(|tx| {
@@ -257,18 +256,18 @@ async fn check_format(store: &Store, keys: &Keyspace, report: &mut Report) -> Re
         })
         .await?;
     let problem = match format.as_deref().map(Format::read) {
-        Some(Format::Version(format @ OLDEST_FORMAT..=FORMAT_VERSION)) => return Ok(format),
+        Some(Format::Version(FORMAT_VERSION)) => return Ok(()),
         Some(Format::Version(other)) => {
             format!("it is in format {other}, and this release knows format {FORMAT_VERSION}")
         }
         Some(Format::Copying(copying)) => format!("it is an unfinished copy of {}", copying.from),
         Some(Format::Unknown(found)) => format!("its format is {found:?}"),
         // Every server writes the format row when it starts, so a store without it must be empty.
-        None if report.rows() == 0 => return Ok(FORMAT_VERSION),
+        None if report.rows() == 0 => return Ok(()),
         None => "it has no format row".to_owned(),
     };
     report.add([Finding::new(Invariant::Format, &key, problem)]);
-    Ok(FORMAT_VERSION)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
 use turnwise_queue::check::key_text;
-use turnwise_queue::keyspace::{FORMAT_VERSION, OLDEST_FORMAT};
+use turnwise_queue::keyspace::FORMAT_VERSION;
 use turnwise_queue::{Copying, Format, Keyspace};
 use turnwise_store::{Error as StoreError, MaybeStoreError, Store, Transaction};
 
@@ -191,7 +191,7 @@ impl Copy {
         let format = self.source.transact(|tx| async move { tx.get(&keys.format()).await }).await?;
         let format = format.ok_or(Error::NoSource)?;
         match Format::read(&format) {
-            Format::Version(OLDEST_FORMAT..=FORMAT_VERSION) => Ok(format),
+            Format::Version(FORMAT_VERSION) => Ok(format),
             Format::Version(other) => Err(Error::Format(other.to_string())),
             Format::Copying(copying) => Err(Error::Unfinished(copying.from)),
             Format::Unknown(found) => Err(Error::Format(found)),

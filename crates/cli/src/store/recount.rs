@@ -32,7 +32,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         return Err(anyhow!("not counted: node {} runs on the store: stop all nodes first", node.node).into());
     }
     let jobs = tokio::select! {
-        done = counts::rebuild(&store, keys, None) => done.map_err(|error| anyhow!("not counted: {error}"))?,
+        done = counts::rebuild(&store, keys) => done.map_err(|error| anyhow!("not counted: {error}"))?,
         () = signals.next() => return Err(anyhow!("interrupted; run the same command again").into()),
     };
     say!("The store has {} jobs.", HumanCount(jobs));

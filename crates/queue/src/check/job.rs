@@ -187,17 +187,9 @@ pub fn check_job(
     };
     let state = job.state();
     let index = job.index_row();
-    let earlier = job.index_row_before().filter(|row| rows.places.contains_key(row));
-    let index = match (rows.places.get(&index), earlier) {
-        (None, Some(earlier)) => earlier,
-        _ => index,
-    };
-    if let Some(value) = rows.places.get(&index).filter(|value| !job.may_have(value)) {
-        let is_earlier = value.is_empty() && matches!(index, IndexRow::EndedBefore(_));
-        if !is_earlier {
-            let problem = "it names another tenant or reason than the record".to_owned();
-            found(Invariant::RowAgrees, &index.key(keys, key), problem);
-        }
+    if rows.places.get(&index).is_some_and(|value| !job.may_have(value)) {
+        let problem = "it names another tenant or reason than the record".to_owned();
+        found(Invariant::RowAgrees, &index.key(keys, key), problem);
     }
     if !rows.places.contains_key(&index) {
         let expected = super::key_text(&index.key(keys, key));

@@ -243,7 +243,6 @@ impl Row {
                 let (job_type, bucket) = keys.parse_roomy(key)?;
                 Row::Roomy(job_type, bucket)
             }
-            ("ended", 4) => Row::Index(pair(1, 3)?, IndexRow::EndedBefore(number(2)?)),
             ("ended", 5) => {
                 let EndedKey { partition, ended_us, id } = keys.parse_ended(key)?;
                 Row::Index((text(1)?, id), IndexRow::Ended(partition?, ended_us))

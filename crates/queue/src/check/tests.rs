@@ -56,7 +56,6 @@ fn every_key_of_the_keyspace_has_a_meaning() {
         (keys.usage_entry("t", "a", "b"), Row::Usage("t".into(), a.clone(), b.clone())),
         (keys.boost("t"), Row::Boost("t".into())),
         (keys.delayed_entry("t", 5, "i"), Row::Index(job(), IndexRow::Delayed(5))),
-        (keys.ended_entry_before("t", 5, "i"), Row::Index(job(), IndexRow::EndedBefore(5))),
         (keys.ended_entry("t", 7, 5, "i"), Row::Index(job(), IndexRow::Ended(7, 5))),
         (keys.active_entry("t", "a", "i"), Row::Index(job(), IndexRow::Active(a.clone()))),
         (keys.deadline(5, "t", "i"), Row::Deadline(job(), 5)),
@@ -137,6 +136,12 @@ fn record(extra: serde_json::Value) -> Bytes {
     Bytes::from(job.to_string())
 }
 
+/// The row of a failed job, and its value.
+fn failed() -> (IndexRow, String) {
+    let job = crate::rows::decode_job(&record(json!({"state": "failed"}))).unwrap();
+    (job.index_row(), String::from_utf8(job.row_value().to_vec()).unwrap())
+}
+
 /// The findings for a job with this record and these rows; worker `w` is known.
 fn found(extra: serde_json::Value, places: &[(IndexRow, &str)], pieces: &[(u32, usize)]) -> Vec<Invariant> {
     let key = ("t".to_owned(), "i".to_owned());
@@ -158,18 +163,20 @@ fn a_job_is_checked() {
             "summary": {}})
         .to_string()
     };
-    let running = || json!({"state": "running", "claim": {"worker": "w", "number": 4}});
+    let running = || json!({"state": "running", "claim": ["w", 4]});
     let of = |worker: &str| IndexRow::Active(worker.to_owned());
     let by_time = |order_us| IndexRow::Pending(QueuePlace::by_time("x", order_us));
     let pending = || (by_time(3), "");
+    let (failed_row, failed_value) = failed();
+    let failed = || (failed_row.clone(), failed_value.as_str());
     assert_eq!(found(json!({}), &[pending()], &[]), []);
     assert_eq!(found(json!({"state": "crashing"}), &[(IndexRow::Delayed(3), "")], &[]), []);
-    assert_eq!(found(json!({"state": "failed"}), &[(IndexRow::EndedBefore(2), "")], &[]), []);
+    assert_eq!(found(json!({"state": "failed"}), &[failed()], &[]), []);
     assert_eq!(found(running(), &[(of("w"), &active(4, false))], &[]), []);
     assert_eq!(found(json!({"options": null}), &[pending()], &[(0, 90_000), (1, 3)]), []);
 
     assert_eq!(found(json!({}), &[], &[]), [Invariant::OnePlace]);
-    assert_eq!(found(json!({}), &[pending(), (IndexRow::EndedBefore(2), "")], &[]), [Invariant::OnePlace]);
+    assert_eq!(found(json!({}), &[pending(), failed()], &[]), [Invariant::OnePlace]);
     let wrong = [Invariant::OnePlace, Invariant::OnePlace];
     assert_eq!(found(json!({}), &[(by_time(4), "")], &[]), wrong);
     assert_eq!(found(json!(null), &[pending()], &[(0, 5)]), [Invariant::Owned, Invariant::Owned]);
@@ -182,18 +189,18 @@ fn a_job_is_checked() {
     assert_eq!(found(json!({"priority": 0.1}), &[by_key], &[]), wrong);
     assert_eq!(found(json!({"keyed": true}), &[pending()], &[]), [Invariant::Keyed]);
     let ended = json!({"state": "failed", "keyed": true, "priority": 0.1});
-    assert_eq!(found(ended, &[(IndexRow::EndedBefore(2), "")], &[]), [Invariant::OnePlace]);
-    let unclaimed = json!({"claim": {"worker": "w", "number": 4}});
+    assert_eq!(found(ended, &[failed()], &[]), [Invariant::OnePlace]);
+    let unclaimed = json!({"claim": ["w", 4]});
     assert_eq!(found(unclaimed, &[pending()], &[]), [Invariant::OnePlace]);
     assert_eq!(found(json!({"then": "remove"}), &[pending()], &[]), [Invariant::OnePlace]);
-    let lost = json!({"state": "running", "claim": {"worker": "v", "number": 4}});
+    let lost = json!({"state": "running", "claim": ["v", 4]});
     assert_eq!(found(lost, &[(of("v"), &active(4, false))], &[]), [Invariant::HolderKnown]);
     for wrong in [active(5, false), active(4, true)] {
         assert_eq!(found(running(), &[(of("w"), &wrong)], &[]), [Invariant::ActiveAgrees]);
     }
     assert_eq!(found(running(), &[(of("w"), "[]")], &[]), [Invariant::Readable]);
-    let ended = json!({"state": "running", "claim": {"worker": "w", "number": 4},
-        "ended_claim": {"worker": "w", "number": 4}});
+    let ended = json!({"state": "running", "claim": ["w", 4],
+        "ended_claim": ["w", 4]});
     assert_eq!(found(ended, &[(of("w"), &active(4, false))], &[]), [Invariant::ClaimUnique]);
     for pieces in [&[(0, 5)][..], &[(3, 5)]] {
         assert_eq!(found(json!({}), &[pending()], pieces), [Invariant::OptionsWhole]);
@@ -306,7 +313,7 @@ fn the_places_of_a_job_in_buckets_are_checked() {
     };
     const WRONG: Invariant = Invariant::RateAgrees;
     let runs = || IndexRow::Active("w".into());
-    let claim = json!({"worker": "w", "number": 4});
+    let claim = json!(["w", 4]);
     let running = || json!({"state": "running", "claim": claim, "buckets": [{"reason": "a"}]});
     assert_eq!(found(running(), runs(), &[("a", 4)]), []);
     assert_eq!(found(running(), runs(), &[]), [WRONG], "a row is missing");
@@ -320,7 +327,7 @@ fn the_places_of_a_job_in_buckets_are_checked() {
     let pending = IndexRow::Pending(QueuePlace::by_time("x", 3));
     assert_eq!(found(json!({"limited": limit}), pending, &[]), [Invariant::OnePlace]);
     let ended = json!({"state": "failed", "buckets": [{"reason": "a"}]});
-    assert_eq!(found(ended, IndexRow::EndedBefore(2), &[("a", 4)]), [Invariant::OnePlace, WRONG]);
+    assert_eq!(found(ended, failed().0, &[("a", 4)]), [Invariant::OnePlace, WRONG]);
 }
 
 #[test]
@@ -330,7 +337,7 @@ fn the_locks_of_a_job_are_checked() {
         json!({"claim": 4, "tenant": "x", "started_us": 1, "updated_us": 1, "summary": {}}).to_string();
     let active = || (IndexRow::Active("w".into()), active.as_str());
     let wants = json!({"l": {"exclusive": ["r"]}});
-    let claim = json!({"worker": "w", "number": 4});
+    let claim = json!(["w", 4]);
     let holds = json!({"big_lock": "shared", "levels": {"l": {"exclusive": ["r"]}}});
     let running = || json!({"state": "running", "claim": claim, "locks": wants, "held": holds});
     let big = |number| (Spot::BIG_LOCK, Mode::Shared, number);
@@ -370,7 +377,7 @@ fn the_locks_of_a_job_are_checked() {
     assert_eq!(found_in_locks(all, pending(), &[one(4)], Some((9, None))), [WRONG, WRONG]);
     let ended = json!({"state": "failed", "held": holds});
     let stray = [Invariant::OnePlace, WRONG, WRONG];
-    assert_eq!(found_in_locks(ended, (IndexRow::EndedBefore(2), ""), &[big(4), one(4)], None), stray);
+    assert_eq!(found_in_locks(ended, (failed().0, failed().1.as_str()), &[big(4), one(4)], None), stray);
 }
 
 #[test]

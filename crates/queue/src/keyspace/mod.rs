@@ -118,14 +118,7 @@ use crate::job::Parked;
 pub use queue_place::{QueuePlace, SortKey};
 
 /// The version of the table above. turnwise does not open a store with a later one.
-pub const FORMAT_VERSION: u32 = 9;
-/// The earliest version that this release reads. Format 5 has longer job records (`record.rs`). Format 6 has no identities: a
-/// release that knows none would serve everyone. Format 7 has no counts of jobs ([`crate::counts::rebuild`]). Format 8 has no partitions of ended
-/// jobs ([`crate::ended`]).
-pub const OLDEST_FORMAT: u32 = 5;
-
-/// The first version with counts of jobs ([`crate::counts`]).
-pub const FIRST_WITH_COUNTS: u32 = 8;
+pub const FORMAT_VERSION: u32 = 1;
 
 /// A range of keys, `[begin, end)`.
 pub type KeyRange = (Bytes, Bytes);

@@ -122,6 +122,6 @@ fn kinds(source: &Source) -> &'static [Kind] {
         Source::Active => &[Kind::Running],
         Source::Ended(partitions) => crate::ended::kinds(partitions),
         // Their ids are looked up, and what the search has seen is counted in other sources.
-        Source::Record(_) | Source::EndedBefore => &[],
+        Source::Record(_) => &[],
     }
 }
