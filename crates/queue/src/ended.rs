@@ -201,13 +201,13 @@ pub(crate) async fn prune(
         false => old_of_filled_partitions(tx, keys, job_type, before_us, limit).await?,
     };
     let mut pruned = 0;
-    for (n, (key, id)) in found.iter().enumerate() {
+    for (n, id) in found.iter().enumerate() {
         if pruned > 0 && !tx.has_room() {
             break;
         }
         if n % PREFETCHED == 0 {
             let next = found[n..].iter().take(PREFETCHED);
-            prefetch(tx, keys, next.map(|(_, id)| (job_type, id.as_str()))).await?;
+            prefetch(tx, keys, next.map(|id| (job_type, id.as_str()))).await?;
         }
         pruned += 1;
         let job = read_job(tx, keys, job_type, id).await?;
@@ -220,7 +220,7 @@ pub(crate) async fn prune(
     Ok(pruned)
 }
 
-/// The rows of jobs that ended before a time, up to `limit`, each with its job's id: one read per partition that has jobs, and one more if some
+/// The ids of jobs that ended before a time, up to `limit`: one read per partition that has jobs, and one more if some
 /// of them are old.
 async fn old_of_filled_partitions(
     tx: &Transaction,
@@ -228,9 +228,9 @@ async fn old_of_filled_partitions(
     job_type: &str,
     before_us: i64,
     limit: usize,
-) -> Result<Vec<(Bytes, String)>> {
+) -> Result<Vec<String>> {
     let (mut begin, end) = keys.ended(job_type);
-    let mut found: Vec<(Bytes, String)> = Vec::new();
+    let mut found = Vec::new();
     while found.len() < limit {
         let first = RangeRead { begin: begin.clone(), end: end.clone(), limit: 1, reverse: false };
         let rows = tx.range_with(first, Isolation::Snapshot).await?;
@@ -241,8 +241,7 @@ async fn old_of_filled_partitions(
         if ended_us < before_us {
             let read = RangeRead { begin: key, end: old, limit: limit - found.len(), reverse: false };
             for (key, _) in tx.range_with(read, Isolation::Snapshot).await? {
-                let id = parse(keys, &key)?.id;
-                found.push((key, id));
+                found.push(parse(keys, &key)?.id);
             }
         }
     }
@@ -256,7 +255,7 @@ async fn old_of_all_partitions(
     job_type: &str,
     before_us: i64,
     limit: usize,
-) -> Result<Vec<(Bytes, String)>> {
+) -> Result<Vec<String>> {
     let reads: Vec<RangeRead> = (0..PARTITIONS)
         .map(|partition| {
             let (begin, end) = old_in(keys, job_type, partition, before_us);
@@ -267,8 +266,7 @@ async fn old_of_all_partitions(
     let mut found = Vec::new();
     for read in reads {
         for (key, _) in tx.range_with(read, Isolation::Snapshot).await? {
-            let id = parse(keys, &key)?.id;
-            found.push((key, id));
+            found.push(parse(keys, &key)?.id);
         }
         if found.len() >= limit {
             found.truncate(limit);

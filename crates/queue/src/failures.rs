@@ -53,8 +53,7 @@ struct Group {
     id: String,
 }
 
-/// The `most` most frequent classes of failures of these types and tenants. Adds no read conflict. Failures that were recorded by formats
-/// up to 8 are not counted.
+/// The `most` most frequent classes of failures of these types and tenants. Adds no read conflict.
 pub async fn most_frequent(
     tx: &Transaction,
     keys: &Keyspace,

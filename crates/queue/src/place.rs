@@ -517,13 +517,14 @@ impl Job {
         }
     }
 
-    /// Whether the row of its place may have this value. Formats up to 8 wrote empty ones.
+    /// Whether the row of its place may have this value.
     pub(crate) fn may_have(&self, value: &[u8]) -> bool {
         match &self.place {
-            Place::Ended(_) => value == self.row_value(),
-            Place::Delayed { .. } | Place::Crashing { .. } | Place::Parked { .. } | Place::Blocked { .. } => {
-                value.is_empty() || value == self.row_value()
-            }
+            Place::Ended(_)
+            | Place::Delayed { .. }
+            | Place::Crashing { .. }
+            | Place::Parked { .. }
+            | Place::Blocked { .. } => value == self.row_value(),
             Place::Pending { .. } | Place::Paused { .. } | Place::Limited { .. } | Place::Active(_) => true,
         }
     }

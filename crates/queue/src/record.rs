@@ -280,14 +280,10 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Whether the record has fields of another place than the one that it states. The time of an ended job is ignored:
-    /// earlier releases left it there.
+    /// Whether the record has fields of another place than the one that it states.
     pub(crate) fn contradicts_itself(&self) -> bool {
         let Ok(job) = Job::try_from(self.clone()) else { return true };
         let as_stored = |mut record: Record<'_>| {
-            if job.state().is_final() || job.state().is_claimed() {
-                record.order_us = 0;
-            }
             record.with_all_times(&job);
             crate::rows::encode(&record)
         };
@@ -584,11 +580,11 @@ mod tests {
         let waits_for_nothing = record(json!({"state": "waiting", "claim": ["w", 4]}));
         assert_eq!(read(waits_for_nothing.clone()).unwrap().state(), State::Running);
         assert!(contradicts(waits_for_nothing));
-        // Older releases left the time of the previous place, and stated every time.
-        let ended =
-            record(json!({"state": "failed", "order_us": 3, "changed_us": 5, "then": "keep", "summary": {}}));
+        let ended = record(json!({"state": "failed", "order_us": 3}));
         assert_eq!(read(ended.clone()).unwrap().order_us(), 0);
-        assert!(!contradicts(ended));
+        assert!(contradicts(ended));
+        // A time that the history states, too.
+        assert!(!contradicts(record(json!({"state": "failed", "changed_us": 5}))));
     }
 
     #[test]

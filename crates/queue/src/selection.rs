@@ -172,8 +172,7 @@ impl Selection {
         };
         let by_id = self.sources.iter().all(|source| matches!(source, Source::Record(_)));
         // A job that has ended stays where it is until it runs again.
-        let by_end =
-            self.sources.iter().all(|source| matches!(source, Source::Ended(_)));
+        let by_end = self.sources.iter().all(|source| matches!(source, Source::Ended(_)));
         !by_id && !by_end && (self.sources.len() > 1 || !self.sources.iter().all(is_stable))
     }
 
@@ -534,10 +533,7 @@ mod tests {
                 "state in (failed, blocked, cancelled)",
                 vec![Source::Blocked, Source::Ended(64..=127), Source::Ended(128..=191)],
             ),
-            (
-                "state = failed or state = running",
-                vec![Source::Ended(128..=191), Source::Active],
-            ),
+            ("state = failed or state = running", vec![Source::Ended(128..=191), Source::Active]),
             ("state = completed and tenant = a", vec![Source::Ended(44..=44)]),
             ("state = paused and reason = x", vec![Source::Paused]),
             ("state in (limited, pending)", vec![Source::Records]),

@@ -102,8 +102,7 @@ pub struct Health {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub external: bool,
     /// When the counter last moved, in µs, by the clock of the process that moved it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seen_us: Option<i64>,
+    pub seen_us: i64,
 }
 
 /// Adds a worker to the membership, under an id that was never used before. A repeated attempt uses another id, or conflicts
@@ -114,7 +113,7 @@ pub fn register(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &Work
         check_name("name", name, MAX_WORKER_NAME_BYTES)?;
     }
     let Worker { health_timeout_us: timeout_us, external, started_us, .. } = *worker;
-    let health = Health { counter: 0, timeout_us, external, seen_us: Some(started_us) };
+    let health = Health { counter: 0, timeout_us, external, seen_us: started_us };
     tx.set(keys.worker(job_type, &worker.id), encode(worker))?;
     tx.set(keys.health(job_type, &worker.id), encode(&health))?;
     Ok(tx.set_versionstamp(keys.workers_versionstamp(job_type))?)
@@ -133,7 +132,7 @@ pub async fn ping(
         .await?
         .ok_or_else(|| corrupt("worker row", "has no health row"))?;
     health.counter += 1;
-    health.seen_us = Some(now_us);
+    health.seen_us = now_us;
     tx.set(keys.health(job_type, worker), encode(&health))?;
     Ok(mode)
 }
@@ -472,7 +471,7 @@ pub async fn remove_some(context: Context<'_>, worker: &str, why: Removal, limit
     Ok(Removed { done, given_back })
 }
 
-/// When the worker was last seen, in µs; `None` if that is not known. Adds no read conflict.
+/// When the worker was last seen, in µs; `None` for a worker that is gone. Adds no read conflict.
 async fn last_seen_us(
     tx: &Transaction,
     keys: &Keyspace,
@@ -480,7 +479,7 @@ async fn last_seen_us(
     worker: &str,
 ) -> Result<Option<i64>> {
     match tx.get_with(&keys.health(job_type, worker), Isolation::Snapshot).await? {
-        Some(value) => Ok(decode::<Health>("health row", &value)?.seen_us),
+        Some(value) => Ok(Some(decode::<Health>("health row", &value)?.seen_us)),
         None => Ok(None),
     }
 }

@@ -1,13 +1,12 @@
 //! The checks before a server starts.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::future::join_all;
 use turnwise_queue::keyspace::FORMAT_VERSION;
 use turnwise_queue::{Copying, Keyspace};
 use turnwise_server::{Config, RunningServer, Server, ServerConfig, StartError, StoreUrl};
-use turnwise_store::{Error, Store, Sum, embedded, runtime};
+use turnwise_store::{Error, Store, embedded, runtime};
 
 /// A store of a test's own.
 fn store(folder: &tempfile::TempDir) -> Store {

@@ -137,7 +137,7 @@ mod tests {
     }
 
     fn health(counter: u64) -> Health {
-        Health { counter, timeout_us: 15 * S, external: false, seen_us: None }
+        Health { counter, timeout_us: 15 * S, external: false, seen_us: 0 }
     }
 
     /// One check of workers, named in the order of the ring.
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn a_timeout_that_is_no_multiple_of_the_interval_is_rounded_up() {
         let mut observations = observations();
-        let health = Health { counter: 1, timeout_us: 11 * S, external: false, seen_us: None };
+        let health = Health { counter: 1, timeout_us: 11 * S, external: false, seen_us: 0 };
         let mut checks = 0;
         while mine(observations.check(vec![("a".into(), health)])).is_empty() {
             checks += 1;
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn the_longest_timeout_does_not_overflow() {
         let mut observations = Observations::new(Duration::MAX);
-        let health = Health { counter: 1, timeout_us: i64::MAX, external: false, seen_us: None };
+        let health = Health { counter: 1, timeout_us: i64::MAX, external: false, seen_us: 0 };
         observations.check(vec![("a".into(), health)]);
         assert_eq!(mine(observations.check(vec![("a".into(), health)])).len(), 1);
     }

@@ -245,7 +245,7 @@ impl Row {
             }
             ("ended", 5) => {
                 let EndedKey { partition, ended_us, id } = keys.parse_ended(key)?;
-                Row::Index((text(1)?, id), IndexRow::Ended(partition?, ended_us))
+                Row::Index((text(1)?, id), IndexRow::Ended(partition, ended_us))
             }
             ("active", 4) => Row::Index(pair(1, 3)?, IndexRow::Active(text(2)?)),
             ("deadlines", 4) => Row::Deadline(pair(2, 3)?, number(1)?),

@@ -136,9 +136,9 @@ fn record(extra: serde_json::Value) -> Bytes {
     Bytes::from(job.to_string())
 }
 
-/// The row of a failed job, and its value.
-fn failed() -> (IndexRow, String) {
-    let job = crate::rows::decode_job(&record(json!({"state": "failed"}))).unwrap();
+/// The row of a job outside of the queue, and its value.
+fn row_of(state: &str) -> (IndexRow, String) {
+    let job = crate::rows::decode_job(&record(json!({ "state": state }))).unwrap();
     (job.index_row(), String::from_utf8(job.row_value().to_vec()).unwrap())
 }
 
@@ -167,11 +167,15 @@ fn a_job_is_checked() {
     let of = |worker: &str| IndexRow::Active(worker.to_owned());
     let by_time = |order_us| IndexRow::Pending(QueuePlace::by_time("x", order_us));
     let pending = || (by_time(3), "");
-    let (failed_row, failed_value) = failed();
+    let (failed_row, failed_value) = row_of("failed");
+    let (crashing_row, crashing_value) = row_of("crashing");
     let failed = || (failed_row.clone(), failed_value.as_str());
     assert_eq!(found(json!({}), &[pending()], &[]), []);
-    assert_eq!(found(json!({"state": "crashing"}), &[(IndexRow::Delayed(3), "")], &[]), []);
-    assert_eq!(found(json!({"state": "failed"}), &[failed()], &[]), []);
+    let crashing = || json!({"state": "crashing"});
+    assert_eq!(found(crashing(), &[(crashing_row.clone(), &crashing_value)], &[]), []);
+    assert_eq!(found(crashing(), &[(crashing_row, "")], &[]), [Invariant::RowAgrees]);
+    assert_eq!(found(json!({"state": "failed", "order_us": null}), &[failed()], &[]), []);
+    assert_eq!(found(json!({"state": "failed"}), &[failed()], &[]), [Invariant::OnePlace], "a time too many");
     assert_eq!(found(running(), &[(of("w"), &active(4, false))], &[]), []);
     assert_eq!(found(json!({"options": null}), &[pending()], &[(0, 90_000), (1, 3)]), []);
 
@@ -299,6 +303,7 @@ fn the_places_of_a_job_in_buckets_are_checked() {
         let active = json!({"claim": 4, "tenant": "x", "started_us": 1, "updated_us": 1, "summary": {}});
         let value = match place {
             IndexRow::Active(_) => active.to_string(),
+            IndexRow::Ended(..) => row_of("failed").1,
             IndexRow::Limited(_) => "{}".to_owned(),
             _ => String::new(),
         };
@@ -327,7 +332,7 @@ fn the_places_of_a_job_in_buckets_are_checked() {
     let pending = IndexRow::Pending(QueuePlace::by_time("x", 3));
     assert_eq!(found(json!({"limited": limit}), pending, &[]), [Invariant::OnePlace]);
     let ended = json!({"state": "failed", "buckets": [{"reason": "a"}]});
-    assert_eq!(found(ended, failed().0, &[("a", 4)]), [Invariant::OnePlace, WRONG]);
+    assert_eq!(found(ended, row_of("failed").0, &[("a", 4)]), [Invariant::OnePlace, WRONG]);
 }
 
 #[test]
@@ -377,7 +382,8 @@ fn the_locks_of_a_job_are_checked() {
     assert_eq!(found_in_locks(all, pending(), &[one(4)], Some((9, None))), [WRONG, WRONG]);
     let ended = json!({"state": "failed", "held": holds});
     let stray = [Invariant::OnePlace, WRONG, WRONG];
-    assert_eq!(found_in_locks(ended, (failed().0, failed().1.as_str()), &[big(4), one(4)], None), stray);
+    let (row, value) = row_of("failed");
+    assert_eq!(found_in_locks(ended, (row, &value), &[big(4), one(4)], None), stray);
 }
 
 #[test]

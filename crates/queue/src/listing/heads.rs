@@ -216,7 +216,7 @@ impl Listing<'_> {
                 .keys
                 .parse_pending(&key)
                 .map(|(place, id)| (Run::Queue(Arc::from(place.tenant.as_str()), place.class), id)),
-            _ => self.keys.parse_ended(&key).and_then(|ended| Some((Run::Ended(ended.partition?), ended.id))),
+            _ => self.keys.parse_ended(&key).map(|ended| (Run::Ended(ended.partition), ended.id)),
         };
         let (run, id) = parsed.ok_or_else(|| corrupt("index key", "not of its index"))?;
         let mut rest = run.range(self.keys, &job_type);

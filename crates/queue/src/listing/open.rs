@@ -271,13 +271,11 @@ impl Listing<'_> {
         for (key, value) in rows {
             let id =
                 self.keys.parse_blocked(&key).ok_or_else(|| corrupt("blocked key", "not of its index"))?;
-            // Rows of earlier formats say nothing: their records decide, and they are the oldest.
-            let at_us = match serde_json::from_slice::<(String, i64)>(&value) {
-                Ok((tenant, _)) if !self.wants(&tenant) => continue,
-                Ok((_, at_us)) => at_us,
-                Err(_) => 0,
-            };
-            marks.push(Mark { at_us, job_type: job_type.clone(), id });
+            let (tenant, at_us): (String, i64) =
+                serde_json::from_slice(&value).map_err(|error| corrupt("blocked row", error))?;
+            if self.wants(&tenant) {
+                marks.push(Mark { at_us, job_type: job_type.clone(), id });
+            }
         }
         self.open_sorted(Kind::Blocked, marks);
         Ok(true)

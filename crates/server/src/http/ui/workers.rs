@@ -145,13 +145,10 @@ fn heartbeat(health: Option<&workers::Health>, now_us: i64) -> Markup {
     html! {
         @match health {
             None => span.bad { "is being removed" },
-            Some(health) => {
-                @match health.seen_us {
-                    None => span.quiet { "unknown" },
-                    Some(seen) if now_us.saturating_sub(seen) > health.timeout_us => span.bad { (ago(seen, now_us)) ", too long" },
-                    Some(seen) => (ago(seen, now_us)),
-                }
+            Some(health) if now_us.saturating_sub(health.seen_us) > health.timeout_us => {
+                span.bad { (ago(health.seen_us, now_us)) ", too long" }
             }
+            Some(health) => (ago(health.seen_us, now_us)),
         }
     }
 }
