@@ -39,13 +39,7 @@ pub struct Tls {
 
 impl Default for Tls {
     fn default() -> Self {
-        Self {
-            verify: true,
-            trusted_certificates_file: None,
-            max_depth: 3,
-            cert_file: None,
-            key_file: None,
-        }
+        Self { verify: true, trusted_certificates_file: None, max_depth: 3, cert_file: None, key_file: None }
     }
 }
 
@@ -120,7 +114,9 @@ fn key(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
     let wrong = |problem: &str| format!("[replicator] key_file {}: {problem}", file.display());
     let pem = read("key_file", file)?;
     if String::from_utf8_lossy(&pem).contains("ENCRYPTED") {
-        return Err(wrong("the key is encrypted; `openssl pkey -in FILE -out NEW` writes it without a password, and `chmod 600 NEW` protects it"));
+        return Err(wrong(
+            "the key is encrypted; `openssl pkey -in FILE -out NEW` writes it without a password, and `chmod 600 NEW` protects it",
+        ));
     }
     PrivateKeyDer::from_pem_slice(&pem).map_err(|_| wrong("there is no private key in it (PEM)"))
 }

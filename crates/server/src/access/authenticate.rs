@@ -104,13 +104,6 @@ fn secure_cookies(response: &mut Response) {
 /// Keeps a cookie from connections without TLS.
 const SECURE: &str = "; Secure";
 
-/// Refuses a request that did not come through [`authenticate`], if its sender does not have this right.
-pub(crate) async fn admit(app: &App, headers: &HeaderMap, peer: &Peer, right: Right) -> Result<(), Refusal> {
-    let Identified { caller, .. } = identify(app, headers, peer, now_s(app)).await?;
-    check_pace(app, &caller)?;
-    right.check(&caller)
-}
-
 async fn handle(
     app: &App,
     peer: &Peer,

@@ -22,7 +22,7 @@ pub(crate) mod rights;
 use attempts::Attempts;
 pub(crate) use attempts::network;
 pub(crate) use audit::{Audit, Entry as AuditEntry};
-pub(crate) use authenticate::{LoggedIn, Peer, admit, authenticate, expired_cookie, login};
+pub(crate) use authenticate::{LoggedIn, Peer, authenticate, expired_cookie, login};
 pub(crate) use caller::{Caller, How, Who, shown_owner};
 pub(crate) use identities::{Identities, Unchecked};
 pub(crate) use jwt::Jwt;

@@ -175,7 +175,6 @@ pub const SETTINGS: &[Setting] = settings! {
     ssl_certificate_max_depth: InFile(ABOUT_CONNECTIONS), connections.tls.max_depth = number(0..=MAX_CERTIFICATE_DEPTH);
     cert_file: InFile(ABOUT_CONNECTIONS), connections.tls.cert_file = file();
     key_file: InFile(ABOUT_CONNECTIONS), connections.tls.key_file = file();
-    // Readers may see that a password is set, but not the password.
     cluster_start_period: InFile(AT_START), periods.start = seconds(0..=MAX_PERIOD_MS);
     cluster_quiet_period: InFile(AT_START), periods.quiet = seconds(0..=MAX_PERIOD_MS);
 

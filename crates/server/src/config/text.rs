@@ -14,10 +14,10 @@ pub(super) use {
     list as auth_plugins, list as choices, list as header_names, list as host_names, list as methods,
     list as origins, list as servers, optional as optional_number, optional as log_format,
     optional as log_level, optional as otel_endpoint, optional as otel_headers, optional as trace_url,
-    optional as secret, optional as optional_patterns, optional as server, optional as uuid,
-    optional_list as programs, optional_list as variables, plain as address, plain as boolean,
-    plain as connect_to, plain as decimal, plain as fairness, plain as index_tenant, plain as multiplex,
-    plain as number, plain as slots, plain as socket_options, plain as weight,
+    optional as optional_patterns, optional as server, optional as uuid, optional_list as programs,
+    optional_list as variables, plain as address, plain as boolean, plain as connect_to, plain as decimal,
+    plain as fairness, plain as index_tenant, plain as multiplex, plain as number, plain as slots,
+    plain as socket_options, plain as weight,
 };
 
 pub(super) fn plain(value: &impl ToString) -> Option<String> {

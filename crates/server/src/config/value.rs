@@ -159,10 +159,6 @@ impl Value<'_> {
         self.0.parse().map(Some)
     }
 
-    pub fn secret(self) -> Result<Option<Secret>, Right> {
-        Ok(Some(Secret::new(self.0)))
-    }
-
     pub fn socket_options(self) -> Result<SocketOptions, Right> {
         SocketOptions::default().with(self.0)
     }
