@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde_json::Value;
-use turnwise_policy::predictive_queue::experience::Traits;
 use turnwise_policy::predictive_queue::locks::{AtLevel, Levels, MAX_RESOURCES, Mode, Request, Requests};
 
 use crate::options::what;
@@ -13,10 +12,6 @@ use crate::{Catalogue, Entry, Kind, MAX_STEPS, Rule, Which};
 
 /// Most reasons to report for one job.
 const MAX_REASONS: usize = 100;
-/// Longest value of an option to learn from, in bytes.
-const MAX_TRAIT_BYTES: usize = 128;
-/// Most values to learn from per job, because the end of the job writes a row for each.
-const MAX_TRAITS: usize = 8;
 
 /// The locks of a job, as far as its options determine them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -148,44 +143,6 @@ impl Catalogue {
             }
         });
         Some(Derived { requests, unknown_because, warnings, line })
-    }
-
-    /// What a job of this type has in common with other jobs, so that their
-    /// [`Experience`](turnwise_policy::predictive_queue::experience::Experience) applies to it. `None` if the catalogue lacks the
-    /// type, or if the type has no options to learn from.
-    pub fn traits(&self, job_type: &str, options: &Value) -> Option<Traits> {
-        let kind = self.types.get(job_type).filter(|kind| !kind.learn.is_empty())?;
-        let whole = [options];
-        let steps: Vec<&Value> = match steps(kind, options) {
-            Steps::Many(steps) => steps.iter().collect(),
-            _ => whole.to_vec(),
-        };
-        let named = steps.iter().filter_map(|step| kind.operation.as_ref()?.value(step)?.as_str());
-        let operations: BTreeSet<&str> = named.map(|name| kind.operation_of(name)).collect();
-        let known = operations.into_iter().filter(|name| kind.operations.contains_key(*name));
-        let mut traits = Traits { kind: job_type.to_owned(), values: Vec::new() };
-        for name in known {
-            if traits.kind.len() + name.len() < 4 * MAX_TRAIT_BYTES {
-                traits.kind.push(' ');
-                traits.kind.push_str(name);
-            }
-        }
-        let mut values = BTreeSet::new();
-        for path in &kind.learn {
-            let found = steps.iter().flat_map(|step| path.find(step, MAX_TRAITS).values);
-            for value in found {
-                let value = match value {
-                    Value::String(text) if text.len() <= MAX_TRAIT_BYTES => text.clone(),
-                    Value::Number(number) => number.to_string(),
-                    Value::Bool(is) => is.to_string(),
-                    _ => continue,
-                };
-                if values.len() < MAX_TRAITS && values.insert((path.to_string(), value.clone())) {
-                    traits.values.push((path.to_string(), value));
-                }
-            }
-        }
-        Some(traits)
     }
 }
 

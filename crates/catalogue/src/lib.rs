@@ -32,7 +32,6 @@
 //! - [`Catalogue::parse`] reads the file (`read`), and refuses errors with their line and how to correct them.
 //! - [`parse_options`] reads options, with the digits of their numbers (`digits`).
 //! - [`Catalogue::requests`] derives the requests (`derive`), with [`Template`](template)s over the options (`options`).
-//! - [`Catalogue::traits`] returns what a job has in common with other jobs. The queue learns from their runs what is unknown.
 
 mod conditions;
 mod derive;
@@ -60,8 +59,6 @@ pub const MAX_FILE_BYTES: usize = 1 << 20;
 pub const MAX_ENTRIES: usize = 10_000;
 /// Most conditions of one request.
 pub const MAX_CONDITIONS: usize = 32;
-/// Most options of one type to learn from, besides the operation.
-pub const MAX_LEARNT: usize = 16;
 /// Most steps of one job.
 pub const MAX_STEPS: usize = 1_000;
 
@@ -124,8 +121,6 @@ struct Kind {
     aliases: BTreeMap<String, String>,
     /// The locks of a job with another operation. `None` means that they are unknown.
     otherwise: Option<Entry>,
-    /// The options to learn from.
-    learn: Vec<Path>,
 }
 
 /// The locks of one operation: all of its rules together.

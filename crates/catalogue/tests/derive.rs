@@ -174,21 +174,6 @@ fn an_operation_that_is_not_known_may_lock_anything() {
     assert!(catalogue.requests("other", &json!({})).is_none());
 }
 
-#[test]
-fn traits_are_the_options_that_the_catalogue_learns_from() {
-    let text = "[jobs.t]\noperation = 'do'\nsteps = 'ops'\nlearn = ['node', 'on.disk']\noperations.a = {}\noperations.b = {}\n[jobs.u]\nlocks = {}";
-    let catalogue = Catalogue::parse(text, "c.toml").unwrap();
-    let options = json!({"do": "a", "node": ["n", 3], "on": {"disk": {"x": 1}}, "password": "secret"});
-    let traits = catalogue.traits("t", &options).unwrap();
-    assert_eq!(traits.kind, "t a");
-    assert_eq!(traits.values, [("node".to_owned(), "n".to_owned()), ("node".to_owned(), "3".to_owned())]);
-    let steps =
-        json!({"ops": [{"do": "b", "node": "x"}, {"do": "a", "node": "x"}, {"do": "secret", "node": "y"}]});
-    let traits = catalogue.traits("t", &steps).unwrap();
-    assert_eq!((traits.kind.as_str(), traits.values.len()), ("t a b", 2));
-    assert_eq!(catalogue.traits("u", &options), None);
-}
-
 /// Options of all shapes, with the members that the templates below name.
 fn any_options() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![

@@ -97,8 +97,10 @@ fn invalid_types_are_refused() {
         ("[jobs.t]\nsteps = 's'\nlocks = {}\n", "`steps` or `otherwise` without operations"),
         ("[jobs.t]\noperation = ''\n", "c.toml:2: jobs.t.operation: names no option"),
         ("[jobs.t]\noperation = 3\n", "jobs.t.operation: is a number; it must be the name of an option"),
-        ("[jobs.t]\nlearn = []\nlocks = {}\n", "jobs.t.learn: names 0 options"),
-        ("[jobs.t]\nlearn = ['a', 'a']\nlocks = {}\n", "c.toml:2: jobs.t.learn[1]: names \"a\" twice"),
+        (
+            "[jobs.t]\nlearn = ['a']\nlocks = {}\n",
+            "c.toml:2: jobs.t.learn: no longer exists; leave it out, and declare the locks of each job",
+        ),
         (
             "[jobs.t]\nlocks = {}\n[jobs.t]\nlocks = {}\n",
             "c.toml:3: duplicate key; it stands above already: make one entry of both",

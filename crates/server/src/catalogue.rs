@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use turnwise_catalogue::{Catalogue, Derived, MAX_FILE_BYTES};
-use turnwise_policy::predictive_queue::experience::Traits;
 use turnwise_policy::predictive_queue::locks::{AtLevel, Request, Requests};
 use turnwise_protocol::{LockNames, LockWord, Locks, LocksAtLevel, names};
 use turnwise_queue::NewJob;
@@ -95,20 +94,6 @@ pub(crate) fn derived(job: &NewJob, catalogue: &Catalogue, limits: &Limits) -> R
 pub(crate) fn fitting(mut derived: Derived, limits: &Limits) -> Derived {
     derived.fit(|requests| has_room(requests, limits));
     derived
-}
-
-/// The job's options that can predict its unknown locks from past runs, as many as fit.
-pub(crate) fn traits(job: &NewJob, catalogue: &Catalogue) -> Traits {
-    if !job.locks.has_unknown() || catalogue.line(&job.job_type).is_none() {
-        return Traits::default();
-    }
-    let options = turnwise_catalogue::parse_options(job.options.get());
-    let mut traits = catalogue.traits(&job.job_type, &options).unwrap_or_default();
-    let is_too_large = |traits: &Traits| {
-        serde_json::to_vec(traits).is_ok_and(|json| json.len() > turnwise_queue::MAX_TRAITS_BYTES)
-    };
-    while is_too_large(&traits) && traits.values.pop().is_some() {}
-    traits
 }
 
 /// Logs what users should correct in the options or in the catalogue.

@@ -49,7 +49,6 @@ mod v1_errors;
 mod v1_events;
 mod v1_filters;
 mod v1_jobs;
-mod v1_learning;
 mod v1_lists;
 mod v1_lock_list;
 mod v1_locks;

@@ -239,6 +239,43 @@ async fn levels_and_capacities_are_the_catalogues() {
 }
 
 #[tokio::test]
+async fn why_shows_the_cause_of_each_unknown_lock() {
+    let locks = Locks::start(
+        "[jobs.t]
+        operation = 'do'
+        [jobs.t.operations.move]
+        instance.exclusive = ['{instance}']
+        node.exclusive = ['{nodes}']
+        network.shared = 'unknown'",
+    )
+    .await;
+    let server = locks.server();
+    let why = async |id: &str| {
+        let why = server.get(&format!("/v1/jobs/t/{id}/why")).await;
+        assert_eq!(why.status, 200, "{}", why.body);
+        why.body["locks"].clone()
+    };
+    let derived = json!({"id": "derived", "options": {"do": "move", "instance": "web1"}});
+    let stated = json!({"id": "stated", "locks": {"node": {"exclusive": "unknown"}}});
+    for job in [&derived, &stated] {
+        assert_eq!(server.post("/v1/jobs/t", job).await.status, 201);
+    }
+    let told = why("derived").await;
+    let unknown = json!([
+        {"level": "network", "mode": "shared",
+            "because": "the catalogue says that it is known only when the job runs", "line": 6},
+        {"level": "node", "mode": "exclusive", "because": "its option \"nodes\" is missing", "option": "nodes", "line": 5},
+    ]);
+    assert_eq!(told["unknown"], unknown);
+    let levels = told["weight"]["levels"].as_array().unwrap();
+    let network = levels.iter().find(|at| at["level"] == "network").unwrap();
+    assert_eq!(network["weight"], 0.3);
+    let because = "the job's declaration stated this when the job was added";
+    let unknown = json!([{"level": "node", "mode": "exclusive", "because": because}]);
+    assert_eq!(why("stated").await["unknown"], unknown);
+}
+
+#[tokio::test]
 async fn a_wrong_catalogue_refuses_the_start_in_one_line() {
     let cluster = Cluster::start([""]).await;
     for (text, said) in [

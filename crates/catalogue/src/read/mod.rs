@@ -9,7 +9,6 @@
 //! [jobs.TYPE]
 //! operation = "do"                    # the option whose value is the operation
 //! steps = "steps"                     # the option that lists the steps of a job with several steps
-//! learn = ["instance"]                # options from whose values the queue learns what a job will lock
 //! locks = { … }                       # what each job of the type locks
 //! operations.NAME = { … }             # what a job of this operation also locks; `aliases` are its other names
 //! otherwise = { … }                   # what a job of any other operation locks
@@ -27,7 +26,7 @@ use toml::de::{DeTable, DeValue};
 use turnwise_policy::predictive_queue::locks::{DEFAULT_LEVELS, Level, Levels, MAX_CAPACITY, check_name};
 
 use crate::options::Path;
-use crate::{Catalogue, Kind, MAX_ENTRIES, MAX_FILE_BYTES, MAX_LEARNT, Wrong};
+use crate::{Catalogue, Kind, MAX_ENTRIES, MAX_FILE_BYTES, Wrong};
 use node::{File, Node};
 
 type Result<T> = std::result::Result<T, Wrong>;
@@ -35,7 +34,7 @@ type Result<T> = std::result::Result<T, Wrong>;
 /// The member of an operation that lists its aliases.
 const ALIASES: &str = "aliases";
 /// The members of a type.
-const OF_A_TYPE: [&str; 6] = ["operation", "steps", "learn", "locks", "operations", "otherwise"];
+const OF_A_TYPE: [&str; 5] = ["operation", "steps", "locks", "operations", "otherwise"];
 
 impl Catalogue {
     /// Reads a catalogue. Errors call it `file`.
@@ -125,6 +124,9 @@ struct Reading<'a> {
 impl Reading<'_> {
     fn kind(&mut self, node: &Node<'_>, value: &DeValue<'_>) -> Result<Kind> {
         let table = node.table(value, "a table, [jobs.TYPE]")?;
+        if let Some((node, _)) = node.member(table, "learn") {
+            return Err(node.wrong("no longer exists", "leave it out, and declare the locks of each job"));
+        }
         node.only(table, &OF_A_TYPE)?;
         let path = |name: &str| match node.member(table, name) {
             None => Ok(None),
@@ -139,9 +141,6 @@ impl Reading<'_> {
             steps: path("steps")?,
             ..Kind::default()
         };
-        if let Some((node, value)) = node.member(table, "learn") {
-            kind.learn = learn(&node, value)?;
-        }
         if let Some((node, value)) = node.member(table, "locks") {
             kind.locks = Some(self.entry(&node, value, false)?);
         }
@@ -219,23 +218,4 @@ impl Reading<'_> {
         }
         Ok(())
     }
-}
-
-/// Reads the options to learn from.
-fn learn(node: &Node<'_>, value: &DeValue<'_>) -> Result<Vec<Path>> {
-    let list = node.list(value, "a list of options, as in [\"instance\"]")?;
-    if list.is_empty() || list.len() > MAX_LEARNT {
-        let fix = format!("1 to {MAX_LEARNT} are possible; leave it out to learn nothing");
-        return Err(node.wrong(format!("names {} options", list.len()), fix));
-    }
-    let mut paths = Vec::new();
-    for (node, value) in node.elements(list) {
-        let text = node.text(value, "the name of an option")?;
-        let path = Path::parse(text).map_err(|(problem, fix)| node.wrong(problem, fix))?;
-        if paths.contains(&path) {
-            return Err(node.wrong(format!("names {text:?} twice"), "name each option once"));
-        }
-        paths.push(path);
-    }
-    Ok(paths)
 }

@@ -344,7 +344,6 @@ async fn with_kept(
     if !members.reasons {
         new.reasons = old.reasons;
     }
-    new.traits = catalogue::traits(&new, &app.catalogue);
     Ok(new)
 }
 
@@ -492,7 +491,6 @@ fn prepare(
     if members.tenant || new.if_exists == IfExists::Keep {
         check_tenant(caller, &job).map_err(|error| error.at(&place()))?;
     }
-    job.traits = catalogue::traits(&job, &app.catalogue);
     job.check().map_err(|error| bad(&error.to_string()))?;
     if !has_room(&job.locks, &app.store.limits()) {
         return Err(bad("locks: too many for one transaction of this server's store: lock all of a level"));
