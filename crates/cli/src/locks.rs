@@ -1,7 +1,7 @@
 //! `turnwise locks`: the jobs that hold locks or wait for them.
 
 use turnwise_client::protocol::locking::BIG_LOCK;
-use turnwise_client::protocol::{LikelyLocks, LockWeight, UnknownLocks, WhyLocks};
+use turnwise_client::protocol::{LockWeight, UnknownLocks, WhyLocks};
 use turnwise_client::{ListLocks, Lock, LockHow, LockMode, Locker};
 
 use crate::remote::ServerArgs;
@@ -72,12 +72,11 @@ fn row(locker: &Locker) -> [String; 8] {
 pub(crate) fn lines(locked: &WhyLocks) -> Vec<(&'static str, String)> {
     let mut lines = vec![("declares", locked.declared.to_string())];
     for unknown in &locked.unknown {
-        let UnknownLocks { level, mode, because, line, step, likely, .. } = unknown;
+        let UnknownLocks { level, mode, because, line, step, .. } = unknown;
         let step = step.map(|step| format!(", step {step}")).unwrap_or_default();
         let line = line.map(|line| format!(", line {line} of the catalogue")).unwrap_or_default();
         let mode = self::mode(*mode, 1);
         lines.push(("unknown", format!("{level} ({mode}): {because}{step}{line}")));
-        lines.extend(likely.iter().map(|likely| ("likely", self::likely(level, likely))));
     }
     if !locked.held.is_empty() {
         lines.push(("holds", locked.held.iter().map(named).collect::<Vec<_>>().join(", ")));
@@ -95,16 +94,6 @@ pub(crate) fn lines(locked: &WhyLocks) -> Vec<(&'static str, String)> {
     lines.extend(locked.reserved_us.map(|us| ("reserved", format!("its locks, for {}", ago(us)))));
     lines.extend(locked.weight.iter().map(|weight| ("weight", weighed(weight))));
     lines
-}
-
-/// `node/n3 (exclusive) in 15 of the last 16 runs with instance=web1, confidence 0.76`.
-fn likely(level: &str, likely: &LikelyLocks) -> String {
-    let LikelyLocks { locks, confidence, alike, runs, option, value } = likely;
-    let what = match &locks[..] {
-        [] => format!("no lock of {level}"),
-        locks => locks.iter().map(named).collect::<Vec<_>>().join(", "),
-    };
-    format!("{what} in {alike} of the last {runs} runs with {option}={value}, confidence {confidence:.2}")
 }
 
 /// `2 after 10 of 30 ticks, line 5: 4 = 1 + 3 (instance); zero in 7m`.

@@ -84,7 +84,7 @@ fn operation(world: World, rng: &mut SeededRng) -> Requests {
             r#"{{"node":{{"exclusive":["n{n}"]}},"node_resource":{{"exclusive":["n{n}"]}}}}"#
         )),
         980..985 => requests(&format!(r#"{{"node_group":{{"exclusive":["g{g}"]}}}}"#)),
-        985..994 => all_of("instance", "shared").merge(all_of("node", "shared")),
+        985..994 => requests(r#"{"instance":{"shared":"all"},"node":{"shared":"all"}}"#),
         994..998 => all_of("network", "exclusive"),
         998 => all_of("node", "exclusive"),
         _ => requests(BIG_LOCK),
@@ -118,7 +118,7 @@ fn pass(bencher: Bencher<'_, '_>, world: World, jobs: usize) {
     let candidate = |(since_us, requests)| Candidate { since_us, ..Candidate::new("", requests) };
     let candidates: Vec<Candidate<'_>> =
         jobs.iter().map(|(since_us, requests)| candidate((*since_us, requests))).collect();
-    let locks = Locks { running: &running, foreseen: &running, reservations: &[] };
+    let locks = Locks { running: &running, reservations: &[] };
     let view = View { locks: Some(locks), ..View::new(&candidates, SLOTS) };
     bencher.bench_local(|| schedule(black_box(&view), &Rules::default(), NOW_US));
 }

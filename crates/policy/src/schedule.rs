@@ -40,8 +40,6 @@ pub struct Candidate<'a> {
     pub since_us: i64,
     /// The locks that it declares.
     pub requests: &'a Requests,
-    /// The same with the locks that it will probably take in place of unknown ones, if something is known from past runs.
-    pub likely: Option<&'a Requests>,
     /// Its position among the reservations, if it has one.
     pub reservation: Option<usize>,
     /// Whether this worker may start it whatever its shard is.
@@ -58,7 +56,6 @@ impl<'a> Candidate<'a> {
             class: 0,
             since_us: 0,
             requests,
-            likely: None,
             reservation: None,
             pinned: false,
             verdict: Verdict::Unknown,
@@ -116,8 +113,6 @@ impl<'a> View<'a> {
 pub struct Locks<'a> {
     /// What running jobs hold and wait for.
     pub running: &'a Summary,
-    /// The same with the locks that they will probably take: weights are computed against it. It may be `running`.
-    pub foreseen: &'a Summary,
     /// What waiting jobs have reserved, in the order of their reservations.
     pub reservations: &'a [Running],
 }
@@ -264,8 +259,8 @@ fn by_locks(
     // One reservation at a time, whatever the shard. Another job neither gets one nor is treated as if it had one, which would
     // block the jobs behind it.
     let may_reserve = view.candidates.iter().all(|candidate| candidate.reservation.is_none());
-    let Locks { running, foreseen, reservations } = locks;
-    let system = System { running, foreseen, reservations, room: view.room, may_reserve, now_us };
+    let Locks { running, reservations } = locks;
+    let system = System { running, reservations, room: view.room, may_reserve, now_us };
     let ordered = in_order(view, own, system, rules);
     decision.start.extend(ordered.start.iter().map(|start| own[start.job]));
     decision.hold_by_locks(view, (own, true), &ordered, rules);
@@ -284,8 +279,8 @@ fn by_locks(
 
 fn in_order(view: &View<'_>, jobs: &[usize], system: System<'_>, rules: &Rules) -> order::Decision {
     let candidate = |job: &usize| {
-        let Candidate { class, since_us, requests, likely, reservation, .. } = view.candidates[*job];
-        order::Candidate { class, since_us, requests, likely, reservation }
+        let Candidate { class, since_us, requests, reservation, .. } = view.candidates[*job];
+        order::Candidate { class, since_us, requests, reservation }
     };
     let window: Vec<order::Candidate<'_>> = jobs.iter().map(candidate).collect();
     order(&window, system, &rules.queue)

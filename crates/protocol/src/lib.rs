@@ -70,8 +70,8 @@ pub use jobs::{
     State, Types, WaitAnswer,
 };
 pub use locking::{
-    AskLocks, AskedLocks, LevelWeight, LikelyLocks, Lock, LockHow, LockMode, LockState, LockWeight, Locker,
-    Lockers, UnknownLocks, Unlocked, WantedLock, WhyLocks,
+    AskLocks, AskedLocks, LevelWeight, Lock, LockHow, LockMode, LockState, LockWeight, Locker, Lockers,
+    UnknownLocks, Unlocked, WantedLock, WhyLocks,
 };
 pub use locks::{LockNames, LockWord, Locks, LocksAtLevel};
 pub use names::Problem;

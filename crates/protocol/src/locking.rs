@@ -228,9 +228,7 @@ pub struct WhyLocks {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[cfg_attr(feature = "openapi", schema(example = json!({
-    "level": "node", "mode": "exclusive", "because": "its option \"nodes\" is missing", "option": "nodes", "line": 12,
-    "likely": { "locks": [{ "level": "node", "name": "n3", "mode": "exclusive", "units": 1 }], "confidence": 0.764, "alike": 15, "runs": 16,
-        "option": "instance", "value": "web1" }
+    "level": "node", "mode": "exclusive", "because": "its option \"nodes\" is missing", "option": "nodes", "line": 12
 })))]
 pub struct UnknownLocks {
     /// The level.
@@ -251,28 +249,6 @@ pub struct UnknownLocks {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub step: Option<usize>,
-    /// A prediction from past runs, if it is certain enough. It affects the job's weight, and not what the job locks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub likely: Option<LikelyLocks>,
-}
-
-/// The locks of past runs that had the same value of an option.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-pub struct LikelyLocks {
-    /// The likely set: the locks that most of these runs took. Empty if they took none.
-    pub locks: Vec<Lock>,
-    /// The confidence in this prediction: the lower end of Wilson's 95% interval of `alike` of `runs`, from 0.5 to 1.
-    pub confidence: f64,
-    /// Number of runs that took exactly these locks.
-    pub alike: usize,
-    /// Number of runs that were compared: at most the latest 16.
-    pub runs: usize,
-    /// The option that these runs have in common.
-    pub option: String,
-    /// Its value.
-    pub value: String,
 }
 
 /// An estimate of how likely a job is to wait for locks, and its value after the time that the job has waited.

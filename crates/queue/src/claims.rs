@@ -24,7 +24,7 @@ use crate::rate_limits::{self, Full, Tally};
 use crate::rows::{decode, encode, read_active, read_active_info, read_job, write_active, write_job};
 use crate::{
     Active, Claim, Context, Error, EventKind, Job, Keyspace, MAX_INFO_BYTES, Parked, Result, State, Terms,
-    Then, dependencies, events, jobs, learnt, parking,
+    Then, dependencies, events, jobs, parking,
 };
 
 /// The result of [`release_due`].
@@ -398,8 +398,6 @@ pub async fn end(
         parking::check(park)?;
     }
     job.ended_claim = Some(claim.clone());
-    // A run that was stopped or failed may not have requested every lock that it needs.
-    let observed = matches!(ending, Ending::Completed(_)).then(|| learnt::observe(&job)).flatten();
     let streak = job.streak(now_us);
     let run = end_run(tx, keys, &mut job, claim).await?;
     if let Some(info) = info {
@@ -434,7 +432,6 @@ pub async fn end(
         let outcome = outcome(&kind).unwrap_or(DependencyEnd::Removed);
         dependencies::settle_ended(tx, keys, &mut job, outcome, now_us).await?;
         erase(tx, keys, &job)?;
-        learnt::record(tx, keys, observed, now_us).await?;
         return Ok(Ended::Recorded(None));
     }
     match ending {
@@ -480,7 +477,6 @@ pub async fn end(
         dependencies::settle_ended(tx, keys, &mut job, outcome, now_us).await?;
     }
     write_job(tx, keys, &job)?;
-    learnt::record(tx, keys, observed, now_us).await?;
     Ok(Ended::Recorded(Some(Box::new(job))))
 }
 

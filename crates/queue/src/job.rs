@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use turnwise_policy::backoff::{self, OnLost};
 use turnwise_policy::eligibility::rate_limits;
-use turnwise_policy::predictive_queue::experience::Traits;
 use turnwise_policy::predictive_queue::locks::{Levels, Requests};
 
 use crate::deadlines::{Deadline, Timeouts};
@@ -28,11 +27,8 @@ pub const MAX_INFO_BYTES: usize = 12 << 10;
 /// Largest history, in bytes; the oldest entries are dropped first.
 const MAX_HISTORY_BYTES: usize = 24_000;
 /// Largest history of a job that locks or has places in buckets. Its record also has the locks that it declares, declares
-/// for its next run, and holds, each of up to [`MAX_LOCKS_BYTES`]. It has three sets of traits of up to
-/// [`MAX_TRAITS_BYTES`], and up to eleven names of buckets.
+/// for its next run, and holds, each of up to [`MAX_LOCKS_BYTES`]. It has up to eleven names of buckets.
 const MAX_HISTORY_BESIDE_LOCKS_BYTES: usize = 9_000;
-/// Largest [`NewJob::traits`], as JSON in bytes.
-pub const MAX_TRAITS_BYTES: usize = 2 << 10;
 /// Size of an event without its reason, in bytes.
 const EVENT_BYTES: usize = 48;
 /// Longest stored reason, in bytes; longer ones are cut.
@@ -263,8 +259,6 @@ pub struct Job {
     pub priority: Option<f64>,
     /// The locks that it declares.
     pub locks: Requests,
-    /// The option values that it shares with other jobs; past runs with them predict its unknown locks ([`crate::learnt`]).
-    pub traits: Traits,
     /// Consecutive crashes, as of its last claim; see [`Job::streak`].
     pub crashes: u32,
     /// Attempts since it was added: runs that completed, failed, crashed, or were lost with their worker, if that counts. A
@@ -389,8 +383,6 @@ pub struct NewJob {
     pub continuous: bool,
     /// The locks that it declares; see [`NewJob::check_locks`].
     pub locks: Requests,
-    /// See [`Job::traits`]; unused if the job knows all its locks. Every user who may see the job can see the values.
-    pub traits: Traits,
     /// Its dependencies: at most [`MAX_AFTER`](crate::MAX_AFTER) jobs.
     pub after: Vec<After>,
     /// See [`Job::reasons`]: at most [`MAX_REASONS`].
@@ -418,7 +410,6 @@ impl fmt::Debug for NewJob {
             timeouts,
             continuous,
             locks,
-            traits,
             after,
             reasons,
             class,
@@ -438,7 +429,6 @@ impl fmt::Debug for NewJob {
             .field("timeouts", timeouts)
             .field("continuous", continuous)
             .field("locks", locks)
-            .field("traits", traits)
             .field("after", after)
             .field("reasons", reasons)
             .field("class", class)
@@ -467,7 +457,6 @@ impl NewJob {
             timeouts: Timeouts::default(),
             continuous: false,
             locks: Requests::default(),
-            traits: Traits::default(),
             after: Vec::new(),
             reasons: Vec::new(),
             class: None,
@@ -503,9 +492,6 @@ impl NewJob {
         check_size("summary", &self.summary, MAX_INFO_BYTES)?;
         if !self.locks.is_none() {
             check_requests(&self.locks)?;
-        }
-        if !self.traits.is_empty() {
-            check_traits(&self.traits)?;
         }
         dependencies::check(&self.job_type, &self.id, &self.after)?;
         if self.reasons.len() > MAX_REASONS {
@@ -552,16 +538,6 @@ fn check_requests(locks: &Requests) -> Result<()> {
     }
     let problem = format!("has {bytes} bytes; at most {MAX_LOCKS_BYTES} are allowed: ask for all of a level");
     Err(Error::Invalid { field: "locks", problem })
-}
-
-/// Whether the traits fit into a record and a row of the queue.
-fn check_traits(traits: &Traits) -> Result<()> {
-    let bytes = crate::rows::encode(traits).len();
-    if bytes <= MAX_TRAITS_BYTES {
-        return Ok(());
-    }
-    let problem = format!("have {bytes} bytes; at most {MAX_TRAITS_BYTES} are allowed: name fewer options");
-    Err(Error::Invalid { field: "traits", problem })
 }
 
 pub(crate) fn check_size(field: &'static str, json: &RawValue, limit: usize) -> Result<()> {

@@ -3,7 +3,6 @@
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::dependencies::DependencyEnd;
-use turnwise_policy::predictive_queue::experience::Traits;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::dependencies::Entry;
@@ -156,7 +155,7 @@ async fn add_to_waiting(
     let is_pending = job.is_pending();
     let moves = job.tenant != new.tenant || new.class.is_some_and(|class| class != job.class);
     // The job's row states its locks, and the job may no longer want the locks that it has reserved.
-    let wants_others = job.locks != new.locks || job.traits != *traits_of(new);
+    let wants_others = job.locks != new.locks;
     let leaves = !new.after.is_empty() || is_pending && (moves || wants_others);
     match leaves {
         true => {
@@ -230,7 +229,6 @@ fn create(new: &NewJob, now_us: i64) -> Job {
         class: new.class.unwrap_or(0),
         priority: None,
         locks: new.locks.clone(),
-        traits: traits_of(new).clone(),
         crashes: 0,
         attempts: 0,
         max_attempts: new.max_attempts,
@@ -258,14 +256,11 @@ fn change_in_place(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJo
 
 /// Copies the fields of a request to a job. Declared locks apply from the next run on.
 fn change(job: &mut Job, new: &NewJob) {
-    let traits = traits_of(new);
     let locks = (job.locks != new.locks).then(|| new.locks.clone());
-    let other_traits = (job.traits != *traits).then(|| traits.clone());
     if let Some(run) = job.run_mut() {
-        (run.next.locks, run.next.traits) = (locks, other_traits);
+        run.next.locks = locks;
     } else {
         job.locks.clone_from(&new.locks);
-        job.traits.clone_from(traits);
     }
     job.class = new.class.unwrap_or(job.class);
     job.tenant.clone_from(&new.tenant);
@@ -277,12 +272,6 @@ fn change(job: &mut Job, new: &NewJob) {
     job.max_attempts = new.max_attempts;
     job.timeouts = new.timeouts;
     job.reasons.clone_from(&new.reasons);
-}
-
-/// The traits of a job: none if it knows all its locks, because such a job learns nothing.
-fn traits_of(new: &NewJob) -> &Traits {
-    static NONE: Traits = Traits { kind: String::new(), values: Vec::new() };
-    if new.locks.has_unknown() { &new.traits } else { &NONE }
 }
 
 fn set_options(tx: &Transaction, keys: &Keyspace, job: &mut Job, options: &RawValue) -> Result<()> {

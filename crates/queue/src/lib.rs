@@ -8,7 +8,6 @@
 //! - [`claims`]: what workers do: claim, update, end a run; the claim fences every write.
 //! - [`workers`]: membership: register, ping, leave, and the removal of dead workers.
 //! - [`locks`]: the locks that running jobs hold and wait for.
-//! - [`learnt`]: what past runs locked.
 //! - [`parking`]: jobs that wait for a change of their source.
 //! - [`dependencies`]: jobs that wait for other jobs to end.
 //! - [`filters`]: which waiting jobs may start.
@@ -46,7 +45,6 @@ pub mod history;
 mod job;
 pub mod jobs;
 pub mod keyspace;
-pub mod learnt;
 pub mod listing;
 pub mod locks;
 pub mod modes;
@@ -73,8 +71,8 @@ pub use error::{Error, Result};
 pub use format::{Copying, Format};
 pub use job::{
     Active, Claim, DEFAULT_MAX_HISTORY, DEFAULT_TENANT, Event, EventKind, Job, MAX_CLASS, MAX_ID_BYTES,
-    MAX_INFO_BYTES, MAX_OPTIONS_BYTES, MAX_REASON_BYTES, MAX_REASONS, MAX_TRAITS_BYTES, MIN_CLASS, NewJob,
-    Parked, State, Terms, Then,
+    MAX_INFO_BYTES, MAX_OPTIONS_BYTES, MAX_REASON_BYTES, MAX_REASONS, MIN_CLASS, NewJob, Parked, State,
+    Terms, Then,
 };
 pub use keyspace::Keyspace;
 pub use modes::Mode;

@@ -23,7 +23,6 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::dependencies::DependencyEnd;
 use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
-use turnwise_policy::predictive_queue::experience::Traits;
 use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_store::Transaction;
 
@@ -113,8 +112,6 @@ pub struct Run {
     pub held: Option<Held>,
     /// The lock that it waits for.
     pub waits: Option<Waits>,
-    /// Locks that the run requested and has already released; kept so that other jobs learn from them.
-    pub gave_back: Requests,
     /// The buckets in which the run has a place.
     pub buckets: Vec<Bucket>,
     /// A client has asked the run to stop.
@@ -137,8 +134,6 @@ pub struct Next {
     pub refused: Option<String>,
     /// The locks that the job declares from the next run on, if they differ from the current ones.
     pub locks: Option<Requests>,
-    /// The traits that the job has from the next run on, if they differ from the current ones.
-    pub traits: Option<Traits>,
 }
 
 impl Run {
@@ -149,7 +144,6 @@ impl Run {
             terms,
             held,
             waits: None,
-            gave_back: Requests::default(),
             buckets,
             cancel_requested: false,
             then: Then::Keep,

@@ -13,7 +13,6 @@ use serde::de::{Error as _, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
-use turnwise_policy::predictive_queue::experience::Traits;
 use turnwise_policy::predictive_queue::locks::Requests;
 
 use crate::deadlines::Timeouts;
@@ -50,8 +49,6 @@ pub(crate) struct Record<'a> {
     held: Option<Cow<'a, Held>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     waits: Option<Cow<'a, Waits>>,
-    #[serde(default, skip_serializing_if = "is_none")]
-    gave_back: Cow<'a, Requests>,
     #[serde(default, skip_serializing_if = "is_empty")]
     buckets: Cow<'a, [Bucket]>,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -62,8 +59,6 @@ pub(crate) struct Record<'a> {
     next_refused: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     next_locks: Option<Cow<'a, Requests>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    next_traits: Option<Cow<'a, Traits>>,
 
     tenant: Cow<'a, str>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -91,8 +86,6 @@ pub(crate) struct Record<'a> {
     priority: Option<f64>,
     #[serde(default, skip_serializing_if = "is_none")]
     locks: Cow<'a, Requests>,
-    #[serde(default, skip_serializing_if = "has_no_traits")]
-    traits: Cow<'a, Traits>,
     #[serde(default, skip_serializing_if = "is_default")]
     crashes: u32,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -129,10 +122,6 @@ fn is_empty<T: Clone>(list: &[T]) -> bool {
 
 fn is_none(locks: &Requests) -> bool {
     locks.is_none()
-}
-
-fn has_no_traits(traits: &Traits) -> bool {
-    traits.is_empty()
 }
 
 /// A field that is there, even if it is null.
@@ -197,13 +186,11 @@ impl<'a> From<&'a Job> for Record<'a> {
             terms: Terms::default(),
             held: None,
             waits: None,
-            gave_back: Cow::default(),
             buckets: Cow::default(),
             cancel_requested: false,
             then: Then::Keep,
             next_refused: None,
             next_locks: None,
-            next_traits: None,
             tenant: Cow::Borrowed(&job.tenant),
             user: job.user.as_deref().map(Cow::Borrowed),
             continuous: job.continuous,
@@ -216,7 +203,6 @@ impl<'a> From<&'a Job> for Record<'a> {
             class: job.class,
             priority: job.priority,
             locks: Cow::Borrowed(&job.locks),
-            traits: Cow::Borrowed(&job.traits),
             crashes: job.crashes,
             attempts: job.attempts,
             max_attempts: job.max_attempts,
@@ -256,23 +242,20 @@ impl<'a> Record<'a> {
                 Record { order_us: *order_us, limited: Some(Cow::Borrowed(limit)), ..fields }
             }
             Place::Active(run) => {
-                let Run { claim, terms, held, waits, gave_back, buckets, cancel_requested, then, next } =
-                    &**run;
-                let Next { not_before_us, unmet, refused, locks, traits } = next;
+                let Run { claim, terms, held, waits, buckets, cancel_requested, then, next } = &**run;
+                let Next { not_before_us, unmet, refused, locks } = next;
                 Record {
                     order_us: *not_before_us,
                     claim: Some(ShortClaim::of(claim)),
                     terms: *terms,
                     held: held.as_ref().map(Cow::Borrowed),
                     waits: waits.as_ref().map(Cow::Borrowed),
-                    gave_back: Cow::Borrowed(gave_back),
                     buckets: Cow::Borrowed(buckets),
                     cancel_requested: *cancel_requested,
                     then: *then,
                     unmet: *unmet,
                     next_refused: refused.as_deref().map(Cow::Borrowed),
                     next_locks: locks.as_ref().map(Cow::Borrowed),
-                    next_traits: traits.as_ref().map(Cow::Borrowed),
                     ..fields
                 }
             }
@@ -324,7 +307,6 @@ impl TryFrom<Record<'_>> for Job {
                 terms: record.terms,
                 held: record.held.map(Cow::into_owned),
                 waits: record.waits.map(Cow::into_owned),
-                gave_back: record.gave_back.into_owned(),
                 buckets: record.buckets.into_owned(),
                 cancel_requested: record.cancel_requested,
                 then: record.then,
@@ -333,7 +315,6 @@ impl TryFrom<Record<'_>> for Job {
                     unmet: record.unmet,
                     refused: record.next_refused.map(Cow::into_owned),
                     locks: record.next_locks.map(Cow::into_owned),
-                    traits: record.next_traits.map(Cow::into_owned),
                 },
             })),
             State::Completed => Place::Ended(End::Completed),
@@ -356,7 +337,6 @@ impl TryFrom<Record<'_>> for Job {
             class: record.class,
             priority: record.priority,
             locks: record.locks.into_owned(),
-            traits: record.traits.into_owned(),
             crashes: record.crashes,
             attempts: record.attempts,
             max_attempts: record.max_attempts,

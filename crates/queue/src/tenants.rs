@@ -12,7 +12,6 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-use turnwise_policy::predictive_queue::experience::Traits;
 use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_store::{Isolation, RangeRead, Transaction, Versionstamp};
 
@@ -40,8 +39,6 @@ pub struct Pending {
     pub class: i8,
     /// The locks that it declares.
     pub locks: Arc<Requests>,
-    /// The option values that it shares with other jobs, if it does not know all its locks.
-    pub traits: Arc<Traits>,
 }
 
 /// Up to `limit` tenants that may have pending jobs, by name, after the tenant `after` if given. Each comes with the stamp
@@ -307,13 +304,13 @@ pub async fn page(
     let rows = read_queue(tx, (from.unwrap_or(begin), end), limit).await?;
     let next =
         rows.last().filter(|_| rows.len() == limit).map(|(key, _)| turnwise_store::key::successor(key));
-    let mut declared: HashMap<&[u8], Option<Declared>> = HashMap::new();
+    let mut declared: HashMap<&[u8], Option<Arc<Requests>>> = HashMap::new();
     let mut jobs = Vec::new();
     for (key, value) in &rows {
         let known = match declared.get(&**value) {
             Some(known) => known.clone(),
             None => {
-                let known = Some(read_declared(value)?).filter(|(locks, _)| wanted(locks));
+                let known = Some(read_declared(value)?).filter(|locks| wanted(locks));
                 declared.insert(value, known.clone());
                 known
             }
@@ -325,23 +322,20 @@ pub async fn page(
     Ok(Page { jobs, rows: rows.len(), next })
 }
 
-/// What the value of a pending row declares.
-type Declared = (Arc<Requests>, Arc<Traits>);
-
-fn read_declared(value: &[u8]) -> Result<Declared> {
-    static NOTHING: LazyLock<Declared> = LazyLock::new(Declared::default);
+/// The locks that the value of a pending row declares.
+fn read_declared(value: &[u8]) -> Result<Arc<Requests>> {
+    static NOTHING: LazyLock<Arc<Requests>> = LazyLock::new(Arc::default);
     if value.is_empty() {
         return Ok(NOTHING.clone());
     }
-    let (locks, traits) = of_pending_value(value)?;
-    Ok((Arc::new(locks), Arc::new(traits)))
+    of_pending_value(value).map(Arc::new)
 }
 
 /// The tenant and the job of a pending row.
-fn read_pending(keys: &Keyspace, key: &[u8], (locks, traits): Declared) -> Result<(String, Pending)> {
+fn read_pending(keys: &Keyspace, key: &[u8], locks: Arc<Requests>) -> Result<(String, Pending)> {
     let (QueuePlace { tenant, key, class, order_us }, id) =
         keys.parse_pending(key).ok_or_else(|| corrupt("pending key", "no place in a queue"))?;
-    Ok((tenant, Pending { id, order_us, key: key.map(SortKey::get), class, locks, traits }))
+    Ok((tenant, Pending { id, order_us, key: key.map(SortKey::get), class, locks }))
 }
 
 /// A part of a count.

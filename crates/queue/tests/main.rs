@@ -7,7 +7,6 @@ mod common;
 mod dependencies;
 mod filters;
 mod invariants;
-mod learnt;
 mod lifecycle;
 mod limits;
 mod listing;

@@ -16,7 +16,7 @@ use turnwise_store::{Runtime, Store};
 
 use crate::first_poll::{FirstPoll, Handler, HandlerFuture, Panic, Polled};
 use crate::handler::Idle;
-use crate::locks::{JobLocks, LockHistory, LockWake, Slots, WaitState};
+use crate::locks::{JobLocks, LockWake, Slots, WaitState};
 use crate::membership::join;
 use crate::metrics::{CrashKind, TypeMetrics};
 use crate::record::{FinishedRun, Recorder, record};
@@ -34,8 +34,6 @@ pub(crate) struct Shared {
     pub recorder: Recorder,
     /// Wakes the worker's jobs that wait for locks.
     pub lock_wake: LockWake,
-    /// Records of the locks that past runs took.
-    pub lock_history: LockHistory,
 }
 
 impl Shared {

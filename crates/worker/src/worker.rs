@@ -13,7 +13,7 @@ use turnwise_queue::{Bounds, DEFAULT_MAX_HISTORY, Keyspace, NodeOptions, Result,
 use turnwise_store::{Runtime, Store};
 
 use crate::incarnation::{ERROR_PAUSE, End, Incarnation};
-use crate::locks::{LockHistory, LockWake};
+use crate::locks::LockWake;
 use crate::membership::{
     DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, check_health_times, join, remove_predecessors,
 };
@@ -200,7 +200,6 @@ impl Worker {
             tunables: tunables.clone(),
             recorder,
             lock_wake,
-            lock_history: LockHistory::default(),
         });
         let stop = CancellationToken::new();
         let runtime = shared.store.runtime().clone();

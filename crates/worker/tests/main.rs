@@ -11,7 +11,6 @@ mod external;
 mod fair_share;
 mod filters;
 mod handlers;
-mod learning;
 mod locks;
 mod lost;
 mod metrics;

@@ -273,7 +273,7 @@ impl<'a> Books<'a> {
             | Row::EventHead
             | Row::EventRecording
             | Row::EventNode(_) => {}
-            Row::Learnt(_) | Row::Usage(..) | Row::Boost(_) | Row::Clock | Row::Roomy(..) => {}
+            Row::Usage(..) | Row::Boost(_) | Row::Clock | Row::Roomy(..) => {}
             Row::LockWake | Row::UnsettledWake | Row::UnwatchedWake(_) | Row::UnresolvedWake => {}
             Row::Format
             | Row::ServerUuid

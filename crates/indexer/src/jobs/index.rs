@@ -121,7 +121,6 @@ impl Index {
                 big_lock: false,
                 levels: BTreeMap::from([(LEVEL.to_owned(), AtLevel::new([unit]).ok()?)]),
             },
-            traits: Default::default(),
             after: Vec::new(),
             reasons: Vec::new(),
             class: None,

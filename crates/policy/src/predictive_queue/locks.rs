@@ -337,17 +337,6 @@ impl Requests {
         !self.big_lock && self.levels.values().all(AtLevel::is_none)
     }
 
-    /// The requests of a job that does both, one step after the other.
-    #[must_use]
-    pub fn merge(mut self, other: Requests) -> Requests {
-        self.big_lock |= other.big_lock;
-        for (level, at) in other.levels {
-            let before = self.levels.remove(&level).unwrap_or_default();
-            self.levels.insert(level, before.merge(at));
-        }
-        self
-    }
-
     /// Whether some locks become known only when the job runs.
     pub fn has_unknown(&self) -> bool {
         self.unknown().next().is_some()
@@ -680,34 +669,17 @@ mod tests {
     #[test]
     fn a_job_of_several_steps_wants_what_each_of_them_wants() {
         for (one, other, both) in [
-            ("{}", r#"{"big_lock":true}"#, r#"{"big_lock":true}"#),
-            (
-                r#"{"n":{"shared":{"a":2}}}"#,
-                r#"{"n":{"shared":["a","b"]}}"#,
-                r#"{"n":{"shared":{"a":2,"b":1}}}"#,
-            ),
-            (
-                r#"{"n":{"shared":["a","b"]}}"#,
-                r#"{"n":{"exclusive":["a"]}}"#,
-                r#"{"n":{"shared":["b"],"exclusive":["a"]}}"#,
-            ),
-            (r#"{"n":{"shared":["a"]}}"#, r#"{"n":{"exclusive":["a"]}}"#, r#"{"n":{"exclusive":["a"]}}"#),
-            (r#"{"n":{"shared":["a"]}}"#, r#"{"n":{"shared":"unknown"}}"#, r#"{"n":{"shared":"unknown"}}"#),
-            (
-                r#"{"n":{"exclusive":"unknown"}}"#,
-                r#"{"n":{"exclusive":"all"}}"#,
-                r#"{"n":{"exclusive":"all"}}"#,
-            ),
-            (r#"{"n":{"shared":"all"}}"#, r#"{"n":{"exclusive":"all"}}"#, r#"{"n":{"exclusive":"all"}}"#),
-            (
-                r#"{"n":{"shared":"all"}}"#,
-                r#"{"n":{"exclusive":["a"]}}"#,
-                r#"{"n":{"shared":"all","exclusive":["a"]}}"#,
-            ),
+            ("{}", r#"{"exclusive":"all"}"#, r#"{"exclusive":"all"}"#),
+            (r#"{"shared":{"a":2}}"#, r#"{"shared":["a","b"]}"#, r#"{"shared":{"a":2,"b":1}}"#),
+            (r#"{"shared":["a","b"]}"#, r#"{"exclusive":["a"]}"#, r#"{"shared":["b"],"exclusive":["a"]}"#),
+            (r#"{"shared":["a"]}"#, r#"{"exclusive":["a"]}"#, r#"{"exclusive":["a"]}"#),
+            (r#"{"shared":["a"]}"#, r#"{"shared":"unknown"}"#, r#"{"shared":"unknown"}"#),
+            (r#"{"exclusive":"unknown"}"#, r#"{"exclusive":"all"}"#, r#"{"exclusive":"all"}"#),
+            (r#"{"shared":"all"}"#, r#"{"exclusive":"all"}"#, r#"{"exclusive":"all"}"#),
+            (r#"{"shared":"all"}"#, r#"{"exclusive":["a"]}"#, r#"{"shared":"all","exclusive":["a"]}"#),
         ] {
-            let merged = |one, other| {
-                serde_json::to_string(&requests(one).unwrap().merge(requests(other).unwrap())).unwrap()
-            };
+            let at = |json| serde_json::from_str::<AtLevel>(json).unwrap();
+            let merged = |one, other| serde_json::to_string(&at(one).merge(at(other))).unwrap();
             assert_eq!(merged(one, other), both);
             assert_eq!(merged(other, one), both);
         }

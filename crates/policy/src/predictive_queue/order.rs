@@ -40,9 +40,6 @@ pub struct Candidate<'a> {
     pub since_us: i64,
     /// The locks that it wants.
     pub requests: &'a Requests,
-    /// The same with likely locks in place of unknown ones, if past runs suggest some. Weights use this. The locks
-    /// that must be free at the start come from `requests`.
-    pub likely: Option<&'a Requests>,
     /// Its index among the reservations, if it has one.
     pub reservation: Option<usize>,
 }
@@ -52,8 +49,6 @@ pub struct Candidate<'a> {
 pub struct System<'a> {
     /// The locks of running jobs, of all types.
     pub running: &'a Summary,
-    /// The same with the locks that they will probably take: weights are computed against it. It may be `running`.
-    pub foreseen: &'a Summary,
     /// The reserved locks, of all types, in the order of the reservations.
     pub reservations: &'a [Running],
     /// The number of jobs that can start.
@@ -126,16 +121,14 @@ pub struct Decision {
 pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Decision {
     let levels = system.running.levels();
     let mut picked = Summary::new(levels);
-    let mut foreseen = Summary::new(levels);
     let mut reserved = Reservations::new(window, system);
     let mut decision = Decision::default();
     let mut may_reserve = system.may_reserve && window.iter().all(|job| job.reservation.is_none());
     let as_it_came = window.iter().all(|job| job.requests.is_none());
-    let lines = lines(window.iter().map(|job| job.likely.unwrap_or(job.requests)));
+    let lines = lines(window.iter().map(|job| job.requests));
     let aging = &rules.aging;
     let weighed = |job: &Candidate<'_>, line: u64, picked: &Summary| {
-        let wanted = job.likely.unwrap_or(job.requests);
-        let weight = weigh_total(&[system.foreseen, picked], wanted, rules.least_base());
+        let weight = weigh_total(&[system.running, picked], job.requests, rules.least_base());
         let age = aging.age(job.since_us, system.now_us);
         let aged = aging.aged(weight, age.saturating_add(line));
         Weighed { weight, age, line, aged_out: aging.is_over(age), aged }
@@ -147,7 +140,7 @@ pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Dec
         (class, aged, in_time, Reverse(line), index)
     };
     let all = window.iter().zip(&lines);
-    let mut weights: Vec<Weighed> = all.map(|(job, line)| weighed(job, *line, &foreseen)).collect();
+    let mut weights: Vec<Weighed> = all.map(|(job, line)| weighed(job, *line, &picked)).collect();
     let keys = window.iter().zip(&weights).enumerate();
     let mut waiting: BinaryHeap<_> =
         keys.map(|(index, (job, weighed))| Reverse(key(index, job, weighed))).collect();
@@ -156,7 +149,7 @@ pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Dec
         let (Some(job), Some(weight)) = (window.get(index), weights.get_mut(index)) else { continue };
         let room = decision.start.len() < system.room;
         if room && !decision.start.is_empty() {
-            *weight = weighed(job, weight.line, &foreseen);
+            *weight = weighed(job, weight.line, &picked);
             let after = key(index, job, weight);
             if after > before {
                 waiting.push(Reverse(after));
@@ -177,13 +170,8 @@ pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Dec
         let running = || Running::new(known, job.requests, levels);
         match reason {
             None => {
-                let running = running();
                 reserved.started(index, job);
-                picked.add(&running);
-                foreseen.add(&match job.likely {
-                    Some(likely) => running.expecting(job.requests, likely, levels),
-                    None => running,
-                });
+                picked.add(&running());
                 decision.start.push(Start { job: index, weighed });
             }
             Some(reason) => {

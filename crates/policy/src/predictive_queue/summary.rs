@@ -40,28 +40,6 @@ impl Running {
         Running::new(requests.known(levels), requests, levels)
     }
 
-    /// The same job with likely locks: `guessed` is what it has `declared`, with likely locks in place of unknown
-    /// ones. These count in place of the unknown, until the job holds a lock of that level and mode.
-    #[must_use]
-    pub fn expecting(mut self, declared: &Requests, guessed: &Requests, levels: &Levels) -> Running {
-        // Requests that are still unknown in the guess stay unknown.
-        let left = Running::new([], guessed, levels).unknown;
-        let (left, resolved): (Vec<_>, Vec<_>) =
-            self.unknown.into_iter().partition(|request| left.contains(request));
-        self.unknown = left.into_iter().collect();
-        let known = declared.known(levels);
-        for lock in guessed.known(levels) {
-            // A job with unknown exclusive locks may also share something.
-            let is_there = |(level, mode): &(usize, Mode)| {
-                lock.scope.level() == Some(*level) && (lock.mode == *mode || *mode == Mode::Exclusive)
-            };
-            if resolved.iter().any(is_there) && !known.contains(&lock) && !self.locks.contains(&lock) {
-                self.locks.push(lock);
-            }
-        }
-        self
-    }
-
     /// The locks that count for it.
     pub fn locks(&self) -> &[Lock] {
         &self.locks

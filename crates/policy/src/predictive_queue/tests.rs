@@ -53,6 +53,16 @@ fn at_level() -> impl Strategy<Value = AtLevel> {
     })
 }
 
+/// The requests of a job that does both.
+fn merge(mut one: Requests, other: Requests) -> Requests {
+    one.big_lock |= other.big_lock;
+    for (level, at) in other.levels {
+        let before = one.levels.remove(&level).unwrap_or_default();
+        one.levels.insert(level, before.merge(at));
+    }
+    one
+}
+
 pub(crate) fn requests() -> impl Strategy<Value = Requests> {
     let names: Vec<String> = levels().names().map(str::to_owned).collect();
     let wanted = prop::collection::btree_map(prop::sample::select(names), at_level(), 0..4);
@@ -192,7 +202,7 @@ proptest! {
             no_units || *shared == Request::UnknownShared || *exclusive == Request::UnknownExclusive
         };
         steps.iter_mut().for_each(|step| step.levels.retain(|level, at| !less(level, at)));
-        let all = steps.iter().cloned().reduce(Requests::merge).unwrap();
+        let all = steps.iter().cloned().reduce(merge).unwrap();
         for step in &steps {
             prop_assert!(weigh(step, &jobs).total <= weigh(&all, &jobs).total);
         }
@@ -253,7 +263,6 @@ fn decide(scene: &Scene) -> Decision {
             class: *class,
             since_us: *since_us,
             requests,
-            likely: None,
             reservation: *reservation,
         })
         .collect();
@@ -262,7 +271,6 @@ fn decide(scene: &Scene) -> Decision {
     let running = summary_of(running);
     let system = System {
         running: &running,
-        foreseen: &running,
         reservations: &reservations,
         room: *room,
         may_reserve: true,
@@ -433,19 +441,11 @@ fn an_overdue_job_comes_before_all_lines() {
             class: 0,
             since_us: *since_us,
             requests,
-            likely: None,
             reservation: None,
         });
         let window: Vec<Candidate<'_>> = window.collect();
         let running = summary_of(&[]);
-        let system = System {
-            running: &running,
-            foreseen: &running,
-            reservations: &[],
-            room: 1,
-            may_reserve: true,
-            now_us,
-        };
+        let system = System { running: &running, reservations: &[], room: 1, may_reserve: true, now_us };
         order(&window, system, &rules).start[0].job
     };
     assert_eq!([31, 299, 300, 400].map(first), [1, 1, 0, 0]);
@@ -458,12 +458,11 @@ fn a_job_reserves_only_against_jobs_that_come_much_later() {
     let rules = Rules::default();
     // The big job came at 0, and the others at these ticks. The pass is at tick `now`.
     let reserves = |others: &[i64], now: i64| {
-        let big = Candidate { class: 0, since_us: 0, requests: &big, likely: None, reservation: None };
+        let big = Candidate { class: 0, since_us: 0, requests: &big, reservation: None };
         let mut window = vec![big];
         window.extend(others.iter().map(|tick| Candidate { since_us: tick * TICK, requests: &small, ..big }));
         let now_us = now * TICK;
-        let system =
-            System { running: &held, foreseen: &held, reservations: &[], room: 9, may_reserve: true, now_us };
+        let system = System { running: &held, reservations: &[], room: 9, may_reserve: true, now_us };
         order(&window, system, &rules).reserve == [0]
     };
     assert!(!reserves(&[], 29) && reserves(&[], 30));
@@ -476,12 +475,11 @@ fn a_job_reserves_only_against_jobs_that_come_much_later() {
 fn a_job_that_may_not_reserve_blocks_no_other() {
     let (big, small) = (wants(r#"{"node":{"exclusive":["a","b"]}}"#), wants(r#"{"node":{"shared":["b"]}}"#));
     let held = summary_of(&[Running::starting(&wants(r#"{"node":{"shared":["a"]}}"#), &levels())]);
-    let big = Candidate { class: 0, since_us: 0, requests: &big, likely: None, reservation: None };
+    let big = Candidate { class: 0, since_us: 0, requests: &big, reservation: None };
     let window = [big, Candidate { since_us: 40 * TICK, requests: &small, class: 1, ..big }];
     let decide = |may_reserve| {
         let now_us = 50 * TICK;
-        let system =
-            System { running: &held, foreseen: &held, reservations: &[], room: 9, may_reserve, now_us };
+        let system = System { running: &held, reservations: &[], room: 9, may_reserve, now_us };
         let decision = order(&window, system, &Rules::default());
         let start: Vec<usize> = decision.start.iter().map(|start| start.job).collect();
         (decision.reserve, start)
@@ -504,28 +502,16 @@ fn overtaken(aging: Aging) -> Option<i64> {
         ends.retain(|(end, _)| *end > step);
         let running = summary_of(&ends.iter().map(|(_, job)| job.clone()).collect::<Vec<_>>());
         let reservations = if reserved { vec![reservation(&big)] } else { Vec::new() };
-        let mut window = vec![Candidate {
-            class: 0,
-            since_us: 0,
-            requests: &big,
-            likely: None,
-            reservation: reserved.then_some(0),
-        }];
+        let mut window =
+            vec![Candidate { class: 0, since_us: 0, requests: &big, reservation: reserved.then_some(0) }];
         window.extend((0..4).map(|place| Candidate {
             class: 0,
             since_us: now_us,
             requests: &small[(place + usize::try_from(step).unwrap()) % 2],
-            likely: None,
             reservation: None,
         }));
-        let system = System {
-            running: &running,
-            foreseen: &running,
-            reservations: &reservations,
-            room: 1,
-            may_reserve: true,
-            now_us,
-        };
+        let system =
+            System { running: &running, reservations: &reservations, room: 1, may_reserve: true, now_us };
         let decision = order(&window, system, &rules);
         for start in &decision.start {
             if start.job == 0 {
@@ -555,27 +541,15 @@ fn reservation(requests: &Requests) -> Running {
 fn a_job_that_knows_no_lock_yet_reserves_the_big_lock_against_a_job_that_wants_it_alone() {
     let unknown = wants(r#"{"node":{"shared":"unknown"}}"#);
     let big = wants(r#"{"big_lock":true}"#);
-    let job = |requests, class, reservation| Candidate {
-        class,
-        since_us: NOW,
-        requests,
-        likely: None,
-        reservation,
-    };
+    let job = |requests, class, reservation| Candidate { class, since_us: NOW, requests, reservation };
     // Because of the classes, the job without a reservation is examined first.
     let window = [job(&big, 0, None), job(&unknown, 1, Some(0))];
     let running = Summary::new(&levels());
     // A row of the lock queue names the lock alone.
     let shared = Lock { scope: Scope::BigLock, mode: Mode::Shared, units: 1 };
     let reservations = [Running::new([shared], &Requests::default(), &levels())];
-    let system = System {
-        running: &running,
-        foreseen: &running,
-        reservations: &reservations,
-        room: 2,
-        may_reserve: true,
-        now_us: NOW,
-    };
+    let system =
+        System { running: &running, reservations: &reservations, room: 2, may_reserve: true, now_us: NOW };
     let decision = order(&window, system, &Rules::default());
     assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [1]);
     assert!(matches!(&decision.defer[..], [deferral] if matches!(deferral.reason, Reason::Reserved(_))));
@@ -620,13 +594,11 @@ fn the_first_reservation_is_served_first_whatever_the_window_says() {
     let (levels, now_us) = (levels(), 300 * TICK);
     let both = wants(r#"{"node":{"exclusive":["a","b"]},"group":{"shared":"unknown"}}"#);
     let (a, b) = (wants(r#"{"node":{"exclusive":["a"]}}"#), wants(r#"{"node":{"exclusive":["b"]}}"#));
-    let job =
-        |requests, reservation| Candidate { class: 0, since_us: 0, requests, likely: None, reservation };
+    let job = |requests, reservation| Candidate { class: 0, since_us: 0, requests, reservation };
     let window = [job(&a, None), job(&b, Some(1)), job(&both, Some(0))];
     let running = Summary::new(&levels);
     let system = System {
         running: &running,
-        foreseen: &running,
         reservations: &[reservation(&known_of(&both)), reservation(&b)],
         room: 3,
         may_reserve: true,
@@ -645,18 +617,11 @@ fn reserved_units_count_with_held_ones() {
     let (three, one) = (disk(3), disk(1));
     let mut running = Summary::new(&levels());
     running.add(&Running::starting(&one, &levels()));
-    let window = [Candidate { class: 0, since_us: NOW, requests: &one, likely: None, reservation: None }];
+    let window = [Candidate { class: 0, since_us: NOW, requests: &one, reservation: None }];
     let reasons = |reservations: &[Running]| {
         let decision = order(
             &window,
-            System {
-                running: &running,
-                foreseen: &running,
-                reservations,
-                room: 1,
-                may_reserve: true,
-                now_us: NOW,
-            },
+            System { running: &running, reservations, room: 1, may_reserve: true, now_us: NOW },
             &Rules::default(),
         );
         decision.defer.into_iter().map(|deferral| deferral.reason).collect::<Vec<_>>()
@@ -672,18 +637,11 @@ fn reserved_units_count_with_held_ones() {
 fn a_reservation_ends_when_its_job_starts() {
     let disk = |units: u32| wants(&format!(r#"{{"disk":{{"shared":{{"a":{units}}}}}}}"#));
     let (one, two) = (disk(1), disk(2));
-    let job = |requests, since_us, reservation| Candidate {
-        class: 0,
-        since_us,
-        requests,
-        likely: None,
-        reservation,
-    };
+    let job = |requests, since_us, reservation| Candidate { class: 0, since_us, requests, reservation };
     let window = [job(&one, 0, Some(0)), job(&two, NOW, None)];
     let running = Summary::new(&levels());
     let system = System {
         running: &running,
-        foreseen: &running,
         reservations: &[reservation(&one)],
         room: 2,
         may_reserve: true,

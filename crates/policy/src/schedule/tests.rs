@@ -90,7 +90,6 @@ impl Scene {
                 class: job.class,
                 since_us: job.since_us,
                 requests: &job.requests,
-                likely: None,
                 reservation: (self.reserved == Some(n)).then_some(0),
                 pinned: job.pinned,
                 verdict: job.verdict,
@@ -100,7 +99,7 @@ impl Scene {
         self.running.iter().for_each(|running| summary.add(running));
         let reservations: Vec<Running> =
             self.reserved.iter().map(|job| Running::starting(&self.jobs[*job].requests, &levels())).collect();
-        let locks = Locks { running: &summary, foreseen: &summary, reservations: &reservations };
+        let locks = Locks { running: &summary, reservations: &reservations };
         let view = View {
             candidates: &candidates,
             beyond: self.beyond,

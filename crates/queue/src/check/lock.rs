@@ -6,7 +6,6 @@ use bytes::Bytes;
 use turnwise_policy::predictive_queue::locks::Mode;
 
 use super::{Finding, Invariant, JobKey, JobRows, Row, key_text};
-use crate::learnt::Learnt;
 use crate::locks::{Held, HolderRow, LockAt, Spot, pending_value};
 use crate::{Job, Keyspace};
 
@@ -44,10 +43,9 @@ pub(super) fn check_locks(keys: &Keyspace, key: &JobKey, rows: &JobRows) -> Vec<
                 found(&name(lock), "it has another claim than the record".to_owned());
             }
             Some(job) if lock.0 == Spot::BIG_LOCK => {
-                let told =
-                    row.all.as_ref().map(|all| (&all.locks, &all.traits, &all.held, all.waits.as_ref()));
+                let told = row.all.as_ref().map(|all| (&all.locks, &all.held, all.waits.as_ref()));
                 let waits = job.waits().map(|waits| &waits.lock);
-                if told != job.held().map(|held| (&job.locks, &job.traits, held, waits)) {
+                if told != job.held().map(|held| (&job.locks, held, waits)) {
                     found(&name(lock), "its data differ from the record".to_owned());
                 }
             }
@@ -73,18 +71,6 @@ pub(super) fn check_locks(keys: &Keyspace, key: &JobKey, rows: &JobRows) -> Vec<
         }
     }
     findings
-}
-
-/// Checks what past runs with one value of an option locked.
-pub(super) fn check_learnt(key: &[u8], slot: u64, value: &[u8]) -> Option<Finding> {
-    match serde_json::from_slice::<Learnt>(value) {
-        Err(error) => Some(Finding::new(Invariant::Readable, key, error.to_string())),
-        // No lookup finds it there; a value that gets this slot overwrites it.
-        Ok(learnt) if !learnt.slots().contains(&slot) => {
-            Some(Finding::new(Invariant::Readable, key, "its value belongs to other slots".to_owned()))
-        }
-        Ok(_) => None,
-    }
 }
 
 /// The locks that a record names.

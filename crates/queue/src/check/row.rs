@@ -8,7 +8,6 @@ use turnwise_store::tuple::{Element, unpack};
 use super::JobKey;
 use crate::ended::EndedKey;
 use crate::keyspace::QueuePlace;
-use crate::learnt::SLOTS;
 use crate::locks::Spot;
 use crate::place::IndexRow;
 use crate::{Keyspace, Parked};
@@ -38,8 +37,6 @@ pub enum Row {
     Lock(JobKey, Spot, Mode),
     /// A lock that a job waits for, or has reserved, and its ticket.
     LockQueue(JobKey, Spot, i64),
-    /// What past runs with one value of an option locked, by its slot.
-    Learnt(u64),
     /// The key that wakes jobs that wait for locks.
     LockWake,
     /// A running job of a bucket.
@@ -196,7 +193,6 @@ impl Row {
                 let (spot, ticket, job_type, id) = keys.parse_lock_queue(key)?;
                 Row::LockQueue((job_type, id), spot, ticket)
             }
-            ("learnt", 2) => Row::Learnt(u64::try_from(number(1)?).ok().filter(|slot| *slot < SLOTS)?),
             ("lock_wake", 1) => Row::LockWake,
             ("waiting", 3) => Row::Waiting(text(1)?, text(2)?),
             ("counts", 3..) => {

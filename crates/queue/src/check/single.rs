@@ -3,8 +3,8 @@
 use bytes::Bytes;
 
 use super::count::check_counts;
+use super::tenant::check_clock;
 use super::{Finding, Row, check_boost, check_stamp, check_usage};
-use super::{lock::check_learnt, tenant::check_clock};
 
 /// Checks a row that needs no other row. Other rows have no findings.
 pub fn check_single(key: &[u8], row: &Row, value: &Bytes) -> Option<Finding> {
@@ -23,7 +23,6 @@ pub fn check_single(key: &[u8], row: &Row, value: &Bytes) -> Option<Finding> {
         | Row::EventWake
         | Row::WebhookStamp
         | Row::ConfigStamp => check_stamp(key, Some(value)),
-        Row::Learnt(slot) => check_learnt(key, *slot, value),
         Row::Counts(..) => check_counts(key, value),
         Row::Usage(..) => check_usage(key, value),
         Row::Boost(_) => check_boost(key, value),

@@ -52,7 +52,6 @@ fn every_key_of_the_keyspace_has_a_meaning() {
         (keys.unmarked_entry(&Bucket::Reason("r".into())), Row::Unmarked(Bucket::Reason("r".into()))),
         (keys.roomy_entry("t", &filter), Row::Roomy("t".into(), filter.clone())),
         (keys.waiting_entry("t", "a"), Row::Waiting("t".into(), a.clone())),
-        (keys.learnt(7), Row::Learnt(7)),
         (keys.usage_entry("t", "a", "b"), Row::Usage("t".into(), a.clone(), b.clone())),
         (keys.boost("t"), Row::Boost("t".into())),
         (keys.delayed_entry("t", 5, "i"), Row::Index(job(), IndexRow::Delayed(5))),
@@ -168,8 +167,8 @@ fn a_job_is_checked() {
     let by_time = |order_us| IndexRow::Pending(QueuePlace::by_time("x", order_us));
     let pending = || (by_time(3), "");
     let (failed_row, failed_value) = row_of("failed");
-    let (crashing_row, crashing_value) = row_of("crashing");
     let failed = || (failed_row.clone(), failed_value.as_str());
+    let (crashing_row, crashing_value) = row_of("crashing");
     assert_eq!(found(json!({}), &[pending()], &[]), []);
     let crashing = || json!({"state": "crashing"});
     assert_eq!(found(crashing(), &[(crashing_row.clone(), &crashing_value)], &[]), []);
@@ -303,8 +302,8 @@ fn the_places_of_a_job_in_buckets_are_checked() {
         let active = json!({"claim": 4, "tenant": "x", "started_us": 1, "updated_us": 1, "summary": {}});
         let value = match place {
             IndexRow::Active(_) => active.to_string(),
-            IndexRow::Ended(..) => row_of("failed").1,
             IndexRow::Limited(_) => "{}".to_owned(),
+            IndexRow::Ended(..) => row_of("failed").1,
             _ => String::new(),
         };
         rows.add(Row::Index(key.clone(), place), &value.into()).unwrap();

@@ -1,4 +1,4 @@
-//! The keys of locks, and of what was learnt about them: a part of [`Keyspace`].
+//! The keys of locks: a part of [`Keyspace`].
 
 use bytes::Bytes;
 use turnwise_policy::predictive_queue::locks::Mode;
@@ -88,16 +88,6 @@ impl Keyspace {
     pub fn parse_lock_queue(&self, key: &[u8]) -> Option<(Spot, i64, String, String)> {
         let (_, level, name, ticket, job_type, id): QueueKey = self.space.unpack(key).ok()?;
         Some((Spot::new(level, name)?, ticket, job_type, id))
-    }
-
-    /// One of the [`SLOTS`](crate::learnt::SLOTS) rows of learnt locks.
-    pub fn learnt(&self, slot: u64) -> Bytes {
-        pack(&self.space, &("learnt", slot))
-    }
-
-    /// All rows of learnt locks.
-    pub fn all_learnt(&self) -> KeyRange {
-        children(&self.space, &("learnt",))
     }
 
     /// Changes whenever a job may get a lock that it could not get before.

@@ -84,7 +84,6 @@
 //! | `("identities_vs")` | versionstamp (10 bytes) of users and tokens | with them |
 //! | `("locks", level, mode, name, type, id)` | a holder ([`crate::locks`]); no name: the whole level; no level: the big lock | the claim's holder |
 //! | `("lock_queue", level, name, ticket, type, id)` | a job that waits for the lock or has reserved it, and its mode | the claim's holder, or a pass |
-//! | `("learnt", slot)` | what past runs with one value of an option locked ([`crate::learnt`]) | with the end of such a run |
 //! | `("lock_wake")` | versionstamp (10 bytes), set whenever one of these rows is removed | with the removal |
 //!
 //! [`identity`]: https://docs.rs/turnwise-identity

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use turnwise_policy::predictive_queue::locks::{
-    AtLevel, BIG_LOCK, Levels, Lock, MAX_RESOURCES, Mode, Request, Requests, Scope, Units,
+    BIG_LOCK, Levels, Lock, MAX_RESOURCES, Mode, Request, Requests, Scope, Units,
 };
 use turnwise_store::Limits;
 
@@ -105,22 +105,6 @@ impl LockAt {
     /// The same lock with its scope in the levels; `None` if its level is not configured.
     pub fn lock(&self, levels: &Levels) -> Option<Lock> {
         Some(Lock { scope: self.spot.scope(levels)?, mode: self.mode, units: self.units })
-    }
-
-    /// The same as a declaration.
-    pub fn requests(&self) -> Requests {
-        let Some(level) = &self.spot.level else {
-            return Requests { big_lock: self.mode == Mode::Exclusive, levels: BTreeMap::new() };
-        };
-        let request = match (&self.spot.name, self.mode) {
-            (None, Mode::Shared) => Request::AllShared,
-            (None, Mode::Exclusive) => Request::AllExclusive,
-            (Some(name), Mode::Shared) => Request::Shared([(name.clone(), self.units)].into()),
-            (Some(name), Mode::Exclusive) => Request::Exclusive([name.clone()].into()),
-        };
-        // A request for one name is always valid.
-        let at = AtLevel::new([request]).unwrap_or_default();
-        Requests { big_lock: false, levels: [(level.clone(), at)].into() }
     }
 
     /// The same lock by name; `None` if its level is not configured.

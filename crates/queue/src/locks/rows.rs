@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use turnwise_policy::predictive_queue::experience::Traits;
 use turnwise_policy::predictive_queue::locks::{Levels, Mode, Requests};
 use turnwise_policy::predictive_queue::summary::Running;
 use turnwise_store::Transaction;
@@ -41,9 +40,6 @@ pub struct AllOf {
     /// The lock that it waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<LockAt>,
-    /// The option values that it shares with other jobs.
-    #[serde(default, skip_serializing_if = "Traits::is_empty")]
-    pub traits: Traits,
 }
 
 impl AllOf {
@@ -99,25 +95,14 @@ pub(crate) fn capacity(levels: &Levels, spot: &Spot) -> Option<u32> {
     levels.capacity(levels.position(level)?, name)
 }
 
-/// The value of a pending row: the job's locks, so that a pass needs no record. For a job with traits, a list of locks and
-/// traits.
+/// The value of a pending row: the job's locks, so that a pass needs no record.
 pub(crate) fn pending_value(job: &Job) -> Bytes {
-    if job.locks.is_none() {
-        Bytes::new()
-    } else if job.traits.is_empty() {
-        encode(&job.locks)
-    } else {
-        encode(&(&job.locks, &job.traits))
-    }
+    if job.locks.is_none() { Bytes::new() } else { encode(&job.locks) }
 }
 
 /// The reverse of [`pending_value`].
-pub(crate) fn of_pending_value(value: &[u8]) -> Result<(Requests, Traits)> {
-    match value.first() {
-        None => Ok(Default::default()),
-        Some(b'[') => decode("pending row", value),
-        Some(_) => Ok((decode("pending row", value)?, Traits::default())),
-    }
+pub(crate) fn of_pending_value(value: &[u8]) -> Result<Requests> {
+    if value.is_empty() { Ok(Requests::default()) } else { decode("pending row", value) }
 }
 
 /// Writes the row of a lock that a job holds. The row of the big lock has all its locks; [`put_all`] writes it.
@@ -142,7 +127,7 @@ pub(crate) fn put_holder(
 pub(crate) fn put_all(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
     let (Some(held), Some(claim)) = (job.held(), job.claim()) else { return Ok(()) };
     let waits = job.waits().map(|waits| waits.lock.clone());
-    let all = AllOf { locks: job.locks.clone(), held: held.clone(), waits, traits: job.traits.clone() };
+    let all = AllOf { locks: job.locks.clone(), held: held.clone(), waits };
     let row = HolderRow {
         claim: claim.clone(),
         tenant: job.tenant.clone(),
@@ -163,14 +148,10 @@ pub(crate) fn wake(tx: &Transaction, keys: &Keyspace) -> Result<()> {
 /// not write. Does nothing for a job without locks.
 pub(crate) fn release(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<()> {
     let Some(run) = job.run_mut() else { return Ok(()) };
-    let (locks, traits) = (run.next.locks.take(), run.next.traits.take());
-    let (held, waits) = (run.held.take(), run.waits.take());
+    let (locks, held, waits) = (run.next.locks.take(), run.held.take(), run.waits.take());
     if let Some(locks) = locks {
         // Nothing below reads this: held locks have their own list.
         job.locks = locks;
-    }
-    if let Some(traits) = traits {
-        job.traits = traits;
     }
     let Some(held) = held else { return Ok(()) };
     if let Some(waits) = waits {

@@ -11,7 +11,7 @@ use crate::error::corrupt;
 use crate::job::Job;
 use crate::keyspace::KeyRange;
 use crate::rows::{encode, write_job};
-use crate::{Claim, Error, Keyspace, Result, RunKey, learnt};
+use crate::{Claim, Error, Keyspace, Result, RunKey};
 
 /// The most blockers that an answer names.
 const MOST_TOLD: usize = 8;
@@ -119,9 +119,7 @@ pub async fn release_some(tx: &Transaction, keys: &Keyspace, run: RunKey<'_>, sp
     let Some(mut held) = job.held().cloned() else { return Ok(()) };
     let mut changed = false;
     for spot in spots {
-        let units = held.at(spot).map_or(1, |(_, units)| units);
         if let Some(mode) = held.remove(spot) {
-            learnt::gives_back(&mut job, &LockAt { spot: spot.clone(), mode, units });
             tx.clear(keys.lock_holder(spot, mode, run.job_type, run.id))?;
             changed = true;
         }

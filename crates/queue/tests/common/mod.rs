@@ -45,8 +45,8 @@ pub struct World<F> {
     pub store: Store,
     pub keys: Keyspace,
     pub claims: AtomicU64,
-    pub dir: tempfile::TempDir,
     pub own: F,
+    _dir: tempfile::TempDir,
 }
 
 impl<F: Default> World<F> {
@@ -54,7 +54,7 @@ impl<F: Default> World<F> {
     pub fn empty(limits: Limits) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = open(&dir).with_limits(limits);
-        World { store, keys: Keyspace::default(), claims: AtomicU64::new(1), dir, own: F::default() }
+        World { store, keys: Keyspace::default(), claims: AtomicU64::new(1), own: F::default(), _dir: dir }
     }
 
     /// A store with the worker `w`.

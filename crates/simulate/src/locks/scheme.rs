@@ -83,7 +83,7 @@ impl Chooser for Predictive {
         reserved.sort_unstable();
         let reservation = |(_, job): &(Ticket, JobId)| Running::starting(&view.job(*job).declared, levels);
         let reservations: Vec<Running> = reserved.iter().map(reservation).collect();
-        let locks = Locks { running: &running, foreseen: &running, reservations: &reservations };
+        let locks = Locks { running: &running, reservations: &reservations };
         let mut compared = window::first(view.queue.window.usize(), view.room);
         loop {
             let mut ids: Vec<JobId> = view.pending.iter().copied().take(compared).collect();

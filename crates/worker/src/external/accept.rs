@@ -226,7 +226,6 @@ impl External {
         let account = self.account(job_type);
         account.maintain(store, keys, job_type).await;
         let fair = &account.fair;
-        let lock_history = &*self.lock_history;
         let known = account.known(worker);
         let failed = &AtomicU32::new(0);
         let _turn = match fair.locking.load(Relaxed) {
@@ -280,7 +279,6 @@ impl External {
                     fair,
                     tenants,
                     queue,
-                    lock_history,
                     pass_jobs,
                     shard,
                     claimer,

@@ -27,7 +27,7 @@ use turnwise_store::Store;
 use crate::accounts::{Account, Accounts};
 use crate::deadlines::RunObservations;
 use crate::line::Lines;
-use crate::locks::{LockHistory, LockWake};
+use crate::locks::LockWake;
 use crate::membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, duration_us, new_id, remove};
 use crate::metrics::{CrashKind, Metrics, RunResult};
 use crate::pass::Passes;
@@ -98,7 +98,6 @@ pub struct External {
     pub(crate) run_observations: Arc<RunObservations>,
     /// Wakes jobs that wait for locks.
     pub(crate) lock_wake: Arc<LockWake>,
-    lock_history: Arc<LockHistory>,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -144,7 +143,6 @@ impl External {
             accounts: Arc::default(),
             run_observations: Arc::default(),
             lock_wake,
-            lock_history: Arc::default(),
             metrics: Arc::default(),
         }
     }

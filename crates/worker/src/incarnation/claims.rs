@@ -97,7 +97,7 @@ impl Incarnation {
     /// Makes one pass, and repeats it after a conflict. Never repeats it after a commit of unknown outcome: that could
     /// claim more jobs than there are slots.
     async fn pass(&self) -> Result<Pass> {
-        let Shared { store, keys, job_type, options, lock_history, .. } = &*self.shared;
+        let Shared { store, keys, job_type, options, .. } = &*self.shared;
         let tunables = self.shared.tunables.get();
         let Tunables { max_jobs, max_history, queue, .. } = &tunables;
         // A quiet worker still makes due jobs pending.
@@ -112,7 +112,6 @@ impl Incarnation {
             fair: &self.fair,
             tenants: None,
             queue,
-            lock_history,
             pass_jobs: None,
             shard: self.shard(),
             claimer: &self.claimer,

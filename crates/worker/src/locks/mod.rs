@@ -3,27 +3,26 @@
 //! - [`QueueRules`]: the settings.
 //! - [`view`]: the locks that jobs of all types hold, wait for and reserve, as one pass sees them.
 //! - [`scan`]: which jobs can start behind more blocked jobs than a window holds.
-//! - [`likely`]: the locks that past runs predict for jobs that do not know them.
+//! - [`mod@weigh`]: how many pending jobs locks let start, and what one pending job weighs.
 //! - [`run`]: the locks that a running job requests.
 //! - [`wake`]: one watch of the store for all waits for locks in a process.
 
 mod external;
-mod likely;
 mod run;
 mod scan;
 mod view;
 mod wake;
+mod weigh;
 
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_policy::predictive_queue::{self, aging};
 
-pub(crate) use likely::LockHistory;
-pub use likely::{Startable, Weight, startable, weigh};
 pub use run::LockError;
 pub(crate) use run::{JobLocks, Slots, WaitState};
 pub(crate) use scan::{Scan, ScanResult};
 pub(crate) use view::LocksView;
 pub(crate) use wake::LockWake;
+pub use weigh::{Startable, Weight, startable, weigh};
 
 /// The order of jobs that lock, and the levels of locks. Jobs that declare no locks are not affected.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,19 +3,14 @@
 //! A pass with jobs that lock reads them once, from two families of rows: one row for each claim with locks, and the
 //! lock queues. These are snapshot reads, without conflicts, and they only affect the order: the claim checks whether a
 //! lock is free. Rows beyond the limits are not read, which only costs rejected claims.
-//!
-//! Some running jobs do not know yet which locks they will take. In the check whether locks are free, these locks count
-//! as unknown. For weights, the predicted locks count instead: the field `likely`.
 
 use std::collections::BTreeMap;
 
 use turnwise_policy::predictive_queue::locks::{Levels, Lock, Requests};
 use turnwise_policy::predictive_queue::summary::{Running, Summary};
-use turnwise_queue::locks::{self, AllOf, How};
+use turnwise_queue::locks::{self, How};
 use turnwise_queue::{Keyspace, Result};
 use turnwise_store::Transaction;
-
-use super::likely::LockHistory;
 
 /// The maximum number of claims with locks that a pass reads.
 const MAX_RUNNING: usize = 10_000;
@@ -26,8 +21,6 @@ const MAX_QUEUED: usize = 10_000;
 pub(crate) struct LocksView {
     /// The locks that running jobs hold and wait for.
     pub running: Summary,
-    /// The same, with the predicted locks of running jobs; `None` if there is no prediction.
-    likely: Option<Summary>,
     /// The locks that pending jobs have reserved, in the order of their reservations.
     pub reservations: Vec<Running>,
     /// Their positions in `reservations`, by type and id.
@@ -35,27 +28,10 @@ pub(crate) struct LocksView {
 }
 
 impl LocksView {
-    pub async fn read(
-        tx: &Transaction,
-        keys: &Keyspace,
-        levels: &Levels,
-        (lock_history, now_us): (&LockHistory, i64),
-    ) -> Result<LocksView> {
+    pub async fn read(tx: &Transaction, keys: &Keyspace, levels: &Levels) -> Result<LocksView> {
         let mut running = Summary::new(levels);
-        let claims = locks::running(tx, keys, MAX_RUNNING).await?;
-        let learning = || claims.iter().filter(|job| !job.all.traits.is_empty());
-        lock_history.read(tx, keys, learning().map(|job| &job.all.traits), now_us).await?;
-        for job in &claims {
+        for job in locks::running(tx, keys, MAX_RUNNING).await? {
             running.add(&job.all.running(levels));
-        }
-        let mut likely: Option<Summary> = None;
-        for job in learning() {
-            let AllOf { locks, traits, .. } = &job.all;
-            let Some((guessed, _)) = lock_history.guess(locks, traits) else { continue };
-            let known = job.all.running(levels);
-            let likely = likely.get_or_insert_with(|| running.clone());
-            likely.remove(&known);
-            likely.add(&known.expecting(locks, &guessed, levels));
         }
         // Each job has rows in several queues.
         let mut rows: BTreeMap<(i64, String, String), Vec<Lock>> = BTreeMap::new();
@@ -70,12 +46,7 @@ impl LocksView {
             positions.insert((job_type, id), reservations.len());
             reservations.push(Running::new(wants, &Requests::default(), levels));
         }
-        Ok(LocksView { running, likely, reservations, positions })
-    }
-
-    /// The locks that running jobs hold, wait for, and will probably take. Weights are computed against these.
-    pub fn foreseen(&self) -> &Summary {
-        self.likely.as_ref().unwrap_or(&self.running)
+        Ok(LocksView { running, reservations, positions })
     }
 
     /// Whether no running job blocks a job with these locks. It may still be blocked by a reservation.

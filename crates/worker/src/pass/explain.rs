@@ -9,7 +9,6 @@ use super::CLAIM_BATCH;
 use super::view::{Scope, Source, View};
 use crate::QueueRules;
 use crate::fair_share::Front;
-use crate::locks::LockHistory;
 
 /// The head of a job type's queue.
 pub struct QueueHead {
@@ -47,9 +46,8 @@ pub async fn explain(
     let QueueHead { jobs, beyond } = head;
     let asked = jobs.len();
     let room = room.min(CLAIM_BATCH);
-    let lock_history = &LockHistory::default();
     let now_us = store.runtime().now_us();
-    let source = Source { tx, keys, job_type, queue: rules, lock_history, now_us };
+    let source = Source { tx, keys, job_type, queue: rules, now_us };
     let locking = jobs.iter().any(|(job, _)| !job.locks.is_none());
     let queue = Front { jobs, beyond, ..Front::default() };
     let view = match locking {

@@ -26,7 +26,7 @@ use crate::QueueRules;
 use crate::claimer::Claimer;
 use crate::external::TenantFilter;
 use crate::fair_share::{FairShare, Front};
-use crate::locks::{LockHistory, ScanResult};
+use crate::locks::ScanResult;
 use claims::{Claims, FillResult};
 pub use concurrent::Passes;
 pub(crate) use concurrent::{PassJobs, Sibling};
@@ -62,8 +62,6 @@ pub(crate) struct Claimant<'a> {
     pub tenants: Option<&'a TenantFilter>,
     /// The order of jobs that lock.
     pub queue: &'a QueueRules,
-    /// Records of the locks that past runs took.
-    pub lock_history: &'a LockHistory,
     /// The jobs of this pass, if other passes of this process run at the same time.
     pub pass_jobs: Option<&'a PassJobs>,
     /// This claimant's share of the jobs, if several claim from the same queue.
@@ -168,8 +166,8 @@ impl Context<'_> {
 
     fn source(&self) -> Source<'_> {
         let Context { tx, keys, claimant, now_us, .. } = *self;
-        let Claimant { job_type, queue, lock_history, .. } = claimant;
-        Source { tx, keys, job_type, queue, lock_history, now_us }
+        let Claimant { job_type, queue, .. } = claimant;
+        Source { tx, keys, job_type, queue, now_us }
     }
 
     /// Decides about a view, with room for this many jobs.

@@ -12,7 +12,7 @@ use turnwise_store::Transaction;
 use super::Context;
 use crate::QueueRules;
 use crate::fair_share::Front;
-use crate::locks::{LockHistory, LocksView};
+use crate::locks::LocksView;
 
 /// The maximum number of jobs with reservations outside the window that a pass reads. There is rarely more than one,
 /// because only one job of a window reserves at a time.
@@ -25,14 +25,12 @@ pub(super) struct Source<'a> {
     pub keys: &'a Keyspace,
     pub job_type: &'a str,
     pub queue: &'a QueueRules,
-    pub lock_history: &'a LockHistory,
     pub now_us: i64,
 }
 
 impl Source<'_> {
     async fn locks(&self) -> Result<LocksView> {
-        let Source { tx, keys, queue, lock_history, now_us, .. } = *self;
-        LocksView::read(tx, keys, &queue.levels, (lock_history, now_us)).await
+        LocksView::read(self.tx, self.keys, &self.queue.levels).await
     }
 
     /// The pending jobs among the first few of `ids`. A snapshot read, without conflicts: a claim reads its job again.
@@ -42,10 +40,9 @@ impl Source<'_> {
             let job = jobs::peek(self.tx, self.keys, self.job_type, id).await?;
             if let Some(job) = job.filter(Job::is_pending) {
                 let order_us = job.order_us();
-                let Job { id, locks, traits, .. } = job;
-                let (locks, traits) = (locks.into(), traits.into());
+                let Job { id, locks, .. } = job;
                 // It has a reservation: whatever its class, it precedes jobs of the window without one.
-                found.push(Pending { id, order_us, key: None, class: 0, locks, traits });
+                found.push(Pending { id, order_us, key: None, class: 0, locks: locks.into() });
             }
         }
         Ok(found)
@@ -82,10 +79,7 @@ impl View {
         let outside = locks.reserved(source.job_type).filter(|id| !seen.contains(id) && mine(id));
         let outside = source.pending(outside).await?;
         let verdicts = vec![Verdict::Unknown; queue.jobs.len() + outside.len()];
-        let view = View { queue, locks: Some(locks), outside, verdicts };
-        let traits = view.jobs().into_iter().map(|job| &*job.traits);
-        source.lock_history.read(source.tx, source.keys, traits, source.now_us).await?;
-        Ok(view)
+        Ok(View { queue, locks: Some(locks), outside, verdicts })
     }
 
     /// Reads the locks again after claims, if jobs declare some.
@@ -125,20 +119,15 @@ impl View {
 
     /// Which of these jobs could start together with the locks of this view.
     pub fn startable(&self, source: &Source<'_>, jobs: &[&Pending]) -> BTreeSet<String> {
-        let Source { job_type, queue, lock_history, now_us, .. } = *source;
+        let Source { job_type, queue, now_us, .. } = *source;
         let Some(locks) = &self.locks else { return BTreeSet::new() };
-        let startable = startable(jobs, (locks, lock_history), (job_type, queue), now_us);
+        let startable = startable(jobs, locks, (job_type, queue), now_us);
         startable.into_iter().map(|job| jobs[job].id.clone()).collect()
     }
 
     /// Decides which of the jobs start. Jobs for which `pinned` returns true may start whatever their shard is.
-    pub fn decide(
-        &self,
-        source: &Source<'_>,
-        worker: Scope,
-        pinned: impl Fn(&str) -> bool + Clone,
-    ) -> Decision {
-        let Source { job_type, queue, lock_history, now_us, .. } = *source;
+    pub fn decide(&self, source: &Source<'_>, worker: Scope, pinned: impl Fn(&str) -> bool) -> Decision {
+        let Source { job_type, queue, now_us, .. } = *source;
         let in_front = self.queue.jobs.len();
         let jobs = self.jobs();
         let known = (0..).zip(&jobs).zip(&self.verdicts).map(|((position, job), verdict)| KnownJob {
@@ -146,8 +135,7 @@ impl View {
             verdict: *verdict,
             pinned: position >= in_front || pinned(&job.id),
         });
-        let locks = self.locks.as_ref().map(|locks| (locks, lock_history));
-        decide(known, (worker, self.queue.beyond), locks, (job_type, queue), now_us)
+        decide(known, (worker, self.queue.beyond), self.locks.as_ref(), (job_type, queue), now_us)
     }
 }
 
@@ -175,37 +163,25 @@ impl Scope {
 }
 
 fn decide<'a>(
-    jobs: impl Iterator<Item = KnownJob<'a>> + Clone,
+    jobs: impl Iterator<Item = KnownJob<'a>>,
     (Scope { room, shard, eager, random }, beyond): (Scope, bool),
-    locks: Option<(&LocksView, &LockHistory)>,
+    locks: Option<&LocksView>,
     (job_type, queue): (&str, &QueueRules),
     now_us: i64,
 ) -> Decision {
-    let likely: Vec<Option<Requests>> = match locks {
-        Some((_, history)) => {
-            jobs.clone().map(|known| Some(history.guess(&known.job.locks, &known.job.traits)?.0)).collect()
-        }
-        None => Vec::new(),
-    };
-    let likely = likely.iter().map(Option::as_ref).chain(std::iter::repeat(None));
     let candidates: Vec<Candidate<'_>> = jobs
-        .zip(likely)
-        .map(|(KnownJob { job, verdict, pinned }, likely)| Candidate {
+        .map(|KnownJob { job, verdict, pinned }| Candidate {
             id: &job.id,
             class: job.class,
             since_us: job.order_us,
             requests: &job.locks,
-            likely,
-            reservation: locks.and_then(|(locks, _)| locks.position(job_type, &job.id)),
+            reservation: locks.and_then(|locks| locks.position(job_type, &job.id)),
             pinned,
             verdict,
         })
         .collect();
-    let locks = locks.map(|(locks, _)| schedule::Locks {
-        running: &locks.running,
-        foreseen: locks.foreseen(),
-        reservations: &locks.reservations,
-    });
+    let locks =
+        locks.map(|locks| schedule::Locks { running: &locks.running, reservations: &locks.reservations });
     let view = schedule::View {
         candidates: &candidates,
         beyond,
@@ -222,11 +198,11 @@ fn decide<'a>(
 /// Which of these jobs could start together if there were room for all: their indexes.
 pub(crate) fn startable(
     jobs: &[&Pending],
-    (locks, history): (&LocksView, &LockHistory),
+    locks: &LocksView,
     queue: (&str, &QueueRules),
     now_us: i64,
 ) -> Vec<usize> {
     let known = jobs.iter().map(|job| KnownJob { job, verdict: Verdict::Unknown, pinned: false });
     let scope = (Scope::alone(jobs.len()), false);
-    decide(known, scope, Some((locks, history)), queue, now_us).start
+    decide(known, scope, Some(locks), queue, now_us).start
 }

@@ -105,18 +105,15 @@ impl Locked {
         job: &Job,
     ) -> Result<WhyLocks> {
         let pending = job.state() == State::Pending;
-        let (weight, likely) = match pending || job.locks.has_unknown() {
+        let weight = match pending {
             true => {
-                let window = match pending {
-                    true => self.window(app, tx, snapshot, job).await?,
-                    false => Vec::new(),
-                };
-                let weight = weigh(&app.store, tx, &app.keys, &self.rules, job, &window).await?;
-                (pending.then(|| self.weight(&weight, job, snapshot.now_us)), weight.likely)
+                let window = self.window(app, tx, snapshot, job).await?;
+                let weight = weigh(tx, &app.keys, &self.rules, job, &window).await?;
+                Some(self.weight(&weight, job, snapshot.now_us))
             }
-            false => (None, Vec::new()),
+            false => None,
         };
-        let unknown = unknown::look(app, tx, job, likely).await?;
+        let unknown = unknown::look(app, tx, job).await?;
         let declared = serde_json::to_value(&job.locks);
         let alone = |lock: &LockAt| lock.spot != Spot::BIG_LOCK || lock.mode == Mode::Exclusive;
         let held = job.held().map(Held::locks).unwrap_or_default().into_iter().filter(alone);
@@ -151,7 +148,7 @@ impl Locked {
     }
 
     /// The weight of a pending job, at its age and with its line.
-    fn weight(&self, Weight { predicted, line, .. }: &Weight, job: &Job, now_us: i64) -> LockWeight {
+    fn weight(&self, Weight { predicted, line }: &Weight, job: &Job, now_us: i64) -> LockWeight {
         let QueueRules { levels, rules, .. } = &*self.rules;
         let aging = rules.aging;
         let age = aging.age(job.order_us(), now_us);

@@ -1,27 +1,18 @@
-//! A job's unknown locks: the cause, and a prediction of the actual locks.
-
-use std::collections::BTreeMap;
+//! A job's unknown locks, and the cause.
 
 use turnwise_catalogue::{Because, Derived, Reason};
-use turnwise_policy::predictive_queue::experience::Likely;
-use turnwise_policy::predictive_queue::locks::{Mode, Requests};
-use turnwise_protocol::{LikelyLocks, UnknownLocks};
-use turnwise_queue::locks::{Held, Spot};
+use turnwise_policy::predictive_queue::locks::Mode;
+use turnwise_protocol::UnknownLocks;
 use turnwise_queue::{Job, jobs};
 use turnwise_store::Transaction;
 
 use super::error::Result;
-use super::locks::{shown, shown_mode};
+use super::locks::shown_mode;
 use crate::catalogue;
 use crate::http::App;
 
-/// The unknown parts of a job's declaration, each with its cause and its prediction.
-pub(super) async fn look(
-    app: &App,
-    tx: &Transaction,
-    job: &Job,
-    mut likely: Vec<Likely>,
-) -> Result<Vec<UnknownLocks>> {
+/// The unknown parts of a job's declaration, each with its cause.
+pub(super) async fn look(app: &App, tx: &Transaction, job: &Job) -> Result<Vec<UnknownLocks>> {
     if !job.locks.has_unknown() {
         return Ok(Vec::new());
     }
@@ -34,7 +25,6 @@ pub(super) async fn look(
     let mut all = Vec::new();
     for (level, mode) in job.locks.unknown() {
         let because = derived.as_ref().and_then(|derived| because(derived, level, mode));
-        let found = likely.iter().position(|likely| likely.level == level && likely.mode == mode);
         all.push(UnknownLocks {
             level: level.to_owned(),
             mode: shown_mode(mode),
@@ -45,7 +35,6 @@ pub(super) async fn look(
             option: because.and_then(|because| option(&because.reason)),
             line: because.map(|because| because.line),
             step: because.and_then(|because| because.step),
-            likely: found.map(|found| prediction(likely.swap_remove(found))),
         });
     }
     Ok(all)
@@ -65,12 +54,4 @@ fn option(reason: &Reason) -> Option<String> {
         | Reason::Steps { option } => Some(option.clone()),
         _ => None,
     }
-}
-
-fn prediction(likely: Likely) -> LikelyLocks {
-    let Likely { level, set, confidence, alike, runs, option: (option, value), mode: _ } = likely;
-    let set = Requests { big_lock: false, levels: BTreeMap::from([(level, set)]) };
-    let locks = Held::known(&set).map(|held| held.locks()).unwrap_or_default();
-    let locks = locks.into_iter().filter(|lock| lock.spot != Spot::BIG_LOCK).map(shown).collect();
-    LikelyLocks { locks, confidence, alike, runs, option, value }
 }
