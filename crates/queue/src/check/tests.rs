@@ -217,8 +217,8 @@ fn a_job_is_checked() {
 fn a_worker_is_checked() {
     let key = ("t".to_owned(), "w".to_owned());
     let member = json!({"node": "n", "started_us": 1, "slots": 1, "health_timeout_us": 9}).to_string();
-    let health = json!({"counter": 1, "timeout_us": 9}).to_string();
-    let other = json!({"counter": 1, "timeout_us": 8}).to_string();
+    let health = json!({"counter": 1, "timeout_us": 9, "seen_us": 1}).to_string();
+    let other = json!({"counter": 1, "timeout_us": 8, "seen_us": 1}).to_string();
     let found = |rows: &[(WorkerRow, &str)]| -> Vec<Invariant> {
         let rows: BTreeMap<_, _> = rows.iter().map(|(row, value)| (*row, value.to_string().into())).collect();
         let findings = check_worker(&Keyspace::default(), &key, &rows);
