@@ -41,10 +41,10 @@ async fn a_setting_is_read_changed_and_removed_as_in_couchdb() {
 }
 
 #[tokio::test]
-async fn the_passphrase_of_a_key_is_never_shown() {
-    // The passphrase is unused: a passphrase without a key is no error.
-    let server = TestServer::start_with("password = hunter2\n").await;
-    assert_eq!(get(&server, "replicator/password").await, "*****");
+async fn the_headers_of_traces_are_never_shown() {
+    // They are unused: headers without an endpoint are no error.
+    let server = TestServer::start_with("[otel]\nheaders = api-key=hunter2\n").await;
+    assert_eq!(get(&server, "otel/headers").await, "*****");
     assert!(!server.get(CONFIG).await.body.to_string().contains("hunter2"));
 }
 
@@ -90,7 +90,7 @@ async fn an_invalid_value_is_refused_and_the_old_value_stays() {
         ("admins/admin", "hunter2", "[admins] admin is unknown"),
         ("replicator/ibrowse_options", "5", "is unknown"),
         ("replicator/cert_file", "/x", "whom they trust, is said on each machine alone"),
-        ("replicator/password", "hunter2", "change it in the server's file"),
+        ("otel/headers", "api-key=hunter2", "change it in the server's file"),
     ];
     for (name, value, reason) in cases {
         let before = get(&server, name).await;
@@ -107,7 +107,7 @@ async fn an_invalid_value_is_refused_and_the_old_value_stays() {
     for (path, reason) in [
         ("_local/_config/replicator/nothing", "unknown_config_value"),
         ("_local/_config/nothing/nothing", "unknown_config_value"),
-        ("_local/_config/replicator/password", "unknown_config_value"),
+        ("_local/_config/otel/headers", "unknown_config_value"),
         ("nobody@nowhere/_config", "no such node: nobody@nowhere"),
     ] {
         let missing = server.get(&format!("/_node/{path}")).await;

@@ -127,13 +127,11 @@ async fn a_store_in_use_by_another_process_is_reported() {
 #[tokio::test]
 async fn a_key_that_cannot_be_used_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
-    let text =
-        "[replicator]\ncert_file = /no/such/cert.pem\nkey_file = /no/such/key.pem\npassword = hunter2\n";
+    let text = "[replicator]\ncert_file = /no/such/cert.pem\nkey_file = /no/such/key.pem\n";
     let config = ServerConfig { config: Config::parse("my.ini", text).unwrap().0, ..config() };
     let Err(error) = Server::start_on(store(&folder), config).await else {
         panic!("it starts without its key")
     };
     let said = error.to_string();
     assert!(said.contains("[replicator] cert_file /no/such/cert.pem: No such file"), "{said}");
-    assert!(!format!("{said} {error:?}").contains("hunter2"));
 }

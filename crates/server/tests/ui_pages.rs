@@ -373,7 +373,7 @@ async fn webhooks_are_added_paused_and_removed() {
 
 #[tokio::test]
 async fn settings_are_changed_where_the_api_changes_them() {
-    let server = TestServer::start_with("max_jobs = 77\npassword = hunter2\n[upstream]\n").await;
+    let server = TestServer::start_with("max_jobs = 77\n[upstream]\n").await;
     let me = everyone(&server);
     let page = me.page("/ui/settings?set=1").await;
     assert!(
