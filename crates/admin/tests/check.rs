@@ -130,6 +130,7 @@ async fn each_damage_violates_its_own_invariant() {
         (vec![Clear(key_of(r#"["delayed""#))], &[I::OnePlace]),
         (vec![Clear(key_of(r#"["ended""#))], &[I::OnePlace]),
         (vec![Raw(key_of(r#"["ended""#), b"\"another tenant\"")], &[I::RowAgrees]),
+        (vec![Raw(key_of(r#"["delayed""#), b"")], &[I::RowAgrees]),
         (vec![Clear(keys.active_entry("t", "worker", "job-5"))], &[I::OnePlace]),
         (
             vec![Raw(keys.pending_entry("t", &QueuePlace::by_time("default", 1), "job-8"), b"")],
@@ -141,10 +142,7 @@ async fn each_damage_violates_its_own_invariant() {
         (vec![Clear(keys.options_piece("t", "job-7", 1))], &[I::OptionsWhole]),
         (vec![Clear(keys.options_piece("t", "job-7", 0))], &[I::OptionsWhole]),
         (vec![Raw(keys.options_piece("t", "job-7", 1), b"short")], &[I::OptionsWhole]),
-        (
-            vec![Change(keys.job("t", "job-8"), json!({ "claim": { "worker": "worker", "number": 1 } }))],
-            &[I::OnePlace],
-        ),
+        (vec![Change(keys.job("t", "job-8"), json!({ "claim": ["worker", 1] }))], &[I::OnePlace]),
         (vec![Change(keys.job("t", "job-8"), json!({ "then": "remove" }))], &[I::OnePlace]),
         (vec![Change(keys.job("t", "job-5"), json!({ "claim": null }))], &[I::Readable]),
         (vec![Change(keys.job("t", "job-5"), json!({ "cancel_requested": true }))], &[I::ActiveAgrees]),
@@ -155,7 +153,7 @@ async fn each_damage_violates_its_own_invariant() {
         (
             vec![
                 Change(keys.active_entry("t", "worker", "job-5"), json!({ "claim": 56 })),
-                Change(keys.job("t", "job-5"), json!({ "claim": { "worker": "worker", "number": 56 } })),
+                Change(keys.job("t", "job-5"), json!({ "claim": ["worker", 56] })),
             ],
             &[I::ClaimUnique],
         ),
