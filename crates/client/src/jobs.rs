@@ -10,7 +10,7 @@ use turnwise_protocol::names::{check_id, check_type};
 use turnwise_protocol::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, After, Cancelled, ChangedNode, CountBy, CountPage,
     CountedJobs, Demand, DocumentWhy, Failures, IfExists, Index, Indexes, Job, Jobs, ListOrder, Locker,
-    Lockers, Mode, NewJob, Nodes, Prioritized, Queue, Removed, Retried, RetriedJobs, RetriedState, SetMode,
+    Lockers, Mode, NewJob, Nodes, Prioritized, Queue, Removed, Retried, SetMode,
     SetPriority, State, Tenant, TenantOrder, Tenants, Types, WaitAnswer, Why, Worker, Workers,
 };
 
@@ -371,42 +371,6 @@ impl Client {
     pub async fn set_priority(&self, job_type: &str, id: &str, priority: i32) -> Result<Prioritized> {
         let request = about(Method::PUT, job_type, id, Some("priority"))?.json(&SetPriority { priority })?;
         self.call(&request, Repeat::Harmless).await
-    }
-
-    /// [`retry`](Client::retry) for all jobs in a state that are of a type, of a tenant, or both. Returns the number of
-    /// jobs, and the number of replication documents in state `error`.
-    ///
-    /// # Errors
-    /// Neither a type nor a tenant is given, or the server does not answer. Jobs retried before the error stay retried.
-    pub async fn retry_all(
-        &self,
-        job_type: Option<&str>,
-        tenant: Option<&str>,
-        state: RetriedState,
-    ) -> Result<(u64, u64)> {
-        if let Some(job_type) = job_type {
-            check_type(job_type)?;
-        }
-        let state = match state {
-            RetriedState::Crashing => "crashing",
-            RetriedState::Failed => "failed",
-            RetriedState::Cancelled => "cancelled",
-        };
-        let (mut jobs, mut documents, mut after) = (0, 0, None);
-        loop {
-            let request = Request::new(Method::POST, &["retry"])
-                .query("type", job_type)
-                .query("tenant", tenant)
-                .query("state", Some(state))
-                .query("after", after);
-            let page: RetriedJobs = self.call(&request, Repeat::Harmless).await?;
-            jobs += page.jobs;
-            documents += page.documents;
-            match page.next {
-                Some(next) => after = Some(next),
-                None => return Ok((jobs, documents)),
-            }
-        }
     }
 
     /// Removes a job. Returns whether it is gone; if not, it goes as soon as its worker has stopped it.

@@ -13,6 +13,12 @@ pub const MAX_BULK_ID_BYTES: usize = 128;
 /// Maximum number of examples in [`MatchingJobs`].
 pub const MAX_EXAMPLES: usize = 20;
 
+/// A text as a condition writes it: between quotes. `None` if a condition cannot express it, because it ends with a backslash.
+#[must_use]
+pub fn quoted(text: &str) -> Option<String> {
+    (!text.ends_with('\\')).then(|| format!("\"{}\"", text.replace('"', "\\\"")))
+}
+
 /// A request for a bulk operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(ToSchema))]

@@ -505,35 +505,6 @@ pub struct Retried {
     pub state: State,
 }
 
-/// The states of jobs that one request can retry.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[cfg_attr(feature = "openapi", schema(default = "crashing"))]
-#[serde(rename_all = "lowercase")]
-pub enum RetriedState {
-    /// Crashing jobs: they become pending now.
-    #[default]
-    Crashing,
-    /// Failed jobs: they run again.
-    Failed,
-    /// Cancelled jobs: they run again.
-    Cancelled,
-}
-
-/// The result of retrying many jobs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-pub struct RetriedJobs {
-    /// Number of jobs that are pending now.
-    pub jobs: u64,
-    /// Number of replication documents in state `error` that are retried now. They have no jobs yet.
-    pub documents: u64,
-    /// There may be more: repeat the request with `after` set to this. Missing when the server has read all jobs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub next: Option<String>,
-}
-
 /// A new priority class for a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(ToSchema))]

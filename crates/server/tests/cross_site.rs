@@ -109,7 +109,6 @@ async fn a_form_of_another_site_cancels_no_job() {
         for path in [
             "/v1/jobs/t/a/cancel",
             "/v1/jobs/t/a/retry",
-            "/v1/retry?type=t",
             "/v1/jobs/t",
             "/v1/workers/t",
             "/_replicate",

@@ -298,8 +298,6 @@ async fn nothing_of_another_tenant_can_be_changed() {
         (403, "forbidden"),
         "it has several tenants"
     );
-    let retried = client.post(&format!("/v1/retry?tenant={SECRET}"), &json!({})).await;
-    assert_eq!((retried.status, &retried.body["jobs"]), (200, &json!(0)));
     for (n, action) in ["cancel", "remove", "retry", "run_now"].into_iter().enumerate() {
         let path = format!("/v1/bulk/own-{n}");
         let bulk = json!({"action": action, "where": format!("tenant = {SECRET} or id ~ {SECRET}")});
@@ -489,7 +487,6 @@ async fn a_position_in_a_list_does_not_name_what_is_there() {
         ("/v1/jobs?limit=1000", "GET"),
         ("/v1/jobs?limit=1", "GET"),
         ("/v1/jobs?limit=1&order=oldest", "GET"),
-        ("/v1/retry?type=t", "POST"),
     ] {
         let (mut found, mut after, mut pages) = (Vec::new(), String::new(), 0);
         loop {

@@ -385,10 +385,8 @@ async fn a_failed_or_cancelled_job_runs_again_with_its_original_values() {
     assert_eq!((retried.status, retried.body), (200, json!({"retried": true, "state": "pending"})));
     let job = server.get("/v1/jobs/t/a").await.body;
     assert_eq!((&job["tenant"], &job["priority"], &job["attempts"]), (&json!("acme"), &json!(-4), &json!(0)));
-    // All failed jobs of one tenant: without a type, and page by page.
-    let all = server.post("/v1/retry?tenant=acme&state=failed", &json!({})).await;
-    assert_eq!((all.status, &all.body["jobs"]), (200, &json!(1)), "{}", all.body);
-    assert_eq!(server.get("/v1/jobs/t/b").await.body["state"], "pending");
+    let b = server.post("/v1/jobs/t/b/retry", &json!({})).await;
+    assert_eq!((b.status, b.body), (200, json!({"retried": true, "state": "pending"})));
     assert_eq!(server.get("/v1/jobs/t/c").await.body["state"], "failed");
     let again = given(&server, &path, 3).await;
     let a = again.iter().find(|job| job["id"] == "a").unwrap();
@@ -403,11 +401,8 @@ async fn a_failed_or_cancelled_job_runs_again_with_its_original_values() {
     assert_eq!(ended, json!({"retried": false, "state": "completed"}));
     server.post("/v1/jobs/u", &json!({"id": "x"})).await;
     server.post("/v1/jobs/u/x/cancel", &json!({})).await;
-    assert_eq!(server.post("/v1/retry?type=u&state=cancelled", &json!({})).await.body["jobs"], 1);
+    server.post("/v1/jobs/u/x/retry", &json!({})).await;
     assert_eq!(server.get("/v1/jobs/u/x").await.body["state"], "pending");
-    assert_eq!(server.post("/v1/retry", &json!({})).await.status, 400);
-    let replications = server.post("/v1/retry?type=replication&state=failed", &json!({})).await;
-    assert_eq!(replications.error(), (403, "forbidden"));
 }
 
 #[tokio::test]

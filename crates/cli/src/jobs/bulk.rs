@@ -56,6 +56,11 @@ pub(crate) struct ManyArgs {
 }
 
 impl ManyArgs {
+    /// The same, with this condition unless there is one.
+    pub(super) fn or_where(self, condition: String) -> ManyArgs {
+        ManyArgs { condition: self.condition.or(Some(condition)), ..self }
+    }
+
     /// Whether many jobs are selected. Without a condition, the other options are refused: clap does not, where TYPE and ID
     /// exclude the condition, and `--dry-run` must not change a job.
     pub(super) fn is_given(&self) -> Result<bool, Failure> {

@@ -8,6 +8,7 @@ mod list;
 mod wait;
 
 use anyhow::anyhow;
+use turnwise_client::protocol::bulk::quoted;
 use turnwise_client::{BulkAction, State};
 
 pub(crate) use self::list::kept_by;
@@ -129,20 +130,12 @@ pub(crate) struct RetryArgs {
     #[arg(long, conflicts_with_all = ["id", "condition"])]
     tenant: Option<String>,
     /// Only jobs in this state
-    #[arg(long, conflicts_with_all = ["id", "condition"], value_name = "STATE", value_enum, default_value = "crashing")]
-    state: RetriedState,
+    #[arg(long, conflicts_with_all = ["id", "condition"], value_name = "STATE", value_parser = ["crashing", "failed", "cancelled"], default_value = "crashing")]
+    state: String,
     #[command(flatten)]
     many: bulk::ManyArgs,
     #[command(flatten)]
     server: ServerArgs,
-}
-
-/// The states in which many jobs can be retried together.
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum RetriedState {
-    Crashing,
-    Failed,
-    Cancelled,
 }
 
 /// `turnwise jobs priority`
@@ -206,12 +199,9 @@ async fn cancel(ChangeArgs { job_type, id, many, server }: ChangeArgs) -> Result
 }
 
 async fn retry(RetryArgs { job_type, id, tenant, state, many, server }: RetryArgs) -> Result<(), Failure> {
-    if many.is_given()? {
-        return bulk::change(many, BulkAction::Retry, None, server).await;
-    }
-    let client = server.client()?;
     if let (Some(job_type), Some(id)) = (&job_type, &id) {
-        let retried = client.retry(job_type, id).await?;
+        many.is_given()?;
+        let retried = server.client()?.retry(job_type, id).await?;
         // After a repeated retry, the job is already pending.
         if retried.retried || retried.state == State::Pending {
             say!("pending");
@@ -230,16 +220,15 @@ async fn retry(RetryArgs { job_type, id, tenant, state, many, server }: RetryArg
             retried.state.as_str()
         )));
     }
-    let state = match state {
-        RetriedState::Crashing => turnwise_client::RetriedState::Crashing,
-        RetriedState::Failed => turnwise_client::RetriedState::Failed,
-        RetriedState::Cancelled => turnwise_client::RetriedState::Cancelled,
-    };
-    match client.retry_all(job_type.as_deref(), tenant.as_deref(), state).await? {
-        (jobs, 0) => say!("{jobs} jobs are pending"),
-        (jobs, documents) => say!("{jobs} jobs are pending, {documents} documents are retried"),
+    let mut terms = vec![format!("state = {state}")];
+    for (field, value) in [("type", job_type), ("tenant", tenant)] {
+        let Some(value) = value else { continue };
+        let quoted = quoted(&value)
+            .ok_or_else(|| Failure::Usage(anyhow!("{field}: a condition cannot end with a backslash")))?;
+        terms.push(format!("{field} = {quoted}"));
     }
-    Ok(())
+    let many = many.or_where(terms.join(" and "));
+    bulk::change(many, BulkAction::Retry, None, server).await
 }
 
 async fn priority(

@@ -254,9 +254,9 @@ async fn a_retried_job_is_pending_and_a_job_that_cannot_be_retried_is_an_error()
     assert_eq!((again.status.code(), stdout(&again)), (Some(0), "pending"), "a repeated retry is harmless");
     // Retries all crashing jobs, of one tenant or of all. Jobs that a client delayed stay delayed unless they are named.
     let none = jobs(&server, &["retry", "mail", "--tenant", "crashes"]).await;
-    assert_eq!(stdout(&none), "0 jobs are pending");
+    assert!(none.status.success() && stderr(&none).contains("0 jobs match"), "{none:?}");
     let all = jobs(&server, &["retry", "mail"]).await;
-    assert_eq!(stdout(&all), "1 jobs are pending");
+    assert!(stdout(&all).contains("1 jobs retried"), "{all:?}");
     assert_eq!(states().await, ["crashes pending", "crashes-too pending", "later delayed"]);
     assert_eq!(stdout(&jobs(&server, &["retry", "mail", "later"]).await), "pending");
 
@@ -268,10 +268,8 @@ async fn a_retried_job_is_pending_and_a_job_that_cannot_be_retried_is_an_error()
 
     // Jobs that failed or were cancelled run again; a job that cannot be retried is an error.
     assert!(jobs(&server, &["cancel", "mail", "later"]).await.status.success());
-    assert_eq!(
-        stdout(&jobs(&server, &["retry", "mail", "--state", "cancelled"]).await),
-        "1 jobs are pending"
-    );
+    let cancelled = jobs(&server, &["retry", "mail", "--state", "cancelled"]).await;
+    assert!(stdout(&cancelled).contains("1 jobs retried"), "{cancelled:?}");
     let given = server.post(&format!("{path}/accept"), &json!({ "received": 2, "limit": 1 })).await;
     let job = &given["jobs"][0];
     let id = job["id"].as_str().unwrap();

@@ -55,7 +55,6 @@ pub(crate) const V1: &[(&str, &str, Right)] = &[
     ("POST", "/v1/jobs/{type}/{id}/cancel", Write),
     ("POST", "/v1/jobs/{type}/{id}/retry", Write),
     ("PUT", "/v1/jobs/{type}/{id}/priority", Write),
-    ("POST", "/v1/retry", Write),
     ("GET", "/v1/matching", Read),
     ("GET", "/v1/bulk", Read),
     ("GET", "/v1/bulk/{bulk}", Read),

@@ -5,6 +5,7 @@
 
 use axum::response::Response;
 use maud::{Markup, html};
+use turnwise_protocol::bulk::quoted;
 use turnwise_protocol::{
     Bulk, BulkAction, BulkState, Bulks, DEFAULT_LIMIT, ExampleJob, MatchingJobs, PutBulk, RefusedJobs, State,
 };
@@ -42,14 +43,6 @@ fn texts(action: BulkAction) -> (&'static str, &'static str) {
         BulkAction::RunNow => {
             ("Run now", "Delayed and crashing jobs are pending now. Others stay as they are.")
         }
-    }
-}
-
-/// Text between quotes, as a value of a condition. `None` if a condition cannot express it.
-fn quoted(text: &str) -> Option<String> {
-    match text.ends_with('\\') {
-        true => None,
-        false => Some(format!("\"{}\"", text.replace('"', "\\\""))),
     }
 }
 

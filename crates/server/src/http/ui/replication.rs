@@ -4,6 +4,7 @@ use axum::http::{HeaderMap, Method};
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::{Map, Value};
+use turnwise_protocol::bulk::quoted;
 use turnwise_protocol::{EventKind, Job};
 use turnwise_queue::jobs;
 use turnwise_replicator::doc_processor::{self, Nodes};
@@ -259,7 +260,7 @@ fn source_text(document: Document) -> Markup {
 fn actions(visit: &Visit, which: &Which, row: &Row, job: Option<&Job>, rev: Option<&str>) -> Markup {
     let retry = row.state == "crashing";
     let again = matches!(row.state, "completed" | "failed") && rev.is_some();
-    let condition = job.map(|job| format!("id = {}", quoted(&job.id)));
+    let condition = job.and_then(|job| Some(format!("id = {}", quoted(&job.id)?)));
     html! {
         form.actions method="post" action="/ui/replication" {
             (which.hidden())
@@ -278,11 +279,6 @@ fn actions(visit: &Visit, which: &Which, row: &Row, job: Option<&Job>, rev: Opti
             }
         }
     }
-}
-
-/// A text as a condition of a filter writes it.
-fn quoted(text: &str) -> String {
-    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 /// Does what a form asks for, or asks for a confirmation first.

@@ -34,7 +34,6 @@ mod position;
 mod position_text;
 mod quota;
 mod reason;
-mod retry;
 mod run_locks;
 pub(in crate::http) mod sorted;
 mod standing;
@@ -176,7 +175,6 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(jobs::cancel_job))
         .routes(routes!(jobs::retry_job))
         .routes(routes!(jobs::set_priority))
-        .routes(routes!(retry::retry_jobs))
         .routes(routes!(bulk::match_jobs))
         .routes(routes!(bulk::list_bulks))
         .routes(routes!(bulk::get_bulk, bulk::put_bulk, bulk::stop_bulk))
