@@ -10,8 +10,8 @@ use turnwise_protocol::names::{check_id, check_type};
 use turnwise_protocol::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, After, Cancelled, ChangedNode, CountBy, CountPage,
     CountedJobs, Demand, DocumentWhy, Failures, IfExists, Index, Indexes, Job, Jobs, ListOrder, Locker,
-    Lockers, Mode, NewJob, Nodes, Prioritized, Queue, Removed, Retried, SetMode,
-    SetPriority, State, Tenant, TenantOrder, Tenants, Types, WaitAnswer, Why, Worker, Workers,
+    Lockers, Mode, NewJob, Nodes, Prioritized, Queue, Removed, Retried, SetMode, SetPriority, State, Tenant,
+    TenantOrder, Tenants, Types, WaitAnswer, Why, Worker, Workers,
 };
 
 use crate::client::{Repeat, Request};

@@ -45,8 +45,8 @@ pub use turnwise_protocol::{
     AddJob, Added, AddedJob, Before, Bulk, BulkAction, BulkState, Capacity, CountBy, CountPage, CountedJobs,
     Demand, DocumentWhy, Expected, Failure, Failures, Fairness, IfExists, Index, Job, JobCounts, ListOrder,
     Lock, LockHow, LockMode, LockNames, LockWord, Locker, Locks, LocksAtLevel, MatchingJobs, NewJob,
-    Node as NodeInfo, Nodes, Position, PutBulk, Queue, QueuedJob, Reason, State, Tenant,
-    TenantDemand, TenantOrder, Tenants, Token as TokenInfo, TypeSummary, User as UserInfo, WaitAnswer, Why,
+    Node as NodeInfo, Nodes, Position, PutBulk, Queue, QueuedJob, Reason, State, Tenant, TenantDemand,
+    TenantOrder, Tenants, Token as TokenInfo, TypeSummary, User as UserInfo, WaitAnswer, Why,
     Worker as WorkerInfo,
 };
 pub use worker::{LockError, Outcome, Run, WorkerOptions, work};

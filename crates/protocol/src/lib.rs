@@ -66,8 +66,7 @@ pub use identities::{
 pub use indexes::{Index, IndexBuilding, IndexBuilt, IndexKind, Indexes};
 pub use jobs::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, Cancelled, Event, EventKind, Failure, Failures, IfExists,
-    Job, Jobs, ListOrder, NewJob, Prioritized, Removed, Retried, SetPriority,
-    State, Types, WaitAnswer,
+    Job, Jobs, ListOrder, NewJob, Prioritized, Removed, Retried, SetPriority, State, Types, WaitAnswer,
 };
 pub use locking::{
     AskLocks, AskedLocks, LevelWeight, Lock, LockHow, LockMode, LockState, LockWeight, Locker, Lockers,

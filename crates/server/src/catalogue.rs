@@ -84,16 +84,10 @@ pub(crate) fn derived(job: &NewJob, catalogue: &Catalogue, limits: &Limits) -> R
     }
     // The request's parser has already checked that they are JSON.
     let options = turnwise_catalogue::parse_options(job.options.get());
-    let Some(derived) = catalogue.requests(&job.job_type, &options) else { return Requests::default() };
-    let derived = fitting(derived, limits);
+    let Some(mut derived) = catalogue.requests(&job.job_type, &options) else { return Requests::default() };
+    derived.fit(|requests| has_room(requests, limits));
     log_faults(job, &derived);
     derived.requests
-}
-
-/// The same requests, reduced until they fit into a job in a store with these limits.
-pub(crate) fn fitting(mut derived: Derived, limits: &Limits) -> Derived {
-    derived.fit(|requests| has_room(requests, limits));
-    derived
 }
 
 /// Logs what users should correct in the options or in the catalogue.

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
+use turnwise_explain::types::{OfTenant, OfType};
 use turnwise_queue::counts;
 use turnwise_queue::history::{self, MAX_TENANTS_OF_TYPE, Sample, State, Step, TenantState, Work};
 use turnwise_store::Error as StoreError;
 use turnwise_worker::{RunResult, TypeMetrics};
 
-use crate::http::{App, facts};
-use crate::metrics::{OfType, entitled_slots};
+use crate::http::App;
+use crate::metrics::entitled_slots;
 
 /// Intervals that one sample merges at most: more than pass between two samples, so that what a stop has left is soon merged.
 const MAX_MERGED: usize = 20;
@@ -152,9 +153,8 @@ fn since(now: &Work, before: Option<&Work>) -> Work {
 /// The state of the store now, by job type.
 async fn state(app: &App) -> Result<BTreeMap<String, State>, String> {
     let mut states = BTreeMap::new();
-    for job_type in facts::types(app).await? {
-        // A transaction each: one for all types could become too old.
-        let of_type = facts::of_type(app, &job_type).await?;
+    for job_type in app.types().await.map_err(text)? {
+        let of_type = app.of_type(&job_type).await.map_err(text)?;
         let tx = app.store.begin().await.map_err(text)?;
         let counts = counts::of_type(&tx, &app.keys, &job_type).await.map_err(text)?;
         #[allow(clippy::cast_precision_loss, reason = "a measure, of numbers far below 2^53")]
@@ -184,7 +184,7 @@ fn tenants(of_type: &OfType) -> BTreeMap<String, TenantState> {
     all.sort_by(|(one, _), (other, _)| {
         (other.running + other.pending, &one.tenant).cmp(&(one.running + one.pending, &other.tenant))
     });
-    let state = |(tenant, entitled): &(&crate::metrics::OfTenant, f64)| {
+    let state = |(tenant, entitled): &(&OfTenant, f64)| {
         let state = TenantState {
             entitled: *entitled,
             received: tenant.running as f64,

@@ -30,6 +30,7 @@ mod commands;
 pub mod config;
 mod descriptors;
 mod events;
+mod explained;
 mod history;
 mod http;
 mod live;

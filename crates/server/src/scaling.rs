@@ -1,6 +1,6 @@
 //! Slots of this server's workers that follow the demand: `max_jobs = 4..64`.
 //!
-//! The service reads the demand for a type (`http::v1::demand`) whenever a job becomes pending, and at least every five seconds. It gives
+//! The service reads the demand for a type (`turnwise_explain::demand`) whenever a job becomes pending, and at least every five seconds. It gives
 //! the worker of this node its part of the wanted slots (`policy::slots`). The worker fills new slots at once. If it has fewer slots, it only
 //! starts no further jobs.
 
@@ -13,7 +13,7 @@ use turnwise_store::Watch;
 use turnwise_worker::{Live, Tunables};
 
 use crate::config::{Config, Slots};
-use crate::http::{App, facts};
+use crate::http::App;
 
 /// The longest time between two readings.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -78,7 +78,8 @@ impl Scaling {
     /// Gives the worker its part of the wanted slots. Returns a watch of the type's wake key.
     async fn follow(&self, bounds: Bounds, config: &Config) -> Result<Watch, String> {
         let Scaling { app, job_type, tunables, .. } = self;
-        let seen = facts::wanted(app, job_type, config.workers.drain_target).await?;
+        let seen =
+            app.wanted(job_type, config.workers.drain_target).await.map_err(|error| error.to_string())?;
         if let Some(slots) = own_part(seen.wanted_slots, &seen.workers, &app.node) {
             tunables.update(|now| match now.bounds == Some(bounds) {
                 true => Tunables { max_jobs: slots.clamp(bounds.least, bounds.most), ..now.clone() },

@@ -9,6 +9,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_command::Guard;
+use turnwise_explain::demand::Trackers;
 use turnwise_indexer::jobs::{self, Handler as IndexHandler, Indexing};
 use turnwise_queue::{Keyspace, NodeOptions};
 use turnwise_replicator::doc_processor::{DocProcessor, Settings};
@@ -423,7 +424,7 @@ impl Server {
             pace: Pace::default(),
             waiting_jobs: Default::default(),
             counts: Pool::new(crate::bulk::COUNTS, crate::bulk::COUNTS_OF_ONE),
-            demand: http::Trackers::default(),
+            demand: Trackers::default(),
             identities,
             events: all_events,
             metrics,

@@ -5,7 +5,9 @@ use turnwise_queue::{Job, Keyspace, State};
 use turnwise_store::Transaction;
 
 use super::schedule::{Row, RowState, read_row, write_row};
-use super::{Summary, corrupt, remove_job, timestamp};
+use turnwise_queue::timestamp;
+
+use super::{Summary, corrupt, remove_job};
 use crate::documents::{databases, read, rows, write::Slot};
 
 /// The reason in the document of a cancelled job.

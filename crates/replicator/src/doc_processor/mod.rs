@@ -48,7 +48,7 @@ pub use resolve::{DocProcessor, FETCH_TIMEOUT, FilterCode};
 pub use retry::retry_errors;
 pub use schedule::{Row, RowState, add as add_job};
 pub use status::{STATES, Status, state_name, status, statuses};
-pub use summary::{Origin, Summary, new_job, request_tenant, same_options, timestamp};
+pub use summary::{Origin, Summary, new_job, request_tenant, same_options};
 pub use sweep::remove_finished_requests;
 pub use traces::traced;
 

@@ -7,7 +7,9 @@ use turnwise_queue::{Job, Keyspace, State, jobs};
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use super::schedule::{Row, RowState, read_row};
-use super::{Nodes, Summary, corrupt, timestamp};
+use turnwise_queue::timestamp;
+
+use super::{Nodes, Summary, corrupt};
 use crate::documents::{Result, databases, rows};
 use crate::handler::JOB_TYPE;
 

@@ -3,8 +3,6 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 use turnwise_queue::{Error as QueueError, Job, Keyspace, NewJob, jobs};
 use turnwise_store::Transaction;
 
@@ -182,11 +180,4 @@ pub async fn same_options(
     let old = jobs::options(tx, keys, job).await?;
     let value = |options: &RawValue| serde_json::from_str::<Value>(options.get()).ok();
     Ok(value(&old) == value(&new.options))
-}
-
-/// A time in CouchDB's format: `2026-11-21T09:10:58Z`.
-pub fn timestamp(at_us: i64) -> String {
-    let at = OffsetDateTime::from_unix_timestamp(at_us.div_euclid(1_000_000))
-        .unwrap_or(OffsetDateTime::UNIX_EPOCH);
-    at.format(&Rfc3339).unwrap_or_default()
 }

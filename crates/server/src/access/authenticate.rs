@@ -17,7 +17,7 @@ use base64::prelude::{BASE64_STANDARD, BASE64_STANDARD_NO_PAD};
 use turnwise_identity::session::{Session, SessionKey};
 use turnwise_identity::{Secret, Token, User};
 use turnwise_protocol::codes;
-use turnwise_replicator::doc_processor::timestamp;
+use turnwise_queue::timestamp;
 use turnwise_store::Error as StoreError;
 
 use super::audit::{Audited, is_audited};

@@ -46,6 +46,7 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use tokio_util::sync::CancellationToken;
 use turnwise_catalogue::Catalogue;
+use turnwise_explain::demand::Trackers;
 use turnwise_indexer::jobs::Indexing;
 use turnwise_queue::Keyspace;
 use turnwise_replicator::Client;
@@ -69,7 +70,7 @@ pub(crate) use self::listener::serve;
 pub(crate) use self::refusal::{Refusal, is_v1, refuse};
 pub(crate) use self::room::Room;
 pub(crate) use self::tls::Tls;
-pub(crate) use self::v1::{Accepting, CallerGate, RegisteredBy, Sequence, Trackers, facts};
+pub(crate) use self::v1::{Accepting, CallerGate, RegisteredBy, Sequence};
 
 /// The state that all requests share. Each layer of each request clones it, so it is one pointer.
 #[derive(Clone)]

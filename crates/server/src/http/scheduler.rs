@@ -2,8 +2,9 @@
 
 use axum::response::Response;
 use serde_json::{Map, Value, json};
+use turnwise_queue::timestamp;
 use turnwise_queue::{Active, Job, State, jobs};
-use turnwise_replicator::doc_processor::{self, Nodes, STATES, Status, Summary, timestamp};
+use turnwise_replicator::doc_processor::{self, Nodes, STATES, Status, Summary};
 use turnwise_replicator::documents::{Error, databases};
 use turnwise_replicator::{JOB_TYPE, Stats};
 use turnwise_store::Transaction;

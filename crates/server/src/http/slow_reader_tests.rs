@@ -75,7 +75,7 @@ impl World {
             metrics: Arc::new(Metrics::new(Arc::default(), 0)),
             spans: Default::default(),
             counts: crate::pool::Pool::new(1, 1),
-            demand: crate::http::Trackers::default(),
+            demand: turnwise_explain::demand::Trackers::default(),
         });
         let world = World { app, clock, _folder: folder };
         world.call("PUT", Part::Itself, "", Value::Null).await;

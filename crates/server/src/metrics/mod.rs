@@ -28,7 +28,6 @@ use crate::http::{App, answer, config};
 
 pub(crate) use self::http::measured;
 pub(crate) use self::share::entitled_slots;
-pub(crate) use self::wide::{OfTenant, OfType};
 
 /// The counts of jobs, by type and tenant, that one request reads at most. With more, the number of jobs is left out.
 const MAX_COUNTS: usize = 200_000;

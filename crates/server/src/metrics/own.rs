@@ -12,7 +12,9 @@ use turnwise_worker::{CrashKind, MAX_TYPES, OTHER_TYPES, RunResult};
 
 use super::share::{entitled, level};
 use super::text::{Format, Kind, Text, seconds};
-use super::wide::{OfTenant, OfType, Wide};
+use turnwise_explain::types::{OfTenant, OfType};
+
+use super::wide::Wide;
 use super::{jobs, system};
 use crate::http::App;
 
@@ -259,7 +261,7 @@ fn shares_of(of_type: &OfType, most: usize) -> Vec<Share> {
             entitled: entitled(level, jobs(of), of.shares),
             received: of.running as f64,
             demand: jobs(of) as f64,
-            deficit_s: of.owed_us.map(|us| us as f64 / 1e6),
+            deficit_s: of.deficit_us.map(|us| us as f64 / 1e6),
         })
         .collect();
     // Without deficits, those with the largest difference in slots.
@@ -288,12 +290,12 @@ mod tests {
 
     #[test]
     fn the_tenants_furthest_from_their_shares_are_named_and_the_others_are_a_sum() {
-        let tenant = |tenant: &str, running, pending, owed_s: i64| OfTenant {
+        let tenant = |tenant: &str, running, pending, deficit_s: i64| OfTenant {
             tenant: tenant.to_owned(),
             shares: 1,
             running,
             pending,
-            owed_us: Some(owed_s * 1_000_000),
+            deficit_us: Some(deficit_s * 1_000_000),
         };
         let tenants = vec![
             tenant("a", 1, 9, 1),

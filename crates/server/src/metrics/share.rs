@@ -4,7 +4,7 @@
 //! leaves is divided among the others in the same way. So there is a level λ, slots per share, with
 //! `entitled(tenant) = min(jobs, shares · λ)`.
 
-use super::OfType;
+use turnwise_explain::types::OfType;
 
 /// The level for tenants with these jobs and shares. Infinite if every tenant can have all that it wants.
 #[allow(clippy::cast_precision_loss, reason = "a measure, of numbers far below 2^53")]

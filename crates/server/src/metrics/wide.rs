@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+use turnwise_explain::types::OfType;
 use turnwise_queue::nodes;
 
-use crate::http::{App, facts};
+use crate::http::App;
 
 /// The pause between two collections.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -28,31 +29,6 @@ pub(crate) struct Wide {
     pub took: Duration,
     pub nodes: usize,
     pub types: Vec<OfType>,
-}
-
-/// The state of a job type.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct OfType {
-    pub job_type: String,
-    pub workers: usize,
-    pub slots: usize,
-    pub running: usize,
-    /// The slots that an autoscaler should provide.
-    pub wanted_slots: u64,
-    /// Since when the oldest job that could run has waited, in µs.
-    pub oldest_us: Option<i64>,
-    pub tenants: Vec<OfTenant>,
-}
-
-/// A tenant that has jobs to run, or a deficit or surplus.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct OfTenant {
-    pub tenant: String,
-    pub shares: u32,
-    pub running: u64,
-    pub pending: u64,
-    /// Its deficit, in µs, where the fairness has one.
-    pub owed_us: Option<i64>,
 }
 
 /// Collects while clients ask.
@@ -123,9 +99,8 @@ async fn collect(app: &App) -> Result<Wide, String> {
     let nodes = nodes::list(&tx, &app.keys).await.map_err(|error| error.to_string())?.len();
     drop(tx);
     let mut types = Vec::new();
-    for job_type in facts::types(app).await? {
-        // A transaction each: one for all types could become too old.
-        types.push(facts::of_type(app, &job_type).await?);
+    for job_type in app.types().await.map_err(|error| error.to_string())? {
+        types.push(app.of_type(&job_type).await.map_err(|error| error.to_string())?);
     }
     Ok(Wide { taken: Instant::now(), took: begun.elapsed(), nodes, types })
 }

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 use turnwise_protocol::State;
-use turnwise_replicator::doc_processor::timestamp;
+use turnwise_queue::timestamp;
 
 /// Longest text in a page that is shown without unfolding it, in characters.
 const SHOWN_CHARS: usize = 400;

@@ -4,7 +4,7 @@ use maud::{Markup, PreEscaped, html};
 
 use super::format::count_of;
 use super::visit::job_link;
-use crate::http::v1::graph::{Graph, MAX_NODES, Node};
+use turnwise_explain::graph::{Graph, MAX_NODES, Node};
 
 /// The size of a box, and the space between boxes.
 const BOX: (i32, i32) = (190, 40);

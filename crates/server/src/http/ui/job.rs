@@ -4,13 +4,14 @@ use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use turnwise_explain::graph::Graph;
 use turnwise_protocol::{Job, LockHow, Locker, MAX_COUNTED, Reason, Why, names};
 
 use super::format::{ago, count, duration, number, state, text, time};
 use super::problem::{Problem, Result};
 use super::visit::{Visit, job_link, link, tenant_link};
 use super::{act, graph, layout, life};
-use crate::http::v1::{self, JobPath, graph::Graph};
+use crate::http::v1::{self, JobPath};
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
     let query = visit.query();
@@ -20,8 +21,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
     names::check_type(job_type)?;
     names::check_id(id)?;
     let path = JobPath { job_type: job_type.to_owned(), id: id.to_owned() };
-    let (job, why) = v1::why::explained(&visit.app, visit.caller(), &path).await?;
-    let around = v1::graph::around(&visit.app, visit.caller(), &path).await?;
+    let (job, why, around) = v1::why::explained(&visit.app, visit.caller(), &path).await?;
     let now_us = visit.app.now_us();
     // The sentence and the history may have it already.
     let unsaid = job.reason.as_ref().filter(|reason| !why.sentence.contains(reason.as_str()));

@@ -4,8 +4,9 @@ use std::cmp::Reverse;
 
 use axum::response::Response;
 use maud::{Markup, html};
+use turnwise_queue::timestamp;
 use turnwise_queue::{Job, jobs};
-use turnwise_replicator::doc_processor::{self, Nodes, STATES, Status, Summary, timestamp};
+use turnwise_replicator::doc_processor::{self, Nodes, STATES, Status, Summary};
 use turnwise_replicator::documents::Error as DocumentError;
 use turnwise_replicator::{JOB_TYPE, Stats};
 

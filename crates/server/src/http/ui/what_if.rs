@@ -23,7 +23,7 @@ use super::format::{count_of, duration, number, or_dash};
 use super::problem::{Problem, Result};
 use super::visit::{Fields, Visit, link, tenant_link};
 use super::{layout, redirect, tenants};
-use crate::http::v1::load::{self, Load, TenantLoad};
+use turnwise_explain::load::{self, Load, TenantLoad};
 
 const PATH: &str = "/ui/tenants/shares";
 /// The begin of the names of the fields with shares; the tenant's name follows.
@@ -208,7 +208,8 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
         return Err(Problem::bad("type: is needed", "choose a type on the page of the tenants"));
     };
     names::check_type(job_type)?;
-    let load = load::of_type(&visit.app, job_type).await?;
+    let (tx, rules) = (visit.app.store.begin().await?, visit.app.rules());
+    let load = load::of_type(&visit.app.reader(&tx, &rules), job_type).await?;
     let changed = chosen(query, &load.tenants)?;
     let is_continuous = job_type == REPLICATION && load.rotation.is_some();
     let simulated = simulate(&visit, &load, is_continuous, &changed).await?;

@@ -3,6 +3,7 @@
 use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
+use turnwise_explain::job_counts;
 use turnwise_protocol::{CountBy, CountPage, CountedJobs, names};
 use turnwise_queue::counts::{self, Counted, Counts};
 use turnwise_queue::jobs;
@@ -13,7 +14,6 @@ use super::error::{Result, V1Error};
 use super::extract::Params;
 use super::list::{Cursor, check_limit, default_limit};
 use super::position_text;
-use super::standing::job_counts;
 use crate::access::Caller;
 use crate::http::{App, answer};
 

@@ -4,10 +4,11 @@ use axum::extract::State;
 use axum::response::Response;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::Deserialize;
+use turnwise_explain as explain;
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_protocol::locking::BIG_LOCK;
-use turnwise_protocol::{Lock, LockHow, LockMode, Locker, Lockers};
-use turnwise_queue::locks::{Behind, Blocker, Entry, How, Kind, LockAt, Spot, Which, list_by_place};
+use turnwise_protocol::{LockMode, Locker, Lockers};
+use turnwise_queue::locks::{Behind, Entry, Kind, Spot, Which, list_by_place};
 use utoipa::IntoParams;
 
 use super::error::{Result, V1Error};
@@ -95,7 +96,7 @@ pub(in crate::http) async fn lockers(app: &App, caller: &Caller, params: LocksPa
 fn locker(entry: Entry) -> Locker {
     let Entry { lock, how, job_type, id, tenant, since_us, .. } = entry;
     let (job_type, id, tenant) = (Some(job_type), Some(id), Some(tenant));
-    Locker { lock: shown(lock), how: shown_how(how), job_type, id, tenant, since_us }
+    Locker { lock: explain::lock(lock), how: explain::how(how), job_type, id, tenant, since_us }
 }
 
 /// Checks the name of a level or a resource.
@@ -105,44 +106,10 @@ pub(super) fn check_name(what: &str, name: &str) -> Result<()> {
         .map_err(|problem| V1Error::bad(format!("{what}: {problem}"), hint))
 }
 
-/// A job that blocks another one, in the form of the API. Of a job that the caller may not read, only the level and the mode
-/// of its lock are shown.
-pub(super) fn blocker(caller: &Caller, by: Blocker) -> Locker {
-    let Blocker { lock, how, job_type, id, tenant, since_us } = by;
-    let (mut lock, how) = (shown(lock), shown_how(how));
-    if !caller.reads(&tenant) {
-        lock.name = None;
-        return Locker { lock, how, job_type: None, id: None, tenant: None, since_us };
-    }
-    let (job_type, id, tenant) = (Some(job_type), Some(id), Some(tenant));
-    Locker { lock, how, job_type, id, tenant, since_us }
-}
-
 pub(super) fn mode(mode: LockMode) -> Mode {
     match mode {
         LockMode::Shared => Mode::Shared,
         LockMode::Exclusive => Mode::Exclusive,
-    }
-}
-
-/// A lock, in the form of the API.
-pub(super) fn shown(lock: LockAt) -> Lock {
-    let LockAt { spot: Spot { level, name }, mode, units } = lock;
-    Lock { level: level.unwrap_or_else(|| BIG_LOCK.to_owned()), name, mode: shown_mode(mode), units }
-}
-
-pub(super) fn shown_mode(mode: Mode) -> LockMode {
-    match mode {
-        Mode::Shared => LockMode::Shared,
-        Mode::Exclusive => LockMode::Exclusive,
-    }
-}
-
-fn shown_how(how: How) -> LockHow {
-    match how {
-        How::Holds => LockHow::Holds,
-        How::Waits => LockHow::Waits,
-        How::Reserved => LockHow::Reserved,
     }
 }
 

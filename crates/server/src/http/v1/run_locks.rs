@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
+use turnwise_explain as explain;
 use turnwise_policy::predictive_queue::locks::{Levels, MAX_CAPACITY, MAX_RESOURCES};
 use turnwise_protocol::locking::BIG_LOCK;
 use turnwise_protocol::{
@@ -17,7 +18,7 @@ use utoipa::IntoParams;
 use super::body::Json;
 use super::error::{Result, V1Error};
 use super::extract::{Named, Params, RunPath};
-use super::locks::{blocker, check_name, mode, shown};
+use super::locks::{check_name, mode};
 use super::workers::{check_range, refused};
 use super::{BadBody, Common, Membership, NoWorker};
 use crate::access::Caller;
@@ -69,8 +70,8 @@ pub(super) async fn lock(
         }
         Ok(Asked::Waits(_)) if app.stop.is_cancelled() => Err(V1Error::stopping()),
         Ok(Asked::Waits(Blocked { lock, by })) => {
-            let by = by.into_iter().map(|by| blocker(&caller, by)).collect();
-            Ok(answer::ok(&AskedLocks { state: LockState::Waiting, lock: Some(shown(lock)), by }))
+            let by = by.into_iter().map(|by| explain::blocker(&caller, by)).collect();
+            Ok(answer::ok(&AskedLocks { state: LockState::Waiting, lock: Some(explain::lock(lock)), by }))
         }
         Ok(Asked::OutOfOrder { blocked, above }) => Err(V1Error::conflict(
             codes::OUT_OF_ORDER,

@@ -5,21 +5,15 @@ use std::cmp::Reverse;
 use axum::extract::State;
 use axum::response::Response;
 use serde::Deserialize;
-use turnwise_protocol::{
-    DEFAULT_LIMIT, MAX_LIMIT, Queue, QueuedJob, Reason, State as JobState, Tenant, TenantOrder, Tenants,
-    names,
-};
-use turnwise_queue::{Then, jobs};
-use turnwise_store::Transaction;
+use turnwise_explain::{Of, Snapshot, all_of, queue, types_of};
+use turnwise_protocol::{DEFAULT_LIMIT, MAX_LIMIT, Queue, Tenant, TenantOrder, Tenants, names};
 use utoipa::IntoParams;
 
 use super::Common;
-use super::decision::Head;
-use super::error::{Result, V1Error};
+use super::error::Result;
 use super::extract::Params;
 use super::list::{Cursor, check_limit, default_limit};
-use super::standing::{Of, Snapshot, all_of, could_run_since, document, types};
-use super::{locked, position_text, reason, view};
+use super::position_text;
 use crate::access::Caller;
 use crate::http::{App, answer};
 
@@ -80,7 +74,9 @@ pub(in crate::http) async fn tenants(app: &App, caller: &Caller, params: Tenants
     let mut snapshots = Vec::new();
     let after = after.filter(|_| order == TenantOrder::Name);
     let from = after.as_ref().map(|after| after.job_type.as_str());
-    let (types, behind) = types(app, &tx, params.job_type.as_deref(), from).await?;
+    let rules = app.rules();
+    let reader = app.reader(&tx, &rules);
+    let (types, behind) = types_of(&reader, params.job_type.as_deref(), from).await?;
     // The position for the next page, if some types were not read.
     let mut partial = behind.is_some();
     let mut rest = behind.map(|job_type| Cursor { job_type, id: String::new() });
@@ -89,7 +85,7 @@ pub(in crate::http) async fn tenants(app: &App, caller: &Caller, params: Tenants
             Some(after) if after.job_type == job_type => Of::After(&after.id),
             _ => Of::First,
         };
-        let mut snapshot = Snapshot::read(app, &tx, &job_type, of).await?;
+        let mut snapshot = Snapshot::read(&reader, &job_type, of).await?;
         partial |= snapshot.unknown_from.is_some();
         let unknown_from = snapshot.unknown_from.take().filter(|_| order == TenantOrder::Name);
         if let Some(unknown_from) = &unknown_from {
@@ -123,7 +119,7 @@ pub(in crate::http) async fn tenants(app: &App, caller: &Caller, params: Tenants
     match order {
         TenantOrder::Name => {}
         TenantOrder::Owed => all.sort_by_cached_key(|tenant| {
-            let owed = snapshots[tenant.0].owed_us(standing(tenant));
+            let owed = snapshots[tenant.0].deficit_us(standing(tenant));
             // Tenants with a surplus come last, with the largest surplus at the end. Tenants without a record count as
             // having no deficit.
             (Reverse(owed.unwrap_or(0)), Reverse(standing(tenant).waits))
@@ -143,10 +139,10 @@ pub(in crate::http) async fn tenants(app: &App, caller: &Caller, params: Tenants
         _ => rest.filter(|_| order == TenantOrder::Name).map(|rest| rest.text()),
     };
     let most = (PAGE_COUNTED / all.len().max(1)).clamp(100, turnwise_protocol::MAX_COUNTED);
-    let tenants = all.iter().map(|(n, name)| snapshots[*n].tenant(app, &tx, name, most));
+    let tenants = all.iter().map(|(n, name)| snapshots[*n].tenant(&reader, name, most));
     let tenants: Vec<Tenant> = all_of(tenants.collect()).await?;
     // The totals of a type count all tenants.
-    let types = snapshots.iter().filter(|_| caller.operates()).map(|snapshot| snapshot.summary(app, &tx));
+    let types = snapshots.iter().filter(|_| caller.operates()).map(|snapshot| snapshot.summary(&reader));
     let types = all_of(types.collect()).await?;
     let partial = partial && order != TenantOrder::Name;
     let next = position_text::shown(app, caller, next).await?;
@@ -202,16 +198,18 @@ pub(in crate::http) async fn next_jobs(app: &App, caller: &Caller, params: Queue
     let tx = app.store.begin().await?;
     let (mut summaries, mut rows) = (Vec::new(), Vec::new());
     let from = after.as_deref();
-    let (types, next) = types(app, &tx, params.job_type.as_deref(), from).await?;
+    let rules = app.rules();
+    let reader = app.reader(&tx, &rules);
+    let (types, next) = types_of(&reader, params.job_type.as_deref(), from).await?;
     for job_type in types {
-        let snapshot = Snapshot::read(app, &tx, &job_type, Of::First).await?;
+        let snapshot = Snapshot::read(&reader, &job_type, Of::First).await?;
         if snapshot.is_empty() && params.job_type.is_none() {
             continue;
         }
-        summaries.push(snapshot.summary(app, &tx).await?);
+        summaries.push(snapshot.summary(&reader).await?);
         // The first jobs may be others'.
         let most = if caller.operates() { limit } else { MAX_QUEUE };
-        let mut read = queue(app, &tx, &snapshot, most).await?;
+        let mut read = queue(&reader, &snapshot, most).await?;
         read.retain(|row| caller.reads(&row.tenant));
         read.truncate(limit);
         rows.extend(read);
@@ -222,119 +220,6 @@ pub(in crate::http) async fn next_jobs(app: &App, caller: &Caller, params: Queue
         summaries.clear();
     }
     Ok(Queue { types: summaries, jobs: rows, next })
-}
-
-async fn queue(app: &App, tx: &Transaction, snapshot: &Snapshot, limit: usize) -> Result<Vec<QueuedJob>> {
-    let mut running = running(app, tx, snapshot, limit).await?;
-    let mut waiting = waiting(app, tx, snapshot, limit).await?;
-    let mut off_queue = off_queue(app, tx, snapshot, limit).await?;
-    let third = limit.div_ceil(3);
-    let spare = |one: usize, other: usize| third.saturating_sub(one) + third.saturating_sub(other);
-    let (runs, waits, later) = (running.len(), waiting.len(), off_queue.len());
-    waiting.truncate(third + spare(runs, later));
-    running.truncate(third + spare(waits, later));
-    off_queue.truncate(third + spare(runs, waits));
-    running.extend(waiting);
-    running.extend(off_queue);
-    running.truncate(limit);
-    Ok(running)
-}
-
-async fn running(app: &App, tx: &Transaction, snapshot: &Snapshot, limit: usize) -> Result<Vec<QueuedJob>> {
-    let mut running: Vec<_> = snapshot.running.iter().collect();
-    running.sort_by(|one, other| (one.started_us, &one.id).cmp(&(other.started_us, &other.id)));
-    running.truncate(limit);
-    let rows = running.into_iter().map(|row| async move {
-        // What happens after the run's end is in the job's record.
-        let job = jobs::get(tx, &app.keys, &snapshot.job_type, &row.id).await?;
-        let then = job.as_ref().map_or(Then::Keep, |job| job.then());
-        let runs = reason::of_running(row.cancel_requested, then);
-        let waits = job.as_ref().is_some_and(|job| job.waits().is_some());
-        Ok(QueuedJob {
-            job_type: snapshot.job_type.clone(),
-            id: row.id.clone(),
-            document: job.and_then(|job| document(&snapshot.job_type, &job.summary)),
-            tenant: row.tenant.clone(),
-            state: if waits { JobState::Waiting } else { JobState::Running },
-            reason: if waits && !row.cancel_requested { Reason::WaitsForLock } else { runs },
-            since_us: row.started_us,
-            not_before_us: None,
-            paused_by: None,
-            limited: None,
-            waits_for: None,
-            worker: Some(row.worker.clone()),
-        })
-    });
-    all_of(rows.collect()).await
-}
-
-async fn waiting(app: &App, tx: &Transaction, snapshot: &Snapshot, limit: usize) -> Result<Vec<QueuedJob>> {
-    let head = Head::read(app, tx, snapshot, limit).await?;
-    let rows = head.next.iter().take(limit).map(|next| async move {
-        let job = jobs::get(tx, &app.keys, &snapshot.job_type, &next.id).await?;
-        let locked = match &job {
-            Some(job) => locked::look(app, tx, job).await?.and_then(|locked| locked.reason(job)),
-            None => None,
-        };
-        Ok::<_, V1Error>((next, job, locked))
-    });
-    let rows = all_of(rows.collect()).await?;
-    // If slots are free, startable jobs overtake those whose locks are not free.
-    let has_room = reason::free(snapshot) > 0;
-    let mut before = 0;
-    let rows = rows.into_iter().enumerate().map(|(position, (next, job, locked))| {
-        let explanation = head.explanation(position);
-        let reason = reason::of_pending(snapshot, explanation.as_ref(), &next.tenant, next.in_tenant, before);
-        let reason =
-            locked.filter(|_| !matches!(reason, Reason::NoWorker | Reason::WorkersQuiet)).unwrap_or(reason);
-        before += usize::from(!has_room || !matches!(reason, Reason::Locked | Reason::LockReserved));
-        QueuedJob {
-            reason,
-            job_type: snapshot.job_type.clone(),
-            id: next.id.clone(),
-            document: job.as_ref().and_then(|job| document(&snapshot.job_type, &job.summary)),
-            tenant: next.tenant.clone(),
-            state: turnwise_protocol::State::Pending,
-            since_us: job.as_ref().map_or(snapshot.now_us, could_run_since),
-            not_before_us: None,
-            paused_by: None,
-            limited: None,
-            waits_for: None,
-            worker: None,
-        }
-    });
-    Ok(rows.collect())
-}
-
-/// Jobs that wait outside of their tenants' queues: some delayed, some blocked, some paused and some limited ones.
-async fn off_queue(app: &App, tx: &Transaction, snapshot: &Snapshot, limit: usize) -> Result<Vec<QueuedJob>> {
-    let kinds = [&snapshot.delayed, &snapshot.blocked, &snapshot.paused, &snapshot.limited];
-    let mut left = limit;
-    let mut ids = Vec::new();
-    for (n, kind) in kinds.iter().enumerate() {
-        // What one kind does not need goes to the next kinds.
-        let some = kind.ids.iter().take(left.div_ceil(kinds.len() - n));
-        let before = ids.len();
-        ids.extend(some);
-        left -= ids.len() - before;
-    }
-    let found = ids.iter().map(|id| jobs::get(tx, &app.keys, &snapshot.job_type, id));
-    let found: Vec<Option<turnwise_queue::Job>> = all_of(found.collect()).await?;
-    let rows = found.into_iter().flatten().map(|job| QueuedJob {
-        state: view::state(&job),
-        reason: reason::of_delayed(snapshot, &job),
-        since_us: could_run_since(&job),
-        not_before_us: view::waits_for_time(&job).then_some(job.order_us()),
-        waits_for: (job.unmet() > 0).then_some(job.unmet()),
-        paused_by: job.paused().map(str::to_owned),
-        limited: job.limited().map(view::limited),
-        worker: None,
-        document: document(&job.job_type, &job.summary),
-        job_type: job.job_type,
-        id: job.id,
-        tenant: job.tenant,
-    });
-    Ok(rows.collect())
 }
 
 const _: () = assert!(MAX_QUEUE >= DEFAULT_LIMIT);

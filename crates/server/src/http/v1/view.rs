@@ -2,10 +2,11 @@
 
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
-use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
 use turnwise_protocol as api;
-use turnwise_queue::{End, EventKind, Job, Place, State, jobs};
+use turnwise_queue::{EventKind, Job, State, jobs};
 use turnwise_store::Transaction;
+
+pub(super) use turnwise_explain::{awaits, limited, state, waits_for_time};
 
 use super::error::Result;
 use crate::http::App;
@@ -75,37 +76,6 @@ pub(super) fn ms(us: Option<i64>) -> Option<u64> {
     us.map(|us| us.unsigned_abs().div_ceil(1_000))
 }
 
-/// Whether the job waits only for a time.
-pub(super) fn waits_for_time(job: &Job) -> bool {
-    matches!(state(job), api::State::Delayed | api::State::Crashing)
-}
-
-/// The bucket that a limited job waits for.
-pub(super) fn limited(limit: &Limit) -> api::Limited {
-    let (by, name) = match &limit.bucket {
-        Bucket::Filter(name) => (api::LimitedBy::Filter, name.clone()),
-        Bucket::Reason(name) => (api::LimitedBy::Reason, name.clone()),
-    };
-    api::Limited { by, name, limit: limit.most, running: None }
-}
-
-/// A job's state. For a job outside of its tenant's queue, the state shows what the job waits for.
-pub(super) fn state(job: &Job) -> api::State {
-    match &job.place {
-        Place::Pending { .. } => api::State::Pending,
-        Place::Blocked { .. } => api::State::Blocked,
-        Place::Paused { .. } => api::State::Paused,
-        Place::Limited { .. } => api::State::Limited,
-        Place::Delayed { .. } | Place::Parked { .. } => api::State::Delayed,
-        Place::Crashing { .. } => api::State::Crashing,
-        Place::Active(run) if run.waits.is_some() => api::State::Waiting,
-        Place::Active(_) => api::State::Running,
-        Place::Ended(End::Completed) => api::State::Completed,
-        Place::Ended(End::Failed) => api::State::Failed,
-        Place::Ended(End::Cancelled) => api::State::Cancelled,
-    }
-}
-
 /// A dependency, in the form of the queue.
 pub(super) fn awaited(
     job_type: String,
@@ -123,28 +93,6 @@ pub(super) fn awaited(
         api::Otherwise::Free => Otherwise::Free,
     };
     turnwise_queue::After { job_type, id, accepted: accepted.collect(), otherwise }
-}
-
-/// A dependency in the form of the API, with that job's state.
-pub(super) fn awaits(after: turnwise_queue::After, job: Option<&Job>) -> api::Awaited {
-    let accepted = after.accepted.into_iter().filter_map(|outcome| match outcome {
-        DependencyEnd::Completed => Some(api::End::Completed),
-        DependencyEnd::Failed => Some(api::End::Failed),
-        DependencyEnd::Cancelled => Some(api::End::Cancelled),
-        // Requests cannot contain this value.
-        DependencyEnd::Removed => None,
-    });
-    let otherwise = match after.otherwise {
-        Otherwise::Cancel => api::Otherwise::Cancel,
-        Otherwise::Free => api::Otherwise::Free,
-    };
-    api::Awaited {
-        job_type: after.job_type,
-        id: after.id,
-        state: job.map(state),
-        accepted: accepted.collect(),
-        otherwise,
-    }
 }
 
 pub(super) fn event_kind(kind: &EventKind) -> api::EventKind {

@@ -5,17 +5,14 @@ use std::collections::{BTreeMap, VecDeque};
 use turnwise_protocol::State;
 use turnwise_queue::{Job, dependencies, jobs};
 
-use super::error::{Result, V1Error};
-use super::{JobPath, view};
-use crate::access::Caller;
-use crate::http::App;
+use crate::{Reader, Result, Viewer, shown};
 
 /// Maximum number of jobs in a graph: those that are nearest to the job.
-pub(in crate::http) const MAX_NODES: usize = 40;
+pub const MAX_NODES: usize = 40;
 
 /// A job in a graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::http) struct Node {
+pub struct Node {
     /// Its type and id.
     pub job: (String, String),
     /// Its state; `None` if it has just been removed.
@@ -26,7 +23,8 @@ pub(in crate::http) struct Node {
 
 /// The jobs around a job. The first one is the job.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(in crate::http) struct Graph {
+pub struct Graph {
+    /// The jobs.
     pub nodes: Vec<Node>,
     /// Which job waits for which: the index of the dependency, and that of the dependent.
     pub edges: Vec<(usize, usize)>,
@@ -43,28 +41,31 @@ enum Way {
     ToDependents,
 }
 
-/// Reads the graph around a job, of jobs that the caller may see. Dependencies that have ended are not stored, and so are not part of it.
-pub(in crate::http) async fn around(app: &App, caller: &Caller, path: &JobPath) -> Result<Graph> {
-    let JobPath { job_type, id } = path;
-    let tx = app.store.begin().await?;
-    let read = async |job_type: &str, id: &str| jobs::get(&tx, &app.keys, job_type, id).await;
-    let job = caller.sees(read(job_type, id).await?).ok_or_else(|| V1Error::no_job(job_type, id))?;
+/// Reads the graph around a job, of jobs that the viewer may read. Dependencies that have ended are not stored, and so are not part of it.
+///
+/// # Errors
+/// Those of the store.
+pub async fn around(reader: &Reader<'_>, viewer: &dyn Viewer, job: &Job) -> Result<Graph> {
+    let read = async |job_type: &str, id: &str| jobs::get(reader.tx, reader.keys, job_type, id).await;
     let mut graph = Graph {
         trace_id: job.trace.map(|trace| u128::from_be_bytes(trace.trace_id)).map(|id| format!("{id:032x}")),
         ..Graph::default()
     };
     let mut known: BTreeMap<(String, String), usize> = BTreeMap::new();
-    known.insert((job_type.clone(), id.clone()), 0);
-    graph.nodes.push(Node { job: (job_type.clone(), id.clone()), state: Some(view::state(&job)), step: 0 });
+    let own = (job.job_type.clone(), job.id.clone());
+    known.insert(own.clone(), 0);
+    graph.nodes.push(Node { job: own, state: Some(shown::state(job)), step: 0 });
     for way in [Way::ToDependencies, Way::ToDependents] {
         let mut queue: VecDeque<(usize, Job)> = VecDeque::from([(0, job.clone())]);
         while let Some((from, job)) = queue.pop_front() {
             let (next, step) = match way {
                 Way::ToDependencies => {
-                    let unmet = dependencies::unmet(&tx, &app.keys, &job).await?;
+                    let unmet = dependencies::unmet(reader.tx, reader.keys, &job).await?;
                     (unmet.into_iter().map(|after| (after.job_type, after.id)).collect(), -1)
                 }
-                Way::ToDependents => (dependencies::dependents(&tx, &app.keys, &job, MAX_NODES).await?, 1),
+                Way::ToDependents => {
+                    (dependencies::dependents(reader.tx, reader.keys, &job, MAX_NODES).await?, 1)
+                }
             };
             let next: Vec<(String, String)> = next;
             for other in next {
@@ -83,15 +84,15 @@ pub(in crate::http) async fn around(app: &App, caller: &Caller, path: &JobPath) 
                     continue;
                 }
                 let found = read(&other.0, &other.1).await?;
-                // What the caller may not see does not exist. A job that is gone has no tenant to ask about.
-                if found.as_ref().is_some_and(|job| !caller.reads(&job.tenant)) {
+                // What the viewer may not see does not exist. A job that is gone has no tenant to ask about.
+                if found.as_ref().is_some_and(|job| !viewer.reads(&job.tenant)) {
                     continue;
                 }
                 let to = graph.nodes.len();
                 graph.edges.push(edge(to));
                 graph.nodes.push(Node {
                     job: other.clone(),
-                    state: found.as_ref().map(view::state),
+                    state: found.as_ref().map(shown::state),
                     step: graph.nodes[from].step + step,
                 });
                 known.insert(other, to);

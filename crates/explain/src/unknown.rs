@@ -3,23 +3,24 @@
 use turnwise_catalogue::{Because, Derived, Reason};
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_protocol::UnknownLocks;
+use turnwise_queue::locks::has_room;
 use turnwise_queue::{Job, jobs};
-use turnwise_store::Transaction;
 
-use super::error::Result;
-use super::locks::shown_mode;
-use crate::catalogue;
-use crate::http::App;
+use crate::shown::lock_mode;
+use crate::{Reader, Result};
 
 /// The unknown parts of a job's declaration, each with its cause.
-pub(super) async fn look(app: &App, tx: &Transaction, job: &Job) -> Result<Vec<UnknownLocks>> {
+pub(crate) async fn look(reader: &Reader<'_>, job: &Job) -> Result<Vec<UnknownLocks>> {
     if !job.locks.has_unknown() {
         return Ok(Vec::new());
     }
-    let options = jobs::options(tx, &app.keys, job).await?;
+    let options = jobs::options(reader.tx, reader.keys, job).await?;
     let options = turnwise_catalogue::parse_options(options.get());
-    let derived = app.catalogue.requests(&job.job_type, &options);
-    let derived = derived.map(|derived| catalogue::fitting(derived, &app.store.limits()));
+    let derived = reader.rules.catalogue.requests(&job.job_type, &options);
+    let derived = derived.map(|mut derived| {
+        derived.fit(|requests| has_room(requests, &reader.store.limits()));
+        derived
+    });
     // Locks that the job declared itself, or that another catalogue derived, cannot be explained by this catalogue.
     let derived = derived.filter(|derived| derived.requests == job.locks);
     let mut all = Vec::new();
@@ -27,7 +28,7 @@ pub(super) async fn look(app: &App, tx: &Transaction, job: &Job) -> Result<Vec<U
         let because = derived.as_ref().and_then(|derived| because(derived, level, mode));
         all.push(UnknownLocks {
             level: level.to_owned(),
-            mode: shown_mode(mode),
+            mode: lock_mode(mode),
             because: match because {
                 Some(because) => because.reason.to_string(),
                 None => "the job's declaration stated this when the job was added".to_owned(),

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use turnwise_policy::fair_share::virtual_time::{Ledger, Pace, UNKNOWN_COST_US};
 use turnwise_policy::fair_share::{Fairness, rfc};
 use turnwise_protocol as api;
@@ -17,15 +16,11 @@ use turnwise_queue::counts::{self, Counts, Kind};
 use turnwise_queue::off_queue::{self, KeptBy, OffQueue};
 use turnwise_queue::usage::Charged;
 use turnwise_queue::{NODE_TYPE, State, jobs, tenants, usage, workers};
-use turnwise_replicator::JOB_TYPE as REPLICATION;
-use turnwise_replicator::doc_processor::Summary;
 use turnwise_store::key::successor;
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use turnwise_store::{Error as StoreError, Isolation, RangeRead};
 use turnwise_worker::{FairRules, boost_of, usage_of};
 
-use super::error::{Result, V1Error};
-use crate::http::App;
-use crate::live;
+use crate::{Reader, Result};
 
 /// Maximum number of charge rows that are read of a type: those of 10,000 tenants with a few workers each.
 const MAX_CHARGES: usize = 50_000;
@@ -42,14 +37,15 @@ const OLDEST_OF: usize = 8;
 /// Number of concurrent reads.
 const AT_ONCE: usize = 16;
 /// Number of types that are read if the request names none.
-pub(super) const MAX_TYPES: usize = 100;
+const MAX_TYPES: usize = 100;
 
 /// The state of a job type at one moment.
-pub(super) struct Snapshot {
+pub struct Snapshot {
+    /// The type.
     pub job_type: String,
-    pub now_us: i64,
-    pub rules: FairRules,
-    pub capacity: api::Capacity,
+    pub(crate) now_us: i64,
+    pub(crate) rules: FairRules,
+    pub(crate) capacity: api::Capacity,
     /// The ids of the quiet workers.
     quiet: BTreeSet<String>,
     /// The known tenants: those with waiting or running jobs, or with recent run time.
@@ -57,9 +53,9 @@ pub(super) struct Snapshot {
     /// Expected cost of a job, if nothing is known about its tenant.
     expected_of_type_us: Option<f64>,
     /// Expected run time of jobs, estimated from the past runs of all tenants.
-    pub learnt_us: Option<f64>,
+    pub(crate) learnt_us: Option<f64>,
     /// Virtual time of the job type: the highest that any worker has written.
-    pub virtual_now: f64,
+    pub(crate) virtual_now: f64,
     /// The rate at which virtual time advances, where jobs rotate.
     pace: Pace,
     /// The charge of a rotating job in each cycle.
@@ -69,19 +65,19 @@ pub(super) struct Snapshot {
     /// The highest virtual time of these tenants' last running jobs.
     highest_last: f64,
     /// The offset of the jobs' keys, with the fairness `rfc`.
-    pub boost_v: f64,
-    pub running: Vec<Running>,
-    pub delayed: OffQueue,
-    pub blocked: OffQueue,
-    pub paused: OffQueue,
-    pub limited: OffQueue,
+    pub(crate) boost_v: f64,
+    pub(crate) running: Vec<Running>,
+    pub(crate) delayed: OffQueue,
+    pub(crate) blocked: OffQueue,
+    pub(crate) paused: OffQueue,
+    pub(crate) limited: OffQueue,
     /// Tenants with names from this one on are not fully known, because there are too many. The requested tenant is always known.
     pub unknown_from: Option<String>,
 }
 
 /// The tenants to read, if there are more tenants than one request reads.
 #[derive(Clone, Copy)]
-pub(super) enum Of<'a> {
+pub enum Of<'a> {
     /// The first ones by name.
     First,
     /// The first ones after this name.
@@ -92,15 +88,20 @@ pub(super) enum Of<'a> {
 
 /// A tenant's standing.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Standing {
+pub struct Standing {
+    /// Its shares.
     pub shares: u32,
+    /// The run time of its jobs, ever.
     pub service_us: u64,
+    /// The run time that is charged now, with the fairness `rfc`.
     pub usage_us: f64,
     /// Virtual time: service divided by shares. `None` if no worker has recorded the tenant yet.
     pub tag: Option<f64>,
+    /// The expected cost of its running jobs.
     pub in_flight_us: f64,
     /// Expected cost of one of its jobs, estimated from past runs.
     pub expected_us: Option<f64>,
+    /// Its running jobs.
     pub running: usize,
     /// It may have pending jobs.
     pub waits: bool,
@@ -108,7 +109,7 @@ pub(super) struct Standing {
 
 /// A running job.
 #[derive(Debug, Clone)]
-pub(super) struct Running {
+pub(crate) struct Running {
     pub id: String,
     pub worker: String,
     pub tenant: String,
@@ -117,20 +118,13 @@ pub(super) struct Running {
     pub cancel_requested: bool,
 }
 
-/// The fair-share rules for jobs of a type.
-fn rules(app: &App, job_type: &str) -> FairRules {
-    let config = app.config.get();
-    match job_type {
-        REPLICATION => live::fair_replications(&config),
-        _ => live::fair_commands(&config),
-    }
-}
-
 /// The types to read: the given one, or the first types with jobs or workers, from `from` on. Also returns the next
 /// type, if there are more.
-pub(super) async fn types(
-    app: &App,
-    tx: &Transaction,
+///
+/// # Errors
+/// Those of the store.
+pub async fn types(
+    reader: &Reader<'_>,
     job_type: Option<&str>,
     from: Option<&str>,
 ) -> Result<(Vec<String>, Option<String>)> {
@@ -139,8 +133,8 @@ pub(super) async fn types(
     }
     // One type more than the limit, and the type of the nodes.
     let most = MAX_TYPES + 2;
-    let with_jobs = jobs::types_after(tx, &app.keys, from, most).await?;
-    let with_workers = workers::types_after(tx, &app.keys, from, most).await?;
+    let with_jobs = jobs::types_after(reader.tx, reader.keys, from, most).await?;
+    let with_workers = workers::types_after(reader.tx, reader.keys, from, most).await?;
     let mut types: BTreeSet<String> = with_jobs.into_iter().chain(with_workers).collect();
     types.extend(from.map(str::to_owned));
     types.remove(NODE_TYPE);
@@ -150,13 +144,17 @@ pub(super) async fn types(
 }
 
 impl Snapshot {
-    pub async fn read(app: &App, tx: &Transaction, job_type: &str, of: Of<'_>) -> Result<Snapshot> {
-        let (keys, now_us) = (&app.keys, app.now_us());
-        let rules = rules(app, job_type);
+    /// Reads the state of a type.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn read(reader: &Reader<'_>, job_type: &str, of: Of<'_>) -> Result<Snapshot> {
+        let (tx, keys, now_us) = (reader.tx, reader.keys, reader.now_us());
+        let rules = reader.rules.fair(job_type).clone();
         let workers = workers::list(tx, keys, job_type).await?;
         let (quiet, active): (Vec<_>, Vec<_>) =
             workers.iter().filter(|worker| worker.slots > 0).partition(|worker| worker.mode.is_quiet());
-        let running = running(app, tx, job_type).await?;
+        let running = running(reader, job_type).await?;
         let quiet_ids: BTreeSet<String> = quiet.iter().map(|worker| worker.id.clone()).collect();
         let is_quiet = |worker: &str| quiet_ids.contains(worker);
         let capacity = api::Capacity {
@@ -207,7 +205,7 @@ impl Snapshot {
             Of::After(tenant) => Some(tenant),
             Of::First | Of::Tenant(_) => None,
         };
-        let charges_from = snapshot.read_charges(app, tx, &members, from).await?;
+        let charges_from = snapshot.read_charges(reader, &members, from).await?;
         let mut waiting_from = None;
         let mut after: Option<String> = from.map(str::to_owned);
         for read in 1..=MAX_WAITING / BATCH {
@@ -245,15 +243,14 @@ impl Snapshot {
     /// whose charges were not read completely.
     async fn read_charges(
         &mut self,
-        app: &App,
-        tx: &Transaction,
+        reader: &Reader<'_>,
         members: &BTreeSet<String>,
         from: Option<&str>,
     ) -> Result<Option<String>> {
         let mut after: Option<(String, String)> = from.map(|from| (next_name(from), String::new()));
         for _ in 0..MAX_CHARGES / BATCH {
             let place = after.as_ref().map(|(tenant, charger)| (tenant.as_str(), charger.as_str()));
-            let batch = usage::of_type(tx, &app.keys, &self.job_type, place, BATCH).await?;
+            let batch = usage::of_type(reader.tx, reader.keys, &self.job_type, place, BATCH).await?;
             let exhausted = batch.len() < BATCH;
             after = batch.last().map(|(tenant, charger, _)| (tenant.clone(), charger.clone()));
             for (tenant, charger, charged) in batch {
@@ -332,7 +329,7 @@ impl Snapshot {
 
     /// Whether a rotating job may be preempted for a job of this tenant. It must belong to the same tenant, or to one
     /// with a higher virtual time.
-    pub fn can_preempt(&self, tenant: &str) -> bool {
+    pub(crate) fn can_preempt(&self, tenant: &str) -> bool {
         match self.rules.fairness {
             Fairness::Rfc => !self.rotating.is_empty(),
             Fairness::VirtualTime => {
@@ -360,13 +357,13 @@ impl Snapshot {
     }
 
     /// Expected cost of one of a tenant's jobs, in µs: estimated from past runs, or the policy's default.
-    pub fn expected_us(&self, tenant: &str) -> f64 {
+    pub(crate) fn expected_us(&self, tenant: &str) -> f64 {
         let learnt = self.tenants.get(tenant).and_then(|standing| standing.expected_us);
         learnt.or(self.expected_of_type_us).unwrap_or(UNKNOWN_COST_US)
     }
 
     /// The virtual time of a tenant's next job, and the increment for each job after it.
-    pub fn next(&self, tenant: &str) -> (f64, f64) {
+    pub(crate) fn next(&self, tenant: &str) -> (f64, f64) {
         let none = Standing { shares: self.rules.shares.of(tenant), ..Standing::default() };
         let standing = self.tenants.get(tenant).unwrap_or(&none);
         let expected_us = self.expected_us(tenant);
@@ -386,7 +383,7 @@ impl Snapshot {
     }
 
     /// Whether jobs of a tenant are preempted for each other, in the order of their waits.
-    pub fn take_turns(&self, tenant: &str) -> bool {
+    pub(crate) fn take_turns(&self, tenant: &str) -> bool {
         self.rules.fairness == Fairness::VirtualTime && self.rotating.contains(tenant)
     }
 
@@ -396,13 +393,13 @@ impl Snapshot {
     }
 
     /// Number of free slots.
-    pub fn free(&self) -> usize {
+    pub(crate) fn free(&self) -> usize {
         self.capacity.slots.saturating_sub(self.capacity.running)
     }
 
     /// Number of jobs that all workers together preempt at each cycle: at most the slots that rotating jobs can have.
     /// Zero if no running job rotates.
-    pub fn churn(&self) -> usize {
+    pub(crate) fn churn(&self) -> usize {
         if self.rotating.is_empty() {
             return 0;
         }
@@ -413,7 +410,7 @@ impl Snapshot {
     }
 
     /// A tenant's deficit, in µs.
-    pub fn owed_us(&self, standing: &Standing) -> Option<i64> {
+    pub fn deficit_us(&self, standing: &Standing) -> Option<i64> {
         if self.rules.fairness == Fairness::Rfc {
             return None;
         }
@@ -424,17 +421,14 @@ impl Snapshot {
     }
 
     /// A tenant in the form of the API. Its oldest job is searched among the first `most` of its queue.
-    pub async fn tenant(
-        &self,
-        app: &App,
-        tx: &Transaction,
-        tenant: &str,
-        most: usize,
-    ) -> Result<api::Tenant> {
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn tenant(&self, reader: &Reader<'_>, tenant: &str, most: usize) -> Result<api::Tenant> {
         let none = Standing { shares: self.rules.shares.of(tenant), ..Standing::default() };
         let standing = self.tenants.get(tenant).unwrap_or(&none);
         let queue = match standing.waits {
-            true => tenants::front(tx, &app.keys, &self.job_type, tenant, most).await?,
+            true => tenants::front(reader.tx, reader.keys, &self.job_type, tenant, most).await?,
             false => Vec::new(),
         };
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "stays within the bounds")]
@@ -445,36 +439,37 @@ impl Snapshot {
             shares: standing.shares,
             service_us: standing.service_us,
             usage_us: whole(standing.usage_us),
-            owed_us: self.owed_us(standing),
+            owed_us: self.deficit_us(standing),
             expected_run_us: standing.expected_us.map(whole),
             running: standing.running,
-            pending: counts::of_tenant(tx, &app.keys, &self.job_type, tenant).await?[Kind::Pending],
-            oldest_claimable_us: self.oldest(app, tx, queue).await?,
+            pending: counts::of_tenant(reader.tx, reader.keys, &self.job_type, tenant).await?[Kind::Pending],
+            oldest_claimable_us: self.oldest(reader, queue).await?,
         })
     }
 
     /// When the oldest of these jobs began to wait. A job that its worker gave back, at a shutdown or after its end,
     /// has the place of its last start. But it has waited only since it was given back.
-    async fn oldest(
-        &self,
-        app: &App,
-        tx: &Transaction,
-        mut queue: Vec<tenants::Pending>,
-    ) -> Result<Option<i64>> {
+    async fn oldest(&self, reader: &Reader<'_>, mut queue: Vec<tenants::Pending>) -> Result<Option<i64>> {
         queue.sort_by_key(|pending| pending.order_us);
         let mut oldest: Option<i64> = None;
         for pending in queue.into_iter().take(OLDEST_OF) {
             if oldest.is_some_and(|oldest| oldest <= pending.order_us) {
                 break;
             }
-            let Some(job) = jobs::get(tx, &app.keys, &self.job_type, &pending.id).await? else { continue };
+            let Some(job) = jobs::get(reader.tx, reader.keys, &self.job_type, &pending.id).await? else {
+                continue;
+            };
             let since_us = could_run_since(&job);
             oldest = Some(oldest.map_or(since_us, |oldest| oldest.min(since_us)));
         }
         Ok(oldest)
     }
 
-    pub async fn summary(&self, app: &App, tx: &Transaction) -> Result<api::TypeSummary> {
+    /// The totals of the type, in the form of the API.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn summary(&self, reader: &Reader<'_>) -> Result<api::TypeSummary> {
         Ok(api::TypeSummary {
             job_type: self.job_type.clone(),
             capacity: self.capacity,
@@ -484,7 +479,7 @@ impl Snapshot {
             },
             tenants: self.tenants.len(),
             waiting_tenants: self.tenants.values().filter(|standing| standing.waits).count(),
-            jobs: job_counts(&counts::of_type(tx, &app.keys, &self.job_type).await?),
+            jobs: job_counts(&counts::of_type(reader.tx, reader.keys, &self.job_type).await?),
         })
     }
 
@@ -497,7 +492,7 @@ impl Snapshot {
 }
 
 /// Counts in the form of the API.
-pub(super) fn job_counts(counts: &Counts) -> api::JobCounts {
+pub fn job_counts(counts: &Counts) -> api::JobCounts {
     api::JobCounts {
         pending: counts[Kind::Pending],
         delayed: counts[Kind::Delayed],
@@ -514,7 +509,10 @@ pub(super) fn job_counts(counts: &Counts) -> api::JobCounts {
 }
 
 /// The results of these reads, in order. A few reads run concurrently, which matters where each is a request to a cluster.
-pub(super) async fn all_of<T, E>(reads: Vec<impl Future<Output = Result<T, E>>>) -> Result<Vec<T>, E> {
+///
+/// # Errors
+/// The first one.
+pub async fn all_of<T, E>(reads: Vec<impl Future<Output = Result<T, E>>>) -> Result<Vec<T>, E> {
     stream::iter(reads).buffered(AT_ONCE).try_collect().await
 }
 
@@ -525,18 +523,12 @@ fn next_name(name: &str) -> String {
 
 /// A count as a factor for durations.
 #[allow(clippy::cast_precision_loss, reason = "tens of thousands")]
-pub(super) fn many(count: usize) -> f64 {
+pub(crate) fn many(count: usize) -> f64 {
     count as f64
 }
 
-/// The document of a replication.
-pub(super) fn document(job_type: &str, summary: &RawValue) -> Option<String> {
-    let summary = Some(summary).filter(|_| job_type == REPLICATION).and_then(Summary::parse)?;
-    summary.document().map(|(_, id)| id.to_owned())
-}
-
 /// Since when a job has been pending, or in its current state outside of the queue.
-pub(super) fn could_run_since(job: &turnwise_queue::Job) -> i64 {
+pub fn could_run_since(job: &turnwise_queue::Job) -> i64 {
     match job.state() {
         State::Pending => job.order_us().max(job.changed_us),
         _ => job.changed_us,
@@ -560,18 +552,20 @@ struct Active {
     cancel_requested: bool,
 }
 
-async fn running(app: &App, tx: &Transaction, job_type: &str) -> Result<Vec<Running>> {
-    let (mut begin, end) = app.keys.active(job_type);
+async fn running(reader: &Reader<'_>, job_type: &str) -> Result<Vec<Running>> {
+    let (mut begin, end) = reader.keys.active(job_type);
     let mut running = Vec::new();
     while running.len() < MAX_RUNNING {
         let read = RangeRead { begin, end: end.clone(), limit: RUNNING_BATCH, reverse: false };
-        let rows = tx.range_with(read, Isolation::Snapshot).await?;
+        let rows = reader.tx.range_with(read, Isolation::Snapshot).await?;
         let exhausted = rows.len() < RUNNING_BATCH;
         for (key, value) in &rows {
             let (Some((worker, id)), Ok(active)) =
-                (app.keys.parse_active(key), serde_json::from_slice(value))
+                (reader.keys.parse_active(key), serde_json::from_slice(value))
             else {
-                return Err(V1Error::internal(&Unreadable));
+                return Err(
+                    StoreError::Corrupt(format!("{job_type}: a running job's row cannot be read")).into()
+                );
             };
             let Active { tenant, started_us, continuous, cancel_requested } = active;
             running.push(Running { id, worker, tenant, started_us, continuous, cancel_requested });
@@ -583,8 +577,3 @@ async fn running(app: &App, tx: &Transaction, job_type: &str) -> Result<Vec<Runn
     }
     Ok(running)
 }
-
-/// A running job's row does not have the form that workers write.
-#[derive(Debug, thiserror::Error)]
-#[error("a running job's row cannot be read")]
-struct Unreadable;

@@ -5,24 +5,21 @@ use std::collections::BTreeMap;
 use turnwise_policy::schedule::Reason;
 use turnwise_queue::Job;
 use turnwise_queue::tenants::Pending;
-use turnwise_store::Transaction;
-use turnwise_worker::{QueueHead, QueueRules, Startable, compared, explain, startable};
+use turnwise_worker::{QueueHead, Startable, compared, explain, startable};
 
-use super::error::Result;
-use super::position::{self, Next};
-use super::reason::free;
-use super::standing::Snapshot;
-use crate::http::App;
+use crate::position::{self, Next};
+use crate::snapshot::Snapshot;
+use crate::{Reader, Result};
 
 /// Why a job does not start.
-pub(super) struct Explanation {
+pub(crate) struct Explanation {
     pub reason: Reason,
     /// How many jobs start instead.
     pub before: usize,
 }
 
 /// The first jobs of a queue, and the decision about them.
-pub(super) struct Head {
+pub(crate) struct Head {
     /// The jobs, in the order of the tenants' turns.
     pub next: Vec<Next>,
     /// Why each job that a pass compares waits; `None` if it starts. Empty if no slot is free, because workers then make no pass.
@@ -35,18 +32,18 @@ pub(super) struct Head {
 
 impl Head {
     /// Reads at least the first `least` jobs, and decides.
-    pub async fn read(app: &App, tx: &Transaction, snapshot: &Snapshot, least: usize) -> Result<Head> {
-        let (room, rules) = (free(snapshot), rules(app));
-        let first = compared(&rules, &[], room);
+    pub async fn read(reader: &Reader<'_>, snapshot: &Snapshot, least: usize) -> Result<Head> {
+        let (room, rules) = (snapshot.free(), &reader.rules.queue);
+        let first = compared(rules, &[], room);
         let asked = least.max(first);
-        let mut next = position::front(app, tx, snapshot, asked).await?;
+        let mut next = position::front(reader, snapshot, asked).await?;
         if room == 0 {
             return Ok(Head { next, reasons: Vec::new(), starting: 0, is_incomplete: false });
         }
         let pending: Vec<&Pending> = next.iter().map(|next| &next.pending).collect();
-        let compared = compared(&rules, &pending, room);
+        let compared = compared(rules, &pending, room);
         if compared > asked && next.len() == asked {
-            next = position::front(app, tx, snapshot, compared).await?;
+            next = position::front(reader, snapshot, compared).await?;
         }
         let beyond = next.len() >= compared;
         let mut tenants: BTreeMap<&str, usize> = BTreeMap::new();
@@ -55,7 +52,8 @@ impl Head {
             (next.pending.clone(), *tenants.entry(&next.tenant).or_insert(number))
         });
         let head = QueueHead { jobs: jobs.collect(), beyond };
-        let reasons = explain(&app.store, tx, &app.keys, &rules, &snapshot.job_type, head, room).await?;
+        let reasons =
+            explain(reader.store, reader.tx, reader.keys, rules, &snapshot.job_type, head, room).await?;
         let starting = reasons.iter().filter(|reason| reason.is_none()).count();
         debug_assert!(starting <= room, "{starting} jobs start in {room} slots");
         Ok(Head { is_incomplete: beyond && starting < room.min(first), next, reasons, starting })
@@ -69,17 +67,12 @@ impl Head {
 }
 
 /// Why a pending job does not start; `None` if it does.
-pub(super) async fn of(
-    app: &App,
-    tx: &Transaction,
-    snapshot: &Snapshot,
-    job: &Job,
-) -> Result<Option<Explanation>> {
-    let room = free(snapshot);
+pub(crate) async fn of(reader: &Reader<'_>, snapshot: &Snapshot, job: &Job) -> Result<Option<Explanation>> {
+    let room = snapshot.free();
     if room == 0 {
         return Ok(Some(Explanation { reason: Reason::NoRoom, before: 0 }));
     }
-    let head = Head::read(app, tx, snapshot, 0).await?;
+    let head = Head::read(reader, snapshot, 0).await?;
     let mut compared = head.next.iter().take(head.reasons.len());
     if let Some(position) = compared.position(|next| next.id == job.id) {
         return Ok(head.explanation(position));
@@ -87,15 +80,18 @@ pub(super) async fn of(
     if head.is_incomplete {
         // A worker then searches the rest of the queue for jobs that can start.
         let most = room.saturating_add(1);
-        let startable =
-            startable(&app.store, tx, &app.keys, &rules(app), &job.job_type, (Startable::All, most)).await?;
+        let startable = startable(
+            reader.store,
+            reader.tx,
+            reader.keys,
+            &reader.rules.queue,
+            &job.job_type,
+            (Startable::All, most),
+        )
+        .await?;
         if startable < most {
             return Ok(None);
         }
     }
     Ok(Some(Explanation { reason: Reason::NoRoom, before: head.starting }))
-}
-
-fn rules(app: &App) -> std::sync::Arc<QueueRules> {
-    app.external.options().get().queue.clone()
 }

@@ -5,17 +5,12 @@ use turnwise_policy::schedule;
 use turnwise_protocol::{LevelWeight, LockWeight, Reason, WhyLocks};
 use turnwise_queue::locks::{self, Blocked, Blocker, Held, How, LockAt, Spot};
 use turnwise_queue::tenants::Pending;
-use turnwise_queue::{Job, State};
-use turnwise_replicator::doc_processor::timestamp;
-use turnwise_store::Transaction;
+use turnwise_queue::{Job, State, timestamp};
 use turnwise_worker::{QueueRules, Weight, weigh};
 
-use super::error::Result;
-use super::locks::{blocker, shown};
-use super::standing::Snapshot;
-use super::{position, unknown};
-use crate::access::Caller;
-use crate::http::App;
+use crate::shown::{blocker, lock as shown};
+use crate::snapshot::Snapshot;
+use crate::{Reader, Result, Viewer, position, unknown};
 
 /// Maximum number of blocking jobs in a response.
 const MAX_BY: usize = 10;
@@ -25,18 +20,18 @@ const MAX_DESCRIBED: usize = 2;
 const MAX_HELD: usize = 100;
 
 /// A job and its locks.
-pub(super) struct Locked {
+pub(crate) struct Locked {
     rules: std::sync::Arc<QueueRules>,
     blocked: Option<Blocked>,
 }
 
 /// Finds the jobs that block a job's locks. `None` for a job that declares no locks, and for one that has ended.
-pub(super) async fn look(app: &App, tx: &Transaction, job: &Job) -> Result<Option<Locked>> {
+pub(crate) async fn look(reader: &Reader<'_>, job: &Job) -> Result<Option<Locked>> {
     if job.locks.is_none() || job.state().is_final() {
         return Ok(None);
     }
-    let rules = app.external.options().get().queue.clone();
-    let (keys, levels) = (&app.keys, &rules.levels);
+    let rules = reader.rules.queue.clone();
+    let (tx, keys, levels) = (reader.tx, reader.keys, &rules.levels);
     let blocked = match job.state() {
         State::Pending => locks::blocked(tx, keys, levels, job, MAX_BY + 1).await?,
         State::Waiting => locks::blockers_of_run(tx, keys, levels, job, MAX_BY + 1).await?,
@@ -59,7 +54,7 @@ impl Locked {
     }
 
     /// The reason as a sentence. `runs` states where a running job runs.
-    pub fn sentence(&self, caller: &Caller, job: &Job, runs: &str) -> String {
+    pub fn sentence(&self, viewer: &dyn Viewer, job: &Job, runs: &str) -> String {
         let waits = job.waits().map(|waits| (&waits.lock, waits.since_us));
         let first = match (waits, &self.blocked) {
             (Some((lock, since_us)), _) => {
@@ -69,7 +64,7 @@ impl Locked {
             (None, None) => return format!("{runs}."),
         };
         let by = self.blocked.iter().flat_map(|blocked| &blocked.by);
-        let blockers: Vec<String> = by.clone().take(MAX_DESCRIBED).map(|by| described(caller, by)).collect();
+        let blockers: Vec<String> = by.clone().take(MAX_DESCRIBED).map(|by| described(viewer, by)).collect();
         let more = match by.count().saturating_sub(blockers.len()) {
             0 => String::new(),
             1 => ", and one more job blocks it".to_owned(),
@@ -98,22 +93,21 @@ impl Locked {
     /// All details, for programs.
     pub async fn why(
         self,
-        app: &App,
-        caller: &Caller,
-        tx: &Transaction,
+        reader: &Reader<'_>,
+        viewer: &dyn Viewer,
         snapshot: &Snapshot,
         job: &Job,
     ) -> Result<WhyLocks> {
         let pending = job.state() == State::Pending;
         let weight = match pending {
             true => {
-                let window = self.window(app, tx, snapshot, job).await?;
-                let weight = weigh(tx, &app.keys, &self.rules, job, &window).await?;
+                let window = self.window(reader, snapshot, job).await?;
+                let weight = weigh(reader.tx, reader.keys, &self.rules, job, &window).await?;
                 Some(self.weight(&weight, job, snapshot.now_us))
             }
             false => None,
         };
-        let unknown = unknown::look(app, tx, job).await?;
+        let unknown = unknown::look(reader, job).await?;
         let declared = serde_json::to_value(&job.locks);
         let alone = |lock: &LockAt| lock.spot != Spot::BIG_LOCK || lock.mode == Mode::Exclusive;
         let held = job.held().map(Held::locks).unwrap_or_default().into_iter().filter(alone);
@@ -127,22 +121,16 @@ impl Locked {
             held: held.take(MAX_HELD).map(shown).collect(),
             wanted: wanted.map(shown),
             by_more: by.len() > MAX_BY,
-            by: by.into_iter().take(MAX_BY).map(|by| blocker(caller, by)).collect(),
+            by: by.into_iter().take(MAX_BY).map(|by| blocker(viewer, by)).collect(),
             reserved_us: job.reserved(),
             weight,
         })
     }
 
     /// The other jobs that a pass currently compares with this job.
-    async fn window(
-        &self,
-        app: &App,
-        tx: &Transaction,
-        snapshot: &Snapshot,
-        job: &Job,
-    ) -> Result<Vec<Pending>> {
+    async fn window(&self, reader: &Reader<'_>, snapshot: &Snapshot, job: &Job) -> Result<Vec<Pending>> {
         let room = snapshot.free();
-        let front = position::front(app, tx, snapshot, self.rules.window(room)).await?;
+        let front = position::front(reader, snapshot, self.rules.window(room)).await?;
         let others = front.into_iter().map(|next| next.pending).filter(|other| other.id != job.id);
         Ok(others.collect())
     }
@@ -173,14 +161,14 @@ impl Locked {
 }
 
 /// `migrate-17` of type `cluster` holds instance/web1 (exclusive) since …
-fn described(caller: &Caller, by: &Blocker) -> String {
+fn described(viewer: &dyn Viewer, by: &Blocker) -> String {
     let Blocker { lock, how, job_type, id, tenant, since_us } = by;
     let does = match how {
         How::Holds => "holds",
         How::Waits => "waits for",
         How::Reserved => "has reserved",
     };
-    if !caller.reads(tenant) {
+    if !viewer.reads(tenant) {
         return format!("another tenant's job {does} it, or a part of it, since {}", timestamp(*since_us));
     }
     format!("`{id}` of type `{job_type}` {does} {lock} since {}", timestamp(*since_us))

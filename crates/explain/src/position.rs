@@ -9,11 +9,10 @@ use turnwise_policy::rotation::in_classes;
 use turnwise_protocol::{Before, MAX_COUNTED, Position};
 use turnwise_queue::keyspace::QueuePlace;
 use turnwise_queue::{Job, tenants};
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use turnwise_store::{Isolation, RangeRead};
 
-use super::error::Result;
-use super::standing::{Snapshot, all_of, many};
-use crate::http::App;
+use crate::snapshot::{Snapshot, all_of, many};
+use crate::{Reader, Result};
 
 /// Maximum number of other tenants whose queues are counted. For each tenant beyond them, one waiting job is assumed.
 const MAX_OTHERS: usize = 1_000;
@@ -31,7 +30,7 @@ const LEAST_KEYED_ROWS: usize = 50;
 const MAX_KEYED_FRONT: usize = 50;
 
 /// A job's position, and the jobs that precede it.
-pub(super) struct Predecessors {
+pub(crate) struct Predecessors {
     pub position: Position,
     /// The first other tenants whose jobs precede it.
     pub before: Vec<Before>,
@@ -45,7 +44,7 @@ pub(super) struct Predecessors {
 }
 
 /// A job at the head of a queue.
-pub(super) struct Next {
+pub(crate) struct Next {
     pub tenant: String,
     pub id: String,
     /// Its row in the queue, with the locks that it wants.
@@ -64,13 +63,8 @@ enum Ahead {
 }
 
 /// Finds the position of a pending job.
-pub(super) async fn find(
-    app: &App,
-    tx: &Transaction,
-    snapshot: &Snapshot,
-    job: &Job,
-) -> Result<Predecessors> {
-    let in_tenant = tenants::rank(tx, &app.keys, job, MAX_COUNTED + 1).await?;
+pub(crate) async fn find(reader: &Reader<'_>, snapshot: &Snapshot, job: &Job) -> Result<Predecessors> {
+    let in_tenant = tenants::rank(reader.tx, reader.keys, job, MAX_COUNTED + 1).await?;
     let mut position = Position {
         in_tenant: in_tenant.min(MAX_COUNTED),
         in_tenant_more: in_tenant > MAX_COUNTED,
@@ -79,14 +73,14 @@ pub(super) async fn find(
     };
     let others = match snapshot.rules.fairness {
         Fairness::VirtualTime => others_by_tag(snapshot, &job.tenant, in_tenant),
-        Fairness::Rfc => others_by_key(app, tx, snapshot, job).await?,
+        Fairness::Rfc => others_by_key(reader, snapshot, job).await?,
     };
     let mut cost_us = cost(snapshot, &job.tenant, in_tenant);
     let mut before = Vec::new();
     let mut found = 0;
     let looked_at = others.len().min(MAX_OTHERS);
     'counting: for chunk in others[..looked_at].chunks(CHUNK) {
-        let counts = chunk.iter().map(|(tenant, ahead)| count(app, tx, snapshot, tenant, ahead)).collect();
+        let counts = chunk.iter().map(|(tenant, ahead)| count(reader, snapshot, tenant, ahead)).collect();
         let counted: Vec<(usize, bool)> = all_of(counts).await?;
         for ((tenant, _), (jobs, jobs_more)) in chunk.iter().zip(counted) {
             if jobs == 0 {
@@ -116,7 +110,7 @@ pub(super) async fn find(
         found = found.max(others.len());
     }
     let longer = match snapshot.take_turns(&job.tenant) {
-        true => Some(waited_longer(app, tx, snapshot, job, in_tenant).await?),
+        true => Some(waited_longer(reader, snapshot, job, in_tenant).await?),
         false => None,
     };
     Ok(Predecessors { position, before, others: found, longer, cost_us })
@@ -125,8 +119,7 @@ pub(super) async fn find(
 /// Counts the jobs that have waited longer than a job, of tenants whose jobs rotate. Rotation within tenants prefers
 /// the longest wait, regardless of the tenant.
 async fn waited_longer(
-    app: &App,
-    tx: &Transaction,
+    reader: &Reader<'_>,
     snapshot: &Snapshot,
     job: &Job,
     in_tenant: usize,
@@ -143,9 +136,9 @@ async fn waited_longer(
         // The position that the job would have in the other queue is the number of jobs before it there.
         let before = chunk.iter().map(|name| {
             let position = QueuePlace::by_time(name, job.order_us());
-            let (begin, _) = app.keys.pending_of(&snapshot.job_type, name);
-            let end = app.keys.pending_entry(&snapshot.job_type, &position, &job.id);
-            tx.range_with(RangeRead { begin, end, limit: most, reverse: false }, Isolation::Snapshot)
+            let (begin, _) = reader.keys.pending_of(&snapshot.job_type, name);
+            let end = reader.keys.pending_entry(&snapshot.job_type, &position, &job.id);
+            reader.tx.range_with(RangeRead { begin, end, limit: most, reverse: false }, Isolation::Snapshot)
         });
         let before = all_of(before.collect()).await?;
         longer = longer.saturating_add(before.iter().map(Vec::len).sum()).min(MAX_COUNTED);
@@ -204,20 +197,15 @@ fn steps_below(room: f64, step: f64, equal_counts: bool) -> usize {
 }
 
 /// All other tenants with the fairness `rfc`, each with its key for new jobs.
-async fn others_by_key(
-    app: &App,
-    tx: &Transaction,
-    snapshot: &Snapshot,
-    job: &Job,
-) -> Result<Vec<(String, Ahead)>> {
+async fn others_by_key(reader: &Reader<'_>, snapshot: &Snapshot, job: &Job) -> Result<Vec<(String, Ahead)>> {
     let key = match job.priority {
         Some(key) => rfc::Key::stored(key),
-        None => new_key(app, tx, snapshot, &job.tenant, MAX_COUNTED).await?,
+        None => new_key(reader, snapshot, &job.tenant, MAX_COUNTED).await?,
     };
     let names = snapshot.tenants.iter().filter(|(name, standing)| standing.waits && **name != job.tenant);
     let names: Vec<&String> = names.map(|(name, _)| name).collect();
     let most = each_of(names.len().min(MAX_OTHERS));
-    let new_keys = names.iter().take(MAX_OTHERS).map(|name| new_key(app, tx, snapshot, name, most)).collect();
+    let new_keys = names.iter().take(MAX_OTHERS).map(|name| new_key(reader, snapshot, name, most)).collect();
     let new_keys: Vec<rfc::Key> = all_of(new_keys).await?;
     let below = names
         .iter()
@@ -230,16 +218,10 @@ async fn others_by_key(
 }
 
 /// The key that a worker gives a tenant's job that never ran, computed as if at most `most` of the tenant's jobs waited.
-async fn new_key(
-    app: &App,
-    tx: &Transaction,
-    snapshot: &Snapshot,
-    tenant: &str,
-    most: usize,
-) -> Result<rfc::Key> {
+async fn new_key(reader: &Reader<'_>, snapshot: &Snapshot, tenant: &str, most: usize) -> Result<rfc::Key> {
     let standing = snapshot.tenants.get(tenant).cloned().unwrap_or_default();
     let pending = match standing.usage_us > 0.0 {
-        true => tenants::count_pending(tx, &app.keys, &snapshot.job_type, tenant, most).await?,
+        true => tenants::count_pending(reader.tx, reader.keys, &snapshot.job_type, tenant, most).await?,
         false => 0,
     };
     let jobs = u64::try_from(pending.saturating_add(standing.running)).unwrap_or(u64::MAX);
@@ -248,8 +230,7 @@ async fn new_key(
 }
 
 async fn count(
-    app: &App,
-    tx: &Transaction,
+    reader: &Reader<'_>,
     snapshot: &Snapshot,
     tenant: &str,
     ahead: &Ahead,
@@ -257,11 +238,11 @@ async fn count(
     let job_type = &snapshot.job_type;
     match ahead {
         Ahead::UpTo(jobs) => {
-            let jobs = tenants::count_pending(tx, &app.keys, job_type, tenant, *jobs).await?;
+            let jobs = tenants::count_pending(reader.tx, reader.keys, job_type, tenant, *jobs).await?;
             Ok((jobs.min(MAX_COUNTED), jobs > MAX_COUNTED))
         }
         Ahead::Below { key, order_us, new, most } => {
-            let front = tenants::front(tx, &app.keys, job_type, tenant, *most).await?;
+            let front = tenants::front(reader.tx, reader.keys, job_type, tenant, *most).await?;
             let whole = front.len() < *most;
             let own = (key.get(), *order_us);
             let before = front.iter().filter(|pending| {
@@ -276,12 +257,7 @@ async fn count(
 }
 
 /// The first `limit` jobs of a type's queue, in order.
-pub(super) async fn front(
-    app: &App,
-    tx: &Transaction,
-    snapshot: &Snapshot,
-    limit: usize,
-) -> Result<Vec<Next>> {
+pub(crate) async fn front(reader: &Reader<'_>, snapshot: &Snapshot, limit: usize) -> Result<Vec<Next>> {
     let waiting =
         snapshot.tenants.iter().filter(|(_, standing)| standing.waits).map(|(name, _)| name.as_str());
     match snapshot.rules.fairness {
@@ -296,7 +272,7 @@ pub(super) async fn front(
             candidates.sort_by(|(_, one), (_, other)| one.next.total_cmp(&other.next));
             candidates.truncate(limit);
             let names: Vec<&str> = candidates.iter().map(|(name, _)| *name).collect();
-            let queues = fronts(app, tx, snapshot, &names, limit).await?;
+            let queues = fronts(reader, snapshot, &names, limit).await?;
             let jobs: Vec<usize> = queues.iter().map(Vec::len).collect();
             let candidates: Vec<Candidate> = candidates.into_iter().map(|(_, candidate)| candidate).collect();
             let mut taken = vec![0; names.len()];
@@ -310,12 +286,12 @@ pub(super) async fn front(
         }
         Fairness::Rfc => {
             let names: Vec<&str> = waiting.take(MAX_OTHERS).collect();
-            let queues = fronts(app, tx, snapshot, &names, limit.min(MAX_KEYED_FRONT)).await?;
+            let queues = fronts(reader, snapshot, &names, limit.min(MAX_KEYED_FRONT)).await?;
             let most = each_of(names.len());
             let mut next = Vec::new();
             for (number, (tenant, queue)) in names.iter().zip(queues).enumerate() {
                 let new = match queue.iter().any(|pending| pending.key.is_none()) {
-                    true => new_key(app, tx, snapshot, tenant, most).await?,
+                    true => new_key(reader, snapshot, tenant, most).await?,
                     false => rfc::Key::ZERO,
                 };
                 let keyed = queue
@@ -339,13 +315,13 @@ pub(super) async fn front(
 }
 
 async fn fronts(
-    app: &App,
-    tx: &Transaction,
+    reader: &Reader<'_>,
     snapshot: &Snapshot,
     names: &[&str],
     limit: usize,
 ) -> Result<Vec<Vec<tenants::Pending>>> {
-    let fronts = names.iter().map(|name| tenants::front(tx, &app.keys, &snapshot.job_type, name, limit));
+    let fronts =
+        names.iter().map(|name| tenants::front(reader.tx, reader.keys, &snapshot.job_type, name, limit));
     Ok(all_of(fronts.collect()).await?)
 }
 

@@ -2,22 +2,21 @@
 //! the type and the job's position.
 
 use turnwise_protocol::{Awaited, Expected, Limited, LimitedBy, Position, Reason};
-use turnwise_queue::{Job, State, Then};
-use turnwise_replicator::doc_processor::timestamp;
+use turnwise_queue::{Job, State, Then, timestamp};
 
 use turnwise_policy::schedule;
 use turnwise_policy::standing::{self, Stands, explain};
 
-use super::decision::Explanation;
-use super::position::Predecessors;
-use super::standing::{Snapshot, many};
+use crate::decision::Explanation;
+use crate::position::Predecessors;
+use crate::snapshot::{Snapshot, many};
 
 /// Maximum number of jobs in a sentence.
 const MAX_NAMED: usize = 3;
 
 /// The reason of a pending job. `explanation` is its reason in the next decision (`None`: it starts). If that is a lack of
 /// slots, the standing explains it. `in_tenant` jobs of its tenant, and `overall` jobs of all tenants, precede it.
-pub(super) fn of_pending(
+pub(crate) fn of_pending(
     snapshot: &Snapshot,
     explanation: Option<&Explanation>,
     tenant: &str,
@@ -26,7 +25,7 @@ pub(super) fn of_pending(
 ) -> Reason {
     let stands = Stands {
         workers: snapshot.capacity.workers,
-        free: free(snapshot),
+        free: snapshot.free(),
         churn: snapshot.churn(),
         can_preempt: snapshot.can_preempt(tenant),
         in_tenant,
@@ -58,13 +57,8 @@ fn none_works(snapshot: &Snapshot) -> Reason {
     if snapshot.capacity.quiet > 0 { Reason::WorkersQuiet } else { Reason::NoWorker }
 }
 
-/// Number of free slots.
-pub(super) fn free(snapshot: &Snapshot) -> usize {
-    snapshot.free()
-}
-
 /// Why a delayed job waits.
-pub(super) fn of_delayed(snapshot: &Snapshot, job: &Job) -> Reason {
+pub(crate) fn of_delayed(snapshot: &Snapshot, job: &Job) -> Reason {
     if job.unmet() > 0 {
         return Reason::AfterOthers;
     }
@@ -84,7 +78,7 @@ pub(super) fn of_delayed(snapshot: &Snapshot, job: &Job) -> Reason {
 }
 
 /// The reason of a running job.
-pub(super) fn of_running(cancel_requested: bool, then: Then) -> Reason {
+pub(crate) fn of_running(cancel_requested: bool, then: Then) -> Reason {
     match (cancel_requested, then) {
         (_, Then::Again) => Reason::RunsAgain,
         (true, Then::Keep | Then::Remove) => Reason::Stops,
@@ -93,7 +87,7 @@ pub(super) fn of_running(cancel_requested: bool, then: Then) -> Reason {
 }
 
 /// The reason as a sentence. `node` is the node that runs the job.
-pub(super) fn sentence(
+pub(crate) fn sentence(
     snapshot: &Snapshot,
     job: &Job,
     reason: Reason,
@@ -128,7 +122,7 @@ pub(super) fn sentence(
             )
         }
         Reason::StartsNext => {
-            let free = free(snapshot);
+            let free = snapshot.free();
             format!("Starts next: {free} of {} are free.", slots(snapshot))
         }
         Reason::AllSlotsTaken => format!("Is next, but {}.", taken(snapshot)),
@@ -232,7 +226,7 @@ pub(super) fn sentence(
 }
 
 /// The sentence for a sender who may not know about other tenants, where it differs from [`sentence`].
-pub(super) fn without_others(
+pub(crate) fn without_others(
     job: &Job,
     reason: Reason,
     predecessors: Option<&Predecessors>,
@@ -260,7 +254,7 @@ pub(super) fn without_others(
 }
 
 /// The sentence about the rate limit that a job waits for.
-pub(super) fn of_limit(limited: Option<&Limited>) -> String {
+pub(crate) fn of_limit(limited: Option<&Limited>) -> String {
     let Some(Limited { by, name, limit, running }) = limited else { return String::new() };
     let running = running.unwrap_or(0);
     let of = match by {
@@ -274,7 +268,7 @@ pub(super) fn of_limit(limited: Option<&Limited>) -> String {
 }
 
 /// The expected start of a job, if it can be estimated.
-pub(super) fn expected(
+pub(crate) fn expected(
     snapshot: &Snapshot,
     job: &Job,
     reason: Reason,
@@ -332,7 +326,7 @@ fn by_rotation(
         Some((longer, more)) => (longer, more, ["job has waited longer", "jobs have waited longer"]),
         None => (overall, overall_more, ["job starts before it", "jobs start before it"]),
     };
-    let cycles = (before + 1).saturating_sub(free(snapshot)).div_ceil(churn).max(1);
+    let cycles = (before + 1).saturating_sub(snapshot.free()).div_ceil(churn).max(1);
     let own = match predecessors.longer {
         Some(_) => (in_tenant + 1).div_ceil(snapshot.tenants.get(tenant)?.running.max(1)),
         None => 1,
@@ -354,7 +348,7 @@ fn by_run_times(
 ) -> Option<Expected> {
     let Position { overall, overall_more, .. } = predecessors.position;
     let capacity = snapshot.capacity;
-    let ends = (overall + 1).saturating_sub(free(snapshot));
+    let ends = (overall + 1).saturating_sub(snapshot.free());
     let each_us = match overall {
         0 => snapshot.tenants.get(tenant)?.expected_us.or(snapshot.learnt_us)?,
         _ => predecessors.cost_us? / many(overall),
@@ -381,7 +375,7 @@ fn written(value: impl serde::Serialize) -> String {
     written.ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-pub(super) fn runs(job: &Job, node: Option<&str>) -> String {
+pub(crate) fn runs(job: &Job, node: Option<&str>) -> String {
     let since = job.started_us.map(|us| format!(" since {}", timestamp(us))).unwrap_or_default();
     let node = node.map(|node| format!(" of node `{node}`")).unwrap_or_default();
     match job.claim() {
@@ -392,7 +386,7 @@ pub(super) fn runs(job: &Job, node: Option<&str>) -> String {
 
 /// `all 4 slots of 2 workers are taken`
 fn taken(snapshot: &Snapshot) -> String {
-    match free(snapshot) {
+    match snapshot.free() {
         0 => format!("all {} are taken", slots(snapshot)),
         free => format!("{free} of {} are free for those", slots(snapshot)),
     }

@@ -6,16 +6,17 @@ use turnwise_policy::fair_share::Fairness;
 use turnwise_queue::counts::{self, Kind};
 use turnwise_worker::RotationRules;
 
-use super::error::Result;
-use super::standing::{Of, Snapshot};
-use crate::http::App;
+use crate::snapshot::{Of, Snapshot};
+use crate::{Reader, Result};
 
 /// Maximum number of counts that are read: those of the tenants that a snapshot knows at most.
 const MAX_COUNTS: usize = 100_000;
 
 /// A type's slots, and what its tenants want of them.
-pub(in crate::http) struct Load {
+pub struct Load {
+    /// The slots of its workers.
     pub slots: usize,
+    /// How tenants share them.
     pub fairness: Fairness,
     /// How continuous jobs are preempted, if the type has such jobs.
     pub rotation: Option<RotationRules>,
@@ -25,8 +26,10 @@ pub(in crate::http) struct Load {
 
 /// What a tenant wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::http) struct TenantLoad {
+pub struct TenantLoad {
+    /// The tenant.
     pub tenant: String,
+    /// Its shares.
     pub shares: u32,
     /// Its pending and running jobs.
     pub jobs: u64,
@@ -37,10 +40,12 @@ pub(in crate::http) struct TenantLoad {
 }
 
 /// Reads the load of a type.
-pub(in crate::http) async fn of_type(app: &App, job_type: &str) -> Result<Load> {
-    let tx = app.store.begin().await?;
-    let snapshot = Snapshot::read(app, &tx, job_type, Of::First).await?;
-    let counted = counts::list_of_type(&tx, &app.keys, job_type, None, MAX_COUNTS).await?;
+///
+/// # Errors
+/// Those of the store.
+pub async fn of_type(reader: &Reader<'_>, job_type: &str) -> Result<Load> {
+    let snapshot = Snapshot::read(reader, job_type, Of::First).await?;
+    let counted = counts::list_of_type(reader.tx, reader.keys, job_type, None, MAX_COUNTS).await?;
     let pending: HashMap<String, u64> =
         counted.into_iter().map(|counted| (counted.tenant, counted.counts[Kind::Pending])).collect();
     let mut tenants: Vec<TenantLoad> = snapshot
