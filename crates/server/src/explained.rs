@@ -14,15 +14,15 @@ use turnwise_store::Transaction;
 
 use crate::access::Caller;
 use crate::http::AppState;
-use crate::live;
+use crate::job_types::{self, replication};
 
 impl AppState {
     /// The rules by which workers decide now.
     pub fn rules(&self) -> Rules {
         let config = self.config.get();
         Rules {
-            fair: BTreeMap::from([(REPLICATION, live::fair_replications(&config))]),
-            fair_others: live::fair_commands(&config),
+            fair: BTreeMap::from([(REPLICATION, replication::fair(&config))]),
+            fair_others: job_types::fair(&config),
             queue: self.external.options().get().queue.clone(),
             catalogue: Arc::clone(&self.catalogue),
             document,

@@ -26,13 +26,15 @@
 mod access;
 mod bulk;
 mod catalogue;
-mod commands;
+mod checked;
+mod common;
 pub mod config;
 mod descriptors;
 mod events;
 mod explained;
 mod history;
 mod http;
+mod job_types;
 mod live;
 pub mod log;
 mod metrics;
@@ -43,10 +45,10 @@ mod otel;
 mod pool;
 mod scaling;
 mod server;
+mod services;
 mod small_file;
 mod sparse;
 mod start;
-mod webhooks;
 
 pub use config::Config;
 pub use node::{check_advertised as check_advertised_url, check_name as check_node_name};

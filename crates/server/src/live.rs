@@ -4,19 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use turnwise_indexer::jobs::{Indexing, LEVEL, Settings as IndexSettings};
-use turnwise_policy::backoff::OnLost;
 use turnwise_policy::predictive_queue::aging::{Aging, Rules};
 use turnwise_policy::predictive_queue::locks::{Level, Levels};
-use turnwise_queue::deadlines::Timeouts;
 use turnwise_replicator::Client;
 use turnwise_replicator::doc_processor::Settings;
 use turnwise_replicator::multiplex::Mode;
 use turnwise_worker::{
-    EventRules, ExternalOptions, FairRules, Live, MonitorOptions, QueueRules, RetentionOptions,
-    RotationRules, Tunables,
+    EventRules, ExternalOptions, Live, MonitorOptions, QueueRules, RetentionOptions, Tunables,
 };
 
-use crate::config::{self, Config, FairShare};
+use crate::config::{self, Config};
+use crate::job_types::Tune;
 use crate::log;
 use crate::otel;
 
@@ -29,11 +27,8 @@ const LONGEST_RETENTION_PAUSE: Duration = Duration::from_secs(60);
 pub(crate) struct Parts {
     /// For parts that read the configuration on each use.
     pub config: Live<Arc<Config>>,
-    pub replications: Live<Tunables>,
-    /// `None` if this server runs no commands.
-    pub commands: Option<Live<Tunables>>,
-    /// `None` if this server builds no indexes; with the most of its jobs.
-    pub indexing: Option<(Live<Tunables>, usize)>,
+    /// The workers of this server.
+    pub workers: Vec<(Live<Tunables>, Tune)>,
     pub external: Live<ExternalOptions>,
     pub monitor: Live<MonitorOptions>,
     pub retention: Live<RetentionOptions>,
@@ -57,12 +52,8 @@ impl Parts {
         }
         self.config.set(Arc::new(config.clone()));
         let queue = queue(config, &self.levels);
-        self.replications.update(|now| replications(config, &queue, now.max_jobs));
-        if let Some(commands) = &self.commands {
-            commands.update(|now| self::commands(config, &queue, now.max_jobs));
-        }
-        if let Some((indexing, max_jobs)) = &self.indexing {
-            indexing.set(self::indexing(config, &queue, *max_jobs));
+        for (tunables, tune) in &self.workers {
+            tunables.update(|now| tune(config, &queue, now.max_jobs));
         }
         self.multiplex.set(config.multiplex);
         let Config { jobs, replication, connections, .. } = config;
@@ -103,64 +94,6 @@ pub(crate) fn queue(config: &Config, levels: &Levels) -> Arc<QueueRules> {
     let aging = Aging { tick_us: i64::try_from(tick.as_micros()).unwrap_or(i64::MAX), ticks: aging_ticks };
     let rules = Rules { base: base_weight, aging };
     Arc::new(QueueRules { levels: levels.clone(), window, rules, waiting_uses_slot })
-}
-
-/// The rules for fair share and rotation of replications.
-pub(crate) fn fair_replications(config: &Config) -> FairRules {
-    let FairShare { fairness, rotation, shares, .. } = &config.fair_share;
-    let rfc = config.fair_share.rfc();
-    let rotation = RotationRules { quiet_period: config.periods.quiet, ..*rotation };
-    FairRules { fairness: *fairness, rfc, shares: shares.clone(), rotation: Some(rotation) }
-}
-
-/// For replications, which have `now` slots.
-pub(crate) fn replications(config: &Config, queue: &Arc<QueueRules>, now: usize) -> Tunables {
-    Tunables {
-        max_jobs: config.max_jobs.within(now),
-        bounds: config.max_jobs.bounds(),
-        max_history: config.max_history,
-        backoff: config.backoff,
-        on_lost: config.on_lost,
-        timeouts: timeouts(config, turnwise_replicator::JOB_TYPE),
-        fair: fair_replications(config),
-        queue: queue.clone(),
-    }
-}
-
-/// The limits on the run time of a type's jobs, if it has any.
-pub(crate) fn timeouts(config: &Config, job_type: &str) -> Timeouts {
-    config.jobs.timeouts().remove(job_type).unwrap_or_default()
-}
-
-/// The rules for fair share of commands.
-pub(crate) fn fair_commands(config: &Config) -> FairRules {
-    FairRules { shares: config.jobs.shares.clone(), ..FairRules::default() }
-}
-
-/// For commands, which have `now` slots.
-pub(crate) fn commands(config: &Config, queue: &Arc<QueueRules>, now: usize) -> Tunables {
-    let Config { command, jobs, .. } = config;
-    Tunables {
-        max_jobs: command.max_jobs.within(now),
-        bounds: command.max_jobs.bounds(),
-        max_history: jobs.max_history,
-        backoff: jobs.backoff,
-        on_lost: jobs.on_lost,
-        timeouts: timeouts(config, turnwise_command::JOB_TYPE),
-        fair: fair_commands(config),
-        queue: queue.clone(),
-    }
-}
-
-pub(crate) fn indexing(config: &Config, queue: &Arc<QueueRules>, max_jobs: usize) -> Tunables {
-    Tunables {
-        max_jobs,
-        bounds: None,
-        // The server builds on, and the next run waits for it.
-        on_lost: OnLost::Requeue,
-        timeouts: timeouts(config, turnwise_indexer::jobs::JOB_TYPE),
-        ..commands(config, queue, max_jobs)
-    }
 }
 
 pub(crate) fn monitor(config: &Config) -> MonitorOptions {

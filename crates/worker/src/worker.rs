@@ -68,6 +68,15 @@ pub struct Options {
     pub spans: Spans,
 }
 
+impl Options {
+    /// The same options, with these settings.
+    #[must_use]
+    pub fn tuned(self, tunables: Tunables) -> Self {
+        let Tunables { max_jobs, bounds, max_history, backoff, on_lost, timeouts, fair, queue } = tunables;
+        Options { max_jobs, bounds, max_history, backoff, on_lost, timeouts, fair, queue, ..self }
+    }
+}
+
 /// The settings that may change while a worker runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tunables {

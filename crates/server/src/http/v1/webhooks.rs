@@ -1,4 +1,4 @@
-//! `/v1/webhooks`: events that the server sends to URLs. `crate::webhooks` sends them.
+//! `/v1/webhooks`: events that the server sends to URLs. `crate::job_types::webhook` sends them.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -21,7 +21,7 @@ use super::extract::{Named, Names};
 use super::{BadBody, Common, stream};
 use crate::access::{Caller, Who, shown_owner};
 use crate::http::{App, answer};
-use crate::webhooks::{Waiting, waiting};
+use crate::job_types::webhook::{Waiting, waiting};
 
 /// `/{webhook}`
 #[derive(Deserialize, IntoParams)]

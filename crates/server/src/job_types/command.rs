@@ -1,9 +1,14 @@
-//! The jobs of type `command` of a server: as which user they run, and with which limits.
+//! The type `command`: as which user its jobs run, and with which limits.
+
+use std::sync::Arc;
 
 use rustix::process::geteuid;
-use turnwise_command::{Guard, Handler, Programs, Sandbox, Settings, User, Variables};
+use turnwise_command::{Guard, Handler, JOB_TYPE, Programs, Sandbox, Settings, User, Variables};
+use turnwise_worker::{QueueRules, Tunables};
 
-use crate::config::Command;
+use super::{JobType, Start};
+use crate::config::{Command, Config};
+use crate::start::StartError;
 
 /// The sandbox of this server's commands; `None` if it runs none.
 ///
@@ -40,6 +45,17 @@ pub(crate) fn sandbox(config: &Command, guard: Option<&Guard>) -> Result<Option<
         }
     }
     Ok(Some(Sandbox { user, limits: config.limits }))
+}
+
+/// Starts the worker.
+pub(crate) async fn start(start: &Start<'_>, handler: Arc<Handler>) -> Result<JobType, StartError> {
+    let worker = start.worker(JOB_TYPE, handler, tune, start.config.command.max_jobs.least).await?;
+    Ok(JobType { name: JOB_TYPE, worker, tune, slots: Some(|config| config.command.max_jobs) })
+}
+
+fn tune(config: &Config, queue: &Arc<QueueRules>, now: usize) -> Tunables {
+    let slots = config.command.max_jobs;
+    Tunables { bounds: slots.bounds(), ..super::tunables(config, queue, JOB_TYPE, slots.within(now)) }
 }
 
 /// The handler for jobs of type `command`.

@@ -28,7 +28,6 @@ use self::wake::Woken;
 use crate::access::{Caller, Identities, caller_now};
 use crate::config::Config;
 use crate::events::Events;
-use crate::live;
 
 /// The part of a node's connections that deliveries may have: one in so many.
 const PART_OF_CONNECTIONS: usize = 4;
@@ -131,10 +130,7 @@ impl Webhooks {
             worker.tunables().set(tunables);
             return Ok(());
         }
-        let Tunables { max_jobs, bounds, max_history, backoff, on_lost, timeouts, fair, queue } = tunables;
-        let options = self.options.clone();
-        let options =
-            Options { max_jobs, bounds, max_history, backoff, on_lost, timeouts, fair, queue, ..options };
+        let options = self.options.clone().tuned(tunables);
         let (store, keys) = (self.store.clone(), self.keys.clone());
         let (identities, client) = (self.identities.clone(), self.client.clone());
         let handler = Deliverer::new(store.clone(), keys.clone(), identities, client, options.max_jobs);
@@ -145,18 +141,10 @@ impl Webhooks {
 
     /// The current settings of the worker.
     fn tunables(&self) -> Tunables {
-        let config = self.config.get();
-        let backoff = config.jobs.backoff;
-        Tunables {
-            max_jobs: slots(self.connections),
-            bounds: None,
-            max_history: config.jobs.max_history,
-            backoff: backoff::Rules { max_exponent: backoff.max_exponent.min(MAX_DOUBLINGS), ..backoff },
-            on_lost: config.jobs.on_lost,
-            timeouts: live::timeouts(&config, JOB_TYPE),
-            fair: live::fair_commands(&config),
-            queue: self.options.queue.clone(),
-        }
+        let (config, queue) = (self.config.get(), &self.options.queue);
+        let tunables = super::tunables(&config, queue, JOB_TYPE, slots(self.connections));
+        let max_exponent = tunables.backoff.max_exponent.min(MAX_DOUBLINGS);
+        Tunables { backoff: backoff::Rules { max_exponent, ..tunables.backoff }, ..tunables }
     }
 
     /// Disables the webhooks whose identities are gone.

@@ -1,0 +1,291 @@
+//! What the parts of a node have in common, and the parts that every node has.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use turnwise_command::Handler;
+use turnwise_explain::demand::Trackers;
+use turnwise_indexer::jobs::Indexing;
+use turnwise_queue::{Keyspace, NodeOptions};
+use turnwise_replicator::doc_processor::Settings;
+use turnwise_replicator::upstream::Condition;
+use turnwise_replicator::{Client, Connections};
+use turnwise_store::{Store, StoreUrl};
+use turnwise_worker::{
+    Counts, Deadlines, Dependencies, EventRules, External, ExternalOptions, Filters, Joined, Live, Monitor,
+    MonitorOptions, QueueRules, Recorder, Retention, RetentionOptions, Spans, Timekeeper, Worker, join_nodes,
+};
+
+use crate::access::{Identities, Pace};
+use crate::bulk::{self, BulkOperations};
+use crate::checked::Checked;
+use crate::config::{Config, Shared};
+use crate::descriptors;
+use crate::events::Events;
+use crate::http::{self, App, AppState};
+use crate::job_types::replication::REPORT_INTERVAL;
+use crate::job_types::webhook::Webhooks;
+use crate::live;
+use crate::metrics::Metrics;
+use crate::open::{self, Exposure};
+use crate::otel::{Exporter, Target};
+use crate::pool::Pool;
+use crate::services::Services;
+use crate::start::{self, Opened, StartError, initialise};
+
+/// How long a request waits for an unavailable store.
+const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the parts of a node have in common.
+pub(crate) struct Common {
+    pub opened: Opened,
+    /// The same store, for requests.
+    pub impatient: Store,
+    pub keys: Keyspace,
+    /// This node's name.
+    pub node: String,
+    /// The connections to other servers, and the most of them.
+    pub client: Client,
+    pub outgoing: usize,
+    /// The most connections from clients.
+    pub incoming: usize,
+    pub identities: Identities,
+    pub shared: Shared,
+    /// The settings of the file and of the store, at the start.
+    pub config: Config,
+    /// The settings of replications.
+    pub settings: Live<Settings>,
+    pub exporter: Option<Exporter>,
+    pub spans: Spans,
+}
+
+/// What has been built for requests.
+pub(crate) struct Built<'a> {
+    pub url: StoreUrl,
+    pub external: External,
+    pub current: Live<Arc<Config>>,
+    pub commands: Option<Arc<Handler>>,
+    pub upstream: Option<Live<Condition>>,
+    pub indexing: Indexing,
+    pub names: http::Names,
+    pub events: Events,
+    pub counted: Arc<turnwise_worker::Metrics>,
+    pub stop: CancellationToken,
+    pub checked: &'a Checked,
+}
+
+impl Common {
+    /// Reads what is in the store, and writes its first rows.
+    pub async fn new(
+        opened: Opened,
+        config: Config,
+        exposure: &Exposure<'_>,
+        insecure_no_auth: bool,
+        traces: Option<Target>,
+    ) -> Result<Common, StartError> {
+        let (store, keys, node) = (opened.store.clone(), Keyspace::default(), exposure.node.to_owned());
+        let descriptors =
+            descriptors::raised(if config.command.enabled { config.command.max_jobs.most } else { 0 });
+        let connections = Connections { most: descriptors.outgoing, ..config.connections.clone() };
+        let client = Client::with(&connections).map_err(StartError::Client)?;
+        let new_uuid = start::taken_over(&opened, &keys, &config, &client).await?;
+        let sample_ratio = config.otel.sample_ratio;
+        let exporter = traces.map(|target| Exporter::start(&target, &node, sample_ratio)).transpose();
+        let exporter = exporter.map_err(StartError::Traces)?;
+        let spans = exporter.as_ref().map(Exporter::spans).unwrap_or_default();
+        open::check(&opened, &keys, exposure, insecure_no_auth).await?;
+        // Clients can use another server, or retry, so they learn early that the store is unavailable.
+        let impatient = store.impatient(REQUEST_PATIENCE);
+        let identities = Identities::new(impatient.clone(), keys.clone(), client.clone());
+        // Before any job runs: with identities, tenants are kept from internal addresses.
+        opened.asked(async { identities.load().await.map_err(start::Refused::Store) }).await?;
+        let server_uuid = opened.asked(initialise(&opened, &keys, config.uuid.as_deref(), new_uuid)).await?;
+        // Settings in the store override those in the file.
+        let file = Config { uuid: Some(server_uuid.clone()), ..config };
+        let shared = Shared::new(store, keys.clone(), file);
+        let config = opened.asked(shared.current()).await?;
+        let settings = Live::from(Settings { server_uuid, defaults: config.replication.clone() });
+        Ok(Common {
+            opened,
+            impatient,
+            keys,
+            node,
+            client,
+            outgoing: descriptors.outgoing,
+            incoming: descriptors.incoming,
+            identities,
+            shared,
+            config,
+            settings,
+            exporter,
+            spans,
+        })
+    }
+
+    /// What the workers of all types have in common.
+    pub fn worker_options(
+        &self,
+        queue: &Arc<QueueRules>,
+        metrics: &Arc<turnwise_worker::Metrics>,
+    ) -> turnwise_worker::Options {
+        turnwise_worker::Options {
+            node: self.node.clone(),
+            exclusive: self.opened.exclusive,
+            health_interval: self.config.workers.health_interval,
+            health_timeout: self.config.workers.health_timeout,
+            queue: queue.clone(),
+            metrics: metrics.clone(),
+            report_interval: REPORT_INTERVAL,
+            spans: self.spans.clone(),
+            ..turnwise_worker::Options::default()
+        }
+    }
+
+    /// Makes this process a node.
+    pub async fn join(
+        &self,
+        options: &turnwise_worker::Options,
+        advertised: &str,
+        listen: SocketAddr,
+    ) -> Result<Worker, StartError> {
+        let Common { opened, keys, config, node, .. } = self;
+        let membership = NodeOptions {
+            url: advertised.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            place: crate::node::place(listen),
+            upstream: config.upstream.is_some(),
+        };
+        let joined = join_nodes(&opened.store, keys, options, membership, opened.patience()).await;
+        match opened.or_start_error(joined)? {
+            Joined::Node(node) => Ok(node),
+            Joined::NameTaken { url, .. } => Err(StartError::NameTaken { name: node.clone(), url }),
+        }
+    }
+
+    /// The workers outside of this server.
+    pub fn external(&self, queue: &Arc<QueueRules>, metrics: Arc<turnwise_worker::Metrics>) -> External {
+        let Config { workers, jobs, .. } = &self.config;
+        let options = ExternalOptions {
+            node: self.node.clone(),
+            health_interval: workers.health_interval,
+            health_timeout: workers.health_timeout,
+            max_history: jobs.max_history,
+            backoff: jobs.backoff,
+            on_lost: jobs.on_lost,
+            timeouts: Arc::new(jobs.timeouts()),
+            shares: jobs.shares.clone(),
+            queue: queue.clone(),
+            spans: self.spans.clone(),
+        };
+        External::new(self.impatient.clone(), self.keys.clone(), options).with_metrics(metrics)
+    }
+
+    /// Starts the services that keep the rows of jobs in order. Returns those settings of them that change.
+    pub fn keep(
+        &self,
+        external: &External,
+        recorder: Recorder,
+        services: &mut Services,
+    ) -> (Live<MonitorOptions>, Live<RetentionOptions>) {
+        let (store, keys) = (self.opened.store.clone(), self.keys.clone());
+        let own = || (store.clone(), keys.clone());
+        let (monitored, kept) =
+            (Live::from(live::monitor(&self.config)), Live::from(live::retention(&self.config)));
+        let ((store, keys), options, external_workers) = (own(), monitored.clone(), external.clone());
+        let monitor = Monitor { store, keys, options, external: external_workers };
+        services.add("monitor", monitor, Monitor::run);
+        let (store, keys) = own();
+        services.add("deadlines", Deadlines { store, keys, external: external.clone() }, Deadlines::run);
+        let (store, keys) = own();
+        services.add("filters", Filters { store, keys }, Filters::run);
+        let (store, keys) = own();
+        services.add("dependencies", Dependencies { store, keys }, Dependencies::run);
+        let (store, keys) = own();
+        services.add("clock", Timekeeper { store, keys }, Timekeeper::run);
+        let (store, keys) = own();
+        services.add("counts", Counts { store, keys }, Counts::run);
+        let (store, keys) = own();
+        services.add("retention", Retention { store, keys, options: kept.clone() }, Retention::run);
+        services.add("recorder of events", recorder, Recorder::run);
+        (monitored, kept)
+    }
+
+    /// Starts the services that follow rows for requests and webhooks. Returns the events of all jobs.
+    pub fn follow(
+        &self,
+        rules: &Live<EventRules>,
+        current: &Live<Arc<Config>>,
+        options: &turnwise_worker::Options,
+        services: &mut Services,
+    ) -> Events {
+        let (store, keys, identities) =
+            (self.opened.store.clone(), self.keys.clone(), self.identities.clone());
+        let bulk = BulkOperations {
+            store: store.clone(),
+            keys: keys.clone(),
+            identities: identities.clone(),
+            node: self.node.clone(),
+        };
+        services.add("bulk operations", bulk, BulkOperations::run);
+        services.add("identities", identities.clone(), Identities::follow);
+        let events = Events::new(self.impatient.clone(), keys.clone(), rules.clone());
+        services.add("events", events.clone(), Events::run);
+        let webhooks = Webhooks {
+            store,
+            keys,
+            node: self.node.clone(),
+            identities,
+            events: events.clone(),
+            rules: rules.clone(),
+            client: self.client.clone(),
+            config: current.clone(),
+            options: options.clone(),
+            connections: self.outgoing,
+        };
+        services.add("webhooks", webhooks, Webhooks::run);
+        events
+    }
+
+    /// The state that all requests share.
+    pub fn app(&self, built: Built<'_>) -> App {
+        let Built { url, external, current, commands, upstream, indexing, names, events, .. } = built;
+        let Built { counted, stop, checked, .. } = built;
+        App::new(AppState {
+            shared: self.shared.on(self.impatient.clone()),
+            store: self.impatient.clone(),
+            keys: self.keys.clone(),
+            settings: self.settings.clone(),
+            client: self.client.clone(),
+            node: self.node.as_str().into(),
+            store_url: Arc::new(url),
+            stop,
+            turns: http::Turns::default(),
+            external,
+            health: http::Health {
+                interval: self.config.workers.health_interval,
+                timeout: self.config.workers.health_timeout,
+            },
+            accepting: http::Accepting::default(),
+            body_room: http::Room::default(),
+            config: current,
+            catalogue: checked.catalogue.clone(),
+            commands,
+            upstream,
+            indexing,
+            names: Arc::new(names),
+            workers: http::RegisteredBy::default(),
+            audit: checked.audit.clone(),
+            jwt: checked.jwt.clone(),
+            pace: Pace::default(),
+            waiting_jobs: Default::default(),
+            counts: Pool::new(bulk::COUNTS, bulk::COUNTS_OF_ONE),
+            demand: Trackers::default(),
+            identities: self.identities.clone(),
+            events,
+            metrics: Arc::new(Metrics::new(counted, self.opened.store.runtime().now_us())),
+            spans: self.spans.clone(),
+        })
+    }
+}

@@ -1,0 +1,46 @@
+//! The type `indexing`: indexes of other CouchDBs are kept up to date.
+
+use std::sync::Arc;
+
+use turnwise_indexer::jobs::{Handler, Indexing, JOB_TYPE, Service};
+use turnwise_policy::backoff::OnLost;
+use turnwise_replicator::ownership::Ownership;
+use turnwise_worker::{QueueRules, Tunables};
+
+use super::{JobType, Start};
+use crate::config::Config;
+use crate::services::Services;
+use crate::start::StartError;
+
+/// The servers whose indexes are built.
+pub(crate) fn servers(start: &Start<'_>) -> Result<Indexing, StartError> {
+    let Start { config, client, .. } = start;
+    let indexing = Indexing::new(config.indexing.clone(), &config.replication, client);
+    indexing.map_err(|error| StartError::Indexing(error.to_string()))
+}
+
+/// Starts the watch of the servers, and the worker if there are any.
+pub(crate) async fn start(
+    start: &Start<'_>,
+    indexing: &Indexing,
+    ownership: &Ownership,
+    services: &mut Services,
+) -> Result<Option<JobType>, StartError> {
+    let (store, keys) = (start.opened.store.clone(), start.keys.clone());
+    let handler = Handler::new(indexing.clone(), store.runtime().clone());
+    let watch = Service { store, keys, indexing: indexing.clone(), ownership: ownership.clone() };
+    let job_type = match indexing.max_jobs() {
+        0 => None,
+        max_jobs => {
+            let worker = start.worker(JOB_TYPE, Arc::new(handler), tune, max_jobs).await?;
+            Some(JobType { name: JOB_TYPE, worker, tune, slots: None })
+        }
+    };
+    services.add("indexes", watch, Service::run);
+    Ok(job_type)
+}
+
+fn tune(config: &Config, queue: &Arc<QueueRules>, now: usize) -> Tunables {
+    // The server builds on, and the next run waits for it.
+    Tunables { on_lost: OnLost::Requeue, ..super::tunables(config, queue, JOB_TYPE, now) }
+}
