@@ -95,15 +95,7 @@ pub(crate) fn sentence(
     node: Option<&str>,
     after: &[Awaited],
 ) -> String {
-    let none = Predecessors {
-        position: Position::default(),
-        before: Vec::new(),
-        others: 0,
-        longer: None,
-        cost_us: None,
-    };
-    let predecessors = predecessors.unwrap_or(&none);
-    let (tenant, position) = (&job.tenant, &predecessors.position);
+    let tenant = &job.tenant;
     let at = |us| timestamp(us);
     let crashes = count(job.crashes as usize, false, "crash", "crashes");
     match reason {
@@ -121,53 +113,11 @@ pub(crate) fn sentence(
                 job.job_type
             )
         }
-        Reason::StartsNext => {
-            let free = snapshot.free();
-            format!("Starts next: {free} of {} are free.", slots(snapshot))
-        }
-        Reason::AllSlotsTaken => format!("Is next, but {}.", taken(snapshot)),
-        Reason::BehindItsTenant => {
-            let own = count(position.in_tenant, position.in_tenant_more, "job", "jobs");
-            let others = match position.overall.saturating_sub(position.in_tenant) {
-                0 => String::new(),
-                jobs => {
-                    format!(" and {} of other tenants", count(jobs, position.overall_more, "job", "jobs"))
-                }
-            };
-            let start = if position.overall == 1 { "starts" } else { "start" };
-            format!(
-                "Waits for its turn: {own} of its tenant `{tenant}`{others} {start} before it, and {}.",
-                taken(snapshot)
-            )
-        }
-        Reason::TenantHadItsShare if position.overall == 0 => format!(
-            "Is the first in the queue of its tenant `{tenant}`, which has received its share: the tenants of the running jobs are entitled to \
-             as much, and {}.",
-            taken(snapshot)
-        ),
-        Reason::TenantHadItsShare => {
-            let jobs = count(position.overall, position.overall_more, "job", "jobs");
-            let of = count(predecessors.others, false, "other tenant", "other tenants");
-            let start = if position.overall == 1 { "starts" } else { "start" };
-            format!(
-                "Is the first in the queue of its tenant `{tenant}`, which has received its share: {jobs} of {of} {start} before it, and {}.",
-                taken(snapshot)
-            )
-        }
-        Reason::RotatesIn => {
-            let ahead = match position.overall {
-                0 => "it is next".to_owned(),
-                1 => "1 job starts before it".to_owned(),
-                jobs => format!("{} start before it", count(jobs, position.overall_more, "job", "jobs")),
-            };
-            let every = snapshot.rules.rotation.map_or(0.0, |rotation| rotation.interval.as_secs_f64());
-            format!(
-                "Starts at one of the next cycles: up to {} of the {} are preempted every {}, and {ahead}.",
-                snapshot.churn(),
-                count(snapshot.capacity.running, false, "running job", "running jobs"),
-                seconds(every),
-            )
-        }
+        Reason::StartsNext
+        | Reason::AllSlotsTaken
+        | Reason::BehindItsTenant
+        | Reason::TenantHadItsShare
+        | Reason::RotatesIn => of_queue(snapshot, tenant, reason, predecessors),
         Reason::Backoff => {
             let error = job.reason().map(|error| format!(" The latest: {error}")).unwrap_or_default();
             format!("Waits until {}, after {crashes} in a row.{error}", at(job.order_us()))
@@ -222,6 +172,75 @@ pub(crate) fn sentence(
         // `locked` and `of_limit` describe locks and limits.
         Reason::RateLimited | Reason::FindsFilter | Reason::FilterFailed => String::new(),
         Reason::Locked | Reason::LockReserved | Reason::WaitsForLock => String::new(),
+    }
+}
+
+/// The sentence of a job that waits for a slot.
+fn of_queue(
+    snapshot: &Snapshot,
+    tenant: &str,
+    reason: Reason,
+    predecessors: Option<&Predecessors>,
+) -> String {
+    let none = Predecessors {
+        position: Position::default(),
+        before: Vec::new(),
+        others: 0,
+        longer: None,
+        cost_us: None,
+    };
+    let predecessors = predecessors.unwrap_or(&none);
+    let position = &predecessors.position;
+    match reason {
+        Reason::StartsNext => {
+            let free = snapshot.free();
+            format!("Starts next: {free} of {} are free.", slots(snapshot))
+        }
+        Reason::AllSlotsTaken => format!("Is next, but {}.", taken(snapshot)),
+        Reason::BehindItsTenant => {
+            let own = count(position.in_tenant, position.in_tenant_more, "job", "jobs");
+            let others = match position.overall.saturating_sub(position.in_tenant) {
+                0 => String::new(),
+                jobs => {
+                    format!(" and {} of other tenants", count(jobs, position.overall_more, "job", "jobs"))
+                }
+            };
+            let start = if position.overall == 1 { "starts" } else { "start" };
+            format!(
+                "Waits for its turn: {own} of its tenant `{tenant}`{others} {start} before it, and {}.",
+                taken(snapshot)
+            )
+        }
+        Reason::TenantHadItsShare if position.overall == 0 => format!(
+            "Is the first in the queue of its tenant `{tenant}`, which has received its share: the tenants of the running jobs are entitled to \
+             as much, and {}.",
+            taken(snapshot)
+        ),
+        Reason::TenantHadItsShare => {
+            let jobs = count(position.overall, position.overall_more, "job", "jobs");
+            let of = count(predecessors.others, false, "other tenant", "other tenants");
+            let start = if position.overall == 1 { "starts" } else { "start" };
+            format!(
+                "Is the first in the queue of its tenant `{tenant}`, which has received its share: {jobs} of {of} {start} before it, and {}.",
+                taken(snapshot)
+            )
+        }
+        Reason::RotatesIn => {
+            let ahead = match position.overall {
+                0 => "it is next".to_owned(),
+                1 => "1 job starts before it".to_owned(),
+                jobs => format!("{} start before it", count(jobs, position.overall_more, "job", "jobs")),
+            };
+            let every = snapshot.rules.rotation.map_or(0.0, |rotation| rotation.interval.as_secs_f64());
+            format!(
+                "Starts at one of the next cycles: up to {} of the {} are preempted every {}, and {ahead}.",
+                snapshot.churn(),
+                count(snapshot.capacity.running, false, "running job", "running jobs"),
+                seconds(every),
+            )
+        }
+        // The other reasons are not about slots.
+        _ => String::new(),
     }
 }
 

@@ -116,21 +116,7 @@ pub fn check_document(
         |invariant, key: Bytes, problem: &str| findings.push(Finding::new(invariant, &key, problem));
     let (head_key, row_key) = (keys.document(db, id), keys.replication(db, id));
     let Some(head) = &rows.head else {
-        for sequence in &rows.changes {
-            found(Invariant::Changed, keys.change(db, *sequence), "it names a document that does not exist");
-        }
-        for n in rows.body.keys() {
-            found(Invariant::BodyWhole, keys.body_piece(db, id, *n), "there is no document");
-        }
-        if rows.replication.is_some() {
-            found(Invariant::Scheduled, row_key, "there is no document");
-        }
-        for due_us in &rows.unresolved {
-            found(Invariant::Resolved, keys.unresolved_entry(*due_us, db, id), "there is no document");
-        }
-        for check_us in &rows.filter_checks {
-            found(Invariant::Resolved, keys.filter_check(*check_us, db, id), "there is no document");
-        }
+        check_orphans(keys, (db, id), rows, &mut found);
         return findings;
     };
     let Some(database) = database else {
@@ -165,6 +151,43 @@ pub fn check_document(
         }
         return findings;
     };
+    check_replication(keys, (db, id), (rows, head, row), job, &mut found);
+    findings
+}
+
+/// Reports the rows of a document that does not exist.
+fn check_orphans(
+    keys: &Keyspace,
+    (db, id): (&str, &str),
+    rows: &DocumentRows,
+    found: &mut impl FnMut(Invariant, Bytes, &str),
+) {
+    for sequence in &rows.changes {
+        found(Invariant::Changed, keys.change(db, *sequence), "it names a document that does not exist");
+    }
+    for n in rows.body.keys() {
+        found(Invariant::BodyWhole, keys.body_piece(db, id, *n), "there is no document");
+    }
+    if rows.replication.is_some() {
+        found(Invariant::Scheduled, keys.replication(db, id), "there is no document");
+    }
+    for due_us in &rows.unresolved {
+        found(Invariant::Resolved, keys.unresolved_entry(*due_us, db, id), "there is no document");
+    }
+    for check_us in &rows.filter_checks {
+        found(Invariant::Resolved, keys.filter_check(*check_us, db, id), "there is no document");
+    }
+}
+
+/// Checks the row of a document's replication.
+fn check_replication(
+    keys: &Keyspace,
+    (db, id): (&str, &str),
+    (rows, head, row): (&DocumentRows, &Head, &Row),
+    job: Option<&Job>,
+    found: &mut impl FnMut(Invariant, Bytes, &str),
+) {
+    let row_key = keys.replication(db, id);
     if !is_replicated(id, head) {
         found(Invariant::Scheduled, row_key.clone(), "the document is deleted, or describes no replication");
     } else if row.rev != head.rev {
@@ -212,7 +235,7 @@ pub fn check_document(
             found(Invariant::DocumentsJob, row_key, &format!("its job {name} does not exist"));
         }
         (Some(name), Some(job)) => {
-            if document_of(job).as_ref() != Some(&(db.clone(), id.clone())) {
+            if document_of(job).as_ref() != Some(&(db.to_owned(), id.to_owned())) {
                 let problem = format!(
                     "its job {name} has ended, is about to be removed, or belongs to another document"
                 );
@@ -220,7 +243,6 @@ pub fn check_document(
             }
         }
     }
-    findings
 }
 
 /// Checks that the pieces form a JSON object.

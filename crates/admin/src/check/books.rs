@@ -179,38 +179,7 @@ impl<'a> Books<'a> {
                 let subject = hash(&Subject::Job(job.clone()));
                 self.enter_piece(subject, *n, value.len())?;
             }
-            Row::Index(job, place) => {
-                let fact = match place {
-                    IndexRow::Active(worker) => match self.read::<Active>(key, value) {
-                        Some(active) => {
-                            self.holders.insert((job.0.clone(), worker.clone()));
-                            if let Some(deadline) = active.deadline {
-                                let claim = Claim { worker: worker.clone(), number: active.claim };
-                                let promised = hash(&("deadline", deadline.at_us, claim));
-                                self.promise(hash(&Subject::Job(job.clone())), promised)?;
-                            }
-                            hash(&(place, active.claim, active.cancel_requested))
-                        }
-                        None => 0,
-                    },
-                    _ => hash(&(place, 0_u64, false)),
-                };
-                if let IndexRow::Limited(place) = place {
-                    self.read::<LimitedRow>(key, value);
-                    self.enter_bucket(&place.limit.bucket);
-                }
-                if let IndexRow::Pending(place) = place {
-                    if !value.is_empty() {
-                        self.find(hash(&Subject::Job(job.clone())), hash(&("pending", value)))?;
-                    }
-                    self.enter_pending(&job.0, &place.tenant);
-                }
-                if states_tenant(place) {
-                    self.find(hash(&Subject::Job(job.clone())), hash(&("stated", value)))?;
-                }
-                self.types.insert(job.0.clone());
-                self.find(hash(&Subject::Job(job.clone())), fact)?;
-            }
+            Row::Index(job, place) => self.enter_index(job, place, key, value)?,
             Row::Parked(job, at) => {
                 let subject = hash(&Subject::Job(job.clone()));
                 if serde_json::from_slice::<String>(value).is_err() {
@@ -290,6 +259,45 @@ impl<'a> Books<'a> {
             | Row::Unmarked(_) => {}
         }
         Ok(())
+    }
+
+    fn enter_index(
+        &mut self,
+        job: &JobKey,
+        place: &IndexRow,
+        key: &Bytes,
+        value: &Bytes,
+    ) -> Result<(), Full> {
+        let fact = match place {
+            IndexRow::Active(worker) => match self.read::<Active>(key, value) {
+                Some(active) => {
+                    self.holders.insert((job.0.clone(), worker.clone()));
+                    if let Some(deadline) = active.deadline {
+                        let claim = Claim { worker: worker.clone(), number: active.claim };
+                        let promised = hash(&("deadline", deadline.at_us, claim));
+                        self.promise(hash(&Subject::Job(job.clone())), promised)?;
+                    }
+                    hash(&(place, active.claim, active.cancel_requested))
+                }
+                None => 0,
+            },
+            _ => hash(&(place, 0_u64, false)),
+        };
+        if let IndexRow::Limited(place) = place {
+            self.read::<LimitedRow>(key, value);
+            self.enter_bucket(&place.limit.bucket);
+        }
+        if let IndexRow::Pending(place) = place {
+            if !value.is_empty() {
+                self.find(hash(&Subject::Job(job.clone())), hash(&("pending", value)))?;
+            }
+            self.enter_pending(&job.0, &place.tenant);
+        }
+        if states_tenant(place) {
+            self.find(hash(&Subject::Job(job.clone())), hash(&("stated", value)))?;
+        }
+        self.types.insert(job.0.clone());
+        self.find(hash(&Subject::Job(job.clone())), fact)
     }
 
     /// The rows of a bucket are adjacent, so a comparison with the last one suffices.

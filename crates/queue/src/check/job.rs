@@ -155,32 +155,9 @@ pub fn check_job(
         findings.push(Finding::new(invariant, key, problem));
     };
     let Some(job) = &rows.record else {
-        if rows.raw.is_some() {
-            found(Invariant::Readable, &record_key, "the record is not a job".to_owned());
-        } else {
-            for place in rows.places.keys() {
-                found(Invariant::Owned, &place.key(keys, key), "there is no record".to_owned());
-            }
-            for n in rows.pieces.keys() {
-                let piece = keys.options_piece(&key.0, &key.1, *n);
-                found(Invariant::Owned, &piece, "there is no record".to_owned());
-            }
-            let parked = rows.parked.iter().map(|at| keys.parked_entry(&key.0, at, &key.1));
-            for row in parked.chain(rows.unwatched.iter().map(|at| keys.unwatched_entry(&key.0, at, &key.1)))
-            {
-                found(Invariant::Parked, &row, "there is no record".to_owned());
-            }
-            for row in dependency_rows(keys, key, rows) {
-                found(Invariant::WaitsFor, &row, "there is no record".to_owned());
-            }
-            for bucket in rows.buckets.keys() {
-                let row = keys.rate_holder(bucket, &key.0, &key.1);
-                found(Invariant::RateAgrees, &row, "there is no record".to_owned());
-            }
-            for at_us in rows.deadlines.keys() {
-                let row = keys.deadline(*at_us, &key.0, &key.1);
-                found(Invariant::DeadlineAgrees, &row, "there is no record".to_owned());
-            }
+        match rows.raw {
+            Some(_) => found(Invariant::Readable, &record_key, "the record is not a job".to_owned()),
+            None => check_orphans(keys, key, rows, &mut found),
         }
         findings.extend(check_locks(keys, key, rows));
         return findings;
@@ -210,40 +187,7 @@ pub fn check_job(
             format!("it is read as {state:?}, and also has fields of another state"),
         );
     }
-    if let Some(run) = job.run() {
-        let claim = &run.claim;
-        if !is_known(&(key.0.clone(), claim.worker.clone())) {
-            found(Invariant::HolderKnown, &record_key, format!("worker {} has no rows", claim.worker));
-        }
-        if let Some(value) = rows.places.get(&index) {
-            let row = keys.active_entry(&key.0, &claim.worker, &key.1);
-            match serde_json::from_slice::<Active>(value) {
-                Err(error) => found(Invariant::Readable, &row, format!("it is not an active row: {error}")),
-                Ok(active) if active.claim != claim.number => {
-                    let problem =
-                        format!("it has claim {}, and the record has claim {}", active.claim, claim.number);
-                    found(Invariant::ActiveAgrees, &row, problem);
-                }
-                Ok(active) if !is_looked_at(&active, rows, claim) => {
-                    let problem =
-                        format!("it names {:?}, and the index has {:?}", active.deadline, rows.deadlines);
-                    found(Invariant::DeadlineAgrees, &row, problem);
-                }
-                Ok(active) if active.cancel_requested != run.cancel_requested => {
-                    let problem = "only one of this row and the record has a request to cancel the job";
-                    found(Invariant::ActiveAgrees, &row, problem.to_owned());
-                }
-                Ok(_) => {}
-            }
-        }
-        if job.ended_claim.as_ref() == Some(claim) {
-            let problem = format!("claim {} has already ended", claim.number);
-            found(Invariant::ClaimUnique, &record_key, problem);
-        }
-        if run.next.unmet > 0 && run.then != Then::Again {
-            found(Invariant::WaitsFor, &record_key, format!("it is {state:?}, and waits for other jobs"));
-        }
-    }
+    check_run(keys, key, (job, rows), &is_known, &mut found);
     if let Some(at) = job.parked().filter(|at| !rows.parked.contains(at)) {
         let expected = super::key_text(&keys.parked_entry(&key.0, at, &key.1));
         found(Invariant::Parked, &record_key, format!("the row {expected} is missing"));
@@ -296,6 +240,81 @@ pub fn check_job(
     }
     findings.extend(check_locks(keys, key, rows));
     findings
+}
+
+/// Reports the rows of a job without a record.
+fn check_orphans(
+    keys: &Keyspace,
+    key: &JobKey,
+    rows: &JobRows,
+    found: &mut impl FnMut(Invariant, &[u8], String),
+) {
+    for place in rows.places.keys() {
+        found(Invariant::Owned, &place.key(keys, key), "there is no record".to_owned());
+    }
+    for n in rows.pieces.keys() {
+        let piece = keys.options_piece(&key.0, &key.1, *n);
+        found(Invariant::Owned, &piece, "there is no record".to_owned());
+    }
+    let parked = rows.parked.iter().map(|at| keys.parked_entry(&key.0, at, &key.1));
+    for row in parked.chain(rows.unwatched.iter().map(|at| keys.unwatched_entry(&key.0, at, &key.1))) {
+        found(Invariant::Parked, &row, "there is no record".to_owned());
+    }
+    for row in dependency_rows(keys, key, rows) {
+        found(Invariant::WaitsFor, &row, "there is no record".to_owned());
+    }
+    for bucket in rows.buckets.keys() {
+        let row = keys.rate_holder(bucket, &key.0, &key.1);
+        found(Invariant::RateAgrees, &row, "there is no record".to_owned());
+    }
+    for at_us in rows.deadlines.keys() {
+        let row = keys.deadline(*at_us, &key.0, &key.1);
+        found(Invariant::DeadlineAgrees, &row, "there is no record".to_owned());
+    }
+}
+
+/// Checks the rows of a run. `is_known` returns whether a worker has a row.
+fn check_run(
+    keys: &Keyspace,
+    key: &JobKey,
+    (job, rows): (&Job, &JobRows),
+    is_known: &impl Fn(&JobKey) -> bool,
+    found: &mut impl FnMut(Invariant, &[u8], String),
+) {
+    let record_key = keys.job(&key.0, &key.1);
+    let Some(run) = job.run() else { return };
+    let claim = &run.claim;
+    if !is_known(&(key.0.clone(), claim.worker.clone())) {
+        found(Invariant::HolderKnown, &record_key, format!("worker {} has no rows", claim.worker));
+    }
+    if let Some(value) = rows.places.get(&job.index_row()) {
+        let row = keys.active_entry(&key.0, &claim.worker, &key.1);
+        match serde_json::from_slice::<Active>(value) {
+            Err(error) => found(Invariant::Readable, &row, format!("it is not an active row: {error}")),
+            Ok(active) if active.claim != claim.number => {
+                let problem =
+                    format!("it has claim {}, and the record has claim {}", active.claim, claim.number);
+                found(Invariant::ActiveAgrees, &row, problem);
+            }
+            Ok(active) if !is_looked_at(&active, rows, claim) => {
+                let problem =
+                    format!("it names {:?}, and the index has {:?}", active.deadline, rows.deadlines);
+                found(Invariant::DeadlineAgrees, &row, problem);
+            }
+            Ok(active) if active.cancel_requested != run.cancel_requested => {
+                let problem = "only one of this row and the record has a request to cancel the job";
+                found(Invariant::ActiveAgrees, &row, problem.to_owned());
+            }
+            Ok(_) => {}
+        }
+    }
+    if job.ended_claim.as_ref() == Some(claim) {
+        let problem = format!("claim {} has already ended", claim.number);
+        found(Invariant::ClaimUnique, &record_key, problem);
+    }
+    if run.next.unmet > 0 && run.then != Then::Again {
+        found(Invariant::WaitsFor, &record_key, format!("it is {:?}, and waits for other jobs", job.state()));
+    }
 }
 
 /// Whether the index of deadlines agrees with the active row of a run.

@@ -384,6 +384,39 @@ pub(super) fn class_of(priority: i32) -> Result<i8, String> {
     class.ok_or_else(|| format!("priority: must be from {MIN_CLASS} (first) to {MAX_CLASS} (last)"))
 }
 
+/// When a job may start, how long it may run, and its class.
+struct Terms {
+    not_before_us: Option<i64>,
+    timeouts: Timeouts,
+    class: Option<i8>,
+}
+
+/// The numbers of a job, within their bounds. `Err` states the member and what is wrong with it.
+fn terms(new: &NewJob, now_us: i64) -> Result<Terms, String> {
+    let delayed_us = match new.delay_ms.map(|ms| (ms, i64::try_from(ms))) {
+        None => None,
+        Some((ms, Ok(delay))) if ms <= MAX_DELAY_MS => Some(now_us + delay * 1_000),
+        Some(_) => return Err(format!("delay_ms: must be from 0 to {MAX_DELAY_MS} (ten years)")),
+    };
+    if new.not_before_us.is_some_and(|at_us| !(0..=MAX_TIME_US).contains(&at_us)) {
+        return Err(format!("not_before_us: must be from 0 to {MAX_TIME_US} (the year 9999)"));
+    }
+    if new.max_attempts.is_some_and(|most| !(1..=MAX_ATTEMPTS).contains(&most)) {
+        return Err(format!("max_attempts: must be from 1 to {MAX_ATTEMPTS}"));
+    }
+    let timeout_us = |name: &str, ms: Option<u64>| match ms.map(|ms| (ms, i64::try_from(ms))) {
+        None => Ok(None),
+        Some((ms, Ok(timeout))) if (1..=MAX_TIMEOUT_MS).contains(&ms) => Ok(Some(timeout * 1_000)),
+        Some(_) => Err(format!("{name}: must be from 1 to {MAX_TIMEOUT_MS} (a year)")),
+    };
+    let timeouts = Timeouts {
+        run_us: timeout_us("timeout_ms", new.timeout_ms)?,
+        heartbeat_us: timeout_us("heartbeat_timeout_ms", new.heartbeat_timeout_ms)?,
+    };
+    let class = new.priority.map(class_of).transpose()?;
+    Ok(Terms { not_before_us: delayed_us.max(new.not_before_us), timeouts, class })
+}
+
 fn prepare(
     app: &App,
     caller: &Caller,
@@ -432,27 +465,7 @@ fn prepare(
     if new.summary.as_ref().is_some_and(|summary| !summary.get().starts_with('{')) {
         return Err(bad("summary: must be an object"));
     }
-    let delayed_us = match new.delay_ms.map(|ms| (ms, i64::try_from(ms))) {
-        None => None,
-        Some((ms, Ok(delay))) if ms <= MAX_DELAY_MS => Some(now_us + delay * 1_000),
-        Some(_) => return Err(bad(&format!("delay_ms: must be from 0 to {MAX_DELAY_MS} (ten years)"))),
-    };
-    if new.not_before_us.is_some_and(|at_us| !(0..=MAX_TIME_US).contains(&at_us)) {
-        return Err(bad(&format!("not_before_us: must be from 0 to {MAX_TIME_US} (the year 9999)")));
-    }
-    if new.max_attempts.is_some_and(|most| !(1..=MAX_ATTEMPTS).contains(&most)) {
-        return Err(bad(&format!("max_attempts: must be from 1 to {MAX_ATTEMPTS}")));
-    }
-    let timeout_us = |name: &str, ms: Option<u64>| match ms.map(|ms| (ms, i64::try_from(ms))) {
-        None => Ok(None),
-        Some((ms, Ok(timeout))) if (1..=MAX_TIMEOUT_MS).contains(&ms) => Ok(Some(timeout * 1_000)),
-        Some(_) => Err(bad(&format!("{name}: must be from 1 to {MAX_TIMEOUT_MS} (a year)"))),
-    };
-    let timeouts = Timeouts {
-        run_us: timeout_us("timeout_ms", new.timeout_ms)?,
-        heartbeat_us: timeout_us("heartbeat_timeout_ms", new.heartbeat_timeout_ms)?,
-    };
-    let class = new.priority.map(class_of).transpose().map_err(|problem| bad(&problem))?;
+    let Terms { not_before_us, timeouts, class } = terms(&new, now_us).map_err(|problem| bad(&problem))?;
     if new.after.len() > MAX_AFTER {
         return Err(bad(&format!("after: has {} jobs; at most {MAX_AFTER} are allowed", new.after.len())));
     }
@@ -478,7 +491,7 @@ fn prepare(
         class,
         user: new.user,
         summary: new.summary.unwrap_or_else(empty),
-        not_before_us: delayed_us.max(new.not_before_us),
+        not_before_us,
         max_attempts: new.max_attempts,
         timeouts,
         ..turnwise_queue::NewJob::new(&new.job_type, &id, options)
