@@ -1,11 +1,10 @@
 //! The invariants, checked at every commit on the rows that it touched.
 //!
-//! *Safety.* A job is in the one place that its record names. The state machine allows every change of a record, and the
-//! writer may make it. That writer is a client that requested the change, the worker whose claim holds the job, or the
-//! process that removes that worker. No claim is given twice. Only members are given claims and use them. A worker records
-//! what its handler did. [`turnwise_queue::check`] checks what the rows themselves show, as for any store. This module
-//! checks who may change them, when and how.
-//! [`Checker::look_over`] reads the whole store again, to find what the check of each commit missed.
+//! *Safety.* A job is in the one place that its record names. The state machine allows every change of a record, and the writer may make it.
+//! That writer is a client that requested the change, the worker whose claim holds the job, or the process that removes that worker. No claim
+//! is given twice. Only members are given claims and use them. A worker records what its handler did. [`turnwise_queue::check`] checks what
+//! the rows themselves show. This module checks who may change them, when and how. [`Checker::look_over`] reads the whole store again, to
+//! find what the check of each commit missed.
 
 mod losses;
 mod observed;
