@@ -57,7 +57,7 @@ pub(crate) fn row(tenant: &Tenant) -> [String; 9] {
         tenant.job_type.clone(),
         tenant.tenant.clone(),
         tenant.shares.to_string(),
-        tenant.owed_us.map_or_else(|| "-".to_owned(), owed),
+        tenant.deficit_us.map_or_else(|| "-".to_owned(), signed_time),
         run_time(tenant.usage_us),
         run_time(tenant.service_us),
         tenant.running.to_string(),
@@ -67,7 +67,7 @@ pub(crate) fn row(tenant: &Tenant) -> [String; 9] {
 }
 
 /// A deficit; a surplus is negative.
-pub(crate) fn owed(us: i64) -> String {
+pub(crate) fn signed_time(us: i64) -> String {
     format!("{}{}", if us < 0 { "-" } else { "" }, run_time(us.unsigned_abs()))
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn plural(count: usize, one: &str, many: &str) -> String {
 fn parse_order(text: &str) -> Result<TenantOrder, String> {
     match text {
         "name" => Ok(TenantOrder::Name),
-        "deficit" | "owed" => Ok(TenantOrder::Owed),
+        "deficit" => Ok(TenantOrder::Deficit),
         "used" | "usage" => Ok(TenantOrder::Usage),
         "served" | "service" => Ok(TenantOrder::Service),
         "running" => Ok(TenantOrder::Running),
@@ -149,6 +149,6 @@ mod tests {
                 "213503982d"
             ]
         );
-        assert_eq!((owed(-1_500_000), owed(2_000_000)), ("-1.5s".to_owned(), "2.0s".to_owned()));
+        assert_eq!((signed_time(-1_500_000), signed_time(2_000_000)), ("-1.5s".to_owned(), "2.0s".to_owned()));
     }
 }

@@ -7,7 +7,7 @@ use indicatif::HumanCount;
 use turnwise_client::{Before, DocumentWhy, Expected, Position, State, Why};
 
 use crate::remote::ServerArgs;
-use crate::tenants::{owed, plural, run_time};
+use crate::tenants::{plural, run_time, signed_time};
 use crate::units::ago;
 use crate::{Failure, locks};
 
@@ -101,8 +101,8 @@ fn text(why: &Why) -> String {
     }
     let tenant = &why.tenant;
     let mut standing = vec![format!("{} shares", tenant.shares)];
-    standing.extend(tenant.owed_us.map(|us| match us {
-        0.. => format!("{} below its share", owed(us)),
+    standing.extend(tenant.deficit_us.map(|us| match us {
+        0.. => format!("{} below its share", signed_time(us)),
         _ => format!("{} above its share", run_time(us.unsigned_abs())),
     }));
     standing.push(format!("{} running", tenant.running));
@@ -203,7 +203,7 @@ mod tests {
             "type": "mail", "id": "m", "state": "pending", "reason": "behind_its_tenant",
             "sentence": "Waits for its turn.", "since_us": 0, "crashes": 0,
             "tenant": { "type": "mail", "tenant": "acme", "shares": 200, "service_us": 0, "usage_us": 41_000_000,
-                "owed_us": -1_500_000, "running": 3, "pending": 10_000 },
+                "deficit_us": -1_500_000, "running": 3, "pending": 10_000 },
             "place": { "in_tenant": 16, "in_tenant_more": false, "overall": 21, "overall_more": false },
             "before": [{ "tenant": "beta", "shares": 100, "jobs": 5, "jobs_more": false }],
             "capacity": { "workers": 1, "slots": 4, "running": 4 },

@@ -520,7 +520,7 @@ pub(crate) fn new_id() -> String {
 fn order_name(order: TenantOrder) -> &'static str {
     match order {
         TenantOrder::Name => "name",
-        TenantOrder::Owed => "owed",
+        TenantOrder::Deficit => "deficit",
         TenantOrder::Usage => "usage",
         TenantOrder::Running => "running",
         TenantOrder::Service => "service",

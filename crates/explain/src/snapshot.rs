@@ -415,9 +415,9 @@ impl Snapshot {
             return None;
         }
         let behind = (self.virtual_now - standing.tag?) * f64::from(standing.shares) - standing.in_flight_us;
-        let owed = if standing.waits { behind } else { behind.min(0.0) };
+        let deficit = if standing.waits { behind } else { behind.min(0.0) };
         #[allow(clippy::cast_possible_truncation, reason = "a cast of a float stays within the bounds")]
-        Some(owed.round() as i64)
+        Some(deficit.round() as i64)
     }
 
     /// A tenant in the form of the API. Its oldest job is searched among the first `most` of its queue.
@@ -439,7 +439,7 @@ impl Snapshot {
             shares: standing.shares,
             service_us: standing.service_us,
             usage_us: whole(standing.usage_us),
-            owed_us: self.deficit_us(standing),
+            deficit_us: self.deficit_us(standing),
             expected_run_us: standing.expected_us.map(whole),
             running: standing.running,
             pending: counts::of_tenant(reader.tx, reader.keys, &self.job_type, tenant).await?[Kind::Pending],

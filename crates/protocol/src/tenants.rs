@@ -13,7 +13,7 @@ use crate::why::Reason;
 #[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[cfg_attr(feature = "openapi", schema(example = json!({
     "type": "mail", "tenant": "acme", "shares": 200, "service_us": 93_000_000_u64, "usage_us": 41_000_000_u64,
-    "owed_us": -1_200_000_i64, "expected_run_us": 800_000_u64, "running": 3, "pending": 10_000,
+    "deficit_us": -1_200_000_i64, "expected_run_us": 800_000_u64, "running": 3, "pending": 10_000,
     "oldest_claimable_us": 1_790_000_000_000_000_i64
 })))]
 pub struct Tenant {
@@ -35,7 +35,7 @@ pub struct Tenant {
     /// tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub owed_us: Option<i64>,
+    pub deficit_us: Option<i64>,
     /// Expected run time of one of its jobs, estimated from past runs, in µs. For continuous jobs, the length of a turn until preemption.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
@@ -76,7 +76,7 @@ pub enum TenantOrder {
     #[default]
     Name,
     /// Largest deficit first.
-    Owed,
+    Deficit,
     /// Most recent run time first.
     Usage,
     /// Most running jobs first.

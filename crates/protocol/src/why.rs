@@ -115,7 +115,7 @@ impl Reason {
     "crashes": 0,
     "tenant": {
         "type": "mail", "tenant": "acme", "shares": 100, "service_us": 93_000_000_u64, "usage_us": 41_000_000_u64,
-        "owed_us": -1_200_000_i64, "expected_run_us": 800_000_u64, "running": 3, "pending": 17,
+        "deficit_us": -1_200_000_i64, "expected_run_us": 800_000_u64, "running": 3, "pending": 17,
         "oldest_claimable_us": 1_790_000_000_000_000_i64
     },
     "place": { "in_tenant": 16, "in_tenant_more": false, "overall": 21, "overall_more": false },

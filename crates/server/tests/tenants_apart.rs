@@ -124,7 +124,7 @@ fn reads(name: &str) -> Vec<String> {
         "/v1/counts?by=tenant",
         "/v1/counts?type=t&by=tenant",
         "/v1/tenants",
-        "/v1/tenants?order=owed",
+        "/v1/tenants?order=deficit",
         "/v1/tenants?type=t",
         "/v1/queue",
         "/v1/queue?type=t",

@@ -80,7 +80,7 @@ async fn any_number_of_types_is_listed_page_by_page() {
     let queued =
         |page: &Value| page["jobs"].as_array().unwrap().iter().map(|job| text(&job["type"])).collect();
     assert_eq!(all_pages("/v1/queue?limit=1", &queued).await, (names, 11));
-    for (order, partial) in [("name", json!(null)), ("owed", json!(true))] {
+    for (order, partial) in [("name", json!(null)), ("deficit", json!(true))] {
         assert_eq!(server.get(&format!("/v1/tenants?order={order}")).await.body["partial"], partial);
     }
     assert_eq!(server.get("/v1/types?after=a%20b").await.error(), (400, "bad_request"));

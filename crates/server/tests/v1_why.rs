@@ -134,7 +134,7 @@ async fn a_tenant_that_had_its_share_waits_for_others() {
         (&json!("beta"), &json!(1000))
     );
     assert_eq!((&first["place"]["in_tenant"], &first["before_more"]), (&json!(0), &json!(false)));
-    let tenants = server.get("/v1/tenants?type=mail&order=owed").await.body;
+    let tenants = server.get("/v1/tenants?type=mail&order=deficit").await.body;
     let row = |name: &str| {
         let rows = tenants["tenants"].as_array().unwrap();
         rows.iter().find(|row| row["tenant"] == name).cloned().unwrap()
@@ -266,15 +266,15 @@ async fn a_tenants_deficit_is_its_lag_in_virtual_time() {
             add(server, tenant, json!({ "tenant": tenant })).await;
         }
     }
-    let owed = server.get("/v1/tenants?type=mail&order=owed").await.body;
-    let owed: Vec<(&str, i64)> = owed["tenants"]
+    let deficit = server.get("/v1/tenants?type=mail&order=deficit").await.body;
+    let deficit: Vec<(&str, i64)> = deficit["tenants"]
         .as_array()
         .unwrap()
         .iter()
-        .map(|row| (row["tenant"].as_str().unwrap(), row["owed_us"].as_i64().unwrap()))
+        .map(|row| (row["tenant"].as_str().unwrap(), row["deficit_us"].as_i64().unwrap()))
         .collect();
     // One virtual second behind is as many seconds as shares. But a deficit is at most one run, here 1,000 s.
-    assert_eq!(owed, [("rich", 1_000_000_000), ("late", 100_000_000), ("idle", 0), ("ahead", -300_000_000)]);
+    assert_eq!(deficit, [("rich", 1_000_000_000), ("late", 100_000_000), ("idle", 0), ("ahead", -300_000_000)]);
     let queue = server.get("/v1/queue?type=mail").await.body;
     let order: Vec<&str> =
         queue["jobs"].as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap()).collect();
@@ -337,12 +337,12 @@ async fn tenants_come_in_pages_and_in_orders() {
     assert_eq!(names, expected);
     let one = server.get("/v1/tenants?type=mail&limit=1&after=mail%2Ft23").await.body;
     assert_eq!((&one["tenants"][0]["tenant"], one.get("next")), (&json!("t24"), None));
-    for order in ["owed", "usage", "running", "service"] {
+    for order in ["deficit", "usage", "running", "service"] {
         let page = server.get(&format!("/v1/tenants?order={order}&limit=3")).await;
         assert_eq!((page.status, page.body["tenants"].as_array().unwrap().len()), (200, 3));
         assert_eq!(page.body.get("next"), None);
     }
-    assert_eq!(server.get("/v1/tenants?order=owed&after=mail%2Ft01").await.body["tenants"], json!([]));
+    assert_eq!(server.get("/v1/tenants?order=deficit&after=mail%2Ft01").await.body["tenants"], json!([]));
     for wrong in
         ["/v1/tenants?order=age", "/v1/tenants?limit=0", "/v1/queue?limit=1001", "/v1/queue?type=a%20b"]
     {
@@ -462,7 +462,7 @@ async fn by_the_rfcs_priorities_jobs_that_never_ran_take_turns_as_they_came() {
         let why = server.get(&format!("/v1/documents/{}/d{n}/why", dbs[db])).await.body["job"].clone();
         let at = [why["place"]["in_tenant"].as_u64().unwrap(), why["place"]["overall"].as_u64().unwrap()];
         assert_eq!((at, &why["reason"]), (place, &json!(reason)), "{why}");
-        assert_eq!(why["tenant"].get("owed_us"), None, "{why}");
+        assert_eq!(why["tenant"].get("deficit_us"), None, "{why}");
     }
     let queue = server.get("/v1/queue?type=replication").await.body;
     let order: Vec<&str> =

@@ -57,7 +57,7 @@ impl Args {
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let client = args.server.client()?;
     let live = args.is_live();
-    let asked = Asked { job_type: args.job_type, order: TenantOrder::Owed, rows: ROWS };
+    let asked = Asked { job_type: args.job_type, order: TenantOrder::Deficit, rows: ROWS };
     // If the first request fails, the command reports it as every other command does.
     let first = asked.clone().fetch(client.clone()).await?;
     if live {
@@ -227,10 +227,10 @@ fn key(event: &Event) -> Key {
 /// The next order when the user presses `s`.
 fn after(order: TenantOrder) -> TenantOrder {
     match order {
-        TenantOrder::Owed => TenantOrder::Usage,
+        TenantOrder::Deficit => TenantOrder::Usage,
         TenantOrder::Usage => TenantOrder::Service,
         TenantOrder::Service => TenantOrder::Running,
         TenantOrder::Running => TenantOrder::Name,
-        TenantOrder::Name => TenantOrder::Owed,
+        TenantOrder::Name => TenantOrder::Deficit,
     }
 }

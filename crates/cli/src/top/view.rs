@@ -140,7 +140,7 @@ impl View<'_> {
     fn by(&self) -> &'static str {
         match self.order {
             TenantOrder::Name => "name",
-            TenantOrder::Owed => "deficit",
+            TenantOrder::Deficit => "deficit",
             TenantOrder::Usage => "used",
             TenantOrder::Running => "running",
             TenantOrder::Service => "served",
@@ -275,7 +275,7 @@ mod tests {
 
     fn tenant(name: &str, pending: usize) -> Value {
         json!({ "type": "mail", "tenant": name, "shares": 100, "service_us": 61_000_000, "usage_us": 1_500_000,
-            "owed_us": -2_000_000, "running": 1, "pending": pending, "oldest_claimable_us": NOW_US })
+            "deficit_us": -2_000_000, "running": 1, "pending": pending, "oldest_claimable_us": NOW_US })
     }
 
     fn job(job_type: &str, id: &str, state: &str, reason: &str) -> Value {
@@ -300,7 +300,7 @@ mod tests {
 
     fn view(snapshot: &Snapshot) -> View<'_> {
         let age = Duration::ZERO;
-        View { server: "http://s", snapshot, order: TenantOrder::Owed, age, trouble: None, live: true }
+        View { server: "http://s", snapshot, order: TenantOrder::Deficit, age, trouble: None, live: true }
     }
 
     fn text(lines: &[Line]) -> Vec<&str> {

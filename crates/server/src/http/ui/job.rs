@@ -170,8 +170,8 @@ fn place(visit: &Visit, why: &Why, now_us: i64) -> Markup {
             }
             dt { "Tenant" }
             dd { (number(u64::from(why.tenant.shares))) " shares, " (number(why.tenant.pending)) " waiting, " (number(why.tenant.running as u64)) " running" }
-            @if let Some(owed) = why.tenant.owed_us {
-                dt { @if owed < 0 { "Surplus" } @else { "Deficit" } } dd { (duration(owed.unsigned_abs())) }
+            @if let Some(deficit) = why.tenant.deficit_us {
+                dt { @if deficit < 0 { "Surplus" } @else { "Deficit" } } dd { (duration(deficit.unsigned_abs())) }
             }
         }
         @if !why.before.is_empty() {

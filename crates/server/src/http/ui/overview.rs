@@ -92,7 +92,7 @@ async fn jobs(app: &App, caller: &Caller) -> Result<Jobs> {
         types.entry(of.job_type).or_default().counts += of.counts;
     }
     drop(tx);
-    let order = Some(TenantOrder::Owed);
+    let order = Some(TenantOrder::Deficit);
     let params = TenantsParams { job_type: None, order, limit: MAX_LIMIT, after: None };
     let tenants = v1::tenants::tenants(app, caller, params).await?;
     let Tenants { types: summaries, tenants, partial: more, .. } = tenants;

@@ -22,7 +22,7 @@ const MAX_LINKS: usize = 20;
 
 /// The orders, with the columns that they sort by.
 const ORDERS: [(TenantOrder, &str, &str); 5] = [
-    (TenantOrder::Owed, "owed", "Largest deficit"),
+    (TenantOrder::Deficit, "deficit", "Largest deficit"),
     (TenantOrder::Usage, "usage", "Most recent run time"),
     (TenantOrder::Running, "running", "Most running jobs"),
     (TenantOrder::Service, "service", "Most run time ever"),
@@ -44,7 +44,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
     if let Some(job_type) = job_type {
         names::check_type(job_type)?;
     }
-    let order: TenantOrder = query.word("order")?.unwrap_or(TenantOrder::Owed);
+    let order: TenantOrder = query.word("order")?.unwrap_or(TenantOrder::Deficit);
     let params = TenantsParams {
         job_type: job_type.map(str::to_owned),
         order: Some(order),
@@ -152,7 +152,7 @@ fn row(visit: &Visit, tenant: &Tenant, sums: Option<&Sums>, operates: bool, now_
             td { bdi { (tenant.job_type) } }
             td.n { @if operates { (shares(visit, tenant)) } @else { (number(u64::from(tenant.shares))) } }
             td { (bars(entitled, received)) }
-            td.n { (deficit(tenant.owed_us)) }
+            td.n { (deficit(tenant.deficit_us)) }
             td.n { (number(tenant.pending)) }
             td.n { @if let Some(oldest) = tenant.oldest_claimable_us { (since(oldest, now_us)) } }
             td.n { (number(tenant.running as u64)) }
@@ -179,12 +179,12 @@ fn bars(entitled: Option<f64>, received: Option<f64>) -> Markup {
     }
 }
 
-fn deficit(owed_us: Option<i64>) -> Markup {
+fn deficit(deficit_us: Option<i64>) -> Markup {
     html! {
-        @match owed_us {
+        @match deficit_us {
             None => (or_dash(None)),
             Some(0) => "0",
-            Some(owed) if owed > 0 => (duration(owed.unsigned_abs())),
+            Some(us) if us > 0 => (duration(us.unsigned_abs())),
             Some(surplus) => span.quiet { "surplus " (duration(surplus.unsigned_abs())) },
         }
     }
@@ -260,7 +260,7 @@ mod tests {
             shares,
             service_us: usage_us,
             usage_us,
-            owed_us: None,
+            deficit_us: None,
             expected_run_us: None,
             running: 0,
             pending,

@@ -118,11 +118,11 @@ pub(in crate::http) async fn tenants(app: &App, caller: &Caller, params: Tenants
     let standing = |(n, name): &(usize, &String)| &snapshots[*n].tenants[*name];
     match order {
         TenantOrder::Name => {}
-        TenantOrder::Owed => all.sort_by_cached_key(|tenant| {
-            let owed = snapshots[tenant.0].deficit_us(standing(tenant));
+        TenantOrder::Deficit => all.sort_by_cached_key(|tenant| {
+            let deficit = snapshots[tenant.0].deficit_us(standing(tenant));
             // Tenants with a surplus come last, with the largest surplus at the end. Tenants without a record count as
             // having no deficit.
-            (Reverse(owed.unwrap_or(0)), Reverse(standing(tenant).waits))
+            (Reverse(deficit.unwrap_or(0)), Reverse(standing(tenant).waits))
         }),
         TenantOrder::Usage => {
             all.sort_by(|one, other| standing(other).usage_us.total_cmp(&standing(one).usage_us));
