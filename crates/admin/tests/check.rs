@@ -7,16 +7,16 @@ use crate::common::{Home, fill};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use turnwise_admin::check::{Progress, Report, check};
+use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
 use turnwise_policy::eligibility::filters::{Action, Rule};
-use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
 use turnwise_policy::predictive_queue::locks::{Levels, Mode};
 use turnwise_queue::check::Invariant;
 use turnwise_queue::claims::{self, Claiming, Ending};
+use turnwise_queue::concurrency::{LimitedPlace, ReleaseOptions, Tally};
 use turnwise_queue::keyspace::QueuePlace;
 use turnwise_queue::locks::{self, LockAt, Spot};
-use turnwise_queue::rate_limits::{LimitedPlace, ReleaseOptions, Tally};
 use turnwise_queue::{
-    Claim, Context, Keyspace, NewJob, Parked, RunKey, Terms, Worker, filters, jobs, rate_limits, workers,
+    Claim, Context, Keyspace, NewJob, Parked, RunKey, Terms, Worker, concurrency, filters, jobs, workers,
 };
 use turnwise_replicator::doc_processor::{self, Settings};
 use turnwise_replicator::documents::{Draft, databases};
@@ -328,16 +328,16 @@ async fn each_damage_to_buckets_violates_its_own_invariant() {
         priority: 0,
         watermark_us: 0,
         when: "id = b".into(),
-        action: Action::RateLimit,
+        action: Action::Concurrency,
         limit: Some(1),
         note: None,
     };
-    let limit = &rule.rate_limit().unwrap();
+    let limit = &rule.concurrency().unwrap();
     let create = |tx: Transaction| async move {
         filters::put(&tx, keys, rule).await?;
         for id in ["a", "b", "full", "room"] {
             let mut new = NewJob::new("t", id, serde_json::value::RawValue::from_string("1".into()).unwrap());
-            new.reasons = vec!["rate-limit:2:net".into()];
+            new.reasons = vec!["concurrency:2:net".into()];
             jobs::add(&tx, keys, &new, 5).await?;
         }
         let tally = &mut Tally::default();
@@ -357,7 +357,7 @@ async fn each_damage_to_buckets_violates_its_own_invariant() {
         }
         for (id, bucket, most) in [("full", "net", 2), ("room", "other", 1)] {
             let limit = Limit { bucket: Bucket::Reason(bucket.into()), most };
-            assert!(rate_limits::hold_back(&tx, keys, "t", id, &limit, None, 7).await?);
+            assert!(concurrency::hold_back(&tx, keys, "t", id, &limit, None, 7).await?);
         }
         Ok::<_, turnwise_queue::Error>(())
     };
@@ -458,13 +458,13 @@ async fn step(store: &Store, user: i64, n: i64) {
                     let declared = format!(r#"{{"node":{{"exclusive":["n{}"],"shared":["s"]}}}}"#, n % 5);
                     new.locks = serde_json::from_str(&declared).unwrap();
                 }
-                new.reasons = vec![format!("rate-limit:1:{}", n % 3)];
+                new.reasons = vec![format!("concurrency:1:{}", n % 3)];
                 jobs::add(&tx, keys, &new, now_us).await?;
                 let levels = Levels::default();
                 let claimed =
                     claims::claim_with(Context::new(&tx, keys, "t", now_us, 20), &levels, id, claim).await?;
                 if let Claiming::Limited(full) = claimed {
-                    rate_limits::hold_back(&tx, keys, "t", id, &full.limit, None, now_us).await?;
+                    concurrency::hold_back(&tx, keys, "t", id, &full.limit, None, now_us).await?;
                 }
             }
             3 => {
@@ -483,11 +483,11 @@ async fn step(store: &Store, user: i64, n: i64) {
             }
             4 if n % 2 == 0 => {
                 let first = |waiting: &[(String, usize)], _: usize| (0..waiting.len()).collect();
-                rate_limits::release_limited(
+                concurrency::release_limited(
                     &tx,
                     keys,
                     "t",
-                    ReleaseOptions { rotation: &rate_limits::Rotation::default(), most: 3, clears: true },
+                    ReleaseOptions { rotation: &concurrency::Rotation::default(), most: 3, clears: true },
                     |_| true,
                     first,
                 )

@@ -12,7 +12,7 @@ use crate::{Failure, table};
 /// `turnwise demand`
 #[derive(clap::Args)]
 #[command(after_help = "\
-Jobs that wait for a time, for locks, for other jobs, for a filter or for a rate limit need no slots. An autoscaler should provide the wanted
+Jobs that wait for a time, for locks, for other jobs, for a filter or for a concurrency limit need no slots. An autoscaler should provide the wanted
 slots: they rise with the jobs at once, and fall one target later.
 
 Examples:

@@ -26,7 +26,7 @@ applies to all jobs.
 Examples:
   turnwise filters add no-mail pause --when 'type = mail and tenant = acme' --note 'their mail server is moving'
   turnwise filters add bad-hosts reject --when 'options.host ~ \"\\.test$\"' --priority 5
-  turnwise filters add few-exports rate-limit 3 --when 'type = export'
+  turnwise filters add few-exports concurrency 3 --when 'type = export'
   turnwise filters add vip accept --when 'tenant = vip' --priority -10
   turnwise filters add freeze pause --new")]
     Add(AddArgs),
@@ -53,8 +53,8 @@ pub(crate) struct AddArgs {
     name: String,
     /// What happens to the jobs for which the condition holds
     action: Does,
-    /// rate-limit: the maximum number of these jobs that run at the same time
-    #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000), required_if_eq("action", "rate-limit"))]
+    /// concurrency: the maximum number of these jobs that run at the same time
+    #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000), required_if_eq("action", "concurrency"))]
     limit: Option<u32>,
     /// The filter's condition
     #[arg(long, value_name = "CONDITION", default_value = "")]
@@ -106,7 +106,8 @@ enum Does {
     /// The next filters decide
     Continue,
     /// The jobs start while fewer than N of them run
-    RateLimit,
+    #[value(alias = "rate-limit")]
+    Concurrency,
 }
 
 pub(crate) async fn run(command: Command) -> Result<(), Failure> {
@@ -118,7 +119,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
                 Does::Pause => Action::Pause,
                 Does::Reject => Action::Reject,
                 Does::Continue => Action::Continue,
-                Does::RateLimit => Action::RateLimit,
+                Does::Concurrency => Action::Concurrency,
             };
             let watermark_us = if args.new { crate::units::now_us() } else { 0 };
             let AddArgs { when, priority, note, limit, .. } = args;

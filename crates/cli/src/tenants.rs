@@ -149,6 +149,9 @@ mod tests {
                 "213503982d"
             ]
         );
-        assert_eq!((signed_time(-1_500_000), signed_time(2_000_000)), ("-1.5s".to_owned(), "2.0s".to_owned()));
+        assert_eq!(
+            (signed_time(-1_500_000), signed_time(2_000_000)),
+            ("-1.5s".to_owned(), "2.0s".to_owned())
+        );
     }
 }

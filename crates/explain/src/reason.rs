@@ -66,7 +66,7 @@ pub(crate) fn of_delayed(snapshot: &Snapshot, job: &Job) -> Reason {
         return Reason::Paused;
     }
     if job.limited().is_some() {
-        return Reason::RateLimited;
+        return Reason::ConcurrencyLimited;
     }
     match (job.order_us() > snapshot.now_us, snapshot.capacity.workers, job.state()) {
         (true, _, State::Crashing) => Reason::Backoff,
@@ -170,7 +170,7 @@ pub(crate) fn sentence(
             format!("Was cancelled at {}{why}.", at(job.changed_us))
         }
         // `locked` and `of_limit` describe locks and limits.
-        Reason::RateLimited | Reason::FindsFilter | Reason::FilterFailed => String::new(),
+        Reason::ConcurrencyLimited | Reason::FindsFilter | Reason::FilterFailed => String::new(),
         Reason::Locked | Reason::LockReserved | Reason::WaitsForLock => String::new(),
     }
 }
@@ -264,7 +264,7 @@ pub(crate) fn without_others(
             job.tenant
         ),
         Reason::RotatesIn => "Starts at one of the next cycles, when running jobs are preempted.".to_owned(),
-        Reason::RateLimited => {
+        Reason::ConcurrencyLimited => {
             let limit = job.limited().map_or(0, |limit| limit.most);
             format!("As many jobs of a bucket run as its limit allows: {limit}.")
         }
@@ -272,7 +272,7 @@ pub(crate) fn without_others(
     })
 }
 
-/// The sentence about the rate limit that a job waits for.
+/// The sentence about the concurrency limit that a job waits for.
 pub(crate) fn of_limit(limited: Option<&Limited>) -> String {
     let Some(Limited { by, name, limit, running }) = limited else { return String::new() };
     let running = running.unwrap_or(0);

@@ -1,7 +1,7 @@
 //! What the queue has, in the form of the API.
 
+use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
-use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_protocol as api;
 use turnwise_protocol::locking::BIG_LOCK;

@@ -193,7 +193,7 @@ impl Snapshot {
             delayed: off_queue(KeptBy::Time).await?,
             blocked: off_queue(KeptBy::Jobs).await?,
             paused: off_queue(KeptBy::Filter).await?,
-            limited: off_queue(KeptBy::RateLimit).await?,
+            limited: off_queue(KeptBy::Concurrency).await?,
             unknown_from: None,
         };
         let contends = |worker: &workers::Worker| match worker.external {

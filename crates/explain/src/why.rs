@@ -1,7 +1,7 @@
 //! The reason for a job's state.
 
 use turnwise_protocol::{Awaited, Expected, Limited, MAX_COUNTED, Position, Reason, Why};
-use turnwise_queue::{Job, State as QueueState, dependencies, jobs, rate_limits, workers};
+use turnwise_queue::{Job, State as QueueState, concurrency, dependencies, jobs, workers};
 
 use crate::snapshot::{Of, Snapshot, could_run_since};
 use crate::{Reader, Result, Viewer, decision, locked, position, reason, shown};
@@ -70,7 +70,7 @@ async fn explain(reader: &Reader<'_>, viewer: &dyn Viewer, job: &Job) -> Result<
     }
     let mut limited = None;
     if let Some(limit) = job.limited().cloned() {
-        let running = rate_limits::count(reader.tx, reader.keys, &limit.bucket).await?;
+        let running = concurrency::count(reader.tx, reader.keys, &limit.bucket).await?;
         // The running jobs of all tenants are counted.
         let running = viewer.operates().then_some(running);
         limited = Some(Limited { running, ..shown::limited(&limit) });
@@ -82,7 +82,7 @@ async fn explain(reader: &Reader<'_>, viewer: &dyn Viewer, job: &Job) -> Result<
     let sentence = match (&locked, by_locks, before) {
         (_, None, Some(sentence)) if is_about_locks => sentence,
         (Some(locked), Some(_), _) => locked.sentence(viewer, job, &reason::runs(job, node.as_deref())),
-        _ if reason == Reason::RateLimited => reason::of_limit(limited.as_ref()),
+        _ if reason == Reason::ConcurrencyLimited => reason::of_limit(limited.as_ref()),
         _ => reason::sentence(&snapshot, job, reason, predecessors.as_ref(), node.as_deref(), &after),
     };
     let sentence = match viewer.operates() {

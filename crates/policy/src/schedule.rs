@@ -7,7 +7,7 @@
 //!    part of reading the view.
 //! 2. *Shards.* If several workers claim from the same queue, each has its part of it ([`Shard`]). The rest is skipped for its
 //!    owners: [`Reason::OtherShard`].
-//! 3. *Eligibility.* What a claim would find out is not known before: filters, rate limits, whether the job still waits. A
+//! 3. *Eligibility.* What a claim would find out is not known before: filters, concurrency limits, whether the job still waits. A
 //!    candidate whose claim was refused has a [`Verdict`], and leaves its room to the next one: [`Reason::Tried`].
 //! 4. *Locks.* If a candidate declares locks, the candidates are ordered by their weights. A job whose locks are not free is held,
 //!    and may reserve them ([`mod@order`]).
@@ -71,7 +71,7 @@ pub enum Verdict {
     Unknown,
     /// Another pass of this process has it, and may claim it.
     OtherPass,
-    /// Its claim was refused, by a filter, a rate limit or a lock; or the job waits no longer; or it was claimed.
+    /// Its claim was refused, by a filter, a concurrency limit or a lock; or the job waits no longer; or it was claimed.
     Tried,
 }
 

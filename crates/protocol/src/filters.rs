@@ -23,7 +23,7 @@ pub const MAX_NOTE_BYTES: usize = 500;
 pub struct PutFilter {
     /// What the filter does with the jobs that meet its condition.
     pub action: Action,
-    /// Maximum number of these jobs that run at the same time. Required for `rate_limit`, and allowed only there.
+    /// Maximum number of these jobs that run at the same time. Required for `concurrency`, and allowed only there.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
     pub limit: Option<u32>,
@@ -61,7 +61,7 @@ pub enum Action {
     /// The next filters decide.
     Continue,
     /// They start while fewer of them run than `limit`. The others wait, and start as running ones end.
-    RateLimit,
+    Concurrency,
 }
 
 impl Action {
@@ -72,7 +72,7 @@ impl Action {
             Action::Pause => "pause",
             Action::Reject => "reject",
             Action::Continue => "continue",
-            Action::RateLimit => "rate_limit",
+            Action::Concurrency => "concurrency",
         }
     }
 }
@@ -85,9 +85,10 @@ impl<'de> Deserialize<'de> for Action {
             "pause" => Ok(Action::Pause),
             "reject" => Ok(Action::Reject),
             "continue" => Ok(Action::Continue),
-            "rate_limit" => Ok(Action::RateLimit),
+            // `rate_limit` is what Ganeti calls it.
+            "concurrency" | "rate_limit" => Ok(Action::Concurrency),
             _ => Err(serde::de::Error::custom(
-                "expected `accept`, `pause`, `reject`, `continue` or `rate_limit`",
+                "expected `accept`, `pause`, `reject`, `continue` or `concurrency`",
             )),
         }
     }
@@ -101,7 +102,7 @@ pub struct Filter {
     pub id: String,
     /// What it does with the jobs that meet its condition.
     pub action: Action,
-    /// `rate_limit`: the maximum number of these jobs that run at the same time.
+    /// `concurrency`: the maximum number of these jobs that run at the same time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub limit: Option<u32>,
@@ -117,7 +118,7 @@ pub struct Filter {
     pub note: Option<String>,
 }
 
-/// The rate limit that a job waits for: as many jobs of its bucket run as the limit allows.
+/// The concurrency limit that a job waits for: as many jobs of its bucket run as the limit allows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct Limited {
@@ -133,14 +134,14 @@ pub struct Limited {
     pub running: Option<usize>,
 }
 
-/// What defines a job's rate limit bucket.
+/// What defines a job's bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LimitedBy {
     /// A filter.
     Filter,
-    /// A reason of the job, in the form `rate-limit:n:name`.
+    /// A reason of the job, in the form `concurrency:n:name`.
     Reason,
 }
 

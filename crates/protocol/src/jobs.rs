@@ -103,7 +103,7 @@ requests! {
     /// The locks that the job holds while it runs. By default they follow from the entry of its type in the server's catalogue, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locks: Option<Locks>,
-    /// Reasons why the job is added, at most 10 texts of at most 200 bytes, for use in filters. A reason `rate-limit:7:name` is a rate limit: the job
+    /// Reasons why the job is added, at most 10 texts of at most 200 bytes, for use in filters. A reason `concurrency:7:name` is a concurrency limit: the job
     /// starts while fewer than 7 jobs with this name in such a reason run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "openapi", schema(max_items = 10))]
@@ -212,7 +212,7 @@ pub enum State {
     Blocked,
     /// Waits until the filter that pauses it is removed.
     Paused,
-    /// Waits until its rate limit bucket has room.
+    /// Waits until its bucket has room.
     Limited,
     /// A worker runs it.
     Running,

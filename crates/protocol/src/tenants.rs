@@ -122,7 +122,7 @@ pub struct JobCounts {
     pub blocked: u64,
     /// A filter pauses them.
     pub paused: u64,
-    /// They wait for room in a rate limit bucket.
+    /// They wait for room in a bucket.
     pub limited: u64,
     /// They run, or their runs wait for locks.
     pub running: u64,
@@ -226,7 +226,7 @@ pub struct Demand {
     #[serde(rename = "type")]
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub job_type: String,
-    /// Number of jobs that could run now if there were slots. Exact if no filter, rate limit or lock concerns the pending jobs; otherwise estimated from
+    /// Number of jobs that could run now if there were slots. Exact if no filter, concurrency limit or lock concerns the pending jobs; otherwise estimated from
     /// the heads of the queues.
     pub runnable: u64,
     /// How long the oldest of these has waited, in µs; 0 if there is none.

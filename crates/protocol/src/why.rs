@@ -44,7 +44,7 @@ pub enum Reason {
     /// A filter has paused it.
     Paused,
     /// As many jobs of one of its buckets run as the limit allows.
-    RateLimited,
+    ConcurrencyLimited,
     /// Its dependencies have not ended.
     AfterOthers,
     /// Its delay or its backoff is over: a worker moves it into the queue in its next pass.
@@ -87,7 +87,7 @@ impl Reason {
             Reason::NotBefore => "not_before",
             Reason::Parked => "parked",
             Reason::Paused => "paused",
-            Reason::RateLimited => "rate_limited",
+            Reason::ConcurrencyLimited => "concurrency_limited",
             Reason::AfterOthers => "after_others",
             Reason::Due => "due",
             Reason::Runs => "runs",

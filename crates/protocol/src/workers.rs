@@ -430,7 +430,7 @@ pub struct Ended {
 pub enum EndState {
     /// The job is pending: it was given back, or runs once more.
     Pending,
-    /// The job waits outside of the queue: for a later time, for dependencies, for a filter or for a rate limit.
+    /// The job waits outside of the queue: for a later time, for dependencies, for a filter or for a concurrency limit.
     Delayed,
     /// Another run of the job has already begun.
     Running,

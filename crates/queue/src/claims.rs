@@ -8,11 +8,12 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use turnwise_policy::backoff::OnLost;
+use turnwise_policy::eligibility::concurrency::Limit;
 use turnwise_policy::eligibility::dependencies::DependencyEnd;
-use turnwise_policy::eligibility::rate_limits::Limit;
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
+use crate::concurrency::{self, Full, Tally};
 use crate::deadlines::{Deadline, Over};
 use crate::error::corrupt;
 use crate::job::{bounded_reason, check_size};
@@ -20,7 +21,6 @@ use crate::jobs::{MAX_ACTIVE_OF_WORKER, PREFETCHED, erase, place_from, refuse};
 use crate::keyspace::SortKey;
 use crate::locks::{self, Availability, Blocked};
 use crate::place::{self, End, Next, Place, Run, move_to};
-use crate::rate_limits::{self, Full, Tally};
 use crate::rows::{decode, encode, read_active, read_active_info, read_job, write_active, write_job};
 use crate::{
     Active, Claim, Context, Error, EventKind, Job, Keyspace, MAX_INFO_BYTES, Parked, Result, State, Terms,
@@ -617,7 +617,7 @@ async fn end_run(tx: &Transaction, keys: &Keyspace, job: &mut Job, claim: &Claim
         }
     }
     locks::release(tx, keys, job)?;
-    rate_limits::release(tx, keys, job).await?;
+    concurrency::release(tx, keys, job).await?;
     tx.clear(keys.active_entry(&job.job_type, &claim.worker, &job.id))?;
     job.run().cloned().ok_or_else(|| corrupt("job record", "not a run"))
 }

@@ -48,7 +48,7 @@ pub enum Kind {
     Blocked,
     /// A filter has paused it.
     Paused,
-    /// Waits until a rate limit bucket has room.
+    /// Waits until a bucket has room.
     Limited,
     /// A worker has claimed it.
     Running,

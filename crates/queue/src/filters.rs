@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use turnwise_policy::eligibility::concurrency::{MAX_LIMIT, check_limit};
 use turnwise_policy::eligibility::condition::Condition;
 use turnwise_policy::eligibility::filters::{Action, Rule};
-use turnwise_policy::eligibility::rate_limits::{MAX_LIMIT, check_limit};
 use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
@@ -61,7 +61,7 @@ pub fn check(rule: &Rule) -> Result<()> {
     if rule.watermark_us < 0 {
         return invalid("watermark_us", "must be 0 (for all jobs), or a time after 1970".to_owned());
     }
-    let limits = rule.action == Action::RateLimit;
+    let limits = rule.action == Action::Concurrency;
     match rule.limit {
         None if limits => {
             let problem = format!("is missing: how many jobs may run at the same time, 1 to {MAX_LIMIT}");
@@ -70,7 +70,7 @@ pub fn check(rule: &Rule) -> Result<()> {
         Some(_) if !limits => {
             return invalid(
                 "limit",
-                "belongs to `rate_limit`: leave it out, or make that the action".to_owned(),
+                "belongs to `concurrency`: leave it out, or make that the action".to_owned(),
             );
         }
         Some(most) => {

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use turnwise_policy::backoff::{self, OnLost};
-use turnwise_policy::eligibility::rate_limits;
+use turnwise_policy::eligibility::concurrency;
 use turnwise_policy::predictive_queue::locks::{Levels, Requests};
 
 use crate::deadlines::{Deadline, Timeouts};
@@ -249,7 +249,7 @@ pub struct Job {
     /// The group of its dependents, if other jobs wait for its end.
     pub awaited: Option<i64>,
     /// Why it was added, as stated by the client: filters read this, and some reasons state a limit
-    /// ([`rate_limits::of_reason`]).
+    /// ([`concurrency::of_reason`]).
     pub reasons: Vec<String>,
     /// CANCELLED: why, if its user did not cancel it.
     pub refused: Option<String>,
@@ -500,7 +500,7 @@ impl NewJob {
         }
         for reason in &self.reasons {
             check_name("reason", reason, MAX_ADDED_REASON_BYTES)?;
-            rate_limits::of_reason(reason).map_err(|problem| Error::Invalid { field: "reason", problem })?;
+            concurrency::of_reason(reason).map_err(|problem| Error::Invalid { field: "reason", problem })?;
         }
         self.class.map_or(Ok(()), check_class)?;
         self.timeouts.check()?;

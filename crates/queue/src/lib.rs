@@ -14,7 +14,7 @@
 //! - [`selection`]: jobs that meet a condition.
 //! - [`listing`]: the same, newest or oldest first.
 //! - [`bulk`]: one change to all of them.
-//! - [`rate_limits`]: how many of them run at the same time.
+//! - [`concurrency`]: how many of them run at the same time.
 //! - [`check`]: the invariants of the rows.
 //! - [`counts`]: how many jobs are in each place.
 //! - [`ended`], [`failures`]: jobs that have ended, and why they failed.
@@ -30,6 +30,7 @@ pub mod bulk;
 pub mod check;
 pub mod claims;
 pub mod clock;
+pub mod concurrency;
 mod context;
 pub mod counts;
 pub mod deadlines;
@@ -53,7 +54,6 @@ pub mod off_queue;
 pub mod parking;
 mod pieces;
 pub mod place;
-pub mod rate_limits;
 pub mod reason_class;
 mod record;
 mod rows;

@@ -1,7 +1,7 @@
 //! Jobs that wait outside of their tenant's queue, by reason: for listings and counts. Each reason has its own index, so
 //! that a listing reads only the rows that it returns.
 
-use turnwise_policy::eligibility::rate_limits::Bucket;
+use turnwise_policy::eligibility::concurrency::Bucket;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::error::corrupt;
@@ -20,8 +20,8 @@ pub enum KeptBy {
     Jobs,
     /// A filter has paused it.
     Filter,
-    /// A rate limit bucket has no room.
-    RateLimit,
+    /// A bucket has no room.
+    Concurrency,
 }
 
 /// Some of the jobs outside of the queue.
@@ -49,7 +49,7 @@ pub async fn list(
         KeptBy::Filter => {
             read(tx, keys.paused_of(job_type), limit, |key| keys.parse_paused(key).map(|(_, _, id)| id)).await
         }
-        KeptBy::RateLimit => limited(tx, keys, job_type, limit).await,
+        KeptBy::Concurrency => limited(tx, keys, job_type, limit).await,
     }
 }
 

@@ -21,16 +21,16 @@
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
+use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
 use turnwise_policy::eligibility::dependencies::DependencyEnd;
-use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
 use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_store::Transaction;
 
+use crate::concurrency::LimitedPlace;
 use crate::ended::Cover;
 use crate::job::{Hidden, Parked, State, Terms, Then, bounded_reason};
 use crate::keyspace::{QueuePlace, SortKey};
 use crate::locks::{Held, Waits, pending_value, unreserve};
-use crate::rate_limits::LimitedPlace;
 use crate::rows::encode;
 use crate::{Claim, Job, Keyspace, Result, counts, ended, parking};
 
@@ -77,7 +77,7 @@ pub enum Place {
         /// The filter's name.
         filter: String,
     },
-    /// Waits until a rate limit bucket has room ([`crate::rate_limits`]).
+    /// Waits until a bucket has room ([`crate::concurrency`]).
     Limited {
         /// Its time in the queue, to which it returns, in µs.
         order_us: i64,
@@ -454,7 +454,7 @@ pub enum IndexRow {
     Blocked,
     /// Paused by a filter, with its time in the queue, in µs.
     Paused(i64),
-    /// Waits for room in a rate limit bucket.
+    /// Waits for room in a bucket.
     Limited(LimitedPlace),
     /// Runs at this worker.
     Active(String),

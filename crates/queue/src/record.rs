@@ -12,7 +12,7 @@ use std::fmt;
 use serde::de::{Error as _, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
-use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
+use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
 use turnwise_policy::predictive_queue::locks::Requests;
 
 use crate::deadlines::Timeouts;
@@ -433,7 +433,7 @@ mod tests {
     //! The form of records: what is read again is the same.
 
     use serde_json::{Value, json};
-    use turnwise_policy::eligibility::rate_limits::Bucket;
+    use turnwise_policy::eligibility::concurrency::Bucket;
 
     use super::*;
 

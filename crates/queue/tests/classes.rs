@@ -1,13 +1,13 @@
 //! Priority classes: how they order a tenant's queue, when they change, and that jobs keep them.
 
 use crate::common::{T, json};
+use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
 use turnwise_policy::eligibility::filters::{Action, Rule};
-use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
 use turnwise_queue::claims::{self, Ending};
+use turnwise_queue::concurrency::ReleaseOptions;
 use turnwise_queue::jobs::{self, Classed};
-use turnwise_queue::rate_limits::ReleaseOptions;
 use turnwise_queue::{
-    Claim, Context, Error, Keyspace, NewJob, Result, State, filters, locks, rate_limits, tenants,
+    Claim, Context, Error, Keyspace, NewJob, Result, State, concurrency, filters, locks, tenants,
 };
 use turnwise_store::Transaction;
 
@@ -140,7 +140,7 @@ async fn the_class_changes_wherever_a_job_waits() {
         .run(async |tx, keys| {
             tenants::set_key(tx, keys, T, "keyed", Some(0.5)).await?;
             locks::reserve(tx, keys, T, "reserves", 9).await?;
-            rate_limits::hold_back(tx, keys, T, "held-back", limit, None, 9).await?;
+            concurrency::hold_back(tx, keys, T, "held-back", limit, None, 9).await?;
             filters::pause(tx, keys, T, "paused", "p", b"stamp", 9).await.map(drop)
         })
         .await;
@@ -153,11 +153,11 @@ async fn the_class_changes_wherever_a_job_waits() {
     let all = |waiting: &[(String, usize)], _: usize| (0..waiting.len()).collect();
     world
         .run(async |tx, keys| {
-            rate_limits::release_limited(
+            concurrency::release_limited(
                 tx,
                 keys,
                 T,
-                ReleaseOptions { rotation: &rate_limits::Rotation::default(), most: 9, clears: true },
+                ReleaseOptions { rotation: &concurrency::Rotation::default(), most: 9, clears: true },
                 |_| true,
                 all,
             )

@@ -10,7 +10,7 @@ use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_queue::claims::{self, Claiming, Ending, Park};
 use turnwise_queue::parking::{self, ParkedJob};
 use turnwise_queue::{
-    After, Claim, Context, Error, Keyspace, NewJob, Parked, dependencies, jobs, rate_limits, tenants, workers,
+    After, Claim, Context, Error, Keyspace, NewJob, Parked, concurrency, dependencies, jobs, tenants, workers,
 };
 use turnwise_store::{Limits, Store, Transaction};
 
@@ -57,7 +57,7 @@ impl Walk {
                 }
                 if self.rng.random_bool(0.7) {
                     let (most, bucket) = (self.rng.random_range(1..3), self.rng.random_range(0..2));
-                    new.reasons = vec![format!("rate-limit:{most}:{bucket}")];
+                    new.reasons = vec![format!("concurrency:{most}:{bucket}")];
                 }
                 if self.rng.random_bool(0.2) {
                     jobs::add_once(tx, keys, &new, now_us).await?;
@@ -72,7 +72,7 @@ impl Walk {
                 match claims::claim_with(Context::new(tx, keys, T, now_us, 20), &levels, id, &claim).await? {
                     Claiming::Claimed { .. } => self.claims.push((id.into(), claim)),
                     Claiming::Limited(full) => {
-                        rate_limits::hold_back(tx, keys, T, id, &full.limit, None, now_us).await?;
+                        concurrency::hold_back(tx, keys, T, id, &full.limit, None, now_us).await?;
                     }
                     Claiming::Gone | Claiming::Blocked(_) | Claiming::NoRoom => {}
                 }
@@ -98,12 +98,12 @@ impl Walk {
                 claims::update(tx, keys, T, &id, &claim, &json("{}"), now_us).await?;
             }
             14 if self.rng.random_bool(0.6) => {
-                let (turn, clears) = (rate_limits::Rotation::default(), self.rng.random_bool(0.7));
-                rate_limits::release_limited(
+                let (turn, clears) = (concurrency::Rotation::default(), self.rng.random_bool(0.7));
+                concurrency::release_limited(
                     tx,
                     keys,
                     T,
-                    rate_limits::ReleaseOptions { rotation: &turn, most: 1, clears },
+                    concurrency::ReleaseOptions { rotation: &turn, most: 1, clears },
                     |_| true,
                     in_order,
                 )
@@ -145,7 +145,7 @@ impl Walk {
                 if let Some(group) = dependencies::next_unsettled(tx, keys, None).await? {
                     dependencies::settle(tx, keys, &group, now_us).await?;
                 }
-                rate_limits::mark_rest(tx, keys).await?;
+                concurrency::mark_rest(tx, keys).await?;
             }
             21 => {
                 tenants::no_longer_waiting(tx, keys, T, tenant).await?;
@@ -184,12 +184,12 @@ impl Walk {
                     workers::remove(Context::new(&tx, keys, T, now_us, 20), worker, 100).await.unwrap();
                 }
                 claims::release_due(&tx, keys, T, now_us, 1, |_| true).await.unwrap();
-                rate_limits::release_limited(
+                concurrency::release_limited(
                     &tx,
                     keys,
                     T,
-                    rate_limits::ReleaseOptions {
-                        rotation: &rate_limits::Rotation::default(),
+                    concurrency::ReleaseOptions {
+                        rotation: &concurrency::Rotation::default(),
                         most: 1,
                         clears: true,
                     },
@@ -209,7 +209,7 @@ impl Walk {
                 if let Some(group) = dependencies::next_unsettled(&tx, keys, None).await.unwrap() {
                     dependencies::settle(&tx, keys, &group, now_us).await.unwrap();
                 }
-                rate_limits::mark_rest(&tx, keys).await.unwrap();
+                concurrency::mark_rest(&tx, keys).await.unwrap();
                 left += usize::from(
                     jobs::get(&tx, keys, T, id).await.unwrap().is_some_and(|job| !job.state().is_final()),
                 );

@@ -200,7 +200,7 @@ async fn a_job_that_is_rerun_keeps_its_request_and_resets_its_attempts() {
         tenant: "acme".to_owned(),
         max_attempts: Some(1),
         class: Some(-3),
-        reasons: vec!["rate-limit:7:net".to_owned()],
+        reasons: vec!["concurrency:7:net".to_owned()],
         options: json(&format!("\"{}\"", "x".repeat(20_000))),
         ..new("a")
     };

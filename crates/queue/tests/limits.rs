@@ -12,10 +12,10 @@ use turnwise_policy::eligibility::dependencies::Otherwise;
 use turnwise_policy::eligibility::filters::{Action, Rule};
 use turnwise_policy::predictive_queue::locks::{AtLevel, Levels, Request, Requests};
 use turnwise_queue::claims::{self, Claiming, Ending, Park};
+use turnwise_queue::concurrency;
 use turnwise_queue::dependencies::{self, After, MAX_AFTER};
 use turnwise_queue::jobs::{self, Added};
 use turnwise_queue::locks::{Asked, LockAt, Spot, has_room};
-use turnwise_queue::rate_limits;
 use turnwise_queue::{
     Claim, Context, Error, NewJob, Parked, Result, RunKey, State, filters, locks, parking, workers,
 };
@@ -145,7 +145,7 @@ impl World {
         for transactions in 0..MANY {
             let next = self.fits("look", async |tx| dependencies::next_unsettled(tx, &self.keys, None).await);
             let Some(group) = next.await else {
-                while self.fits("mark", async |tx| rate_limits::mark_rest(tx, &self.keys).await).await {}
+                while self.fits("mark", async |tx| concurrency::mark_rest(tx, &self.keys).await).await {}
                 return transactions;
             };
             let told =
@@ -285,7 +285,7 @@ async fn an_end_is_recorded_whatever_its_dependents_wait_for() {
 
 /// A job with a place in as many buckets as possible.
 fn limited(id: &str, job_type: &str, most: u32) -> NewJob {
-    let reasons = (0..REASONS).map(|n| format!("rate-limit:{most}:b{n}")).collect();
+    let reasons = (0..REASONS).map(|n| format!("concurrency:{most}:b{n}")).collect();
     NewJob { reasons, ..NewJob::new(job_type, id, json("{}")) }
 }
 
@@ -308,10 +308,10 @@ async fn a_dead_worker_is_removed_whatever_its_jobs_hold() {
                 let id = format!("back{n}");
                 world.there([limited(&id, &job_type, 1)]).await;
                 let limit =
-                    turnwise_policy::eligibility::rate_limits::of_reason(&format!("rate-limit:1:b{n}"));
+                    turnwise_policy::eligibility::concurrency::of_reason(&format!("concurrency:1:b{n}"));
                 let limit = limit.unwrap().unwrap();
                 let back = world.fits("hold back", async |tx| {
-                    rate_limits::hold_back(tx, &world.keys, &job_type, &id, &limit, None, 9).await
+                    concurrency::hold_back(tx, &world.keys, &job_type, &id, &limit, None, 9).await
                 });
                 assert!(back.await);
             }
@@ -329,12 +329,12 @@ async fn a_dead_worker_is_removed_whatever_its_jobs_hold() {
                     tenants.iter().enumerate().flat_map(|(n, (_, jobs))| vec![n; *jobs]).collect()
                 };
                 let looked = world.fits("look", async |tx| {
-                    let rotation = rate_limits::Rotation::default();
-                    rate_limits::release_limited(
+                    let rotation = concurrency::Rotation::default();
+                    concurrency::release_limited(
                         tx,
                         &world.keys,
                         &job_type,
-                        rate_limits::ReleaseOptions { rotation: &rotation, most: 9, clears: true },
+                        concurrency::ReleaseOptions { rotation: &rotation, most: 9, clears: true },
                         |_| true,
                         next,
                     )

@@ -4,6 +4,7 @@
 mod bulk;
 mod classes;
 mod common;
+mod concurrency;
 mod dependencies;
 mod filters;
 mod invariants;
@@ -14,6 +15,5 @@ mod lock_model;
 mod locks;
 mod membership;
 mod parking;
-mod rate_limits;
 mod state_machine;
 mod tenants;

@@ -89,7 +89,7 @@ async fn fill(admin: &As<'_>, tenant: &str, worker: &str) {
     add("waits", json!({"locks": hot})).await;
     add("later", json!({"delay_ms": 3_600_000})).await;
     add("after", json!({"after": [{"id": format!("{tenant}-waits")}]})).await;
-    add("limited", json!({"reason": [format!("rate-limit:1:{tenant}")]})).await;
+    add("limited", json!({"reason": [format!("concurrency:1:{tenant}")]})).await;
     let bulk = json!({"action": "run_now", "where": format!("tenant = {tenant} and id = none")});
     ok(admin, "PUT", &format!("/v1/bulk/{tenant}"), &bulk).await;
     let webhook = json!({

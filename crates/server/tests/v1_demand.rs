@@ -73,7 +73,7 @@ async fn jobs_that_cannot_run_need_no_slots() {
     let locked = demand(&server, "").await;
     assert_eq!(locked["runnable"], 1, "{locked}");
     // No worker has seen these yet, so they are still pending.
-    add(&server, "limited", 30, &json!({ "tenant": "r", "reason": ["rate-limit:2:x"] })).await;
+    add(&server, "limited", 30, &json!({ "tenant": "r", "reason": ["concurrency:2:x"] })).await;
     add(&server, "paused", 20, &json!({ "tenant": "p" })).await;
     let filter = json!({ "when": "tenant = p", "action": "pause" });
     let answer = server.put("/v1/filters/p", &filter).await;

@@ -105,14 +105,14 @@ async fn a_drained_server_starts_nothing_until_the_filter_goes() {
 async fn no_more_limited_jobs_are_given_out_than_may_run() {
     let server = TestServer::start().await;
     let put = server
-        .put("/v1/filters/few", &json!({ "action": "rate_limit", "limit": 2, "when": "id ~ '^f'" }))
+        .put("/v1/filters/few", &json!({ "action": "concurrency", "limit": 2, "when": "id ~ '^f'" }))
         .await;
     assert_eq!((put.status, &put.body["limit"]), (200, &json!(2)), "{}", put.body);
     for id in ["f1", "f2", "f3"] {
         add(&server, json!({ "id": id })).await;
     }
     for id in ["n1", "n2"] {
-        add(&server, json!({ "id": id, "reason": ["by hand", "rate-limit:1:pink bunny"] })).await;
+        add(&server, json!({ "id": id, "reason": ["by hand", "concurrency:1:pink bunny"] })).await;
     }
     add(&server, json!({ "id": "other" })).await;
     let (path, mut received) = (register(&server).await, 0);
@@ -141,7 +141,7 @@ async fn no_more_limited_jobs_are_given_out_than_may_run() {
         assert_eq!((&held_back["state"], &held_back["limited"]), (&json!("limited"), &limited));
         assert_eq!(held_back.get("not_before_us"), None);
         let why = server.get(&format!("/v1/jobs/mail/{id}/why")).await.body;
-        assert_eq!((&why["reason"], &why["sentence"]), (&json!("rate_limited"), &json!(sentence)));
+        assert_eq!((&why["reason"], &why["sentence"]), (&json!("concurrency_limited"), &json!(sentence)));
         assert_eq!((&why["limited"]["running"], why.get("not_before_us")), (&limited["limit"], None));
     }
     let claim = job(&server, "n1").await["claim"].clone();
@@ -150,10 +150,10 @@ async fn no_more_limited_jobs_are_given_out_than_may_run() {
     assert_eq!(ended.status, 200, "{}", ended.body);
     assert_eq!(accept(&server, &path, &mut received).await, ["n2"]);
     // Running jobs count against a new filter, and a raised limit releases the other jobs.
-    server.put("/v1/filters/few", &json!({ "action": "rate_limit", "limit": 3, "when": "id ~ '^f'" })).await;
+    server.put("/v1/filters/few", &json!({ "action": "concurrency", "limit": 3, "when": "id ~ '^f'" })).await;
     server.poll("/v1/jobs/mail/f3", |job| job["state"] == "pending").await;
     assert_eq!(accept(&server, &path, &mut received).await, ["f3"]);
-    for wrong in ["rate-limit:0:a", "rate-limit:x:a", "rate-limit:7", "rate-limit:7:"] {
+    for wrong in ["concurrency:0:a", "concurrency:x:a", "concurrency:7", "concurrency:7:"] {
         let refused = server.post("/v1/jobs/mail", &json!({ "reason": [wrong] })).await;
         assert_eq!(refused.status, 400, "{}", refused.body);
         let reason = refused.body["reason"].as_str().unwrap();
@@ -170,15 +170,15 @@ async fn a_filter_that_cannot_be_read_is_refused_with_the_place() {
         (json!({ "action": "pause", "priority": 5000 }), "priority: must be from -1000 to 1000"),
         (
             json!({ "action": "stop" }),
-            "action: expected `accept`, `pause`, `reject`, `continue` or `rate_limit`",
+            "action: expected `accept`, `pause`, `reject`, `continue` or `concurrency`",
         ),
-        (json!({ "action": "rate_limit" }), "limit: is missing"),
+        (json!({ "action": "concurrency" }), "limit: is missing"),
         (
-            json!({ "action": "rate_limit", "limit": 0 }),
+            json!({ "action": "concurrency", "limit": 0 }),
             "limit: must be from 1 to 1000; a filter with `pause`",
         ),
-        (json!({ "action": "rate_limit", "limit": 1001 }), "limit: must be from 1 to 1000"),
-        (json!({ "action": "pause", "limit": 1 }), "limit: belongs to `rate_limit`"),
+        (json!({ "action": "concurrency", "limit": 1001 }), "limit: must be from 1 to 1000"),
+        (json!({ "action": "pause", "limit": 1 }), "limit: belongs to `concurrency`"),
         (json!({ "action": "pause", "watermark_us": -1 }), "watermark_us: must be from 0"),
         (json!({ "action": "pause", "if": "x" }), "unknown field `if`"),
     ] {

@@ -368,7 +368,7 @@ async fn fail(server: &TestServer, path: &str, job: &Value) {
 async fn a_failed_or_cancelled_job_runs_again_with_its_original_values() {
     let server = TestServer::start().await;
     let added = json!({"id": "a", "tenant": "acme", "user": "jan", "options": {"to": "x"}, "priority": -4,
-        "max_attempts": 1, "locks": {"node": {"exclusive": ["n1"]}}, "reason": ["rate-limit:7:net"]});
+        "max_attempts": 1, "locks": {"node": {"exclusive": ["n1"]}}, "reason": ["concurrency:7:net"]});
     server.post("/v1/jobs/t", &added).await;
     for id in ["b", "c"] {
         server
@@ -409,7 +409,7 @@ async fn a_failed_or_cancelled_job_runs_again_with_its_original_values() {
 async fn a_job_that_is_added_again_keeps_the_members_that_the_request_omits() {
     let server = TestServer::start().await;
     let added = json!({"id": "a", "tenant": "acme", "user": "jan", "options": {"to": "x"}, "summary": {"s": 1},
-        "max_attempts": 4, "locks": {"node": {"exclusive": ["n1"]}}, "reason": ["rate-limit:7:net"], "priority": 3});
+        "max_attempts": 4, "locks": {"node": {"exclusive": ["n1"]}}, "reason": ["concurrency:7:net"], "priority": 3});
     server.post("/v1/jobs/t", &added).await;
     let shown = async || {
         let job = server.get("/v1/jobs/t/a").await.body;

@@ -274,7 +274,10 @@ async fn a_tenants_deficit_is_its_lag_in_virtual_time() {
         .map(|row| (row["tenant"].as_str().unwrap(), row["deficit_us"].as_i64().unwrap()))
         .collect();
     // One virtual second behind is as many seconds as shares. But a deficit is at most one run, here 1,000 s.
-    assert_eq!(deficit, [("rich", 1_000_000_000), ("late", 100_000_000), ("idle", 0), ("ahead", -300_000_000)]);
+    assert_eq!(
+        deficit,
+        [("rich", 1_000_000_000), ("late", 100_000_000), ("idle", 0), ("ahead", -300_000_000)]
+    );
     let queue = server.get("/v1/queue?type=mail").await.body;
     let order: Vec<&str> =
         queue["jobs"].as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap()).collect();

@@ -94,7 +94,7 @@ pub struct CheckerState {
     pub clocks: Clocks,
     /// The counts of jobs, compared with the jobs.
     pub counts: check::CountTally,
-    /// Which jobs may start, in worlds with filters, rate limits and dependencies.
+    /// Which jobs may start, in worlds with filters, concurrency limits and dependencies.
     pub filters: Option<Filters>,
 }
 
@@ -809,7 +809,7 @@ impl Checker {
 /// The text in the reason of a run that exceeded its time.
 const OVER: &str = "timeout of ";
 
-/// Whether a filter or a rate limit keeps a job out of the queue.
+/// Whether a filter or a concurrency limit keeps a job out of the queue.
 pub(crate) fn is_kept(job: &Job) -> bool {
     job.paused().is_some() || job.limited().is_some()
 }

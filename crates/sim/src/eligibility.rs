@@ -1,4 +1,4 @@
-//! Which jobs may start, in worlds where not all may: dependencies, rate limits that jobs state, filters, and priority classes.
+//! Which jobs may start, in worlds where not all may: dependencies, concurrency limits that jobs state, filters, and priority classes.
 //!
 //! A job may depend on any job of any client, so that ends, removals and additions coincide. Some dependencies name jobs
 //! that are gone, or would close a cycle: the queue refuses these requests. Filters and buckets have few names, so that
@@ -26,7 +26,7 @@ const MOST_AT_ONCE: u64 = 4;
 /// A reason that states no limit.
 const REASON: &str = "hot";
 /// The prefix of a reason that states a limit.
-const LIMIT: &str = "rate-limit:";
+const LIMIT: &str = "concurrency:";
 /// Prefixes of ids: those of a client's own jobs, and of the flood.
 const BEGINNINGS: [&str; 3] = ["c0-", "c1-", "f"];
 
@@ -38,8 +38,8 @@ const ACTIONS: [Action; 8] = [
     Action::Pause,
     Action::Pause,
     Action::Pause,
-    Action::RateLimit,
-    Action::RateLimit,
+    Action::Concurrency,
+    Action::Concurrency,
     Action::Accept,
     Action::Continue,
     Action::Reject,
@@ -135,7 +135,7 @@ impl EligibilityPlan {
             watermark_us: if rng.chance(200) { now_us } else { 0 },
             when: Question { is: what == What::Any || rng.chance(700), what }.to_string(),
             action,
-            limit: (action == Action::RateLimit).then_some(limit),
+            limit: (action == Action::Concurrency).then_some(limit),
             note: rng.chance(300).then(|| "for now".to_owned()),
         }
     }
@@ -242,7 +242,7 @@ mod tests {
             turnwise_queue::filters::check(&rule).unwrap();
             assert_eq!(Question::parse(&rule.when).unwrap().to_string(), rule.when);
         }
-        assert_eq!(stated("rate-limit:3:a"), Some(("a", 3)));
+        assert_eq!(stated("concurrency:3:a"), Some(("a", 3)));
         assert_eq!(stated(REASON), None);
     }
 }

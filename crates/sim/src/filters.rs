@@ -1,4 +1,4 @@
-//! The invariants of filters and rate limits, checked at every commit, by rules of its own.
+//! The invariants of filters and concurrency limits, checked at every commit, by rules of its own.
 //!
 //! - A job starts only if no filter then pauses or rejects it, and if each of its buckets has room. Its buckets are those
 //!   of its reasons, and the filter that decides about it if that one has a limit.
@@ -10,8 +10,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use turnwise_policy::eligibility::concurrency::Bucket;
 use turnwise_policy::eligibility::filters::{Action, Rule};
-use turnwise_policy::eligibility::rate_limits::Bucket;
 use turnwise_queue::check::Row;
 use turnwise_queue::{Job, State};
 
@@ -93,7 +93,7 @@ impl Filters {
         let mut buckets = BTreeMap::new();
         match self.decides(job).map(|rule| (rule.action, rule)) {
             Some((Action::Pause | Action::Reject, _)) => return None,
-            Some((Action::RateLimit, rule)) => {
+            Some((Action::Concurrency, rule)) => {
                 let most = rule.limit.map_or(0, |most| most as usize);
                 buckets.insert(Bucket::Filter(rule.id.clone()), most);
             }

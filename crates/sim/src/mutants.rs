@@ -676,14 +676,14 @@ pub const ELIGIBILITY_MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "guard_unread",
-        file: "crates/queue/src/rate_limits.rs",
+        file: "crates/queue/src/concurrency.rs",
         find: "                tx.get(&guard).await?;\n",
         replace: "",
         why: "Two claims of one bucket take its last place.",
     },
     Mutant {
         name: "room_unmarked",
-        file: "crates/queue/src/rate_limits.rs",
+        file: "crates/queue/src/concurrency.rs",
         find: "            mark(tx, keys, &job_type, &bucket)?;\n",
         replace: "            let _ = job_type;\n",
         why: "A limited job does not learn that there is room.",

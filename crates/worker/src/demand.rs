@@ -1,14 +1,14 @@
 //! How many jobs of a type could run now, if there were slots for all of them.
 //!
-//! The number of pending jobs is exact. What filters, rate limits and locks will do to them shows only when a pass tries to claim
+//! The number of pending jobs is exact. What filters, concurrency limits and locks will do to them shows only when a pass tries to claim
 //! them, and without workers there are no passes. So the head of each queue is read, and stands for the rest of it.
 
 use std::collections::BTreeMap;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
-use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
+use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
 use turnwise_queue::tenants::{self, Pending};
-use turnwise_queue::{Keyspace, Result, claims, jobs, rate_limits};
+use turnwise_queue::{Keyspace, Result, claims, concurrency, jobs};
 use turnwise_store::{Store, Transaction};
 
 use crate::QueueRules;
@@ -24,7 +24,7 @@ const TENANTS: usize = SAMPLED / SAMPLED_OF_TENANT;
 const MAX_DUE: usize = 10_000;
 /// The most jobs whose locks are compared.
 const MAX_STARTABLE: usize = 2_000;
-/// The most rate limit buckets that are counted. Jobs of others count as if these had no room.
+/// The most buckets that are counted. Jobs of others count as if these had no room.
 const MAX_BUCKETS: usize = 64;
 /// The number of queues that are read at the same time.
 const AT_ONCE: usize = 16;
@@ -84,7 +84,7 @@ pub async fn runnable(
 ) -> Result<Runnable> {
     let now_us = store.runtime().now_us();
     let due = claims::count_due(tx, keys, job_type, now_us, MAX_DUE).await?;
-    let outside = due + rate_limits::releasable(tx, keys, job_type).await?;
+    let outside = due + concurrency::releasable(tx, keys, job_type).await?;
     let mut result = Runnable { outside: outside as u64, ..Runnable::default() };
     let filters = FilterCache::default().load(tx, keys, job_type).await?;
     let mut largest: Vec<(&String, u64)> = pending.iter().map(|(tenant, jobs)| (tenant, *jobs)).collect();
@@ -125,7 +125,7 @@ pub async fn runnable(
     }
     let mut room: BTreeMap<Bucket, f64> = BTreeMap::new();
     for (bucket, most) in limits.into_iter().take(MAX_BUCKETS) {
-        let running = rate_limits::count(tx, keys, &bucket).await?;
+        let running = concurrency::count(tx, keys, &bucket).await?;
         room.insert(bucket, number(u64::from(most)) - number(running as u64));
     }
     // How many jobs of each bucket there are, and which part of them may start.

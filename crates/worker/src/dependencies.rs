@@ -3,13 +3,13 @@
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::dependencies::{self, Unsettled};
-use turnwise_queue::{Error, Keyspace, Result, rate_limits};
+use turnwise_queue::{Error, Keyspace, Result, concurrency};
 use turnwise_store::{Isolation, Store, Watch};
 
 use crate::service::keep_up;
 
 /// Releases the remaining dependents of ended jobs ([`dependencies::settle`]), and marks the remaining jobs of rate
-/// limit buckets ([`rate_limits::mark_rest`]). Any number of servers may do this at the same time.
+/// limit buckets ([`concurrency::mark_rest`]). Any number of servers may do this at the same time.
 #[derive(Clone)]
 pub struct Dependencies {
     /// The store that holds the jobs.
@@ -41,7 +41,7 @@ impl Dependencies {
             let group_read = store.transact(|tx| async move {
                 let seen = tx.get_with(wake, Isolation::Snapshot).await?;
                 let next = dependencies::next_unsettled(&tx, keys, after).await?;
-                let marked = next.is_none() && rate_limits::mark_rest(&tx, keys).await?;
+                let marked = next.is_none() && concurrency::mark_rest(&tx, keys).await?;
                 Ok::<_, Error>((seen, next, marked))
             });
             let (seen, next, marked) = group_read.await?;

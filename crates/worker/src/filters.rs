@@ -6,11 +6,11 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
+use turnwise_policy::eligibility::concurrency::{Limit, of_job};
 use turnwise_policy::eligibility::condition::{Condition, Subject, Truth, Value};
 use turnwise_policy::eligibility::filters::{Filters as Rules, Verdict};
-use turnwise_policy::eligibility::rate_limits::{Limit, of_job};
 use turnwise_queue::selection::{Members, searching};
-use turnwise_queue::{Error, Job, Keyspace, Result, filters, jobs, rate_limits, webhooks};
+use turnwise_queue::{Error, Job, Keyspace, Result, concurrency, filters, jobs, webhooks};
 use turnwise_store::{Error as StoreError, Isolation, Store, Transaction, Watch};
 
 use crate::service::keep_up;
@@ -81,7 +81,7 @@ impl FilterSet {
         let Some(job) = jobs::peek(tx, keys, job_type, id).await? else { return Ok(Admission::Filtered) };
         match self.verdict(&job, self.options(tx, keys, &job).await?.as_deref()).await {
             Verdict::Accept => return Ok(Admission::Admitted(None)),
-            Verdict::RateLimit(rule) => return Ok(Admission::Admitted(rule.rate_limit())),
+            Verdict::Concurrency(rule) => return Ok(Admission::Admitted(rule.concurrency())),
             Verdict::Pause(rule) => {
                 filters::pause(tx, keys, job_type, id, &rule.id, &self.stamp, now_us).await?;
             }
@@ -122,7 +122,7 @@ impl FilterCache {
         let Some(filters) = filters else { return Ok(Some(of_job(None, &job.reasons))) };
         let limit = match filters.verdict(job, filters.options(tx, keys, job).await?.as_deref()).await {
             Verdict::Accept => None,
-            Verdict::RateLimit(rule) => rule.rate_limit(),
+            Verdict::Concurrency(rule) => rule.concurrency(),
             Verdict::Pause(_) | Verdict::Reject(_) => return Ok(None),
         };
         Ok(Some(of_job(limit, &job.reasons)))
@@ -152,7 +152,7 @@ fn subject<'a>(job: &'a Job, option: &'a dyn Fn(&[String]) -> Option<Value>) -> 
 }
 
 /// When filters change, returns paused jobs, and jobs that filters limit, to the queue ([`filters::release`],
-/// [`rate_limits::release_old`]). Any number of servers may do this at the same time.
+/// [`concurrency::release_old`]). Any number of servers may do this at the same time.
 #[derive(Clone)]
 pub struct Filters {
     /// The store that holds the jobs.
@@ -186,7 +186,7 @@ impl Filters {
         loop {
             let after = cursor.as_ref();
             cursor = store
-                .transact(|tx| async move { rate_limits::release_old(&tx, keys, after, BATCH).await })
+                .transact(|tx| async move { concurrency::release_old(&tx, keys, after, BATCH).await })
                 .await?;
             if cursor.is_none() {
                 return Ok(store.watch(row.clone(), seen).await?);

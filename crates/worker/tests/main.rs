@@ -4,6 +4,7 @@
 mod classes;
 mod clock;
 mod common;
+mod concurrency;
 mod deadlines;
 mod doubt;
 mod events;
@@ -17,7 +18,6 @@ mod metrics;
 mod modes;
 mod neighbours;
 mod nodes;
-mod rate_limits;
 mod recording;
 mod rotation;
 mod services;

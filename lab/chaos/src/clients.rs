@@ -218,7 +218,7 @@ impl Client {
         if random.below(10) == 0 {
             let bucket = random.below(5);
             let limit = 2 + bucket;
-            job["reason"] = json!([format!("rate-limit:{limit}:bucket-{bucket}")]);
+            job["reason"] = json!([format!("concurrency:{limit}:bucket-{bucket}")]);
             entry.limit = Some((format!("bucket-{bucket}"), usize::try_from(limit).expect("small")));
         }
         if random.below(6) == 0 {

@@ -89,7 +89,7 @@ pub(super) struct Entry {
     pub after: Vec<(String, bool)>,
     /// The resources that no other run may hold at the same time. They include the job's key.
     pub exclusive: Vec<String>,
-    /// A rate limit bucket and its limit.
+    /// A bucket and its limit.
     pub limit: Option<(String, usize)>,
     /// The numbers of the runs that reported its completion.
     pub told: Vec<u64>,
@@ -332,7 +332,7 @@ impl Ledger {
             let live = running.iter().filter_map(|other| state.runs.get(other));
             let live = 1 + live.filter(|run| run.life.is_healthy(self.safe)).count();
             if live > *limit {
-                findings.push(format!("{live} jobs run under rate-limit:{limit}:{name}, {job} among them"));
+                findings.push(format!("{live} jobs run under concurrency:{limit}:{name}, {job} among them"));
             }
             state.limited.insert(name.clone(), running);
         }

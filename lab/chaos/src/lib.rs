@@ -1,6 +1,6 @@
 //! The chaos test: many clients and workers use one server, or two on one store, while all kinds of faults happen.
 //!
-//! Clients ([`clients`]) add jobs of many tenants, with delays, priorities, locks, rate limits, dependencies and large
+//! Clients ([`clients`]) add jobs of many tenants, with delays, priorities, locks, concurrency limits, dependencies and large
 //! options. They cancel jobs, retry them, and add them again. A few continuous replications ([`continuous`]) run beside
 //! them. Workers ([`workers`]) run the jobs; they crash, hang, respond late or twice, and die. Meanwhile, faults
 //! ([`faults`]) happen. Nodes are killed, stopped and paused, the disk is full, descriptors are few, clocks jump, and the

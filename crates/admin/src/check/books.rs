@@ -5,13 +5,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use bytes::Bytes;
 use serde::de::{DeserializeOwned, IgnoredAny};
-use turnwise_policy::eligibility::rate_limits::Bucket;
+use turnwise_policy::eligibility::concurrency::Bucket;
 use turnwise_queue::check::{
     CountTally, Finding, IndexRow, Invariant, JobKey, PIECE_BYTES, Row, check_single, has_other_fields,
     key_text, read_record,
 };
+use turnwise_queue::concurrency::{LimitedRow, RateRow};
 use turnwise_queue::locks::{Held, HolderRow, QueueRow};
-use turnwise_queue::rate_limits::{LimitedRow, RateRow};
 use turnwise_queue::{Active, Claim, Keyspace};
 use turnwise_replicator::JOB_TYPE;
 use turnwise_replicator::check::{Tally, document_of, is_replicated, unreadable};

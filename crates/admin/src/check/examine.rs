@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
-use turnwise_policy::eligibility::rate_limits::{Bucket, MAX_LIMIT};
+use turnwise_policy::eligibility::concurrency::{Bucket, MAX_LIMIT};
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_queue::check::{
     CountTally, Finding, IndexRow, JobKey, JobRows, LockTally, RateTally, Row, WorkerRow, check_awaited,

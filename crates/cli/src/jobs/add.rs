@@ -78,7 +78,7 @@ pub(crate) struct Args {
     /// What the job locks while it runs: JSON, for example {"node": {"exclusive": ["n1"]}}. By default, the server's catalogue decides
     #[arg(long, value_name = "JSON|@FILE|-")]
     locks: Option<String>,
-    /// Why the job is added, for conditions of filters; may be given several times. `rate-limit:7:NAME` is a rate limit: the job starts while
+    /// Why the job is added, for conditions of filters; may be given several times. `concurrency:7:NAME` is a concurrency limit: the job starts while
     /// fewer than 7 jobs with this NAME run
     #[arg(long, value_name = "TEXT")]
     reason: Vec<String>,

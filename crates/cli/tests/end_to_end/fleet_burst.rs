@@ -208,7 +208,7 @@ async fn jobs_that_locks_limits_and_filters_hold_start_no_more_workers() {
     };
     // Of these, 1 and 2 and none may run at a time.
     let mut jobs = some(20, "l", json!({ "locks": { "node": { "exclusive": ["n1"] } } }));
-    jobs.extend(some(20, "r", json!({ "reason": ["rate-limit:2:x"] })));
+    jobs.extend(some(20, "r", json!({ "reason": ["concurrency:2:x"] })));
     jobs.extend(some(20, "p", json!({})));
     server.post("/v1/jobs", &json!({ "jobs": jobs })).await;
     let scaler = Scaler::start(&server, "held", 1);

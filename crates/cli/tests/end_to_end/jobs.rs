@@ -398,17 +398,17 @@ async fn a_job_says_what_it_locks_and_one_that_waits_for_it_says_so() {
 #[tokio::test]
 async fn limited_jobs_start_as_running_ones_end() {
     let server = Home::new(PATIENT).serve().await;
-    let added = filters(&server, &["add", "few", "rate-limit", "1", "--when", "id ~ '^f'"]).await;
+    let added = filters(&server, &["add", "few", "concurrency", "1", "--when", "id ~ '^f'"]).await;
     assert!(added.status.success(), "{added:?}");
     let listed = filters(&server, &["list"]).await;
-    assert!(stdout(&listed).contains("rate_limit 1"), "{listed:?}");
-    for wrong in [&["add", "x", "rate-limit"][..], &["add", "x", "rate-limit", "0"]] {
+    assert!(stdout(&listed).contains("concurrency 1"), "{listed:?}");
+    for wrong in [&["add", "x", "concurrency"][..], &["add", "x", "concurrency", "0"]] {
         assert_eq!(filters(&server, wrong).await.status.code(), Some(2), "{wrong:?}");
     }
     for id in ["f1", "f2"] {
         jobs(&server, &["add", "mail", "--id", id]).await;
     }
-    let reason = ["--reason", "rate-limit:1:pink bunny"];
+    let reason = ["--reason", "concurrency:1:pink bunny"];
     for id in ["n1", "n2"] {
         jobs(&server, &[&["add", "mail", "--id", id][..], &reason].concat()).await;
     }

@@ -10,8 +10,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::concurrency::{Bucket, Limit};
 use super::condition::{Condition, Mistake, Subject, Truth};
-use super::rate_limits::{Bucket, Limit};
 
 /// What a filter does with a job for which its condition holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -25,8 +25,9 @@ pub enum Action {
     Reject,
     /// The next filters are asked.
     Continue,
-    /// The job starts only while fewer jobs of the filter run than its limit ([`rate_limits`](super::rate_limits)).
-    RateLimit,
+    /// The job starts only while fewer jobs of the filter run than its limit ([`concurrency`](super::concurrency)).
+    #[serde(alias = "rate_limit")]
+    Concurrency,
 }
 
 /// A filter as it is stored.
@@ -45,7 +46,7 @@ pub struct Rule {
     pub when: String,
     /// What it does.
     pub action: Action,
-    /// RATE_LIMIT: the most jobs of this filter that run at the same time.
+    /// `concurrency`: the most jobs of this filter that run at the same time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// Why the filter exists, for people.
@@ -63,7 +64,7 @@ pub enum Verdict<'a> {
     /// It may run.
     Accept,
     /// It may run once fewer jobs of this filter run than its limit.
-    RateLimit(&'a Rule),
+    Concurrency(&'a Rule),
     /// It waits, because of this filter.
     Pause(&'a Rule),
     /// It is cancelled, because of this filter.
@@ -71,11 +72,11 @@ pub enum Verdict<'a> {
 }
 
 impl Rule {
-    /// The limit that a filter with [`Action::RateLimit`] sets; `None` for another action. A missing number, which no
+    /// The limit that a filter with [`Action::Concurrency`] sets; `None` for another action. A missing number, which no
     /// release writes, counts as 1.
-    pub fn rate_limit(&self) -> Option<Limit> {
+    pub fn concurrency(&self) -> Option<Limit> {
         let bucket = Bucket::Filter(self.id.clone());
-        (self.action == Action::RateLimit).then(|| Limit { bucket, most: self.limit.unwrap_or(1) })
+        (self.action == Action::Concurrency).then(|| Limit { bucket, most: self.limit.unwrap_or(1) })
     }
 }
 
@@ -132,7 +133,7 @@ impl Filters {
                 Action::Continue => {}
                 Action::Accept if truth == Truth::Unknown => {}
                 Action::Accept => return Verdict::Accept,
-                Action::RateLimit => return Verdict::RateLimit(rule),
+                Action::Concurrency => return Verdict::Concurrency(rule),
                 Action::Pause => return Verdict::Pause(rule),
                 Action::Reject => return Verdict::Reject(rule),
             }
@@ -181,10 +182,10 @@ mod tests {
         assert!(matches!(judged(&filters, "mail", 100), Verdict::Reject(rule) if rule.id == "b"));
         assert!(matches!(judged(&filters, "news", 100), Verdict::Pause(rule) if rule.id == "z"));
         assert_eq!(judged(&Filters::default(), "news", 100), Verdict::Accept);
-        let limited = Rule { limit: Some(7), ..rule("few", 0, 0, "", Action::RateLimit) };
+        let limited = Rule { limit: Some(7), ..rule("few", 0, 0, "", Action::Concurrency) };
         let filters = Filters::new(vec![limited, rule("then", 1, 0, "", Action::Reject)]).unwrap();
         match judged(&filters, "mail", 0) {
-            Verdict::RateLimit(rule) => assert_eq!(rule.rate_limit().unwrap().most, 7),
+            Verdict::Concurrency(rule) => assert_eq!(rule.concurrency().unwrap().most, 7),
             other => panic!("{other:?}"),
         }
         let (id, mistake) = Filters::new(vec![rule("a", 1, 0, "type", Action::Pause)]).unwrap_err();

@@ -2,9 +2,9 @@
 //!
 //! - [`dependencies`]: jobs that wait for the end of other jobs.
 //! - [`filters`]: an operator's rules for jobs that wait, with [`condition`]s.
-//! - [`rate_limits`]: how many jobs of a bucket run at the same time.
+//! - [`concurrency`]: how many jobs of a bucket run at the same time.
 
+pub mod concurrency;
 pub mod condition;
 pub mod dependencies;
 pub mod filters;
-pub mod rate_limits;

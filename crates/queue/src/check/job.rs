@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use turnwise_policy::eligibility::rate_limits::Bucket;
+use turnwise_policy::eligibility::concurrency::Bucket;
 use turnwise_policy::predictive_queue::locks::Mode;
 
 use super::lock::check_locks;
 use super::{Finding, IndexRow, Invariant, JobKey, Row};
+use crate::concurrency::{LimitedRow, RateRow};
 use crate::dependencies::AfterRow;
 use crate::locks::{HolderRow, QueueRow, Spot};
 use crate::pieces::PIECE_BYTES;
-use crate::rate_limits::{LimitedRow, RateRow};
 use crate::record::Record;
 use crate::{Active, Claim, Job, Keyspace, Parked, Then};
 

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use turnwise_policy::eligibility::rate_limits::Bucket;
+use turnwise_policy::eligibility::concurrency::Bucket;
 
 use super::{Finding, IndexRow, Invariant, Row};
 use crate::Keyspace;
-use crate::rate_limits::RateRow;
+use crate::concurrency::RateRow;
 
 /// The buckets of a snapshot: their running jobs, their limited jobs, and their marks.
 #[derive(Debug, Default)]

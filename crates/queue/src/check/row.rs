@@ -1,7 +1,7 @@
 //! The meaning of keys: parses them by the keyspace's table, and prints them as text.
 
 use serde_json::{Map, Value};
-use turnwise_policy::eligibility::rate_limits::Bucket;
+use turnwise_policy::eligibility::concurrency::Bucket;
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_store::tuple::{Element, unpack};
 

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use serde_json::json;
-use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
+use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
 use turnwise_policy::predictive_queue::locks::Mode;
 
 use super::*;
+use crate::concurrency::LimitedPlace;
 use crate::keyspace::{QueuePlace, SortKey};
 use crate::locks::Spot;
-use crate::rate_limits::LimitedPlace;
 use crate::{Keyspace, Parked};
 
 #[test]

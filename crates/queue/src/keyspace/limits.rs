@@ -1,11 +1,11 @@
-//! The keys of filters and rate limits: a part of [`Keyspace`].
+//! The keys of filters and concurrency limits: a part of [`Keyspace`].
 
 use bytes::Bytes;
-use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
+use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
 use turnwise_store::key::{children, pack};
 
 use super::{KeyRange, Keyspace};
-use crate::rate_limits::LimitedPlace;
+use crate::concurrency::LimitedPlace;
 
 const FILTER: &str = "filter";
 const REASON: &str = "reason";

@@ -29,7 +29,7 @@
 //! | `("filters", id)` | a job filter ([`crate::filters`]) | a change of the filter |
 //! | `("filters_vs")` | versionstamp (10 bytes) of the filters | with the filters |
 //! | `("paused", type, order, id)` | the filter that paused the job, and the version of the filters then (JSON) | with the record |
-//! | `("limited", kind, bucket, type, limit, tenant, class, order, id)` | a limited job ([`crate::rate_limits`]); the filters' version | with it |
+//! | `("limited", kind, bucket, type, limit, tenant, class, order, id)` | a limited job ([`crate::concurrency`]); the filters' version | with it |
 //! | `("rates", kind, bucket, type, id)` | a running job of the bucket, and its claim (JSON); the kind is `filter` or `reason` | the claim's holder |
 //! | `("rate_guard", n)` | a claim of some bucket (JSON): claims of one bucket conflict here | with the claim |
 //! | `("roomy", type, kind, bucket)` | versionstamp (10 bytes): the bucket may have room for jobs of the type | a release, or a limited job |

@@ -1,6 +1,6 @@
 //! The edges between places.
 
-use turnwise_policy::eligibility::rate_limits::Bucket;
+use turnwise_policy::eligibility::concurrency::Bucket;
 
 use super::*;
 

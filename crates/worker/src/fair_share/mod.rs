@@ -26,7 +26,7 @@ use tokio_util::task::AbortOnDropHandle;
 use turnwise_policy::fair_share::virtual_time::{Candidate, Expectation, LEAST_COST_US, Ledger, Pace, first};
 use turnwise_policy::fair_share::{Shares, rfc};
 use turnwise_policy::rotation;
-use turnwise_queue::rate_limits::Rotation;
+use turnwise_queue::concurrency::Rotation;
 use turnwise_queue::tenants::DecodedRows;
 use turnwise_queue::usage::Charged;
 use turnwise_queue::{Keyspace, Result, tenants};

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use serde_json::value::RawValue;
 use turnwise_policy::schedule::{Decision, Reason, Verdict};
 use turnwise_queue::claims::{self, Claiming};
+use turnwise_queue::concurrency::{self, Tally};
 use turnwise_queue::jobs::PREFETCHED;
-use turnwise_queue::rate_limits::{self, Tally};
 use turnwise_queue::{Claim, Job, Result, jobs, locks, tenants};
 
 use super::view::View;
@@ -30,7 +30,7 @@ pub(super) struct Claims<'a> {
     filters: Option<FilterSet>,
     /// The number of running jobs in each bucket.
     tally: Tally,
-    /// Whether filters or rate limits have removed jobs.
+    /// Whether filters or concurrency limits have removed jobs.
     pub filtered: bool,
     pub claimed: Vec<(Job, Box<RawValue>)>,
     /// How long each of them could have run before, in µs.
@@ -58,7 +58,7 @@ pub(super) struct FillResult {
 /// The result of trying to claim a job.
 enum Tried {
     Claimed,
-    /// It is no longer pending, or filters or rate limits keep it from starting.
+    /// It is no longer pending, or filters or concurrency limits keep it from starting.
     Refused,
     /// Its locks are not free.
     Blocked,
@@ -226,7 +226,7 @@ impl<'a> Claims<'a> {
             Claiming::Limited(full) => {
                 self.filtered = true;
                 let stamp = self.filters.as_ref().map(FilterSet::stamp);
-                rate_limits::hold_back(tx, keys, job_type, id, &full.limit, stamp, now_us).await?;
+                concurrency::hold_back(tx, keys, job_type, id, &full.limit, stamp, now_us).await?;
                 Tried::Refused
             }
             Claiming::Gone => Tried::Refused,

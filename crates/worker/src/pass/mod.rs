@@ -19,7 +19,7 @@ use turnwise_policy::contention::Shard;
 use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_policy::predictive_queue::window;
 use turnwise_policy::schedule::{Decision, Reason};
-use turnwise_queue::{Job, Keyspace, Mode, Result, Terms, locks, rate_limits, tenants, workers};
+use turnwise_queue::{Job, Keyspace, Mode, Result, Terms, concurrency, locks, tenants, workers};
 use turnwise_store::{Isolation, Transaction};
 
 use crate::QueueRules;
@@ -103,7 +103,7 @@ pub(crate) struct Pass {
     pub waits_us: Vec<i64>,
     /// Whether another pass may claim more jobs immediately.
     pub more: bool,
-    /// Whether filters or rate limits have removed jobs: there may be other jobs behind them.
+    /// Whether filters or concurrency limits have removed jobs: there may be other jobs behind them.
     pub filtered: bool,
     /// Whether there are pending jobs, but other passes of this process are about to claim all of them. They may fail
     /// to claim them.
@@ -213,11 +213,11 @@ pub(crate) async fn pass(
     let turns = |waiting: &[(String, usize)], most| fair.turns(waiting, most);
     // Also without a free slot: running jobs can be preempted only for jobs that are pending.
     let (rotation, most) = (&fair.rotation, room.max(1));
-    let held_back = rate_limits::release_limited(
+    let held_back = concurrency::release_limited(
         tx,
         keys,
         job_type,
-        rate_limits::ReleaseOptions { rotation, most, clears: failed == 0 },
+        concurrency::ReleaseOptions { rotation, most, clears: failed == 0 },
         mine,
         turns,
     )

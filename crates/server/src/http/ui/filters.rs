@@ -6,10 +6,10 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
+use turnwise_policy::eligibility::concurrency::Bucket;
 use turnwise_policy::eligibility::condition::Condition;
-use turnwise_policy::eligibility::rate_limits::Bucket;
 use turnwise_protocol::{Action, Filter, PutFilter};
-use turnwise_queue::{Job, filters as rows, jobs, rate_limits};
+use turnwise_queue::{Job, concurrency, filters as rows, jobs};
 
 use super::format::{count, number, time};
 use super::parts::{Question, field, hidden};
@@ -33,7 +33,7 @@ const SHOWN: usize = 10;
 /// The actions, with what they do.
 const ACTIONS: [(Action, &str, &str); 5] = [
     (Action::Pause, "pause", "Pause: they do not start while this filter exists"),
-    (Action::RateLimit, "rate_limit", "Limit: at most a number of them run at the same time"),
+    (Action::Concurrency, "concurrency", "Limit: at most a number of them run at the same time"),
     (Action::Reject, "reject", "Reject: they are cancelled"),
     (Action::Accept, "accept", "Accept: they may run, whatever later filters say"),
     (Action::Continue, "continue", "Continue: nothing, the next filters decide"),
@@ -56,10 +56,10 @@ async fn held(visit: &Visit, filters: &[Filter]) -> Result<Held> {
     let (app, mut limited) = (&visit.app, BTreeMap::new());
     let tx = app.store.begin().await?;
     let (paused, more_paused) = rows::held(&tx, &app.keys, MAX_COUNTED).await?;
-    for filter in filters.iter().filter(|filter| filter.action == Action::RateLimit) {
+    for filter in filters.iter().filter(|filter| filter.action == Action::Concurrency) {
         let bucket = Bucket::Filter(filter.id.clone());
-        let running = rate_limits::count(&tx, &app.keys, &bucket).await?;
-        let waiting = rate_limits::waiting(&tx, &app.keys, &bucket, MAX_COUNTED).await?;
+        let running = concurrency::count(&tx, &app.keys, &bucket).await?;
+        let waiting = concurrency::waiting(&tx, &app.keys, &bucket, MAX_COUNTED).await?;
         limited.insert(filter.id.clone(), (running, waiting));
     }
     Ok(Held { paused, more_paused, limited })

@@ -24,7 +24,7 @@ const STATES: [(State, &str); 11] = [
     (State::Delayed, "added for later, or parked until its source changes"),
     (State::Blocked, "waits until its dependencies have ended"),
     (State::Paused, "waits until the filter that pauses it is removed"),
-    (State::Limited, "waits until its rate limit has room"),
+    (State::Limited, "waits until its concurrency limit has room"),
     (State::Crashing, "crashed, and waits until its backoff is over"),
     (State::Completed, "completed"),
     (State::Failed, "failed permanently: its attempts are used up, or its worker gave up"),

@@ -80,7 +80,7 @@ fn blockers(job: &Job, why: &Why, now_us: i64) -> Markup {
             }
         }
         @if let Some(limited) = &why.limited {
-            p { "Rate limit " bdi.name { (limited.name) } ": at most " (number(u64::from(limited.limit)))
+            p { "Concurrency limit " bdi.name { (limited.name) } ": at most " (number(u64::from(limited.limit)))
                 @if let Some(running) = limited.running { ", " (number(running as u64)) " run" } "." }
         }
         @if let Some(filter) = &job.paused_by {

@@ -61,7 +61,7 @@ enum Cause {
     Time,
     Dependencies,
     Filter,
-    RateLimit,
+    Concurrency,
     /// For a change of its source.
     Parked,
     /// It runs, and waits for a lock.
@@ -74,7 +74,7 @@ impl Cause {
             Cause::Time => "is delayed",
             Cause::Dependencies => "waits for other jobs",
             Cause::Filter => "is paused by a filter",
-            Cause::RateLimit => "waits for a rate limit",
+            Cause::Concurrency => "waits for a concurrency limit",
             Cause::Parked => "is parked until its source changes",
             Cause::Lock => "waits for a lock",
         }
@@ -97,7 +97,7 @@ impl Present {
             State::Delayed => Phase::Outside(Cause::Time),
             State::Blocked => Phase::Outside(Cause::Dependencies),
             State::Paused => Phase::Outside(Cause::Filter),
-            State::Limited => Phase::Outside(Cause::RateLimit),
+            State::Limited => Phase::Outside(Cause::Concurrency),
             State::Crashing => Phase::Backoff,
             State::Waiting => Phase::Outside(Cause::Lock),
             State::Running | State::Completed | State::Failed | State::Cancelled => return None,

@@ -29,7 +29,7 @@ pub(super) struct DemandParams {
 /// Show the demand for slots
 ///
 /// How many jobs of the type could run now, and how many slots that takes. Jobs that wait for a time, for locks, for other jobs, for a filter
-/// or for a rate limit cannot run. All numbers are there also for a type without jobs. `wanted_slots` is what an autoscaler should provide: it
+/// or for a concurrency limit cannot run. All numbers are there also for a type without jobs. `wanted_slots` is what an autoscaler should provide: it
 /// rises with the jobs at once, and falls `drain_target_ms` after them. It depends on what this server was asked before: ask one server, several
 /// times per target.
 #[utoipa::path(

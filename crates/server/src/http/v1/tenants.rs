@@ -170,7 +170,7 @@ pub(in crate::http) struct QueueParams {
 /// Show the queue
 ///
 /// First the running jobs, longest run first. Then the pending jobs, in the order in which they will start if nothing changes. Then the jobs that
-/// wait outside of a queue: for a later time, for dependencies, for a filter or for a rate limit. Each job has the reason for its state. Each of the
+/// wait outside of a queue: for a later time, for dependencies, for a filter or for a concurrency limit. Each job has the reason for its state. Each of the
 /// three groups gets a third of the limit, and what one group does not need goes to the others. Without a type, the server reads the first 100 types,
 /// and `next` states where to continue.
 #[utoipa::path(

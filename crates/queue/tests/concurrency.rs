@@ -1,4 +1,4 @@
-//! Rate limits as rows: how many jobs of a bucket run, which are limited, and which return when there is room.
+//! Concurrency limits as rows: how many jobs of a bucket run, which are limited, and which return when there is room.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::common::{T, by, json};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
 use turnwise_policy::eligibility::filters::{Action, Rule};
-use turnwise_policy::eligibility::rate_limits::{Bucket, Limit};
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_queue::claims::{self, Claiming, Ending};
-use turnwise_queue::rate_limits::{self, ReleaseOptions, ReleaseResult, Rotation, Tally};
+use turnwise_queue::concurrency::{self, ReleaseOptions, ReleaseResult, Rotation, Tally};
 use turnwise_queue::{
     Claim, Context, Error, Keyspace, NewJob, Result, State, Terms, filters, jobs, tenants, workers,
 };
@@ -30,10 +30,10 @@ fn in_turn(waiting: &[(String, usize)], most: usize) -> Vec<usize> {
     rounds.take(most).collect()
 }
 
-type World = crate::common::World<RateLimits>;
+type World = crate::common::World<ConcurrencyLimits>;
 
 #[derive(Default)]
-struct RateLimits;
+struct ConcurrencyLimits;
 
 impl World {
     /// One transaction, repeated after a conflict.
@@ -74,7 +74,7 @@ impl World {
             Claiming::Limited(full) => {
                 let limit = &full.limit;
                 let held = self
-                    .repeat(async |tx, keys| rate_limits::hold_back(tx, keys, T, id, limit, None, 8).await);
+                    .repeat(async |tx, keys| concurrency::hold_back(tx, keys, T, id, limit, None, 8).await);
                 assert!(held.await.unwrap());
                 self.check().await;
                 false
@@ -99,7 +99,7 @@ impl World {
     async fn release(&self, most: usize) -> ReleaseResult {
         let result = self
             .repeat(async |tx, keys| {
-                rate_limits::release_limited(
+                concurrency::release_limited(
                     tx,
                     keys,
                     T,
@@ -116,7 +116,7 @@ impl World {
     }
 
     async fn running(&self, bucket: &Bucket) -> usize {
-        self.repeat(async |tx, keys| rate_limits::count(tx, keys, bucket).await).await.unwrap()
+        self.repeat(async |tx, keys| concurrency::count(tx, keys, bucket).await).await.unwrap()
     }
 }
 
@@ -124,7 +124,7 @@ impl World {
 async fn a_full_bucket_limits_the_next_job_until_a_run_ends() {
     let world = World::new().await;
     for (n, id) in (1..).zip(["a", "b", "c", "d"]) {
-        world.add(id, "x", &["because", "rate-limit:2:net"], n).await;
+        world.add(id, "x", &["because", "concurrency:2:net"], n).await;
     }
     assert!(world.start("a", 1).await && world.start("b", 2).await);
     assert!(!world.start("c", 3).await && !world.start("d", 4).await);
@@ -152,12 +152,12 @@ async fn a_full_bucket_limits_the_next_job_until_a_run_ends() {
 #[tokio::test]
 async fn each_job_obeys_its_own_limit_and_all_of_its_buckets() {
     let world = World::new().await;
-    world.add("one", "x", &["rate-limit:1:net"], 1).await;
+    world.add("one", "x", &["concurrency:1:net"], 1).await;
     for n in 0..3 {
-        world.add(&format!("three{n}"), "x", &["rate-limit:3:net"], 2 + n).await;
+        world.add(&format!("three{n}"), "x", &["concurrency:3:net"], 2 + n).await;
     }
-    world.add("both", "x", &["rate-limit:9:net", "rate-limit:1:disk", "rate-limit:4:net"], 8).await;
-    world.add("disk", "x", &["rate-limit:1:disk"], 9).await;
+    world.add("both", "x", &["concurrency:9:net", "concurrency:1:disk", "concurrency:4:net"], 8).await;
+    world.add("disk", "x", &["concurrency:1:disk"], 9).await;
     assert!(world.start("three0", 1).await && world.start("three1", 2).await);
     assert!(!world.start("one", 3).await, "others of the bucket count, whatever they obey");
     assert!(world.start("disk", 4).await);
@@ -181,17 +181,17 @@ async fn each_job_obeys_its_own_limit_and_all_of_its_buckets() {
 #[tokio::test]
 async fn a_limited_job_can_be_cancelled_removed_retried_and_added_again() {
     let world = World::new().await;
-    world.add("runs", "x", &["rate-limit:1:net"], 1).await;
+    world.add("runs", "x", &["concurrency:1:net"], 1).await;
     assert!(world.start("runs", 1).await);
     for (n, id) in (2..).zip(["cancel", "remove", "retry", "again", "other"]) {
-        world.add(id, "x", &["rate-limit:1:net"], n).await;
+        world.add(id, "x", &["concurrency:1:net"], n).await;
         assert!(!world.start(id, u64::try_from(n).unwrap()).await);
     }
     world.repeat(async |tx, keys| jobs::cancel(tx, keys, T, "cancel", 5).await).await.unwrap();
     world.repeat(async |tx, keys| jobs::remove(tx, keys, T, "remove").await).await.unwrap();
     world.repeat(async |tx, keys| jobs::retry(tx, keys, T, "retry", 6).await).await.unwrap();
     world.check().await;
-    world.add("again", "y", &["rate-limit:2:net"], 7).await;
+    world.add("again", "y", &["concurrency:2:net"], 7).await;
     world.add("other", "y", &[], 8).await;
     world.check().await;
     assert_eq!((world.front("x").await, world.front("y").await.len()), (vec!["retry".to_owned()], 2));
@@ -200,7 +200,7 @@ async fn a_limited_job_can_be_cancelled_removed_retried_and_added_again() {
     world.complete("again", 11).await;
     world.complete("runs", 1).await;
     // Returned to the queue, and removed before it starts: the next job is not missed.
-    world.add("late", "x", &["rate-limit:1:net"], 20).await;
+    world.add("late", "x", &["concurrency:1:net"], 20).await;
     assert!(world.release(1).await.released.contains("x"));
     world.repeat(async |tx, keys| jobs::remove(tx, keys, T, "retry").await).await.unwrap();
     world.check().await;
@@ -211,7 +211,7 @@ async fn a_limited_job_can_be_cancelled_removed_retried_and_added_again() {
 async fn a_worker_that_dies_loses_its_places() {
     let world = World::new().await;
     for n in 0..6 {
-        world.add(&format!("j{n}"), "x", &["rate-limit:3:net", "rate-limit:5:disk"], n).await;
+        world.add(&format!("j{n}"), "x", &["concurrency:3:net", "concurrency:5:disk"], n).await;
     }
     for n in 0..6 {
         assert_eq!(world.start(&format!("j{n}"), 1 + n).await, n < 3);
@@ -238,14 +238,14 @@ async fn a_worker_that_dies_loses_its_places() {
 #[tokio::test]
 async fn tenants_take_turns_in_a_bucket() {
     let world = World::new().await;
-    world.add("runs", "x", &["rate-limit:1:net"], 1).await;
+    world.add("runs", "x", &["concurrency:1:net"], 1).await;
     assert!(world.start("runs", 1).await);
     for n in 0..40 {
         let id = format!("many{n}");
-        world.add(&id, "many", &["rate-limit:1:net"], 2 + n).await;
+        world.add(&id, "many", &["concurrency:1:net"], 2 + n).await;
         assert!(!world.start(&id, 100).await);
     }
-    world.add("single", "single", &["rate-limit:1:net"], 90).await;
+    world.add("single", "single", &["concurrency:1:net"], 90).await;
     assert!(!world.start("single", 101).await);
     world.complete("runs", 1).await;
     let single_first = |waiting: &[(String, usize)], most: usize| {
@@ -254,7 +254,7 @@ async fn tenants_take_turns_in_a_bucket() {
         vec![1]
     };
     let release = async |tx: &Transaction, keys: &Keyspace| {
-        rate_limits::release_limited(
+        concurrency::release_limited(
             tx,
             keys,
             T,
@@ -279,10 +279,10 @@ async fn each_of_150_tenants_of_a_bucket_has_its_turn() {
     const TENANTS: usize = 150;
     let world = World::new().await;
     let rotation = Rotation::default();
-    world.add("first", "first", &["rate-limit:1:net"], 1).await;
+    world.add("first", "first", &["concurrency:1:net"], 1).await;
     assert!(world.start("first", 1).await);
     for n in 0..TENANTS * 4 {
-        hold(&world, &format!("{n}"), &format!("t{:03}", n % TENANTS), "rate-limit:1:net", n as i64).await;
+        hold(&world, &format!("{n}"), &format!("t{:03}", n % TENANTS), "concurrency:1:net", n as i64).await;
     }
     let mut runs: BTreeMap<String, usize> = BTreeMap::new();
     let (mut running, mut number) = ("first".to_owned(), 1);
@@ -294,7 +294,7 @@ async fn each_of_150_tenants_of_a_bucket_has_its_turn() {
             (0..waiting.len()).min_by_key(had).into_iter().collect()
         };
         let release = async |tx: &Transaction, keys: &Keyspace| {
-            rate_limits::release_limited(
+            concurrency::release_limited(
                 tx,
                 keys,
                 T,
@@ -320,7 +320,7 @@ async fn buckets_take_turns_whatever_their_names() {
     let world = World::new().await;
     let rotation = Rotation::default();
     for bucket in 0..40 {
-        let reason = format!("rate-limit:2:b{bucket:02}");
+        let reason = format!("concurrency:2:b{bucket:02}");
         for n in 0..2 {
             world.add(&format!("first{bucket}-{n}"), "x", &[&reason], 1).await;
             assert!(world.start(&format!("first{bucket}-{n}"), 1 + 2 * bucket + n).await);
@@ -332,7 +332,7 @@ async fn buckets_take_turns_whatever_their_names() {
     }
     let release = async |tx: &Transaction, keys: &Keyspace| {
         let all = |waiting: &[(String, usize)], most: usize| vec![0; most.min(waiting.len())];
-        rate_limits::release_limited(
+        concurrency::release_limited(
             tx,
             keys,
             T,
@@ -355,17 +355,17 @@ async fn buckets_take_turns_whatever_their_names() {
 async fn a_limit_that_has_room_is_found_behind_any_number_that_have_none() {
     let world = World::new().await;
     for n in 0..70 {
-        world.add(&format!("runs{n}"), "x", &["rate-limit:1000:net"], 1).await;
+        world.add(&format!("runs{n}"), "x", &["concurrency:1000:net"], 1).await;
         assert!(world.start(&format!("runs{n}"), 1 + n).await);
     }
     for n in 1..=70 {
-        hold(&world, &format!("{n}"), "x", &format!("rate-limit:{n}:net"), n).await;
+        hold(&world, &format!("{n}"), "x", &format!("concurrency:{n}:net"), n).await;
     }
-    world.add("high", "x", &["rate-limit:71:net"], 1).await;
+    world.add("high", "x", &["concurrency:71:net"], 1).await;
     let bucket = named("net");
     let limit = Limit { bucket: bucket.clone(), most: 71 };
     let held = async |tx: &Transaction, keys: &Keyspace| {
-        rate_limits::hold_back(tx, keys, T, "high", &limit, None, 5).await
+        concurrency::hold_back(tx, keys, T, "high", &limit, None, 5).await
     };
     world.repeat(held).await.unwrap();
     assert_eq!(world.release(9).await.released.len(), 1);
@@ -375,21 +375,21 @@ async fn a_limit_that_has_room_is_found_behind_any_number_that_have_none() {
 #[tokio::test]
 async fn a_place_is_offered_to_the_jobs_of_any_number_of_types() {
     let world = World::new().await;
-    world.add("runs", "x", &["rate-limit:1:net"], 1).await;
+    world.add("runs", "x", &["concurrency:1:net"], 1).await;
     assert!(world.start("runs", 1).await);
     let (types, bucket) = ((0..100).map(|n| format!("type{n:03}")).collect::<Vec<_>>(), named("net"));
     let limit = Limit { bucket: bucket.clone(), most: 1 };
     for job_type in &types {
         let new =
-            &NewJob { reasons: vec!["rate-limit:1:net".into()], ..NewJob::new(job_type, "j", json("{}")) };
+            &NewJob { reasons: vec!["concurrency:1:net".into()], ..NewJob::new(job_type, "j", json("{}")) };
         world.repeat(async |tx, keys| jobs::add(tx, keys, new, 1).await).await.unwrap();
         let held = async |tx: &Transaction, keys: &Keyspace| {
-            rate_limits::hold_back(tx, keys, job_type, "j", &limit, None, 5).await
+            concurrency::hold_back(tx, keys, job_type, "j", &limit, None, 5).await
         };
         assert!(world.repeat(held).await.unwrap());
         // The bucket is full: its mark is cleared.
         let result = world.repeat(async |tx, keys| {
-            rate_limits::release_limited(
+            concurrency::release_limited(
                 tx,
                 keys,
                 job_type,
@@ -402,11 +402,11 @@ async fn a_place_is_offered_to_the_jobs_of_any_number_of_types() {
         result.await.unwrap();
     }
     world.complete("runs", 1).await;
-    while world.repeat(async |tx, keys| rate_limits::mark_rest(tx, keys).await).await.unwrap() {}
+    while world.repeat(async |tx, keys| concurrency::mark_rest(tx, keys).await).await.unwrap() {}
     for job_type in &types {
         let all = |waiting: &[(String, usize)], _: usize| vec![0; waiting.len()];
         let result = world.repeat(async |tx, keys| {
-            rate_limits::release_limited(
+            concurrency::release_limited(
                 tx,
                 keys,
                 job_type,
@@ -426,7 +426,7 @@ fn limiting(id: &str, limit: u32) -> Rule {
         priority: 0,
         watermark_us: 0,
         when: String::new(),
-        action: Action::RateLimit,
+        action: Action::Concurrency,
         limit: Some(limit),
         note: None,
     }
@@ -444,7 +444,7 @@ async fn a_filters_limit_holds_until_the_filters_change() {
         world.repeat(async |tx, keys| filters::stamp(tx, keys).await).await.unwrap().unwrap()
     };
     let start = async |id: &str, number: u64, most: u32, stamp: &[u8]| {
-        let limit = limiting("few", most).rate_limit().unwrap();
+        let limit = limiting("few", most).concurrency().unwrap();
         let (limit, claim, levels) = (&limit, &by(number), &Levels::default());
         let begun = async |tx: &Transaction, keys: &Keyspace| {
             let (mut tally, filter) = (Tally::default(), Some(limit));
@@ -459,7 +459,7 @@ async fn a_filters_limit_holds_until_the_filters_change() {
             )
             .await?;
             if let Claiming::Limited(full) = &claiming {
-                rate_limits::hold_back(tx, keys, T, id, &full.limit, Some(stamp), 8).await?;
+                concurrency::hold_back(tx, keys, T, id, &full.limit, Some(stamp), 8).await?;
             }
             Ok(claiming.job().is_some())
         };
@@ -472,7 +472,7 @@ async fn a_filters_limit_holds_until_the_filters_change() {
         loop {
             let from = after.clone();
             let next =
-                world.repeat(async |tx, keys| rate_limits::release_old(tx, keys, from.as_ref(), 2).await);
+                world.repeat(async |tx, keys| concurrency::release_old(tx, keys, from.as_ref(), 2).await);
             after = next.await.unwrap();
             world.check().await;
             if after.is_none() {
@@ -512,10 +512,10 @@ async fn wrong_limits_are_refused() {
     assert!(refused(&Rule { limit: None, ..limiting("a", 1) }).starts_with("limit: is missing"));
     assert!(refused(&Rule { action: Action::Pause, ..limiting("a", 1) }).starts_with("limit: belongs to"));
     let mut new = NewJob::new(T, "a", json("{}"));
-    new.reasons = vec!["fine".into(), "rate-limit:0:net".into()];
+    new.reasons = vec!["fine".into(), "concurrency:0:net".into()];
     let problem = new.check().unwrap_err().to_string();
     assert!(
-        problem.starts_with("reason: `rate-limit:0:net` is no limit: `0` is no number from 1"),
+        problem.starts_with("reason: `concurrency:0:net` is no limit: `0` is no number from 1"),
         "{problem}"
     );
 }
@@ -535,7 +535,7 @@ async fn a_release_that_clears_no_marks_conflicts_with_no_end() {
     for clears in [true, false] {
         let world = World::new().await;
         for (n, id) in (1..).zip(["a", "b", "c"]) {
-            world.add(id, "x", &["rate-limit:2:net"], n).await;
+            world.add(id, "x", &["concurrency:2:net"], n).await;
         }
         world.add("other", "x", &[], 9).await;
         assert!(world.start("a", 1).await && world.start("b", 2).await && !world.start("c", 3).await);
@@ -543,7 +543,7 @@ async fn a_release_that_clears_no_marks_conflicts_with_no_end() {
         let tx = world.tx().await;
         let (keys, levels, claim) = (&world.keys, &Levels::default(), &by(4));
         let rotation = Rotation::default();
-        let result = rate_limits::release_limited(
+        let result = concurrency::release_limited(
             &tx,
             keys,
             T,
@@ -571,7 +571,7 @@ async fn a_release_that_clears_no_marks_conflicts_with_no_end() {
 async fn two_claims_of_the_last_place_conflict() {
     let world = World::new().await;
     for (n, id) in (1..).zip(["a", "b", "c"]) {
-        let bucket = if id == "c" { "rate-limit:1:other" } else { "rate-limit:1:net" };
+        let bucket = if id == "c" { "concurrency:1:other" } else { "concurrency:1:net" };
         world.add(id, id, &[bucket], n).await;
     }
     let (one, claimed) = open_claim(&world, "a", 1).await;
@@ -590,12 +590,12 @@ async fn two_claims_of_the_last_place_conflict() {
 async fn a_job_that_is_limited_while_a_place_is_released_is_not_missed() {
     for end_first in [true, false] {
         let world = World::new().await;
-        world.add("a", "x", &["rate-limit:1:net"], 1).await;
-        world.add("b", "x", &["rate-limit:1:net"], 2).await;
+        world.add("a", "x", &["concurrency:1:net"], 1).await;
+        world.add("b", "x", &["concurrency:1:net"], 2).await;
         assert!(world.start("a", 1).await);
         let (holds, claiming) = open_claim(&world, "b", 2).await;
         let Claiming::Limited(full) = claiming else { panic!("{claiming:?}") };
-        rate_limits::hold_back(&holds, &world.keys, T, "b", &full.limit, None, 8).await.unwrap();
+        concurrency::hold_back(&holds, &world.keys, T, "b", &full.limit, None, 8).await.unwrap();
         let ends = world.tx().await;
         let ending = Ending::Completed(json("1"));
         claims::end(Context::new(&ends, &world.keys, T, 9, 20), "a", &by(1), &ending, None, None)
@@ -621,22 +621,22 @@ async fn it_is_not_missed_either_if_jobs_of_other_types_are_limited_already() {
         let world = World::new().await;
         let (limit, keys) = (&Limit { bucket: named("net"), most: 1 }, &world.keys);
         for id in ["a", "b", "c"] {
-            world.add(id, "x", &["rate-limit:1:net"], 1).await;
+            world.add(id, "x", &["concurrency:1:net"], 1).await;
         }
         assert!(world.start("a", 1).await);
         for other in others {
             let new =
-                NewJob { reasons: vec!["rate-limit:1:net".into()], ..NewJob::new(other, "i", json("{}")) };
+                NewJob { reasons: vec!["concurrency:1:net".into()], ..NewJob::new(other, "i", json("{}")) };
             world.repeat(async |tx, keys| jobs::add(tx, keys, &new, 1).await).await.unwrap();
             world
-                .repeat(async |tx, keys| rate_limits::hold_back(tx, keys, other, "i", limit, None, 8).await)
+                .repeat(async |tx, keys| concurrency::hold_back(tx, keys, other, "i", limit, None, 8).await)
                 .await
                 .unwrap();
         }
         world.check().await;
         for (id, is_new) in [("b", true), ("c", false)] {
             let holds = world.tx().await;
-            rate_limits::hold_back(&holds, keys, T, id, limit, None, 8).await.unwrap();
+            concurrency::hold_back(&holds, keys, T, id, limit, None, 8).await.unwrap();
             let ends = world.tx().await;
             let ending = Ending::Completed(json("1"));
             claims::end(Context::new(&ends, keys, T, 9, 20), "a", &by(1), &ending, None, None).await.unwrap();
@@ -654,7 +654,7 @@ async fn it_is_not_missed_either_if_jobs_of_other_types_are_limited_already() {
                 break;
             }
         }
-        world.repeat(async |tx, keys| rate_limits::mark_rest(tx, keys).await).await.unwrap();
+        world.repeat(async |tx, keys| concurrency::mark_rest(tx, keys).await).await.unwrap();
         assert!(world.release(9).await.released.contains("x"), "there is room");
         world.check().await;
     }
@@ -664,12 +664,12 @@ async fn it_is_not_missed_either_if_jobs_of_other_types_are_limited_already() {
 async fn a_mark_that_is_set_again_is_not_cleared() {
     let world = World::new().await;
     for (n, id) in (1..).zip(["a", "b"]) {
-        world.add(id, "x", &["rate-limit:1:net"], n).await;
+        world.add(id, "x", &["concurrency:1:net"], n).await;
     }
     assert!(world.start("a", 1).await && !world.start("b", 2).await);
     let releasing = world.tx().await;
     let nobody = |_: &[(String, usize)], _: usize| Vec::new();
-    let result = rate_limits::release_limited(
+    let result = concurrency::release_limited(
         &releasing,
         &world.keys,
         T,
@@ -695,8 +695,8 @@ async fn many_workers_never_exceed_the_limit_of_a_bucket() {
     let mut rng = StdRng::seed_from_u64(7);
     for n in 0..JOBS {
         let (most, bucket) = (rng.random_range(1..=4), rng.random_range(0..3));
-        let reason = format!("rate-limit:{most}:{bucket}");
-        let also = rng.random_bool(0.2).then(|| "rate-limit:3:also".to_owned());
+        let reason = format!("concurrency:{most}:{bucket}");
+        let also = rng.random_bool(0.2).then(|| "concurrency:3:also".to_owned());
         let reasons: Vec<&str> = std::iter::once(reason.as_str()).chain(also.as_deref()).collect();
         world.add(&format!("j{n}"), &format!("t{}", n % 3), &reasons, i64::try_from(n).unwrap()).await;
     }
@@ -761,7 +761,7 @@ async fn work(world: &World, seed: u64, ended: &AtomicUsize, jobs: usize) {
                             .take(most)
                             .collect()
                     };
-                    rate_limits::release_limited(
+                    concurrency::release_limited(
                         tx,
                         keys,
                         T,
@@ -787,7 +787,7 @@ async fn work(world: &World, seed: u64, ended: &AtomicUsize, jobs: usize) {
                         {
                             Claiming::Claimed { job, .. } => claimed.push((claim.number, job.id)),
                             Claiming::Limited(full) => {
-                                rate_limits::hold_back(tx, keys, T, id, &full.limit, None, 8).await?;
+                                concurrency::hold_back(tx, keys, T, id, &full.limit, None, 8).await?;
                             }
                             Claiming::Gone | Claiming::Blocked(_) | Claiming::NoRoom => {}
                         }

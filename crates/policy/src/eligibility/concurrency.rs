@@ -1,8 +1,8 @@
-//! Rate limits: how many jobs of a bucket run at the same time.
+//! Concurrency limits: how many jobs of a bucket run at the same time.
 //!
 //! *Model.* A bucket has a name, and contains jobs. A job starts only while fewer jobs of its bucket run than its
-//! limit allows. A filter with [`Action::RateLimit`](super::filters::Action::RateLimit) is a bucket of the jobs that
-//! it decides about. Clients that add jobs define buckets of their own. The reason `rate-limit:7:pink bunny` puts a
+//! limit allows. A filter with [`Action::Concurrency`](super::filters::Action::Concurrency) is a bucket of the jobs that
+//! it decides about. Clients that add jobs define buckets of their own. The reason `concurrency:7:pink bunny` puts a
 //! job into the bucket `pink bunny`. It limits the running jobs of that bucket to 7, this job included.
 //!
 //! *Forces.* Two clients that use one name mean the same bucket, even with different numbers: all jobs of the bucket
@@ -21,7 +21,9 @@ pub const MAX_LIMIT: u32 = 1_000;
 pub const MAX_BUCKET_BYTES: usize = 128;
 
 /// The beginning of a reason that puts a job into a bucket.
-const PREFIX: &str = "rate-limit:";
+const PREFIX: &str = "concurrency:";
+/// The same, as Ganeti writes it.
+const OLD_PREFIX: &str = "rate-limit:";
 
 /// A set of jobs that are counted together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -85,7 +87,8 @@ pub fn check_limit(most: u32) -> Result<(), String> {
 /// # Errors
 /// What is wrong with a reason that begins like a limit, and what would be right.
 pub fn of_reason(reason: &str) -> Result<Option<Limit>, String> {
-    let Some(rest) = reason.strip_prefix(PREFIX) else { return Ok(None) };
+    let rest = reason.strip_prefix(PREFIX).or_else(|| reason.strip_prefix(OLD_PREFIX));
+    let Some(rest) = rest else { return Ok(None) };
     let wrong = |problem: String| {
         Err(format!("`{reason}` is no limit: {problem}; write `{PREFIX}7:name` for at most 7 at a time"))
     };
@@ -109,7 +112,7 @@ pub fn of_reason(reason: &str) -> Result<Option<Limit>, String> {
 /// All limits that a job obeys: that of the filter that decides about it, and those of its reasons. Each bucket
 /// occurs once, with the lowest of its limits.
 pub fn of_job(filter: Option<Limit>, reasons: &[String]) -> Vec<Limit> {
-    // A malformed limit was rejected when the job was added, or was stored by a release without rate limits.
+    // A malformed limit was rejected when the job was added, or was stored by a release without concurrency limits.
     let stated = reasons.iter().filter_map(|reason| of_reason(reason).ok().flatten());
     let mut limits: Vec<Limit> = filter.into_iter().chain(stated).collect();
     limits.sort_unstable();
@@ -128,34 +131,35 @@ mod tests {
 
     #[test]
     fn a_reason_may_state_a_limit() {
+        assert_eq!(of_reason("concurrency:7:pink bunny").unwrap(), Some(limit("pink bunny", 7)));
+        assert_eq!(of_reason("concurrency:1000:a:b").unwrap(), Some(limit("a:b", 1_000)));
         assert_eq!(of_reason("rate-limit:7:pink bunny").unwrap(), Some(limit("pink bunny", 7)));
-        assert_eq!(of_reason("rate-limit:1000:a:b").unwrap(), Some(limit("a:b", 1_000)));
-        for other in ["", "because", "Rate-limit:1:a", " rate-limit:1:a"] {
+        for other in ["", "because", "Rate-limit:1:a", " concurrency:1:a"] {
             assert_eq!(of_reason(other).unwrap(), None, "{other}");
         }
-        let long = format!("rate-limit:1:{}", "x".repeat(MAX_BUCKET_BYTES + 1));
+        let long = format!("concurrency:1:{}", "x".repeat(MAX_BUCKET_BYTES + 1));
         for (wrong, expected) in [
-            ("rate-limit:", "the name of the bucket is missing"),
-            ("rate-limit:7", "the name of the bucket is missing"),
-            ("rate-limit:7:", "the name of the bucket is empty"),
-            ("rate-limit:0:a", "`0` is no number from 1 to 1000"),
-            ("rate-limit:-1:a", "`-1` is no number"),
-            ("rate-limit:+1:a", "`+1` is no number"),
-            ("rate-limit: 1:a", "` 1` is no number"),
-            ("rate-limit:1001:a", "`1001` is no number"),
-            ("rate-limit:99999999999:a", "is no number"),
-            ("rate-limit::a", "`` is no number"),
+            ("concurrency:", "the name of the bucket is missing"),
+            ("concurrency:7", "the name of the bucket is missing"),
+            ("concurrency:7:", "the name of the bucket is empty"),
+            ("concurrency:0:a", "`0` is no number from 1 to 1000"),
+            ("concurrency:-1:a", "`-1` is no number"),
+            ("concurrency:+1:a", "`+1` is no number"),
+            ("concurrency: 1:a", "` 1` is no number"),
+            ("concurrency:1001:a", "`1001` is no number"),
+            ("concurrency:99999999999:a", "is no number"),
+            ("concurrency::a", "`` is no number"),
             (long.as_str(), "has 129 bytes, more than 128"),
         ] {
             let problem = of_reason(wrong).unwrap_err();
             assert!(problem.contains(expected), "{wrong}: {problem}");
-            assert!(problem.ends_with("write `rate-limit:7:name` for at most 7 at a time"), "{problem}");
+            assert!(problem.ends_with("write `concurrency:7:name` for at most 7 at a time"), "{problem}");
         }
     }
 
     #[test]
     fn a_job_obeys_each_bucket_once() {
-        let reasons = ["rate-limit:5:a", "why not", "rate-limit:3:a", "rate-limit:9:b", "rate-limit:0:c"];
+        let reasons = ["concurrency:5:a", "why not", "concurrency:3:a", "concurrency:9:b", "concurrency:0:c"];
         let reasons = reasons.map(str::to_owned);
         let of_filter = Limit { bucket: Bucket::Filter("a".to_owned()), most: 2 };
         let limits = of_job(Some(of_filter.clone()), &reasons);

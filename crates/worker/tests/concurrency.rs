@@ -1,12 +1,12 @@
-//! Jobs under rate limits: how many of them run, and that the others start as these end.
+//! Jobs under concurrency limits: how many of them run, and that the others start as these end.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
+use turnwise_policy::eligibility::concurrency::Bucket;
 use turnwise_policy::eligibility::filters::{Action, Rule};
-use turnwise_policy::eligibility::rate_limits::Bucket;
 use turnwise_queue::{Job, Keyspace, NewJob, State, check, filters, jobs};
 use turnwise_store::{Isolation, RangeRead, Store};
 use turnwise_worker::{Filters, JobContext, Options, Outcome, Worker, handler_fn};
@@ -60,7 +60,7 @@ async fn check(store: &Store, keys: &Keyspace) {
 async fn a_limited_job_starts_when_a_job_of_its_bucket_ends_and_delays_no_other_job() {
     let mut world = World::new();
     for id in ["a", "b", "c", "d"] {
-        add_in(&world, id, "rate-limit:2:net").await;
+        add_in(&world, id, "concurrency:2:net").await;
     }
     add(&world, "free", |_| {}).await;
     let worker = world.start(10).await;
@@ -152,7 +152,7 @@ async fn a_filters_limit_counts_across_workers_and_can_be_changed() {
     let stop = CancellationToken::new();
     let service = Filters { store: real.store.clone(), keys: real.keys.clone() };
     tokio::spawn(service.run(stop.clone()));
-    real.put(&rule("few", 0, "id ~ '^few'", Action::RateLimit, Some(2))).await;
+    real.put(&rule("few", 0, "id ~ '^few'", Action::Concurrency, Some(2))).await;
     let ids = ["few-a", "few-b", "few-c", "few-d", "few-e", "few-f"];
     for (n, id) in (1..).zip(ids) {
         let (keys, new) = (&real.keys, &NewJob::new(T, id, json("{}")));
@@ -167,7 +167,7 @@ async fn a_filters_limit_counts_across_workers_and_can_be_changed() {
     for id in held_back(&runs) {
         real.until(id, held_back_by(2)).await;
     }
-    real.put(&rule("few", 0, "id ~ '^few'", Action::RateLimit, Some(3))).await;
+    real.put(&rule("few", 0, "id ~ '^few'", Action::Concurrency, Some(3))).await;
     runs.push(real.next().await);
     for id in held_back(&runs) {
         real.until(id, held_back_by(3)).await;
@@ -195,7 +195,7 @@ async fn a_filters_limit_counts_across_workers_and_can_be_changed() {
 async fn a_dead_worker_frees_its_places_in_buckets() {
     let mut world = World::new();
     let dying = world.start_beside(&world.store, 1).await;
-    add_in(&world, "a", "rate-limit:1:net").await;
+    add_in(&world, "a", "concurrency:1:net").await;
     let _lost = world.next_run().await;
     let living = world.start_beside(&world.store, 1).await;
     world.tick(2).await;
@@ -204,7 +204,7 @@ async fn a_dead_worker_frees_its_places_in_buckets() {
     for _ in 0..10 {
         tokio::task::yield_now().await;
     }
-    add_in(&world, "b", "rate-limit:1:net").await;
+    add_in(&world, "b", "concurrency:1:net").await;
     for _ in 0..6 {
         world.tick(1).await;
     }
@@ -243,9 +243,9 @@ async fn among_jobs_that_lock_some_are_paused_and_some_are_limited() {
         locking(&format!("0-paused{n}"), "n1", None).await;
         locking(&format!("0-rejected{n}"), "n1", None).await;
     }
-    locking("1-first", "n2", Some("rate-limit:1:net")).await;
+    locking("1-first", "n2", Some("concurrency:1:net")).await;
     locking("2-blocked", "n2", None).await;
-    locking("3-held-back", "n3", Some("rate-limit:1:net")).await;
+    locking("3-held-back", "n3", Some("concurrency:1:net")).await;
     locking("4-other", "n4", None).await;
     add(&world, "5-unlocked", |_| {}).await;
     let worker = world.start(4).await;
@@ -290,7 +290,7 @@ async fn no_more_of_300_jobs_on_three_workers_run_than_their_buckets_allow() {
     let keys = Keyspace::default();
     let (ended, mut ends) = mpsc::unbounded_channel();
     // 7 buckets with 1 to 3 places. A third of the jobs is in two of them, and every second job locks.
-    let bucket = |n: usize| format!("rate-limit:{}:{}", n % 7 % 3 + 1, n % 7);
+    let bucket = |n: usize| format!("concurrency:{}:{}", n % 7 % 3 + 1, n % 7);
     for n in 0..JOBS {
         let mut new = NewJob::new(T, &format!("{n:03}"), json("{}"));
         new.tenant = format!("t{}", n % 4);

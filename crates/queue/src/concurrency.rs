@@ -23,7 +23,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use turnwise_policy::contention::hash;
-use turnwise_policy::eligibility::rate_limits::{Bucket, Limit, MAX_LIMIT, of_job};
+use turnwise_policy::eligibility::concurrency::{Bucket, Limit, MAX_LIMIT, of_job};
 use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
