@@ -198,7 +198,7 @@ fn steps_below(room: f64, step: f64, equal_counts: bool) -> usize {
 
 /// All other tenants with the fairness `rfc`, each with its key for new jobs.
 async fn others_by_key(reader: &Reader<'_>, snapshot: &Snapshot, job: &Job) -> Result<Vec<(String, Ahead)>> {
-    let key = match job.priority {
+    let key = match job.sort_key {
         Some(key) => rfc::Key::stored(key),
         None => new_key(reader, snapshot, &job.tenant, MAX_COUNTED).await?,
     };

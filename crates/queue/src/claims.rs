@@ -378,7 +378,7 @@ pub async fn end(
     claim: &Claim,
     ending: &Ending,
     info: Option<&RawValue>,
-    priority: Option<f64>,
+    sort_key: Option<f64>,
 ) -> Result<Ended> {
     let Context { tx, keys, job_type, now_us, max_history } = context;
     check_member(tx, keys, job_type, &claim.worker).await?;
@@ -403,8 +403,8 @@ pub async fn end(
     if let Some(info) = info {
         job.info = Some(info.to_owned());
     }
-    if let Some(priority) = priority.and_then(SortKey::new) {
-        job.priority = Some(priority.get());
+    if let Some(key) = sort_key.and_then(SortKey::new) {
+        job.sort_key = Some(key.get());
     }
     let again = run.then == Then::Again;
     let kind = match ending {

@@ -256,7 +256,7 @@ pub struct Job {
     /// Its priority class, [`MIN_CLASS`] to [`MAX_CLASS`]: of its tenant's jobs, those of lower classes run first.
     pub class: i8,
     /// Its sort key where keys decide, as of its last run: a finite number.
-    pub priority: Option<f64>,
+    pub sort_key: Option<f64>,
     /// The locks that it declares.
     pub locks: Requests,
     /// Consecutive crashes, as of its last claim; see [`Job::streak`].
@@ -305,7 +305,7 @@ impl Job {
         self.attempts = 0;
         self.result = None;
         self.info = None;
-        self.priority = None;
+        self.sort_key = None;
         self.refused = None;
         self.record_request(now_us, EventKind::Added);
     }

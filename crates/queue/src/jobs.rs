@@ -227,7 +227,7 @@ fn create(new: &NewJob, now_us: i64) -> Job {
         reasons: new.reasons.clone(),
         refused: None,
         class: new.class.unwrap_or(0),
-        priority: None,
+        sort_key: None,
         locks: new.locks.clone(),
         crashes: 0,
         attempts: 0,

@@ -524,7 +524,7 @@ impl Job {
     }
 
     fn sorted(&self, order_us: i64, keyed: bool) -> QueuePlace {
-        let key = self.priority.filter(|_| keyed).and_then(SortKey::new);
+        let key = self.sort_key.filter(|_| keyed).and_then(SortKey::new);
         QueuePlace { tenant: self.tenant.clone(), key, class: self.class, order_us }
     }
 

@@ -82,8 +82,8 @@ pub(crate) struct Record<'a> {
     refused: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "is_default")]
     class: i8,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    priority: Option<f64>,
+    #[serde(rename = "priority", default, skip_serializing_if = "Option::is_none")]
+    sort_key: Option<f64>,
     #[serde(default, skip_serializing_if = "is_none")]
     locks: Cow<'a, Requests>,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -201,7 +201,7 @@ impl<'a> From<&'a Job> for Record<'a> {
             reasons: Cow::Borrowed(&job.reasons),
             refused: job.refused.as_deref().map(Cow::Borrowed),
             class: job.class,
-            priority: job.priority,
+            sort_key: job.sort_key,
             locks: Cow::Borrowed(&job.locks),
             crashes: job.crashes,
             attempts: job.attempts,
@@ -335,7 +335,7 @@ impl TryFrom<Record<'_>> for Job {
             reasons: record.reasons.into_owned(),
             refused: record.refused.map(Cow::into_owned),
             class: record.class,
-            priority: record.priority,
+            sort_key: record.sort_key,
             locks: record.locks.into_owned(),
             crashes: record.crashes,
             attempts: record.attempts,

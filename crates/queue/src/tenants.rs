@@ -417,7 +417,7 @@ pub async fn set_key(
     let Some(mut job) = read_job(tx, keys, job_type, id).await? else { return Ok(false) };
     let Some(was) = job.queue_place().filter(|was| was.key != key) else { return Ok(false) };
     // A job that loses its key keeps its priority: it may be sorted by it again.
-    job.priority = key.map(SortKey::get).or(job.priority);
+    job.sort_key = key.map(SortKey::get).or(job.sort_key);
     if let Place::Pending { keyed, .. } = &mut job.place {
         *keyed = key.is_some();
     }

@@ -106,7 +106,7 @@ async fn a_job_that_is_added_again_under_another_tenant_moves_to_its_queue() {
     assert_eq!(world.front("y").await, ["c", "a", "b"], "at its time, whatever key it had");
     let job = world.get("a").await;
     assert_eq!(
-        (job.tenant.as_str(), job.order_us(), job.is_keyed(), job.priority),
+        (job.tenant.as_str(), job.order_us(), job.is_keyed(), job.sort_key),
         ("y", 1, false, Some(0.5))
     );
     world.check().await;
@@ -136,7 +136,7 @@ async fn keys_sort_before_times_and_can_be_removed() {
     assert_eq!([count(9).await, count(3).await], [4, 3]);
     assert!(world.set_key("b", None).await);
     assert_eq!(world.front("x").await, ["b", "c", "d", "a"]);
-    assert_eq!(world.get("b").await.priority, Some(-1.0 / 3.0), "its priority is kept");
+    assert_eq!(world.get("b").await.sort_key, Some(-1.0 / 3.0), "its priority is kept");
     // -0.0 and 0.0 are one key.
     assert!(world.set_key("c", Some(-0.0)).await);
     assert!(!world.set_key("c", Some(0.0)).await);
@@ -162,14 +162,14 @@ async fn a_run_that_is_stopped_leaves_its_priority_and_waits_by_its_time() {
     world.run_once("a", 1, Some(0.7), 5).await;
     let job = world.get("a").await;
     assert_eq!(
-        (job.state(), job.order_us(), job.is_keyed(), job.priority),
+        (job.state(), job.order_us(), job.is_keyed(), job.sort_key),
         (State::Pending, 5, false, Some(0.7))
     );
     // It ran at a worker that does not sort by keys.
     world.run_once("a", 2, None, 8).await;
-    assert_eq!(world.get("a").await.priority, Some(0.7));
+    assert_eq!(world.get("a").await.sort_key, Some(0.7));
     world.run_once("a", 3, Some(f64::INFINITY), 9).await;
-    assert_eq!(world.get("a").await.priority, Some(0.7));
+    assert_eq!(world.get("a").await.sort_key, Some(0.7));
     // Added after its end, it counts as a new job.
     let (claim, ending) = (Claim { worker: "w".into(), number: 4 }, Ending::Failed("no".into()));
     world
@@ -182,7 +182,7 @@ async fn a_run_that_is_stopped_leaves_its_priority_and_waits_by_its_time() {
         })
         .await;
     world.add("a", "x", 12).await;
-    assert_eq!(world.get("a").await.priority, None);
+    assert_eq!(world.get("a").await.sort_key, None);
     world.check().await;
 }
 

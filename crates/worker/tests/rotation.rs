@@ -545,7 +545,7 @@ async fn by_keys_the_usage_of_a_tenant_delays_its_jobs() {
     // The record keeps a job's key.
     worker.shutdown().await;
     let job = world.get("f0").await.unwrap();
-    assert!(job.priority.is_some(), "{job:?}");
+    assert!(job.sort_key.is_some(), "{job:?}");
 }
 
 #[tokio::test]

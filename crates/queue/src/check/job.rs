@@ -231,8 +231,8 @@ pub fn check_job(
         let row = keys.deadline(*at_us, &key.0, &key.1);
         found(Invariant::DeadlineAgrees, &row, format!("the record is {state:?}, which has no run"));
     }
-    if job.is_keyed() && !job.priority.is_some_and(f64::is_finite) {
-        let problem = format!("it is {state:?} with the priority {:?}", job.priority);
+    if job.is_keyed() && !job.sort_key.is_some_and(f64::is_finite) {
+        let problem = format!("it is {state:?} with the priority {:?}", job.sort_key);
         found(Invariant::Keyed, &record_key, problem);
     }
     if let Some((key, problem)) = wrong_pieces(keys, key, job.has_pieces(), &rows.pieces) {

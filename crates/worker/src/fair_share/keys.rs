@@ -248,7 +248,7 @@ impl FairShare {
         // that is then sorted or claimed is read again.
         let read = |id: String| async move {
             let job = jobs::peek(tx, keys, job_type, &id).await?;
-            Ok::<_, Error>((id, job.and_then(|job| job.priority)))
+            Ok::<_, Error>((id, job.and_then(|job| job.sort_key)))
         };
         let priorities: BTreeMap<String, Option<f64>> =
             stream::iter(ids).map(read).buffered(CONCURRENT_READS).try_collect().await?;

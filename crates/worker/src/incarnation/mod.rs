@@ -274,7 +274,7 @@ impl Incarnation {
             // The client cancelled it before it was adopted, so no further signal follows.
             controls.stop.cancel();
         }
-        let key = self.fair.key_of_start(&job.tenant, job.priority, job.order_us());
+        let key = self.fair.key_of_start(&job.tenant, job.sort_key, job.order_us());
         controls.set_key(key);
         let (class, continuous, locks) = (job.class, job.continuous, !job.locks.is_none());
         let running =
