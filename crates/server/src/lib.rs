@@ -47,8 +47,8 @@ mod scaling;
 mod server;
 mod services;
 mod small_file;
-mod sparse;
 mod start;
+mod throttled_log;
 
 pub use config::Config;
 pub use node::{check_advertised as check_advertised_url, check_name as check_node_name};

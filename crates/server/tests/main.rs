@@ -22,7 +22,7 @@ mod fleets;
 mod history;
 mod indexes;
 mod jwt;
-mod lasting;
+mod long_requests;
 mod metrics;
 mod nodes;
 mod parking;

@@ -164,7 +164,7 @@ struct End {
 
 /// Writes the ends of a worker's runs. Ends that arrive during a write share the next transaction.
 #[derive(Default)]
-pub(crate) struct Recorder {
+pub(crate) struct RunEnds {
     waiting: Mutex<VecDeque<WaitingEnd>>,
     /// The task that holds this mutex writes the ends of all waiting tasks.
     turn: tokio::sync::Mutex<()>,
@@ -175,7 +175,7 @@ struct WaitingEnd {
     answer: oneshot::Sender<Result<()>>,
 }
 
-impl Recorder {
+impl RunEnds {
     fn waiting(&self) -> MutexGuard<'_, VecDeque<WaitingEnd>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }

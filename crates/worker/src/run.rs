@@ -19,7 +19,7 @@ use crate::handler::Idle;
 use crate::locks::{JobLocks, LockWake, Slots, WaitState};
 use crate::membership::join;
 use crate::metrics::{CrashKind, TypeMetrics};
-use crate::record::{FinishedRun, Recorder, record};
+use crate::record::{FinishedRun, RunEnds, record};
 use crate::{JobContext, JobHandler, Live, Options, Outcome, RunSpans, SpanKind, Tunables};
 
 /// The state that all runs of a worker share.
@@ -31,7 +31,7 @@ pub(crate) struct Shared {
     pub options: Options,
     /// The current values of the settings that may change.
     pub tunables: Live<Tunables>,
-    pub recorder: Recorder,
+    pub recorder: RunEnds,
     /// Wakes the worker's jobs that wait for locks.
     pub lock_wake: LockWake,
 }

@@ -17,7 +17,7 @@ use crate::locks::LockWake;
 use crate::membership::{
     DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, check_health_times, join, remove_predecessors,
 };
-use crate::record::Recorder;
+use crate::record::RunEnds;
 use crate::run::Shared;
 use crate::{FairRules, JobHandler, Live, Metrics, Passes, QueueRules, Spans};
 
@@ -197,7 +197,7 @@ impl Worker {
         id: String,
     ) -> Worker {
         let job_type = job_type.to_owned();
-        let recorder = Recorder::default();
+        let recorder = RunEnds::default();
         let tunables = Live::from(options.tunables());
         let lock_wake = LockWake::new(store.clone(), keys.clone());
         let shared = Arc::new(Shared {

@@ -28,7 +28,7 @@ use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
 use super::connect_to::ConnectTo;
-use super::egress::{Judge, Policy, REFUSAL};
+use super::egress::{HostRule, Policy, REFUSAL};
 use super::pool::Route;
 use super::proxy::{Kind, Proxy};
 use super::resolver::Resolver;
@@ -122,9 +122,9 @@ impl Connector {
             }
         };
         let at = self.connect_to.redirected(at);
-        let judge = self.judge(&at);
-        check_literal(&judge)?;
-        let mut tcp = HttpConnector::new_with_resolver(self.resolver.judged(judge.clone()));
+        let rule = self.rule_for(&at);
+        check_literal(&rule)?;
+        let mut tcp = HttpConnector::new_with_resolver(self.resolver.with_rule(rule.clone()));
         tcp.enforce_http(false);
         // Before the connection is opened, because the offered window depends on these buffers.
         tcp.set_recv_buffer_size(self.route.socket_options.recbuf);
@@ -133,7 +133,7 @@ impl Connector {
         let (local, remote) = (stream.inner().local_addr()?, stream.inner().peer_addr()?);
         // An address of this machine need not be one of a private network.
         let is_own = local.ip().to_canonical() == remote.ip().to_canonical();
-        if is_own && !self.egress.permits_own(judge.external, &judge.host, remote) {
+        if is_own && !self.egress.permits_own(rule.external, &rule.host, remote) {
             return Err(REFUSAL.into());
         }
         self.route.socket_options.apply(stream.inner())?;
@@ -142,20 +142,20 @@ impl Connector {
         Ok(Stream { io: Box::new(stream), proxied: false, _open: Some(open) })
     }
 
-    /// Judges about the server in `at`.
-    fn judge(&self, at: &Uri) -> Judge {
+    /// The rule for the server in `at`.
+    fn rule_for(&self, at: &Uri) -> HostRule {
         let port = at.port_u16().unwrap_or(if at.scheme() == Some(&Scheme::HTTPS) { 443 } else { 80 });
         let host = at.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
-        Judge { policy: self.egress.clone(), external: self.route.external, host: host.into(), port }
+        HostRule { policy: self.egress.clone(), external: self.route.external, host: host.into(), port }
     }
 
     /// Checks a peer that a proxy connects to. A name that only the proxy can resolve is the proxy's to judge.
     async fn check_behind_proxy(&self, peer: &Uri) -> Result<(), BoxError> {
-        let judge = self.judge(peer);
-        check_literal(&judge)?;
-        let is_name = judge.host.parse::<IpAddr>().is_err();
-        let Some(name) = judge.host.parse().ok().filter(|_| is_name) else { return Ok(()) };
-        match self.resolver.judged(judge).call(name).await {
+        let rule = self.rule_for(peer);
+        check_literal(&rule)?;
+        let is_name = rule.host.parse::<IpAddr>().is_err();
+        let Some(name) = rule.host.parse().ok().filter(|_| is_name) else { return Ok(()) };
+        match self.resolver.with_rule(rule).call(name).await {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error.into()),
             _ => Ok(()),
         }
@@ -171,9 +171,9 @@ impl Connector {
 }
 
 /// Checks a host that is an address, for which no name is resolved.
-fn check_literal(judge: &Judge) -> Result<(), BoxError> {
-    match judge.host.parse::<IpAddr>() {
-        Ok(address) if !judge.permits(address) => Err(REFUSAL.into()),
+fn check_literal(rule: &HostRule) -> Result<(), BoxError> {
+    match rule.host.parse::<IpAddr>() {
+        Ok(address) if !rule.permits(address) => Err(REFUSAL.into()),
         _ => Ok(()),
     }
 }

@@ -181,16 +181,16 @@ impl Policy {
     }
 }
 
-/// A judgement about the addresses of one host.
+/// Which addresses of one host a tenant may connect to.
 #[derive(Clone)]
-pub(super) struct Judge {
+pub(super) struct HostRule {
     pub policy: Arc<Policy>,
     pub external: bool,
     pub host: Arc<str>,
     pub port: u16,
 }
 
-impl Judge {
+impl HostRule {
     pub fn permits(&self, address: IpAddr) -> bool {
         self.policy.permits(self.external, &self.host, (address, self.port).into())
     }

@@ -18,7 +18,7 @@ use hyper_util::client::legacy::connect::dns::Name;
 use tokio::sync::Semaphore;
 use tower_service::Service;
 
-use super::egress::{Judge, REFUSAL};
+use super::egress::{HostRule, REFUSAL};
 
 /// Concurrent lookups: a quarter of tokio's threads for blocking work.
 const MAX_LOOKUPS: usize = 128;
@@ -35,19 +35,19 @@ pub(super) struct Resolver {
     /// The waiting requests hold the lookup, so that it ends with the last of them.
     lookups: Arc<Mutex<HashMap<String, WeakShared<Lookup>>>>,
     /// Which of the addresses may be reached; `None` permits all.
-    judge: Option<Judge>,
+    rule: Option<HostRule>,
 }
 
 impl Default for Resolver {
     fn default() -> Self {
-        Self { room: Arc::new(Semaphore::new(MAX_LOOKUPS)), lookups: Arc::default(), judge: None }
+        Self { room: Arc::new(Semaphore::new(MAX_LOOKUPS)), lookups: Arc::default(), rule: None }
     }
 }
 
 impl Resolver {
-    /// The same, for addresses that the judge permits.
-    pub fn judged(&self, judge: Judge) -> Self {
-        Self { judge: Some(judge), ..self.clone() }
+    /// The same, for the addresses that a rule permits.
+    pub fn with_rule(&self, rule: HostRule) -> Self {
+        Self { rule: Some(rule), ..self.clone() }
     }
 
     fn lookup(&self, name: Name) -> Shared<Lookup> {
@@ -89,12 +89,12 @@ impl Service<Name> for Resolver {
     }
 
     fn call(&mut self, name: Name) -> Self::Future {
-        let (lookup, judge) = (self.lookup(name), self.judge.clone());
+        let (lookup, rule) = (self.lookup(name), self.rule.clone());
         Box::pin(async move {
             match lookup.await {
                 Ok(addresses) => {
                     let permitted =
-                        |address: &SocketAddr| judge.as_ref().is_none_or(|judge| judge.permits(address.ip()));
+                        |address: &SocketAddr| rule.as_ref().is_none_or(|rule| rule.permits(address.ip()));
                     let found: Vec<SocketAddr> = addresses.iter().copied().filter(permitted).collect();
                     match found.is_empty() && !addresses.is_empty() {
                         true => Err(io::Error::new(io::ErrorKind::PermissionDenied, REFUSAL)),

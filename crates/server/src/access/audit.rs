@@ -17,7 +17,7 @@ use axum::http::{Method, StatusCode};
 use serde::{Deserialize, Serialize};
 
 use super::{Caller, Who};
-use crate::sparse::Sparse;
+use crate::throttled_log::ThrottledLog;
 
 /// Paths of CouchDB's API that read although they take a body.
 const READS: [&str; 5] = ["_all_docs", "_bulk_get", "_changes", "_ensure_full_commit", "_revs_diff"];
@@ -34,7 +34,7 @@ pub(crate) struct Audit {
     /// `None` after a failure: the next request opens it again.
     file: Mutex<Option<File>>,
     /// The lines of senders without credentials, or with wrong ones.
-    strangers: Sparse,
+    strangers: ThrottledLog,
 }
 
 /// One line.
@@ -143,7 +143,7 @@ impl Audit {
     /// The file cannot be written.
     pub fn open(path: &Path) -> io::Result<Audit> {
         let file = Mutex::new(Some(append(path)?));
-        Ok(Audit { path: path.to_owned(), file, strangers: Sparse::new() })
+        Ok(Audit { path: path.to_owned(), file, strangers: ThrottledLog::new() })
     }
 
     /// Opens the file again, after it was renamed.

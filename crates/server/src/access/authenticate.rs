@@ -22,11 +22,11 @@ use turnwise_store::Error as StoreError;
 
 use super::audit::{Audited, is_audited};
 use super::identities::Unchecked;
-use super::lasting::Lasting;
+use super::long_requests::LongRequest;
 use super::rights::Right;
 use super::{Budget, Caller, How, Identities, rights};
 use crate::http::{App, Refusal, refuse};
-use crate::sparse::Sparse;
+use crate::throttled_log::ThrottledLog;
 
 /// The name of the cookie, as in CouchDB.
 const COOKIE: &str = "AuthSession";
@@ -130,10 +130,10 @@ async fn handle(
         Ok(Identified { caller, renewed }) => {
             // A change is not interrupted: it may have been made, and its response may be the only copy of a new token.
             let reads = !is_audited(request.method(), request.uri().path());
-            let lasting = reads.then(|| Lasting::new(app, &request, peer, &caller));
+            let long = reads.then(|| LongRequest::new(app, &request, peer, &caller));
             request.extensions_mut().insert(caller);
-            let mut response = match lasting {
-                Some(lasting) => lasting.run(next.run(request)).await,
+            let mut response = match long {
+                Some(long) => long.run(next.run(request)).await,
                 None => next.run(request).await,
             };
             // A handler that has set the cookie itself knows better.
@@ -289,7 +289,7 @@ async fn check_password(
     match identities.check_password(peer.address, name, password).await? {
         Some(user) => Ok(user),
         None => {
-            static LINES: Sparse = Sparse::new();
+            static LINES: ThrottledLog = ThrottledLog::new();
             if let Some(left_out) = LINES.line() {
                 tracing::info!(address = %peer.address, left_out, "a login with a wrong name or password");
             }

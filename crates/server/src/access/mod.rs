@@ -8,17 +8,18 @@
 //!
 //! A store without identities is *open*: every request may do everything. The first identity ends this, for all nodes.
 
+mod after_request;
 mod attempts;
 mod audit;
 mod authenticate;
 mod caller;
 mod identities;
 pub(crate) mod jwt;
-mod lasting;
-mod later;
+mod long_requests;
 mod pace;
 pub(crate) mod rights;
 
+pub(crate) use after_request::caller_now;
 use attempts::Attempts;
 pub(crate) use attempts::network;
 pub(crate) use audit::{Audit, Entry as AuditEntry};
@@ -26,5 +27,4 @@ pub(crate) use authenticate::{LoggedIn, Peer, authenticate, expired_cookie, logi
 pub(crate) use caller::{Caller, How, Who, shown_owner};
 pub(crate) use identities::{Identities, Unchecked};
 pub(crate) use jwt::Jwt;
-pub(crate) use later::caller_now;
 pub(crate) use pace::{Budget, LOOKUPS_PER_SECOND, Pace, REFUSED_WORKERS_PER_SECOND, pings_per_second};

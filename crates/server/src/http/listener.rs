@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::heads::{Counting, Heads};
 use super::tls::{self, Tls};
 use crate::access::{Peer, network};
-use crate::sparse::Sparse;
+use crate::throttled_log::ThrottledLog;
 
 /// How long a connection may take to send the head of its first request.
 const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(15);
@@ -134,14 +134,14 @@ async fn serve_stream(
 }
 
 fn refused(address: IpAddr, problem: &dyn Display) {
-    static LINES: Sparse = Sparse::new();
+    static LINES: ThrottledLog = ThrottledLog::new();
     if let Some(left_out) = LINES.line() {
         tracing::info!(%address, left_out, "a TLS handshake has failed: {problem}");
     }
 }
 
 fn unfinished(address: IpAddr) {
-    static LINES: Sparse = Sparse::new();
+    static LINES: ThrottledLog = ThrottledLog::new();
     if let Some(left_out) = LINES.line() {
         tracing::info!(%address, left_out, "a connection was closed: unfinished heads of requests took too much memory, and its was the oldest");
     }

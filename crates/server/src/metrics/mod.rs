@@ -2,16 +2,16 @@
 //!
 //! Counters live where their events happen: in the store, in the workers, in the client of replications, and here for
 //! requests. They are plain atomics that this module reads for each request. What is in rows is read then, too, or in the
-//! background ([`wide`]) if it is much. The labels of all metrics are bounded: job types, routes, and the tenants that
+//! background ([`of_store`]) if it is much. The labels of all metrics are bounded: job types, routes, and the tenants that
 //! `[prometheus] tenants` permits; never ids. `docs/design/0054-metrics.md` explains the choices.
 
 mod couchdb;
 mod http;
+mod of_store;
 mod own;
 mod share;
 mod system;
 mod text;
-mod wide;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub(crate) enum Part {
 pub(crate) struct Metrics {
     pub requests: http::Requests,
     pub workers: Arc<turnwise_worker::Metrics>,
-    wide: wide::Collector,
+    of_store: of_store::Collector,
     started_us: i64,
 }
 
@@ -61,14 +61,14 @@ impl Metrics {
         Metrics {
             requests: http::Requests::default(),
             workers,
-            wide: wide::Collector::default(),
+            of_store: of_store::Collector::default(),
             started_us: now_us,
         }
     }
 
     /// Collects what is too much for a request, until the server stops.
     pub async fn run(app: App, stop: CancellationToken) {
-        app.metrics.clone().wide.run(app, stop).await;
+        app.metrics.clone().of_store.run(app, stop).await;
     }
 }
 

@@ -14,7 +14,7 @@ use super::share::{entitled, level};
 use super::text::{Format, Kind, Text, seconds};
 use turnwise_explain::types::{OfTenant, OfType};
 
-use super::wide::Wide;
+use super::of_store::StoreMetrics;
 use super::{jobs, system};
 use crate::http::App;
 
@@ -35,9 +35,9 @@ pub(super) async fn text(app: &App, format: Format) -> String {
     replications(app, &mut text);
     indexes(app, &mut text);
     write_jobs(app, &mut text).await;
-    if let Some(wide) = app.metrics.wide.latest().await {
+    if let Some(store) = app.metrics.of_store.latest().await {
         let most = app.config.get().prometheus.tenants;
-        write_wide(&wide, most, app.now_us(), &mut text);
+        write_store_metrics(&store, most, app.now_us(), &mut text);
     }
     text.end()
 }
@@ -183,12 +183,12 @@ async fn write_jobs(app: &App, text: &mut Text) {
     }
 }
 
-fn write_wide(wide: &Wide, most: usize, now_us: i64, text: &mut Text) {
-    text.gauge("turnwise_nodes", "Nodes on this store, the same at every node.", wide.nodes);
+fn write_store_metrics(store: &StoreMetrics, most: usize, now_us: i64, text: &mut Text) {
+    text.gauge("turnwise_nodes", "Nodes on this store, the same at every node.", store.nodes);
     let help = "Age of the state of workers and tenants below.";
-    text.gauge("turnwise_state_age_seconds", help, Duration::as_secs_f64(&wide.taken.elapsed()));
+    text.gauge("turnwise_state_age_seconds", help, Duration::as_secs_f64(&store.taken.elapsed()));
     let help = "How long it took to read that state.";
-    text.gauge("turnwise_state_read_seconds", help, wide.took.as_secs_f64());
+    text.gauge("turnwise_state_read_seconds", help, store.took.as_secs_f64());
     let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
     let per_type: [Named<TypeValue>; 4] = [
         ("turnwise_workers", "Workers with slots, of the whole store.", |of| of.workers),
@@ -198,23 +198,23 @@ fn write_wide(wide: &Wide, most: usize, now_us: i64, text: &mut Text) {
     ];
     for (name, help, value) in per_type {
         let mut family = text.family(name, Kind::Gauge, help);
-        for of_type in &wide.types {
+        for of_type in &store.types {
             family.value(&[("type", &of_type.job_type)], count(value(of_type)));
         }
     }
     let help = "Slots that an autoscaler should provide, so that what could run has started within a minute.";
     let mut family = text.family("turnwise_wanted_slots", Kind::Gauge, help);
-    for of_type in &wide.types {
+    for of_type in &store.types {
         family.value(&[("type", &of_type.job_type)], of_type.wanted_slots);
     }
     let help = "How long the oldest job that could run has waited; 0 if there is none.";
     let mut family = text.family("turnwise_oldest_pending_job_age_seconds", Kind::Gauge, help);
-    for of_type in &wide.types {
+    for of_type in &store.types {
         let age_us = of_type.oldest_us.map_or(0, |oldest_us| now_us.saturating_sub(oldest_us).max(0));
         family.value(&[("type", &of_type.job_type)], seconds(age_us.unsigned_abs()));
     }
     let shares: Vec<(&str, Vec<Share>)> =
-        wide.types.iter().map(|of_type| (of_type.job_type.as_str(), shares_of(of_type, most))).collect();
+        store.types.iter().map(|of_type| (of_type.job_type.as_str(), shares_of(of_type, most))).collect();
     let per_tenant: [Named<ShareValue>; 4] = [
         ("entitled_slots", "Slots that a tenant is entitled to, by its shares and its jobs.", |of| {
             Some(of.entitled)

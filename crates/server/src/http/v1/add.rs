@@ -18,7 +18,7 @@ use turnwise_worker::Producer;
 use super::body::Json;
 use super::error::{Result, V1Error};
 use super::extract::{Named, TypePath};
-use super::{BadBody, Common, owned, quota, view};
+use super::{BadBody, Common, builtin_types, quota, view};
 use crate::access::Caller;
 use crate::catalogue;
 use crate::http::{App, answer, traced};
@@ -121,8 +121,8 @@ async fn add(
 ) -> Result<Vec<AddedJob>> {
     let now_us = app.now_us();
     let commands = match jobs.iter().any(|job| job.job_type == turnwise_command::JOB_TYPE) {
-        true => owned::Commands::find(app).await?,
-        false => owned::Commands::Nowhere,
+        true => builtin_types::Commands::find(app).await?,
+        false => builtin_types::Commands::Nowhere,
     };
     let mut ready = Vec::with_capacity(jobs.len());
     let first_us = now_us.saturating_sub(i64::try_from(jobs.len()).unwrap_or(i64::MAX));
@@ -420,7 +420,7 @@ fn terms(new: &NewJob, now_us: i64) -> Result<Terms, String> {
 fn prepare(
     app: &App,
     caller: &Caller,
-    commands: &owned::Commands<'_>,
+    commands: &builtin_types::Commands<'_>,
     new: NewJob,
     now_us: i64,
     place: impl Fn() -> String,
@@ -443,7 +443,8 @@ fn prepare(
     let options = new.options.unwrap_or_else(empty);
     // Options that the job keeps were checked when they were added.
     let checked_options = (members.options || new.if_exists == IfExists::Keep).then_some(&*options);
-    owned::check_addable(commands, &new.job_type, checked_options).map_err(|error| error.at(&place()))?;
+    builtin_types::check_addable(commands, &new.job_type, checked_options)
+        .map_err(|error| error.at(&place()))?;
     let made = new.id.is_none();
     let id = new.id.unwrap_or_else(|| app.new_uuid());
     checked(names::check_id(&id))?;

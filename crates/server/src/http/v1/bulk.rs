@@ -25,7 +25,7 @@ use super::body::Json;
 use super::error::{Result, V1Error};
 use super::extract::{Named, Names, Params};
 use super::list::{SEARCH_TIME, check_limit, default_limit};
-use super::{BadBody, Common, owned, view};
+use super::{BadBody, Common, builtin_types, view};
 use crate::access::{Caller, Who, shown_owner};
 use crate::http::{App, answer};
 
@@ -55,7 +55,7 @@ impl Gate for CallerGate {
         let runs_again = matches!(job.state(), QueueState::Failed | QueueState::Cancelled);
         match action {
             Action::Cancel | Action::Remove => {
-                owned::check_stoppable(job).map_err(|_| "its document must be deleted instead")
+                builtin_types::check_stoppable(job).map_err(|_| "its document must be deleted instead")
             }
             Action::Retry if runs_again => match job.job_type.as_str() {
                 COMMAND if !self.0.commands() => Err("this identity may not run programs again"),

@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 use turnwise_protocol::{codes, names};
 use utoipa::IntoParams;
 
+use super::builtin_types;
 use super::error::{Result, V1Error};
-use super::owned;
 use crate::access::Caller;
 use crate::http::{App, NoCaller};
 
@@ -117,7 +117,7 @@ impl Names for RunPath {
 
 fn check_worker(job_type: &str, id: &str) -> Result<()> {
     names::check_type(job_type)?;
-    owned::check_workable(job_type)?;
+    builtin_types::check_workable(job_type)?;
     match names::is_worker_id(id) {
         true => Ok(()),
         false => Err(V1Error::new(

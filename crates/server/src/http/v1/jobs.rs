@@ -18,7 +18,7 @@ use super::add::class_of;
 use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
 use super::extract::{JobPath, Named, Params};
-use super::{BadBody, Common, NoJob, owned, view};
+use super::{BadBody, Common, NoJob, builtin_types, view};
 use crate::access::Caller;
 use crate::http::{App, answer};
 
@@ -140,7 +140,7 @@ pub(in crate::http) async fn cancel(app: &App, caller: &Caller, path: &JobPath) 
     let cancelled = app.store.transact(|tx| async move {
         let (keys, JobPath { job_type, id }) = (&app.keys, path);
         let job = changeable(caller, jobs::get(&tx, keys, job_type, id).await?, path)?;
-        owned::check_stoppable(&job)?;
+        builtin_types::check_stoppable(&job)?;
         jobs::cancel(&tx, keys, job_type, id, now_us).await?;
         Ok::<_, V1Error>(Cancelled { state: state_of(app, &tx, path).await? })
     });
@@ -203,7 +203,7 @@ pub(in crate::http) async fn retry(app: &App, caller: &Caller, path: &JobPath) -
         let job = changeable(caller, jobs::get(&tx, &app.keys, job_type, id).await?, path)?;
         let retried = match job.state() {
             QueueState::Failed | QueueState::Cancelled => {
-                owned::check_rerunnable(caller, job_type)?;
+                builtin_types::check_rerunnable(caller, job_type)?;
                 jobs::rerun(&tx, &app.keys, job_type, id, now_us).await?
             }
             // The filter or the bucket would hold the job back again immediately.
@@ -285,7 +285,7 @@ pub(in crate::http) async fn remove(app: &App, caller: &Caller, path: &JobPath) 
     let removed = app.store.transact(|tx| async move {
         let (keys, JobPath { job_type, id }) = (&app.keys, path);
         let job = changeable(caller, jobs::get(&tx, keys, job_type, id).await?, path)?;
-        owned::check_stoppable(&job)?;
+        builtin_types::check_stoppable(&job)?;
         jobs::remove(&tx, keys, job_type, id).await?;
         Ok::<_, V1Error>(!job.state().is_claimed())
     });

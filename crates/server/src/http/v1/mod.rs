@@ -6,6 +6,7 @@
 mod accepting;
 mod add;
 mod body;
+mod builtin_types;
 pub(in crate::http) mod bulk;
 mod counts;
 mod demand;
@@ -24,7 +25,6 @@ pub(in crate::http) mod members;
 pub(in crate::http) mod modes;
 pub(in crate::http) mod nodes;
 mod openapi;
-mod owned;
 mod position_text;
 mod quota;
 mod run_locks;

@@ -17,7 +17,7 @@ use turnwise_worker::{ExternalEnd, Given, RunEnd, Wanted};
 use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
 use super::extract::{Named, RunPath, TypePath, WorkerPath};
-use super::{BadBody, Common, Membership, NoWorker, modes, owned, quota, view, workers_of};
+use super::{BadBody, Common, Membership, NoWorker, builtin_types, modes, quota, view, workers_of};
 use crate::access::Caller;
 use crate::http::{App, answer};
 
@@ -44,7 +44,7 @@ pub(super) async fn register(
     Named(TypePath { job_type }): Named<TypePath>,
     Json(Register { name, slots }): Json<Register>,
 ) -> Result<Response> {
-    owned::check_workable(&job_type)?;
+    builtin_types::check_workable(&job_type)?;
     workers_of::check_type(&caller, &job_type)?;
     if let Some(name) = &name {
         names::check_name("name", name)?;

@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The lines of one kind.
-pub(crate) struct Sparse(Mutex<State>);
+pub(crate) struct ThrottledLog(Mutex<State>);
 
 struct State {
     last: Option<Instant>,
     left_out: u64,
 }
 
-impl Sparse {
-    pub const fn new() -> Sparse {
-        Sparse(Mutex::new(State { last: None, left_out: 0 }))
+impl ThrottledLog {
+    pub const fn new() -> ThrottledLog {
+        ThrottledLog(Mutex::new(State { last: None, left_out: 0 }))
     }
 
     /// Whether to write a line now: the number of lines that were left out before it.
@@ -41,8 +41,8 @@ mod tests {
 
     #[test]
     fn one_line_in_a_second_tells_of_the_others() {
-        let (sparse, start) = (Sparse::new(), Instant::now());
-        let at = |ms| sparse.line_at(start + Duration::from_millis(ms));
+        let (log, start) = (ThrottledLog::new(), Instant::now());
+        let at = |ms| log.line_at(start + Duration::from_millis(ms));
         assert_eq!(
             [at(0), at(1), at(999), at(1_000), at(1_001), at(2_500)],
             [Some(0), None, None, Some(2), None, Some(1)]

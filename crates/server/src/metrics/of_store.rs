@@ -24,7 +24,7 @@ const FIRST_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The result of a collection.
 #[derive(Debug)]
-pub(crate) struct Wide {
+pub(crate) struct StoreMetrics {
     pub taken: Instant,
     pub took: Duration,
     pub nodes: usize,
@@ -33,7 +33,7 @@ pub(crate) struct Wide {
 
 /// Collects while clients ask.
 pub(crate) struct Collector {
-    latest: watch::Sender<Option<Arc<Wide>>>,
+    latest: watch::Sender<Option<Arc<StoreMetrics>>>,
     asked: Mutex<Option<Instant>>,
     wanted: Notify,
 }
@@ -46,7 +46,7 @@ impl Default for Collector {
 
 impl Collector {
     /// The latest result. `None` if there is none within two seconds.
-    pub async fn latest(&self) -> Option<Arc<Wide>> {
+    pub async fn latest(&self) -> Option<Arc<StoreMetrics>> {
         let before = self.asked().replace(Instant::now());
         if before.is_none_or(|before| before.elapsed() >= WANTED_FOR) {
             // A result from before a long pause is no longer of use.
@@ -72,7 +72,7 @@ impl Collector {
             let begun = Instant::now();
             if self.is_wanted() {
                 match collect(&app).await {
-                    Ok(wide) => drop(self.latest.send_replace(Some(Arc::new(wide)))),
+                    Ok(now) => drop(self.latest.send_replace(Some(Arc::new(now)))),
                     Err(error) => {
                         tracing::warn!(error, "cannot read the state of the store for the metrics");
                         self.latest.send_replace(None);
@@ -93,7 +93,7 @@ impl Collector {
     }
 }
 
-async fn collect(app: &App) -> Result<Wide, String> {
+async fn collect(app: &App) -> Result<StoreMetrics, String> {
     let begun = Instant::now();
     let tx = app.store.begin().await.map_err(|error| error.to_string())?;
     let nodes = nodes::list(&tx, &app.keys).await.map_err(|error| error.to_string())?.len();
@@ -102,5 +102,5 @@ async fn collect(app: &App) -> Result<Wide, String> {
     for job_type in app.types().await.map_err(|error| error.to_string())? {
         types.push(app.of_type(&job_type).await.map_err(|error| error.to_string())?);
     }
-    Ok(Wide { taken: Instant::now(), took: begun.elapsed(), nodes, types })
+    Ok(StoreMetrics { taken: Instant::now(), took: begun.elapsed(), nodes, types })
 }

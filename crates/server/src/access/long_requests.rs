@@ -20,7 +20,7 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 const IDENTIFY_EVERY: Duration = Duration::from_secs(60);
 
 /// A request that may last.
-pub(super) struct Lasting {
+pub(super) struct LongRequest {
     app: App,
     /// The credentials.
     headers: HeaderMap,
@@ -29,8 +29,8 @@ pub(super) struct Lasting {
     is_v1: bool,
 }
 
-impl Lasting {
-    pub fn new(app: &App, request: &Request, peer: &Peer, caller: &Caller) -> Lasting {
+impl LongRequest {
+    pub fn new(app: &App, request: &Request, peer: &Peer, caller: &Caller) -> LongRequest {
         let mut headers = HeaderMap::new();
         for name in [header::AUTHORIZATION, header::COOKIE] {
             for value in request.headers().get_all(&name) {
@@ -38,7 +38,7 @@ impl Lasting {
             }
         }
         let (app, peer, caller) = (app.clone(), peer.clone(), caller.clone());
-        Lasting { app, headers, peer, caller, is_v1: is_v1(request) }
+        LongRequest { app, headers, peer, caller, is_v1: is_v1(request) }
     }
 
     /// The response of a handler, which ends once its sender may not send the request any more.
