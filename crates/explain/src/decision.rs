@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use turnwise_policy::schedule::Reason;
+use turnwise_policy::schedule::HoldReason;
 use turnwise_queue::Job;
 use turnwise_queue::tenants::Pending;
 use turnwise_worker::{QueueHead, Startable, compared, explain, startable};
@@ -13,7 +13,7 @@ use crate::{Reader, Result};
 
 /// Why a job does not start.
 pub(crate) struct Explanation {
-    pub reason: Reason,
+    pub reason: HoldReason,
     /// How many jobs start instead.
     pub before: usize,
 }
@@ -23,7 +23,7 @@ pub(crate) struct Head {
     /// The jobs, in the order of the tenants' turns.
     pub next: Vec<Next>,
     /// Why each job that a pass compares waits; `None` if it starts. Empty if no slot is free, because workers then make no pass.
-    reasons: Vec<Option<Reason>>,
+    reasons: Vec<Option<HoldReason>>,
     /// How many of them start.
     starting: usize,
     /// There are free slots that none of these jobs takes, and there may be other jobs.
@@ -61,7 +61,7 @@ impl Head {
 
     /// Why the job at this position does not start; `None` if it does.
     pub fn explanation(&self, position: usize) -> Option<Explanation> {
-        let reason = self.reasons.get(position).cloned().unwrap_or(Some(Reason::NoRoom))?;
+        let reason = self.reasons.get(position).cloned().unwrap_or(Some(HoldReason::NoRoom))?;
         Some(Explanation { reason, before: self.starting })
     }
 }
@@ -70,7 +70,7 @@ impl Head {
 pub(crate) async fn of(reader: &Reader<'_>, snapshot: &Snapshot, job: &Job) -> Result<Option<Explanation>> {
     let room = snapshot.free();
     if room == 0 {
-        return Ok(Some(Explanation { reason: Reason::NoRoom, before: 0 }));
+        return Ok(Some(Explanation { reason: HoldReason::NoRoom, before: 0 }));
     }
     let head = Head::read(reader, snapshot, 0).await?;
     let mut compared = head.next.iter().take(head.reasons.len());
@@ -93,5 +93,5 @@ pub(crate) async fn of(reader: &Reader<'_>, snapshot: &Snapshot, job: &Job) -> R
             return Ok(None);
         }
     }
-    Ok(Some(Explanation { reason: Reason::NoRoom, before: head.starting }))
+    Ok(Some(Explanation { reason: HoldReason::NoRoom, before: head.starting }))
 }

@@ -80,10 +80,10 @@ impl Locked {
 
     /// The sentence about a lock that is free now, but not for this job. The next decision gives the lock to an earlier
     /// job, or reserves it for one. `None` if the job waits for another reason.
-    pub fn before(&self, reason: &schedule::Reason) -> Option<String> {
+    pub fn before(&self, reason: &schedule::HoldReason) -> Option<String> {
         let (obstacle, does) = match reason {
-            schedule::Reason::Locked(obstacle) => (obstacle, "takes it when it starts"),
-            schedule::Reason::LockReserved(obstacle) => (obstacle, "reserves it"),
+            schedule::HoldReason::Locked(obstacle) => (obstacle, "takes it when it starts"),
+            schedule::HoldReason::LockReserved(obstacle) => (obstacle, "reserves it"),
             _ => return None,
         };
         let lock = LockAt::of(&obstacle.wanted, &self.rules.levels)?;

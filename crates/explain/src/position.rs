@@ -3,7 +3,7 @@
 //! With the fairness `rfc`, each job has a key, its priority value, which decides the order. With virtual time, a position
 //! follows from the lengths of the tenants' queues.
 
-use turnwise_policy::fair_share::virtual_time::{Candidate, order};
+use turnwise_policy::fair_share::virtual_time::{TenantTurn, order};
 use turnwise_policy::fair_share::{Fairness, rfc};
 use turnwise_policy::rotation::in_classes;
 use turnwise_protocol::{Before, MAX_COUNTED, Position};
@@ -262,10 +262,10 @@ pub(crate) async fn front(reader: &Reader<'_>, snapshot: &Snapshot, limit: usize
         snapshot.tenants.iter().filter(|(_, standing)| standing.waits).map(|(name, _)| name.as_str());
     match snapshot.rules.fairness {
         Fairness::VirtualTime => {
-            let mut candidates: Vec<(&str, Candidate)> = waiting
+            let mut candidates: Vec<(&str, TenantTurn)> = waiting
                 .map(|name| {
                     let (next, step) = snapshot.next(name);
-                    (name, Candidate { next, step })
+                    (name, TenantTurn { next, step })
                 })
                 .collect();
             // Each tenant has a waiting job, so tenants beyond the first `limit` cannot have one of the first `limit` jobs.
@@ -274,7 +274,8 @@ pub(crate) async fn front(reader: &Reader<'_>, snapshot: &Snapshot, limit: usize
             let names: Vec<&str> = candidates.iter().map(|(name, _)| *name).collect();
             let queues = fronts(reader, snapshot, &names, limit).await?;
             let jobs: Vec<usize> = queues.iter().map(Vec::len).collect();
-            let candidates: Vec<Candidate> = candidates.into_iter().map(|(_, candidate)| candidate).collect();
+            let candidates: Vec<TenantTurn> =
+                candidates.into_iter().map(|(_, candidate)| candidate).collect();
             let mut taken = vec![0; names.len()];
             let next = order(&candidates, &jobs).into_iter().take(limit).map(|n| {
                 let in_tenant = taken[n];

@@ -34,20 +34,20 @@ pub(crate) fn of_pending(
     match explanation.map(|explanation| &explanation.reason) {
         _ if stands.workers == 0 => none_works(snapshot),
         None => Reason::StartsNext,
-        Some(schedule::Reason::Locked(_)) => Reason::Locked,
-        Some(schedule::Reason::LockReserved(_)) => Reason::LockReserved,
+        Some(schedule::HoldReason::Locked(_)) => Reason::Locked,
+        Some(schedule::HoldReason::LockReserved(_)) => Reason::LockReserved,
         Some(
-            schedule::Reason::NoRoom
-            | schedule::Reason::OtherShard
-            | schedule::Reason::OtherPass
-            | schedule::Reason::Tried,
+            schedule::HoldReason::NoRoom
+            | schedule::HoldReason::OtherShard
+            | schedule::HoldReason::OtherPass
+            | schedule::HoldReason::Tried,
         ) => match explain(&stands) {
-            standing::Reason::NoWorker => none_works(snapshot),
-            standing::Reason::StartsNext => Reason::StartsNext,
-            standing::Reason::RotatesIn => Reason::RotatesIn,
-            standing::Reason::BehindItsTenant => Reason::BehindItsTenant,
-            standing::Reason::TenantHadItsShare => Reason::TenantHadItsShare,
-            standing::Reason::AllSlotsTaken => Reason::AllSlotsTaken,
+            standing::StandingReason::NoWorker => none_works(snapshot),
+            standing::StandingReason::StartsNext => Reason::StartsNext,
+            standing::StandingReason::RotatesIn => Reason::RotatesIn,
+            standing::StandingReason::BehindItsTenant => Reason::BehindItsTenant,
+            standing::StandingReason::TenantHadItsShare => Reason::TenantHadItsShare,
+            standing::StandingReason::AllSlotsTaken => Reason::AllSlotsTaken,
         },
     }
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 
 use divan::{Bencher, black_box};
 use turnwise_policy::fair_share::rfc::{self, Boost, Key, Usage};
-use turnwise_policy::fair_share::virtual_time::{Candidate, Ledger, apportion, order};
+use turnwise_policy::fair_share::virtual_time::{Ledger, TenantTurn, apportion, order};
 use turnwise_policy::rotation::{Rules, Running, Scheme, Stop, Tenant, View, Waiting};
 use turnwise_policy::schedule::{self, schedule};
 
@@ -98,11 +98,11 @@ impl ByVirtualTime {
     fn fill(&mut self) {
         let Slots { names, shares, running, .. } = &self.slots;
         let free = RULES.max_jobs - running.len();
-        let of = |(name, shares): (&String, &u32)| Candidate {
+        let of = |(name, shares): (&String, &u32)| TenantTurn {
             next: self.ledger.next(name, *shares, TURN_US),
             step: TURN_US / f64::from(*shares),
         };
-        let candidates: Vec<Candidate> = names.iter().zip(shares).map(of).collect();
+        let candidates: Vec<TenantTurn> = names.iter().zip(shares).map(of).collect();
         let rows = apportion(&candidates, free);
         for tenant in order(&candidates, &rows) {
             if self.waiting[tenant].pop_front().is_some() {

@@ -6,12 +6,12 @@
 //!    ([`fair_share`](crate::fair_share)), within a tenant by class and time. The order decides what has to be read, so it is
 //!    part of reading the view.
 //! 2. *Shards.* If several workers claim from the same queue, each has its part of it ([`Shard`]). The rest is skipped for its
-//!    owners: [`Reason::OtherShard`].
+//!    owners: [`HoldReason::OtherShard`].
 //! 3. *Eligibility.* What a claim would find out is not known before: filters, concurrency limits, whether the job still waits. A
-//!    candidate whose claim was refused has a [`Verdict`], and leaves its room to the next one: [`Reason::Tried`].
+//!    candidate whose claim was refused has a [`Verdict`], and leaves its room to the next one: [`HoldReason::Tried`].
 //! 4. *Locks.* If a candidate declares locks, the candidates are ordered by their weights. A job whose locks are not free is held,
 //!    and may reserve them ([`mod@order`]).
-//! 5. *Room.* The first ones of that order get the free slots: [`Reason::NoRoom`] for the rest.
+//! 5. *Room.* The first ones of that order get the free slots: [`HoldReason::NoRoom`] for the rest.
 //!
 //! 6. *Preemption.* At a worker's cycles, and when its jobs are idle, running jobs stop for waiting ones, or for emptier workers
 //!    ([`rotation`]).
@@ -151,12 +151,12 @@ pub struct Hold {
     /// This worker may start it: it is not skipped for an owner.
     pub own: bool,
     /// Why it waits.
-    pub reason: Reason,
+    pub reason: HoldReason,
 }
 
 /// Why a candidate waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reason {
+pub enum HoldReason {
     /// Jobs before it take all the room.
     NoRoom,
     /// It could start here, but is skipped for its owner.
@@ -174,21 +174,23 @@ pub enum Reason {
 impl Decision {
     /// Whether a candidate waits only because there is no room.
     pub fn has_no_room(&self) -> bool {
-        self.hold.iter().any(|hold| hold.own && hold.reason == Reason::NoRoom)
+        self.hold.iter().any(|hold| hold.own && hold.reason == HoldReason::NoRoom)
     }
 
     /// Whether a candidate waits for a lock.
     pub fn is_blocked(&self) -> bool {
-        self.hold.iter().any(|hold| matches!(hold.reason, Reason::Locked(_) | Reason::LockReserved(_)))
+        self.hold
+            .iter()
+            .any(|hold| matches!(hold.reason, HoldReason::Locked(_) | HoldReason::LockReserved(_)))
     }
 
     /// The candidates that are skipped for their owners although they could start here, in the order of the queue.
     pub fn skipped(&self) -> impl Iterator<Item = usize> {
-        let skipped = self.hold.iter().filter(|hold| hold.reason == Reason::OtherShard);
+        let skipped = self.hold.iter().filter(|hold| hold.reason == HoldReason::OtherShard);
         skipped.map(|hold| hold.candidate)
     }
 
-    fn hold(&mut self, candidates: &[usize], own: bool, reason: &Reason) {
+    fn hold(&mut self, candidates: &[usize], own: bool, reason: &HoldReason) {
         let hold = |candidate: &usize| Hold { candidate: *candidate, own, reason: reason.clone() };
         self.hold.extend(candidates.iter().map(hold));
     }
@@ -205,8 +207,8 @@ pub fn schedule(view: &View<'_>, rules: &Rules, now_us: i64) -> Decision {
     } else {
         let (start, rest) = own.split_at(own.len().min(view.room));
         decision.start.extend(start);
-        decision.hold(rest, true, &Reason::NoRoom);
-        decision.hold(&others, false, &Reason::OtherShard);
+        decision.hold(rest, true, &HoldReason::NoRoom);
+        decision.hold(&others, false, &HoldReason::OtherShard);
     }
     if let Some(preemption) = &view.preemption {
         (decision.stop, decision.surplus) = rotation::preempt(preemption, &rules.rotation, now_us);
@@ -238,8 +240,8 @@ fn eligible(view: &View<'_>, mut jobs: Vec<usize>, own: bool, decision: &mut Dec
     jobs.retain(|job| {
         let reason = match view.candidates[*job].verdict {
             Verdict::Unknown => return true,
-            Verdict::OtherPass => Reason::OtherPass,
-            Verdict::Tried => Reason::Tried,
+            Verdict::OtherPass => HoldReason::OtherPass,
+            Verdict::Tried => HoldReason::Tried,
         };
         decision.hold(&[*job], own, &reason);
         false
@@ -265,14 +267,14 @@ fn by_locks(
     decision.start.extend(ordered.start.iter().map(|start| own[start.job]));
     decision.hold_by_locks(view, (own, true), &ordered, rules);
     if decision.start.len() >= view.room {
-        decision.hold(others, false, &Reason::NoRoom);
+        decision.hold(others, false, &HoldReason::NoRoom);
     } else if !others.is_empty() {
         // Their owners may have no room; even so, an aged-out job must have its reservation.
         let may_reserve = may_reserve && decision.reserve.is_none();
         let ordered = in_order(view, others, System { room: others.len(), may_reserve, ..system }, rules);
         let mut startable: Vec<usize> = ordered.start.iter().map(|start| others[start.job]).collect();
         startable.sort_unstable();
-        decision.hold(&startable, false, &Reason::OtherShard);
+        decision.hold(&startable, false, &HoldReason::OtherShard);
         decision.hold_by_locks(view, (others, false), &ordered, rules);
     }
 }
@@ -280,9 +282,9 @@ fn by_locks(
 fn in_order(view: &View<'_>, jobs: &[usize], system: System<'_>, rules: &Rules) -> order::Decision {
     let candidate = |job: &usize| {
         let Candidate { class, since_us, requests, reservation, .. } = view.candidates[*job];
-        order::Candidate { class, since_us, requests, reservation }
+        order::WindowJob { class, since_us, requests, reservation }
     };
-    let window: Vec<order::Candidate<'_>> = jobs.iter().map(candidate).collect();
+    let window: Vec<order::WindowJob<'_>> = jobs.iter().map(candidate).collect();
     order(&window, system, &rules.queue)
 }
 
@@ -301,11 +303,11 @@ impl Decision {
         for order::Deferral { job, weighed, reason } in &ordered.defer {
             let candidate = jobs[*job];
             let reason = match reason {
-                order::Reason::NoRoom => Reason::NoRoom,
-                order::Reason::Locked(obstacle) => Reason::Locked(obstacle.clone()),
-                order::Reason::Reserved(obstacle) => Reason::LockReserved(obstacle.clone()),
+                order::DeferReason::NoRoom => HoldReason::NoRoom,
+                order::DeferReason::Locked(obstacle) => HoldReason::Locked(obstacle.clone()),
+                order::DeferReason::Reserved(obstacle) => HoldReason::LockReserved(obstacle.clone()),
             };
-            if reason != Reason::NoRoom && !weighed.aged_out {
+            if reason != HoldReason::NoRoom && !weighed.aged_out {
                 let at_us = rules.queue.aging.over_us(view.candidates[candidate].since_us);
                 self.ages_out_us = Some(self.ages_out_us.map_or(at_us, |earlier| earlier.min(at_us)));
             }

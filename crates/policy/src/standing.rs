@@ -2,7 +2,7 @@
 
 /// Why a job that could run does not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reason {
+pub enum StandingReason {
     /// Its job type has no worker.
     NoWorker,
     /// A slot is free for it: a worker claims it in its next pass.
@@ -37,15 +37,15 @@ pub struct Stands {
 }
 
 /// Why a job at this position waits.
-pub fn explain(stands: &Stands) -> Reason {
+pub fn explain(stands: &Stands) -> StandingReason {
     let Stands { workers, free, churn, can_preempt, in_tenant, overall } = *stands;
     match overall.checked_sub(free) {
-        _ if workers == 0 => Reason::NoWorker,
-        None => Reason::StartsNext,
-        Some(before) if can_preempt && before < churn => Reason::RotatesIn,
-        Some(_) if in_tenant > 0 => Reason::BehindItsTenant,
-        Some(_) if overall > 0 || churn > 0 && !can_preempt => Reason::TenantHadItsShare,
-        Some(_) => Reason::AllSlotsTaken,
+        _ if workers == 0 => StandingReason::NoWorker,
+        None => StandingReason::StartsNext,
+        Some(before) if can_preempt && before < churn => StandingReason::RotatesIn,
+        Some(_) if in_tenant > 0 => StandingReason::BehindItsTenant,
+        Some(_) if overall > 0 || churn > 0 && !can_preempt => StandingReason::TenantHadItsShare,
+        Some(_) => StandingReason::AllSlotsTaken,
     }
 }
 
@@ -58,18 +58,18 @@ mod tests {
         let next = Stands { workers: 1, ..Stands::default() };
         let rotating = Stands { churn: 2, can_preempt: true, ..next };
         for (stands, reason) in [
-            (Stands::default(), Reason::NoWorker),
-            (Stands { free: 1, ..Stands::default() }, Reason::NoWorker),
-            (Stands { free: 1, ..next }, Reason::StartsNext),
-            (Stands { free: 3, in_tenant: 2, overall: 2, ..next }, Reason::StartsNext),
-            (next, Reason::AllSlotsTaken),
-            (Stands { overall: 1, ..next }, Reason::TenantHadItsShare),
-            (Stands { overall: 5, in_tenant: 1, ..next }, Reason::BehindItsTenant),
-            (rotating, Reason::RotatesIn),
-            (Stands { overall: 1, in_tenant: 1, ..rotating }, Reason::RotatesIn),
-            (Stands { overall: 3, free: 2, ..rotating }, Reason::RotatesIn),
-            (Stands { overall: 2, in_tenant: 2, ..rotating }, Reason::BehindItsTenant),
-            (Stands { can_preempt: false, ..rotating }, Reason::TenantHadItsShare),
+            (Stands::default(), StandingReason::NoWorker),
+            (Stands { free: 1, ..Stands::default() }, StandingReason::NoWorker),
+            (Stands { free: 1, ..next }, StandingReason::StartsNext),
+            (Stands { free: 3, in_tenant: 2, overall: 2, ..next }, StandingReason::StartsNext),
+            (next, StandingReason::AllSlotsTaken),
+            (Stands { overall: 1, ..next }, StandingReason::TenantHadItsShare),
+            (Stands { overall: 5, in_tenant: 1, ..next }, StandingReason::BehindItsTenant),
+            (rotating, StandingReason::RotatesIn),
+            (Stands { overall: 1, in_tenant: 1, ..rotating }, StandingReason::RotatesIn),
+            (Stands { overall: 3, free: 2, ..rotating }, StandingReason::RotatesIn),
+            (Stands { overall: 2, in_tenant: 2, ..rotating }, StandingReason::BehindItsTenant),
+            (Stands { can_preempt: false, ..rotating }, StandingReason::TenantHadItsShare),
         ] {
             assert_eq!(explain(&stands), reason, "{stands:?}");
         }

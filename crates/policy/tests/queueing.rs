@@ -16,7 +16,7 @@ use std::collections::BinaryHeap;
 
 use proptest::prelude::*;
 use turnwise_policy::fair_share::virtual_time::{
-    Candidate, Expectation, LEAST_COST_US, Ledger, apportion, order,
+    Expectation, LEAST_COST_US, Ledger, TenantTurn, apportion, order,
 };
 
 #[derive(Debug, Clone)]
@@ -355,7 +355,7 @@ proptest! {
         tenants in prop::collection::vec((0.0..100.0_f64, 0.1..10.0_f64, 0..8_usize), 0..12),
         picks in 0..40_usize,
     ) {
-        let candidates: Vec<Candidate> = tenants.iter().map(|(next, step, _)| Candidate { next: *next, step: *step }).collect();
+        let candidates: Vec<TenantTurn> = tenants.iter().map(|(next, step, _)| TenantTurn { next: *next, step: *step }).collect();
         let place = |index: usize, taken: usize| candidates[index].next + candidates[index].step * taken as f64;
         let apportioned = apportion(&candidates, picks);
         prop_assert_eq!(apportioned.iter().sum::<usize>(), if candidates.is_empty() { 0 } else { picks });

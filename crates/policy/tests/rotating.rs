@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use turnwise_policy::fair_share::Fairness;
 use turnwise_policy::fair_share::rfc::{self, Boost, Key, Usage};
-use turnwise_policy::fair_share::virtual_time::{Candidate, Ledger, order};
+use turnwise_policy::fair_share::virtual_time::{Ledger, TenantTurn, order};
 use turnwise_policy::rotation::{Rules, Running, Scheme, Tenant, View, Waiting};
 use turnwise_policy::schedule::{self, schedule};
 
@@ -101,8 +101,8 @@ impl World {
         (self.waiting[tenant].len() + running) as u64
     }
 
-    fn candidates(&self) -> Vec<Candidate> {
-        let of = |(name, shares): (&String, &u32)| Candidate {
+    fn candidates(&self) -> Vec<TenantTurn> {
+        let of = |(name, shares): (&String, &u32)| TenantTurn {
             next: self.ledger.next(name, *shares, TURN_US),
             step: TURN_US / f64::from(*shares),
         };

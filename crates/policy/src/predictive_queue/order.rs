@@ -33,7 +33,7 @@ use super::summary::{Obstacle, Running, Summary, obstacle, weigh_total};
 
 /// A job of the window.
 #[derive(Debug, Clone, Copy)]
-pub struct Candidate<'a> {
+pub struct WindowJob<'a> {
     /// Its priority class: jobs of lower classes come first, whatever they weigh.
     pub class: i8,
     /// Since when it waits, in µs.
@@ -92,12 +92,12 @@ pub struct Deferral {
     /// Its weight.
     pub weighed: Weighed,
     /// Why it does not start.
-    pub reason: Reason,
+    pub reason: DeferReason,
 }
 
 /// Why a job does not start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reason {
+pub enum DeferReason {
     /// A lock is not free.
     Locked(Obstacle),
     /// A lock is reserved by a job before it.
@@ -118,7 +118,7 @@ pub struct Decision {
 }
 
 /// Decides about every job of the window.
-pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Decision {
+pub fn order(window: &[WindowJob<'_>], system: System<'_>, rules: &Rules) -> Decision {
     let levels = system.running.levels();
     let mut picked = Summary::new(levels);
     let mut reserved = Reservations::new(window, system);
@@ -127,13 +127,13 @@ pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Dec
     let as_it_came = window.iter().all(|job| job.requests.is_none());
     let lines = lines(window.iter().map(|job| job.requests));
     let aging = &rules.aging;
-    let weighed = |job: &Candidate<'_>, line: u64, picked: &Summary| {
+    let weighed = |job: &WindowJob<'_>, line: u64, picked: &Summary| {
         let weight = weigh_total(&[system.running, picked], job.requests, rules.least_base());
         let age = aging.age(job.since_us, system.now_us);
         let aged = aging.aged(weight, age.saturating_add(line));
         Weighed { weight, age, line, aged_out: aging.is_over(age), aged }
     };
-    let key = |index: usize, job: &Candidate<'_>, weighed: &Weighed| {
+    let key = |index: usize, job: &WindowJob<'_>, weighed: &Weighed| {
         let late = if aging.is_overdue(weighed.age) { (false, 0) } else { (true, weighed.line) };
         let (in_time, line) = if as_it_came { (false, 0) } else { late };
         let (class, aged) = if as_it_came { (0, Aged::default()) } else { (job.class, weighed.aged) };
@@ -159,14 +159,14 @@ pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Dec
         let weighed = *weight;
         let deferral = |reason| Deferral { job: index, weighed, reason };
         if !room {
-            decision.defer.push(deferral(Reason::NoRoom));
+            decision.defer.push(deferral(DeferReason::NoRoom));
             continue;
         }
         let known = job.requests.known(levels);
         let held = [system.running, &picked];
         let reason = obstacle(&held, &held, &known)
-            .map(Reason::Locked)
-            .or_else(|| reserved.obstacle(index, job, &picked).map(Reason::Reserved));
+            .map(DeferReason::Locked)
+            .or_else(|| reserved.obstacle(index, job, &picked).map(DeferReason::Reserved));
         let running = || Running::new(known, job.requests, levels);
         match reason {
             None => {
@@ -189,7 +189,7 @@ pub fn order(window: &[Candidate<'_>], system: System<'_>, rules: &Rules) -> Dec
 
 /// Whether a job whose locks are not free must keep other jobs from taking them. Jobs of its own age end by
 /// themselves, however many there are, and use the slots while it waits. Jobs that come K ticks later may never end.
-fn needs_reservation(window: &[Candidate<'_>], index: usize, age: u64, aging: &Aging) -> bool {
+fn needs_reservation(window: &[WindowJob<'_>], index: usize, age: u64, aging: &Aging) -> bool {
     let since_us = window.get(index).map_or(0, |job| job.since_us);
     let mut others =
         window.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, job)| job.since_us);
@@ -208,7 +208,7 @@ struct Reservations<'a> {
 }
 
 impl<'a> Reservations<'a> {
-    fn new(window: &[Candidate<'_>], system: System<'a>) -> Reservations<'a> {
+    fn new(window: &[WindowJob<'_>], system: System<'a>) -> Reservations<'a> {
         let levels = system.running.levels();
         let mut own: Vec<(usize, usize)> =
             (0..).zip(window).filter_map(|(index, job)| Some((job.reservation?, index))).collect();
@@ -231,7 +231,7 @@ impl<'a> Reservations<'a> {
         self.earlier.binary_search_by_key(&index, |(index, _)| *index)
     }
 
-    fn obstacle(&self, index: usize, job: &Candidate<'_>, picked: &Summary) -> Option<Obstacle> {
+    fn obstacle(&self, index: usize, job: &WindowJob<'_>, picked: &Summary) -> Option<Obstacle> {
         let System { running, .. } = self.system;
         match self.has(index) {
             Ok(found) => self.earlier.get(found)?.1.clone(),
@@ -243,7 +243,7 @@ impl<'a> Reservations<'a> {
     }
 
     /// A reservation ends with the start of its job.
-    fn started(&mut self, index: usize, job: &Candidate<'_>) {
+    fn started(&mut self, index: usize, job: &WindowJob<'_>) {
         let reservations = self.system.reservations;
         if self.has(index).is_ok()
             && let Some(reserved) = job.reservation.and_then(|at| reservations.get(at))

@@ -10,7 +10,7 @@ use super::aging::{Aging, Rules};
 use super::contention::{DEFAULT_BASE, Predicted, Weight, big_lock, weigh_by_comparing};
 use super::line::lines;
 use super::locks::{AtLevel, Level, Levels, Lock, Mode, Request, Requests, Scope};
-use super::order::{Candidate, Decision, Reason, System, order};
+use super::order::{Decision, DeferReason, System, WindowJob, order};
 use super::summary::{Occupancy, Running, Summary};
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
@@ -257,9 +257,9 @@ fn decide(scene: &Scene) -> Decision {
         (*class, *ticks * TICK, requests.clone(), owners.iter().position(|owner| *owner == place))
     };
     let owned: Vec<_> = window.iter().enumerate().map(candidate).collect();
-    let window: Vec<Candidate<'_>> = owned
+    let window: Vec<WindowJob<'_>> = owned
         .iter()
-        .map(|(class, since_us, requests, reservation)| Candidate {
+        .map(|(class, since_us, requests, reservation)| WindowJob {
             class: *class,
             since_us: *since_us,
             requests,
@@ -298,16 +298,16 @@ proptest! {
         let full = seen.len() == scene.room;
         for deferral in &decision.defer {
             match &deferral.reason {
-                Reason::NoRoom => prop_assert!(full),
-                Reason::Locked(obstacle) => prop_assert!(!is_free(&obstacle.wanted, &jobs, &levels())),
-                Reason::Reserved(_) => {}
+                DeferReason::NoRoom => prop_assert!(full),
+                DeferReason::Locked(obstacle) => prop_assert!(!is_free(&obstacle.wanted, &jobs, &levels())),
+                DeferReason::Reserved(_) => {}
             }
             seen.push(deferral.job);
         }
         prop_assert!(decision.reserve.len() <= 1);
         for place in &decision.reserve {
             let deferral = decision.defer.iter().find(|deferral| deferral.job == *place).unwrap();
-            prop_assert!(deferral.weighed.aged_out && deferral.reason != Reason::NoRoom);
+            prop_assert!(deferral.weighed.aged_out && deferral.reason != DeferReason::NoRoom);
         }
         seen.sort_unstable();
         prop_assert_eq!(seen, (0..scene.window.len()).collect::<Vec<_>>());
@@ -385,7 +385,7 @@ fn on_an_idle_system_jobs_that_lock_less_start_first() {
     // The last job is weighed while a job runs that shares another node.
     assert_eq!(weights, [1.0, 1.3, 1.5]);
     assert!(
-        matches!(&decision.defer[0].reason, Reason::Locked(obstacle) if obstacle.scope == Scope::BigLock)
+        matches!(&decision.defer[0].reason, DeferReason::Locked(obstacle) if obstacle.scope == Scope::BigLock)
     );
 }
 
@@ -437,13 +437,13 @@ fn an_overdue_job_comes_before_all_lines() {
         let now_us = 1_000 * TICK;
         let mut jobs = vec![(now_us - age * TICK, &sharing)];
         jobs.extend((0..40).map(|_| (now_us - 31 * TICK, &alone)));
-        let window = jobs.iter().map(|(since_us, requests)| Candidate {
+        let window = jobs.iter().map(|(since_us, requests)| WindowJob {
             class: 0,
             since_us: *since_us,
             requests,
             reservation: None,
         });
-        let window: Vec<Candidate<'_>> = window.collect();
+        let window: Vec<WindowJob<'_>> = window.collect();
         let running = summary_of(&[]);
         let system = System { running: &running, reservations: &[], room: 1, may_reserve: true, now_us };
         order(&window, system, &rules).start[0].job
@@ -458,9 +458,9 @@ fn a_job_reserves_only_against_jobs_that_come_much_later() {
     let rules = Rules::default();
     // The big job came at 0, and the others at these ticks. The pass is at tick `now`.
     let reserves = |others: &[i64], now: i64| {
-        let big = Candidate { class: 0, since_us: 0, requests: &big, reservation: None };
+        let big = WindowJob { class: 0, since_us: 0, requests: &big, reservation: None };
         let mut window = vec![big];
-        window.extend(others.iter().map(|tick| Candidate { since_us: tick * TICK, requests: &small, ..big }));
+        window.extend(others.iter().map(|tick| WindowJob { since_us: tick * TICK, requests: &small, ..big }));
         let now_us = now * TICK;
         let system = System { running: &held, reservations: &[], room: 9, may_reserve: true, now_us };
         order(&window, system, &rules).reserve == [0]
@@ -475,8 +475,8 @@ fn a_job_reserves_only_against_jobs_that_come_much_later() {
 fn a_job_that_may_not_reserve_blocks_no_other() {
     let (big, small) = (wants(r#"{"node":{"exclusive":["a","b"]}}"#), wants(r#"{"node":{"shared":["b"]}}"#));
     let held = summary_of(&[Running::starting(&wants(r#"{"node":{"shared":["a"]}}"#), &levels())]);
-    let big = Candidate { class: 0, since_us: 0, requests: &big, reservation: None };
-    let window = [big, Candidate { since_us: 40 * TICK, requests: &small, class: 1, ..big }];
+    let big = WindowJob { class: 0, since_us: 0, requests: &big, reservation: None };
+    let window = [big, WindowJob { since_us: 40 * TICK, requests: &small, class: 1, ..big }];
     let decide = |may_reserve| {
         let now_us = 50 * TICK;
         let system = System { running: &held, reservations: &[], room: 9, may_reserve, now_us };
@@ -503,8 +503,8 @@ fn overtaken(aging: Aging) -> Option<i64> {
         let running = summary_of(&ends.iter().map(|(_, job)| job.clone()).collect::<Vec<_>>());
         let reservations = if reserved { vec![reservation(&big)] } else { Vec::new() };
         let mut window =
-            vec![Candidate { class: 0, since_us: 0, requests: &big, reservation: reserved.then_some(0) }];
-        window.extend((0..4).map(|place| Candidate {
+            vec![WindowJob { class: 0, since_us: 0, requests: &big, reservation: reserved.then_some(0) }];
+        window.extend((0..4).map(|place| WindowJob {
             class: 0,
             since_us: now_us,
             requests: &small[(place + usize::try_from(step).unwrap()) % 2],
@@ -541,7 +541,7 @@ fn reservation(requests: &Requests) -> Running {
 fn a_job_that_knows_no_lock_yet_reserves_the_big_lock_against_a_job_that_wants_it_alone() {
     let unknown = wants(r#"{"node":{"shared":"unknown"}}"#);
     let big = wants(r#"{"big_lock":true}"#);
-    let job = |requests, class, reservation| Candidate { class, since_us: NOW, requests, reservation };
+    let job = |requests, class, reservation| WindowJob { class, since_us: NOW, requests, reservation };
     // Because of the classes, the job without a reservation is examined first.
     let window = [job(&big, 0, None), job(&unknown, 1, Some(0))];
     let running = Summary::new(&levels());
@@ -552,7 +552,7 @@ fn a_job_that_knows_no_lock_yet_reserves_the_big_lock_against_a_job_that_wants_i
         System { running: &running, reservations: &reservations, room: 2, may_reserve: true, now_us: NOW };
     let decision = order(&window, system, &Rules::default());
     assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [1]);
-    assert!(matches!(&decision.defer[..], [deferral] if matches!(deferral.reason, Reason::Reserved(_))));
+    assert!(matches!(&decision.defer[..], [deferral] if matches!(deferral.reason, DeferReason::Reserved(_))));
 }
 
 #[test]
@@ -581,7 +581,7 @@ fn reservations_are_served_in_their_order() {
     // One reservation at a time.
     assert_eq!(decision.reserve, [0]);
     let reasons: Vec<bool> =
-        decision.defer.iter().map(|deferral| matches!(deferral.reason, Reason::Reserved(_))).collect();
+        decision.defer.iter().map(|deferral| matches!(deferral.reason, DeferReason::Reserved(_))).collect();
     assert_eq!(reasons, [false, true, true]);
     // Once the node is free, the first job starts, and none of the jobs that it blocks.
     let decision = decide(&Scene { running: Vec::new(), ..scene });
@@ -594,7 +594,7 @@ fn the_first_reservation_is_served_first_whatever_the_window_says() {
     let (levels, now_us) = (levels(), 300 * TICK);
     let both = wants(r#"{"node":{"exclusive":["a","b"]},"group":{"shared":"unknown"}}"#);
     let (a, b) = (wants(r#"{"node":{"exclusive":["a"]}}"#), wants(r#"{"node":{"exclusive":["b"]}}"#));
-    let job = |requests, reservation| Candidate { class: 0, since_us: 0, requests, reservation };
+    let job = |requests, reservation| WindowJob { class: 0, since_us: 0, requests, reservation };
     let window = [job(&a, None), job(&b, Some(1)), job(&both, Some(0))];
     let running = Summary::new(&levels);
     let system = System {
@@ -608,7 +608,7 @@ fn the_first_reservation_is_served_first_whatever_the_window_says() {
     assert_eq!(decision.start.iter().map(|start| start.job).collect::<Vec<_>>(), [2]);
     // Jobs with a reservation keep it. The other job gets one when no job of the window has one.
     assert_eq!(decision.reserve, [0; 0]);
-    assert!(decision.defer.iter().all(|deferral| matches!(deferral.reason, Reason::Reserved(_))));
+    assert!(decision.defer.iter().all(|deferral| matches!(deferral.reason, DeferReason::Reserved(_))));
 }
 
 #[test]
@@ -617,7 +617,7 @@ fn reserved_units_count_with_held_ones() {
     let (three, one) = (disk(3), disk(1));
     let mut running = Summary::new(&levels());
     running.add(&Running::starting(&one, &levels()));
-    let window = [Candidate { class: 0, since_us: NOW, requests: &one, reservation: None }];
+    let window = [WindowJob { class: 0, since_us: NOW, requests: &one, reservation: None }];
     let reasons = |reservations: &[Running]| {
         let decision = order(
             &window,
@@ -629,7 +629,7 @@ fn reserved_units_count_with_held_ones() {
     assert_eq!(reasons(&[]), []);
     assert_eq!(reasons(&[reservation(&one)]), []);
     assert!(
-        matches!(&reasons(&[reservation(&three)])[..], [Reason::Reserved(obstacle)] if obstacle.occupancy == Occupancy::Units { free: 0 })
+        matches!(&reasons(&[reservation(&three)])[..], [DeferReason::Reserved(obstacle)] if obstacle.occupancy == Occupancy::Units { free: 0 })
     );
 }
 
@@ -637,7 +637,7 @@ fn reserved_units_count_with_held_ones() {
 fn a_reservation_ends_when_its_job_starts() {
     let disk = |units: u32| wants(&format!(r#"{{"disk":{{"shared":{{"a":{units}}}}}}}"#));
     let (one, two) = (disk(1), disk(2));
-    let job = |requests, since_us, reservation| Candidate { class: 0, since_us, requests, reservation };
+    let job = |requests, since_us, reservation| WindowJob { class: 0, since_us, requests, reservation };
     let window = [job(&one, 0, Some(0)), job(&two, NOW, None)];
     let running = Summary::new(&levels());
     let system = System {

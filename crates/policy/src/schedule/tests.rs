@@ -114,7 +114,7 @@ impl Scene {
     }
 
     /// The reason why a job waits, or `None` if it starts.
-    fn reason(decision: &Decision, job: usize) -> Option<&Reason> {
+    fn reason(decision: &Decision, job: usize) -> Option<&HoldReason> {
         decision.hold.iter().find(|hold| hold.candidate == job).map(|hold| &hold.reason)
     }
 }
@@ -149,7 +149,7 @@ fn free_slots_are_filled_in_the_order_of_the_queue() {
     assert_eq!(decision.start, [0, 1]);
     assert_eq!(
         [2, 3].map(|job| Scene::reason(&decision, job).cloned()),
-        [Some(Reason::NoRoom), Some(Reason::NoRoom)]
+        [Some(HoldReason::NoRoom), Some(HoldReason::NoRoom)]
     );
     assert!(decision.has_no_room());
     assert!(plain(4, 0).decide().start.is_empty());
@@ -166,7 +166,7 @@ fn a_refused_job_leaves_its_room_to_the_next_one() {
     scene.jobs[3].verdict = Verdict::OtherPass;
     let decision = scene.decide();
     assert_eq!((decision.start.len(), decision.has_no_room()), (0, false));
-    assert_eq!(Scene::reason(&decision, 3), Some(&Reason::OtherPass));
+    assert_eq!(Scene::reason(&decision, 3), Some(&HoldReason::OtherPass));
 }
 
 #[test]
@@ -227,7 +227,7 @@ proptest! {
     fn prop_a_job_that_reserves_waits_for_a_lock(scene in scene()) {
         let decision = scene.decide();
         if let Some(job) = decision.reserve {
-            let is_locked = matches!(Scene::reason(&decision, job), Some(Reason::Locked(_) | Reason::LockReserved(_)));
+            let is_locked = matches!(Scene::reason(&decision, job), Some(HoldReason::Locked(_) | HoldReason::LockReserved(_)));
             prop_assert!(is_locked);
             prop_assert!(scene.reserved.is_none());
         }

@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 use turnwise_policy::fair_share::Fairness;
 use turnwise_policy::fair_share::rfc::{self, Boost, Key, Usage};
 use turnwise_policy::fair_share::virtual_time::{
-    Candidate, Expectation, LEAST_COST_US, Ledger, apportion, order,
+    Expectation, LEAST_COST_US, Ledger, TenantTurn, apportion, order,
 };
 use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_policy::rotation::{self, Running, Waiting};
@@ -256,11 +256,11 @@ impl Fair {
         heads
     }
 
-    fn candidates(&self, view: View<'_>, tenants: &[usize]) -> Vec<Candidate> {
+    fn candidates(&self, view: View<'_>, tenants: &[usize]) -> Vec<TenantTurn> {
         let candidate = |tenant: &usize| {
             let (expected_us, of) = (self.expected_us(view, *tenant), &view.tenants[*tenant]);
             let next = self.ledger.next(&of.name, of.shares, expected_us);
-            Candidate { next, step: expected_us / f64::from(of.shares) }
+            TenantTurn { next, step: expected_us / f64::from(of.shares) }
         };
         tenants.iter().map(candidate).collect()
     }

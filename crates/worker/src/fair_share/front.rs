@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use turnwise_policy::contention::Shard;
-use turnwise_policy::fair_share::virtual_time::{Candidate, apportion, first};
+use turnwise_policy::fair_share::virtual_time::{TenantTurn, apportion, first};
 use turnwise_policy::rotation::in_classes;
 use turnwise_queue::Result;
 use turnwise_queue::tenants::Pending;
@@ -222,11 +222,11 @@ impl FairShare {
     }
 
     /// The first tenants, at most as many as jobs are wanted.
-    fn candidates(&self, depth: usize, permits: impl Fn(&str) -> bool) -> (Vec<Arc<str>>, Vec<Candidate>) {
+    fn candidates(&self, depth: usize, permits: impl Fn(&str) -> bool) -> (Vec<Arc<str>>, Vec<TenantTurn>) {
         let state = self.state();
         let candidate = |(tenant, next): (&Arc<str>, f64)| {
             let step = state.expected_us(tenant) / f64::from(state.shares(tenant));
-            (tenant.clone(), Candidate { next, step })
+            (tenant.clone(), TenantTurn { next, step })
         };
         state.waiting.in_order().filter(|(tenant, _)| permits(tenant)).take(depth).map(candidate).unzip()
     }
@@ -248,7 +248,7 @@ impl FairShare {
     fn merge(
         &self,
         mut heads: BTreeMap<Arc<str>, Head>,
-        (tenants, candidates): (Vec<Arc<str>>, Vec<Candidate>),
+        (tenants, candidates): (Vec<Arc<str>>, Vec<TenantTurn>),
         wanted: &[usize],
         (mine, permits): (&impl Fn(&str) -> bool, &impl Fn(&str) -> bool),
         wake: Option<&Bytes>,
@@ -296,7 +296,7 @@ fn by_key(one: &Pending, other: &Pending) -> Ordering {
 }
 
 /// Jobs of tenants in the order in which they start, each with its tenant.
-fn in_order(candidates: &[Candidate], queues: Vec<Vec<Pending>>) -> Vec<(Pending, usize)> {
+fn in_order(candidates: &[TenantTurn], queues: Vec<Vec<Pending>>) -> Vec<(Pending, usize)> {
     let jobs: Vec<usize> = queues.iter().map(Vec::len).collect();
     let mut queues: Vec<_> = queues.into_iter().map(Vec::into_iter).collect();
     let order = first(candidates, &jobs, usize::MAX).into_iter();

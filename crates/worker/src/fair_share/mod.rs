@@ -23,7 +23,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio_util::task::AbortOnDropHandle;
-use turnwise_policy::fair_share::virtual_time::{Candidate, Expectation, LEAST_COST_US, Ledger, Pace, first};
+use turnwise_policy::fair_share::virtual_time::{
+    Expectation, LEAST_COST_US, Ledger, Pace, TenantTurn, first,
+};
 use turnwise_policy::fair_share::{Shares, rfc};
 use turnwise_policy::rotation;
 use turnwise_queue::concurrency::Rotation;
@@ -277,7 +279,7 @@ impl FairShare {
     /// index of the tenant for each of the first `most` jobs.
     pub fn turns(&self, tenants: &[(String, usize)], most: usize) -> Vec<usize> {
         let state = self.state();
-        let candidates: Vec<Candidate> = tenants.iter().map(|(tenant, _)| state.candidate(tenant)).collect();
+        let candidates: Vec<TenantTurn> = tenants.iter().map(|(tenant, _)| state.candidate(tenant)).collect();
         let jobs: Vec<usize> = tenants.iter().map(|(_, jobs)| *jobs).collect();
         first(&candidates, &jobs, most)
     }
@@ -416,10 +418,10 @@ impl State {
     }
 
     /// A tenant's position among the tenants with waiting jobs.
-    fn candidate(&self, tenant: &str) -> Candidate {
+    fn candidate(&self, tenant: &str) -> TenantTurn {
         let (shares, expected_us) = (self.shares(tenant), self.expected_us(tenant));
         let next = self.ledger.next(tenant, shares, expected_us);
-        Candidate { next, step: expected_us / f64::from(shares) }
+        TenantTurn { next, step: expected_us / f64::from(shares) }
     }
 
     fn interval_us(&self) -> Option<f64> {

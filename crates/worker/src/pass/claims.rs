@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde_json::value::RawValue;
-use turnwise_policy::schedule::{Decision, Reason, Verdict};
+use turnwise_policy::schedule::{Decision, HoldReason, Verdict};
 use turnwise_queue::claims::{self, Claiming};
 use turnwise_queue::concurrency::{self, Tally};
 use turnwise_queue::jobs::PREFETCHED;
@@ -97,7 +97,7 @@ impl<'a> Claims<'a> {
             let decision = context.decide(view, context.room.saturating_sub(self.claimed.len()));
             filled.blocked |= decision.is_blocked();
             filled.in_other_pass |=
-                decision.hold.iter().any(|hold| hold.own && hold.reason == Reason::OtherPass);
+                decision.hold.iter().any(|hold| hold.own && hold.reason == HoldReason::OtherPass);
             let (blocked_before, refused_before) = (blocked, refused);
             let jobs = view.jobs();
             let start: Vec<(usize, String)> =

@@ -1,6 +1,6 @@
 //! Explains why a job waits, by the decision about the head of its queue.
 
-use turnwise_policy::schedule::Reason;
+use turnwise_policy::schedule::HoldReason;
 use turnwise_queue::tenants::Pending;
 use turnwise_queue::{Keyspace, Result};
 use turnwise_store::{Store, Transaction};
@@ -42,7 +42,7 @@ pub async fn explain(
     job_type: &str,
     head: QueueHead,
     room: usize,
-) -> Result<Vec<Option<Reason>>> {
+) -> Result<Vec<Option<HoldReason>>> {
     let QueueHead { jobs, beyond } = head;
     let asked = jobs.len();
     let room = room.min(CLAIM_BATCH);

@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 use turnwise_policy::contention::Shard;
 use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_policy::predictive_queue::window;
-use turnwise_policy::schedule::{Decision, Reason};
+use turnwise_policy::schedule::{Decision, HoldReason};
 use turnwise_queue::{Job, Keyspace, Mode, Result, Terms, concurrency, locks, tenants, workers};
 use turnwise_store::{Isolation, Transaction};
 
@@ -396,7 +396,7 @@ impl FillResult {
     /// The jobs of this view that could have started, but were held back.
     fn offered(&self, view: &View) -> Vec<String> {
         let jobs = view.jobs();
-        let is_offered = |reason: &Reason| !matches!(reason, Reason::OtherPass | Reason::Tried);
+        let is_offered = |reason: &HoldReason| !matches!(reason, HoldReason::OtherPass | HoldReason::Tried);
         let held = self.decision.hold.iter().filter(|hold| hold.own && is_offered(&hold.reason));
         held.map(|hold| jobs[hold.candidate].id.clone()).collect()
     }

@@ -43,7 +43,7 @@ use std::collections::BTreeMap;
 use crate::fair_share::Shares;
 use crate::rotation;
 
-pub use apportion::{Candidate, apportion, first, order};
+pub use apportion::{TenantTurn, apportion, first, order};
 pub use expectation::{Expectation, LEAST_COST_US, UNKNOWN_COST_US};
 
 /// The most cycles for which charges of rotating jobs may hold their tenant back; they are bounded accordingly. It is
