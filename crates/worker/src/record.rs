@@ -135,7 +135,7 @@ fn ending(shared: &Shared, claimed: &ClaimedJob, outcome: Outcome) -> Ending {
         }
         Outcome::Crashed(reason) => {
             let now_us = shared.store.runtime().now_us();
-            crashed(&shared.tunables.get().backoff, (claimed.started_us, claimed.crashes), reason, now_us)
+            crashed(&claimed.terms.backoff, (claimed.started_us, claimed.crashes), reason, now_us)
         }
     }
 }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 use turnwise_queue::claims::{self, Answer};
 use turnwise_queue::deadlines::{Over, Timeouts};
-use turnwise_queue::{Claim, Error, Job, Keyspace};
+use turnwise_queue::{Claim, Error, Job, Keyspace, Terms};
 use turnwise_store::{Runtime, Store};
 
 use crate::first_poll::{FirstPoll, Handler, HandlerFuture, Panic, Polled};
@@ -133,7 +133,7 @@ pub(crate) struct ClaimedJob {
     pub crashes: u32,
     pub attempts: u32,
     pub max_attempts: Option<u32>,
-    pub timeouts: Timeouts,
+    pub terms: Terms,
     /// The spans below the run, if the job is traced.
     pub spans: Option<RunSpans>,
 }
@@ -142,10 +142,10 @@ impl ClaimedJob {
     fn new(job: &Job, spans: Option<RunSpans>) -> Arc<Self> {
         let claim = job.claim().cloned().expect("a claimed job has a claim");
         let Job { id, started_us, crashes, attempts, max_attempts, .. } = job;
-        let (started_us, crashes, timeouts) = (*started_us, *crashes, job.terms().timeouts);
+        let (started_us, crashes, terms) = (*started_us, *crashes, job.terms());
         let (attempts, max_attempts) = (*attempts, *max_attempts);
         let id = id.clone();
-        Arc::new(ClaimedJob { id, claim, started_us, crashes, attempts, max_attempts, timeouts, spans })
+        Arc::new(ClaimedJob { id, claim, started_us, crashes, attempts, max_attempts, terms, spans })
     }
 }
 
@@ -195,7 +195,7 @@ pub(crate) fn run(
     );
     let mut run = Run { shared, job: claimed, controls, crash: CrashKind::Error };
     async move {
-        let Timeouts { run_us, heartbeat_us } = run.job.timeouts;
+        let Timeouts { run_us, heartbeat_us } = run.job.terms.timeouts;
         let polled = match (run_us, heartbeat_us) {
             (None, None) => {
                 let may_begin = || !run.controls.stop.is_cancelled() && !run.controls.halt.is_cancelled();
@@ -261,8 +261,8 @@ impl Run {
         let mut unwritten = false;
         let mut over = None;
         let timeout = |us: Option<i64>| us.map(|us| Duration::from_micros(us.unsigned_abs()));
-        let heartbeat = timeout(self.job.timeouts.heartbeat_us);
-        let mut run_over = std::pin::pin!(after(&*runtime, timeout(self.job.timeouts.run_us), delay));
+        let heartbeat = timeout(self.job.terms.timeouts.heartbeat_us);
+        let mut run_over = std::pin::pin!(after(&*runtime, timeout(self.job.terms.timeouts.run_us), delay));
         let mut silent = std::pin::pin!(after(&*runtime, heartbeat, delay));
         let mut was_idle = false;
         loop {
@@ -288,11 +288,11 @@ impl Run {
                     was_idle = false;
                 }
                 () = &mut interval, if !due => due = true,
-                Some(run_us) = async { run_over.as_mut().await; self.job.timeouts.run_us } => {
+                Some(run_us) = async { run_over.as_mut().await; self.job.terms.timeouts.run_us } => {
                     over = Some(Over::Run(run_us));
                     break;
                 }
-                Some(heartbeat_us) = async { silent.as_mut().await; self.job.timeouts.heartbeat_us } => {
+                Some(heartbeat_us) = async { silent.as_mut().await; self.job.terms.timeouts.heartbeat_us } => {
                     // It is not known when an idle run became busy.
                     let may_rest = std::mem::replace(&mut was_idle, self.controls.idle.is_idle());
                     let rested = was_idle || may_rest || self.controls.waits.now();

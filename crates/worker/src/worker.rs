@@ -88,7 +88,7 @@ pub struct Tunables {
     pub bounds: Option<Bounds>,
     /// The number of history entries that a job keeps, from its next entry on.
     pub max_history: usize,
-    /// The backoff of crashed jobs, from the next crash on; for a lost run, from its start on.
+    /// The backoff of crashed jobs, from their next start on.
     pub backoff: backoff::Rules,
     /// What happens to a job whose worker is lost, from the job's next start on.
     pub on_lost: OnLost,

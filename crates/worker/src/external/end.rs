@@ -8,7 +8,7 @@ use turnwise_queue::claims::{self, Ended, Ending};
 use turnwise_queue::jobs::PREFETCHED;
 use turnwise_queue::{Context, Error, Job, Result, jobs};
 
-use super::{External, ExternalOptions, claim_of};
+use super::{External, claim_of};
 use crate::accounts::{Account, RunStatus};
 use crate::metrics::{CrashKind, RunResult};
 use crate::record::{GROUP, crashed, is_passing};
@@ -163,7 +163,7 @@ impl External {
                         let runs = next.map(|end| (end.run.id.as_str(), worker));
                         claims::prefetch_ends(&tx, keys, job_type, runs).await?;
                     }
-                    let one = write_one(context, worker, end, options, attempt > 0).await;
+                    let one = write_one(context, worker, end, attempt > 0).await;
                     match one {
                         // Nothing was written for this end.
                         Ok(_) | Err(Error::Halt | Error::Invalid { .. }) => written.push(one),
@@ -256,13 +256,7 @@ impl External {
     }
 }
 
-async fn write_one(
-    context: Context<'_>,
-    worker: &str,
-    end: &Known<'_>,
-    options: &ExternalOptions,
-    retried: bool,
-) -> Result<Written> {
+async fn write_one(context: Context<'_>, worker: &str, end: &Known<'_>, retried: bool) -> Result<Written> {
     let Context { tx, keys, job_type, now_us, .. } = context;
     let Known { run: RunEnd { id, claim, end, info }, status } = end;
     // If another server claimed the job, or this one before a restart, only the record has the tenant and the start time.
@@ -276,7 +270,7 @@ async fn write_one(
         ExternalEnd::Released => Ending::Stopped,
         ExternalEnd::Crashed(reason) => {
             let job = jobs::get(tx, keys, job_type, id).await?.ok_or(Error::Halt)?;
-            crashed(&options.backoff, (job.started_us, job.crashes), reason, now_us)
+            crashed(&job.terms().backoff, (job.started_us, job.crashes), reason, now_us)
         }
     };
     let claim = claim_of(worker, *claim);
