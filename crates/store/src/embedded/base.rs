@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use redb::{Database, ReadableDatabase, StorageBackend, TableDefinition, TableError};
+use redb::{Database, ReadableDatabase, StorageBackend, TableDefinition};
 
 use super::disk::{Disk, Trouble, TroubleKind, at};
 use super::folder::Folder;
@@ -45,7 +45,7 @@ pub(super) struct Base {
 pub(super) struct Stored {
     /// The version of the last checkpoint.
     pub(super) version: u64,
-    /// The segments that must exist. `None` means that the log has the first format.
+    /// The segments that must exist. `None` means that the log is new.
     pub(super) segments: Option<RangeInclusive<u64>>,
 }
 
@@ -92,34 +92,9 @@ impl Base {
 
     /// Opens the files of a store without writing.
     pub(super) fn open_to_read(folder: &Folder, disk: &Disk, cache_bytes: usize) -> Result<Self, Trouble> {
-        if !folder.has_sums() {
-            return Self::open_unsummed(folder, disk, cache_bytes);
-        }
         let pages = Pages::open(&folder.base(), &folder.sums(), disk, false)?;
         let database = open(overlay(&pages)?, &pages, cache_bytes)?;
         Ok(Base { database: Some(database), only_read: true, pages, cache_bytes })
-    }
-
-    /// Opens the file of a store in the first format without writing. Opening reads and checks the whole file, once.
-    fn open_unsummed(folder: &Folder, disk: &Disk, cache_bytes: usize) -> Result<Self, Trouble> {
-        let pages = Arc::new(Pages::without_sums(&folder.base(), disk, false)?);
-        let mut database = open(overlay(&pages)?, &pages, cache_bytes)?;
-        let sound = guarded(&pages, || Ok(database.check_integrity()?))?;
-        match sound {
-            true => Ok(Base { database: Some(database), only_read: true, pages, cache_bytes }),
-            false => {
-                Err(Trouble::damage(pages.path(), "pages do not match the checksums that refer to them"))
-            }
-        }
-    }
-
-    /// Adds the checksums to a store in the first format, after checking all its rows. It writes only the new file, so it can be
-    /// interrupted at any time, and then starts again.
-    pub(super) fn add_sums(folder: &Folder, disk: &Disk, cache_bytes: usize) -> Result<(), Trouble> {
-        let base = Self::open_unsummed(folder, disk, cache_bytes)?;
-        let new = folder.sums().with_extension("sums.new");
-        let written = base.pages.write_sums(&new, disk).and_then(|mut file| file.rename(folder.sums()));
-        written.map_err(|error| Trouble::at(&new, &error))
     }
 
     /// Reopens the files after a failure. Earlier views fail from now on. A disk that refuses writes may still be readable. So
@@ -157,12 +132,7 @@ impl Base {
     /// Reads the base's metadata.
     pub(super) fn stored(&self) -> Result<Stored, Trouble> {
         let stored = guarded(&self.pages, || {
-            let meta = match self.database()?.begin_read()?.open_table(META) {
-                Ok(meta) => meta,
-                // A store in the first format whose creation was interrupted.
-                Err(TableError::TableDoesNotExist(_)) => return Ok([None; 3]),
-                Err(error) => return Err(error.into()),
-            };
+            let meta = self.database()?.begin_read()?.open_table(META)?;
             let number = |key: &str| Ok::<_, redb::Error>(meta.get(key)?.map(|number| number.value()));
             Ok([number(VERSION)?, number(FIRST_SEGMENT)?, number(LAST_SEGMENT)?])
         });
@@ -180,8 +150,6 @@ impl Base {
     /// Requires from now on that the log has these segments.
     pub(super) fn demand(&self, segments: &RangeInclusive<u64>) -> Result<(), Trouble> {
         self.write(|writing| {
-            // A store in the first format may not have these tables yet.
-            writing.open_table(ROWS)?;
             let mut meta = writing.open_table(META)?;
             meta.insert(FIRST_SEGMENT, segments.start())?;
             meta.insert(LAST_SEGMENT, segments.end())?;

@@ -11,10 +11,7 @@ use crate::{Error, Result};
 /// The text before the number in `FORMAT`.
 const FORMAT_NAME: &str = "turnwise store";
 /// Increase it when older versions could not read what this one writes.
-const FORMAT_VERSION: u32 = 3;
-/// The first format: its pages have no checksums, and the base does not require the segments of the log. The second one had both,
-/// and no compressed records in its log.
-const FIRST_FORMAT: u32 = 1;
+const FORMAT_VERSION: u32 = 1;
 /// Permissions of a store's folders and files: only for the owner.
 pub(crate) const PRIVATE_FOLDER: u32 = 0o700;
 pub(super) const PRIVATE_FILE: u32 = 0o600;
@@ -25,8 +22,8 @@ const BEFORE_FORMAT: [&str; 7] =
 /// A folder that only this process uses until the value is dropped. Or a folder open for reading, shared with other readers.
 pub(super) struct Folder {
     path: PathBuf,
-    /// The format at opening. `None` means that the creation was not completed.
-    format: Option<u32>,
+    /// Whether its creation was completed.
+    is_complete: bool,
     /// The operating system releases the lock with the file, even if the process is killed. A store on a read-only disk may have
     /// none, and needs none.
     _lock: Option<File>,
@@ -55,7 +52,7 @@ impl Folder {
             .open(&lock_path)
             .map_err(|error| at(&lock_path, &error))?;
         locked(path, &lock_path, lock.try_lock())?;
-        let folder = Folder { path: path.to_owned(), format: read_format(path)?, _lock: Some(lock) };
+        let folder = Folder { path: path.to_owned(), is_complete: is_complete(path)?, _lock: Some(lock) };
         folder.make_private();
         Ok(folder)
     }
@@ -71,11 +68,10 @@ impl Folder {
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(at(&lock_path, &error)),
         };
-        let format = read_format(path)?;
-        if format.is_none() {
+        if !is_complete(path)? {
             return Err(Error::Misuse(format!("{} is not a turnwise store", path.display())));
         }
-        Ok(Folder { path: path.to_owned(), format, _lock: lock })
+        Ok(Folder { path: path.to_owned(), is_complete: true, _lock: lock })
     }
 
     /// Removes other users' permissions of what is in the folder, which an unpacked backup may have set. Nobody else could use
@@ -107,17 +103,7 @@ impl Folder {
 
     /// Whether its creation was completed.
     pub(super) fn is_complete(&self) -> bool {
-        self.format.is_some()
-    }
-
-    /// Whether its creation was completed in the current format.
-    pub(super) fn is_current(&self) -> bool {
-        self.format == Some(FORMAT_VERSION)
-    }
-
-    /// Whether its pages have checksums.
-    pub(super) fn has_sums(&self) -> bool {
-        self.format != Some(FIRST_FORMAT)
+        self.is_complete
     }
 
     /// Makes the names of the files created in it durable.
@@ -128,7 +114,7 @@ impl Folder {
     /// Writes that the store has the current format. All other names in the folder are durable before.
     pub(super) fn complete(&mut self) -> Result<()> {
         self.write_format().map_err(|error| at(&self.path.join("FORMAT"), &error))?;
-        self.format = Some(FORMAT_VERSION);
+        self.is_complete = true;
         Ok(())
     }
 
@@ -185,21 +171,21 @@ fn locked(path: &Path, lock_path: &Path, locked: Result<(), TryLockError>) -> Re
     }
 }
 
-/// The format that the folder's `FORMAT` file states.
-fn read_format(folder: &Path) -> Result<Option<u32>> {
+/// Whether the folder's `FORMAT` file states the format, which it does once the creation is completed.
+fn is_complete(folder: &Path) -> Result<bool> {
     let path = folder.join("FORMAT");
     let format = match fs::read_to_string(&path) {
         Ok(format) => format,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(at(&path, &error)),
     };
     let Some(version) = format.trim_end().strip_prefix(FORMAT_NAME).map(str::trim) else {
         return Err(Error::Corrupt(format!("{} does not name a format of turnwise", path.display())));
     };
     match version.parse() {
-        Ok(version @ FIRST_FORMAT..=FORMAT_VERSION) => Ok(Some(version)),
+        Ok(FORMAT_VERSION) => Ok(true),
         _ => Err(Error::Corrupt(format!(
-            "{} has format {version}, and this version of turnwise knows formats up to {FORMAT_VERSION} only",
+            "{} has format {version}, and this version of turnwise knows format {FORMAT_VERSION} only",
             folder.display()
         ))),
     }

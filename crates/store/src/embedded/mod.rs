@@ -267,17 +267,14 @@ impl Embedded {
     pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Arc<Self>> {
         let mut folder = Folder::open(path.as_ref())?;
         let disk = Disk { durable: options.durable, faults: options.faults.clone() };
-        if !base::is_there(&folder.base())? && (!folder.is_complete() || !folder.has_sums()) {
+        if !base::is_there(&folder.base())? && !folder.is_complete() {
             // A new store, or one whose creation was interrupted before it had any rows.
             if base::is_there(&folder.log())? {
                 return Err(Trouble::damage(&folder.base(), "the file is missing").into());
             }
             Base::create(&folder, &disk, options.cache_bytes)?;
-        } else if !folder.has_sums() {
-            tracing::info!("the store is brought to a new format: its pages get checksums");
-            Base::add_sums(&folder, &disk, options.cache_bytes)?;
         }
-        if !folder.is_current() {
+        if !folder.is_complete() {
             folder.complete()?;
         }
         let base = Base::open(&folder, &disk, options.cache_bytes)?;

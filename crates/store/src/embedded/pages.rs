@@ -23,8 +23,6 @@ const PAGE_BYTES: usize = 4_096;
 const SUM_BYTES: usize = 4;
 /// Checksums per write: one page of them.
 const SUMS_PER_BLOCK: usize = PAGE_BYTES / SUM_BYTES;
-/// Pages per read when their checksums are computed.
-const PAGES_AT_A_TIME: usize = 256;
 
 /// The checksum of page `n`. Never [`NEVER_WRITTEN`].
 fn sum_of(n: usize, page: &[u8]) -> u32 {
@@ -44,8 +42,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The file of rows.
 pub(super) struct Pages {
     rows: DiskFile,
-    /// `None` for a store in the first format, which has no checksums.
-    sums: Option<Sums>,
+    sums: Sums,
     /// The first failure since it was opened. The storage crate refuses everything after it.
     failed: Mutex<Option<Trouble>>,
 }
@@ -67,44 +64,19 @@ impl Pages {
         };
         let (rows, file) = (new(rows)?, new(sums)?);
         let sums = Sums { file, table: RwLock::default(), dirty: Mutex::default() };
-        Ok(Arc::new(Pages { rows, sums: Some(sums), failed: Mutex::default() }))
+        Ok(Arc::new(Pages { rows, sums, failed: Mutex::default() }))
     }
 
     /// Opens the files of a store for reading, and for writing if `write`.
     pub(super) fn open(rows: &Path, sums: &Path, disk: &Disk, write: bool) -> Result<Arc<Self>, Trouble> {
         let file = open(sums, disk, write)?;
-        let pages = Pages { sums: None, ..Pages::without_sums(rows, disk, write)? };
+        let rows = open(rows, disk, write)?;
         let bytes = file.read().map_err(|error| Trouble::at(sums, &error))?;
         let sum = |bytes: &[u8]| bytes.try_into().map_or(NEVER_WRITTEN, u32::from_le_bytes);
         let mut table: Vec<u32> = bytes.chunks_exact(SUM_BYTES).map(sum).collect();
-        table.resize(pages.count().map_err(|error| Trouble::at(rows, &error))?, NEVER_WRITTEN);
+        table.resize(count(&rows).map_err(|error| Trouble::at(rows.path(), &error))?, NEVER_WRITTEN);
         let sums = Sums { file, table: RwLock::new(table), dirty: Mutex::default() };
-        Ok(Arc::new(Pages { sums: Some(sums), ..pages }))
-    }
-
-    /// Opens the file of a store in the first format.
-    pub(super) fn without_sums(rows: &Path, disk: &Disk, write: bool) -> Result<Self, Trouble> {
-        Ok(Pages { rows: open(rows, disk, write)?, sums: None, failed: Mutex::default() })
-    }
-
-    /// Writes the current checksums of all pages to a new file.
-    pub(super) fn write_sums(&self, sums: &Path, disk: &Disk) -> io::Result<DiskFile> {
-        let file = disk.create(sums.to_owned())?;
-        file.set_len(0)?;
-        let count = self.count()?;
-        let mut page = vec![0; PAGE_BYTES];
-        for first in (0..count).step_by(PAGES_AT_A_TIME) {
-            let mut bytes = Vec::with_capacity(PAGES_AT_A_TIME * SUM_BYTES);
-            for n in first..count.min(first + PAGES_AT_A_TIME) {
-                self.rows.read_at(&mut page, (n * PAGE_BYTES) as u64)?;
-                let unwritten = page.iter().all(|byte| *byte == 0);
-                let sum = if unwritten { NEVER_WRITTEN } else { sum_of(n, &page) };
-                bytes.extend_from_slice(&sum.to_le_bytes());
-            }
-            file.write_at(&bytes, (first * SUM_BYTES) as u64)?;
-        }
-        file.sync()?;
-        Ok(file)
+        Ok(Arc::new(Pages { rows, sums, failed: Mutex::default() }))
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -114,9 +86,7 @@ impl Pages {
     /// Renames the files. The rows come last, because their file makes the store exist.
     pub(super) fn rename(this: Arc<Self>, rows: &Path, sums: &Path) -> io::Result<()> {
         let Some(mut pages) = Arc::into_inner(this) else { return Err(ErrorKind::ResourceBusy.into()) };
-        if let Some(own) = &mut pages.sums {
-            own.file.rename(sums.to_owned())?;
-        }
+        pages.sums.file.rename(sums.to_owned())?;
         pages.rows.rename(rows.to_owned())
     }
 
@@ -128,12 +98,6 @@ impl Pages {
     /// Clears the failure, before the storage crate reopens the file.
     pub(super) fn mend(&self) {
         *locked(&self.failed) = None;
-    }
-
-    /// The number of pages, including a partial last page.
-    fn count(&self) -> io::Result<usize> {
-        let pages = self.rows.len()?.div_ceil(PAGE_BYTES as u64);
-        usize::try_from(pages).map_err(|_| ErrorKind::FileTooLarge.into())
     }
 
     /// Records the error if it is the first failure.
@@ -156,8 +120,7 @@ impl Pages {
             ),
             _ => error,
         })?;
-        let Some(sums) = &self.sums else { return Ok(()) };
-        let table = sums.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.sums.table.read().unwrap_or_else(PoisonError::into_inner);
         for (n, page) in whole_pages(offset, out)? {
             let sound = match table.get(n).copied().unwrap_or(NEVER_WRITTEN) {
                 NEVER_WRITTEN => page.iter().all(|byte| *byte == 0),
@@ -167,7 +130,7 @@ impl Pages {
                 let at = n * PAGE_BYTES;
                 let line = format!(
                     "the page at byte {at} is damaged: it does not match its checksum in {}",
-                    sums.name()
+                    self.sums.name()
                 );
                 return Err(io::Error::new(ErrorKind::InvalidData, line));
             }
@@ -177,33 +140,29 @@ impl Pages {
 
     fn write_summed(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.rows.write_at(data, offset)?;
-        let Some(sums) = &self.sums else { return Ok(()) };
-        let mut table = sums.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.sums.table.write().unwrap_or_else(PoisonError::into_inner);
         for (n, page) in whole_pages(offset, data)? {
             if n >= table.len() {
                 table.resize(n + 1, NEVER_WRITTEN);
             }
             table[n] = sum_of(n, page);
-            locked(&sums.dirty).insert(n / SUMS_PER_BLOCK);
+            locked(&self.sums.dirty).insert(n / SUMS_PER_BLOCK);
         }
         Ok(())
     }
 
     fn resize(&self, len: u64) -> io::Result<()> {
         self.rows.set_len(len)?;
-        let Some(sums) = &self.sums else { return Ok(()) };
-        let count = self.count()?;
-        let mut table = sums.table.write().unwrap_or_else(PoisonError::into_inner);
+        let count = count(&self.rows)?;
+        let mut table = self.sums.table.write().unwrap_or_else(PoisonError::into_inner);
         let known = table.len().min(count);
         table.resize(count, NEVER_WRITTEN);
-        locked(&sums.dirty).extend(known / SUMS_PER_BLOCK..count.div_ceil(SUMS_PER_BLOCK));
+        locked(&self.sums.dirty).extend(known / SUMS_PER_BLOCK..count.div_ceil(SUMS_PER_BLOCK));
         Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
-        if let Some(sums) = &self.sums {
-            sums.sync()?;
-        }
+        self.sums.sync()?;
         self.rows.sync()
     }
 }
@@ -237,6 +196,12 @@ impl Sums {
         }
         Ok(())
     }
+}
+
+/// The number of pages of a file, including a partial last page.
+fn count(file: &DiskFile) -> io::Result<usize> {
+    let pages = file.len()?.div_ceil(PAGE_BYTES as u64);
+    usize::try_from(pages).map_err(|_| ErrorKind::FileTooLarge.into())
 }
 
 fn open(path: &Path, disk: &Disk, write: bool) -> Result<DiskFile, Trouble> {

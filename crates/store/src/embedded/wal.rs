@@ -13,7 +13,7 @@
 //!
 //! All numbers are little-endian. The length counts only the body; the checksum covers everything after it. The records follow a
 //! head of one block: a magic word, the number of the segment, the minimum length of the file, and their checksum. The magic word
-//! states the form of the records: earlier releases wrote none with `unpacked`.
+//! states the form of the records.
 //!
 //! The rows of a group are sorted, so neighbours share most of their keys, and values of one kind most of their text. Compressed
 //! they take a tenth to a quarter, where many transactions share a group. Each of these bytes is copied to the page cache, written,
@@ -48,8 +48,6 @@ pub(super) type Row = (Bytes, Option<Bytes>);
 
 /// The length of a record before its body.
 const HEADER_BYTES: usize = 28;
-/// The same in the form without `unpacked`.
-const PLAIN_HEADER_BYTES: usize = 24;
 const ROW_HEADER_BYTES: usize = 8;
 const NO_VALUE: u32 = u32::MAX;
 const ALIGNMENT: usize = 8;
@@ -58,8 +56,6 @@ const GROWTH_BYTES: u64 = 1 << 20;
 /// The head of a file has its own block, so that writing it never touches a record's block.
 const FILE_HEAD_BYTES: u64 = 4_096;
 const MAGIC: u64 = u64::from_le_bytes(*b"turnwlz4");
-/// The same for a file of records without `unpacked`.
-const PLAIN_MAGIC: u64 = u64::from_le_bytes(*b"turnwlog");
 /// Shorter rows are not compressed: the record would take as many blocks of the disk.
 const COMPRESSED_FROM: usize = 256;
 /// LZ4 compresses to no less than one byte for this many.
@@ -67,24 +63,6 @@ const MOST_COMPRESSION: usize = 256;
 
 /// A buffer up to this size is kept for the next record.
 const KEPT_BYTES: usize = 1 << 20;
-
-/// The form of a file's records.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
-    /// Without `unpacked`, as earlier releases wrote them.
-    Plain,
-    /// With `unpacked`.
-    Packed,
-}
-
-impl Form {
-    fn header_bytes(self) -> usize {
-        match self {
-            Form::Plain => PLAIN_HEADER_BYTES,
-            Form::Packed => HEADER_BYTES,
-        }
-    }
-}
 
 /// Encodes the rows of a group.
 pub(super) fn encode<'a>(
@@ -206,21 +184,20 @@ impl Found {
 }
 
 /// The record at the beginning of `bytes`, if it is complete and belongs to `segment`.
-fn whole_record(bytes: &Bytes, segment: u64, form: Form) -> Option<Found> {
-    let header_bytes = form.header_bytes();
-    let mut header = bytes.get(..header_bytes)?;
+fn whole_record(bytes: &Bytes, segment: u64) -> Option<Found> {
+    let mut header = bytes.get(..HEADER_BYTES)?;
     let length = header.get_u32_le() as usize;
     let crc = header.get_u32_le();
     if header.get_u64_le() != segment {
         return None;
     }
     let version = header.get_u64_le();
-    let unpacked = if form == Form::Packed { header.get_u32_le() as usize } else { 0 };
-    let end = header_bytes.checked_add(length)?;
+    let unpacked = header.get_u32_le() as usize;
+    let end = HEADER_BYTES.checked_add(length)?;
     let aligned = end.checked_next_multiple_of(ALIGNMENT)?;
     let record = bytes.get(..aligned)?;
     let is_whole = crc32fast::hash(&record[8..]) == crc;
-    is_whole.then(|| Found { version, bytes: aligned, unpacked, body: bytes.slice(header_bytes..end) })
+    is_whole.then(|| Found { version, bytes: aligned, unpacked, body: bytes.slice(HEADER_BYTES..end) })
 }
 
 /// A file of the log that receives records.
@@ -362,16 +339,11 @@ fn file_head(segment: u64, length: u64) -> Vec<u8> {
     head
 }
 
-/// The segment, the length and the form that the head of a file states, if it has a valid head.
-fn stated_by_head(mut bytes: &[u8]) -> Option<(u64, u64, Form)> {
+/// The segment and the length that the head of a file states, if it has a valid head.
+fn stated_by_head(mut bytes: &[u8]) -> Option<(u64, u64)> {
     let crc = crc32fast::hash(bytes.get(..24)?);
     let (magic, segment, length) = (bytes.get_u64_le(), bytes.get_u64_le(), bytes.get_u64_le());
-    let form = match magic {
-        MAGIC => Form::Packed,
-        PLAIN_MAGIC => Form::Plain,
-        _ => return None,
-    };
-    (bytes.len() >= 4 && bytes.get_u32_le() == crc).then_some((segment, length, form))
+    (magic == MAGIC && bytes.len() >= 4 && bytes.get_u32_le() == crc).then_some((segment, length))
 }
 
 fn path_of(folder: &Path, number: u64) -> PathBuf {
@@ -392,7 +364,7 @@ pub(super) struct LogContents {
 }
 
 /// Reads the part of the log in `folder` that is newer than `version`. The segments `demanded` must exist. `None` means that the
-/// log has the first format or is new.
+/// log is new.
 ///
 /// # Errors
 /// Damage if an acknowledged record is missing or damaged.
@@ -425,18 +397,18 @@ pub(super) fn read(
         let file = disk.open(path.clone(), write).map_err(|error| failed(&error))?;
         let bytes = Bytes::from(file.read().map_err(|error| failed(&error))?);
         let records = match stated_by_head(&bytes) {
-            Some((segment, length, form)) if segment == number => {
+            Some((segment, length)) if segment == number => {
                 if is_demanded && (bytes.len() as u64) < length {
                     let line = format!("the log is cut: it has {} bytes here, and had {length}", bytes.len());
                     return Err(Trouble::damage(&path, line));
                 }
-                read_segment(&path, number, (&bytes, form), FILE_HEAD_BYTES as usize)?
+                read_segment(&path, number, &bytes)?
             }
             _ if is_demanded => {
                 return Err(Trouble::damage(&path, "the head of this part of the log is damaged"));
             }
-            Some(_) => Vec::new(),
-            None => read_segment(&path, number, (&bytes, Form::Plain), 0)?,
+            // It was not finished, or has the head of its previous number.
+            _ => Vec::new(),
         };
         for record in records {
             let next = record.version;
@@ -482,25 +454,20 @@ fn numbers(folder: &Path, demanded: bool) -> Result<Vec<u64>, Trouble> {
     Ok(numbers)
 }
 
-/// The records of a file, from the offset `begin` on.
-fn read_segment(
-    path: &Path,
-    number: u64,
-    (bytes, form): (&Bytes, Form),
-    begin: usize,
-) -> Result<Vec<Found>, Trouble> {
+/// The records of a file.
+fn read_segment(path: &Path, number: u64, bytes: &Bytes) -> Result<Vec<Found>, Trouble> {
     let mut records: Vec<Found> = Vec::new();
-    let mut position = begin;
-    while let Some(record) = whole_record(&bytes.slice(position..), number, form) {
+    let mut position = bytes.len().min(FILE_HEAD_BYTES as usize);
+    while let Some(record) = whole_record(&bytes.slice(position..), number) {
         position += record.bytes;
         records.push(record);
     }
     // The rest is an incomplete record, zeros, or the file's content under its previous number.
     let mut ahead = position;
     let own_number = number.to_le_bytes();
-    while ahead + form.header_bytes() <= bytes.len() {
+    while ahead + HEADER_BYTES <= bytes.len() {
         let may_be_one = bytes[ahead + 8..ahead + 16] == own_number;
-        if may_be_one && whole_record(&bytes.slice(ahead..), number, form).is_some() {
+        if may_be_one && whole_record(&bytes.slice(ahead..), number).is_some() {
             let line = format!("the record at byte {position} is damaged, and one at {ahead} is whole");
             return Err(Trouble::damage(path, line));
         }
@@ -527,21 +494,6 @@ mod tests {
 
     fn rows_of(version: u64) -> Bytes {
         encode(batch(version as u8).iter()).unwrap()
-    }
-
-    /// A record in the form of earlier releases.
-    fn plain_record(segment: u64, version: u64) -> Vec<u8> {
-        let rows = rows_of(version);
-        let mut record = Vec::new();
-        record.put_u32_le(rows.len() as u32);
-        record.put_u32_le(0);
-        record.put_u64_le(segment);
-        record.put_u64_le(version);
-        record.put_slice(&rows);
-        record.resize(record.len().next_multiple_of(ALIGNMENT), 0);
-        let crc = crc32fast::hash(&record[8..]);
-        record[4..8].copy_from_slice(&crc.to_le_bytes());
-        record
     }
 
     fn disk() -> Disk {
@@ -603,10 +555,10 @@ mod tests {
             packer.pack(3, 9, &encoded);
             let record = Bytes::copy_from_slice(&packer.record);
             assert!(record.len() as u64 <= plain_bytes(&encoded));
-            let found = whole_record(&record, 3, Form::Packed).unwrap();
+            let found = whole_record(&record, 3).unwrap();
             assert_eq!((found.version, found.bytes), (9, record.len()));
             assert_eq!(found.rows(), Some(encoded));
-            assert_eq!(whole_record(&record, 4, Form::Packed), None);
+            assert_eq!(whole_record(&record, 4), None);
         }
     }
 
@@ -686,36 +638,6 @@ mod tests {
             assert_eq!(versions_of(contents), [1, 2, 3, 4, 5]);
             assert!(matches!(demanding(folder.path(), 0, 1..=3), Err(Error::Corrupt(_))));
         }
-    }
-
-    #[test]
-    fn a_log_of_the_first_format_has_no_heads() {
-        let folder = tempfile::tempdir().unwrap();
-        let first: Vec<u8> = (1..=3).flat_map(|version| plain_record(4, version)).chain([0; 100]).collect();
-        fs::write(path_of(folder.path(), 4), first).unwrap();
-        fs::write(path_of(folder.path(), 5), plain_record(5, 4)).unwrap();
-        let contents = read(folder.path(), 1, None, &disk(), true).unwrap();
-        assert_eq!(contents.last_number, 5);
-        assert_eq!(versions_of(contents), [2, 3, 4]);
-        // It stays valid for reading until its rows are in the base.
-        append(&mut segment(folder.path(), 6), 5);
-        assert_eq!(versions_of(demanding(folder.path(), 1, 6..=6).unwrap()), [2, 3, 4, 5]);
-        assert!(read(&folder.path().join("none"), 0, None, &disk(), true).unwrap().records.is_empty());
-    }
-
-    #[test]
-    fn a_log_of_the_second_format_has_no_compressed_records() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut file = file_head(4, 5_000);
-        file[..8].copy_from_slice(&PLAIN_MAGIC.to_le_bytes());
-        let crc = crc32fast::hash(&file[..24]);
-        file[24..28].copy_from_slice(&crc.to_le_bytes());
-        (1..=3).for_each(|version| file.extend(plain_record(4, version)));
-        file.resize(5_000, 0);
-        fs::write(path_of(folder.path(), 4), file).unwrap();
-        append(&mut segment(folder.path(), 5), 4);
-        let contents = demanding(folder.path(), 1, 4..=5).unwrap();
-        assert_eq!(contents.records, [2, 3, 4].map(|version| (version, rows_of(version))));
     }
 
     #[test]
