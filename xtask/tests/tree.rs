@@ -43,13 +43,6 @@ const LINES_MAX: usize = 900;
 /// The highest number of lines of a function outside of tests.
 const FUNCTION_LINES_MAX: usize = 120;
 
-/// Functions that are longer, each with its reason.
-const LONG_FUNCTIONS: [(&str, &str, &str); 1] = [(
-    "crates/replicator/src/pipeline/run.rs",
-    "drive",
-    "one `select!` over everything that a run waits for",
-)];
-
 /// The crates of the workspace, each with its dependencies: their names and kinds ("normal", "dev", "build").
 type Crates = BTreeMap<String, Vec<(String, String)>>;
 
@@ -201,23 +194,19 @@ fn functions_are_short() {
     for folder in ["crates", "lab", "xtask"] {
         sources(&root().join(folder), &mut files);
     }
-    let (mut wrong, mut known) = (Vec::new(), Vec::new());
+    let mut wrong = Vec::new();
     for file in files {
         let name = file.strip_prefix(root()).unwrap().display().to_string();
         if name.contains("test") || name.starts_with("crates/sim/") {
             continue;
         }
         for (function, lines) in functions(&std::fs::read_to_string(&file).unwrap()) {
-            let allowed = LONG_FUNCTIONS.iter().any(|(file, long, _)| (*file, *long) == (&name, &function));
-            match lines > FUNCTION_LINES_MAX {
-                true if allowed => known.push(function),
-                true => wrong.push(format!("{name}: {function} has {lines} lines")),
-                false => {}
+            if lines > FUNCTION_LINES_MAX {
+                wrong.push(format!("{name}: {function} has {lines} lines"));
             }
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    assert_eq!(known.len(), LONG_FUNCTIONS.len(), "remove those that are short now: {known:?}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
-use futures::future;
+use futures::future::{self, BoxFuture};
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -40,6 +40,55 @@ enum Ending {
     /// The run has nothing to do until the source's state differs from this token.
     Parked(String),
     Failed(Error),
+}
+
+/// What the loop waited for.
+enum Happened {
+    Stop,
+    /// The run has been quiet for long enough.
+    Quiet,
+    Parking(Step),
+    TooSlow(Error),
+    /// It is time to ask again for what was not read.
+    Again,
+    FeedEnded(Result<Seq, Error>),
+    /// The next batch; `None` after the last one.
+    Read(Option<Batch>),
+    /// A batch was copied: its number, and whether completely.
+    Copied(Result<(u64, bool), Error>),
+    /// It is time for a checkpoint.
+    Tick,
+    /// It is time to verify both databases.
+    Verify,
+    Recorded(Checkpoints, Result<Option<Seq>, Error>),
+    Pending(Option<u64>),
+}
+
+/// The state of the loop.
+struct Drive<'a> {
+    source: Peer,
+    info: Info,
+    /// The batches that are being copied.
+    in_flight: FuturesUnordered<BoxFuture<'a, Result<(u64, bool), Error>>>,
+    checkpointing: Option<Checkpointing>,
+    /// Whether that only verifies both databases.
+    verifying: bool,
+    /// The next verification, unless a checkpoint is written before.
+    verify_after: Duration,
+    verify_at: Instant,
+    asking: Option<Asking>,
+    parking: Parking<'a>,
+    /// The feed's last sequence, once it has ended.
+    last_seq: Option<Seq>,
+    /// Whether its last batch has been received.
+    drained: bool,
+    /// How the run ends, once nothing is in flight, or at the given time.
+    ending: Option<(Ending, Instant)>,
+    /// When the run will have been quiet for long enough.
+    idle_at: Option<Instant>,
+    began: Instant,
+    /// When a continuous run that is incomplete ends, so that the next one asks again.
+    again_at: Option<Instant>,
 }
 
 /// The state of one run.
@@ -101,185 +150,217 @@ impl<'a> Run<'a> {
         let mut target_is_read = false;
         let infos = (&info, &target_info);
         let mut read_target = pin!(self.copier.read_target(self.replication, infos, &start));
-        let ask_pending = |seq: Seq| database::pending(source.clone(), info.clone(), seq);
-        let first_question = ask_pending(self.account.ask_pending());
-        let wait = if self.replication.continuous { Duration::ZERO } else { PROGRESS_BAR };
-        let mut asking: Option<Asking> = Some(Box::pin(async move {
-            tokio::time::sleep(wait).await;
-            first_question.await
-        }));
-        let mut in_flight = FuturesUnordered::new();
-        let mut checkpointing: Option<Checkpointing> = None;
         let interval = self.replication.checkpoint_interval;
         let mut clock = tokio::time::interval_at(Instant::now() + interval, interval);
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // `last_seq`: the feed's last sequence once it has ended. `drained`: whether its last batch has been received.
-        // `ending`: how the run ends, once nothing is in flight, or at the given time.
-        let (mut last_seq, mut drained) = (None, false);
-        let mut ending: Option<(Ending, Instant)> = None;
-        // The next verification of both databases, unless a checkpoint is written before, and whether one is in progress.
-        let verify_after = verify_after(interval);
-        let mut verify_at = Instant::now() + verify_after;
-        let mut verifying = false;
-        // When the run will have been quiet for long enough.
-        let mut idle_at: Option<Instant> = None;
-        // When a continuous run that is incomplete ends, so that the next one asks again.
-        let (began, mut again_at) = (Instant::now(), None);
         // A filter owes nothing before the end of its feed.
         let mut search = self.replication.filter.as_ref().map(|_| source.excuse());
         let mut too_slow = pin!(source.too_slow());
-        let mut parking = Parking::new(self.context.parking.as_ref());
+        let mut drive = self.begin(&source, &info);
         loop {
-            if in_flight.is_empty() && checkpointing.is_none() {
-                if let Some((ending, _)) = ending {
-                    return ending;
-                }
-                if let Some(last) = last_seq.take_if(|_| drained) {
-                    if let Some(error) = self.copier.tally.unread.error() {
-                        return Ending::Failed(error);
-                    }
-                    self.account.progress.finish(last);
-                    return Ending::Complete;
-                }
+            if let Some(ending) = self.end(&mut drive) {
+                return ending;
             }
-            let going_on = ending.is_none();
-            let room = in_flight.len() < source.reduced(self.replication.worker_processes);
-            let deadline = ending.as_ref().map(|(_, deadline)| *deadline);
-            // A verification is no work: it must not begin the quiet time anew.
-            let all_recorded = checkpointing.is_none() || verifying && !self.account.has_news();
-            if in_flight.is_empty() && all_recorded && self.is_caught_up(asking.is_some()) {
-                if !*self.context.idle.borrow() {
-                    idle_at.get_or_insert_with(|| Instant::now() + QUIET);
-                }
-            } else {
-                idle_at = None;
-                self.say_idle(false);
-            }
-            if self.replication.continuous && in_flight.is_empty() && self.copier.tally.unread.revisions() > 0
-            {
-                let pause = (interval * INCOMPLETE_INTERVALS).max(began.elapsed() * INCOMPLETE_READS);
-                again_at.get_or_insert_with(|| Instant::now() + pause);
-            }
-            let nothing_to_do = in_flight.is_empty()
-                && all_recorded
-                && asking.is_none()
-                && going_on
-                && self.replication.continuous
-                && again_at.is_none()
-                && self.account.changes_pending() == Some(0);
-            parking.consider(nothing_to_do, self.account.progress.changes() > 0);
-            let failure = tokio::select! {
-                () = self.context.stop.cancelled(), if going_on => {
-                    ending = Some((Ending::Stopped, Instant::now() + GRACE));
-                    None
-                }
-                () = until(idle_at), if going_on => {
-                    idle_at = None;
-                    self.say_idle(true);
-                    None
-                }
-                step = parking.next(), if going_on => {
-                    match step {
-                        Step::Due => match self.checkpoints.take_if(|_| self.account.has_news()) {
-                            // Parking is due again afterwards.
-                            Some(checkpoints) => {
-                                checkpointing = Some(Box::pin(write(checkpoints, self.account.log())));
-                            }
-                            None => parking.ask(source.clone(), info.is_pouchdb(), self.account.through()),
-                        },
-                        Step::Answer(Some(token)) => {
-                            ending = Some((Ending::Parked(token), Instant::now() + GRACE));
-                        }
-                        Step::Answer(None) => {}
-                    }
-                    None
-                }
-                error = &mut too_slow, if going_on && !self.replication.continuous => Some(error),
-                () = until(again_at), if going_on => {
-                    again_at = None;
-                    self.copier.tally.unread.error()
-                }
-                () = until(deadline) => return ending.map_or(Ending::Stopped, |(ending, _)| ending),
-                end = &mut reader, if last_seq.is_none() && going_on => match end {
-                    Ok(last) => {
-                        last_seq = Some(last);
-                        drop(search.take());
-                        None
-                    }
-                    Err(error) => {
-                        self.context.client.metrics().reader_deaths.add(1);
-                        Some(error)
-                    }
-                },
+            self.look_ahead(&mut drive);
+            let going_on = drive.ending.is_none();
+            let room = drive.in_flight.len() < source.reduced(self.replication.worker_processes);
+            let deadline = drive.ending.as_ref().map(|(_, deadline)| *deadline);
+            let happened = tokio::select! {
+                () = self.context.stop.cancelled(), if going_on => Happened::Stop,
+                () = until(drive.idle_at), if going_on => Happened::Quiet,
+                step = drive.parking.next(), if going_on => Happened::Parking(step),
+                error = &mut too_slow, if going_on && !self.replication.continuous => Happened::TooSlow(error),
+                () = until(drive.again_at), if going_on => Happened::Again,
+                () = until(deadline) => return drive.ending.map_or(Ending::Stopped, |(ending, _)| ending),
+                end = &mut reader, if drive.last_seq.is_none() && going_on => Happened::FeedEnded(end),
                 () = &mut read_target, if !target_is_read && going_on => {
                     target_is_read = true;
-                    None
+                    continue;
                 }
-                batch = batches.recv(), if room && !drained && going_on => {
-                    match batch {
-                        None => drained = true,
-                        Some(batch) => {
-                            self.account.source_seq = batch.end.clone();
-                            let number = batch.number;
-                            self.account.progress.begin(number, batch.end.clone(), batch.changes);
-                            let copier = self.copier;
-                            in_flight.push(async move { Ok((number, copier.copy(batch).await?)) });
-                        }
-                    }
-                    None
-                }
-                Some(done) = in_flight.next() => match done {
-                    Ok((number, complete)) => {
-                        self.account.progress.ended(number, complete);
-                        self.publish();
-                        None
-                    }
-                    Err(error) => Some(error),
-                },
-                _ = clock.tick(), if going_on => {
-                    if let Some(checkpoints) = self.checkpoints.take_if(|_| self.account.has_news()) {
-                        checkpointing = Some(Box::pin(write(checkpoints, self.account.log())));
-                    }
-                    None
-                }
-                () = tokio::time::sleep_until(verify_at), if going_on && self.checkpoints.is_some() => {
-                    verify_at = Instant::now() + verify_after;
-                    if let Some(checkpoints) = self.checkpoints.take_if(|_| !self.account.has_news()) {
-                        verifying = true;
-                        checkpointing = Some(Box::pin(verify(checkpoints)));
-                    }
-                    None
-                }
-                (checkpoints, written) = of(&mut checkpointing) => {
-                    checkpointing = None;
-                    self.count_checkpoint(&checkpoints, &written);
-                    verifying = false;
-                    verify_at = Instant::now() + verify_after;
-                    self.checkpoints = Some(checkpoints);
-                    match written {
-                        Ok(Some(seq)) => {
-                            self.account.checkpointed = Some(seq);
-                            self.publish();
-                            asking = Some(Box::pin(ask_pending(self.account.ask_pending())));
-                            None
-                        }
-                        Ok(None) => None,
-                        Err(error) => Some(error),
-                    }
-                }
-                pending = of(&mut asking), if going_on => {
-                    asking = None;
-                    self.account.source_says_pending(pending);
-                    self.publish();
-                    None
-                }
+                batch = batches.recv(), if room && !drive.drained && going_on => Happened::Read(batch),
+                Some(done) = drive.in_flight.next() => Happened::Copied(done),
+                _ = clock.tick(), if going_on => Happened::Tick,
+                () = tokio::time::sleep_until(drive.verify_at), if going_on && self.checkpoints.is_some() => Happened::Verify,
+                (checkpoints, written) = of(&mut drive.checkpointing) => Happened::Recorded(checkpoints, written),
+                pending = of(&mut drive.asking), if going_on => Happened::Pending(pending),
             };
+            let failure = self.handle(&mut drive, happened);
+            if drive.last_seq.is_some() {
+                search = None;
+            }
             // The first failure is reported; later ones are its consequences.
             if let Some(error) = failure
-                && !matches!(ending, Some((Ending::Failed(_), _)))
+                && !matches!(drive.ending, Some((Ending::Failed(_), _)))
             {
-                ending = Some((Ending::Failed(error), Instant::now() + GRACE));
+                drive.ending = Some((Ending::Failed(error), Instant::now() + GRACE));
             }
+        }
+    }
+
+    fn begin(&mut self, source: &Peer, info: &Info) -> Drive<'a> {
+        let verify_after = verify_after(self.replication.checkpoint_interval);
+        let question = database::pending(source.clone(), info.clone(), self.account.ask_pending());
+        let wait = if self.replication.continuous { Duration::ZERO } else { PROGRESS_BAR };
+        Drive {
+            source: source.clone(),
+            info: info.clone(),
+            in_flight: FuturesUnordered::new(),
+            checkpointing: None,
+            verifying: false,
+            verify_after,
+            verify_at: Instant::now() + verify_after,
+            asking: Some(Box::pin(async move {
+                tokio::time::sleep(wait).await;
+                question.await
+            })),
+            parking: Parking::new(self.context.parking.as_ref()),
+            last_seq: None,
+            drained: false,
+            ending: None,
+            idle_at: None,
+            began: Instant::now(),
+            again_at: None,
+        }
+    }
+
+    /// How the run ends, if it ends now: once nothing is in flight.
+    fn end(&mut self, drive: &mut Drive<'a>) -> Option<Ending> {
+        if !drive.in_flight.is_empty() || drive.checkpointing.is_some() {
+            return None;
+        }
+        if let Some((ending, _)) = drive.ending.take() {
+            return Some(ending);
+        }
+        let drained = drive.drained;
+        let last = drive.last_seq.take_if(|_| drained)?;
+        if let Some(error) = self.copier.tally.unread.error() {
+            return Some(Ending::Failed(error));
+        }
+        self.account.progress.finish(last);
+        Some(Ending::Complete)
+    }
+
+    /// Decides when the run is idle, when it asks again for what was not read, and whether it may be parked.
+    fn look_ahead(&mut self, drive: &mut Drive<'a>) {
+        let continuous = self.replication.continuous;
+        // A verification is no work: it must not begin the quiet time anew.
+        let all_recorded = drive.checkpointing.is_none() || drive.verifying && !self.account.has_news();
+        let rests = drive.in_flight.is_empty() && all_recorded;
+        if rests && self.is_caught_up(drive.asking.is_some()) {
+            if !*self.context.idle.borrow() {
+                drive.idle_at.get_or_insert_with(|| Instant::now() + QUIET);
+            }
+        } else {
+            drive.idle_at = None;
+            self.say_idle(false);
+        }
+        if continuous && drive.in_flight.is_empty() && self.copier.tally.unread.revisions() > 0 {
+            let interval = self.replication.checkpoint_interval;
+            let pause = (interval * INCOMPLETE_INTERVALS).max(drive.began.elapsed() * INCOMPLETE_READS);
+            drive.again_at.get_or_insert_with(|| Instant::now() + pause);
+        }
+        let nothing_to_do = rests
+            && drive.asking.is_none()
+            && drive.ending.is_none()
+            && continuous
+            && drive.again_at.is_none()
+            && self.account.changes_pending() == Some(0);
+        drive.parking.consider(nothing_to_do, self.account.progress.changes() > 0);
+    }
+
+    /// Handles what happened. Returns an error that ends the run.
+    fn handle(&mut self, drive: &mut Drive<'a>, happened: Happened) -> Option<Error> {
+        match happened {
+            Happened::Stop => drive.ending = Some((Ending::Stopped, Instant::now() + GRACE)),
+            Happened::Quiet => {
+                drive.idle_at = None;
+                self.say_idle(true);
+            }
+            Happened::Parking(Step::Due) => match self.checkpoint() {
+                // Parking is due again afterwards.
+                Some(checkpointing) => drive.checkpointing = Some(checkpointing),
+                None => {
+                    let (source, is_pouchdb) = (drive.source.clone(), drive.info.is_pouchdb());
+                    drive.parking.ask(source, is_pouchdb, self.account.through());
+                }
+            },
+            Happened::Parking(Step::Answer(Some(token))) => {
+                drive.ending = Some((Ending::Parked(token), Instant::now() + GRACE));
+            }
+            Happened::Parking(Step::Answer(None)) => {}
+            Happened::Again => {
+                drive.again_at = None;
+                return self.copier.tally.unread.error();
+            }
+            Happened::FeedEnded(Ok(last)) => drive.last_seq = Some(last),
+            Happened::FeedEnded(Err(error)) => {
+                self.context.client.metrics().reader_deaths.add(1);
+                return Some(error);
+            }
+            Happened::Read(None) => drive.drained = true,
+            Happened::Read(Some(batch)) => {
+                self.account.source_seq = batch.end.clone();
+                let number = batch.number;
+                self.account.progress.begin(number, batch.end.clone(), batch.changes);
+                let copier = self.copier;
+                drive.in_flight.push(Box::pin(async move { Ok((number, copier.copy(batch).await?)) }));
+            }
+            Happened::Copied(Ok((number, complete))) => {
+                self.account.progress.ended(number, complete);
+                self.publish();
+            }
+            Happened::Tick => {
+                if let Some(checkpointing) = self.checkpoint() {
+                    drive.checkpointing = Some(checkpointing);
+                }
+            }
+            Happened::Verify => {
+                drive.verify_at = Instant::now() + drive.verify_after;
+                if let Some(checkpoints) = self.checkpoints.take_if(|_| !self.account.has_news()) {
+                    drive.verifying = true;
+                    drive.checkpointing = Some(Box::pin(verify(checkpoints)));
+                }
+            }
+            Happened::Recorded(checkpoints, written) => return self.recorded(drive, checkpoints, written),
+            Happened::Pending(pending) => {
+                drive.asking = None;
+                self.account.source_says_pending(pending);
+                self.publish();
+            }
+            Happened::TooSlow(error) | Happened::Copied(Err(error)) => return Some(error),
+        }
+        None
+    }
+
+    /// Begins to write a checkpoint, if there is something to record and none is being written.
+    fn checkpoint(&mut self) -> Option<Checkpointing> {
+        let checkpoints = self.checkpoints.take_if(|_| self.account.has_news())?;
+        Some(Box::pin(write(checkpoints, self.account.log())))
+    }
+
+    /// A checkpoint was written or not, or both databases are verified.
+    fn recorded(
+        &mut self,
+        drive: &mut Drive<'a>,
+        checkpoints: Checkpoints,
+        written: Result<Option<Seq>, Error>,
+    ) -> Option<Error> {
+        drive.checkpointing = None;
+        self.count_checkpoint(&checkpoints, &written);
+        drive.verifying = false;
+        drive.verify_at = Instant::now() + drive.verify_after;
+        self.checkpoints = Some(checkpoints);
+        match written {
+            Ok(Some(seq)) => {
+                self.account.checkpointed = Some(seq);
+                self.publish();
+                let question = self.account.ask_pending();
+                drive.asking =
+                    Some(Box::pin(database::pending(drive.source.clone(), drive.info.clone(), question)));
+                None
+            }
+            Ok(None) => None,
+            Err(error) => Some(error),
         }
     }
 
