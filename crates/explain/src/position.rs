@@ -323,7 +323,7 @@ async fn fronts(
 ) -> Result<Vec<Vec<tenants::Pending>>> {
     let fronts =
         names.iter().map(|name| tenants::front(reader.tx, reader.keys, &snapshot.job_type, name, limit));
-    Ok(all_of(fronts.collect()).await?)
+    all_of(fronts.collect()).await
 }
 
 #[cfg(test)]

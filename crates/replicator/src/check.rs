@@ -114,7 +114,7 @@ pub fn check_document(
     }
     let mut found =
         |invariant, key: Bytes, problem: &str| findings.push(Finding::new(invariant, &key, problem));
-    let (head_key, row_key) = (keys.document(db, id), keys.replication(db, id));
+    let head_key = keys.document(db, id);
     let Some(head) = &rows.head else {
         check_orphans(keys, (db, id), rows, &mut found);
         return findings;

@@ -1,19 +1,9 @@
 //! Continuous replications, stopping, and resuming from a checkpoint.
 
-use crate::common::{context, request, run};
+use crate::common::{context, request, run, spawn, until};
 use serde_json::json;
-use tokio::task::JoinHandle;
-use turnwise_replicator::{Context, Error, Replication, Report, Seq, Stats, replicate};
+use turnwise_replicator::{Seq, Stats};
 use turnwise_testkit::{Dataset, Fault, FaultProxy, Peer, compare};
-
-fn spawn(replication: Replication, context: &Context) -> JoinHandle<Result<Report, Error>> {
-    let context = context.clone();
-    tokio::spawn(async move { replicate(&replication, &context).await })
-}
-
-async fn until(context: &Context, condition: impl Fn(&Stats) -> bool) -> Stats {
-    context.progress.subscribe().wait_for(condition).await.unwrap().clone()
-}
 
 #[tokio::test]
 async fn later_writes_follow_and_a_stop_leaves_a_checkpoint() {

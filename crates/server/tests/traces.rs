@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use turnwise_testkit::{Collected, Collector, Dataset, Peer, free_ports};
 
 use crate::common::TestServer;
+use crate::common::worker::ExternalWorker;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const CLIENT_SPAN: &str = "00f067aa0ba902b7";
@@ -23,33 +24,6 @@ async fn send(server: &TestServer, method: &str, path: &str, body: &Value, sent:
     let answer = server.send(request.body(body.to_string())).await;
     assert!(answer.status < 300, "{}", answer.body);
     answer.body
-}
-
-struct Worker<'a> {
-    server: &'a TestServer,
-    path: String,
-    id: String,
-    received: u64,
-}
-
-impl<'a> Worker<'a> {
-    async fn register(server: &'a TestServer) -> Worker<'a> {
-        let registered = server.post("/v1/workers/t", &json!({"slots": 10})).await.body;
-        let id = registered["worker"].as_str().unwrap().to_owned();
-        Worker { server, path: format!("/v1/workers/t/{id}"), id, received: 0 }
-    }
-
-    /// Accepts one job, and ends its run.
-    async fn run(&mut self, end: &str, mut body: Value) -> Value {
-        let wanted = json!({"received": self.received, "limit": 1, "wait_ms": 10_000});
-        let jobs = self.server.post(&format!("{}/accept", self.path), &wanted).await.body;
-        let job = jobs["jobs"][0].clone();
-        self.received = job["claim"].as_u64().unwrap();
-        body["claim"] = job["claim"].clone();
-        let path = format!("{}/jobs/{}/{end}", self.path, job["id"].as_str().unwrap());
-        send(self.server, "POST", &path, &body, None).await;
-        job
-    }
 }
 
 fn named<'a>(spans: &'a [Collected], name: &str) -> Vec<&'a Collected> {
@@ -70,7 +44,7 @@ async fn runs_of_an_external_worker_are_spans_below_the_one_that_added_the_job()
     // It exists already, so nothing is added.
     send(&server, "POST", "/v1/jobs/t", &json!({"id": "traced"}), Some(&traceparent("01"))).await;
 
-    let mut worker = Worker::register(&server).await;
+    let mut worker = ExternalWorker::register(&server, "t", 10).await;
     for id in ["settings", "client"] {
         let job = worker.run("finish", json!({"result": 1})).await;
         assert_eq!((job["id"].as_str(), job.get("traceparent")), (Some(id), None), "{job}");
@@ -107,7 +81,7 @@ async fn without_an_exporter_workers_get_the_context_of_the_client() {
     send(&server, "POST", "/v1/jobs/t", &json!({"id": "plain"}), None).await;
     send(&server, "POST", "/v1/jobs/t", &json!({"id": "wrong"}), Some("00-hello-world-01")).await;
     send(&server, "POST", "/v1/jobs/t", &json!({"id": "traced"}), Some(&traceparent("01"))).await;
-    let mut worker = Worker::register(&server).await;
+    let mut worker = ExternalWorker::register(&server, "t", 10).await;
     for expected in [None, None, Some(traceparent("01"))] {
         let job = worker.run("finish", json!({"result": 1})).await;
         assert_eq!(job.get("traceparent").and_then(Value::as_str), expected.as_deref(), "{job}");
@@ -155,7 +129,7 @@ async fn the_requests_of_a_replication_are_spans_below_its_run() {
 async fn a_collector_that_does_not_answer_stops_nothing() {
     let otel = format!("\n[otel]\nendpoint = http://127.0.0.1:{}", free_ports(1)[0]);
     let server = TestServer::start_with(&otel).await;
-    let mut worker = Worker::register(&server).await;
+    let mut worker = ExternalWorker::register(&server, "t", 10).await;
     for n in 0..20 {
         send(&server, "POST", "/v1/jobs/t", &json!({"id": format!("{n}")}), None).await;
         assert!(worker.run("finish", json!({"result": n})).await["traceparent"].is_string());

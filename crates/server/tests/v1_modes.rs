@@ -2,30 +2,14 @@
 
 use serde_json::{Value, json};
 
+use crate::common::worker::ExternalWorker;
 use crate::common::{PATIENCE, TestServer};
 
-struct Worker {
-    path: String,
-}
-
-impl Worker {
-    async fn register(server: &TestServer) -> Worker {
-        let registered = server.post("/v1/workers/mail", &json!({ "slots": 1 })).await;
-        Worker { path: format!("/v1/workers/mail/{}", registered.body["worker"].as_str().unwrap()) }
-    }
-
-    async fn set(&self, server: &TestServer, mode: &str) -> Value {
-        let set = server.put(&self.path, &json!({ "mode": mode })).await;
-        assert_eq!(set.status, 200, "{}", set.body);
-        set.body
-    }
-
-    async fn accept(&self, server: &TestServer) -> Value {
-        let accepted =
-            server.post(&format!("{}/accept", self.path), &json!({ "received": 0, "wait_ms": 1 })).await;
-        assert_eq!(accepted.status, 200, "{}", accepted.body);
-        accepted.body
-    }
+/// What a worker gets now.
+async fn accept(worker: &ExternalWorker<'_>) -> Value {
+    let accepted = worker.call("accept", json!({ "received": 0, "wait_ms": 1 })).await;
+    assert_eq!(accepted.status, 200, "{}", accepted.body);
+    accepted.body
 }
 
 async fn reason(server: &TestServer) -> Value {
@@ -35,16 +19,16 @@ async fn reason(server: &TestServer) -> Value {
 #[tokio::test]
 async fn a_quiet_worker_gets_no_job_and_why_says_so() {
     let server = TestServer::start().await;
-    let worker = Worker::register(&server).await;
+    let worker = ExternalWorker::register(&server, "mail", 1).await;
     assert_eq!(server.post("/v1/jobs/mail", &json!({ "id": "a" })).await.status, 201);
     assert_eq!(reason(&server).await["reason"], "starts_next");
 
-    let shown = worker.set(&server, "quiet").await;
+    let shown = worker.set("quiet").await;
     assert_eq!(
         (&shown["mode"], &shown["type"], &shown["running"]),
         (&json!("quiet"), &json!("mail"), &json!([]))
     );
-    assert_eq!(worker.accept(&server).await, json!({ "jobs": [], "mode": "quiet" }));
+    assert_eq!(accept(&worker).await, json!({ "jobs": [], "mode": "quiet" }));
     assert_eq!(
         server.post_empty(&format!("{}/ping", worker.path)).await.body,
         json!({ "cancel": [], "mode": "quiet" })
@@ -57,30 +41,30 @@ async fn a_quiet_worker_gets_no_job_and_why_says_so() {
     assert_eq!(server.get("/v1/workers?type=mail").await.body["workers"][0]["mode"], "quiet");
 
     // Another one has a free slot, and the quiet one's does not count.
-    let other = Worker::register(&server).await;
+    let other = ExternalWorker::register(&server, "mail", 1).await;
     let why = reason(&server).await;
     assert_eq!(why["reason"], "starts_next");
     assert_eq!(why["capacity"], json!({ "workers": 1, "slots": 1, "running": 0, "quiet": 1 }));
     assert_eq!(server.post_empty(&format!("{}/leave", other.path)).await.status, 200);
 
     // Repeating it changes nothing, and it is resumed.
-    assert_eq!(worker.set(&server, "quiet").await["mode"], "quiet");
-    worker.set(&server, "active").await;
-    assert_eq!(worker.accept(&server).await["jobs"][0]["id"], "a");
+    assert_eq!(worker.set("quiet").await["mode"], "quiet");
+    worker.set("active").await;
+    assert_eq!(accept(&worker).await["jobs"][0]["id"], "a");
     // While it drains, it may end its job.
-    let drained = worker.set(&server, "drain").await;
+    let drained = worker.set("drain").await;
     assert_eq!((&drained["mode"], &drained["running"][0]["id"]), (&json!("drain"), &json!("a")));
     assert_eq!(server.post_empty(&format!("{}/ping", worker.path)).await.body["mode"], "drain");
     let ended = server.post(&format!("{}/jobs/a/finish", worker.path), &json!({ "claim": 1 })).await;
     assert_eq!(ended.body, json!({ "state": "completed" }));
-    assert_eq!(worker.accept(&server).await["mode"], "drain");
+    assert_eq!(accept(&worker).await["mode"], "drain");
     assert_eq!(server.post_empty(&format!("{}/leave", worker.path)).await.status, 200);
     // A request that waits for a long time ends with the ping that says that the worker drains.
-    let waiting = Worker::register(&server).await;
+    let waiting = ExternalWorker::register(&server, "mail", 1).await;
     let wait = json!({ "received": 0, "wait_ms": 300_000 });
     let accept = format!("{}/accept", waiting.path);
     let drained = async {
-        waiting.set(&server, "drain").await;
+        waiting.set("drain").await;
         server.post_empty(&format!("{}/ping", waiting.path)).await
     };
     let both = async { tokio::join!(server.post(&accept, &wait), drained) };
@@ -94,7 +78,7 @@ async fn a_quiet_worker_gets_no_job_and_why_says_so() {
 async fn a_node_and_its_workers_are_quiet_until_they_are_resumed() {
     let server = TestServer::start().await;
     let name = server.name();
-    let external = Worker::register(&server).await;
+    let external = ExternalWorker::register(&server, "mail", 1).await;
     let path = format!("/v1/nodes/{}", name.replace('@', "%40"));
     let changed = server.put(&path, &json!({ "mode": "drain" })).await;
     assert_eq!(changed.status, 200, "{}", changed.body);

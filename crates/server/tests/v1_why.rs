@@ -1,6 +1,7 @@
 //! `/v1/jobs/{type}/{id}/why`, `/v1/tenants` and `/v1/queue`: jobs in each state and with each reason for waiting.
 
-use crate::common::{Answer, Cluster, PATIENCE, TestServer};
+use crate::common::worker::ExternalWorker;
+use crate::common::{Cluster, PATIENCE, TestServer};
 use serde_json::{Value, json};
 use turnwise_queue::Keyspace;
 use turnwise_queue::usage::{self, Charged};
@@ -23,38 +24,6 @@ async fn why(server: &TestServer, id: &str) -> Value {
     answer.body
 }
 
-/// An external worker with this number of slots, which sends no requests by itself.
-struct Worker<'a> {
-    server: &'a TestServer,
-    path: String,
-    received: u64,
-}
-
-impl<'a> Worker<'a> {
-    async fn register(server: &'a TestServer, slots: usize) -> Worker<'a> {
-        let registered = server.post("/v1/workers/mail", &json!({ "slots": slots })).await;
-        assert_eq!(registered.status, 201, "{}", registered.body);
-        let path = format!("/v1/workers/mail/{}", registered.body["worker"].as_str().unwrap());
-        Worker { server, path, received: 0 }
-    }
-
-    /// Accepts jobs, and returns their ids.
-    async fn accept(&mut self, limit: usize) -> Vec<String> {
-        let body = json!({ "received": self.received, "limit": limit, "wait_ms": 10_000 });
-        let accepted = self.server.post(&format!("{}/accept", self.path), &body).await.body;
-        let jobs = accepted["jobs"].as_array().unwrap();
-        self.received = jobs.iter().map(|job| job["claim"].as_u64().unwrap()).max().unwrap_or(self.received);
-        jobs.iter().map(|job| job["id"].as_str().unwrap().to_owned()).collect()
-    }
-
-    async fn end(&self, id: &str, how: &str, more: Value) -> Answer {
-        let claim = self.server.get(&format!("/v1/jobs/mail/{id}")).await.body["claim"].clone();
-        let mut body = json!({ "claim": claim });
-        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        self.server.post(&format!("{}/jobs/{id}/{how}", self.path), &body).await
-    }
-}
-
 #[tokio::test]
 async fn a_pending_job_states_what_it_waits_for() {
     let server = TestServer::start().await;
@@ -68,10 +37,10 @@ async fn a_pending_job_states_what_it_waits_for() {
     assert_eq!((&alone["place"]["in_tenant"], &alone["expected"]), (&json!(2), &Value::Null));
     assert_eq!(alone["capacity"], json!({ "workers": 0, "slots": 0, "running": 0, "quiet": 0 }));
 
-    let mut worker = Worker::register(&server, 2).await;
+    let mut worker = ExternalWorker::register(&server, "mail", 2).await;
     assert_eq!(why(&server, "a0").await["reason"], "starts_next");
-    assert_eq!(worker.accept(1).await, ["a0"]);
-    assert_eq!(worker.accept(1).await.len(), 1);
+    assert_eq!(worker.next_ids(1).await, ["a0"]);
+    assert_eq!(worker.next_ids(1).await.len(), 1);
     let runs = why(&server, "a0").await;
     assert_eq!((&runs["reason"], &runs["state"]), (&json!("runs"), &json!("running")));
     assert!(worker.path.ends_with(runs["worker"].as_str().unwrap()));
@@ -102,28 +71,28 @@ async fn a_pending_job_states_what_it_waits_for() {
 #[tokio::test]
 async fn jobs_that_can_start_pass_those_whose_locks_are_not_free() {
     let server = TestServer::start().await;
-    let mut worker = Worker::register(&server, 3).await;
+    let mut worker = ExternalWorker::register(&server, "mail", 3).await;
     for n in 0..5 {
         let locks = json!({ "instance": { "exclusive": ["i"] } });
         add(&server, &format!("l{n}"), json!({ "tenant": format!("t{n}"), "locks": locks })).await;
     }
-    assert_eq!(worker.accept(3).await.len(), 1);
+    assert_eq!(worker.next_ids(3).await.len(), 1);
     add(&server, "free", json!({ "tenant": "z" })).await;
     let free = why(&server, "free").await;
     assert_eq!(free["reason"], "starts_next", "{free}");
     assert!(free["sentence"].as_str().unwrap().contains("2 of 3 slots"), "{free}");
     assert_eq!(free["place"]["overall"], 4, "they are before it even so: {free}");
-    assert_eq!(worker.accept(3).await, ["free"]);
+    assert_eq!(worker.next_ids(3).await, ["free"]);
 }
 
 #[tokio::test]
 async fn a_tenant_that_had_its_share_waits_for_others() {
     let server = TestServer::start_with("[shares]\nbeta = 1000\n").await;
-    let mut worker = Worker::register(&server, 4).await;
+    let mut worker = ExternalWorker::register(&server, "mail", 4).await;
     for n in 0..8 {
         add(&server, &format!("a{n}"), json!({ "tenant": "acme" })).await;
     }
-    assert_eq!(worker.accept(4).await.len(), 4);
+    assert_eq!(worker.next_ids(4).await.len(), 4);
     for n in 0..4 {
         add(&server, &format!("b{n}"), json!({ "tenant": "beta" })).await;
     }
@@ -158,9 +127,9 @@ async fn a_delayed_or_ended_job_states_so() {
     let due =
         |reason: &'static str| server.poll("/v1/jobs/mail/soon/why", move |why| why["reason"] == reason);
     due("no_worker").await;
-    let mut worker = Worker::register(&server, 8).await;
+    let mut worker = ExternalWorker::register(&server, "mail", 8).await;
     due("due").await;
-    assert_eq!(worker.accept(1).await, ["soon"]);
+    assert_eq!(worker.next_ids(1).await, ["soon"]);
     worker.end("soon", "fail", json!({ "reason": "boom\nbang", "retry": true })).await;
     let backoff = why(&server, "soon").await;
     assert_eq!((&backoff["reason"], &backoff["crashes"]), (&json!("backoff"), &json!(1)));
@@ -175,7 +144,7 @@ async fn a_delayed_or_ended_job_states_so() {
 
     for id in ["completes", "fails", "stops", "again", "goes"] {
         add(&server, id, json!({ "max_attempts": 1 })).await;
-        assert_eq!(worker.accept(1).await, [id]);
+        assert_eq!(worker.next_ids(1).await, [id]);
     }
     worker.end("completes", "finish", json!({})).await;
     worker.end("fails", "fail", json!({ "reason": "bad", "retry": false })).await;
@@ -214,11 +183,11 @@ async fn charged(cluster: &Cluster, tenant: &str, charger: &str, charged: Charge
 async fn known_run_times_give_an_expected_start() {
     let cluster = Cluster::start([""]).await;
     let server = cluster.at(0);
-    let mut worker = Worker::register(server, 2).await;
+    let mut worker = ExternalWorker::register(server, "mail", 2).await;
     for n in 0..7 {
         add(server, &format!("a{n}"), json!({ "tenant": "acme" })).await;
     }
-    assert_eq!(worker.accept(2).await.len(), 2);
+    assert_eq!(worker.next_ids(2).await.len(), 2);
     // Nothing is known about the run time of this type's jobs, so there is no estimate.
     let unknown = why(server, "a6").await;
     assert_eq!((&unknown["place"]["in_tenant"], &unknown["expected"]), (&json!(4), &Value::Null));
@@ -291,8 +260,8 @@ async fn every_node_gives_the_same_answer() {
     for n in 0..3 {
         add(cluster.at(0), &format!("a{n}"), json!({ "tenant": "acme" })).await;
     }
-    let mut worker = Worker::register(cluster.at(1), 1).await;
-    assert_eq!(worker.accept(1).await.len(), 1);
+    let mut worker = ExternalWorker::register(cluster.at(1), "mail", 1).await;
+    assert_eq!(worker.next_ids(1).await.len(), 1);
     for path in ["tenants?type=mail", "queue?type=mail", "jobs/mail/a2/why", "jobs/mail/a0/why"] {
         let path = format!("/v1/{path}");
         // Charges may change between the two responses, but not without end.
@@ -523,14 +492,14 @@ async fn a_blocked_job_names_its_dependencies_and_why_it_was_cancelled() {
     let free = json!({ "id": "free", "after": [{ "type": "mail", "id": "first", "otherwise": "free" }] });
     assert_eq!(server.post("/v1/jobs/mail", &free).await.body["added"], "blocked");
 
-    let mut worker = Worker::register(&server, 2).await;
-    assert_eq!(worker.accept(2).await, ["first"]);
+    let mut worker = ExternalWorker::register(&server, "mail", 2).await;
+    assert_eq!(worker.next_ids(2).await, ["first"]);
     worker.end("first", "fail", json!({ "reason": "no such address", "retry": false })).await;
     let cancelled = why(&server, "next").await;
     assert_eq!((&cancelled["reason"], &cancelled["state"]), (&json!("cancelled"), &json!("cancelled")));
     assert!(cancelled["sentence"].as_str().unwrap().contains("`first`"), "{cancelled}");
     assert!(server.get("/v1/jobs/mail/next").await.body["reason"].as_str().unwrap().contains("`first`"));
-    assert_eq!(worker.accept(2).await, ["free"]);
+    assert_eq!(worker.next_ids(2).await, ["free"]);
 
     for (after, problem) in [
         (json!([{ "id": "none" }]), "no job `none` of type `mail`"),

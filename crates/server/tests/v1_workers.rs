@@ -1,44 +1,8 @@
 //! `/v1` for external workers: register, ping, accept, update, finish, fail, release, end, leave.
 
-use crate::common::{Answer, TestServer};
+use crate::common::TestServer;
+use crate::common::worker::ExternalWorker;
 use serde_json::{Value, json};
-
-/// An external worker of type `t`.
-struct Worker<'a> {
-    server: &'a TestServer,
-    id: String,
-    path: String,
-}
-
-impl<'a> Worker<'a> {
-    async fn register(server: &'a TestServer, slots: usize) -> Worker<'a> {
-        let registered = server.post("/v1/workers/t", &json!({"slots": slots, "name": "tester"})).await;
-        assert_eq!(registered.status, 201, "{}", registered.body);
-        let id = registered.body["worker"].as_str().unwrap().to_owned();
-        Worker { server, path: format!("/v1/workers/t/{id}"), id }
-    }
-
-    async fn call(&self, what: &str, body: Value) -> Answer {
-        self.server.post(&format!("{}/{what}", self.path), &body).await
-    }
-
-    async fn accept(&self, received: u64, limit: usize) -> Vec<Value> {
-        let answer = self.call("accept", json!({"received": received, "limit": limit})).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
-        answer.body["jobs"].as_array().unwrap().clone()
-    }
-
-    /// Accepts the only available job.
-    async fn take(&self, received: u64) -> Value {
-        let mut jobs = self.accept(received, 1).await;
-        assert_eq!(jobs.len(), 1);
-        jobs.remove(0)
-    }
-
-    async fn ping(&self) -> Answer {
-        self.server.post_empty(&format!("{}/ping", self.path)).await
-    }
-}
 
 async fn add(server: &TestServer, job: Value) {
     let added = server.post("/v1/jobs/t", &job).await;
@@ -55,7 +19,7 @@ async fn a_running_job_is_an_active_task() {
     add(&server, json!({"id": "a", "tenant": "acme", "user": "jan", "options": {"password": "hunter2"}}))
         .await;
     add(&server, json!({"id": "waits"})).await;
-    let worker = Worker::register(&server, 1).await;
+    let worker = ExternalWorker::register(&server, "t", 1).await;
     let claim = worker.take(0).await["claim"].clone();
     worker.call("jobs/a/update", json!({"claim": claim, "info": {"progress": 50}})).await;
     let tasks = server.get("/_active_tasks").await.body;
@@ -92,7 +56,7 @@ async fn a_job_goes_from_its_client_to_a_worker_and_back() {
         (&registered["ping_interval_ms"], &registered["health_timeout_ms"]),
         (&json!(5_000), &json!(15_000))
     );
-    let worker = Worker::register(&server, 2).await;
+    let worker = ExternalWorker::register(&server, "t", 2).await;
     let body = json!({"id": "a b/ü", "tenant": "acme", "user": "jan", "options": {"password": "hunter2"}, "summary": {"s": 1},
         "max_attempts": 2});
     add(&server, body).await;
@@ -133,7 +97,7 @@ async fn a_job_goes_from_its_client_to_a_worker_and_back() {
 #[tokio::test]
 async fn jobs_of_a_lost_response_are_sent_again() {
     let server = TestServer::start().await;
-    let worker = Worker::register(&server, 10).await;
+    let worker = ExternalWorker::register(&server, "t", 10).await;
     for id in ["a", "b", "c"] {
         add(&server, json!({"id": id})).await;
     }
@@ -155,7 +119,7 @@ async fn jobs_of_a_lost_response_are_sent_again() {
 #[tokio::test]
 async fn jobs_that_do_not_fit_one_answer_come_with_the_next() {
     let server = TestServer::start().await;
-    let worker = Worker::register(&server, 5).await;
+    let worker = ExternalWorker::register(&server, "t", 5).await;
     for id in ["a", "b", "c"] {
         add(&server, json!({"id": id, "options": "x".repeat(3_500_000)})).await;
     }
@@ -168,7 +132,7 @@ async fn jobs_that_do_not_fit_one_answer_come_with_the_next() {
 #[tokio::test]
 async fn a_worker_never_has_more_jobs_than_slots() {
     let server = TestServer::start().await;
-    let worker = Worker::register(&server, 2).await;
+    let worker = ExternalWorker::register(&server, "t", 2).await;
     let jobs: Vec<Value> = (0..5).map(|n| json!({"type": "t", "id": format!("{n}")})).collect();
     server.post("/v1/jobs", &json!({"jobs": jobs})).await;
     assert_eq!(worker.accept(0, 1_000).await.len(), 2);
@@ -182,7 +146,7 @@ async fn a_worker_never_has_more_jobs_than_slots() {
 #[tokio::test]
 async fn a_waiting_worker_gets_a_job_as_it_comes() {
     let server = TestServer::start().await;
-    let worker = Worker::register(&server, 1).await;
+    let worker = ExternalWorker::register(&server, "t", 1).await;
     let path = format!("{}/accept", worker.path);
     let body = json!({"received": 0, "wait_ms": 60_000}).to_string();
     let request = server.request("POST", &path).header("content-type", "application/json").body(body);
@@ -198,7 +162,7 @@ async fn a_waiting_worker_gets_a_job_as_it_comes() {
 #[tokio::test]
 async fn a_later_request_for_jobs_takes_the_place_of_an_earlier_one() {
     let server = TestServer::start().await;
-    let worker = Worker::register(&server, 1).await;
+    let worker = ExternalWorker::register(&server, "t", 1).await;
     let waiting = |n: usize| {
         let body = json!({"received": 0, "wait_ms": 60_000}).to_string();
         let request = server.request("POST", &format!("{}/accept", worker.path)).header("n", n.to_string());
@@ -225,7 +189,8 @@ async fn a_later_request_for_jobs_takes_the_place_of_an_earlier_one() {
 #[tokio::test]
 async fn a_dropped_request_leaves_nothing_behind() {
     let server = TestServer::start().await;
-    let (worker, other) = (Worker::register(&server, 1).await, Worker::register(&server, 1).await);
+    let (worker, other) =
+        (ExternalWorker::register(&server, "t", 1).await, ExternalWorker::register(&server, "t", 1).await);
     for _ in 0..20 {
         let body = json!({"received": 0, "wait_ms": 60_000});
         let dropped =
@@ -241,7 +206,7 @@ async fn a_dropped_request_leaves_nothing_behind() {
 #[tokio::test]
 async fn a_failed_job_is_tried_again_until_its_last_attempt() {
     let server = TestServer::start_with("[jobs]\nbackoff_base_ms = 1\n").await;
-    let worker = Worker::register(&server, 1).await;
+    let worker = ExternalWorker::register(&server, "t", 1).await;
     add(&server, json!({"id": "a", "max_attempts": 2})).await;
     let job = worker.take(0).await;
     let crash = json!({"claim": job["claim"], "reason": "no\nway", "info": {"at": 1}});
@@ -276,7 +241,7 @@ async fn a_failed_job_is_tried_again_until_its_last_attempt() {
 #[tokio::test]
 async fn a_crashed_job_is_retried_on_request() {
     let server = TestServer::start().await;
-    let worker = Worker::register(&server, 1).await;
+    let worker = ExternalWorker::register(&server, "t", 1).await;
     let retry = async |path: &str| server.post_empty(path).await;
     add(&server, json!({"id": "000"})).await;
     let job = worker.accept(0, 1).await.remove(0);
@@ -294,7 +259,7 @@ async fn a_crashed_job_is_retried_on_request() {
 #[tokio::test]
 async fn a_cancelled_job_is_stopped_by_its_worker() {
     let server = TestServer::start().await;
-    let worker = Worker::register(&server, 3).await;
+    let worker = ExternalWorker::register(&server, "t", 3).await;
     for id in ["a", "b", "c"] {
         add(&server, json!({"id": id})).await;
     }
@@ -321,7 +286,8 @@ async fn a_cancelled_job_is_stopped_by_its_worker() {
 #[tokio::test]
 async fn a_claim_that_is_not_the_workers_is_halted() {
     let server = TestServer::start().await;
-    let (worker, other) = (Worker::register(&server, 1).await, Worker::register(&server, 1).await);
+    let (worker, other) =
+        (ExternalWorker::register(&server, "t", 1).await, ExternalWorker::register(&server, "t", 1).await);
     add(&server, json!({"id": "a"})).await;
     worker.take(0).await;
     for (who, claim) in [(&worker, 0), (&worker, 2), (&other, 1)] {
@@ -346,7 +312,7 @@ async fn a_claim_that_is_not_the_workers_is_halted() {
 #[tokio::test]
 async fn a_worker_that_left_is_no_member_and_its_jobs_are_pending() {
     let server = TestServer::start().await;
-    let worker = Worker::register(&server, 1).await;
+    let worker = ExternalWorker::register(&server, "t", 1).await;
     add(&server, json!({"id": "a"})).await;
     worker.take(0).await;
     for _ in 0..2 {
@@ -374,7 +340,8 @@ async fn a_worker_that_left_is_no_member_and_its_jobs_are_pending() {
 #[tokio::test]
 async fn workers_are_listed_with_what_they_run() {
     let server = TestServer::start().await;
-    let workers = [Worker::register(&server, 2).await, Worker::register(&server, 1).await];
+    let workers =
+        [ExternalWorker::register(&server, "t", 2).await, ExternalWorker::register(&server, "t", 1).await];
     server.post("/v1/workers/u", &json!({"slots": 1})).await;
     add(&server, json!({"id": "a"})).await;
     workers[0].take(0).await;
@@ -400,7 +367,7 @@ async fn workers_are_listed_with_what_they_run() {
 #[tokio::test]
 async fn invalid_requests_of_workers_are_refused() {
     let server = TestServer::start().await;
-    let worker = Worker::register(&server, 1).await;
+    let worker = ExternalWorker::register(&server, "t", 1).await;
     for (body, status) in [
         (json!({}), 400),
         (json!({"slots": 0}), 400),
@@ -476,7 +443,7 @@ async fn invalid_requests_of_workers_are_refused() {
 #[tokio::test]
 async fn ends_in_a_request_for_jobs_free_the_slots_for_them() {
     let server = TestServer::start().await;
-    let worker = Worker::register(&server, 2).await;
+    let worker = ExternalWorker::register(&server, "t", 2).await;
     for id in ["a", "b", "c", "d"] {
         add(&server, json!({"id": id})).await;
     }
@@ -508,7 +475,8 @@ async fn ends_in_a_request_for_jobs_free_the_slots_for_them() {
 #[tokio::test]
 async fn each_of_many_ends_has_its_own_result() {
     let server = TestServer::start().await;
-    let (worker, other) = (Worker::register(&server, 5).await, Worker::register(&server, 1).await);
+    let (worker, other) =
+        (ExternalWorker::register(&server, "t", 5).await, ExternalWorker::register(&server, "t", 1).await);
     for id in ["a", "b", "c", "d", "e"] {
         add(&server, json!({"id": id})).await;
     }
@@ -548,7 +516,7 @@ async fn each_of_many_ends_has_its_own_result() {
 #[tokio::test]
 async fn a_worker_goes_on_when_the_server_comes_back() {
     let server = TestServer::start().await;
-    let worker = Worker::register(&server, 2).await;
+    let worker = ExternalWorker::register(&server, "t", 2).await;
     add(&server, json!({"id": "a"})).await;
     worker.take(0).await;
     let path = worker.path.clone();
@@ -576,7 +544,7 @@ async fn a_worker_without_pings_is_removed_and_other_workers_get_its_jobs() {
     // The time that a worker has to register, to accept a job and to ping, and the next worker to end the job.
     let config = "[workers]\nhealth_interval = 0.5\nhealth_timeout = 6\n[jobs]\nbackoff_base_ms = 1\n";
     let server = TestServer::start_with(config).await;
-    let worker = Worker::register(&server, 1).await;
+    let worker = ExternalWorker::register(&server, "t", 1).await;
     add(&server, json!({"id": "a"})).await;
     worker.take(0).await;
     assert_eq!(worker.ping().await.status, 200);
@@ -586,7 +554,7 @@ async fn a_worker_without_pings_is_removed_and_other_workers_get_its_jobs() {
     let late = worker.call("jobs/a/finish", json!({"claim": 1})).await;
     assert_eq!(late.error(), (410, "expired_worker"));
     assert_eq!(worker.ping().await.error(), (410, "expired_worker"));
-    let next = Worker::register(&server, 1).await;
+    let next = ExternalWorker::register(&server, "t", 1).await;
     let taken = next.call("accept", json!({"received": 0, "wait_ms": 60_000})).await.body["jobs"][0].clone();
     assert_eq!((&taken["id"], &taken["attempt"]), (&json!("a"), &json!(2)));
     assert_eq!(next.call("jobs/a/finish", json!({"claim": 1})).await.status, 200);
@@ -595,7 +563,7 @@ async fn a_worker_without_pings_is_removed_and_other_workers_get_its_jobs() {
 #[tokio::test]
 async fn a_run_that_hangs_is_taken_from_a_worker_that_pings() {
     let server = TestServer::start_with("[heartbeat_timeouts]\nt = 0.5\n").await;
-    let worker = Worker::register(&server, 1).await;
+    let worker = ExternalWorker::register(&server, "t", 1).await;
     add(&server, json!({"id": "a", "max_attempts": 1, "timeout_ms": 3_600_000})).await;
     let job = worker.take(0).await;
     assert_eq!((&job["timeout_ms"], &job["heartbeat_timeout_ms"]), (&json!(3_600_000), &json!(500)));

@@ -60,7 +60,7 @@ enum Happened {
     Tick,
     /// It is time to verify both databases.
     Verify,
-    Recorded(Checkpoints, Result<Option<Seq>, Error>),
+    Recorded(Box<(Checkpoints, Result<Option<Seq>, Error>)>),
     Pending(Option<u64>),
 }
 
@@ -181,12 +181,12 @@ impl<'a> Run<'a> {
                 Some(done) = drive.in_flight.next() => Happened::Copied(done),
                 _ = clock.tick(), if going_on => Happened::Tick,
                 () = tokio::time::sleep_until(drive.verify_at), if going_on && self.checkpoints.is_some() => Happened::Verify,
-                (checkpoints, written) = of(&mut drive.checkpointing) => Happened::Recorded(checkpoints, written),
+                recorded = of(&mut drive.checkpointing) => Happened::Recorded(Box::new(recorded)),
                 pending = of(&mut drive.asking), if going_on => Happened::Pending(pending),
             };
             let failure = self.handle(&mut drive, happened);
             if drive.last_seq.is_some() {
-                search = None;
+                drop(search.take());
             }
             // The first failure is reported; later ones are its consequences.
             if let Some(error) = failure
@@ -321,7 +321,10 @@ impl<'a> Run<'a> {
                     drive.checkpointing = Some(Box::pin(verify(checkpoints)));
                 }
             }
-            Happened::Recorded(checkpoints, written) => return self.recorded(drive, checkpoints, written),
+            Happened::Recorded(recorded) => {
+                let (checkpoints, written) = *recorded;
+                return self.recorded(drive, checkpoints, written);
+            }
             Happened::Pending(pending) => {
                 drive.asking = None;
                 self.account.source_says_pending(pending);

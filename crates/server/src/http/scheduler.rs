@@ -11,7 +11,6 @@ use turnwise_store::Transaction;
 
 use super::answer::{Batch, Pieces, in_pieces, ok};
 use super::error::{ApiError, internal};
-use super::v1::why;
 use super::{App, Call, check_database};
 use crate::access::Caller;
 
@@ -103,7 +102,8 @@ pub(super) async fn job(app: &App, call: &Call, id: &str) -> Result<Response, Ap
         Some(job) if is_scheduled(&call.caller, &job) => {
             let mut shown = shown_job(app, &tx, &mut Nodes::default(), &job).await?;
             // An extra, without which the response is whole.
-            match why::waits(app, &call.caller, &tx, &job).await {
+            let rules = app.rules();
+            match turnwise_explain::waits(&app.reader(&tx, &rules), &call.caller, &job).await {
                 Ok(Some((reason, sentence))) => {
                     shown["why"] = json!({ "reason": reason, "sentence": sentence });
                 }

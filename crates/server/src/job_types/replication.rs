@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use turnwise_replicator::doc_processor::{DocProcessor, Settings};
+use turnwise_replicator::doc_processor::DocProcessor;
 use turnwise_replicator::events::Events;
 use turnwise_replicator::multiplex::{self, Mode, Multiplex};
 use turnwise_replicator::ownership::Ownership;

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, dead_code, reason = "each test file uses a part")]
 
+pub mod worker;
+
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::sync::Arc;

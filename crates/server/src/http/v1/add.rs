@@ -430,6 +430,7 @@ fn prepare(
     };
     let checked = |checked: Result<(), names::Problem>| checked.map_err(|problem| bad(&problem.to_string()));
     checked(names::check_type(&new.job_type))?;
+    let Terms { not_before_us, timeouts, class } = terms(&new, now_us).map_err(|problem| bad(&problem))?;
     let empty = || RawValue::from_string("{}".to_owned()).expect("it is JSON");
     let members = StatedMembers {
         tenant: new.tenant.is_some(),
@@ -466,7 +467,6 @@ fn prepare(
     if new.summary.as_ref().is_some_and(|summary| !summary.get().starts_with('{')) {
         return Err(bad("summary: must be an object"));
     }
-    let Terms { not_before_us, timeouts, class } = terms(&new, now_us).map_err(|problem| bad(&problem))?;
     if new.after.len() > MAX_AFTER {
         return Err(bad(&format!("after: has {} jobs; at most {MAX_AFTER} are allowed", new.after.len())));
     }

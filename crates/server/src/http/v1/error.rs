@@ -60,11 +60,6 @@ impl V1Error {
         )
     }
 
-    /// The text for the client.
-    pub fn reason(&self) -> &str {
-        &self.reason
-    }
-
     /// The claim is lost.
     pub fn halt() -> Self {
         let reason = "this worker does not hold the job under this claim";

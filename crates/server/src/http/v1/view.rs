@@ -6,7 +6,7 @@ use turnwise_protocol as api;
 use turnwise_queue::{EventKind, Job, State, jobs};
 use turnwise_store::Transaction;
 
-pub(super) use turnwise_explain::{awaits, limited, state, waits_for_time};
+pub(super) use turnwise_explain::{limited, state, waits_for_time};
 
 use super::error::Result;
 use crate::http::App;

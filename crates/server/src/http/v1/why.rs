@@ -7,11 +7,10 @@ use serde_json::Value;
 use turnwise_explain::graph::{self, Graph};
 use turnwise_explain::why;
 use turnwise_protocol::{DocumentWhy, Reason, Why, names};
-use turnwise_queue::{Job, jobs};
+use turnwise_queue::jobs;
 use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_replicator::doc_processor::{self, Nodes, Status};
 use turnwise_replicator::documents::Error as DocumentError;
-use turnwise_store::Transaction;
 use utoipa::IntoParams;
 
 use super::error::{Result, V1Error};
