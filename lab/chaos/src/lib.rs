@@ -412,7 +412,8 @@ impl World {
     /// The status line.
     fn status(&self) -> String {
         let (jobs, open) = (self.ledger.job_count(), self.ledger.open_count());
-        format!("{:>5} s: {jobs} jobs, {open} open; {}", self.begun.elapsed().as_secs(), self.counts.text())
+        let (seconds, webhooks) = (self.begun.elapsed().as_secs(), webhooks::so_far(self));
+        format!("{seconds:>5} s: {jobs} jobs, {open} open; {webhooks}{}", self.counts.text())
     }
 }
 

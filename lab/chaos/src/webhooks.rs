@@ -398,31 +398,60 @@ pub(super) async fn judge(world: &World) {
     delays(world, webhooks);
 }
 
+/// A delay of a healthy webhook in calm time.
+struct CalmDelay<'a> {
+    /// The second of the test in which the change was answered.
+    second: u64,
+    id: &'a str,
+    delay: Duration,
+    /// Without the machine's own stalls.
+    judged: Duration,
+}
+
+fn calm_delays<'a>(world: &World, webhooks: &'a Webhooks) -> Vec<CalmDelay<'a>> {
+    let mut found = Vec::new();
+    for hook in webhooks.hooks.values().filter(|hook| hook.manner == Manner::Healthy) {
+        for Sample { commit, received } in hook.state().samples.iter().filter(|sample| sample.commit.is_exact)
+        {
+            let Commit { answered, .. } = *commit;
+            let before = answered.checked_sub(Duration::from_millis(1)).unwrap_or(answered);
+            if world.calm.between(before, answered, GRACE).is_zero() {
+                continue;
+            }
+            let delay = world.calm.between(answered, *received, GRACE);
+            found.push(CalmDelay {
+                second: answered.saturating_duration_since(world.begun).as_secs(),
+                id: &hook.id,
+                delay,
+                judged: delay.saturating_sub(world.stalls.between(answered, *received)),
+            });
+        }
+    }
+    found
+}
+
+/// The delays that are judged, so far.
+pub(super) fn so_far(world: &World) -> String {
+    let Some(webhooks) = &world.webhooks else { return String::new() };
+    let mut judged: Vec<Duration> = calm_delays(world, webhooks).iter().map(|of| of.judged).collect();
+    format!("webhooks {}; ", Percentiles::of(&mut judged))
+}
+
 /// Judges the delays of healthy webhooks.
 fn delays(world: &World, webhooks: &Webhooks) {
     println!("webhooks: {}", world.stalls.text());
-    let (mut all, mut calm, mut without_stalls) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut inexact, mut late) = (0, Vec::new());
+    let (mut all, mut inexact) = (Vec::new(), 0);
     for hook in webhooks.hooks.values().filter(|hook| hook.manner == Manner::Healthy) {
-        let state = hook.state();
-        for Sample { commit, received } in &state.samples {
-            let raw = received.saturating_duration_since(commit.answered);
-            all.push(raw);
-            let before = commit.answered.checked_sub(Duration::from_millis(1)).unwrap_or(commit.answered);
-            if !commit.is_exact {
-                inexact += 1;
-            } else if !world.calm.between(before, commit.answered, GRACE).is_zero() {
-                let delay = world.calm.between(commit.answered, *received, GRACE);
-                calm.push(delay);
-                let judged = delay.saturating_sub(world.stalls.between(commit.answered, *received));
-                without_stalls.push(judged);
-                if judged >= P99 {
-                    let second = commit.answered.saturating_duration_since(world.begun).as_secs();
-                    late.push((second, hook.id.as_str(), judged));
-                }
-            }
+        for Sample { commit, received } in &hook.state().samples {
+            all.push(received.saturating_duration_since(commit.answered));
+            inexact += usize::from(!commit.is_exact);
         }
     }
+    let found = calm_delays(world, webhooks);
+    let mut calm: Vec<Duration> = found.iter().map(|of| of.delay).collect();
+    let mut without_stalls: Vec<Duration> = found.iter().map(|of| of.judged).collect();
+    let late = found.iter().filter(|of| of.judged >= P99);
+    let mut late: Vec<(u64, &str, Duration)> = late.map(|of| (of.second, of.id, of.judged)).collect();
     println!("webhooks: delays of all probes, whatever failed: {}", Percentiles::of(&mut all));
     println!("webhooks: {inexact} probes were repeated, so their delays are not known exactly");
     println!("webhooks: delays outside of faults: {}", Percentiles::of(&mut calm));
