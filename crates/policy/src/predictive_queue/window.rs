@@ -2,7 +2,7 @@
 
 /// The default window.
 pub const DEFAULT: usize = 500;
-/// The largest window. If none of so many jobs can start, jobs behind them wait although they could start.
+/// The largest window. If none of so many jobs can start, a worker searches the rest of the queue.
 pub const MAX: usize = 1_000;
 
 /// The first window of a pass: the configured one, and at least four times the room.

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Every key follows the store's prefix, encoded as the tuple `(prefix,)`, so any client can find the rows with the tuple layer.
-//! `docs/design/0011` lists which error codes become which errors, and how to run the tests.
+//! [`errors`] has which error codes become which errors.
 //!
 //! The client itself retries without end; only the transaction's timeout bounds an operation. A read that timed out has written
 //! nothing and is `Unavailable`. A commit that timed out may still happen.
