@@ -27,7 +27,7 @@
 //! - **A value that changes and changes back**. Embedded: resolves, unless both happened in one group of commits. etcd: resolves,
 //!   unless both happened before the watch existed. FoundationDB and another engine: may resolve or not.
 //! - **What makes a transaction too old**. Embedded: its age, on reads and at commit. etcd: compaction of its revision, on reads,
-//!   after ten seconds or more. FoundationDB: the age of its version, 5 s. Another engine: compaction of its revision.
+//!   after twenty seconds or more. FoundationDB: the age of its version, 5 s. Another engine: compaction of its revision.
 //! - **A read of a transaction that is too old**. Embedded: refused immediately. etcd: refused once its revision is compacted.
 //!   FoundationDB: refused, and so is its commit if it has read something. Another engine: may answer, and refuse the commit.
 //! - **`limits()`**. Embedded: [`Limits::DEFAULT`](crate::Limits::DEFAULT). etcd: 120 conflicts, 960 writes and 1.5 MB with
