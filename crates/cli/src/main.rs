@@ -45,7 +45,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use turnwise_server::log::{self, LogFilter, LogFormat};
 
-/// Threads free much of what other threads have allocated; glibc's allocator locks for that (docs/design/0009).
+/// Threads free much of what other threads have allocated; glibc's allocator locks for that (docs/design/jobs-as-rows.md).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Servers share these rows, and learn of changes through `("identities_vs")`. This crate reads no clock and opens no
-//! connection. `docs/design/0051-identities.md` explains the design, and `docs/security.md` what it protects against.
+//! connection. `docs/design/identities-and-secrets.md` explains the design, and `docs/security.md` what it protects against.
 
 mod error;
 pub mod identities;

@@ -14,7 +14,7 @@ const SEEDS_WITH_LOCKS: u64 = 25;
 const SEEDS_OF_ELIGIBILITY: u64 = 25;
 /// How many of these have an operator. `cargo xtask sim --seeds 2000 --from 3000000` runs more.
 const SEEDS_WITH_MODES: u64 = 15;
-/// Seeds that have found bugs without another test (docs/design/0006).
+/// Seeds that have found bugs without another test (docs/design/simulation.md).
 const THAT_FOUND: [u64; 14] = [
     1_826, 1_000_157, 1_000_553, 1_000_719, 1_001_086, 1_001_116, 1_001_298, 1_001_503, 2_000_134, 2_000_162,
     2_000_180, 2_000_187, 2_000_620, 2_001_193,

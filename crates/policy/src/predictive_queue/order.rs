@@ -13,7 +13,7 @@
 //!    start, never running jobs. Only one job of a window has a reservation at a time: the first aged-out job that is
 //!    examined. The other jobs get theirs in turn, overdue jobs before all others, and meanwhile every free lock is
 //!    used. If all aged-out jobs reserved, a backlog of more than K ticks would be first in, first out, with idle
-//!    slots (design note 0032).
+//!    slots (`docs/design/simulation.md`).
 //! 4. A job whose locks are free starts, and counts as running for the jobs after it. Their weights are computed
 //!    again, and the next job is examined.
 //! 5. Without room, no further job is examined, and none reserves: an aged-out job is then behind jobs that start.

@@ -1,7 +1,7 @@
 //! The HTTP API: `/v1` ([`v1`]), and CouchDB's API for replications in this file and those beside it.
 //!
 //! There is one [`Target`] per path, and one function per target and method. Shapes, codes and reasons are CouchDB 3.5's;
-//! `docs/design/0004-replicator-databases.md` explains the differences.
+//! `docs/design/replicator-databases.md` explains the differences.
 
 mod all_docs;
 pub(crate) mod answer;

@@ -3,7 +3,7 @@
 //! Counters live where their events happen: in the store, in the workers, in the client of replications, and here for
 //! requests. They are plain atomics that this module reads for each request. What is in rows is read then, too, or in the
 //! background ([`of_store`]) if it is much. The labels of all metrics are bounded: job types, routes, and the tenants that
-//! `[prometheus] tenants` permits; never ids. `docs/design/0054-metrics.md` explains the choices.
+//! `[prometheus] tenants` permits; never ids. `docs/design/observability.md` explains the choices.
 
 mod couchdb;
 mod http;

@@ -17,7 +17,7 @@
 //!
 //! One thread, the committer, decides all commits. While it waits for the disk, the next group collects. So under load many
 //! transactions share one fsync, and a single one never waits for others. A snapshot reads the memtables over the B-tree, both as
-//! of its version. `docs/design/0001` explains why the storage crate is behind a log.
+//! of its version. `docs/design/store.md` explains why the storage crate is behind a log.
 //!
 //! What must hold:
 //!

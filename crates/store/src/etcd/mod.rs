@@ -18,7 +18,7 @@
 //! 4. A watch exists before the key is read, so that no change in between is missed ([`watches`]).
 //! 5. The engine reads and writes nothing outside its prefix ([`space`]).
 //!
-//! `docs/design/0010` explains the alternatives that were tried and the costs; `conformance` lists how the engines differ.
+//! `docs/design/shared-stores.md` explains the alternatives that were tried and the costs; `conformance` lists how the engines differ.
 
 mod api;
 mod commit;

@@ -7,7 +7,7 @@
 //! A page is a file, and a row in [`ROUTES`] with its right. If it has an entry in the navigation, it is also a row in
 //! [`layout::NAVIGATION`]. Pages read through the same functions as `/v1`, which ask the [`Caller`](crate::access::Caller) what it may see. A
 //! page works without JavaScript; `static/app.js` makes it quicker, and refreshes it.
-//! `docs/design/0056-web-page.md` explains the design.
+//! `docs/design/observability.md` explains the design.
 
 mod act;
 mod assets;

@@ -1,7 +1,7 @@
 //! `/v1`: jobs for clients, and the protocol of workers in any language.
 //!
 //! `turnwise-protocol` defines types and limits. `utoipa` reads the routes and their description from the same
-//! attributes above the handlers. `docs/design/0007-http-protocol.md` explains the design.
+//! attributes above the handlers. `docs/design/http-api.md` explains the design.
 
 mod accepting;
 mod add;

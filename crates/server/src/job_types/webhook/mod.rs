@@ -1,4 +1,4 @@
-//! Webhooks: they are sent events (`docs/design/0066-webhooks.md`).
+//! Webhooks: they are sent events (`docs/design/events-and-webhooks.md`).
 //!
 //! ```text
 //!   numbered events ──▶ wake: which webhooks want one ──▶ jobs of type `webhook` ──▶ deliver: POST, then move the position
