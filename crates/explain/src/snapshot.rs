@@ -1,7 +1,7 @@
 //! The standing of a job type's tenants: a snapshot, computed only from rows, so that every node computes the same.
 //!
 //! A worker's memory is slightly newer than its rows: it writes its charges at each cycle, and about a second after a
-//! job's end. A start is visible immediately, in the rows of running jobs. `docs/design/0019-why-and-when.md` has
+//! job's end. A start is visible immediately, in the rows of running jobs. `docs/design/explanation.md` has
 //! limits and formulas.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -9,7 +9,7 @@
 //!
 //! Jobs start out of turn where a worker's bound of the queue has no job of the tenant in turn. A holds there as well.
 //!
-//! The proof is in `docs/design/0016-fair-share.md`.
+//! The proof is in `docs/design/fair-share.md`.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -12,7 +12,7 @@
 //!   before it begins, in whole cycles.
 //! - *No slot is free* while a job waits, and *no tenant starves*: a tenant that is entitled to a turn has had one.
 //!
-//! Each test prints the RFC's figures as well. Those of both schemes are in `docs/design/0016-fair-share.md`.
+//! Each test prints the RFC's figures as well. Those of both schemes are in `docs/design/fair-share.md`.
 
 use turnwise_simulate::{OneOf, Policy, Results, Scenario, TenantResults, run};
 

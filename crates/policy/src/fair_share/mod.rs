@@ -8,7 +8,7 @@
 //! - [`rfc`]: decayed usage per tenant and a priority per job, as in CouchDB's RFC 017 ("Fair Share Job Scheduling
 //!   for CouchDB 3.x Replicator"), after Kay and Lauder.
 //!
-//! Model, bounds and the evidence for the default: `docs/design/0016-fair-share.md`.
+//! Model, bounds and the evidence for the default: `docs/design/fair-share.md`.
 
 pub mod rfc;
 mod shares;

@@ -30,7 +30,7 @@
 //!   next turn.
 //! - *Costs are estimates until a job ends.* An [`Expectation`] is learnt, and the real run time is charged.
 //!
-//! The bound on unfairness, with proof: `docs/design/0016-fair-share.md`. Source: Goyal, Vin and Cheng, "Start-time
+//! The bound on unfairness, with proof: `docs/design/fair-share.md`. Source: Goyal, Vin and Cheng, "Start-time
 //! Fair Queueing" (1996); Jin, Chase and Kaur, "Interposed proportional sharing" (SFQ(D), 2004).
 
 mod apportion;
