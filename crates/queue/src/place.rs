@@ -41,7 +41,7 @@ pub enum Place {
     Pending {
         /// When it was last started, or added, in µs: the sort order.
         order_us: i64,
-        /// [`Job::priority`] sorts it, before its class and `order_us`.
+        /// [`Job::sort_key`] sorts it, before its class and `order_us`.
         keyed: bool,
         /// The ticket of its lock reservation.
         reserved: Option<i64>,
@@ -296,7 +296,7 @@ impl Job {
         }
     }
 
-    /// Whether it is pending and sorted by its [priority](Job::priority).
+    /// Whether it is pending and sorted by its [key](Job::sort_key).
     pub fn is_keyed(&self) -> bool {
         matches!(self.place, Place::Pending { keyed: true, .. })
     }
