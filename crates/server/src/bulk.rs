@@ -1,4 +1,4 @@
-//! The steps of bulk operations (`docs/design/0057-bulk-operations.md`).
+//! The steps of bulk operations (`docs/design/lists-and-bulk.md`).
 //!
 //! Each node makes the steps of the operations that name it, one operation after the other, with a pause after each step. It
 //! takes an operation over when its steps have stopped. The steps are fenced by the operation's row ([`bulk::step`]), so a

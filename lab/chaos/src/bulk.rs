@@ -303,7 +303,7 @@ impl Operator {
         let count = means.len() as u64;
         let is_counted = row["matched"] == count && row["changed"] == count && row["state"] == "done";
         // A job that was added, or added to its queue again, after the operation began is left alone. After a crash the clock of a node may
-        // continue some seconds before what it was (docs/design/0040-clocks.md), so that a job is newer than an operation that was begun
+        // continue some seconds before what it was (docs/design/clocks-and-deadlines.md), so that a job is newer than an operation that was begun
         // after it.
         let is_newer =
             |id: &&str| jobs.get(*id).is_some_and(|job| last_added_us(job) > row["begun_us"].as_i64());
