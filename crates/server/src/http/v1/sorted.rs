@@ -193,7 +193,7 @@ pub(super) struct FailuresParams {
 /// Count failures by reason
 ///
 /// Failed jobs by the class of their reason, the most frequent first. `reason_class` of a list selects the jobs of a class. Of more than 100 types,
-/// those that come first by name are counted. Jobs that failed before a release with this request ran are not counted.
+/// those that come first by name are counted.
 #[utoipa::path(
     get, path = "/failures", tag = "jobs", operation_id = "count_failures", params(FailuresParams),
     responses((status = 200, body = Failures, description = "The classes."), Common),
