@@ -18,9 +18,9 @@
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
+use turnwise_outbound::HIDDEN;
 use turnwise_queue::Keyspace;
 use turnwise_queue::check::{PIECE_BYTES, Row, WorkerRow, key_text};
-use turnwise_replicator::HIDDEN;
 use turnwise_replicator::documents::redaction;
 use turnwise_store::tuple::{Element, pack};
 

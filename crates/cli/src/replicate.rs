@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Context as _, anyhow, bail};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
-use turnwise_replicator::{Client, Context, Defaults, Replication, Report, Seq, replicate};
+use turnwise_outbound::Client;
+use turnwise_replicator::{Context, Defaults, Replication, Report, Seq, replicate};
 
 use crate::Failure;
 use crate::progress::{Progress, human_bytes};

@@ -6,7 +6,8 @@ use std::time::Duration;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use reqwest::{Method, StatusCode};
 use serde_json::{Map, Value, json};
-use turnwise_replicator::{Fault, Remote};
+use turnwise_outbound::Fault;
+use turnwise_replicator::Remote;
 use url::Url;
 
 /// The timeout for establishing a connection.
@@ -182,7 +183,7 @@ impl Database {
                     Err(error) => error,
                 };
                 let no_answer = || Error::Unreachable { url: path.to_owned(), problem: error.of_server() };
-                let turnwise_replicator::Error::Peer(peer) = &error else { return Err(no_answer()) };
+                let turnwise_outbound::Error::Peer(peer) = &error else { return Err(no_answer()) };
                 let Fault::Status { status, error: name, reason, .. } = &peer.fault else {
                     return Err(no_answer());
                 };

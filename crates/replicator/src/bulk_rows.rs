@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 
 use serde::Deserialize;
+use turnwise_outbound::{Peer, PeerText};
 
-use crate::error::PeerText;
-use crate::http::Peer;
 use crate::refusal;
 use crate::write::Head;
 

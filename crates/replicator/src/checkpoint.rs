@@ -16,10 +16,9 @@
 //! time of its creation, and a sequence that is not behind the checkpoint. A source that states neither is copied from the beginning.
 
 use serde::{Deserialize, Serialize};
+use turnwise_outbound::{Error, Fault, Peer, Request};
 
 use crate::database::{self, Info};
-use crate::error::{Error, Fault};
-use crate::http::{Peer, Request};
 use crate::report::Session;
 use crate::seq::Seq;
 

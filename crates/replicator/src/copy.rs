@@ -6,14 +6,13 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::Semaphore;
+use turnwise_outbound::{Error, Peer, Side};
 
 use crate::attachments::{self, Head, Revision};
 use crate::changes::{Batch, TargetLeaves};
 use crate::database::Info;
-use crate::error::{Error, Side};
 use crate::feed_docs::{Demand, FeedDocs};
 use crate::fetch::{Fetcher, NotInline, Sink};
-use crate::http::Peer;
 use crate::pace::Pace;
 use crate::query::DocName;
 use crate::revs_diff::{self, Missing};

@@ -3,9 +3,8 @@
 use http::Method;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use turnwise_outbound::{Client, Error, Fault, Peer, Request, Side};
 
-use crate::error::{Error, Fault, Side};
-use crate::http::{Client, Peer, Request};
 use crate::query::{Query, doc_path};
 use crate::replication_id::{self, ReplicationId};
 use crate::seq::Seq;
@@ -151,7 +150,7 @@ pub async fn filter_code(replication: &Replication, client: &Client) -> Result<O
         return Ok(None);
     }
     let (design, function) = name.split_once('/').expect("checked when it was parsed");
-    let source = Peer::new(Side::Source, replication, client);
+    let source = replication.peer(Side::Source, client);
     let request = Request::get(doc_path(&format!("_design/{design}")));
     let doc: serde_json::Value = source.json(&request, DESIGN_DOC_BYTES).await?;
     match doc["filters"][function].as_str() {

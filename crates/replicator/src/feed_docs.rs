@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use turnwise_outbound::WaitingBytes;
 
 use crate::attachments::Head;
 use crate::revs_diff::Missing;
-use crate::room::WaitingBytes;
 
 /// A batch is full with this many bytes of documents. A batch in flight holds them twice for a moment.
 const FULL_BYTES: usize = 2 * 1024 * 1024;
@@ -171,7 +171,6 @@ impl Demand {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::sync::Arc;
 
     use serde_json::{Value, json};
 
@@ -188,7 +187,7 @@ mod tests {
 
     #[test]
     fn only_documents_that_need_no_history_are_kept() {
-        let mut docs = FeedDocs::new(WaitingBytes::new(&Arc::default()));
+        let mut docs = FeedDocs::new(WaitingBytes::default());
         let mut keep = |leaf: &str, doc: Value| docs.keep(&raw(&json!(leaf)), &raw(&doc));
         keep("1-a", json!({ "_id": "plain", "_rev": "1-a", "x": { "_deleted": true } }));
         keep("1-a", json!({ "_id": "att\"s", "_rev": "1-a", "_attachments": { "f": { "stub": true } } }));

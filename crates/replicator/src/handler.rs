@@ -6,16 +6,17 @@ use async_trait::async_trait;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
+use turnwise_outbound::{Client, FieldError};
 use turnwise_queue::{Job, Keyspace, MAX_INFO_BYTES, Parked};
 use turnwise_store::{Runtime, Transaction};
 use turnwise_worker::{JobContext, JobHandler, Live, Outcome};
 
 use crate::doc_processor::Settings;
 use crate::events::{Event, Events, JobEnd};
-use crate::http::traced;
-use crate::metrics::Part;
+use crate::metrics::{Metrics, Part};
 use crate::multiplex::{Multiplex, Prospect};
-use crate::{Client, Context, Error, Replication, Report, Stats, doc_processor, replicate};
+use crate::request_spans;
+use crate::{Context, Error, Replication, Report, Stats, doc_processor, replicate};
 
 /// The type of replication jobs.
 pub const JOB_TYPE: &str = "replication";
@@ -23,6 +24,7 @@ pub const JOB_TYPE: &str = "replication";
 /// Runs replications. A job's options are the JSON object of its document or `_replicate` body.
 pub struct Handler {
     client: Client,
+    metrics: Arc<Metrics>,
     settings: Live<Settings>,
     runtime: Arc<dyn Runtime>,
     events: Events,
@@ -31,8 +33,13 @@ pub struct Handler {
 
 impl Handler {
     /// A handler whose jobs share the connections of `client`. Each run uses the settings at its start.
-    pub fn new(client: Client, settings: Live<Settings>, runtime: Arc<dyn Runtime>) -> Self {
-        Handler { client, settings, runtime, events: Events::default(), multiplex: None }
+    pub fn new(
+        client: Client,
+        metrics: Arc<Metrics>,
+        settings: Live<Settings>,
+        runtime: Arc<dyn Runtime>,
+    ) -> Self {
+        Handler { client, metrics, settings, runtime, events: Events::default(), multiplex: None }
     }
 
     /// Publishes the start and end of its runs on this bus.
@@ -48,23 +55,24 @@ impl Handler {
     /// Runs a job. Returns its report and, if the run parked, where.
     async fn replicate(&self, job: &JobContext) -> Result<(Report, Option<Parked>), Error> {
         let object: Map<String, Value> = serde_json::from_str(job.options.get())
-            .map_err(|error| crate::SpecError::new("options", error.to_string()))?;
+            .map_err(|error| FieldError::new("options", error.to_string()))?;
         let Settings { server_uuid, defaults } = self.settings.get();
         let replication = Replication::parse(&object, &defaults)?.of_tenant(&job.job.tenant);
         let mut context = Context::new(self.client.clone(), server_uuid);
+        context.metrics = Arc::clone(&self.metrics);
         context.stop = job.stop.clone();
         context.parking =
             self.multiplex.as_ref().and_then(|multiplex| multiplex.prospect(&job.job.id, &replication));
         // A job's numbers continue through crashes, preemptions and moves to other workers. Only a new job begins at zero.
         let info = job.job.info.as_deref().map_or("null", RawValue::get);
         let before: Stats = serde_json::from_str(info).unwrap_or_default();
-        let mut part = Part::new(self.client.metrics(), &before);
+        let mut part = Part::new(&self.metrics, &before);
         let (progress, mut stats) = watch::channel(before.clone());
         context.before = Some(before.clone());
         context.progress = progress;
         let (idle, mut is_idle) = watch::channel(false);
         context.idle = idle;
-        let mut run = std::pin::pin!(traced(job.spans(), replicate(&replication, &context)));
+        let mut run = std::pin::pin!(request_spans::traced(job.spans(), replicate(&replication, &context)));
         loop {
             tokio::select! {
                 ended = &mut run => {

@@ -4,7 +4,8 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! use turnwise_replicator::{Client, Context, Defaults, Replication, replicate};
+//! use turnwise_outbound::Client;
+//! use turnwise_replicator::{Context, Defaults, Replication, replicate};
 //!
 //! let body = serde_json::json!({"source": "http://a:5984/db", "target": "http://b:5984/db", "create_target": true});
 //! let replication = Replication::parse(body.as_object().unwrap(), &Defaults::default())?;
@@ -28,14 +29,12 @@ mod copy;
 mod database;
 pub mod doc_processor;
 pub mod documents;
-mod endpoint;
 mod error;
 pub mod events;
 mod external_term;
 mod feed_docs;
 mod fetch;
 mod handler;
-mod http;
 mod json_stream;
 mod metrics;
 mod multipart;
@@ -49,39 +48,32 @@ mod refusal;
 mod remote;
 pub mod replication_id;
 mod report;
+mod request_spans;
 mod revs_diff;
-mod room;
-mod secret;
 mod selector;
 mod seq;
 mod spec;
 mod stats;
 mod unread;
-mod upload;
 pub mod upstream;
 mod write;
-mod written;
+
+use std::sync::Arc;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use turnwise_outbound::Client;
 
 pub use database::{filter_code, replication_id};
-pub use endpoint::{Credentials, Endpoint};
-pub use error::{Error, Fault, Incomplete, PeerError, Side};
+pub use error::{Error, Incomplete};
 pub use handler::{Handler, JOB_TYPE};
-pub use http::{
-    AuthPlugin, Client, ConnectTo, Connections, Egress, EgressRules, MAX_CERTIFICATE_DEPTH, Post, Posted,
-    Proxy, SocketOptions, Tls,
-};
 pub use metrics::Metrics;
 pub use pipeline::replicate;
 pub use remote::{MAX_SEQS, Remote, Update, Updates};
 pub use replication_id::ReplicationId;
 pub use report::{REPLICATION_ID_VERSION, Report, Session};
-pub use room::MAX_DOCUMENT_BYTES;
-pub use secret::{HIDDEN, Secret};
 pub use seq::Seq;
-pub use spec::{Defaults, Error as SpecError, Filter, MinimumProgress, Replication, UserCtx};
+pub use spec::{Defaults, Filter, Replication, UserCtx};
 pub use stats::Stats;
 
 /// What a run needs from its process.
@@ -89,6 +81,8 @@ pub use stats::Stats;
 pub struct Context {
     /// The connections, shared by all runs.
     pub client: Client,
+    /// Counts what the run does.
+    pub metrics: Arc<Metrics>,
     /// The uuid of this server, part of every replication id. With the uuid of a CouchDB, runs find that CouchDB's checkpoints.
     pub server_uuid: String,
     /// Stops the run gracefully: it finishes what is nearly done, writes a checkpoint, and returns a [`Report`] with `stopped`.
@@ -109,6 +103,7 @@ impl Context {
     pub fn new(client: Client, server_uuid: impl Into<String>) -> Self {
         Self {
             client,
+            metrics: Arc::default(),
             server_uuid: server_uuid.into(),
             stop: CancellationToken::new(),
             progress: watch::Sender::new(Stats::default()),

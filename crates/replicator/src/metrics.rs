@@ -1,10 +1,10 @@
-//! What the replications of a process have done, for metrics. All of them share the [`Client`](crate::Client), which has them.
+//! What the replications of a process have done, for metrics. Their requests are counted by [`Client::metrics`](turnwise_outbound::Client::metrics).
 
 use turnwise_store::metrics::{Counter, Gauge};
 
 use crate::stats::Stats;
 
-/// The metrics of all replications that share a client.
+/// The metrics of all replications of a process.
 #[derive(Debug, Default)]
 pub struct Metrics {
     /// Revisions read from sources.
@@ -17,26 +17,12 @@ pub struct Metrics {
     pub bytes_written: Counter,
     /// The changes that the sources of the running replications report as not yet copied.
     pub changes_pending: Gauge,
-    /// Requests sent.
-    pub requests: Counter,
-    /// Requests that succeeded, except feeds.
-    pub responses: Counter,
-    /// Requests that failed, except feeds: with an error status, or without a response.
-    pub response_failures: Counter,
-    /// Feeds of changes that were opened.
-    pub feeds: Counter,
-    /// Feeds of changes that could not be opened.
-    pub feed_failures: Counter,
     /// Feeds of changes that ended with an error, which ended the run.
     pub reader_deaths: Counter,
     /// Checkpoints written.
     pub checkpoints: Counter,
     /// Checkpoints that could not be written.
     pub checkpoint_failures: Counter,
-    /// Connections opened.
-    pub connections_opened: Counter,
-    /// Connections closed.
-    pub connections_closed: Counter,
     /// Runs that began.
     pub runs: Counter,
     /// Runs that ended with an error before they had copied anything.

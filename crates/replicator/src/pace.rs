@@ -18,7 +18,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::error::Side;
+use turnwise_outbound::Side;
+
 use crate::spec::{ADAPTIVE_BATCH_SIZE, Replication};
 
 /// The full room.

@@ -19,7 +19,7 @@
 //! CouchDB sends every document with attachments in a separate `PUT`. Here small attachments travel inside
 //! `_bulk_docs`, so errors about attachments must have the same result there.
 
-use crate::error::{Error, Fault};
+use turnwise_outbound::{Error, Fault};
 
 /// The start of CouchDB's reasons when a target rejects the name of an attachment.
 const ATTACHMENT_NAME: &str = "Attachment name ";

@@ -9,14 +9,13 @@ use http::Method;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use turnwise_outbound::{Answer, Client, Error, Fault, FieldError, Peer, Request};
 
-use crate::error::{Error, Fault, Side};
-use crate::http::{Answer, Peer, Request};
 use crate::json_stream::{Shape, Splitter};
 use crate::multiplex::server::{DatabaseSeq, Server};
 use crate::query::encode;
 use crate::upstream::Address;
-use crate::{Client, Defaults, Seq, SpecError};
+use crate::{Defaults, Seq};
 
 /// The largest answer that is read, in bytes.
 const ANSWER_BYTES: usize = 64 << 20;
@@ -43,8 +42,8 @@ impl Remote {
     ///
     /// # Errors
     /// The address cannot be used with these defaults.
-    pub fn new(address: &Address, defaults: &Defaults, client: &Client) -> Result<Remote, SpecError> {
-        let peer = Peer::server(Side::Source, &address.replication(defaults)?, client);
+    pub fn new(address: &Address, defaults: &Defaults, client: &Client) -> Result<Remote, FieldError> {
+        let peer = address.replication(defaults)?.source_server(client);
         Ok(Remote { peer, shown: address.to_string() })
     }
 
@@ -128,14 +127,6 @@ impl Remote {
     /// Whether a database has changed since then. An error counts as a change.
     pub async fn has_changed(&self, database: &str, since: &Seq) -> bool {
         Server::at(self.peer.clone()).has_changed(database, since).await
-    }
-}
-
-impl Error {
-    /// The message without the side, where there is only one server.
-    pub fn of_server(&self) -> String {
-        let text = self.to_string();
-        text.strip_prefix("source ").map(str::to_owned).unwrap_or(text)
     }
 }
 

@@ -8,10 +8,9 @@
 use std::fmt;
 
 use md5::{Digest, Md5};
+use turnwise_outbound::{Endpoint, Secret};
 
-use crate::endpoint::Endpoint;
 use crate::external_term::Term;
-use crate::secret::Secret;
 use crate::selector;
 use crate::spec::{Filter, Replication};
 

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
-
-use crate::error::Error;
-use crate::http::{Peer, Request};
+use turnwise_outbound::{Error, Peer, Request};
 
 /// More than any response to a batch of changes, because batches are limited to half a megabyte.
 const ANSWER_BYTES: usize = 16 * 1024 * 1024;

@@ -5,30 +5,16 @@
 //! field with a wrong value is an error, which states what would be right.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
+use turnwise_outbound::{
+    AuthPlugin, Client, Endpoint, FieldError, MinimumProgress, Peer, PeerSettings, Proxy, Scrubber, Secret,
+    Side, SocketOptions, is_secret_name,
+};
 
-use crate::endpoint::Endpoint;
-use crate::http::{AuthPlugin, Proxy, SocketOptions};
 use crate::seq::Seq;
-
-/// Why a request is rejected: the field, and what would be right. A retry cannot help.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{field}` {problem}")]
-pub struct Error {
-    /// The field as the user wrote it, with dots into objects: `source.auth.basic.password`.
-    pub field: String,
-    /// Continues the sentence after the field's name: `must be a boolean`.
-    pub problem: String,
-}
-
-impl Error {
-    /// An error with this field name and problem.
-    pub fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self { field: field.into(), problem: problem.into() }
-    }
-}
 
 /// The settings of `[replicator]` that apply where a request does not set its own value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,25 +58,6 @@ pub struct Defaults {
     /// `max_document_size`: the largest document that is copied, in bytes, without attachments that are streamed. CouchDB
     /// targets accept 8 MB by default.
     pub max_document_bytes: usize,
-}
-
-/// The minimum progress of a response while the client waits for it. CouchDB has no such limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MinimumProgress {
-    /// Bytes that are not white space; 0 disables the limit.
-    pub bytes: u64,
-    /// The interval in which these bytes must arrive. If three times the allowed silence is longer, that applies.
-    pub interval: Duration,
-}
-
-impl Default for MinimumProgress {
-    /// 512 bytes in 90 s. No correct peer was seen to be this slow in the middle of a response. A filter that finds
-    /// nothing for hours is between two rows, and large documents arrive at the speed of the network. 90 s is less than
-    /// the two minutes after which a run counts as healthy. A job that fails repeatedly for this reason is therefore
-    /// retried less and less often.
-    fn default() -> Self {
-        Self { bytes: 512, interval: Duration::from_secs(90) }
-    }
 }
 
 /// Changes per batch if the request sets no number. A CouchDB target is cheapest at this size (7,200 documents/s in
@@ -205,6 +172,61 @@ pub struct Replication {
 }
 
 impl Replication {
+    /// One of the two peers.
+    pub(crate) fn peer(&self, side: Side, client: &Client) -> Peer {
+        Peer::new(side, self.endpoint(side), &self.peer_settings(), self.secrets(), client)
+    }
+
+    /// The other peer of the same run.
+    pub(crate) fn peer_beside(&self, other: &Peer, side: Side, client: &Client) -> Peer {
+        other.beside(side, self.endpoint(side), &self.peer_settings(), client)
+    }
+
+    /// The source's server. Request paths are relative to its root.
+    pub(crate) fn source_server(&self, client: &Client) -> Peer {
+        Peer::server(Side::Source, &self.source, &self.peer_settings(), self.secrets(), client)
+    }
+
+    fn endpoint(&self, side: Side) -> &Endpoint {
+        match side {
+            Side::Source => &self.source,
+            Side::Target => &self.target,
+        }
+    }
+
+    /// How requests to both peers are made.
+    pub(crate) fn peer_settings(&self) -> PeerSettings {
+        PeerSettings {
+            auth_plugins: self.auth_plugins.clone(),
+            session_refresh_interval: self.session_refresh_interval,
+            http_connections: self.http_connections,
+            socket_options: self.socket_options,
+            connection_timeout: self.connection_timeout,
+            request_timeout: self.request_timeout,
+            minimum_progress: self.minimum_progress,
+            max_document_bytes: self.max_document_bytes,
+            retries_per_request: self.retries_per_request,
+            tenant: self.tenant.clone(),
+        }
+    }
+
+    /// The secrets of both sides.
+    pub(crate) fn secrets(&self) -> Arc<Scrubber> {
+        let mut scrubber = Scrubber::default();
+        self.source.add_secrets(&mut scrubber);
+        self.target.add_secrets(&mut scrubber);
+        if let Some(Filter::Function { query_params, .. }) = &self.filter {
+            for (name, value) in query_params {
+                if let Some(value) = value.as_str().filter(|_| is_secret_name(name)) {
+                    scrubber.add(None, &Secret::new(value));
+                }
+            }
+        }
+        Arc::new(scrubber)
+    }
+}
+
+impl Replication {
     /// The same replication, as one of this tenant.
     #[must_use]
     pub fn of_tenant(self, tenant: &str) -> Self {
@@ -228,11 +250,11 @@ impl Replication {
     /// # Errors
     /// Returns an error for the first field that is missing, mistyped, out of range, in conflict with another field, or
     /// not yet supported.
-    pub fn parse(object: &Map<String, Value>, defaults: &Defaults) -> Result<Self, Error> {
+    pub fn parse(object: &Map<String, Value>, defaults: &Defaults) -> Result<Self, FieldError> {
         let fields = Fields(object);
         let [source_proxy, target_proxy] = fields.proxies(&defaults.proxy_schemes)?;
         let endpoint = |name: &str| match object.get(name) {
-            None | Some(Value::Null) => Err(Error::new(name, "is missing; give a database's URL")),
+            None | Some(Value::Null) => Err(FieldError::new(name, "is missing; give a database's URL")),
             Some(value) => Endpoint::parse(name, value, &defaults.endpoint_schemes),
         };
         Ok(Self {
@@ -279,16 +301,16 @@ impl<'a> Fields<'a> {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
-    fn boolean(&self, name: &str, default: bool) -> Result<bool, Error> {
+    fn boolean(&self, name: &str, default: bool) -> Result<bool, FieldError> {
         match self.get(name) {
             None => Ok(default),
             Some(Value::Bool(value)) => Ok(*value),
-            Some(other) => Err(Error::new(name, format!("must be true or false, not {}", Kind(other)))),
+            Some(other) => Err(FieldError::new(name, format!("must be true or false, not {}", Kind(other)))),
         }
     }
 
     /// A whole number. CouchDB also accepts it as a string.
-    fn count(&self, name: &str, min: usize, max: usize) -> Result<Option<usize>, Error> {
+    fn count(&self, name: &str, min: usize, max: usize) -> Result<Option<usize>, FieldError> {
         let Some(value) = self.get(name) else {
             return Ok(None);
         };
@@ -301,54 +323,54 @@ impl<'a> Fields<'a> {
             .and_then(|number| usize::try_from(number).ok())
             .filter(|number| (min..=max).contains(number))
             .map(Some)
-            .ok_or_else(|| Error::new(name, format!("must be a whole number from {min} to {max}")))
+            .ok_or_else(|| FieldError::new(name, format!("must be a whole number from {min} to {max}")))
     }
 
-    fn milliseconds(&self, name: &str, default: Duration) -> Result<Duration, Error> {
+    fn milliseconds(&self, name: &str, default: Duration) -> Result<Duration, FieldError> {
         const DAY_MS: usize = 24 * 60 * 60 * 1000;
         let problem =
-            |_| Error::new(name, "must be a whole number of milliseconds, at least 1 and at most a day");
+            |_| FieldError::new(name, "must be a whole number of milliseconds, at least 1 and at most a day");
         let count = self.count(name, 1, DAY_MS).map_err(problem)?;
         Ok(count.map_or(default, |ms| Duration::from_millis(ms as u64)))
     }
 
     /// The proxies of source and target. The empty string means no proxy, as in CouchDB.
-    fn proxies(&self, schemes: &[String]) -> Result<[Option<Proxy>; 2], Error> {
+    fn proxies(&self, schemes: &[String]) -> Result<[Option<Proxy>; 2], FieldError> {
         let proxy = |name: &str| match self.get(name) {
             None => Ok(None),
             Some(Value::String(text)) if text.is_empty() => Ok(None),
             Some(Value::String(text)) => Proxy::parse(name, text, schemes).map(Some),
-            Some(other) => Err(Error::new(name, format!("must be a proxy's URL, not {}", Kind(other)))),
+            Some(other) => Err(FieldError::new(name, format!("must be a proxy's URL, not {}", Kind(other)))),
         };
         let proxies = [proxy("source_proxy")?, proxy("target_proxy")?];
         let Some(both) = proxy("proxy")? else { return Ok(proxies) };
         match proxies {
             [None, None] => Ok([Some(both.clone()), Some(both)]),
-            [Some(_), _] => Err(Error::new("proxy", "cannot go together with `source_proxy`")),
-            [None, Some(_)] => Err(Error::new("proxy", "cannot go together with `target_proxy`")),
+            [Some(_), _] => Err(FieldError::new("proxy", "cannot go together with `source_proxy`")),
+            [None, Some(_)] => Err(FieldError::new("proxy", "cannot go together with `target_proxy`")),
         }
     }
 
-    fn socket_options(&self, defaults: SocketOptions) -> Result<SocketOptions, Error> {
+    fn socket_options(&self, defaults: SocketOptions) -> Result<SocketOptions, FieldError> {
         const NAME: &str = "socket_options";
         match self.get(NAME) {
             None => Ok(defaults),
             Some(Value::String(text)) => {
-                defaults.with(text).map_err(|right| Error::new(NAME, format!("must be {right}")))
+                defaults.with(text).map_err(|right| FieldError::new(NAME, format!("must be {right}")))
             }
             Some(other) => {
                 let problem = format!("must be a string like \"[{{nodelay, true}}]\", not {}", Kind(other));
-                Err(Error::new(NAME, problem))
+                Err(FieldError::new(NAME, problem))
             }
         }
     }
 
-    fn create_target_params(&self) -> Result<Vec<(String, String)>, Error> {
+    fn create_target_params(&self) -> Result<Vec<(String, String)>, FieldError> {
         let params = match self.get("create_target_params") {
             None => return Ok(Vec::new()),
             Some(Value::Object(params)) => params,
             Some(_) => {
-                return Err(Error::new(
+                return Err(FieldError::new(
                     "create_target_params",
                     "must be an object of `q`, `n` and `partitioned`",
                 ));
@@ -359,7 +381,7 @@ impl<'a> Fields<'a> {
             .map(|(name, value)| match value {
                 Value::String(text) => Ok((name.clone(), text.clone())),
                 Value::Number(_) | Value::Bool(_) => Ok((name.clone(), value.to_string())),
-                _ => Err(Error::new(
+                _ => Err(FieldError::new(
                     format!("create_target_params.{name}"),
                     "must be a string, a number or a boolean",
                 )),
@@ -367,13 +389,13 @@ impl<'a> Fields<'a> {
             .collect()
     }
 
-    fn filter(&self) -> Result<Option<Filter>, Error> {
+    fn filter(&self) -> Result<Option<Filter>, FieldError> {
         // Wrong parameters are an error even where no filter function takes them.
         let query_params = self.query_params()?;
         let given: Vec<&str> =
             ["doc_ids", "filter", "selector"].into_iter().filter(|name| self.get(name).is_some()).collect();
         if let [first, second, ..] = given[..] {
-            return Err(Error::new(
+            return Err(FieldError::new(
                 second,
                 format!("cannot go together with `{first}`; give one of the two"),
             ));
@@ -382,15 +404,15 @@ impl<'a> Fields<'a> {
             Some(&"doc_ids") => self.doc_ids().map(Some),
             Some(&"selector") => match self.get("selector") {
                 Some(Value::Object(selector)) => Ok(Some(Filter::Selector(selector.clone()))),
-                _ => Err(Error::new("selector", "must be an object, a Mango selector")),
+                _ => Err(FieldError::new("selector", "must be an object, a Mango selector")),
             },
             Some(_) => self.function(query_params).map(Some),
             None => Ok(None),
         }
     }
 
-    fn doc_ids(&self) -> Result<Filter, Error> {
-        let problem = || Error::new("doc_ids", "must be an array of document ids (strings)");
+    fn doc_ids(&self) -> Result<Filter, FieldError> {
+        let problem = || FieldError::new("doc_ids", "must be an array of document ids (strings)");
         let Some(Value::Array(ids)) = self.get("doc_ids") else {
             return Err(problem());
         };
@@ -408,17 +430,17 @@ impl<'a> Fields<'a> {
         Ok(Filter::DocIds(ids))
     }
 
-    fn query_params(&self) -> Result<Map<String, Value>, Error> {
+    fn query_params(&self) -> Result<Map<String, Value>, FieldError> {
         match self.get("query_params") {
             None => Ok(Map::new()),
             Some(Value::Object(params)) => Ok(params.clone()),
-            Some(_) => Err(Error::new("query_params", "must be an object")),
+            Some(_) => Err(FieldError::new("query_params", "must be an object")),
         }
     }
 
-    fn function(&self, query_params: Map<String, Value>) -> Result<Filter, Error> {
+    fn function(&self, query_params: Map<String, Value>) -> Result<Filter, FieldError> {
         let problem = || {
-            Error::new(
+            FieldError::new(
                 "filter",
                 "must name a design document's filter function, `designdocument/function`, or a built-in filter",
             )
@@ -434,33 +456,34 @@ impl<'a> Fields<'a> {
         Ok(Filter::Function { name: name.clone(), query_params })
     }
 
-    fn since_seq(&self) -> Result<Option<Seq>, Error> {
+    fn since_seq(&self) -> Result<Option<Seq>, FieldError> {
         match self.get("since_seq") {
             None => Ok(None),
             Some(value @ (Value::String(_) | Value::Number(_) | Value::Array(_))) => {
                 Ok(Some(Seq::from(value)))
             }
-            Some(_) => {
-                Err(Error::new("since_seq", "must be an update sequence of the source, a string or a number"))
-            }
+            Some(_) => Err(FieldError::new(
+                "since_seq",
+                "must be an update sequence of the source, a string or a number",
+            )),
         }
     }
 
-    fn user_ctx(&self) -> Result<UserCtx, Error> {
+    fn user_ctx(&self) -> Result<UserCtx, FieldError> {
         let user = match self.get("user_ctx") {
             None => return Ok(UserCtx::default()),
             Some(Value::Object(user)) => user,
-            Some(_) => return Err(Error::new("user_ctx", "must be an object with `name` and `roles`")),
+            Some(_) => return Err(FieldError::new("user_ctx", "must be an object with `name` and `roles`")),
         };
         let name = match user.get("name") {
             None | Some(Value::Null) => None,
             Some(Value::String(name)) => Some(name.clone()),
-            Some(_) => return Err(Error::new("user_ctx.name", "must be a string or null")),
+            Some(_) => return Err(FieldError::new("user_ctx.name", "must be a string or null")),
         };
         let roles = match user.get("roles") {
             None | Some(Value::Null) => Vec::new(),
             Some(roles) => serde_json::from_value(roles.clone())
-                .map_err(|_| Error::new("user_ctx.roles", "must be an array of strings"))?,
+                .map_err(|_| FieldError::new("user_ctx.roles", "must be an array of strings"))?,
         };
         Ok(UserCtx { name, roles })
     }

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::*;
 
-fn with(extra: Value) -> Result<Replication, Error> {
+fn with(extra: Value) -> Result<Replication, FieldError> {
     let mut body = json!({"source": "http://a/db", "target": "http://b/db"});
     body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
     Replication::parse(body.as_object().unwrap(), &Defaults::default())

@@ -9,9 +9,10 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use turnwise_outbound::{Error, Peer};
+
 use crate::database;
-use crate::error::{Error, Incomplete};
-use crate::http::Peer;
+use crate::error::Incomplete;
 
 /// The documents that are listed. All are logged.
 const LISTED: usize = 20;
@@ -37,7 +38,7 @@ impl Unread {
     /// # Errors
     /// The error that ends the run: `error`, or that of the source's database.
     pub async fn judge(&self, source: &Peer, id: &str, revisions: u64, error: Error) -> Result<(), Error> {
-        if error.side() != Some(crate::error::Side::Source) || !error.may_concern_request() {
+        if error.side() != Some(turnwise_outbound::Side::Source) || !error.may_concern_request() {
             return Err(error);
         }
         match database::info_once(source).await {
@@ -64,7 +65,7 @@ impl Unread {
             let mut id = source.clean(id);
             if id.len() > ID_BYTES {
                 id.truncate(id.floor_char_boundary(ID_BYTES));
-                id.push(crate::secret::CUT);
+                id.push(turnwise_outbound::CUT);
             }
             state.docs.push((id, reason));
         }
@@ -86,10 +87,9 @@ impl Unread {
     }
 
     /// The error of a run that could not read everything.
-    pub fn error(&self) -> Option<Error> {
+    pub fn error(&self) -> Option<Incomplete> {
         let state = self.state();
-        (state.revisions > 0)
-            .then(|| Error::Incomplete(Incomplete { revisions: state.revisions, docs: state.docs.clone() }))
+        (state.revisions > 0).then(|| Incomplete { revisions: state.revisions, docs: state.docs.clone() })
     }
 
     /// Forgets all, for a run that starts over.

@@ -2,7 +2,7 @@
 //!
 //! A [`WriteBuffer`] holds the request's body while it grows; each document is copied into it once, as its JSON text.
 //!
-//! **Size.** No body is larger than the target is known to accept ([`crate::http::BodyLimit`]). If a target rejects a request as too
+//! **Size.** No body is larger than the target is known to accept ([`turnwise_outbound::BodyLimit`]). If a target rejects a request as too
 //! large (413), or closes its connection, the request is divided repeatedly, down to single documents. A batch that the target rejects as
 //! wrong (400, 415) is also divided, so that only the wrong document is rejected or named. The same applies to a batch that the target does
 //! not finish in time. The time that the target needs determines the size of a write ([`crate::pace`]).
@@ -16,13 +16,11 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tokio::time::Instant;
+use turnwise_outbound::{BodyLimit, Error, Fault, Peer, Request, Side, Ticket, WaitingBytes};
 
 use crate::bulk_rows::{Row, Sorted, sort};
-use crate::error::{Error, Fault, Side};
-use crate::http::{BodyLimit, Peer, Request, Ticket};
 use crate::pace::Pace;
 use crate::refusal::{self, TooLarge};
-use crate::room::WaitingBytes;
 use crate::stats::Tally;
 
 /// A buffer of this size is written even if more documents are available. With `worker_processes` such writes in
@@ -286,12 +284,11 @@ async fn post(target: &Peer, body: Bytes, took: impl Fn(Duration)) -> Result<(Ve
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::sync::Arc;
 
     use super::*;
 
     fn docs(texts: &[&str]) -> Docs {
-        let mut buffer = WriteBuffer::new(WaitingBytes::new(&Arc::default()));
+        let mut buffer = WriteBuffer::new(WaitingBytes::default());
         texts.iter().for_each(|doc| buffer.push(doc.as_bytes()));
         buffer.take()
     }

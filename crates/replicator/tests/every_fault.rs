@@ -9,7 +9,8 @@ use crate::common::attached::Attached;
 use crate::common::{SERVER_UUID, request};
 use futures::stream::{self, StreamExt};
 use serde_json::json;
-use turnwise_replicator::{Client, Context, replicate};
+use turnwise_outbound::Client;
+use turnwise_replicator::{Context, replicate};
 use turnwise_testkit::{Asked, Fake, Reply, Step};
 
 /// Longer than any run with a fault needs on a busy machine.

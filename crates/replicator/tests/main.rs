@@ -19,6 +19,7 @@ mod one_shot;
 mod read_only_source;
 mod refused;
 mod replaced;
+mod sessions;
 mod slow_target;
 mod speed;
 mod storm;

@@ -11,7 +11,8 @@ use common::attached::{Attached, wants};
 use common::{SERVER_UUID, request, run};
 use futures::future::join_all;
 use serde_json::json;
-use turnwise_replicator::{Client, Context, replicate};
+use turnwise_outbound::Client;
+use turnwise_replicator::{Context, replicate};
 use turnwise_testkit::{Fake, Reply, Step, process};
 
 const SOURCE: &str = "TURNWISE_TEST_SOURCE";

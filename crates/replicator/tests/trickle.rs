@@ -6,7 +6,8 @@ use crate::common::{context, request};
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt};
 use serde_json::{Value, json};
-use turnwise_replicator::{Error, MinimumProgress, Report, replicate};
+use turnwise_outbound::MinimumProgress;
+use turnwise_replicator::{Error, Report, replicate};
 use turnwise_testkit::{Fake, Reply, Step};
 
 /// Far longer than any step here takes: without the minimum, these runs would not end.

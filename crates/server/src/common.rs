@@ -8,10 +8,10 @@ use tokio_util::sync::CancellationToken;
 use turnwise_command::Handler;
 use turnwise_explain::demand::Trackers;
 use turnwise_indexer::jobs::Indexing;
+use turnwise_outbound::{Client, Connections};
 use turnwise_queue::{Keyspace, NodeOptions};
 use turnwise_replicator::doc_processor::Settings;
 use turnwise_replicator::upstream::Condition;
-use turnwise_replicator::{Client, Connections};
 use turnwise_store::{Store, StoreUrl};
 use turnwise_worker::{
     Counts, Deadlines, Dependencies, EventRules, External, ExternalOptions, Filters, Joined, Live, Monitor,
@@ -72,6 +72,7 @@ pub(crate) struct Built<'a> {
     pub names: http::Names,
     pub events: Events,
     pub counted: Arc<turnwise_worker::Metrics>,
+    pub replicated: Arc<turnwise_replicator::Metrics>,
     pub stop: CancellationToken,
     pub checked: &'a Checked,
 }
@@ -251,7 +252,7 @@ impl Common {
     /// The state that all requests share.
     pub fn app(&self, built: Built<'_>) -> App {
         let Built { url, external, current, commands, upstream, indexing, names, events, .. } = built;
-        let Built { counted, stop, checked, .. } = built;
+        let Built { counted, replicated, stop, checked, .. } = built;
         App::new(AppState {
             shared: self.shared.on(self.impatient.clone()),
             store: self.impatient.clone(),
@@ -284,7 +285,7 @@ impl Common {
             demand: Trackers::default(),
             identities: self.identities.clone(),
             events,
-            metrics: Arc::new(Metrics::new(counted, self.opened.store.runtime().now_us())),
+            metrics: Arc::new(Metrics::new(counted, replicated, self.opened.store.runtime().now_us())),
             spans: self.spans.clone(),
         })
     }

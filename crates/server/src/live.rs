@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use turnwise_indexer::jobs::{Indexing, LEVEL, Settings as IndexSettings};
+use turnwise_outbound::Client;
 use turnwise_policy::predictive_queue::aging::{Aging, Rules};
 use turnwise_policy::predictive_queue::locks::{Level, Levels};
-use turnwise_replicator::Client;
 use turnwise_replicator::doc_processor::Settings;
 use turnwise_replicator::multiplex::Mode;
 use turnwise_worker::{

@@ -163,6 +163,7 @@ impl Server {
             names,
             events,
             counted,
+            replicated: replications.metrics,
             stop: services.stop().clone(),
             checked: &checked,
         });

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use turnwise_outbound::Client;
 use turnwise_queue::{Error as QueueError, Format, Keyspace, keyspace, nodes};
-use turnwise_replicator::Client;
 use turnwise_replicator::documents::{self, databases, names};
 use turnwise_replicator::upstream::Upstream;
 use turnwise_store::{
@@ -162,7 +162,7 @@ pub enum StartError {
     },
     /// The HTTP client cannot be created.
     #[error("cannot start the HTTP client: {0}")]
-    Client(turnwise_replicator::Error),
+    Client(turnwise_outbound::Error),
 }
 
 impl StartError {

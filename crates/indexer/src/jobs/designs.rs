@@ -2,7 +2,8 @@
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use turnwise_replicator::{Error, Remote};
+use turnwise_outbound::Error;
+use turnwise_replicator::Remote;
 
 /// The most design documents of a database.
 pub(super) const MAX_DESIGNS: usize = 1_000;
@@ -105,8 +106,9 @@ impl<'a> Designs<'a> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use serde_json::json;
+    use turnwise_outbound::Client;
+    use turnwise_replicator::Defaults;
     use turnwise_replicator::upstream::Address;
-    use turnwise_replicator::{Client, Defaults};
     use turnwise_testkit::{Fake, Reply};
 
     use super::*;

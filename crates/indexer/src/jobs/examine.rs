@@ -6,9 +6,10 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use reqwest::Method;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
+use turnwise_outbound::Error;
 use turnwise_queue::parking::{self, ParkedJob};
 use turnwise_queue::{Job, NewJob, Parked, State, jobs};
-use turnwise_replicator::{Error, Remote, Seq};
+use turnwise_replicator::{Remote, Seq};
 
 use super::designs::{Design, Designs, MAX_DESIGNS};
 use super::dirty::Since;

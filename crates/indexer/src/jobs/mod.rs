@@ -36,8 +36,9 @@ mod watch;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use turnwise_outbound::{Client, FieldError};
 use turnwise_policy::predictive_queue::locks::Level;
-use turnwise_replicator::{Client, Defaults, Remote, SpecError};
+use turnwise_replicator::{Defaults, Remote};
 
 pub use handler::Handler;
 pub use index::{Building, Built, Index, Info, Summary};
@@ -87,7 +88,7 @@ impl Indexing {
     ///
     /// # Errors
     /// An address cannot be used.
-    pub fn new(settings: Settings, defaults: &Defaults, client: &Client) -> Result<Indexing, SpecError> {
+    pub fn new(settings: Settings, defaults: &Defaults, client: &Client) -> Result<Indexing, FieldError> {
         let mut servers = BTreeMap::new();
         for address in &settings.servers {
             let remote = Remote::new(address, defaults, client)?;

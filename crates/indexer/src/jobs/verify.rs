@@ -11,9 +11,10 @@ use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use reqwest::Method;
 use tokio::time::Instant;
+use turnwise_outbound::Error;
 use turnwise_queue::parking::ParkedJob;
 use turnwise_queue::{Job, jobs};
-use turnwise_replicator::{Error, Remote};
+use turnwise_replicator::Remote;
 
 use super::dirty::Since;
 use super::watch::Watcher;

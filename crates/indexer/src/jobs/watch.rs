@@ -180,7 +180,7 @@ impl Service {
     }
 }
 
-type Result<T> = std::result::Result<T, turnwise_replicator::Error>;
+type Result<T> = std::result::Result<T, turnwise_outbound::Error>;
 
 impl Watcher<'_> {
     /// Follows the server until an error, or until its feed ends.

@@ -9,12 +9,11 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
+use turnwise_outbound::{Answer, Error, Fault};
 
 use super::parts::Parts;
 use super::stubs;
 use super::whole::{too_long, too_short};
-use crate::error::{Error, Fault};
-use crate::http::Answer;
 use crate::multipart;
 
 /// The most attachment bytes of one document that are held together. The caller has checked the sizes, so more is an error.

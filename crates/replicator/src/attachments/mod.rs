@@ -23,16 +23,14 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 
 use crate::database;
-use crate::error::{Error, Fault, PeerError, Side};
-use crate::http::{Optional, Peer, beginning};
 use crate::query::{DocName, doc_path};
 use crate::refusal::passes_over_put;
 use crate::stats::Tally;
-use crate::upload::{BodyError, Upload};
 
 use frame::Body;
 pub(crate) use inside::Insides;
 pub(crate) use stubs::{Head, Summary, summary};
+use turnwise_outbound::{BodyError, Error, Fault, Optional, Peer, PeerError, Side, Upload, beginning};
 pub(crate) use whole::absent;
 
 /// Pieces of a body between the source's response and the target's request. Including the connections' buffers, a
@@ -264,7 +262,7 @@ fn is_about_name(error: &Error, id: &str) -> bool {
 /// Interprets the target's response to a write.
 async fn answered(
     id: &str,
-    answer: Result<crate::http::Answer, Error>,
+    answer: Result<turnwise_outbound::Answer, Error>,
     target_is_pouchdb: bool,
 ) -> Result<CopyResult, Error> {
     /// The status alone is not enough, because a proxy in front of the server may return any status.

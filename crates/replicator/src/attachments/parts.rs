@@ -1,9 +1,8 @@
 //! Reads the parts of a multipart response, and the parts of such a part, while they arrive.
 
 use bytes::Bytes;
+use turnwise_outbound::{Answer, Error, Fault};
 
-use crate::error::{Error, Fault};
-use crate::http::Answer;
 use crate::multipart::{Event, Headers, Parser};
 
 /// The source of a multipart body.

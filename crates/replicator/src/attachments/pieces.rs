@@ -1,11 +1,11 @@
 //! The slower way: each attachment is read in a separate request.
 
+use turnwise_outbound::{Error, Fault, Request};
+
 use super::frame::{Frame, frame};
 use super::stubs::{self, Stub};
 use super::whole::{too_long, too_short};
 use super::{Copier, CopyResult, Filler, Revision};
-use crate::error::{Error, Fault};
-use crate::http::Request;
 use crate::query::{DocName, Query, doc_path, encode_segment};
 use crate::stats::Tally;
 

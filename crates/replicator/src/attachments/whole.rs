@@ -1,12 +1,11 @@
 //! The faster way: one request to the source returns the document and all its attachments.
 
 use http::header::CONTENT_TYPE;
+use turnwise_outbound::{Answer, Error, Fault, Request};
 
 use super::frame::frame;
 use super::parts::Parts;
 use super::{Copier, CopyResult, Revision, stubs};
-use crate::error::{Error, Fault};
-use crate::http::{Answer, Request};
 use crate::multipart;
 use crate::query::{Query, doc_path};
 use crate::stats::Tally;

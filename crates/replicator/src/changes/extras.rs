@@ -3,8 +3,7 @@
 //! A gateway may refuse a parameter that it does not know, with any status. The reader then tries each combination once. The first
 //! feed that delivers shows which parameters are refused. If none does, they are not the reason.
 
-use crate::error::{Error, Side};
-use crate::http::{Optional, Peer};
+use turnwise_outbound::{Error, Optional, Peer, Side};
 
 /// The parameters of one opening.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,16 +85,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::error::Fault;
-    use crate::http::Client;
     use crate::spec::{Defaults, Replication};
+    use turnwise_outbound::Client;
+    use turnwise_outbound::Fault;
 
     const BOTH: Extras = Extras { docs: true, few_seqs: true };
 
     fn source(client: &Client) -> Peer {
         let body = json!({"source": "http://h/a", "target": "http://h/b"});
         let replication = Replication::parse(body.as_object().unwrap(), &Defaults::default()).unwrap();
-        Peer::new(Side::Source, &replication, client)
+        replication.peer(Side::Source, client)
     }
 
     fn refused(source: &Peer, status: u16) -> Error {

@@ -15,12 +15,11 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::{Instant, timeout, timeout_at};
+use turnwise_outbound::{Error, Fault, Peer, beginning};
 
 use super::request::RequestForm;
 use super::{Change, Envelope, Feed, ROW_BYTES, Row};
 use crate::database::Info;
-use crate::error::{Error, Fault};
-use crate::http::{Peer, beginning};
 use crate::json_stream::{Shape, Splitter};
 use crate::seq::Seq;
 use crate::spec::Replication;

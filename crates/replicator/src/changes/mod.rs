@@ -33,12 +33,9 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::database::{self, Info};
-use crate::error::{Error, Fault};
 use crate::feed_docs::{Demand, FeedDocs};
-use crate::http::{Answer, Optional, Peer, beginning};
 use crate::json_stream::{self, Shape, Splitter};
 use crate::pace::Pace;
-use crate::room::FREE_FEED_BYTES;
 use crate::seq::Seq;
 use crate::spec::Replication;
 
@@ -46,6 +43,7 @@ use extras::{Extras, Search};
 pub(crate) use leaves::TargetLeaves;
 use patience::Patience;
 use request::RequestForm;
+use turnwise_outbound::{Answer, Error, FREE_FEED_BYTES, Fault, Optional, Peer, beginning};
 
 /// Rows wait this long for further rows: long enough for rows that were written together, too short to be noticed.
 const LINGER_CONTINUOUS: Duration = Duration::from_millis(10);

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use turnwise_outbound::{Peer, Request};
+
 use super::Feed;
-use crate::http::{Peer, Request};
 use crate::query::Query;
 use crate::seq::Seq;
 use crate::spec::{Filter, Replication};

@@ -17,6 +17,7 @@ use async_trait::async_trait;
 use futures::future::BoxFuture;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use turnwise_outbound::Client;
 use turnwise_queue::Keyspace;
 use turnwise_store::{Isolation, RangeRead, Store, Transaction};
 use turnwise_worker::Live;
@@ -24,7 +25,7 @@ use turnwise_worker::Live;
 use super::schedule::{self, Doc, Row, RowState, read_row, write_row};
 use super::{Settings, corrupt, ended, finish_deletion, parse, sweep};
 use crate::documents::{Error, Result, Revision, databases, read, rows, write::Slot};
-use crate::{Client, Replication, replication_id};
+use crate::{Replication, replication_id};
 
 /// The most concurrent requests to sources.
 const MAX_IN_FLIGHT: usize = 32;

@@ -3,12 +3,13 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
+use turnwise_outbound::{Endpoint, FieldError};
 use turnwise_queue::{Error as QueueError, Job, Keyspace, NewJob, jobs};
 use turnwise_store::Transaction;
 
+use crate::Replication;
 use crate::documents::{Error, Result};
 use crate::handler::JOB_TYPE;
-use crate::{Endpoint, Replication};
 
 /// The longest displayed URL of an endpoint, in bytes: two of them fit into a job's summary.
 const MAX_URL_BYTES: usize = 4_096;
@@ -121,7 +122,7 @@ pub fn new_job(
         let bytes = shown(endpoint).len();
         if bytes > MAX_URL_BYTES {
             let problem = format!("has a URL of {bytes} bytes; at most {MAX_URL_BYTES} are allowed");
-            return Err(Error::field(crate::SpecError::new(field, problem)));
+            return Err(Error::field(FieldError::new(field, problem)));
         }
     }
     let summary = Summary::new(replication, origin, now_us);
@@ -129,7 +130,7 @@ pub fn new_job(
         let bytes = proxy.as_ref().map_or(0, String::len);
         if bytes > MAX_PROXY_BYTES {
             let problem = format!("has a URL of {bytes} bytes; at most {MAX_PROXY_BYTES} are allowed");
-            return Err(Error::field(crate::SpecError::new(field, problem)));
+            return Err(Error::field(FieldError::new(field, problem)));
         }
     }
     let user = summary.user.clone().filter(|user| !user.is_empty());

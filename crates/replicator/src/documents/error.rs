@@ -70,7 +70,7 @@ pub enum Error {
 
 impl Error {
     /// An invalid field of a document.
-    pub fn field(error: crate::SpecError) -> Self {
+    pub fn field(error: turnwise_outbound::FieldError) -> Self {
         Error::Refused(format!("{}: {}", error.field, error.problem))
     }
 }

@@ -10,10 +10,10 @@
 //! The secrets are: the password of a URL, every value under `headers`, and every string under `auth` except the user's name.
 
 use serde_json::{Map, Value};
+use turnwise_outbound::HIDDEN;
 use url::Url;
 
 use super::{Error, Result};
-use crate::HIDDEN;
 
 /// The fields that hold an endpoint: a URL, or an object with one.
 const ENDPOINTS: [&str; 5] = ["source", "target", "source_proxy", "target_proxy", "proxy"];

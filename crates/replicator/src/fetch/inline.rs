@@ -4,12 +4,11 @@ use std::collections::HashSet;
 
 use http::header::CONTENT_TYPE;
 use tokio::sync::Mutex;
+use turnwise_outbound::{Answer, Error, Optional, Request, Side};
 
 use super::rows::{BulkGetResult, bulk_get_body, parse, read_rows};
 use super::{Fetcher, Sink};
 use crate::attachments::{Head, Insides, Revision};
-use crate::error::{Error, Side};
-use crate::http::{Answer, Optional, Request};
 use crate::multipart;
 
 /// `_bulk_get` for revisions with small attachments, which come inside the document in base64.

@@ -20,8 +20,6 @@ use tokio::sync::Mutex;
 
 use crate::attachments::Head;
 use crate::copy::BULK_GET_DOCS;
-use crate::error::{Error, Side};
-use crate::http::{Optional, Peer, Request};
 use crate::pace::Pace;
 use crate::revs_diff::Missing;
 use crate::spec::Replication;
@@ -30,6 +28,7 @@ use crate::stats::Tally;
 use due::Due;
 pub(crate) use inline::NotInline;
 use rows::{BulkGetResult, bulk_get_body, hand_over, parse, read_rows};
+use turnwise_outbound::{Error, Optional, Peer, Request, Side};
 
 /// `_bulk_get` with its parameters. Attachments come as stubs, which state how they are encoded.
 const BULK_GET: &str = "_bulk_get?revs=true&latest=true&attachments=false&att_encoding_info=true";

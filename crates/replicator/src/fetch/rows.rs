@@ -8,11 +8,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
+use turnwise_outbound::{Answer, Error, Fault, beginning};
 
 use super::Sink;
 use crate::attachments::Head;
-use crate::error::{Error, Fault};
-use crate::http::{Answer, beginning};
 use crate::json_stream::{Shape, Splitter};
 use crate::revs_diff::Missing;
 

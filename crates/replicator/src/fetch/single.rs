@@ -5,12 +5,11 @@ use std::collections::VecDeque;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use serde::Deserialize;
 use tokio::sync::Mutex;
+use turnwise_outbound::{Error, Fault, Request};
 
 use super::rows::{OpenRev, hand_over, parse, read_rows};
 use super::{Fetcher, Parameters, Sink};
 use crate::attachments;
-use crate::error::{Error, Fault};
-use crate::http::Request;
 use crate::query::{DocName, Query, doc_path};
 use crate::revs_diff::Missing;
 use crate::stats::Tally;

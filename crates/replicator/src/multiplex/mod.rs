@@ -35,12 +35,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
+use turnwise_outbound::Client;
 use turnwise_queue::Parked;
 use turnwise_queue::parking::MAX_TOKEN_BYTES;
 use turnwise_worker::Live;
 
+use crate::Replication;
 use crate::seq::Seq;
-use crate::{Client, Replication};
 pub use service::Service;
 
 /// How long a server that offers `_db_updates` is not checked again.

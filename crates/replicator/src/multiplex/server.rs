@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use futures::stream::{self, StreamExt};
 use serde::Deserialize;
+use turnwise_outbound::{Answer, Client, Error, Peer, Request, Side};
 
-use crate::error::{Error, Side};
-use crate::http::{Answer, Peer, Request};
 use crate::query::{Query, encode};
 use crate::seq::Seq;
-use crate::{Client, Replication};
+
+use crate::Replication;
 
 /// The descriptions of a hundred databases are short.
 const INFO_BYTES: usize = 8 * 1024 * 1024;
@@ -33,7 +33,8 @@ impl Server {
     /// The server of a replication's source.
     pub fn of(replication: &Replication, client: &Client) -> Self {
         let source = replication.source.server();
-        Server(Peer::new(Side::Source, &Replication { source, ..replication.clone() }, client))
+        let (settings, secrets) = (replication.peer_settings(), replication.secrets());
+        Server(Peer::new(Side::Source, &source, &settings, secrets, client))
     }
 
     /// The server whose root this peer is.

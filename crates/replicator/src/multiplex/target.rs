@@ -16,12 +16,11 @@ use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
 use tokio::time::Instant;
+use turnwise_outbound::{Error, Side};
 use turnwise_queue::jobs;
 use turnwise_queue::parking::ParkedJob;
 
 use super::feed::{Feed, Left, PAGE};
-use crate::error::{Error, Side};
-use crate::http::Peer;
 use crate::stats::Stats;
 use crate::{JOB_TYPE, Replication, checkpoint};
 
@@ -156,7 +155,7 @@ impl Feed {
         if servers.is_silent(server) {
             return Ok(false);
         }
-        let target = Peer::new(Side::Target, replication, client);
+        let target = replication.peer(Side::Target, client);
         let seq = stats.checkpointed_source_seq.as_ref().filter(|seq| !seq.is_zero());
         // The base of the id, which names the checkpoint, ends with its first suffix.
         let base = id.split('+').next().unwrap_or(id);

@@ -17,14 +17,14 @@ use crate::Context;
 use crate::checkpoint::Checkpoints;
 use crate::copy::Copier;
 use crate::database::{self, Info};
-use crate::error::{Error, Side};
-use crate::http::Peer;
+use crate::error::Error;
 use crate::report::Report;
 use crate::spec::Replication;
 use crate::stats::Tally;
 
 use account::Account;
 use run::Run;
+use turnwise_outbound::{Peer, Side};
 
 /// When a run is stopped or has failed, batches in flight have this long to end. A job that is preempted repeatedly can
 /// thus still copy a large attachment, and peers see no needless broken uploads.
@@ -102,15 +102,15 @@ struct Peers {
 
 impl Peers {
     async fn open(replication: &Replication, context: &Context) -> Result<Self, Error> {
-        let source = Peer::new(Side::Source, replication, &context.client);
+        let source = replication.peer(Side::Source, &context.client);
         tokio::select! {
             opened = Self::find(&source, replication, context) => opened,
-            error = source.too_slow(), if !replication.continuous => Err(error),
+            error = source.too_slow(), if !replication.continuous => Err(error.into()),
         }
     }
 
     async fn find(source: &Peer, replication: &Replication, context: &Context) -> Result<Self, Error> {
-        let target = source.beside(Side::Target, replication, &context.client);
+        let target = replication.peer_beside(source, Side::Target, &context.client);
         let id = database::replication_id(replication, &context.client, &context.server_uuid);
         let (id, info, target_info) =
             future::try_join3(id, database::info(source), database::open_target(&target, replication))

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use futures::future;
 use tokio::time::Instant;
+use turnwise_outbound::Peer;
 
 use crate::database;
-use crate::http::Peer;
 use crate::multiplex::Prospect;
 use crate::seq::Seq;
 

@@ -7,6 +7,7 @@ use futures::future::{self, BoxFuture};
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
+use turnwise_outbound::{Error, Peer};
 
 use super::account::Account;
 use super::park::{Parking, Step};
@@ -18,8 +19,6 @@ use crate::changes::{Batch, Reader};
 use crate::checkpoint::{Checkpoints, Log};
 use crate::copy::Copier;
 use crate::database::{self, Info};
-use crate::error::Error;
-use crate::http::Peer;
 use crate::report::Report;
 use crate::seq::Seq;
 use crate::spec::{Filter, Replication};
@@ -39,7 +38,7 @@ enum Ending {
     Stopped,
     /// The run has nothing to do until the source's state differs from this token.
     Parked(String),
-    Failed(Error),
+    Failed(crate::Error),
 }
 
 /// What the loop waited for.
@@ -113,7 +112,7 @@ impl<'a> Run<'a> {
     }
 
     /// Copies until the feed ends, the run is stopped, or something fails.
-    pub async fn run(mut self, source: Peer, infos: (Info, Info)) -> Result<Report, Error> {
+    pub async fn run(mut self, source: Peer, infos: (Info, Info)) -> Result<Report, crate::Error> {
         self.publish();
         match self.drive(source, infos).await {
             Ending::Complete => {
@@ -234,7 +233,7 @@ impl<'a> Run<'a> {
         let drained = drive.drained;
         let last = drive.last_seq.take_if(|_| drained)?;
         if let Some(error) = self.copier.tally.unread.error() {
-            return Some(Ending::Failed(error));
+            return Some(Ending::Failed(error.into()));
         }
         self.account.progress.finish(last);
         Some(Ending::Complete)
@@ -269,7 +268,7 @@ impl<'a> Run<'a> {
     }
 
     /// Handles what happened. Returns an error that ends the run.
-    fn handle(&mut self, drive: &mut Drive<'a>, happened: Happened) -> Option<Error> {
+    fn handle(&mut self, drive: &mut Drive<'a>, happened: Happened) -> Option<crate::Error> {
         match happened {
             Happened::Stop => drive.ending = Some((Ending::Stopped, Instant::now() + GRACE)),
             Happened::Quiet => {
@@ -290,12 +289,12 @@ impl<'a> Run<'a> {
             Happened::Parking(Step::Answer(None)) => {}
             Happened::Again => {
                 drive.again_at = None;
-                return self.copier.tally.unread.error();
+                return self.copier.tally.unread.error().map(Into::into);
             }
             Happened::FeedEnded(Ok(last)) => drive.last_seq = Some(last),
             Happened::FeedEnded(Err(error)) => {
-                self.context.client.metrics().reader_deaths.add(1);
-                return Some(error);
+                self.context.metrics.reader_deaths.add(1);
+                return Some(error.into());
             }
             Happened::Read(None) => drive.drained = true,
             Happened::Read(Some(batch)) => {
@@ -330,7 +329,7 @@ impl<'a> Run<'a> {
                 self.account.source_says_pending(pending);
                 self.publish();
             }
-            Happened::TooSlow(error) | Happened::Copied(Err(error)) => return Some(error),
+            Happened::TooSlow(error) | Happened::Copied(Err(error)) => return Some(error.into()),
         }
         None
     }
@@ -347,7 +346,7 @@ impl<'a> Run<'a> {
         drive: &mut Drive<'a>,
         checkpoints: Checkpoints,
         written: Result<Option<Seq>, Error>,
-    ) -> Option<Error> {
+    ) -> Option<crate::Error> {
         drive.checkpointing = None;
         self.count_checkpoint(&checkpoints, &written);
         drive.verifying = false;
@@ -363,7 +362,7 @@ impl<'a> Run<'a> {
                 None
             }
             Ok(None) => None,
-            Err(error) => Some(error),
+            Err(error) => Some(error.into()),
         }
     }
 
@@ -397,7 +396,7 @@ impl<'a> Run<'a> {
     /// Counts a checkpoint that was written, or not, and notes whether the source has rejected it.
     fn count_checkpoint(&mut self, checkpoints: &Checkpoints, written: &Result<Option<Seq>, Error>) {
         self.account.source_rejects_checkpoints = checkpoints.rejected().map(str::to_owned);
-        let metrics = self.context.client.metrics();
+        let metrics = &self.context.metrics;
         match written {
             Ok(Some(_)) => metrics.checkpoints.add(1),
             Ok(None) => {}

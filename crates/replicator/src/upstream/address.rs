@@ -1,10 +1,9 @@
 //! The upstream's address and login.
 
 use serde_json::{Map, Value, json};
+use turnwise_outbound::{Client, FieldError, Peer};
 
-use crate::error::Side;
-use crate::http::Peer;
-use crate::{Client, Defaults, Replication, SpecError};
+use crate::{Defaults, Replication};
 
 /// The URL of a CouchDB server, with a login: `http://admin:pw@couch:5984/`. It is never displayed with its password.
 #[derive(Clone, PartialEq, Eq)]
@@ -36,7 +35,7 @@ impl Address {
     ///
     /// # Errors
     /// The error states what would be right. It does not repeat the URL.
-    pub fn parse(url: &str) -> Result<Self, SpecError> {
+    pub fn parse(url: &str) -> Result<Self, FieldError> {
         let url = format!("{}/", url.trim_end_matches('/'));
         let address = Address { url, shown: String::new() };
         let endpoint = address.replication(&Defaults::default())?.source.redacted_url();
@@ -50,7 +49,7 @@ impl Address {
         rest.rsplit_once('@').map_or(rest, |(_, host)| host).trim_end_matches('/')
     }
 
-    pub(crate) fn replication(&self, defaults: &Defaults) -> Result<Replication, SpecError> {
+    pub(crate) fn replication(&self, defaults: &Defaults) -> Result<Replication, FieldError> {
         let database = format!("{}{ANY_DATABASE}", self.url);
         let body: Map<String, Value> = [("source", json!(database)), ("target", json!(database))]
             .into_iter()
@@ -59,12 +58,12 @@ impl Address {
         // `valid_endpoint_protocols` restricts documents only.
         let defaults =
             Defaults { endpoint_schemes: Defaults::default().endpoint_schemes, ..defaults.clone() };
-        Replication::parse(&body, &defaults).map_err(|error| SpecError::new("url", error.problem))
+        Replication::parse(&body, &defaults).map_err(|error| FieldError::new("url", error.problem))
     }
 
     /// The server as a peer for requests.
-    pub(super) fn server(&self, defaults: &Defaults, client: &Client) -> Result<Peer, SpecError> {
-        Ok(Peer::server(Side::Source, &self.replication(defaults)?, client))
+    pub(super) fn server(&self, defaults: &Defaults, client: &Client) -> Result<Peer, FieldError> {
+        Ok(self.replication(defaults)?.source_server(client))
     }
 }
 

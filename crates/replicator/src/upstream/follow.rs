@@ -6,6 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
+use turnwise_outbound::{Answer, Error, Fault, Peer};
 use turnwise_queue::Keyspace;
 use turnwise_store::{MaybeStoreError, Transaction};
 
@@ -16,9 +17,7 @@ use super::service::Upstream;
 use crate::Seq;
 use crate::doc_processor::{delete_database, finish_deletion};
 use crate::documents::{self, databases, names};
-use crate::error::{Error, Fault};
 use crate::events::Event;
-use crate::http::{Answer, Peer};
 use crate::json_stream::{Shape, Splitter};
 
 /// The most changes that are written together.

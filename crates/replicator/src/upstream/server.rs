@@ -3,11 +3,10 @@
 use http::Method;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use turnwise_outbound::{Error, Fault, Peer, Request};
 
 use crate::database::Info;
 use crate::documents::names;
-use crate::error::{Error, Fault};
-use crate::http::{Peer, Request};
 use crate::json_stream::{Shape, Splitter};
 use crate::query::{Query, encode};
 

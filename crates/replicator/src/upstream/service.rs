@@ -9,20 +9,19 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use turnwise_outbound::{Client, Error, Peer};
 use turnwise_queue::Keyspace;
 use turnwise_store::Store;
 use turnwise_worker::Live;
 
 use super::follow::{End, Follower};
 use super::{Address, server};
+use crate::Defaults;
 use crate::doc_processor::Settings;
 use crate::documents::{self, databases, names};
-use crate::error::Error;
 use crate::events::{Event, Events};
-use crate::http::Peer;
 use crate::json_stream::{Shape, Splitter};
 use crate::ownership::Ownership;
-use crate::{Client, Defaults};
 
 /// The first pause before the next request to an upstream that did not respond; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -195,7 +194,7 @@ impl Upstream {
         let server = self
             .address
             .server(&settings.defaults, &self.client)
-            .map_err(|error| Lost::Upstream(Error::Spec(error)))?;
+            .map_err(|error| Lost::Upstream(Error::Local(error.to_string())))?;
         let welcome = server::welcome(&server).await?;
         let version = welcome.version.unwrap_or_default();
         let uuid = welcome.uuid.unwrap_or_default();

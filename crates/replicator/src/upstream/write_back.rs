@@ -10,6 +10,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
+use turnwise_outbound::Error;
 use turnwise_store::Watch;
 
 use super::follow::{End, Follower};
@@ -17,7 +18,6 @@ use super::rows::{Owed, list_owed, read_seen, write_owed, write_seen};
 use super::server::{self, BulkDocsRow};
 use super::service::Upstream;
 use crate::documents::{read, write::REPLICATION};
-use crate::error::Error;
 use crate::events::Event;
 
 /// States per request.

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
-use turnwise_replicator::{Client, Context, Defaults, Error, Replication, Report, Seq, Stats, replicate};
+use turnwise_outbound::Client;
+use turnwise_replicator::{Context, Defaults, Error, Replication, Report, Seq, Stats, replicate};
 use turnwise_testkit::{Database, canary};
 
 /// The uuid of this server in replication ids.

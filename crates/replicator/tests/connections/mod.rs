@@ -10,7 +10,8 @@ mod server;
 mod tls;
 
 use serde_json::{Value, json};
-use turnwise_replicator::{Client, Connections, Defaults, Error, Replication, filter_code};
+use turnwise_outbound::{Client, Connections};
+use turnwise_replicator::{Defaults, Error, Replication, filter_code};
 
 /// A replication from `source` with further fields. Its request is made once, unless the fields set retries.
 fn job(source: &str, fields: Value) -> Replication {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use turnwise_replicator::{Client, Connections};
+use turnwise_outbound::{Client, Connections};
 
 use super::server::{Count, Manner, PATIENCE, Server};
 use super::{client, run};

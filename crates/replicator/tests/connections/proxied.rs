@@ -1,7 +1,8 @@
 //! Peers that are reached through proxies.
 
 use serde_json::json;
-use turnwise_replicator::{Client, Connections, Context, Defaults, Replication, Tls, replicate};
+use turnwise_outbound::{Client, Connections, Tls};
+use turnwise_replicator::{Context, Defaults, Replication, replicate};
 use turnwise_testkit::{Dataset, Peer, compare};
 
 use super::certificates::Authority;

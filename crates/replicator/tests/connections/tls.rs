@@ -1,7 +1,7 @@
 //! The servers that an `https` URL may reach, client certificates, and files that cannot be used.
 
 use serde_json::json;
-use turnwise_replicator::{Client, Connections, Tls};
+use turnwise_outbound::{Client, Connections, Tls};
 
 use super::certificates::Authority;
 use super::server::{Manner, Server};

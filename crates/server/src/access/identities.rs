@@ -13,8 +13,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use turnwise_identity::session::SessionKey;
 use turnwise_identity::{MAX_NAME_BYTES, Password, PasswordHash, Secret, Token, User, identities};
+use turnwise_outbound::Client;
 use turnwise_queue::Keyspace;
-use turnwise_replicator::Client;
 use turnwise_store::{Error as StoreError, Isolation, Store, Watch};
 
 use super::Attempts;

@@ -1,7 +1,7 @@
 //! Settings that have no effect because of another setting. Each causes a warning, and none is rejected.
 
+use turnwise_outbound::AuthPlugin;
 use turnwise_policy::fair_share::Fairness;
-use turnwise_replicator::AuthPlugin;
 
 use super::Config;
 use crate::http::cors;

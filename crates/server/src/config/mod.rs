@@ -23,16 +23,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use turnwise_outbound::Connections;
 use turnwise_policy::backoff::{self, OnLost};
 use turnwise_policy::fair_share::{Fairness, Shares, rfc};
 use turnwise_policy::predictive_queue::contention::Weight;
 use turnwise_protocol::MAX_WAIT_MS;
 use turnwise_queue::deadlines::Timeouts;
 use turnwise_queue::{DEFAULT_MAX_HISTORY, MAX_INFO_BYTES};
+use turnwise_replicator::Defaults;
 use turnwise_replicator::multiplex::Mode;
 use turnwise_replicator::ownership::Periods;
 use turnwise_replicator::upstream::Address;
-use turnwise_replicator::{Connections, Defaults};
 use turnwise_worker::{
     DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, EventRules, QueueRules, RotationRules,
 };

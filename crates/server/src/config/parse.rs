@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ini_core::{Item, Parser};
 
-use turnwise_replicator::HIDDEN;
+use turnwise_outbound::HIDDEN;
 
 use super::entry::{Entry, MAX_TENANTS, MAX_TYPES};
 use super::{Config, Problem, TENANT_SHARES, TYPE_TIMEOUTS, Workers, effect};

@@ -5,10 +5,10 @@ use std::ops::RangeInclusive;
 
 use super::value::{Right, Value};
 use super::{Config, MAX_OUTPUT_BYTES, text};
+use turnwise_outbound::{MAX_CERTIFICATE_DEPTH, MAX_DOCUMENT_BYTES};
 use turnwise_policy::fair_share::rfc;
 use turnwise_policy::predictive_queue::window;
 use turnwise_protocol::MAX_WAIT_MS;
-use turnwise_replicator::{MAX_CERTIFICATE_DEPTH, MAX_DOCUMENT_BYTES};
 
 /// Values of `max_document_size`, in bytes.
 const MAX_DOCUMENT_SIZE: RangeInclusive<usize> = 1..=MAX_DOCUMENT_BYTES;

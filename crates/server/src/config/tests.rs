@@ -6,7 +6,7 @@ use super::*;
 use crate::log::LogFormat;
 use std::time::Duration;
 use turnwise_identity::Patterns;
-use turnwise_replicator::{AuthPlugin, Egress, MinimumProgress, Secret, SocketOptions, Tls};
+use turnwise_outbound::{AuthPlugin, Egress, MinimumProgress, Secret, SocketOptions, Tls};
 
 fn parse(text: &str) -> (Config, Vec<String>) {
     let (config, ignored) = Config::parse("my.ini", text).unwrap();

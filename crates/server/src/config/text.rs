@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use turnwise_identity::Patterns;
+use turnwise_outbound::EgressRules;
 use turnwise_policy::backoff::OnLost;
-use turnwise_replicator::EgressRules;
 
 use super::value::INFINITY;
 

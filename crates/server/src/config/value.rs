@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use turnwise_identity::Patterns;
 use turnwise_indexer::jobs::Tenant;
+use turnwise_outbound::{AuthPlugin, ConnectTo, EgressRules, Secret, SocketOptions};
 use turnwise_policy::backoff::OnLost;
 use turnwise_policy::fair_share::Fairness;
 use turnwise_policy::predictive_queue::contention::Weight;
 use turnwise_policy::predictive_queue::locks::MAX_NAME_BYTES;
 use turnwise_replicator::multiplex::Mode;
 use turnwise_replicator::upstream::Address;
-use turnwise_replicator::{AuthPlugin, ConnectTo, EgressRules, Secret, SocketOptions};
 
 use super::slots::Slots;
 use crate::http::{Authority, cors};

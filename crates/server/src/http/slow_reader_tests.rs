@@ -72,7 +72,7 @@ impl World {
             waiting_jobs: Default::default(),
             identities,
             events,
-            metrics: Arc::new(Metrics::new(Arc::default(), 0)),
+            metrics: Arc::new(Metrics::new(Arc::default(), Arc::default(), 0)),
             spans: Default::default(),
             counts: crate::pool::Pool::new(1, 1),
             demand: turnwise_explain::demand::Trackers::default(),

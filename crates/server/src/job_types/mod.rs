@@ -7,9 +7,9 @@ pub(crate) mod webhook;
 
 use std::sync::Arc;
 
+use turnwise_outbound::Client;
 use turnwise_queue::Keyspace;
 use turnwise_queue::deadlines::Timeouts;
-use turnwise_replicator::Client;
 use turnwise_replicator::doc_processor::Settings;
 use turnwise_worker::{FairRules, JobHandler, Live, Options, QueueRules, Tunables, Worker};
 

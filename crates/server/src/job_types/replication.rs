@@ -8,7 +8,7 @@ use turnwise_replicator::events::Events;
 use turnwise_replicator::multiplex::{self, Mode, Multiplex};
 use turnwise_replicator::ownership::Ownership;
 use turnwise_replicator::upstream::{Condition, Upstream};
-use turnwise_replicator::{Handler, JOB_TYPE};
+use turnwise_replicator::{Handler, JOB_TYPE, Metrics};
 use turnwise_worker::{FairRules, Live, QueueRules, RotationRules, Tunables};
 
 use super::{JobType, Start};
@@ -22,6 +22,8 @@ pub(crate) const REPORT_INTERVAL: Duration = Duration::from_millis(400);
 /// What other parts of the server use of replications.
 pub(crate) struct Replications {
     pub job_type: JobType,
+    /// What they have done.
+    pub metrics: Arc<Metrics>,
     /// How parked replications wait for their sources.
     pub mode: Live<Mode>,
     pub events: Events,
@@ -48,7 +50,8 @@ pub(crate) async fn start(
     let mode = Live::from(config.multiplex);
     let multiplex = Multiplex::new(client.clone(), mode.clone());
     let events = Events::default();
-    let handler = Handler::new(client.clone(), settings.clone(), store.runtime().clone())
+    let metrics = Arc::<Metrics>::default();
+    let handler = Handler::new(client.clone(), metrics.clone(), settings.clone(), store.runtime().clone())
         .with_events(events.clone())
         .with_multiplex(multiplex.clone());
     let worker = start.worker(JOB_TYPE, Arc::new(handler), tune, config.max_jobs.least).await?;
@@ -93,7 +96,7 @@ pub(crate) async fn start(
         mirror
     });
     let job_type = JobType { name: JOB_TYPE, worker, tune, slots: Some(|config| config.max_jobs) };
-    Ok(Replications { job_type, mode, events, ownership, upstream: mirror })
+    Ok(Replications { job_type, metrics, mode, events, ownership, upstream: mirror })
 }
 
 /// The mirror of the upstream, if there is an upstream.

@@ -19,6 +19,7 @@ use crate::http::{App, answer};
 struct Source<'a> {
     runs: &'a TypeMetrics,
     replications: &'a turnwise_replicator::Metrics,
+    requests: &'a turnwise_outbound::Metrics,
     jobs: Counts,
 }
 
@@ -47,18 +48,18 @@ macro_rules! rows {
 }
 
 const ROWS: &[Row] = rows! {
-    ["changes_read_failures"], Counter, "number of failed replicator changes read failures", |of| of.replications.feed_failures.get();
+    ["changes_read_failures"], Counter, "number of failed replicator changes read failures", |of| of.requests.feed_failures.get();
     ["changes_reader_deaths"], Counter, "number of failed replicator changes readers", |of| of.replications.reader_deaths.get();
     ["changes_manager_deaths"], Counter, "number of failed replicator changes managers", none;
     ["changes_queue_deaths"], Counter, "number of failed replicator changes work queues", none;
     ["checkpoints", "success"], Counter, "number of checkpoints successfully saves", |of| of.replications.checkpoints.get();
     ["checkpoints", "failure"], Counter, "number of failed checkpoint saves", |of| of.replications.checkpoint_failures.get();
     ["failed_starts"], Counter, "number of replications that have failed to start", |of| of.replications.failed_starts.get();
-    ["requests"], Counter, "number of HTTP requests made by the replicator", |of| of.replications.requests.get();
-    ["responses", "failure"], Counter, "number of failed HTTP responses received by the replicator", |of| of.replications.response_failures.get();
-    ["responses", "success"], Counter, "number of successful HTTP responses received by the replicator", |of| of.replications.responses.get();
-    ["stream_responses", "failure"], Counter, "number of failed streaming HTTP responses received by the replicator", |of| of.replications.feed_failures.get();
-    ["stream_responses", "success"], Counter, "number of successful streaming HTTP responses received by the replicator", |of| of.replications.feeds.get();
+    ["requests"], Counter, "number of HTTP requests made by the replicator", |of| of.requests.requests.get();
+    ["responses", "failure"], Counter, "number of failed HTTP responses received by the replicator", |of| of.requests.response_failures.get();
+    ["responses", "success"], Counter, "number of successful HTTP responses received by the replicator", |of| of.requests.responses.get();
+    ["stream_responses", "failure"], Counter, "number of failed streaming HTTP responses received by the replicator", |of| of.requests.feed_failures.get();
+    ["stream_responses", "success"], Counter, "number of successful streaming HTTP responses received by the replicator", |of| of.requests.feeds.get();
     ["worker_deaths"], Counter, "number of failed replicator workers", |of| of.runs.results(RunResult::Crashed);
     ["workers_started"], Counter, "number of replicator workers started", |of| of.replications.runs.get();
     ["db_scans"], Counter, "number of times replicator db scans have been started", none;
@@ -78,12 +79,12 @@ const ROWS: &[Row] = rows! {
     ["jobs", "pending"], Gauge, "replicator scheduler pending jobs", |of| of.jobs[Place::Pending];
     ["jobs", "crashed"], Gauge, "replicator scheduler crashed jobs", |of| of.jobs[Place::Crashing];
     ["jobs", "total"], Gauge, "total number of replicator scheduler jobs", |of| of.jobs.waiting() + of.jobs[Place::Running];
-    ["connection", "acquires"], Counter, "number of times connections are shared", |of| of.replications.requests.get();
-    ["connection", "creates"], Counter, "number of connections created", |of| of.replications.connections_opened.get();
-    ["connection", "releases"], Counter, "number of times ownership of a connection is released", |of| of.replications.responses.get() + of.replications.response_failures.get();
+    ["connection", "acquires"], Counter, "number of times connections are shared", |of| of.requests.requests.get();
+    ["connection", "creates"], Counter, "number of connections created", |of| of.requests.connections_opened.get();
+    ["connection", "releases"], Counter, "number of times ownership of a connection is released", |of| of.requests.responses.get() + of.requests.response_failures.get();
     ["connection", "owner_crashes"], Counter, "number of times a connection owner crashes while owning at least one connection", none;
     ["connection", "worker_crashes"], Counter, "number of times a worker unexpectedly terminates", none;
-    ["connection", "closes"], Counter, "number of times a worker is gracefully shut down", |of| of.replications.connections_closed.get();
+    ["connection", "closes"], Counter, "number of times a worker is gracefully shut down", |of| of.requests.connections_closed.get();
 };
 
 impl Row {
@@ -97,7 +98,8 @@ impl Row {
 
 async fn with_source<T>(app: &App, read: impl FnOnce(&Source<'_>) -> T) -> T {
     let jobs = jobs(app).await.and_then(|types| types.get(JOB_TYPE).copied()).unwrap_or_default();
-    let source = Source { runs: app.metrics.workers.of(JOB_TYPE), replications: app.client.metrics(), jobs };
+    let (runs, replications) = (app.metrics.workers.of(JOB_TYPE), &app.metrics.replications);
+    let source = Source { runs, replications, requests: app.client.metrics(), jobs };
     read(&source)
 }
 

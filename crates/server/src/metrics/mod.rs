@@ -51,16 +51,22 @@ pub(crate) enum Part {
 pub(crate) struct Metrics {
     pub requests: http::Requests,
     pub workers: Arc<turnwise_worker::Metrics>,
+    pub replications: Arc<turnwise_replicator::Metrics>,
     of_store: of_store::Collector,
     started_us: i64,
 }
 
 impl Metrics {
     /// Of a node that starts now.
-    pub fn new(workers: Arc<turnwise_worker::Metrics>, now_us: i64) -> Metrics {
+    pub fn new(
+        workers: Arc<turnwise_worker::Metrics>,
+        replications: Arc<turnwise_replicator::Metrics>,
+        now_us: i64,
+    ) -> Metrics {
         Metrics {
             requests: http::Requests::default(),
             workers,
+            replications,
             of_store: of_store::Collector::default(),
             started_us: now_us,
         }

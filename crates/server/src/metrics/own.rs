@@ -148,14 +148,14 @@ fn store(app: &App, text: &mut Text) {
 }
 
 fn replications(app: &App, text: &mut Text) {
-    let counted = app.client.metrics();
+    let (counted, sent) = (&app.metrics.replications, app.client.metrics());
     for (name, help, counter) in [
         ("docs_read", "Revisions that this node has read from sources.", &counted.docs_read),
         ("docs_written", "Revisions that this node has written to targets.", &counted.docs_written),
         ("doc_write_failures", "Revisions that targets have rejected.", &counted.doc_write_failures),
         ("written_bytes", "Bytes of documents and attachments written to targets.", &counted.bytes_written),
-        ("requests", "Requests of replications.", &counted.requests),
-        ("request_failures", "Requests of replications that failed.", &counted.response_failures),
+        ("requests", "Requests of replications.", &sent.requests),
+        ("request_failures", "Requests of replications that failed.", &sent.response_failures),
         ("checkpoints", "Checkpoints that were written.", &counted.checkpoints),
         ("checkpoint_failures", "Checkpoints that could not be written.", &counted.checkpoint_failures),
     ] {
@@ -163,7 +163,7 @@ fn replications(app: &App, text: &mut Text) {
     }
     let help = "Changes that the sources of this node's running replications report as not yet copied.";
     text.gauge("turnwise_replication_changes_pending", help, counted.changes_pending.get());
-    let open = counted.connections_opened.get().saturating_sub(counted.connections_closed.get());
+    let open = sent.connections_opened.get().saturating_sub(sent.connections_closed.get());
     text.gauge("turnwise_replication_connections", "Open connections of replications.", open);
 }
 

@@ -2,7 +2,7 @@
 
 use percent_encoding::percent_decode_str;
 use tonic::metadata::{Ascii, MetadataKey, MetadataValue};
-use turnwise_replicator::Secret;
+use turnwise_outbound::Secret;
 use url::Url;
 
 /// The name of the service in traces, unless the settings have another one.

@@ -9,13 +9,13 @@ use futures::FutureExt as _;
 use ring::hmac;
 use serde_json::json;
 use tokio::sync::Semaphore;
+use turnwise_outbound::{Client, Post, Posted, Secret};
 use turnwise_protocol::Delivery;
 use turnwise_protocol::stream::StreamEvent;
 use turnwise_protocol::webhooks::{DELIVERY_HEADER, MAX_DELIVERY_EVENTS, SIGNATURE_HEADER, TIMESTAMP_HEADER};
 use turnwise_queue::events::{self, JobEvent, Page, Row};
 use turnwise_queue::webhooks::{self, Failure, Progress, Webhook, bounded};
 use turnwise_queue::{Job, Keyspace, Result};
-use turnwise_replicator::{Client, Post, Posted, Secret};
 use turnwise_store::{Isolation, Store, Transaction};
 use turnwise_worker::{JobContext, JobHandler, Outcome};
 

@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
+use turnwise_outbound::Client;
 use turnwise_policy::backoff;
 use turnwise_queue::events::{self, JobEvent, Page};
 use turnwise_queue::webhooks::{self, JOB_TYPE, MAX_WEBHOOKS, Progress, Webhook};
 use turnwise_queue::{Keyspace, Result};
-use turnwise_replicator::Client;
 use turnwise_store::{Error as StoreError, Isolation, Store, Transaction};
 use turnwise_worker::{EventRules, Live, Options, Tunables, Worker};
 

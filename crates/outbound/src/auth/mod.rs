@@ -1,0 +1,167 @@
+//! Authentication of requests: the authentication plugins.
+//!
+//! `[replicator] auth_plugins` lists them in the order in which they are tried. A session's cookie comes first
+//! ([`session`]), because a server checks it at a fraction of a password's cost. The password in every request comes
+//! second ([`basic`]). Without credentials, requests are anonymous. An [`Auth`] belongs to one peer: it adds what a
+//! request needs, and checks each response.
+
+mod basic;
+mod session;
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use http::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderValue};
+
+use crate::endpoint::Endpoint;
+use crate::error::Fault;
+
+use session::Pass;
+pub(crate) use session::Session;
+pub(crate) use session::{LOGIN_TYPE, Login, LoginAnswer, Sessions};
+
+/// A way to authenticate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuthPlugin {
+    /// `POST /_session` once, and its cookie in every request.
+    Session,
+    /// The password in every request.
+    Basic,
+}
+
+impl AuthPlugin {
+    /// All plugins, in the default order.
+    pub const ALL: [Self; 2] = [Self::Session, Self::Basic];
+}
+
+impl fmt::Display for AuthPlugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Session => "session",
+            Self::Basic => "basic",
+        })
+    }
+}
+
+impl FromStr for AuthPlugin {
+    type Err = String;
+
+    /// Accepts turnwise's short names, and those in CouchDB's configuration.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let name = text.trim();
+        match name.strip_prefix("couch_replicator_auth_").unwrap_or(name) {
+            "session" => Ok(Self::Session),
+            "basic" | "noop" => Ok(Self::Basic),
+            _ => Err(format!("`{name}` is no authentication plugin; there are session and basic")),
+        }
+    }
+}
+
+/// How one peer's requests authenticate.
+#[derive(Debug)]
+pub(crate) enum Auth {
+    /// No credentials, or a header that the user has set.
+    Nothing,
+    Basic(HeaderValue),
+    Session {
+        session: Arc<Session>,
+        /// Used if the server has no sessions. `None`: the configuration forbids sending the password with each request.
+        fallback: Option<HeaderValue>,
+    },
+}
+
+/// The number of the cookie that a request carried.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ticket(Option<u64>);
+
+impl Auth {
+    /// Uses the first of `plugins` that supports `endpoint`.
+    pub fn new(
+        endpoint: &Endpoint,
+        plugins: &[AuthPlugin],
+        refresh_interval: Duration,
+        sessions: &Sessions,
+    ) -> Self {
+        let Some(credentials) = endpoint.credentials() else {
+            return Self::Nothing;
+        };
+        let authorization = basic::authorization(credentials);
+        match plugins {
+            [AuthPlugin::Session, rest @ ..] => Self::Session {
+                session: sessions.of(endpoint, credentials, refresh_interval),
+                fallback: rest.contains(&AuthPlugin::Basic).then_some(authorization),
+            },
+            _ => Self::Basic(authorization),
+        }
+    }
+
+    /// Adds what a request needs to its headers. If there is no session, opens one by `send`.
+    ///
+    /// # Errors
+    /// The reason why there is no session; the error belongs to the request to `/_session`.
+    pub async fn apply<F>(&self, headers: &mut HeaderMap, send: impl Fn(Login) -> F) -> Result<Ticket, Fault>
+    where
+        F: Future<Output = Result<LoginAnswer, Fault>>,
+    {
+        match self {
+            Self::Nothing => {}
+            Self::Basic(authorization) => drop(headers.insert(AUTHORIZATION, authorization.clone())),
+            Self::Session { session, fallback } => {
+                match (session.pass(fallback.is_some(), send).await?, fallback) {
+                    (Pass::Cookie(cookie, number), _) => {
+                        put_cookie(headers, cookie);
+                        return Ok(Ticket(Some(number)));
+                    }
+                    (Pass::None, Some(authorization)) => {
+                        headers.insert(AUTHORIZATION, authorization.clone());
+                    }
+                    (Pass::None, None) => {
+                        return Err(Fault::Unexpected(
+                            "the server has no sessions; add `basic` to [replicator] auth_plugins".to_owned(),
+                        ));
+                    }
+                }
+            }
+        }
+        Ok(Ticket(None))
+    }
+
+    /// Checks a response. `true`: the request may succeed if it is repeated with the current result of [`Auth::apply`].
+    pub fn answered(&self, Ticket(number): Ticket, status: StatusCode, headers: &HeaderMap) -> bool {
+        match (self, number) {
+            (Self::Session { session, fallback }, Some(number)) => {
+                session.answered(number, fallback.is_some(), status, headers)
+            }
+            _ => false,
+        }
+    }
+
+    /// Records that a request got no response, because the connection broke.
+    pub fn broke_off(&self, Ticket(number): Ticket) {
+        if let (Self::Session { session, .. }, Some(number)) = (self, number) {
+            session.broke_off(number);
+        }
+    }
+
+    /// `text` without the session's cookies.
+    pub fn hide(&self, text: String) -> String {
+        match self {
+            Self::Session { session, .. } => session.hide(text),
+            Self::Nothing | Self::Basic(_) => text,
+        }
+    }
+}
+
+/// Appends the cookie to one that the user has set, if there is one.
+fn put_cookie(headers: &mut HeaderMap, cookie: HeaderValue) {
+    let together = headers.get(COOKIE).and_then(|given| {
+        let mut both =
+            HeaderValue::from_bytes(&[given.as_bytes(), b"; ", cookie.as_bytes()].concat()).ok()?;
+        both.set_sensitive(true);
+        Some(both)
+    });
+    headers.insert(COOKIE, together.unwrap_or(cookie));
+}
