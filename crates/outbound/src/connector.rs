@@ -30,9 +30,9 @@ use tower_service::Service;
 use crate::connect_to::ConnectTo;
 use crate::egress::{HostRule, Policy, REFUSAL};
 use crate::metrics::Metrics;
-use crate::pool::Route;
 use crate::proxy::{Kind, Proxy};
 use crate::resolver::Resolver;
+use crate::socket_options::SocketOptions;
 
 /// The time limit of opening a connection, with all its steps. A job fails earlier, after its `connection_timeout`;
 /// this limit ends the attempt that continues without it.
@@ -44,6 +44,15 @@ const LONGEST_IN_LINE: Duration = Duration::from_secs(100);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Connecting<T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send>>;
+
+/// What distinguishes two connections to the same server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Route {
+    pub proxy: Option<Proxy>,
+    pub socket_options: SocketOptions,
+    /// Whether its connections may not go to internal addresses.
+    pub external: bool,
+}
 
 /// Opens connections of one kind. Clones are cheap.
 #[derive(Clone)]

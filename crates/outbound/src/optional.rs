@@ -2,7 +2,7 @@
 //!
 //! Some requests, parameters and encodings only make a replication faster: there is another way, which every CouchDB offers. A
 //! gateway may refuse them with any status, or with a page of HTML. So no status decides. If the other way succeeds where
-//! the optional one has failed, the optional one is what was refused. The caller then calls [`Peer::refuses`], and all
+//! the optional one has failed, the optional one is what was refused. The caller then calls [`Peer::refuses`](crate::Peer::refuses), and all
 //! replications with the same database and login leave it out for [`REMEMBERED`]. A peer that is down or throttled fails
 //! in both ways, and nothing is remembered.
 
@@ -15,11 +15,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::endpoint::Endpoint;
-use crate::error::Error;
-use crate::peer::Peer;
 
 /// How long a refusal is remembered. A gateway may be repaired, and one more attempt costs one request.
-const REMEMBERED: Duration = Duration::from_secs(15 * 60);
+pub(crate) const REMEMBERED: Duration = Duration::from_secs(15 * 60);
 /// The most refusals that a process remembers. Beyond it, the oldest is forgotten, which costs its peer one request.
 const MOST_REFUSALS: usize = 4_096;
 
@@ -77,13 +75,14 @@ impl Refusals {
         self.hasher.hash_one((endpoint.url(), login, headers.collect::<Vec<_>>(), proxy))
     }
 
-    fn knows(&self, peer: u64, option: Optional, now: Instant) -> bool {
+    /// Whether a peer has refused it recently.
+    pub fn knows(&self, peer: u64, option: Optional, now: Instant) -> bool {
         let observed = self.known().get(&(peer, option)).copied();
         observed.is_some_and(|at| now.saturating_duration_since(at) < REMEMBERED)
     }
 
-    /// Returns whether this is news.
-    fn add(&self, peer: u64, option: Optional, now: Instant) -> bool {
+    /// Remembers a refusal. Returns whether this is news.
+    pub fn add(&self, peer: u64, option: Optional, now: Instant) -> bool {
         let is_fresh = |at: Instant| now.saturating_duration_since(at) < REMEMBERED;
         let mut known = self.known();
         if known.len() >= MOST_REFUSALS && !known.contains_key(&(peer, option)) {
@@ -100,21 +99,6 @@ impl Refusals {
     fn known(&self) -> MutexGuard<'_, HashMap<(u64, Optional), Instant>> {
         // No operation leaves the map in an inconsistent state.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Peer {
-    /// Whether to use `option`: the peer has not refused it recently.
-    pub fn may_use(&self, option: Optional) -> bool {
-        !self.0.refusals.knows(self.0.refusal_key, option, Instant::now())
-    }
-
-    /// Notes that the peer refuses `option`: it failed with `error`, and the request without it succeeded.
-    pub fn refuses(&self, option: Optional, error: &Error) {
-        if self.0.refusals.add(self.0.refusal_key, option, Instant::now()) {
-            let minutes = REMEMBERED.as_secs() / 60;
-            tracing::info!(%error, "the {} refuses {option}; it is left out for {minutes} minutes", self.0.side);
-        }
     }
 }
 

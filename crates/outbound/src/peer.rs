@@ -19,15 +19,16 @@ use crate::answer::{self, Answer, Destination};
 use crate::auth::{Auth, AuthPlugin, LOGIN_TYPE, Login, LoginAnswer, Ticket};
 use crate::body_limit::BodyLimit;
 use crate::compression::{Compression, gzip};
+use crate::connector::Route;
 use crate::deadline::Deadline;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Fault, PeerError, Side};
 use crate::flow::{Excuse, Flow};
 use crate::gate::Permit;
 use crate::metrics::Metrics;
-use crate::optional::{Optional, Refusals};
+use crate::optional::{self, Optional, Refusals};
 use crate::outgoing::Outgoing;
-use crate::pool::{Client, Lease, Route};
+use crate::pool::{Client, Lease};
 use crate::pressure::Pressure;
 use crate::rate_limiter::RateLimiter;
 use crate::request::Request;
@@ -201,6 +202,19 @@ impl Peer {
     /// A text of this peer for display: short, and without secrets.
     pub fn clean(&self, text: &str) -> String {
         shorten(&self.0.auth.hide(self.0.scrubber.scrub(&excerpt(text.as_bytes()))))
+    }
+
+    /// Whether to use `option`: the peer has not refused it recently.
+    pub fn may_use(&self, option: Optional) -> bool {
+        !self.0.refusals.knows(self.0.refusal_key, option, Instant::now())
+    }
+
+    /// Notes that the peer refuses `option`: it failed with `error`, and the request without it succeeded.
+    pub fn refuses(&self, option: Optional, error: &Error) {
+        if self.0.refusals.add(self.0.refusal_key, option, Instant::now()) {
+            let minutes = optional::REMEMBERED.as_secs() / 60;
+            tracing::info!(%error, "the {} refuses {option}; it is left out for {minutes} minutes", self.0.side);
+        }
     }
 
     /// How large the body of a request may be.

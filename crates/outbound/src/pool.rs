@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use crate::auth::Sessions;
 use crate::body_limit::BodyLimits;
 use crate::connect_to::ConnectTo;
-use crate::connector::Connector;
+use crate::connector::{Connector, Route};
 use crate::egress::{Egress, Policy};
 use crate::error::Error;
 use crate::gate::Gates;
@@ -34,7 +34,6 @@ use crate::outgoing::Outgoing;
 use crate::proxy::Proxy;
 use crate::rate_limiter::RateLimiter;
 use crate::room::Room;
-use crate::socket_options::SocketOptions;
 use crate::tls::Tls;
 
 /// The most transports that are shared. While all of them are in use, a job with a further route has its own.
@@ -97,15 +96,6 @@ struct Shared {
 struct Table {
     close_interval: Duration,
     transports: HashMap<Route, Arc<Transport>>,
-}
-
-/// What distinguishes two connections to the same server.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Route {
-    pub proxy: Option<Proxy>,
-    pub socket_options: SocketOptions,
-    /// Whether its connections may not go to internal addresses.
-    pub external: bool,
 }
 
 /// One way of connecting, with its connections.
@@ -381,6 +371,7 @@ impl Drop for Lease {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::socket_options::SocketOptions;
 
     fn route(sndbuf: usize) -> Route {
         let socket_options = SocketOptions { sndbuf: Some(sndbuf), ..SocketOptions::default() };

@@ -11,9 +11,10 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 
 use crate::answer::causes;
+use crate::connector::Route;
 use crate::outgoing::Outgoing;
 use crate::peer::OWN_NAME;
-use crate::pool::{Client, Route};
+use crate::pool::Client;
 use crate::secret::{Scrubber, Secret};
 use crate::text::{excerpt, shorten};
 use crate::upload::Upload;

@@ -18,9 +18,6 @@ use crate::multiplex::{Multiplex, Prospect};
 use crate::request_spans;
 use crate::{Context, Error, Replication, Report, Stats, doc_processor, replicate};
 
-/// The type of replication jobs.
-pub const JOB_TYPE: &str = "replication";
-
 /// Runs replications. A job's options are the JSON object of its document or `_replicate` body.
 pub struct Handler {
     client: Client,

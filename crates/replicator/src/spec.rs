@@ -16,6 +16,9 @@ use turnwise_outbound::{
 
 use crate::seq::Seq;
 
+/// The type of replication jobs.
+pub const JOB_TYPE: &str = "replication";
+
 /// The settings of `[replicator]` that apply where a request does not set its own value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Defaults {

@@ -39,7 +39,7 @@ use turnwise_queue::{Keyspace, jobs};
 use turnwise_store::{Isolation, RangeRead, Store, Transaction};
 
 use crate::documents::{self, Draft, Error, Result, Written, databases, names, redaction, write::Slot};
-use crate::handler::JOB_TYPE;
+use crate::spec::JOB_TYPE;
 use crate::{Defaults, Replication, replication_id};
 
 pub use ended::job_ended;

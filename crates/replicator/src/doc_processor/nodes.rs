@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use turnwise_queue::{Job, Keyspace, workers};
 use turnwise_store::Transaction;
 
-use crate::handler::JOB_TYPE;
+use crate::spec::JOB_TYPE;
 
 /// The nodes of the workers in one response, each read once. They may soon be outdated, so do not keep them.
 #[derive(Debug, Default)]

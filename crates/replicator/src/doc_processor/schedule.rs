@@ -11,7 +11,7 @@ use super::summary::{self, Origin, Summary, new_job, same_options};
 use super::traces;
 use crate::Replication;
 use crate::documents::{Error, Result, Revision, names, redaction, rows, write::Slot};
-use crate::handler::JOB_TYPE;
+use crate::spec::JOB_TYPE;
 
 /// The state of a document's replication. For a scheduled one, its job states whether it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ use turnwise_queue::timestamp;
 
 use super::{Nodes, Summary, corrupt};
 use crate::documents::{Result, databases, rows};
-use crate::handler::JOB_TYPE;
+use crate::spec::JOB_TYPE;
 
 /// All states of a replication document, in CouchDB's order.
 pub const STATES: [&str; 7] =

@@ -9,7 +9,7 @@ use turnwise_store::Transaction;
 
 use crate::Replication;
 use crate::documents::{Error, Result};
-use crate::handler::JOB_TYPE;
+use crate::spec::JOB_TYPE;
 
 /// The longest displayed URL of an endpoint, in bytes: two of them fit into a job's summary.
 const MAX_URL_BYTES: usize = 4_096;

@@ -4,7 +4,7 @@ use turnwise_queue::{Job, Keyspace, jobs};
 use turnwise_store::Store;
 
 use super::Summary;
-use crate::handler::JOB_TYPE;
+use crate::spec::JOB_TYPE;
 
 /// How long a result is kept for the clients that wait for it. They get it within a second; the rest is for slow clients.
 const KEPT_US: i64 = 600_000_000;

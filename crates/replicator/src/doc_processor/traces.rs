@@ -10,7 +10,7 @@ use turnwise_queue::trace::{TraceContext, Traceparent};
 use turnwise_store::Runtime;
 use turnwise_worker::{Producer, Spans};
 
-use crate::handler::JOB_TYPE;
+use crate::spec::JOB_TYPE;
 
 task_local! {
     static REQUEST: Arc<Request>;

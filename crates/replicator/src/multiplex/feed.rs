@@ -30,7 +30,7 @@ use super::server::{DatabaseSeq, Server};
 use crate::doc_processor::Settings;
 use crate::json_stream::{Shape, Splitter};
 use crate::seq::Seq;
-use crate::{JOB_TYPE, Replication};
+use crate::spec::{JOB_TYPE, Replication};
 
 /// Jobs per comparison, because a server accepts no more names in one request.
 pub(super) const PAGE: usize = 100;
