@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// The product's crates. Each may use the crates before it, but none after it.
-const LAYERS: [&str; 17] = [
+const LAYERS: [&str; 18] = [
     "turnwise-policy",
     "turnwise-catalogue",
     "turnwise-simulate",
@@ -21,6 +21,7 @@ const LAYERS: [&str; 17] = [
     "turnwise-client",
     "turnwise-command",
     "turnwise-fleet",
+    "turnwise-outbound",
     "turnwise-replicator",
     "turnwise-indexer",
     "turnwise-admin",
