@@ -15,8 +15,10 @@ macro_rules! tell {
 
 mod demand;
 mod events;
+mod failure;
 mod filters;
 mod fleet;
+mod guard;
 mod identities;
 mod index;
 mod indexes;
@@ -29,6 +31,7 @@ mod progress;
 mod remote;
 mod replicate;
 mod serve;
+mod signals;
 mod simulate;
 mod store;
 mod table;
@@ -44,6 +47,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use turnwise_server::log::{self, LogFilter, LogFormat};
+
+use failure::Failure;
+use guard::{GUARD, guard};
+use output::say_json;
+use signals::StopSignals;
 
 /// Threads free much of what other threads have allocated; glibc's allocator locks for that (docs/design/jobs-as-rows.md).
 #[global_allocator]
@@ -137,30 +145,6 @@ enum Command {
     FleetLaunch,
 }
 
-/// The name of the subcommand that runs a guard.
-const GUARD: &str = "command-guard";
-
-/// Creates a guard for commands, which runs this executable.
-fn guard() -> std::io::Result<turnwise_command::Guard> {
-    turnwise_command::Guard::this_executable([GUARD])
-}
-
-/// Why a command failed, with its exit code.
-enum Failure {
-    /// The arguments are wrong: exit code 2.
-    Usage(anyhow::Error),
-    /// The command failed: exit code 1.
-    Failed(anyhow::Error),
-    /// The command defines its own exit code.
-    Code(u8, anyhow::Error),
-}
-
-impl From<anyhow::Error> for Failure {
-    fn from(error: anyhow::Error) -> Self {
-        Failure::Failed(error)
-    }
-}
-
 fn main() -> ExitCode {
     let cli = Cli::parse();
     if let Command::Guard { argument } = &cli.command {
@@ -238,39 +222,6 @@ fn main() -> ExitCode {
         Err(Failure::Usage(error)) => {
             tell!("turnwise: {error:#}\nFor more information, try '--help'.");
             ExitCode::from(2)
-        }
-    }
-}
-
-/// Prints a value as indented JSON.
-fn say_json(value: &impl serde::Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(value).map_err(|error| Failure::Failed(error.into()))?;
-    say!("{text}");
-    Ok(())
-}
-
-/// SIGTERM and SIGINT, from the creation of this value on. A signal that arrives before a call of [`next`](Self::next) is kept, and does not
-/// end the process.
-struct StopSignals(Option<[tokio::signal::unix::Signal; 2]>);
-
-impl StopSignals {
-    fn listen() -> Self {
-        use tokio::signal::unix::{SignalKind, signal};
-        match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
-            (Ok(terminate), Ok(interrupt)) => Self(Some([terminate, interrupt])),
-            (Err(error), _) | (_, Err(error)) => {
-                tracing::warn!(%error, "cannot listen for signals: stop with SIGKILL");
-                Self(None)
-            }
-        }
-    }
-
-    /// Waits for the next of these signals.
-    async fn next(&mut self) {
-        let Some([terminate, interrupt]) = &mut self.0 else { return std::future::pending().await };
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::anyhow;
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::printable::Printable;
 
 /// Whether a line could not be written.
@@ -21,6 +21,13 @@ pub fn say(line: Arguments<'_>) {
     {
         tell!("turnwise: cannot write to stdout: {error}");
     }
+}
+
+/// Prints a value as indented JSON.
+pub fn say_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value).map_err(|error| Failure::Failed(error.into()))?;
+    say!("{text}");
+    Ok(())
 }
 
 /// Whether [`say()`] could not write a line.

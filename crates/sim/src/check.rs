@@ -15,10 +15,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use turnwise_policy::backoff::OnLost;
-use turnwise_queue::check::{self, Finding};
+use turnwise_queue::check;
 use turnwise_queue::deadlines::Timeouts;
 use turnwise_queue::{Claim, Event, EventKind, Job, Keyspace, State, Then, workers};
 
+use crate::broken::{Broken, ensure, in_words, is_kept, none};
 use crate::clocks::Clocks;
 use crate::core::{Core, EPOCH_US, Stats, lock};
 use crate::dependencies::{self, Dependencies};
@@ -148,17 +149,6 @@ impl CheckerState {
 
 /// The time that the commits of a start and an end may take, with their retries, by the clocks of their writers, in µs.
 const SLACK_US: i64 = 15_000_000;
-
-/// An invariant that does not hold, and why.
-pub(crate) type Broken = (&'static str, String);
-
-pub(crate) fn ensure(
-    holds: bool,
-    invariant: &'static str,
-    story: impl FnOnce() -> String,
-) -> Result<(), Broken> {
-    if holds { Ok(()) } else { Err((invariant, story())) }
-}
 
 /// The rows of a job that a commit changes. Before the first change, this notes the record as it was.
 fn touch<'a>(
@@ -809,11 +799,6 @@ impl Checker {
 /// The text in the reason of a run that exceeded its time.
 const OVER: &str = "timeout of ";
 
-/// Whether a filter or a concurrency limit keeps a job out of the queue.
-pub(crate) fn is_kept(job: &Job) -> bool {
-    job.paused().is_some() || job.limited().is_some()
-}
-
 /// Whether a job has changed its place: its state, its time, or what keeps it out of the queue.
 fn is_moved(old: &Job, new: &Job) -> bool {
     (old.state(), old.changed_us, &old.paused(), &old.limited())
@@ -833,14 +818,6 @@ fn differs_only(old: &Job, new: &Job, change: impl FnOnce(&mut Job)) -> bool {
     let mut was = old.clone();
     change(&mut was);
     serde_json::to_vec(&was).ok() == serde_json::to_vec(new).ok()
-}
-
-/// Turns the first finding into an error.
-pub(crate) fn none(findings: Vec<Finding>) -> Result<(), Broken> {
-    match findings.into_iter().next() {
-        Some(finding) => Err((finding.invariant.holds(), format!("{}: {}", finding.key, finding.problem))),
-        None => Ok(()),
-    }
 }
 
 /// Only the holder of a claim reports, and only clients request a stop.
@@ -875,26 +852,4 @@ fn check_report(
         && commit.was_member(known, &holder)
         && known.is_member(&holder);
     ensure(holds, "only the holder of a claim reports", story)
-}
-
-/// The fields of a record that the invariants are about.
-pub fn in_words(job: Option<&Job>) -> String {
-    let Some(job) = job else { return "not there".to_owned() };
-    let Job { attempts, crashes, class, .. } = job;
-    let (state, then, cancel_requested) = (job.state(), job.then(), job.cancel_requested());
-    let (order_us, unmet) = (job.order_us(), job.unmet());
-    let locks = match (job.locks.is_none(), job.reserved(), job.waits()) {
-        (true, ..) => String::new(),
-        (_, reserved, waits) => format!(" locks {:?} reserved {reserved:?} waits {waits:?}", job.locks),
-    };
-    let kept = match (job.paused(), job.limited()) {
-        (None, None) => String::new(),
-        kept => format!(" kept {kept:?}"),
-    };
-    let claim = job.claim().map(|claim| format!("{}/{}", claim.worker, claim.number));
-    let history: Vec<_> = job.history.iter().take(4).map(|event| &event.kind).collect();
-    format!(
-        "{state:?} claim {claim:?} then {then:?} cancel {cancel_requested} order {order_us} attempts {attempts} \
-         crashes {crashes} unmet {unmet} class {class} {history:?}{locks}{kept}"
-    )
 }

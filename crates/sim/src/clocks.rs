@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use turnwise_queue::{Job, State};
 
-use crate::check::{Broken, ensure, in_words, is_kept};
+use crate::broken::{Broken, ensure, in_words, is_kept};
 use crate::ledger::JobKey;
 
 /// A job that was added this much later than another is not queued before it. Two delays add up to this. A process may miss

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
 use turnwise_queue::{Job, State, Then};
 
-use crate::check::{Broken, ensure, in_words};
+use crate::broken::{Broken, ensure, in_words};
 use crate::ledger::{Did, Executions, JobKey, Op, OpKind};
 use crate::model::JobRows;
 

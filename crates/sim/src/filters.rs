@@ -15,7 +15,7 @@ use turnwise_policy::eligibility::filters::{Action, Rule};
 use turnwise_queue::check::Row;
 use turnwise_queue::{Job, State};
 
-use crate::check::{Broken, ensure, in_words};
+use crate::broken::{Broken, ensure, in_words};
 use crate::core::Stats;
 use crate::eligibility::{Question, stated};
 use crate::ledger::JobKey;

@@ -16,6 +16,7 @@
 //! - [`mutants`], [`mutate`]: mistakes that the simulation must catch, and the command that makes them.
 //! - [`world`]: one world from its beginning to its end. [`trace`], [`show`]: its output.
 
+mod broken;
 pub mod check;
 pub mod client;
 mod clocks;

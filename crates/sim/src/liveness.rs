@@ -14,7 +14,8 @@ use turnwise_queue::State;
 use turnwise_queue::deadlines::Timeouts;
 use turnwise_worker::Membership;
 
-use crate::check::{CheckerState, in_words, is_kept};
+use crate::broken::{in_words, is_kept};
+use crate::check::CheckerState;
 use crate::core::{Violation, lock};
 use crate::external::{self, LONG_OVERDUE, Life};
 use crate::ledger::{ClaimKey, Did, JobKey};

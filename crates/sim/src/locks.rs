@@ -17,7 +17,7 @@ use turnwise_queue::check::Row;
 use turnwise_queue::locks::{Held, HolderRow, LockAt, QueueRow, Spot};
 use turnwise_queue::{Claim, Job};
 
-use crate::check::{Broken, ensure};
+use crate::broken::{Broken, ensure};
 use crate::core::Stats;
 use crate::ledger::JobKey;
 use crate::model::JobRows;

@@ -8,7 +8,7 @@ use turnwise_queue::check::{check_boost, check_usage, check_waiting};
 use turnwise_queue::keyspace::QueuePlace;
 use turnwise_queue::usage::Charged;
 
-use crate::check::{Broken, ensure, none};
+use crate::broken::{Broken, ensure, none};
 use crate::ledger::{ClaimKey, JobKey};
 use crate::model::{IndexRow, Row};
 use crate::rows::RowChange;

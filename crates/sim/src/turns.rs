@@ -20,7 +20,7 @@ use turnwise_policy::rotation::balance::{Load, surplus};
 use turnwise_queue::{Job, State};
 use turnwise_worker::{RotationRules, Tunables};
 
-use crate::check::{in_words, is_kept};
+use crate::broken::{in_words, is_kept};
 use crate::core::{Violation, lock};
 use crate::ledger::JobKey;
 use crate::liveness::{Inspection, SLACK};

@@ -13,7 +13,8 @@ use turnwise_policy::fair_share::Fairness;
 use turnwise_store::Limits;
 use turnwise_worker::{Options, Tunables};
 
-use crate::check::{Checker, CheckerState, in_words};
+use crate::broken::in_words;
+use crate::check::{Checker, CheckerState};
 use crate::client::{Client, DAY_US};
 use crate::core::{Core, Stats, Violation, lock};
 use crate::engine::Writer;

@@ -27,6 +27,7 @@ mod entitlement;
 pub mod locks;
 mod number;
 pub mod plot;
+mod policy;
 pub mod report;
 mod results;
 mod rng;
@@ -34,17 +35,13 @@ pub mod scenario;
 mod scheme;
 mod world;
 
-use std::fmt;
-use std::str::FromStr;
-
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 pub use number::{Int, OneOf, Real};
+pub use policy::Policy;
 pub use results::{Results, Series, TenantResults, jain};
 pub use scenario::Scenario;
-
-/// A job's number.
-type JobId = u32;
+pub use world::Error;
 
 /// A scenario of either kind.
 #[derive(Debug, Clone)]
@@ -73,74 +70,6 @@ impl Described {
             Some(_) => locks::Scenario::parse(text).map(|scenario| Described::Locks(Box::new(scenario))),
         }
     }
-}
-
-/// The policy that decides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Policy {
-    /// Run time divided by shares, per tenant: the default of `[replicator] fairness`.
-    #[default]
-    VirtualTime,
-    /// CouchDB's fair-share scheduling (RFC 017) in exact arithmetic: the other choice.
-    Rfc,
-    /// CouchDB's fair-share scheduling with integers, as in CouchDB.
-    RfcWhole,
-    /// First in, first out; continuous jobs keep their slots.
-    Fifo,
-    /// CouchDB's older rotation: the longest running jobs stop for the longest waiting ones, whatever their tenants
-    /// are.
-    RoundRobin,
-}
-
-impl Policy {
-    /// All policies, the default first.
-    pub const ALL: [Policy; 5] =
-        [Policy::VirtualTime, Policy::Rfc, Policy::RfcWhole, Policy::RoundRobin, Policy::Fifo];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Policy::VirtualTime => "virtual_time",
-            Policy::Rfc => "rfc",
-            Policy::RfcWhole => "rfc_whole",
-            Policy::Fifo => "fifo",
-            Policy::RoundRobin => "round_robin",
-        }
-    }
-}
-
-impl fmt::Display for Policy {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.pad(self.name())
-    }
-}
-
-impl FromStr for Policy {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Policy::ALL.into_iter().find(|policy| policy.name() == text).ok_or_else(|| {
-            let names = Policy::ALL.map(Policy::name).join(", ");
-            format!("there is no policy `{text}`; there are {names}")
-        })
-    }
-}
-
-/// Why a scenario cannot be run to its end.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// More jobs arrived than the simulation can hold.
-    #[error(
-        "more than {most} jobs had arrived after {} s: simulate fewer cycles, or a lower rate",
-        at_us / 1_000_000
-    )]
-    TooManyJobs {
-        /// The most jobs.
-        most: u64,
-        /// The time of that arrival, in µs since the start.
-        at_us: i64,
-    },
 }
 
 /// Simulates a scenario to its end.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::Policy;
+use crate::policy::Policy;
 
 /// What a policy did with a scenario.
 #[derive(Debug, Clone, Serialize)]

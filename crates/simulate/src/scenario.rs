@@ -21,8 +21,8 @@
 
 use serde::Deserialize;
 
-use crate::Policy;
 use crate::number::{Int, OneOf, Real};
+use crate::policy::Policy;
 
 /// The most jobs of one scenario, all together. A simulation keeps about 150 bytes of each.
 pub const MAX_JOBS: u64 = 2_000_000;

@@ -8,11 +8,27 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::entitlement::Entitlement;
+use crate::policy::Policy;
 use crate::results::{Results, Series, TenantResults};
 use crate::rng::SeededRng;
 use crate::scenario::{MAX_JOBS, Scenario, Shares, Tenants, Work};
-use crate::scheme::{self, Job, Scheme, Tenant, View};
-use crate::{JobId, Policy};
+use crate::scheme::{self, Job, JobId, Scheme, Tenant, View};
+
+/// Why a scenario cannot be run to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// More jobs arrived than the simulation can hold.
+    #[error(
+        "more than {most} jobs had arrived after {} s: simulate fewer cycles, or a lower rate",
+        at_us / 1_000_000
+    )]
+    TooManyJobs {
+        /// The most jobs.
+        most: u64,
+        /// The time of that arrival, in µs since the start.
+        at_us: i64,
+    },
+}
 
 /// The most points of one tenant's series.
 const POINTS: u64 = 400;
@@ -92,7 +108,7 @@ pub(crate) struct World<'a> {
 }
 
 /// Runs the scenario to its end.
-pub(crate) fn run(scenario: &Scenario, policy: Policy) -> Result<Results, crate::Error> {
+pub(crate) fn run(scenario: &Scenario, policy: Policy) -> Result<Results, Error> {
     let mut world = World::new(scenario, policy);
     let tenants = world.tenants.len();
     let points = (ALL_POINTS / tenants as u64).clamp(FEWEST_POINTS, POINTS).min(scenario.cycles.get());
@@ -178,7 +194,7 @@ impl<'a> World<'a> {
     }
 
     /// Runs all events before a moment, with a pass after each moment that has events.
-    fn events_before(&mut self, until_us: i64) -> Result<(), crate::Error> {
+    fn events_before(&mut self, until_us: i64) -> Result<(), Error> {
         while let Some(Reverse((at_us, _))) = self.events.peek()
             && *at_us < until_us
         {
@@ -189,7 +205,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    fn events_at(&mut self, at_us: i64) -> Result<(), crate::Error> {
+    fn events_at(&mut self, at_us: i64) -> Result<(), Error> {
         self.now_us = at_us;
         self.due.advance(at_us);
         while let Some(Reverse((time_us, event))) = self.events.peek().copied()
@@ -201,7 +217,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    fn cycle(&mut self, at_us: i64, rotates: bool) -> Result<(), crate::Error> {
+    fn cycle(&mut self, at_us: i64, rotates: bool) -> Result<(), Error> {
         self.events_at(at_us)?;
         if rotates {
             let (scheme, view) = self.split();
@@ -228,7 +244,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    fn happens(&mut self, event: Event) -> Result<(), crate::Error> {
+    fn happens(&mut self, event: Event) -> Result<(), Error> {
         match event {
             Event::End(job, run) => {
                 let fate = self.fates[job as usize];
@@ -280,7 +296,7 @@ impl<'a> World<'a> {
         self.owners[tenant].present && self.owners[tenant].visits == visit
     }
 
-    fn come(&mut self, tenant: usize) -> Result<(), crate::Error> {
+    fn come(&mut self, tenant: usize) -> Result<(), Error> {
         let owner = &mut self.owners[tenant];
         owner.present = true;
         owner.visits += 1;
@@ -320,9 +336,9 @@ impl<'a> World<'a> {
         }
     }
 
-    fn add(&mut self, tenant: usize, work: usize, count: u64) -> Result<(), crate::Error> {
+    fn add(&mut self, tenant: usize, work: usize, count: u64) -> Result<(), Error> {
         if self.jobs.len() as u64 + count > MAX_JOBS {
-            return Err(crate::Error::TooManyJobs { most: MAX_JOBS, at_us: self.now_us });
+            return Err(Error::TooManyJobs { most: MAX_JOBS, at_us: self.now_us });
         }
         for _ in 0..count {
             let owner = &mut self.owners[tenant];

@@ -26,7 +26,7 @@ use turnwise_queue::{Job, Keyspace, Result};
 use turnwise_store::Store;
 
 use crate::External;
-use crate::membership::duration_us;
+use crate::times::duration_us;
 
 /// The time between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);

@@ -54,6 +54,7 @@ mod metrics;
 mod monitor;
 mod neighbours;
 mod nodes;
+mod options;
 mod pass;
 mod record;
 mod recorder;
@@ -61,7 +62,9 @@ mod retention;
 mod run;
 mod service;
 mod spans;
+mod tenant_filter;
 mod timekeeper;
+mod times;
 mod worker;
 
 pub use counts::Counts;
@@ -71,22 +74,24 @@ pub use dependencies::Dependencies;
 pub use events::{Membership, membership_events, owner};
 pub use external::{
     Accepted, External, ExternalEnd, ExternalOptions, Given, MAX_ACCEPTED, MAX_EXTERNAL_SLOTS, Pinged,
-    RunEnd, TenantFilter, Wanted,
+    RunEnd, Wanted,
 };
 pub use fairness::{FairRules, RotationRules, boost_of, usage_of};
 pub use filters::{Filters, holds as filter_holds};
 pub use handler::{JobContext, JobHandler, Outcome, handler_fn};
 pub use live::Live;
 pub use locks::{LockError, QueueRules, Startable, Weight, startable, weigh};
-pub use membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT};
 pub use metrics::{CrashKind, JOB_BOUNDS_US, MAX_TYPES, Metrics, OTHER_TYPES, RunResult, TypeMetrics};
 pub use monitor::{Monitor, MonitorOptions};
 pub use nodes::{Joined, join_nodes};
+pub use options::{Options, Tunables};
 pub use pass::{Passes, QueueHead, compared, explain};
 pub use recorder::{EventRules, Recorder};
 pub use retention::{Retention, RetentionOptions};
 pub use spans::{
     ChildSpan, MAX_CHILDREN, MAX_REASON_BYTES, Producer, RunSpans, Span, SpanKind, SpanSink, SpanValue, Spans,
 };
+pub use tenant_filter::TenantFilter;
 pub use timekeeper::Timekeeper;
-pub use worker::{Options, Tunables, Worker};
+pub use times::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT};
+pub use worker::Worker;

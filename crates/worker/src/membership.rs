@@ -15,11 +15,6 @@ pub(crate) const REMOVE_BATCH: usize = 50;
 /// The number of workers that one read of the predecessors returns.
 const PREDECESSORS_BATCH: usize = 1_000;
 
-/// The default time between two pings.
-pub const DEFAULT_HEALTH_INTERVAL: Duration = Duration::from_secs(5);
-/// The default time that a worker may miss its heartbeats.
-pub const DEFAULT_HEALTH_TIMEOUT: Duration = Duration::from_secs(15);
-
 /// Checks that a dead worker's jobs can be pending again within two timeouts. Its watcher sees its counter unchanged
 /// for the first time up to one interval after its death. After that it waits for one timeout, rounded up to whole
 /// intervals.
@@ -35,11 +30,6 @@ pub(crate) fn check_health_times(interval: Duration, timeout: Duration) -> Resul
         _ => return Ok(()),
     };
     Err(Error::Invalid { field: "health_interval", problem })
-}
-
-/// The duration in µs, limited to the maximum of an `i64`.
-pub(crate) fn duration_us(duration: Duration) -> i64 {
-    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
 /// A unique id, and the time when it was made.

@@ -20,7 +20,8 @@ use turnwise_queue::workers::GivenBack;
 use turnwise_queue::{DEFAULT_MAX_HISTORY, Health, Keyspace, Result, workers as rows};
 use turnwise_store::{Condition as StoreCondition, Store};
 
-use crate::membership::{DEFAULT_HEALTH_INTERVAL, duration_us, remove_dead_and};
+use crate::membership::remove_dead_and;
+use crate::times::{DEFAULT_HEALTH_INTERVAL, duration_us};
 use crate::neighbours::{Condition, Observations};
 use crate::spans::RunOutcome;
 use crate::{External, Live};

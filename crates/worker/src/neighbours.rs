@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use turnwise_queue::Health;
 
-use crate::membership::duration_us;
+use crate::times::duration_us;
 
 /// The number of neighbours that a check reads.
 pub(crate) const WINDOW: usize = 32;

@@ -19,10 +19,10 @@ use turnwise_queue::jobs::PREFETCHED;
 use turnwise_queue::{Context, Error, MAX_INFO_BYTES, Result};
 use turnwise_store::{Error as StoreError, Transaction};
 
-use crate::membership::duration_us;
 use crate::metrics::{CrashKind, RunResult};
 use crate::run::{ClaimedJob, RunEnd, Shared};
 use crate::spans::RunOutcome;
+use crate::times::duration_us;
 use crate::{Outcome, SpanKind};
 
 /// The pause before the next attempt to write an end that the store could not commit.

@@ -8,7 +8,7 @@ use turnwise_queue::{Keyspace, Result, jobs};
 use turnwise_store::{Error, Store};
 
 use crate::Live;
-use crate::membership::duration_us;
+use crate::times::duration_us;
 
 /// The maximum number of job types that one read returns.
 const TYPES: usize = 100;

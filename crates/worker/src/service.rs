@@ -4,7 +4,7 @@ use tokio_util::sync::CancellationToken;
 use turnwise_queue::Result;
 use turnwise_store::{Store, Watch};
 
-use crate::incarnation::ERROR_PAUSE;
+use crate::times::ERROR_PAUSE;
 
 /// Repeats a pass until it is stopped. Each pass returns a watch, and the next pass begins when it fires. After a
 /// failed pass, the next one begins after a pause.

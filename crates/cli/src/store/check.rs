@@ -39,8 +39,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let url = super::parse("URL", &args.url)?;
-    let store = super::open_to_read("URL", &url).await?;
+    let url = super::open::parse("URL", &args.url)?;
+    let store = super::open::open_to_read("URL", &url).await?;
     let progress = Progress::default();
     let (begun, mut signals) = (Instant::now(), crate::StopSignals::listen());
     let done = tokio::select! {

@@ -45,13 +45,13 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let (from, to) = (super::parse("FROM", &args.from)?, super::parse("TO", &args.to)?);
+    let (from, to) = (super::open::parse("FROM", &args.from)?, super::open::parse("TO", &args.to)?);
     if from.to_string() == to.to_string() {
         return Err(Failure::Usage(anyhow!("FROM and TO are the same store")));
     }
-    let source = super::open_to_read("FROM", &from).await?;
-    let target = turnwise_store::open_with(&to, Arc::new(runtime::System), super::seal()).await;
-    let target = target.map_err(|error| super::cannot_open("TO", &to, &error))?;
+    let source = super::open::open_to_read("FROM", &from).await?;
+    let target = turnwise_store::open_with(&to, Arc::new(runtime::System), super::open::seal()).await;
+    let target = target.map_err(|error| super::open::cannot_open("TO", &to, &error))?;
     let progress = Arc::new(Progress::default());
     let copy = Copy {
         source,

@@ -46,7 +46,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let url = super::parse("URL", &args.url)?;
+    let url = super::open::parse("URL", &args.url)?;
     let key = |name: &str, text: &Option<String>| {
         let key = text.as_deref().map(parse_key).transpose();
         key.map_err(|error| Failure::Usage(anyhow!("{name}: {error}")))
@@ -55,7 +55,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     if let Some(from) = key("--from", &args.from)? {
         range.0 = range.0.max(from);
     }
-    let store = super::open_to_read("URL", &url).await?;
+    let store = super::open::open_to_read("URL", &url).await?;
     let keys = Keyspace::default();
     let mut scan = Scan::new(&store, range);
     let mut output = BufWriter::with_capacity(1 << 16, std::io::stdout());

@@ -23,8 +23,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let url = super::parse("URL", &args.url)?;
-    let store = super::open("URL", &url).await?;
+    let url = super::open::parse("URL", &args.url)?;
+    let store = super::open::open("URL", &url).await?;
     let (keys, mut signals) = (&Keyspace::default(), crate::StopSignals::listen());
     let nodes = store.transact(|tx| async move { nodes::list(&tx, keys).await }).await;
     let nodes = nodes.map_err(|error: Error| anyhow!("not counted: {error}"))?;

@@ -30,11 +30,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let url = super::parse("URL", &args.url)?;
-    if super::seal().sealing.is_none() {
+    let url = super::open::parse("URL", &args.url)?;
+    if super::open::seal().sealing.is_none() {
         return Err(Failure::Usage(anyhow!("--seal-keys names the file with the keys")));
     }
-    let store = super::open("URL", &url).await?;
+    let store = super::open::open("URL", &url).await?;
     let (progress, mut signals) = (AtomicU64::new(0), crate::StopSignals::listen());
     let rows = tokio::select! {
         done = turnwise_admin::rekey(&store, &progress) => done.map_err(|error| anyhow!("not encrypted: {error}"))?,

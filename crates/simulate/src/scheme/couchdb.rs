@@ -3,8 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Scheme, View};
-use crate::JobId;
+use super::{JobId, Scheme, View};
 use crate::scenario::{Rfc, Scenario};
 
 /// The RFC, with truncation to integers.

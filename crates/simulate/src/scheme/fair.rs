@@ -18,9 +18,9 @@ use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_policy::rotation::{self, Running, Waiting};
 use turnwise_policy::schedule::{self, schedule};
 
-use super::{Scheme, View};
+use super::{JobId, Scheme, View};
+use crate::policy::Policy;
 use crate::scenario::{Scenario, Work};
-use crate::{JobId, Policy};
 
 /// A number with a total order.
 #[derive(Debug, Clone, Copy)]

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Scheme, View};
-use crate::JobId;
+use super::{JobId, Scheme, View};
 
 /// First come, first served. A continuous job keeps its slot for ever.
 #[derive(Default)]

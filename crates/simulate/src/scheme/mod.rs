@@ -5,8 +5,11 @@ mod couchdb;
 mod fair;
 mod fifo;
 
+use crate::policy::Policy;
 use crate::scenario::Scenario;
-use crate::{JobId, Policy};
+
+/// A job's number.
+pub(crate) type JobId = u32;
 
 /// A job, as schemes see it. They do not know how long it will run.
 #[derive(Debug, Clone, Copy)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::{Case, Scene, cases, key, soon, span};
+use super::scene::{Case, Scene, cases, key, soon, span};
 
 pub(super) const CASES: &[Case] = cases![
     rows_are_there_after_reopening,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Case, Scene, backwards, cases, forwards, key, soon, span};
+use super::scene::{Case, Scene, backwards, cases, forwards, key, soon, span};
 use crate::{Error, Isolation, RangeRead, Result, Store, Transaction};
 
 pub(super) const CASES: &[Case] = cases![

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Case, Scene, cases, key, span};
+use super::scene::{Case, Scene, cases, key, span};
 use crate::{Error, Result};
 
 pub(super) const CASES: &[Case] = cases![

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 
-use super::{Case, Scene, cases, key, soon};
+use super::scene::{Case, Scene, cases, key, soon};
 use crate::{Appended, Error, Store, Versionstamp};
 
 pub(super) const CASES: &[Case] = cases![

@@ -55,6 +55,7 @@ mod logs;
 mod own_writes;
 mod random;
 mod rows;
+mod scene;
 mod sums;
 mod versionstamps;
 mod watches;
@@ -62,28 +63,8 @@ mod watches;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use bytes::Bytes;
-use futures::future::BoxFuture;
-
-use crate::runtime::{Manual, System};
-use crate::{Engine, RangeRead, Store, Transaction};
-
-/// An engine under test, with its own store.
-#[async_trait]
-pub trait Subject: Send + Sync + 'static {
-    /// Opens the store, which is empty at the first call. Before each further call, the suite drops all that the engine has
-    /// returned.
-    async fn open(&self) -> Arc<dyn Engine>;
-
-    /// The clock that measures the age of transactions, if a test can move it.
-    fn clock(&self) -> Option<Arc<Manual>>;
-
-    /// Whether a key may hold the versionstamp that a refused transaction would have set.
-    fn stamps_may_stay(&self) -> bool {
-        false
-    }
-}
+pub use scene::Subject;
+use scene::{Case, Scene};
 
 /// A chapter of the suite.
 pub struct Chapter {
@@ -91,8 +72,6 @@ pub struct Chapter {
     pub name: &'static str,
     cases: &'static [Case],
 }
-
-type Case = (&'static str, fn(Scene) -> BoxFuture<'static, ()>);
 
 /// The whole suite.
 pub const CHAPTERS: &[Chapter] = &[
@@ -107,14 +86,6 @@ pub const CHAPTERS: &[Chapter] = &[
     Chapter { name: "durability", cases: durability::CASES },
     Chapter { name: "random", cases: random::CASES },
 ];
-
-/// Lists functions as cases, named after the functions.
-macro_rules! cases {
-    ($($case:ident),* $(,)?) => {
-        &[$((stringify!($case), |scene| Box::pin($case(scene)))),*]
-    };
-}
-use cases;
 
 /// Generates one test per chapter of the suite. The argument is an async function or closure that returns a new
 /// [`Subject`](crate::conformance::Subject) in an `Arc`, or an `Option` of it. `None` skips the chapter; the closure has then
@@ -198,75 +169,3 @@ where
 
 /// A case that takes longer than this hangs. The limit is long enough for a slow machine.
 const CASE_DEADLINE: Duration = Duration::from_secs(120);
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A store on a subject.
-struct Scene {
-    subject: Arc<dyn Subject>,
-    store: Store,
-}
-
-impl Scene {
-    async fn new(subject: Arc<dyn Subject>) -> Self {
-        let store = Store::new(subject.open().await, Arc::new(System));
-        Scene { subject, store }
-    }
-
-    /// Closes the store and opens it again.
-    async fn reopened(self) -> Self {
-        let Scene { subject, store } = self;
-        drop(store);
-        Self::new(subject).await
-    }
-
-    async fn begin(&self) -> Transaction {
-        self.store.begin().await.expect("begins")
-    }
-
-    /// Sets rows in one transaction.
-    async fn set(&self, rows: &[(&'static str, &'static str)]) {
-        let tx = self.begin().await;
-        for (name, value) in rows {
-            tx.set(key(name), key(value)).expect("sets");
-        }
-        tx.commit().await.expect("commits");
-    }
-
-    /// The value that a new transaction reads.
-    async fn get(&self, name: &'static str) -> Option<Bytes> {
-        self.begin().await.get(&key(name)).await.expect("reads")
-    }
-
-    /// All rows of the store as a new transaction reads them.
-    async fn all(&self) -> Vec<(Bytes, Bytes)> {
-        self.begin().await.range(&everything(), usize::MAX).await.expect("reads")
-    }
-}
-
-fn key(name: &'static str) -> Bytes {
-    Bytes::from_static(name.as_bytes())
-}
-
-fn everything() -> (Bytes, Bytes) {
-    (Bytes::new(), Bytes::from_static(b"\xff"))
-}
-
-fn span(begin: &'static str, end: &'static str) -> (Bytes, Bytes) {
-    (key(begin), key(end))
-}
-
-fn forwards(begin: &'static str, end: &'static str, limit: usize) -> RangeRead {
-    RangeRead { begin: key(begin), end: key(end), limit, reverse: false }
-}
-
-fn backwards(begin: &'static str, end: &'static str, limit: usize) -> RangeRead {
-    RangeRead { reverse: true, ..forwards(begin, end, limit) }
-}
-
-/// Waits for an event that must happen.
-async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, event).await {
-        Ok(value) => value,
-        Err(_) => panic!("{what} has not happened after {PATIENCE:?}"),
-    }
-}

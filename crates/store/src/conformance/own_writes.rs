@@ -1,6 +1,6 @@
 //! A transaction sees its own writes, in order. No other transaction sees them before it commits.
 
-use super::{Case, Scene, backwards, cases, forwards, key, span};
+use super::scene::{Case, Scene, backwards, cases, forwards, key, span};
 use crate::{Error, Isolation, RangeRead, Transaction};
 
 pub(super) const CASES: &[Case] = cases![

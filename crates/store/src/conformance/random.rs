@@ -23,7 +23,7 @@ use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::{Case, Scene, cases, soon};
+use super::scene::{Case, Scene, cases, soon};
 use crate::{Error, Isolation, RangeRead, Result, Store, Transaction, Versionstamp};
 
 pub(super) const CASES: &[Case] = cases![few_keys_many_conflicts, more_keys_and_restarts];

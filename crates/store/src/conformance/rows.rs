@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Case, Scene, backwards, cases, everything, forwards, key, span};
+use super::scene::{Case, Scene, backwards, cases, everything, forwards, key, span};
 use crate::{Isolation, RangeRead, Step, Transaction};
 
 pub(super) const CASES: &[Case] = cases![

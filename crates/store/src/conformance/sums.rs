@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use super::{Case, Scene, cases, key, soon, span};
+use super::scene::{Case, Scene, cases, key, soon, span};
 use crate::{Error, Isolation, RangeRead, Sum};
 
 pub(super) const CASES: &[Case] = cases![

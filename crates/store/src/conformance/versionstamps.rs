@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::{Case, Scene, cases, key, soon};
+use super::scene::{Case, Scene, cases, key, soon};
 use crate::Versionstamp;
 
 pub(super) const CASES: &[Case] = cases![

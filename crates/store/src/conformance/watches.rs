@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Case, Scene, cases, key, soon, span};
+use super::scene::{Case, Scene, cases, key, soon, span};
 
 pub(super) const CASES: &[Case] = cases![
     a_change_before_the_watch_resolves_it,

@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::Shared;
 use super::api::{
     CompactionRequest, CompactionResponse, Compare, CompareResult, CompareTarget, CompareWith, PutRequest,
     RangeRequest, Request, RequestOp, Response, TxnRequest, path,
 };
 use super::failure::{Failure, Refusal};
+use super::shared::Shared;
 use crate::{Result, Runtime};
 
 /// How long a revision is kept at least.

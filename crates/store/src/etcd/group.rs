@@ -30,7 +30,8 @@ use tokio::sync::oneshot;
 
 use super::api::{Request, RequestOp, Response, TxnRequest, TxnResponse};
 use super::commit::{Intervals, Needed, Prepared, Put, put};
-use super::{Shared, space};
+use super::shared::Shared;
+use super::space;
 use crate::{Error, Result, Versionstamp};
 
 /// Groups that are sent to a member before the first of them has been answered. Groups that a member leaves unanswered delay

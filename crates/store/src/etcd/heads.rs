@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use super::api::RangeRequest;
-use super::{Shared, reads};
+use super::reads;
+use super::shared::Shared;
 
 /// Reads of more rows are scans.
 pub(super) const MAX_ROWS: usize = 500;

@@ -28,6 +28,7 @@ mod group;
 mod heads;
 mod members;
 mod reads;
+mod shared;
 mod snapshot;
 mod space;
 mod watches;
@@ -38,12 +39,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::task::AbortHandle;
 
-use self::api::RangeRequest;
 use self::commit::Additions;
 use self::group::Groups;
 use self::heads::Heads;
 use self::members::Members;
 use self::reads::Reads;
+use self::shared::Shared;
 use self::snapshot::EtcdSnapshot;
 use self::space::Space;
 use self::watches::Watches;
@@ -54,29 +55,6 @@ pub struct Etcd {
     shared: Arc<Shared>,
     watches: Arc<Watches>,
     tasks: Vec<AbortHandle>,
-}
-
-/// State shared by the engine, its snapshots and its tasks.
-struct Shared {
-    space: Space,
-    additions: Additions,
-    members: Members,
-    groups: Groups,
-    reads: Reads,
-    heads: Heads,
-    limits: Limits,
-    max_txn_ops: usize,
-    max_request_bytes: usize,
-}
-
-impl Shared {
-    /// The newest value of a key, and the revision of the read. The key must be one of etcd's.
-    async fn newest(self: &Arc<Self>, key: &Bytes) -> Result<(Option<Bytes>, i64)> {
-        let request = RangeRequest { key: key.clone(), ..RangeRequest::default() };
-        let (response, _) = reads::range(self, request, None).await?;
-        let revision = response.header.map_or(0, |header| header.revision);
-        Ok((response.kvs.first().map(space::value), revision))
-    }
 }
 
 impl Etcd {

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-use super::Shared;
 use super::api::{RangeRequest, RangeResponse};
+use super::shared::Shared;
 use crate::{Error, Result};
 
 /// Calls of one kind that are sent before the first of them has been answered.

@@ -7,7 +7,8 @@ use bytes::Bytes;
 
 use super::api::{RangeRequest, RangeResponse, SortOrder};
 use super::commit::{self, Intervals, Prepared, ReadSet};
-use super::{Shared, group, heads, reads, space};
+use super::shared::Shared;
+use super::{group, heads, reads, space};
 use crate::key::successor;
 use crate::{Changes, Error, KeyValue, RangeRead, Result, Snapshot, Versionstamp};
 

@@ -31,7 +31,8 @@ use super::api::{
     Event, EventType, WatchCancel, WatchCreate, WatchDo, WatchProgress, WatchRequest, WatchResponse,
 };
 use super::failure::{Failure, Refusal};
-use super::{Shared, space};
+use super::shared::Shared;
+use super::space;
 use crate::{Error, Result, Watch};
 
 /// Most watches at a time.

@@ -17,6 +17,7 @@ use super::{Accepted, External, ExternalOptions, MAX_ACCEPTED};
 use crate::claimer::Claimer;
 use crate::line::First;
 use crate::pass::{Claimant, Numbers, Pass, pass};
+use crate::tenant_filter::TenantFilter;
 
 /// The maximum number of jobs that one response delivers again: their options are read with them.
 const REDELIVER_BATCH: usize = 10;
@@ -34,25 +35,6 @@ pub struct Given {
     pub jobs: Vec<Accepted>,
     /// Whether the worker gets new jobs, as last read.
     pub mode: Mode,
-}
-
-/// The tenants whose jobs a worker may run.
-#[derive(Clone)]
-pub struct TenantFilter {
-    /// Workers with the same name have the same tenants.
-    name: Arc<str>,
-    permits: Arc<dyn Fn(&str) -> bool + Send + Sync>,
-}
-
-impl TenantFilter {
-    /// The tenants for which `permits` is true. `name` must differ from the name of every other filter.
-    pub fn new(name: &str, permits: impl Fn(&str) -> bool + Send + Sync + 'static) -> TenantFilter {
-        TenantFilter { name: name.into(), permits: Arc::new(permits) }
-    }
-
-    pub(crate) fn permits(&self, tenant: &str) -> bool {
-        (self.permits)(tenant)
-    }
 }
 
 /// What a worker asks for.

@@ -7,7 +7,7 @@ use turnwise_policy::contention::{MAX_CONTENDERS, Shard};
 use turnwise_queue::{Result, workers};
 
 use super::External;
-use crate::membership::duration_us;
+use crate::times::duration_us;
 
 impl External {
     /// This node's current part of the head of the queue.

@@ -28,12 +28,13 @@ use crate::accounts::{Account, Accounts};
 use crate::deadlines::RunObservations;
 use crate::line::Lines;
 use crate::locks::LockWake;
-use crate::membership::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, duration_us, new_id, remove};
+use crate::membership::{new_id, remove};
 use crate::metrics::{CrashKind, Metrics, RunResult};
 use crate::pass::Passes;
 use crate::spans::RunOutcome;
+use crate::times::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, duration_us};
 use crate::{Live, QueueRules, Spans};
-pub use accept::{Given, TenantFilter, Wanted};
+pub use accept::{Given, Wanted};
 use contenders::Contenders;
 pub use end::{ExternalEnd, RunEnd};
 

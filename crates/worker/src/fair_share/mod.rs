@@ -37,7 +37,7 @@ use turnwise_store::{Store, Transaction};
 use crate::FairRules;
 use crate::filters::FilterCache;
 use crate::locks::{Scan, WaitState};
-use crate::membership::duration_us;
+use crate::times::duration_us;
 
 pub(crate) use front::Front;
 pub(crate) use keys::SORT_BATCH;

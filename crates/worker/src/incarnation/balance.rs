@@ -11,7 +11,7 @@ use turnwise_queue::{Result, workers};
 use super::Incarnation;
 use super::rotation::SHORTEST_PHASE;
 use crate::RotationRules;
-use crate::membership::duration_us;
+use crate::times::duration_us;
 
 /// The result of the last comparison with other workers.
 pub(super) struct Balance {

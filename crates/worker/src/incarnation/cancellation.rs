@@ -3,8 +3,9 @@
 use turnwise_queue::{Error, jobs, workers};
 use turnwise_store::Isolation;
 
-use super::{ERROR_PAUSE, Incarnation};
+use super::Incarnation;
 use crate::event::Event;
+use crate::times::ERROR_PAUSE;
 
 /// The event that a client has cancelled a job of this worker.
 #[derive(Default)]

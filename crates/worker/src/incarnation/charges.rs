@@ -7,7 +7,7 @@ use turnwise_queue::Result;
 
 use super::{Incarnation, Running};
 use crate::fair_share::CHARGE_INTERVAL;
-use crate::membership::duration_us;
+use crate::times::duration_us;
 
 impl Incarnation {
     /// Reads the charges of other workers, if a read is due. A failed read only makes the shares less exact.

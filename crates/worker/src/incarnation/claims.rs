@@ -7,11 +7,12 @@ use std::time::Duration;
 use turnwise_queue::{Error, Result, claims, jobs, workers};
 use turnwise_store::Error as StoreError;
 
-use super::{ERROR_PAUSE, Incarnation};
+use super::Incarnation;
 use crate::Tunables;
-use crate::membership::duration_us;
 use crate::pass::{Claimant, Numbers, Pass, Sibling, pass};
 use crate::run::Shared;
+use crate::times::ERROR_PAUSE;
+use crate::times::duration_us;
 
 /// The maximum number of attempts of a pass that ends in conflicts.
 const PASS_ATTEMPTS: u32 = 10;

@@ -2,9 +2,10 @@
 
 use turnwise_queue::workers::{GivenBack, Removal};
 
-use super::{ERROR_PAUSE, Incarnation};
+use super::Incarnation;
 use crate::membership::remove;
 use crate::spans::RunOutcome;
+use crate::times::ERROR_PAUSE;
 
 impl Incarnation {
     /// A clean shutdown: gives every job back and clears every row. Takes as long as the handlers and the store; the

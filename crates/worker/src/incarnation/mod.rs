@@ -32,12 +32,10 @@ use crate::event::Event;
 use crate::fair_share::{FairShare, RunCharges};
 use crate::handler::Idle;
 use crate::locks::Slots;
-use crate::membership::duration_us;
 use crate::pass::Sibling;
 use crate::run::{Controls, RunEnd, Shared, run, take_over};
-
-/// The pause after a transaction that failed permanently, before the loop continues.
-pub(crate) const ERROR_PAUSE: Duration = Duration::from_secs(1);
+use crate::times::ERROR_PAUSE;
+use crate::times::duration_us;
 
 /// Why an incarnation ends.
 pub(crate) enum End {

@@ -21,7 +21,7 @@ use super::balance::Loads;
 use super::rotation::SHORTEST_PHASE;
 use super::{Incarnation, Running};
 use crate::RotationRules;
-use crate::membership::duration_us;
+use crate::times::duration_us;
 
 /// A cycle checks whether the jobs of one tenant may take turns, for this many tenants per job that it may stop.
 /// Tenants that were checked longest ago come first, then the tenants with the longest runs. Without the first

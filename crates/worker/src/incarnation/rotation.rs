@@ -12,7 +12,7 @@ use super::balance::Loads;
 use super::preemption::PreemptionResult;
 use crate::RotationRules;
 use crate::event::Event;
-use crate::membership::duration_us;
+use crate::times::duration_us;
 
 /// After this long, other workers have read what a worker's cycle has done: its rows are written, and read.
 pub(super) const SHORTEST_PHASE: Duration = Duration::from_secs(3);

@@ -7,7 +7,7 @@ use turnwise_policy::rotation::Moment;
 use super::preemption::PreemptionResult;
 use super::{Incarnation, Running};
 use crate::event::Event;
-use crate::membership::duration_us;
+use crate::times::duration_us;
 
 /// The minimum time between two checks for waiting jobs, for which idle jobs can be preempted.
 const PAUSE: Duration = Duration::from_secs(1);

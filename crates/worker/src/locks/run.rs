@@ -20,8 +20,8 @@ use turnwise_queue::locks::{self, Asked, Blocked, LockAt, Spot};
 use turnwise_queue::{Claim, Error, RunKey};
 use turnwise_store::{Error as StoreError, Isolation};
 
-use crate::incarnation::ERROR_PAUSE;
 use crate::run::Shared;
+use crate::times::ERROR_PAUSE;
 use crate::{JobContext, Outcome};
 
 /// Why a lock was not granted.

@@ -9,7 +9,7 @@ use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::Keyspace;
 use turnwise_store::{Isolation, Result, Store};
 
-use crate::incarnation::ERROR_PAUSE;
+use crate::times::ERROR_PAUSE;
 
 /// Wakes the tasks that wait for locks when a lock is released. While no task waits, it does not watch the store.
 pub(crate) struct LockWake {

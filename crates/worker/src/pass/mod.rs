@@ -24,9 +24,9 @@ use turnwise_store::{Isolation, Transaction};
 
 use crate::QueueRules;
 use crate::claimer::Claimer;
-use crate::external::TenantFilter;
 use crate::fair_share::{FairShare, Front};
 use crate::locks::ScanResult;
+use crate::tenant_filter::TenantFilter;
 use claims::{Claims, FillResult};
 pub use concurrent::Passes;
 pub(crate) use concurrent::{PassJobs, Sibling};

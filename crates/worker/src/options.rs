@@ -1,0 +1,143 @@
+//! The settings of a worker.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use turnwise_policy::backoff::{self, OnLost};
+use turnwise_queue::deadlines::Timeouts;
+use turnwise_queue::{Bounds, DEFAULT_MAX_HISTORY, NodeOptions, Terms};
+
+use crate::fairness::FairRules;
+use crate::locks::QueueRules;
+use crate::metrics::Metrics;
+use crate::pass::Passes;
+use crate::spans::Spans;
+use crate::times::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT};
+
+/// A worker's settings.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The name of this node, as the API shows it.
+    pub node: String,
+    /// The maximum number of jobs that run at the same time.
+    pub max_jobs: usize,
+    /// See [`Tunables::bounds`].
+    pub bounds: Option<Bounds>,
+    /// The time between two heartbeats, at most half of the timeout.
+    pub health_interval: Duration,
+    /// How long the worker may miss its heartbeats before another worker removes it.
+    pub health_timeout: Duration,
+    /// The minimum time between two writes of a job's report.
+    pub report_interval: Duration,
+    /// The time that a handler has to stop before the worker aborts it.
+    pub stop_grace: Duration,
+    /// The number of history entries that a job keeps.
+    pub max_history: usize,
+    /// The backoff of crashed jobs.
+    pub backoff: backoff::Rules,
+    /// What happens to a job whose worker is lost.
+    pub on_lost: OnLost,
+    /// The timeouts of jobs that set none themselves.
+    pub timeouts: Timeouts,
+    /// How tenants share the slots, and whether jobs can be preempted.
+    pub fair: FairRules,
+    /// The order of jobs that lock.
+    pub queue: Arc<QueueRules>,
+    /// Whether no other process can use the store. Workers found in it at the start are then dead, unless they are
+    /// external.
+    pub exclusive: bool,
+    /// The passes of this process, if several of its workers have the same job type. Without it, they contend for jobs like
+    /// workers of different processes.
+    pub passes: Option<Arc<Passes>>,
+    /// Counts what the workers of this process do.
+    pub metrics: Arc<Metrics>,
+    /// What a node publishes about itself ([`join_nodes`](crate::join_nodes)); workers publish nothing.
+    pub node_options: Option<NodeOptions>,
+    /// Where the spans of traced jobs go.
+    pub spans: Spans,
+}
+
+impl Options {
+    /// The same options, with these settings.
+    #[must_use]
+    pub fn tuned(self, tunables: Tunables) -> Self {
+        let Tunables { max_jobs, bounds, max_history, backoff, on_lost, timeouts, fair, queue } = tunables;
+        Options { max_jobs, bounds, max_history, backoff, on_lost, timeouts, fair, queue, ..self }
+    }
+}
+
+/// The settings that may change while a worker runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tunables {
+    /// The maximum number of jobs that run at the same time. If jobs of this type rotate, the next cycle after a
+    /// reduction stops the excess. Otherwise no job is stopped, and none starts until enough have ended.
+    pub max_jobs: usize,
+    /// The bounds of `max_jobs`, if it follows the demand. A reduction then never stops a job, unless more jobs run than the
+    /// upper bound.
+    pub bounds: Option<Bounds>,
+    /// The number of history entries that a job keeps, from its next entry on.
+    pub max_history: usize,
+    /// The backoff of crashed jobs, from their next start on.
+    pub backoff: backoff::Rules,
+    /// What happens to a job whose worker is lost, from the job's next start on.
+    pub on_lost: OnLost,
+    /// The timeouts of jobs that set none themselves, from their next start on.
+    pub timeouts: Timeouts,
+    /// How tenants share the slots, from the next cycle on at the latest.
+    pub fair: FairRules,
+    /// The order of jobs that lock, from the next pass on.
+    pub queue: Arc<QueueRules>,
+}
+
+impl Tunables {
+    /// How many of `running` jobs may continue; at least as many as there are slots.
+    pub(crate) fn may_continue(&self, running: usize) -> usize {
+        self.bounds.map_or(self.max_jobs, |bounds| running.min(bounds.most).max(self.max_jobs))
+    }
+
+    /// The terms of a run that starts now.
+    pub(crate) fn terms(&self) -> Terms {
+        let Tunables { backoff, on_lost, timeouts, .. } = *self;
+        Terms { backoff, on_lost, timeouts }
+    }
+}
+
+impl Options {
+    pub(crate) fn tunables(&self) -> Tunables {
+        Tunables {
+            max_jobs: self.max_jobs,
+            bounds: self.bounds,
+            max_history: self.max_history,
+            backoff: self.backoff,
+            on_lost: self.on_lost,
+            timeouts: self.timeouts,
+            fair: self.fair.clone(),
+            queue: self.queue.clone(),
+        }
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            node: "turnwise@127.0.0.1".to_owned(),
+            max_jobs: 500,
+            bounds: None,
+            health_interval: DEFAULT_HEALTH_INTERVAL,
+            health_timeout: DEFAULT_HEALTH_TIMEOUT,
+            report_interval: Duration::from_secs(2),
+            stop_grace: Duration::from_secs(5),
+            max_history: DEFAULT_MAX_HISTORY,
+            backoff: backoff::Rules::default(),
+            on_lost: OnLost::default(),
+            timeouts: Timeouts::default(),
+            fair: FairRules::default(),
+            queue: Arc::default(),
+            exclusive: false,
+            passes: None,
+            metrics: Arc::default(),
+            node_options: None,
+            spans: Spans::default(),
+        }
+    }
+}
