@@ -13,15 +13,11 @@ const FILES_MAX: usize = 5;
 
 /// Larger circles, with their sizes: the name of the crate, and the file of the circle that comes first. None may grow, and one that becomes smaller is
 /// written down so.
-const LARGER: [(&str, &str, usize); 8] = [
-    ("cli", "lib", 37),
-    ("queue", "claims", 26),
+const LARGER: [(&str, &str, usize); 2] = [
+    // The parts of the server know the state of all others. They become crates of their own.
     ("server", "access::authenticate", 103),
-    ("sim", "check", 9),
-    ("simulate", "lib", 10),
-    ("store", "conformance", 11),
-    ("store", "etcd", 7),
-    ("worker", "accounts", 33),
+    // The loop of a worker, and its services: a file each, with the loop's state.
+    ("worker", "incarnation", 9),
 ];
 
 /// The path of a module, or of a name in it, from the crate's root.
@@ -134,7 +130,7 @@ impl Crate {
     }
 
     /// The path from the crate's root of a path in the code of `module`; `None` if it leads to another crate.
-    fn from_root(&self, module: &ModulePath, path: &[String]) -> Option<ModulePath> {
+    fn absolute(&self, module: &ModulePath, path: &[String]) -> Option<ModulePath> {
         let (first, rest) = path.split_first()?;
         let mut base = module.clone();
         match first.as_str() {
@@ -157,7 +153,7 @@ impl Crate {
         let (Some(name), true) = (rest.first(), depth < 12) else { return module };
         let imported =
             self.0.get(&module).into_iter().flat_map(|names| &names.imports).find(|it| it.name == *name);
-        let behind = imported.and_then(|import| self.from_root(&module, &import.path));
+        let behind = imported.and_then(|import| self.absolute(&module, &import.path));
         match behind {
             Some(behind) if behind != *path => {
                 self.defining(&[behind, rest[1..].to_vec()].concat(), depth + 1)
@@ -171,14 +167,14 @@ impl Crate {
         let of = |(module, names): (_, &Names)| {
             let imported = |path: &ModulePath| {
                 let import = names.imports.iter().find(|import| Some(&import.name) == path.first())?;
-                self.from_root(module, &[import.path.clone(), path[1..].to_vec()].concat())
+                self.absolute(module, &[import.path.clone(), path[1..].to_vec()].concat())
             };
             // A re-export alone is no use, and neither is the import of a module: what is named through it is.
             let imports = names.imports.iter().filter(|import| !import.is_public);
-            let imports = imports.filter_map(|import| self.from_root(module, &import.path));
+            let imports = imports.filter_map(|import| self.absolute(module, &import.path));
             let imports = imports.filter(|path| !self.0.contains_key(path));
             let paths = names.paths.iter().filter(|path| path.len() > 1);
-            let paths = paths.filter_map(|path| imported(path).or_else(|| self.from_root(module, path)));
+            let paths = paths.filter_map(|path| imported(path).or_else(|| self.absolute(module, path)));
             let used = imports.chain(paths).map(|path| self.defining(&path, 0));
             let used: BTreeSet<ModulePath> = used.filter(|used| used != module).collect();
             (module, used)

@@ -17,11 +17,13 @@ use crate::concurrency::{self, Full, Tally};
 use crate::deadlines::{Deadline, Over};
 use crate::error::corrupt;
 use crate::job::{bounded_reason, check_size};
-use crate::jobs::{MAX_ACTIVE_OF_WORKER, PREFETCHED, erase, place_from, refuse};
+use crate::jobs::{MAX_ACTIVE_OF_WORKER, PREFETCHED, erase, refuse};
 use crate::keyspace::SortKey;
 use crate::locks::{self, Availability, Blocked};
-use crate::place::{self, End, Next, Place, Run, move_to};
+use crate::place::{End, Next, Place, Run};
 use crate::rows::{decode, encode, read_active, read_active_info, read_job, write_active, write_job};
+use crate::transition::place_from;
+use crate::transition::{self, move_to};
 use crate::{
     Active, Claim, Context, Error, EventKind, Job, Keyspace, MAX_INFO_BYTES, Parked, Result, State, Terms,
     Then, dependencies, events, jobs, parking,
@@ -455,7 +457,7 @@ pub async fn end(
         (_, EventKind::Failed { .. }) => move_to(tx, keys, &mut job, Place::Ended(End::Failed))?,
         (_, EventKind::Completed) => move_to(tx, keys, &mut job, Place::Ended(End::Completed))?,
         _ if let Some(reason) = &run.next.refused => {
-            place::leave(tx, keys, &job)?;
+            transition::leave(tx, keys, &job)?;
             refuse(tx, keys, &mut job, reason, now_us).await?;
         }
         (Ending::Crashed { not_before_us, .. }, _) => {
@@ -576,7 +578,7 @@ pub(crate) async fn take_back(
         EventKind::Cancelled => end_cancelled(tx, keys, job, run.next)?,
         EventKind::Failed { .. } => move_to(tx, keys, job, Place::Ended(End::Failed))?,
         _ if let Some(reason) = &run.next.refused => {
-            place::leave(tx, keys, job)?;
+            transition::leave(tx, keys, job)?;
             refuse(tx, keys, job, reason, now_us).await?;
         }
         EventKind::Crashed { .. } => {

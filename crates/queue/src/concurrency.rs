@@ -30,8 +30,10 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 use crate::error::corrupt;
 use crate::filters::Cursor;
 use crate::keyspace::KeyRange;
-use crate::place::{Place, move_to};
+pub use crate::keyspace::LimitedPlace;
+use crate::place::Place;
 use crate::rows::{decode, encode, read_job, write_job};
+use crate::transition::move_to;
 use crate::{Claim, Job, Keyspace, Result};
 
 /// The number of guards, for all buckets.
@@ -70,19 +72,6 @@ pub struct LimitedRow {
     /// The versionstamp of the filters at that time, in hexadecimal digits; `None` if there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stamp: Option<String>,
-}
-
-/// Where a limited job is.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LimitedPlace {
-    /// The limit that it obeys.
-    pub limit: Limit,
-    /// The tenant to whose queue it returns.
-    pub tenant: String,
-    /// Its priority class.
-    pub class: i8,
-    /// Its time in that queue, in µs.
-    pub order_us: i64,
 }
 
 /// A bucket without room.

@@ -16,10 +16,10 @@ use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead, Store, Sum, Transaction};
 
 use crate::error::corrupt;
-use crate::jobs::types_after;
 use crate::keyspace::KeyRange;
 use crate::place::{End, Place};
 use crate::rows::decode_job;
+use crate::types::types_after;
 use crate::{Error, Job, Keyspace, Result};
 
 /// The width of a field in bits: more jobs than any store holds.

@@ -34,15 +34,14 @@ use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise, Verdi
 use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
+use crate::after::invalid;
+pub use crate::after::{After, MAX_AFTER};
 use crate::error::corrupt;
-use crate::job::{MAX_ID_BYTES, MAX_TYPE_BYTES, check_name};
-use crate::jobs::place_from;
-use crate::place::{End, Place, move_to};
+use crate::place::{End, Place};
 use crate::rows::{decode, encode, read_job, write_job};
+use crate::transition::{move_to, place_from};
 use crate::{Error, EventKind, Job, Keyspace, Result, events};
 
-/// The most dependencies of one job.
-pub const MAX_AFTER: usize = 100;
 /// The most dependents that one transaction settles.
 pub const AT_ONCE: usize = 100;
 /// The most jobs that a search for a cycle reads.
@@ -51,31 +50,6 @@ pub const MAX_SEARCHED: usize = 1_000;
 const CONCURRENT_READS: usize = 64;
 /// The most rows that settling one dependent writes, beside two for each of its dependencies.
 const ROWS_TOLD: usize = 12;
-
-/// A dependency of a job.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct After {
-    /// Its type.
-    pub job_type: String,
-    /// Its id.
-    pub id: String,
-    /// The accepted end states: at least one, and never [`DependencyEnd::Removed`].
-    pub accepted: Vec<DependencyEnd>,
-    /// What happens if it ends in another state.
-    pub otherwise: Otherwise,
-}
-
-impl After {
-    /// Waits until a job has completed; cancels the dependent if it ends in another state.
-    pub fn completed(job_type: &str, id: &str) -> After {
-        After {
-            job_type: job_type.to_owned(),
-            id: id.to_owned(),
-            accepted: vec![DependencyEnd::Completed],
-            otherwise: Otherwise::Cancel,
-        }
-    }
-}
 
 /// The row `("after", …)`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -93,45 +67,11 @@ struct Group {
     outcome: DependencyEnd,
 }
 
-fn invalid(problem: String) -> Error {
-    Error::Invalid { field: "after", problem }
-}
-
 /// The error for a dependency, the n-th of a job, on a job that does not exist.
 pub fn missing(n: usize, After { job_type, id, .. }: &After) -> Error {
     invalid(format!(
         "[{n}]: there is no job `{id}` of type `{job_type}`: add it first, or leave this out if it has ended and was removed"
     ))
-}
-
-/// Whether these dependencies are valid, as far as the job's own fields show.
-pub(crate) fn check(job_type: &str, id: &str, after: &[After]) -> Result<()> {
-    if after.len() > MAX_AFTER {
-        return Err(invalid(format!(
-            "has {} jobs; at most {MAX_AFTER} are allowed: let one job wait for many, and others for that one",
-            after.len()
-        )));
-    }
-    let mut named = BTreeSet::new();
-    for (n, one) in after.iter().enumerate() {
-        check_name("after.type", &one.job_type, MAX_TYPE_BYTES)?;
-        check_name("after.id", &one.id, MAX_ID_BYTES)?;
-        let told = format!("[{n}]: job `{}` of type `{}`", one.id, one.job_type);
-        if one.accepted.is_empty() || one.accepted.contains(&DependencyEnd::Removed) {
-            return Err(invalid(format!(
-                "{told}: `accepted` must name one or more of completed, failed and cancelled"
-            )));
-        }
-        if (one.job_type.as_str(), one.id.as_str()) == (job_type, id) {
-            return Err(invalid(format!("{told} is the job itself: leave it out")));
-        }
-        if !named.insert((&one.job_type, &one.id)) {
-            return Err(invalid(format!(
-                "{told} is named twice: leave one out, and let the other accept both"
-            )));
-        }
-    }
-    Ok(())
 }
 
 /// The result of [`enter`].

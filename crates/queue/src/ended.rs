@@ -10,96 +10,23 @@
 //! 64th row of the other tenants is: with 1,000 tenants, 100 jobs are found in 1,600 rows. More partitions help the second list, and burden
 //! the first.
 
-use std::borrow::Cow;
 use std::ops::RangeInclusive;
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 use turnwise_store::key::{children, pack};
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
+pub use crate::cover::PARTITIONS;
+pub(crate) use crate::cover::{CoverRef, partitions};
+use crate::cover::{FIRST_CANCELLED, FIRST_FAILED};
 use crate::error::corrupt;
 use crate::jobs::{PREFETCHED, erase, prefetch};
 use crate::keyspace::{KeyRange, Keyspace};
-use crate::place::End;
-use crate::reason_class::{self, hash};
-use crate::rows::{encode, read_job};
-use crate::{Job, Place, Result, counts};
+use crate::rows::read_job;
+use crate::{Place, Result, counts};
 
-/// The partitions of completed jobs, and of cancelled ones.
-const BY_TENANT: u16 = 64;
-/// Failed jobs: partitions by tenant, and by the class of the reason.
-const FAILED_BY_TENANT: u16 = 8;
-const FAILED_BY_CLASS: u16 = 8;
-const FIRST_CANCELLED: u16 = BY_TENANT;
-const FIRST_FAILED: u16 = 2 * BY_TENANT;
-/// The partitions of a type.
-pub const PARTITIONS: u16 = FIRST_FAILED + FAILED_BY_TENANT * FAILED_BY_CLASS;
 /// The most rows of a partition that one transaction removes where each read waits for another machine.
 const REMOTE_BATCH: usize = 25;
-
-/// The value of a row: the tenant, and the number of the class of its reason.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
-pub(crate) enum Cover {
-    /// A job without a reason.
-    Tenant(String),
-    /// A job with a reason.
-    Reason(String, u32),
-}
-
-impl Cover {
-    pub(crate) fn of(job: &Job) -> Cover {
-        let tenant = job.tenant.clone();
-        match job.reason_class() {
-            Some(class) => Cover::Reason(tenant, reason_class::number(&class)),
-            None => Cover::Tenant(tenant),
-        }
-    }
-
-    pub(crate) fn bytes(&self) -> Bytes {
-        encode(self)
-    }
-}
-
-/// What a row says about its job.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct CoverRef<'a> {
-    pub tenant: Cow<'a, str>,
-    /// The number of the class of its reason.
-    pub class: Option<u32>,
-}
-
-impl<'a> CoverRef<'a> {
-    /// `None` for a row without a value.
-    pub(crate) fn read(value: &'a [u8]) -> Option<CoverRef<'a>> {
-        /// A text is borrowed if it has no escapes.
-        #[derive(Deserialize)]
-        struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-        let (Text(tenant), class) = match value.first()? {
-            b'"' => (serde_json::from_slice(value).ok()?, None),
-            _ => serde_json::from_slice(value).ok().map(|(tenant, class)| (tenant, Some(class)))?,
-        };
-        Some(CoverRef { tenant, class })
-    }
-}
-
-/// The partition of a job that ended like this.
-pub(crate) fn partition_of(end: End, job: &Job) -> u16 {
-    let by_tenant = |of: u16| remainder(hash(&job.tenant), of);
-    match end {
-        End::Completed => by_tenant(BY_TENANT),
-        End::Cancelled => FIRST_CANCELLED + by_tenant(BY_TENANT),
-        End::Failed => {
-            let class = job.reason().map_or(0, |reason| reason_class::number(&reason_class::of(reason)));
-            FIRST_FAILED + by_tenant(FAILED_BY_TENANT) * FAILED_BY_CLASS + remainder(class, FAILED_BY_CLASS)
-        }
-    }
-}
-
-fn remainder(hash: u32, of: u16) -> u16 {
-    u16::try_from(hash % u32::from(of)).unwrap_or(0)
-}
 
 /// The jobs that are in a range of partitions of one state.
 pub(crate) fn kinds(partitions: &RangeInclusive<u16>) -> &'static [counts::Kind] {
@@ -108,49 +35,6 @@ pub(crate) fn kinds(partitions: &RangeInclusive<u16>) -> &'static [counts::Kind]
         FIRST_CANCELLED.. => &[counts::Kind::Cancelled],
         _ => &[counts::Kind::Completed],
     }
-}
-
-/// The partitions of jobs that ended like this, of these tenants and of this class, if any are named: sorted ranges.
-pub(crate) fn partitions(
-    end: End,
-    tenants: Option<&[String]>,
-    class: Option<u32>,
-) -> Vec<RangeInclusive<u16>> {
-    let first = match end {
-        End::Completed => 0,
-        End::Cancelled => FIRST_CANCELLED,
-        End::Failed => FIRST_FAILED,
-    };
-    let slots = |of: u16| -> Vec<u16> {
-        let Some(tenants) = tenants else { return (0..of).collect() };
-        let mut slots: Vec<u16> = tenants.iter().map(|tenant| remainder(hash(tenant), of)).collect();
-        slots.sort_unstable();
-        slots.dedup();
-        slots
-    };
-    let mut ranges: Vec<RangeInclusive<u16>> = Vec::new();
-    let mut add = |range: RangeInclusive<u16>| match ranges.last_mut() {
-        Some(last) if *last.end() + 1 == *range.start() => *last = *last.start()..=*range.end(),
-        _ => ranges.push(range),
-    };
-    match end {
-        End::Completed | End::Cancelled => {
-            slots(BY_TENANT).into_iter().for_each(|n| add(first + n..=first + n))
-        }
-        End::Failed => {
-            for slot in slots(FAILED_BY_TENANT) {
-                let start = first + slot * FAILED_BY_CLASS;
-                match class {
-                    Some(class) => {
-                        let n = start + remainder(class, FAILED_BY_CLASS);
-                        add(n..=n);
-                    }
-                    None => add(start..=start + FAILED_BY_CLASS - 1),
-                }
-            }
-        }
-    }
-    ranges
 }
 
 /// A row by its key: the partition, the time of the end, and the job's id.

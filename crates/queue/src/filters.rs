@@ -21,8 +21,9 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 use crate::error::corrupt;
 use crate::job::check_name;
 use crate::jobs::refuse;
-use crate::place::{self, Place, move_to};
+use crate::place::Place;
 use crate::rows::{decode, encode, read_job, write_job};
+use crate::transition::{self, move_to};
 use crate::{Error, Job, Keyspace, Result};
 
 /// The most filters of a store.
@@ -194,7 +195,7 @@ pub async fn reject(
     let Some(mut job) = read_job(tx, keys, job_type, id).await?.filter(Job::is_pending) else {
         return Ok(false);
     };
-    place::leave(tx, keys, &job)?;
+    transition::leave(tx, keys, &job)?;
     refuse(tx, keys, &mut job, reason, now_us).await?;
     write_job(tx, keys, &job)?;
     Ok(true)

@@ -8,10 +8,12 @@ use turnwise_policy::backoff::{self, OnLost};
 use turnwise_policy::eligibility::concurrency;
 use turnwise_policy::predictive_queue::locks::{Levels, Requests};
 
-use crate::deadlines::{Deadline, Timeouts};
+use crate::after::{self, After};
 use crate::locks::MAX_LOCKS_BYTES;
+pub use crate::parked::Parked;
+use crate::timeouts::{Deadline, Timeouts};
 use crate::trace::TraceContext;
-use crate::{After, Error, Place, Result, dependencies, record};
+use crate::{Error, Place, Result, record};
 
 /// Longest job type, in bytes.
 pub const MAX_TYPE_BYTES: usize = 64;
@@ -129,15 +131,6 @@ pub enum Then {
     Remove,
     /// The job was added again during the run, and runs again.
     Again,
-}
-
-/// What a parked job waits for: a change of `key`, as reported by the watcher of `group`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Parked {
-    /// What is watched as a unit, such as a server.
-    pub group: String,
-    /// What changes within the group, such as a database.
-    pub key: String,
 }
 
 /// An event in the history of a job.
@@ -493,7 +486,7 @@ impl NewJob {
         if !self.locks.is_none() {
             check_requests(&self.locks)?;
         }
-        dependencies::check(&self.job_type, &self.id, &self.after)?;
+        after::check(&self.job_type, &self.id, &self.after)?;
         if self.reasons.len() > MAX_REASONS {
             let problem = format!("has {} texts; at most {MAX_REASONS} are allowed", self.reasons.len());
             return Err(Error::Invalid { field: "reason", problem });
@@ -532,7 +525,7 @@ pub(crate) fn check_name(field: &'static str, name: &str, limit: usize) -> Resul
 
 /// Whether a declaration fits into a job's record.
 fn check_requests(locks: &Requests) -> Result<()> {
-    let bytes = crate::rows::encode(locks).len();
+    let bytes = crate::encoding::encode(locks).len();
     if bytes <= MAX_LOCKS_BYTES {
         return Ok(());
     }

@@ -10,10 +10,12 @@ use crate::error::corrupt;
 use crate::job::{EventKind, Hidden, INLINE_OPTIONS_BYTES, bounded_reason, check_class};
 use crate::keyspace::{KeyRange, QueuePlace};
 use crate::locks::{Held, most_locks, pending_value};
-use crate::place::{self, End, Place, move_to};
+use crate::place::{End, Place};
 use crate::rows::{
     decode, decode_active, decode_job, read_active, read_job, read_job_with, write_active, write_job,
 };
+use crate::transition::{self, move_to, place_from};
+pub use crate::types::types_after;
 use crate::{
     Active, Error, Job, Keyspace, NewJob, Result, State, Then, counts, dependencies, ended, events,
     read_pieces, write_pieces,
@@ -105,7 +107,7 @@ async fn put(
             add_to_waiting(tx, keys, &mut job, new, now_us).await?
         }
         _ => {
-            place::leave(tx, keys, &job)?;
+            transition::leave(tx, keys, &job)?;
             dependencies::leave(tx, keys, &mut job).await?;
             change(&mut job, new);
             set_options(tx, keys, &mut job, &new.options)?;
@@ -159,7 +161,7 @@ async fn add_to_waiting(
     let leaves = !new.after.is_empty() || is_pending && (moves || wants_others);
     match leaves {
         true => {
-            place::leave(tx, keys, job)?;
+            transition::leave(tx, keys, job)?;
             change(job, new);
         }
         false => change_in_place(tx, keys, job, new)?,
@@ -176,11 +178,11 @@ async fn add_to_waiting(
         Entry::WaitsFor(0) => {
             let to =
                 if is_pending { Place::pending(order_us) } else { Place::Crashing { until_us: order_us } };
-            place::enter(tx, keys, job, to)?;
+            transition::enter(tx, keys, job, to)?;
             Ok(Added::AlreadyWaiting)
         }
         Entry::WaitsFor(unmet) => {
-            place::enter(tx, keys, job, Place::Blocked { until_us: order_us, unmet })?;
+            transition::enter(tx, keys, job, Place::Blocked { until_us: order_us, unmet })?;
             Ok(Added::Blocked)
         }
     }
@@ -206,7 +208,7 @@ async fn begin(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJob, n
         Place::Delayed { .. } => Added::Delayed,
         _ => Added::Queued,
     };
-    place::enter(tx, keys, job, to)?;
+    transition::enter(tx, keys, job, to)?;
     events::happened(tx, keys, job, &EventKind::Added, job.state(), now_us)?;
     Ok(added)
 }
@@ -251,7 +253,7 @@ fn change_in_place(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJo
     change(job, new);
     counts::enter(tx, keys, job, &job.place)?;
     // So is what the row of its place says.
-    place::rewrite_row(tx, keys, job)
+    transition::rewrite_row(tx, keys, job)
 }
 
 /// Copies the fields of a request to a job. Declared locks apply from the next run on.
@@ -286,15 +288,6 @@ fn set_options(tx: &Transaction, keys: &Keyspace, job: &mut Job, options: &RawVa
     Ok(())
 }
 
-/// The first place of a job that should start as soon as possible: blocked by dependencies, delayed, or pending.
-pub(crate) fn place_from(unmet: u32, not_before_us: Option<i64>, now_us: i64) -> Place {
-    match not_before_us {
-        _ if unmet > 0 => Place::Blocked { until_us: not_before_us.unwrap_or(now_us), unmet },
-        Some(until_us) if until_us > now_us => Place::Delayed { until_us },
-        _ => Place::pending(now_us),
-    }
-}
-
 /// Cancels a job that has left its place ([`place::leave`]), for a reason other than its user's request. Does not write the
 /// record.
 pub(crate) async fn refuse(
@@ -306,7 +299,7 @@ pub(crate) async fn refuse(
 ) -> Result<()> {
     job.refused = Some(bounded_reason(reason));
     job.record_request(now_us, EventKind::Cancelled);
-    place::enter(tx, keys, job, Place::Ended(End::Cancelled))?;
+    transition::enter(tx, keys, job, Place::Ended(End::Cancelled))?;
     events::happened(tx, keys, job, &EventKind::Cancelled, job.state(), now_us)?;
     dependencies::settle_ended(tx, keys, job, DependencyEnd::Cancelled, now_us).await
 }
@@ -562,9 +555,9 @@ pub async fn rerun(
     if !may_run_again {
         return Ok(Retried::Not(job.state()));
     }
-    place::leave(tx, keys, &job)?;
+    transition::leave(tx, keys, &job)?;
     job.begin(now_us);
-    place::enter(tx, keys, &mut job, Place::pending(now_us))?;
+    transition::enter(tx, keys, &mut job, Place::pending(now_us))?;
     events::happened(tx, keys, &job, &EventKind::Added, job.state(), now_us)?;
     write_job(tx, keys, &job)?;
     Ok(Retried::Now)
@@ -665,28 +658,9 @@ pub async fn types(tx: &Transaction, keys: &Keyspace, limit: usize) -> Result<Ve
     types_after(tx, keys, None, limit).await
 }
 
-/// The same for the types after `after`.
-pub async fn types_after(
-    tx: &Transaction,
-    keys: &Keyspace,
-    after: Option<&str>,
-    limit: usize,
-) -> Result<Vec<String>> {
-    let mut types: Vec<String> = Vec::new();
-    while types.len() < limit {
-        // The first job after the last type: one row read per type, however many jobs it has.
-        let (begin, end) = keys.jobs_of_types_after(types.last().map(String::as_str).or(after));
-        let read = RangeRead { begin, end, limit: 1, reverse: false };
-        let rows = tx.range_with(read, Isolation::Snapshot).await?;
-        let Some((key, _)) = rows.first() else { break };
-        types.push(keys.parse_job_type(key).ok_or_else(|| corrupt("job key", "not a tuple of three"))?);
-    }
-    Ok(types)
-}
-
 /// Clears a job's record and options, and the row of its place. A run must have ended.
 pub(crate) fn erase(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
-    place::leave(tx, keys, job)?;
+    transition::leave(tx, keys, job)?;
     events::removed(tx, keys, job)?;
     tx.clear(keys.job(&job.job_type, &job.id))?;
     Ok(tx.clear_range(keys.options(&job.job_type, &job.id))?)

@@ -26,6 +26,7 @@
 //! - [`nodes`]: the servers of a store.
 //! - [`fleets`]: what supervisors of workers report.
 
+mod after;
 pub mod bulk;
 pub mod check;
 pub mod claims;
@@ -33,8 +34,10 @@ pub mod clock;
 pub mod concurrency;
 mod context;
 pub mod counts;
+mod cover;
 pub mod deadlines;
 pub mod dependencies;
+mod encoding;
 pub mod ended;
 mod error;
 pub mod events;
@@ -43,6 +46,7 @@ pub mod filters;
 pub mod fleets;
 mod format;
 pub mod history;
+mod index_row;
 mod job;
 pub mod jobs;
 pub mod keyspace;
@@ -51,6 +55,7 @@ pub mod locks;
 pub mod modes;
 pub mod nodes;
 pub mod off_queue;
+mod parked;
 pub mod parking;
 mod pieces;
 pub mod place;
@@ -60,10 +65,14 @@ mod rows;
 pub mod sealing;
 pub mod selection;
 pub mod tenants;
+mod timeouts;
 mod timestamp;
 pub mod trace;
+mod transition;
+mod types;
 pub mod usage;
 pub mod webhooks;
+mod worker_row;
 pub mod workers;
 
 pub use context::{Context, RunKey};

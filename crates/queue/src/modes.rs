@@ -6,7 +6,6 @@
 //! A node has a mode, too, in a row of its own that outlives the node: its workers get it when they register. So a node that restarts
 //! for an upgrade stays quiet until an operator resumes it. External workers are no part of a node, because they may use any.
 
-use serde::{Deserialize, Serialize};
 use turnwise_store::key::{children, pack};
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
@@ -14,33 +13,9 @@ use crate::error::corrupt;
 use crate::keyspace::KeyRange;
 use crate::nodes::MAX_NODES;
 use crate::rows::{decode, encode};
+pub use crate::worker_row::Mode;
 use crate::workers::{self, Worker};
 use crate::{Keyspace, Result};
-
-/// Whether a worker takes new jobs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// It takes jobs.
-    #[default]
-    Active,
-    /// It takes no new jobs until it is resumed. Its running jobs continue.
-    Quiet,
-    /// The same, and it gives back the jobs that do not end by themselves. An external worker leaves when its last job has ended.
-    Drain,
-}
-
-impl Mode {
-    /// Whether a worker with this mode takes no new jobs.
-    pub fn is_quiet(self) -> bool {
-        self != Mode::Active
-    }
-
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-    pub(crate) fn is_active(&self) -> bool {
-        *self == Mode::Active
-    }
-}
 
 impl Keyspace {
     /// The mode of a node, by its name.

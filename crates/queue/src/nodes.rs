@@ -8,7 +8,7 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::error::corrupt;
 use crate::rows::decode;
-use crate::workers::Worker;
+use crate::worker_row::Worker;
 use crate::{Keyspace, Result};
 
 /// The worker type of nodes. No client can have jobs or workers of this type, because its names must not contain `@`.

@@ -22,8 +22,9 @@ use crate::claims::Park;
 use crate::error::corrupt;
 use crate::job::{MAX_ID_BYTES, MAX_NAME_BYTES, Parked, check_name};
 use crate::keyspace::KeyRange;
-use crate::place::{Place, move_to};
+use crate::place::Place;
 use crate::rows::{decode, encode, read_job, write_job};
+use crate::transition::{clear_parked, move_to};
 use crate::{Job, Keyspace, Result};
 
 /// Longest token, in bytes.
@@ -167,19 +168,13 @@ pub async fn wake(
 ) -> Result<bool> {
     let job = read_job(tx, keys, job_type, &parked.id).await?;
     let Some(mut job) = job.filter(|job| job.parked() == Some(&parked.at)) else {
-        clear(tx, keys, job_type, &parked.at, &parked.id)?;
+        clear_parked(tx, keys, job_type, &parked.at, &parked.id)?;
         return Ok(false);
     };
     move_to(tx, keys, &mut job, Place::pending(now_us))?;
     job.changed_us = now_us;
     write_job(tx, keys, &job)?;
     Ok(true)
-}
-
-/// Clears the rows of a job that is no longer parked there.
-pub(crate) fn clear(tx: &Transaction, keys: &Keyspace, job_type: &str, at: &Parked, id: &str) -> Result<()> {
-    tx.clear(keys.parked_entry(job_type, at, id))?;
-    Ok(tx.clear(keys.unwatched_entry(job_type, at, id))?)
 }
 
 /// Clears the mark of an unwatched job, once a watcher listens for it and has then found the compared state unchanged.

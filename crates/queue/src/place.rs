@@ -1,4 +1,4 @@
-//! Where a job is: the state machine, and the one function that moves a job from one place to another.
+//! Where a job is: the state machine, and what it says of a job.
 //!
 //! ```text
 //!              add                 claim                       ┌─ parks ──────▶ PARKED    until there are changes, or its time
@@ -15,24 +15,16 @@
 //! when a user retries it. It becomes ENDED when it is cancelled. Adding a job again moves it as a new job, also from
 //! ENDED. [`Place::leads_to`] has every edge.
 //!
-//! Each place has a row in its own index. [`move_to`] is the only way from one place to another. It clears the row of the
+//! Each place has a row in its own index. [`move_to`](crate::transition::move_to) is the only way from one place to another. It clears the row of the
 //! old place, writes the row of the new place, and wakes the workers that wait for such a change. The caller writes the
 //! record.
 
-use bytes::Bytes;
-use serde_json::value::RawValue;
 use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
 use turnwise_policy::eligibility::dependencies::DependencyEnd;
 use turnwise_policy::predictive_queue::locks::Requests;
-use turnwise_store::Transaction;
 
-use crate::concurrency::LimitedPlace;
-use crate::ended::Cover;
-use crate::job::{Hidden, Parked, State, Terms, Then, bounded_reason};
-use crate::keyspace::{QueuePlace, SortKey};
-use crate::locks::{Held, Waits, pending_value, unreserve};
-use crate::rows::encode;
-use crate::{Claim, Job, Keyspace, Result, counts, ended, parking};
+use crate::job::{Claim, Job, Parked, State, Terms, Then, bounded_reason};
+use crate::locks::{Held, Waits};
 
 /// Where a job is, with the data of that place.
 #[derive(Debug, Clone, PartialEq)]
@@ -231,22 +223,6 @@ impl Job {
         matches!(self.place, Place::Pending { .. })
     }
 
-    /// Its place in the queue of its tenant; `None` if it is not pending.
-    pub fn queue_place(&self) -> Option<QueuePlace> {
-        match self.place {
-            Place::Pending { order_us, keyed, .. } => Some(self.sorted(order_us, keyed)),
-            _ => None,
-        }
-    }
-
-    /// Its place among the limited jobs; `None` if it is not limited.
-    pub fn limited_place(&self) -> Option<LimitedPlace> {
-        match &self.place {
-            Place::Limited { order_us, limit } => Some(self.held_back(*order_us, limit)),
-            _ => None,
-        }
-    }
-
     /// The time of its place, in µs: its order in the queue, or the time before which it does not start. For a running job,
     /// that of the next run. 0 for an ended job.
     pub fn order_us(&self) -> i64 {
@@ -358,182 +334,6 @@ impl Job {
     /// Whether a client has asked its run to stop.
     pub fn cancel_requested(&self) -> bool {
         self.run().is_some_and(|run| run.cancel_requested)
-    }
-}
-
-/// Moves a job from its place to another one. Reads nothing, so that it conflicts with other transactions only over the job.
-/// Does not write the record. The caller handles the dependencies ([`crate::dependencies::leave`]) and the rows of a run
-/// that ends.
-///
-/// # Panics
-/// If there is no such edge, which is a bug in the caller.
-pub(crate) fn move_to(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Place) -> Result<()> {
-    assert!(job.place.leads_to(&to), "a job goes from {:?} to {:?}", job.state(), to.state());
-    counts::change(tx, keys, job, &to)?;
-    clear_row(tx, keys, job)?;
-    write_row(tx, keys, job, to)
-}
-
-/// Clears the row of a job's place. The caller must then call [`enter`]; in between it may change what the row's key
-/// contains, such as the tenant.
-pub(crate) fn leave(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
-    counts::leave(tx, keys, job)?;
-    clear_row(tx, keys, job)
-}
-
-fn clear_row(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
-    match &job.place {
-        Place::Pending { .. } => unreserve(tx, keys, job)?,
-        Place::Parked { at, .. } => parking::clear(tx, keys, &job.job_type, at, &job.id)?,
-        // The active row belongs to the worker; the end of the run clears it.
-        Place::Active(run) => {
-            let is_released = run.held.is_none() && run.waits.is_none() && run.buckets.is_empty();
-            assert!(is_released, "a run ends with locks, or places in buckets");
-            return Ok(());
-        }
-        _ => {}
-    }
-    Ok(tx.clear(job.index_key(keys))?)
-}
-
-/// Puts a job that is in no place into a place.
-pub(crate) fn enter(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Place) -> Result<()> {
-    counts::enter(tx, keys, job, &to)?;
-    write_row(tx, keys, job, to)
-}
-
-fn write_row(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Place) -> Result<()> {
-    job.place = to;
-    let wake = || tx.set_versionstamp(keys.wake(&job.job_type));
-    match &job.place {
-        Place::Pending { .. } => {
-            tx.set(job.index_key(keys), pending_value(job))?;
-            tx.set_versionstamp(keys.waiting_entry(&job.job_type, &job.tenant))?;
-            wake()?;
-        }
-        // The workers learn the next due time.
-        Place::Delayed { .. } | Place::Crashing { .. } | Place::Parked { .. } => {
-            tx.set(job.index_key(keys), job.row_value())?;
-            wake()?;
-        }
-        Place::Blocked { unmet, .. } => {
-            assert!(*unmet > 0, "a job is blocked, and waits for none");
-            tx.set(job.index_key(keys), job.row_value())?;
-        }
-        // These rows hold more than the record does: the code that moves a job there writes them.
-        Place::Paused { .. } | Place::Limited { .. } | Place::Active(_) => {}
-        Place::Ended(_) => {
-            tx.set(job.index_key(keys), job.row_value())?;
-            if job.forgets_options {
-                if job.options.is_none() {
-                    tx.clear_range(keys.options(&job.job_type, &job.id))?;
-                }
-                job.options = Some(Hidden(RawValue::NULL.to_owned()));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Writes what the row of a job's place says, after a change of the job that has not moved it.
-pub(crate) fn rewrite_row(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
-    match job.place {
-        Place::Crashing { .. } => Ok(tx.set(job.index_key(keys), job.row_value())?),
-        _ => Ok(()),
-    }
-}
-
-/// The row of a job's place in the index of that place.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum IndexRow {
-    /// In its tenant's queue.
-    Pending(QueuePlace),
-    /// Waits for a time, in µs: delayed, parked, or crashing.
-    Delayed(i64),
-    /// Waits for dependencies.
-    Blocked,
-    /// Paused by a filter, with its time in the queue, in µs.
-    Paused(i64),
-    /// Waits for room in a bucket.
-    Limited(LimitedPlace),
-    /// Runs at this worker.
-    Active(String),
-    /// Has ended: its partition, and the time in µs.
-    Ended(u16, i64),
-}
-
-impl IndexRow {
-    /// The row's key.
-    pub fn key(&self, keys: &Keyspace, (job_type, id): &(String, String)) -> Bytes {
-        self.key_of(keys, job_type, id)
-    }
-
-    fn key_of(&self, keys: &Keyspace, job_type: &str, id: &str) -> Bytes {
-        match self {
-            IndexRow::Pending(place) => keys.pending_entry(job_type, place, id),
-            IndexRow::Delayed(until_us) => keys.delayed_entry(job_type, *until_us, id),
-            IndexRow::Blocked => keys.blocked_entry(job_type, id),
-            IndexRow::Paused(order_us) => keys.paused_entry(job_type, *order_us, id),
-            IndexRow::Limited(place) => keys.limited_entry(job_type, place, id),
-            IndexRow::Active(worker) => keys.active_entry(job_type, worker, id),
-            IndexRow::Ended(partition, ended_us) => keys.ended_entry(job_type, *partition, *ended_us, id),
-        }
-    }
-}
-
-impl Job {
-    /// The row of its place.
-    pub fn index_row(&self) -> IndexRow {
-        match &self.place {
-            Place::Pending { order_us, keyed, .. } => IndexRow::Pending(self.sorted(*order_us, *keyed)),
-            Place::Delayed { until_us } | Place::Crashing { until_us } | Place::Parked { until_us, .. } => {
-                IndexRow::Delayed(*until_us)
-            }
-            Place::Blocked { .. } => IndexRow::Blocked,
-            Place::Paused { order_us, .. } => IndexRow::Paused(*order_us),
-            Place::Limited { order_us, limit } => IndexRow::Limited(self.held_back(*order_us, limit)),
-            Place::Active(run) => IndexRow::Active(run.claim.worker.clone()),
-            Place::Ended(end) => IndexRow::Ended(ended::partition_of(*end, self), self.changed_us),
-        }
-    }
-
-    /// What the row of its place says about the job, so that lists need no record ([`crate::listing`]). Empty where rows have other
-    /// values.
-    pub fn row_value(&self) -> Bytes {
-        match &self.place {
-            Place::Ended(_) | Place::Delayed { .. } | Place::Crashing { .. } | Place::Parked { .. } => {
-                Cover::of(self).bytes()
-            }
-            Place::Blocked { .. } => encode(&(&self.tenant, self.changed_us)),
-            Place::Pending { .. } | Place::Paused { .. } | Place::Limited { .. } | Place::Active(_) => {
-                Bytes::new()
-            }
-        }
-    }
-
-    /// Whether the row of its place may have this value.
-    pub(crate) fn may_have(&self, value: &[u8]) -> bool {
-        match &self.place {
-            Place::Ended(_)
-            | Place::Delayed { .. }
-            | Place::Crashing { .. }
-            | Place::Parked { .. }
-            | Place::Blocked { .. } => value == self.row_value(),
-            Place::Pending { .. } | Place::Paused { .. } | Place::Limited { .. } | Place::Active(_) => true,
-        }
-    }
-
-    fn sorted(&self, order_us: i64, keyed: bool) -> QueuePlace {
-        let key = self.sort_key.filter(|_| keyed).and_then(SortKey::new);
-        QueuePlace { tenant: self.tenant.clone(), key, class: self.class, order_us }
-    }
-
-    fn held_back(&self, order_us: i64, limit: &Limit) -> LimitedPlace {
-        LimitedPlace { limit: limit.clone(), tenant: self.tenant.clone(), class: self.class, order_us }
-    }
-
-    fn index_key(&self, keys: &Keyspace) -> Bytes {
-        self.index_row().key_of(keys, &self.job_type, &self.id)
     }
 }
 

@@ -1,33 +1,13 @@
 //! Reading and writing single rows.
 
-use std::cell::RefCell;
-
-use bytes::Bytes;
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use turnwise_store::{Isolation, Transaction};
 
-use crate::deadlines::Deadline;
+pub(crate) use crate::encoding::{decode, encode};
 use crate::error::corrupt;
+use crate::timeouts::Deadline;
 use crate::{Active, Job, Keyspace, Place, Result};
-
-thread_local! {
-    /// Where values are encoded, so that each of them is allocated once and with its exact length.
-    static ENCODED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-pub(crate) fn encode<T: Serialize>(row: &T) -> Bytes {
-    ENCODED.with_borrow_mut(|bytes| {
-        bytes.clear();
-        serde_json::to_writer(&mut *bytes, row).expect("rows are plain data with string keys");
-        Bytes::copy_from_slice(bytes)
-    })
-}
-
-pub(crate) fn decode<T: DeserializeOwned>(what: &str, value: &[u8]) -> Result<T> {
-    serde_json::from_slice(value).map_err(|error| corrupt(what, error))
-}
 
 /// Not generic, unlike [`decode`], so that it is compiled in this crate only. So is [`decode_active`].
 pub(crate) fn decode_job(value: &[u8]) -> Result<Job> {

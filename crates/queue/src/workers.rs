@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
@@ -11,10 +11,11 @@ use crate::error::corrupt;
 use crate::job::{MAX_TYPE_BYTES, check_name};
 use crate::keyspace::KeyRange;
 use crate::locks::Held;
-use crate::nodes::NodeOptions;
 use crate::rows::{decode, encode, read_job};
 use crate::trace::TraceContext;
-use crate::{Claim, Context, Error, Job, Keyspace, Mode, Result, claims};
+use crate::worker_row::Mode;
+pub use crate::worker_row::{Bounds, DEFAULT_HEALTH_TIMEOUT_US, Health, Worker};
+use crate::{Claim, Context, Error, Job, Keyspace, Result, claims};
 
 /// The most workers that a listing reads.
 const MAX_WORKERS: usize = 10_000;
@@ -24,86 +25,6 @@ const MAX_GIVEN_BACK: usize = 40;
 const ROWS_GIVEN_BACK: usize = 16;
 /// Longest name of a worker, in bytes.
 pub const MAX_WORKER_NAME_BYTES: usize = 128;
-
-/// A registered worker.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Worker {
-    /// Its id, used once: a restarted process registers under a new one. In the key, not in the value.
-    #[serde(skip)]
-    pub id: String,
-    /// The node that it runs on (or reaches the store through), as the API shows it.
-    pub node: String,
-    /// Its display name, if it has one; never compared.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// When it registered, in µs.
-    pub started_us: i64,
-    /// The most jobs that it runs.
-    pub slots: usize,
-    /// The bounds within which its slots follow the demand; `None` if they do not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bounds: Option<Bounds>,
-    /// How long its health counter may stay the same before it counts as dead, in µs.
-    pub health_timeout_us: i64,
-    /// It reaches the store only through a server: it watches no other worker, and survives that server's restart.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub external: bool,
-    /// The identity that has registered it, if identities are needed: only this one may act for it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub registered_by: Option<String>,
-    /// Whether it takes new jobs ([`crate::modes`]).
-    #[serde(default, skip_serializing_if = "Mode::is_active")]
-    pub mode: Mode,
-    /// A node's own description; workers have none.
-    #[serde(default, rename = "options", skip_serializing_if = "Option::is_none")]
-    pub node_options: Option<NodeOptions>,
-}
-
-/// The bounds of a worker's slots.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bounds {
-    /// Its fewest slots.
-    pub least: usize,
-    /// Its most slots.
-    pub most: usize,
-}
-
-/// How long a health counter may stay the same by default, in µs: three heartbeats.
-pub const DEFAULT_HEALTH_TIMEOUT_US: i64 = 15_000_000;
-
-impl Worker {
-    /// A worker of this process, without a name, with the default timeout.
-    pub fn new(id: &str, node: &str, started_us: i64, slots: usize) -> Self {
-        Worker {
-            id: id.to_owned(),
-            node: node.to_owned(),
-            name: None,
-            started_us,
-            slots,
-            bounds: None,
-            health_timeout_us: DEFAULT_HEALTH_TIMEOUT_US,
-            external: false,
-            registered_by: None,
-            mode: Mode::Active,
-            node_options: None,
-        }
-    }
-}
-
-/// A worker's heartbeat. Its watcher measures on its own clock how long the counter stays the same. `seen_us` only shows how
-/// long the jobs of a lost worker have run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Health {
-    /// Moves while the worker lives.
-    pub counter: u64,
-    /// How long the counter may stay the same, in µs.
-    pub timeout_us: i64,
-    /// See [`Worker::external`].
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub external: bool,
-    /// When the counter last moved, in µs, by the clock of the process that moved it.
-    pub seen_us: i64,
-}
 
 /// Adds a worker to the membership, under an id that was never used before. A repeated attempt uses another id, or conflicts
 /// with the first one over what it has read: the first one may commit after the worker has registered and left.

@@ -9,6 +9,7 @@ use turnwise_store::Store;
 use crate::Options;
 use crate::metrics::{CrashKind, Metrics, TypeMetrics};
 use crate::spans::RunOutcome;
+use crate::times::duration_us;
 
 /// The number of jobs that one transaction gives back for a lost worker.
 pub(crate) const REMOVE_BATCH: usize = 50;

@@ -21,9 +21,9 @@ use turnwise_queue::{DEFAULT_MAX_HISTORY, Health, Keyspace, Result, workers as r
 use turnwise_store::{Condition as StoreCondition, Store};
 
 use crate::membership::remove_dead_and;
-use crate::times::{DEFAULT_HEALTH_INTERVAL, duration_us};
 use crate::neighbours::{Condition, Observations};
 use crate::spans::RunOutcome;
+use crate::times::{DEFAULT_HEALTH_INTERVAL, duration_us};
 use crate::{External, Live};
 
 /// The maximum number of workers, of any type, that one read returns.

@@ -29,8 +29,8 @@ pub use tenant::{check_boost, check_usage, check_waiting};
 pub use whole::check_rows;
 pub use worker::{check_claims, check_stamp, check_worker};
 
+pub use crate::index_row::IndexRow;
 pub use crate::pieces::PIECE_BYTES;
-pub use crate::place::IndexRow;
 
 /// Type and id of a job or a worker.
 pub type JobKey = (String, String);

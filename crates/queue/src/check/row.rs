@@ -7,9 +7,9 @@ use turnwise_store::tuple::{Element, unpack};
 
 use super::JobKey;
 use crate::ended::EndedKey;
+use crate::index_row::IndexRow;
 use crate::keyspace::QueuePlace;
 use crate::locks::Spot;
-use crate::place::IndexRow;
 use crate::{Keyspace, Parked};
 
 /// A row of the keyspace, by its key.

@@ -5,7 +5,6 @@ use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
 use turnwise_store::key::{children, pack};
 
 use super::{KeyRange, Keyspace};
-use crate::concurrency::LimitedPlace;
 
 const FILTER: &str = "filter";
 const REASON: &str = "reason";
@@ -26,6 +25,19 @@ fn bucket_of(kind: &str, name: String) -> Option<Bucket> {
         REASON => Some(Bucket::Reason(name)),
         _ => None,
     }
+}
+
+/// Where a limited job is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LimitedPlace {
+    /// The limit that it obeys.
+    pub limit: Limit,
+    /// The tenant to whose queue it returns.
+    pub tenant: String,
+    /// Its priority class.
+    pub class: i8,
+    /// Its time in that queue, in µs.
+    pub order_us: i64,
 }
 
 impl Keyspace {

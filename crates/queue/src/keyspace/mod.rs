@@ -111,8 +111,9 @@ use bytes::Bytes;
 use turnwise_store::key::{children, pack};
 use turnwise_store::tuple::{Element, Subspace};
 
-use crate::job::Parked;
+use crate::parked::Parked;
 
+pub use limits::LimitedPlace;
 pub use queue_place::{QueuePlace, SortKey};
 
 /// The version of the table above. turnwise does not open a store with a later one.

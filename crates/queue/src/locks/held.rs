@@ -306,3 +306,14 @@ pub fn has_room(requests: &Requests, limits: &Limits) -> bool {
 pub(crate) fn most_locks(limits: &Limits) -> usize {
     (limits.transaction_writes / 8).min(limits.transaction_conflicts / 10).min(MAX_RESOURCES)
 }
+/// The lock that a running job waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waits {
+    /// The lock.
+    #[serde(flatten)]
+    pub lock: LockAt,
+    /// Its number in the lock's queue: lower comes first.
+    pub ticket: i64,
+    /// Since when, in µs.
+    pub since_us: i64,
+}

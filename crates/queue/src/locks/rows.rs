@@ -76,18 +76,6 @@ pub struct Waiter {
     pub inside: bool,
 }
 
-/// The lock that a running job waits for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Waits {
-    /// The lock.
-    #[serde(flatten)]
-    pub lock: LockAt,
-    /// Its number in the lock's queue: lower comes first.
-    pub ticket: i64,
-    /// Since when, in µs.
-    pub since_us: i64,
-}
-
 /// The units of a resource. `None` if they are not counted, as for everything except resources of a configured level with a
 /// capacity.
 pub(crate) fn capacity(levels: &Levels, spot: &Spot) -> Option<u32> {

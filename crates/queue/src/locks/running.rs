@@ -3,8 +3,9 @@
 use turnwise_policy::predictive_queue::locks::{Levels, MAX_RESOURCES, Mode, Scope};
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
+use super::held::Waits;
 use super::held::{Held, LockAt, MAX_LOCKS_BYTES, Spot, allows, most_locks};
-use super::rows::{QueueRow, Waiter, Waits, capacity, put_all, put_holder, wake};
+use super::rows::{QueueRow, Waiter, capacity, put_all, put_holder, wake};
 use super::search::{Blocked, MAX_LOOKED_AT, Rule, Search};
 use crate::claims::held as held_job;
 use crate::error::corrupt;

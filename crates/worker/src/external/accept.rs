@@ -1,7 +1,6 @@
 //! Requests of external workers for jobs.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
