@@ -121,7 +121,7 @@ pub async fn postpone(tx: &Transaction, keys: &Keyspace, due: &Due, at_us: i64) 
 
 /// Revokes the claim of a run that has exceeded a timeout: that is a crash, with a backoff. Does nothing if the run has
 /// reported since, has ended, or, for a heartbeat timeout, has begun to wait for a lock or got one. The worker stays a
-/// member; its further writes for this run return [`Error::Halt`].
+/// member; its further writes for this run return [`Error::Halt`](crate::Error::Halt).
 pub async fn expire(
     tx: &Transaction,
     keys: &Keyspace,

@@ -288,7 +288,7 @@ fn set_options(tx: &Transaction, keys: &Keyspace, job: &mut Job, options: &RawVa
     Ok(())
 }
 
-/// Cancels a job that has left its place ([`place::leave`]), for a reason other than its user's request. Does not write the
+/// Cancels a job that has left its place ([`transition::leave`]), for a reason other than its user's request. Does not write the
 /// record.
 pub(crate) async fn refuse(
     tx: &Transaction,

@@ -1,4 +1,4 @@
-//! The job handler: what a worker runs for a job of type [`JOB_TYPE`].
+//! The job handler: what a worker runs for a job of type [`JOB_TYPE`](crate::JOB_TYPE).
 
 use std::sync::Arc;
 

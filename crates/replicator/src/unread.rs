@@ -1,7 +1,7 @@
 //! Revisions that the source names and does not deliver.
 //!
 //! One such revision must not stop the others. A run writes what it can read, counts and lists the rest here, and ends with
-//! [`Error::Incomplete`]. Its checkpoint stays before the batch of the first one, so that each later run asks for it again.
+//! [`Incomplete`](crate::Error::Incomplete). Its checkpoint stays before the batch of the first one, so that each later run asks for it again.
 //! CouchDB's run ends with an error as well, and its checkpoint does not pass such a revision either; but it ends at once.
 //!
 //! No status decides whether a revision or the source is the reason. If the source describes its database at the same
