@@ -24,6 +24,7 @@
 //! ```
 
 mod access;
+mod authority;
 mod bulk;
 mod catalogue;
 mod checked;

@@ -201,7 +201,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "delayed_entry_stays_at_release",
         file: "crates/queue/src/claims.rs",
         find: "        move_to(tx, keys, &mut job, Place::pending(not_before_us))?;",
-        replace: "        crate::place::enter(tx, keys, &mut job, Place::pending(not_before_us))?;",
+        replace: "        crate::transition::enter(tx, keys, &mut job, Place::pending(not_before_us))?;",
         why: "A pending job is still among the delayed.",
     },
     Mutant {
@@ -213,7 +213,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "no_wake",
-        file: "crates/queue/src/place.rs",
+        file: "crates/queue/src/transition.rs",
         find: "            tx.set_versionstamp(keys.waiting_entry(&job.job_type, &job.tenant))?;\n            wake()?;\n",
         replace: "            tx.set_versionstamp(keys.waiting_entry(&job.job_type, &job.tenant))?;\n",
         why: "Idle workers do not learn of new jobs.",
@@ -222,7 +222,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "no_waiting_row_at_release",
         file: "crates/queue/src/claims.rs",
         find: "        move_to(tx, keys, &mut job, Place::pending(not_before_us))?;\n        write_job",
-        replace: "        crate::place::leave(tx, keys, &job)?;\n        job.place = Place::pending(not_before_us);\n        tx.set(job.index_row().key(keys, &(job_type.to_owned(), id.clone())), Default::default())?;\n        tx.set_versionstamp(keys.wake(job_type))?;\n        write_job",
+        replace: "        crate::transition::leave(tx, keys, &job)?;\n        job.place = Place::pending(not_before_us);\n        tx.set(job.index_row().key(keys, &(job_type.to_owned(), id.clone())), Default::default())?;\n        tx.set_versionstamp(keys.wake(job_type))?;\n        write_job",
         why: "No worker reads the queue of a tenant whose first job was delayed.",
     },
     Mutant {
@@ -305,13 +305,13 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "row_states_former_tenant",
         file: "crates/queue/src/jobs.rs",
-        find: "    place::rewrite_row(tx, keys, job)\n",
+        find: "    transition::rewrite_row(tx, keys, job)\n",
         replace: "    Ok(())\n",
         why: "Lists of a tenant leave out a crashing job that was added again for this tenant.",
     },
     Mutant {
         name: "no_wake_for_delayed",
-        file: "crates/queue/src/place.rs",
+        file: "crates/queue/src/transition.rs",
         find: "            tx.set(job.index_key(keys), job.row_value())?;\n            wake()?;\n",
         replace: "            tx.set(job.index_key(keys), job.row_value())?;\n",
         why: "Idle workers do not learn of delayed jobs.",
@@ -325,7 +325,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "ended_entry_stays",
-        file: "crates/queue/src/place.rs",
+        file: "crates/queue/src/transition.rs",
         find: "    Ok(tx.clear(job.index_key(keys))?)\n",
         replace: "    if !matches!(job.place, Place::Ended(_)) {\n        tx.clear(job.index_key(keys))?;\n    }\n    Ok(())\n",
         why: "A job that was added again is still among the ended.",
@@ -539,7 +539,7 @@ pub const LOCK_MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "reservation_outlives_its_job",
-        file: "crates/queue/src/place.rs",
+        file: "crates/queue/src/transition.rs",
         find: "        Place::Pending { .. } => unreserve(tx, keys, job)?,\n",
         replace: "",
         why: "A job that has started, or was cancelled, still blocks other jobs by its reservation.",

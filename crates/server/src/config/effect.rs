@@ -4,7 +4,7 @@ use turnwise_outbound::AuthPlugin;
 use turnwise_policy::fair_share::Fairness;
 
 use super::Config;
-use crate::http::cors;
+use super::cors;
 
 /// The settings of the fairness `rfc`.
 const OF_RFC: [&str; 5] =

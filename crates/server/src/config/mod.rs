@@ -7,6 +7,7 @@
 //! [`shared`] holds the settings that servers on one store share, and their changes at run time.
 //! `docs/configuration.md` describes every key, and [`settings`] defines its valid values.
 
+pub(crate) mod cors;
 mod effect;
 mod entry;
 mod parse;
@@ -38,13 +39,13 @@ use turnwise_worker::{
     DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, EventRules, QueueRules, RotationRules,
 };
 
+pub use self::cors::Cors;
 pub(crate) use self::entry::Entry;
 pub use self::entry::{TENANT_SHARES, TYPE_TIMEOUTS, TenantShares, TypeTimeouts, TypeTimes};
 pub use self::settings::{Changes, SETTINGS, Setting};
 pub(crate) use self::shared::{Refused, Shared};
 pub use self::slots::Slots;
 pub use crate::access::jwt::JwtFiles;
-pub use crate::http::cors::Cors;
 pub use crate::http::tls::TlsFiles;
 pub use crate::log::LogSettings;
 pub use crate::otel::OtelSettings;

@@ -15,8 +15,9 @@ use turnwise_policy::predictive_queue::locks::MAX_NAME_BYTES;
 use turnwise_replicator::multiplex::Mode;
 use turnwise_replicator::upstream::Address;
 
+use super::cors;
 use super::slots::Slots;
-use crate::http::{Authority, cors};
+use crate::authority::Authority;
 use crate::log::{LogFilter, LogFormat};
 use crate::otel;
 

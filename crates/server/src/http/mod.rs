@@ -8,7 +8,7 @@ pub(crate) mod answer;
 mod bulk;
 mod changes;
 pub(crate) mod config;
-pub(crate) mod cors;
+mod cors;
 mod cross_site;
 mod databases;
 mod docs;
@@ -65,7 +65,7 @@ use crate::events::Events;
 use crate::metrics::{self, Metrics};
 use crate::pool::Pool;
 
-pub(crate) use self::cross_site::{Authority, Names};
+pub(crate) use self::cross_site::Names;
 pub(crate) use self::listener::serve;
 pub(crate) use self::refusal::{Refusal, is_v1, refuse};
 pub(crate) use self::room::Room;
