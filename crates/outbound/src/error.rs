@@ -53,8 +53,10 @@ impl Error {
 
     /// The message without the side, where there is only one server.
     pub fn of_server(&self) -> String {
-        let text = self.to_string();
-        text.strip_prefix("source ").map(str::to_owned).unwrap_or(text)
+        match self {
+            Self::Peer(error) => format!("{} ({} {})", error.fault, error.method, error.url),
+            Self::TooSlow { .. } | Self::Local(_) => self.to_string(),
+        }
     }
 
     /// Whether other requests to the same peer may succeed: it has answered this one, with a refusal or with what cannot be read here.
@@ -308,6 +310,8 @@ mod tests {
             let url = format!("http://h/db/{}", "a".repeat(4_000));
             let error = PeerError { side: Side::Target, method: "PUT".to_owned(), url, fault };
             assert!(shorten(&error.to_string()).starts_with(begins), "{error}");
+            let error = Error::Peer(Box::new(error)).of_server();
+            assert!(error.contains(" (PUT http://h/db/"), "{error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whoever traces a job is told of its requests. A run is one task, so its requests find the observer in the task.
+//! The observer of a job's requests, for traces. A run is one task, so its requests find the observer in the task.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ task_local! {
     static OBSERVER: Observer;
 }
 
-/// Runs a job whose requests are told to `observer`.
+/// Runs a job, and calls `observer` for each of its requests.
 pub async fn observed<T>(observer: Option<Observer>, job: impl Future<Output = T>) -> T {
     match observer {
         None => job.await,
@@ -38,7 +38,7 @@ pub async fn observed<T>(observer: Option<Observer>, job: impl Future<Output = T
     }
 }
 
-/// Sends a request, and tells the observer.
+/// Sends a request, and calls the observer.
 pub(crate) async fn of_request(
     method: &Method,
     path: &str,

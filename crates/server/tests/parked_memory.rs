@@ -60,15 +60,14 @@ async fn parked(store: &Store) -> usize {
 /// The number of allocated bytes, once it has not fallen for [`QUIET`]. The last runs, their connections and the store's work after
 /// them hold about 2 MB for some seconds more.
 async fn allocated() -> usize {
-    let mut lowest = ALLOCATED.current_usage();
-    let mut fell = Instant::now();
+    let (mut lowest, mut fell) = (ALLOCATED.current_usage(), Instant::now());
     while fell.elapsed() < QUIET {
         tokio::time::sleep(Duration::from_millis(100)).await;
+        // Compared with the last fall that was counted, so that a slow one counts, too.
         let now = ALLOCATED.current_usage();
         if now + NOISE_BYTES < lowest {
-            fell = Instant::now();
+            (lowest, fell) = (now, Instant::now());
         }
-        lowest = lowest.min(now);
     }
     lowest
 }

@@ -1,4 +1,4 @@
-//! How an invariant that does not hold is told.
+//! The report of an invariant that does not hold.
 
 use turnwise_queue::Job;
 use turnwise_queue::check::Finding;

@@ -226,7 +226,7 @@ impl Follower {
             match self.read_feed(&mut since).await {
                 // The position does not exist in this database. Documents that are already known change nothing.
                 Err(End::Upstream(error)) if error.status() == Some(400) && !since.is_zero() => {
-                    let error = server::message(&error);
+                    let error = error.of_server();
                     tracing::warn!(db = self.db, error, "the upstream's changes are read from the beginning");
                     since = Seq::zero();
                 }

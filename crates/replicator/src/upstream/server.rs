@@ -32,12 +32,6 @@ pub(super) struct Welcome {
     pub version: Option<String>,
 }
 
-/// An error's message without the side, because there is only one server.
-pub(super) fn message(error: &Error) -> String {
-    let text = error.to_string();
-    text.strip_prefix("source ").map(str::to_owned).unwrap_or(text)
-}
-
 async fn get<T: serde::de::DeserializeOwned>(server: &Peer, path: &str, limit: usize) -> Result<T, Error> {
     server.send(&Request::get(path).uncounted()).await?.json(limit).await
 }

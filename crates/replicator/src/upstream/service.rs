@@ -97,7 +97,7 @@ impl From<turnwise_queue::Error> for Lost {
 impl std::fmt::Display for Lost {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Lost::Upstream(error) => f.write_str(&server::message(error)),
+            Lost::Upstream(error) => f.write_str(&error.of_server()),
             Lost::Store(error) => write!(f, "the store: {error}"),
         }
     }
@@ -129,7 +129,7 @@ impl Upstream {
         client: &Client,
     ) -> Result<Option<String>, String> {
         let server = address.server(defaults, client).map_err(|error| error.to_string())?;
-        server::welcome(&server).await.map(|welcome| welcome.uuid).map_err(|error| server::message(&error))
+        server::welcome(&server).await.map(|welcome| welcome.uuid).map_err(|error| error.of_server())
     }
 
     /// The first mirrors in a store. Even mirrors of an upstream that is no longer configured have jobs.
@@ -237,7 +237,7 @@ impl Upstream {
                     following.send_replace(false);
                     // If the server itself does not respond, this ends everything.
                     server::welcome(server).await?;
-                    let error = server::message(&error);
+                    let error = error.of_server();
                     tracing::info!(
                         error,
                         "`_db_updates` is not available: the upstream's list of databases is polled"
@@ -423,7 +423,7 @@ impl Upstream {
                 server::welcome(server).await?;
                 tracing::info!(
                     db = local_name(name),
-                    error = server::message(&error),
+                    error = error.of_server(),
                     "following the upstream's database again after an error"
                 );
                 Ok(true)

@@ -161,7 +161,7 @@ impl Follower {
             id: draft.get("_id").and_then(Value::as_str).unwrap_or_default().to_owned(),
             rev: None,
             error: Some("refused".to_owned()),
-            reason: Some(Value::String(server::message(error))),
+            reason: Some(Value::String(error.of_server())),
         };
         if let [draft] = drafts {
             return Ok(vec![refused(draft, &refusal)]);
