@@ -8,13 +8,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
+use turnwise_api::CallerGate;
 use turnwise_queue::bulk::{self, MAX_KEPT, Operation, Standing, Step, Stepped};
 use turnwise_queue::selection::Selection;
 use turnwise_queue::{Error, Keyspace, Result};
 use turnwise_store::{Error as StoreError, Isolation, Store, Transaction};
-
-use crate::access::{Caller, Identities, caller_now};
-use crate::http::CallerGate;
+use turnwise_web::access::{Caller, Identities, caller_now};
 
 /// The most counts of jobs at the same time, and those of one identity.
 pub(crate) const COUNTS: u32 = 2;

@@ -6,15 +6,17 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use turnwise_catalogue::Catalogue;
 use turnwise_command::Sandbox;
+use turnwise_config::{Config, Prometheus};
+use turnwise_telemetry::otel::Target;
+use turnwise_web::access::{Audit, Jwt};
+use turnwise_web::cross_site::Names;
+use turnwise_web::listener::serve;
+use turnwise_web::tls::Tls;
 
-use crate::access::{Audit, Jwt};
-use crate::catalogue;
 use crate::common::Common;
-use crate::config::{Config, Prometheus};
-use crate::http::{self, App};
+use crate::http::Http;
 use crate::job_types::command;
 use crate::node;
-use crate::otel::Target;
 use crate::server::ServerConfig;
 use crate::services::Services;
 use crate::start::{StartError, check_files};
@@ -27,7 +29,7 @@ pub(crate) struct Checked {
     /// For commands, if this server runs them.
     pub sandbox: Option<Sandbox>,
     pub catalogue: Arc<Catalogue>,
-    pub tls: Option<http::Tls>,
+    pub tls: Option<Tls>,
     pub audit: Option<Arc<Audit>>,
     pub jwt: Option<Arc<Jwt>>,
     /// Where traces go.
@@ -49,9 +51,10 @@ impl Checked {
             node::check_advertised(url).map_err(StartError::Advertised)?;
         }
         let sandbox = command::sandbox(&config.command, guard.as_ref()).map_err(StartError::Commands)?;
-        let catalogue = catalogue::read(config.queue.catalogue.as_deref()).map_err(StartError::Catalogue)?;
+        let catalogue =
+            turnwise_api::read_catalogue(config.queue.catalogue.as_deref()).map_err(StartError::Catalogue)?;
         check_files(config)?;
-        let tls = http::Tls::new(config.tls.clone()).map_err(StartError::Certificate)?;
+        let tls = Tls::new(config.tls.clone()).map_err(StartError::Certificate)?;
         let audit = audit(config)?;
         let jwt = Jwt::new(&config.jwt).map_err(StartError::Jwt)?.map(Arc::new);
         let traces =
@@ -80,7 +83,7 @@ impl Checked {
     /// Starts to answer requests.
     pub fn serve(
         &mut self,
-        app: &App,
+        http: &Http,
         common: &Common,
         advertised: &str,
         services: &mut Services,
@@ -88,17 +91,17 @@ impl Checked {
         if let Some(listener) = self.metrics_listener.take() {
             let no_listener = |cause| StartError::Listen { listen: self.listen, cause };
             let listen = listener.local_addr().map_err(no_listener)?;
-            let names = http::Names::new(listen, advertised, &common.config.listener_names);
-            let (router, stop) = (app.clone().metrics_router(names), services.stop().clone());
-            services.once("metrics port", http::serve(listener, None, METRICS_CONNECTIONS, router, stop));
+            let names = Names::new(listen, advertised, &common.config.listener_names);
+            let (router, stop) = (http.couch.clone().metrics_router(names), services.stop().clone());
+            services.once("metrics port", serve(listener, None, METRICS_CONNECTIONS, router, stop));
         }
         if let Some(listener) = self.listener.take() {
             let (tls, stop) = (self.tls.clone(), services.stop().clone());
-            let listening = http::serve(listener, tls, common.incoming, app.clone().router(), stop);
+            let listening = serve(listener, tls, common.incoming, http.router(), stop);
             services.once("listener", listening);
         }
         if let Some(tls) = self.tls.clone() {
-            services.add("certificate", tls, http::Tls::follow);
+            services.add("certificate", tls, Tls::follow);
         }
         Ok(())
     }

@@ -5,35 +5,39 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
+use turnwise_api::event_log::Events;
 use turnwise_command::Handler;
+use turnwise_config::{Config, Shared};
+use turnwise_couch::PATTERNS;
 use turnwise_explain::demand::Trackers;
 use turnwise_indexer::jobs::Indexing;
+use turnwise_metrics::Metrics;
 use turnwise_outbound::{Client, Connections};
 use turnwise_queue::{Keyspace, NodeOptions};
 use turnwise_replicator::doc_processor::Settings;
 use turnwise_replicator::upstream::Condition;
 use turnwise_store::{Store, StoreUrl};
+use turnwise_telemetry::otel::{Exporter, Target};
+use turnwise_web::Web;
+use turnwise_web::access::{Identities, Pace};
+use turnwise_web::cross_site::Names;
+use turnwise_web::explained::Explained;
+use turnwise_web::pool::Pool;
+use turnwise_web::room::Room;
 use turnwise_worker::{
     Counts, Deadlines, Dependencies, EventRules, External, ExternalOptions, Filters, Joined, Live, Monitor,
     MonitorOptions, QueueRules, Recorder, Retention, RetentionOptions, Spans, Timekeeper, Worker, join_nodes,
 };
 
-use crate::access::{Identities, Pace};
 use crate::bulk::{self, BulkOperations};
 use crate::checked::Checked;
-use crate::config::{Config, Shared};
-use crate::descriptors;
-use crate::events::Events;
-use crate::http::{self, App, AppState};
+use crate::http::Http;
 use crate::job_types::replication::REPORT_INTERVAL;
 use crate::job_types::webhook::Webhooks;
-use crate::live;
-use crate::metrics::Metrics;
 use crate::open::{self, Exposure};
-use crate::otel::{Exporter, Target};
-use crate::pool::Pool;
 use crate::services::Services;
 use crate::start::{self, Opened, StartError, initialise};
+use crate::{descriptors, live};
 
 /// How long a request waits for an unavailable store.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
@@ -69,7 +73,7 @@ pub(crate) struct Built<'a> {
     pub commands: Option<Arc<Handler>>,
     pub upstream: Option<Live<Condition>>,
     pub indexing: Indexing,
-    pub names: http::Names,
+    pub names: Names,
     pub events: Events,
     pub counted: Arc<turnwise_worker::Metrics>,
     pub replicated: Arc<turnwise_replicator::Metrics>,
@@ -249,44 +253,63 @@ impl Common {
         events
     }
 
-    /// The state that all requests share.
-    pub fn app(&self, built: Built<'_>) -> App {
+    /// The states of the APIs and the pages.
+    pub fn http(&self, built: Built<'_>) -> Http {
         let Built { url, external, current, commands, upstream, indexing, names, events, .. } = built;
         let Built { counted, replicated, stop, checked, .. } = built;
-        App::new(AppState {
-            shared: self.shared.on(self.impatient.clone()),
-            store: self.impatient.clone(),
-            keys: self.keys.clone(),
-            settings: self.settings.clone(),
-            client: self.client.clone(),
+        let (store, keys, client) = (self.impatient.clone(), self.keys.clone(), self.client.clone());
+        let web = Web::new(turnwise_web::Shared {
+            store: store.clone(),
+            keys: keys.clone(),
             node: self.node.as_str().into(),
-            store_url: Arc::new(url),
             stop,
-            turns: http::Turns::default(),
+            config: current.clone(),
+            explained: Explained {
+                store,
+                keys,
+                config: current,
+                external: external.clone(),
+                catalogue: checked.catalogue.clone(),
+                demand: Trackers::default(),
+            },
+            identities: self.identities.clone(),
+            jwt: checked.jwt.clone(),
+            audit: checked.audit.clone(),
+            pace: Pace::default(),
+            names,
+            body_room: Room::default(),
+            refused_page: turnwise_pages::refused,
+        });
+        let counters = (counted, replicated);
+        let metrics = Metrics::new(web.clone(), client.clone(), indexing.clone(), counters, PATTERNS);
+        let metrics = Arc::new(metrics);
+        let api = turnwise_api::App::new(turnwise_api::AppState {
+            web: web.clone(),
+            store_url: url,
             external,
-            health: http::Health {
+            health: turnwise_api::Health {
                 interval: self.config.workers.health_interval,
                 timeout: self.config.workers.health_timeout,
             },
-            accepting: http::Accepting::default(),
-            body_room: http::Room::default(),
-            config: current,
-            catalogue: checked.catalogue.clone(),
+            accepting: Default::default(),
+            workers: Default::default(),
             commands,
-            upstream,
             indexing,
-            names: Arc::new(names),
-            workers: http::RegisteredBy::default(),
-            audit: checked.audit.clone(),
-            jwt: checked.jwt.clone(),
-            pace: Pace::default(),
             waiting_jobs: Default::default(),
             counts: Pool::new(bulk::COUNTS, bulk::COUNTS_OF_ONE),
-            demand: Trackers::default(),
-            identities: self.identities.clone(),
             events,
-            metrics: Arc::new(Metrics::new(counted, replicated, self.opened.store.runtime().now_us())),
             spans: self.spans.clone(),
-        })
+        });
+        let couch = turnwise_couch::App::new(turnwise_couch::AppState {
+            web: web.clone(),
+            settings: self.settings.clone(),
+            client,
+            shared: self.shared.on(self.impatient.clone()),
+            upstream,
+            metrics: metrics.clone(),
+            spans: self.spans.clone(),
+            turns: Default::default(),
+        });
+        Http { web, api, couch, metrics }
     }
 }

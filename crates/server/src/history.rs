@@ -1,17 +1,17 @@
 //! Takes samples for the history ([`turnwise_queue::history`]), and merges and removes those of earlier times.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use turnwise_explain::types::{OfTenant, OfType};
+use turnwise_metrics::{Metrics, entitled_slots};
 use turnwise_queue::counts;
 use turnwise_queue::history::{self, MAX_TENANTS_OF_TYPE, Sample, State, Step, TenantState, Work};
 use turnwise_store::Error as StoreError;
+use turnwise_web::Web;
 use turnwise_worker::{RunResult, TypeMetrics};
-
-use crate::http::App;
-use crate::metrics::entitled_slots;
 
 /// Intervals that one sample merges at most: more than pass between two samples, so that what a stop has left is soon merged.
 const MAX_MERGED: usize = 20;
@@ -23,13 +23,14 @@ const STATE_REST: i64 = 20;
 const SPREAD_MS: u64 = 3_000;
 
 /// Takes a sample in each interval until the server stops.
-pub(crate) async fn run(app: App, stop: CancellationToken) {
-    let runtime = app.store.runtime().clone();
+pub(crate) async fn run(metrics: Arc<Metrics>, stop: CancellationToken) {
+    let runtime = metrics.web.store.runtime().clone();
     let delay_us = i64::try_from(runtime.random() % SPREAD_MS).unwrap_or(0) * 1_000;
-    let mut sampler = Sampler { app, known: BTreeMap::new(), last: i64::MIN, taken: 0, rests_until_us: 0 };
+    let mut sampler =
+        Sampler { metrics, known: BTreeMap::new(), last: i64::MIN, taken: 0, rests_until_us: 0 };
     sampler.known = sampler.done();
     loop {
-        let now_us = sampler.app.now_us();
+        let now_us = sampler.metrics.web.now_us();
         let next_us = Step::Fine.begin_us(Step::Fine.slot(now_us - delay_us) + 1) + delay_us;
         let pause = Duration::from_micros(next_us.saturating_sub(now_us).unsigned_abs());
         tokio::select! {
@@ -44,7 +45,7 @@ pub(crate) async fn run(app: App, stop: CancellationToken) {
 }
 
 struct Sampler {
-    app: App,
+    metrics: Arc<Metrics>,
     /// What the workers of this node had done at the last sample.
     known: BTreeMap<String, Work>,
     /// The interval of the last sample.
@@ -56,8 +57,8 @@ struct Sampler {
 
 impl Sampler {
     async fn sample(&mut self) -> Result<(), String> {
-        let app = self.app.clone();
-        let now_us = app.now_us();
+        let web = self.metrics.web.clone();
+        let now_us = web.now_us();
         let slot = Step::Fine.slot(now_us);
         if slot <= self.last {
             // The clock was set back, or the timer was early.
@@ -70,32 +71,32 @@ impl Sampler {
             .filter(|(_, work)| *work != Work::default())
             .collect();
         let own = Sample { work, ..Sample::default() }.bounded();
-        let tx = app.store.begin().await.map_err(text)?;
-        let begun_us = app.store.runtime().elapsed_us();
+        let tx = web.store.begin().await.map_err(text)?;
+        let begun_us = web.store.runtime().elapsed_us();
         let reads_state = begun_us >= self.rests_until_us
-            && !history::has_state(&tx, &app.keys, slot).await.map_err(text)?;
+            && !history::has_state(&tx, &web.keys, slot).await.map_err(text)?;
         drop(tx);
         let mut state = None;
         if reads_state {
-            state = Some(Sample { state: self::state(&app).await?, ..Sample::default() }.bounded());
-            let ended_us = app.store.runtime().elapsed_us();
+            state = Some(Sample { state: self::state(&web).await?, ..Sample::default() }.bounded());
+            let ended_us = web.store.runtime().elapsed_us();
             self.rests_until_us = ended_us.saturating_add((ended_us - begun_us).saturating_mul(STATE_REST));
         }
-        let tx = app.store.begin().await.map_err(text)?;
+        let tx = web.store.begin().await.map_err(text)?;
         if let Some(state) = state {
-            history::write(&tx, &app.keys, slot, "", &state).map_err(text)?;
+            history::write(&tx, &web.keys, slot, "", &state).map_err(text)?;
         }
         if !own.work.is_empty() {
-            history::write(&tx, &app.keys, slot, &app.node, &own).map_err(text)?;
+            history::write(&tx, &web.keys, slot, &web.node, &own).map_err(text)?;
         }
         if self.taken.is_multiple_of(SAMPLES_PER_EXPIRY) {
-            history::expire(&tx, &app.keys, now_us).map_err(text)?;
+            history::expire(&tx, &web.keys, now_us).map_err(text)?;
         }
         tx.commit().await.map_err(text)?;
         (self.known, self.last, self.taken) = (done, slot, self.taken + 1);
         for _ in 0..MAX_MERGED {
-            let tx = app.store.begin().await.map_err(text)?;
-            let found = history::compact(&tx, &app.keys, now_us).await.map_err(text)?;
+            let tx = web.store.begin().await.map_err(text)?;
+            let found = history::compact(&tx, &web.keys, now_us).await.map_err(text)?;
             match tx.commit().await {
                 Ok(_) => {}
                 // Another node has merged it.
@@ -111,7 +112,7 @@ impl Sampler {
 
     /// What the workers of this node have done so far.
     fn done(&self) -> BTreeMap<String, Work> {
-        let all = self.app.metrics.workers.all();
+        let all = self.metrics.workers.all();
         all.into_iter().map(|(job_type, metrics)| (job_type.to_owned(), work(metrics))).collect()
     }
 }
@@ -151,18 +152,18 @@ fn since(now: &Work, before: Option<&Work>) -> Work {
 }
 
 /// The state of the store now, by job type.
-async fn state(app: &App) -> Result<BTreeMap<String, State>, String> {
+async fn state(web: &Web) -> Result<BTreeMap<String, State>, String> {
     let mut states = BTreeMap::new();
-    for job_type in app.types().await.map_err(text)? {
-        let of_type = app.of_type(&job_type).await.map_err(text)?;
-        let tx = app.store.begin().await.map_err(text)?;
-        let counts = counts::of_type(&tx, &app.keys, &job_type).await.map_err(text)?;
+    for job_type in web.explained.types().await.map_err(text)? {
+        let of_type = web.explained.of_type(&job_type).await.map_err(text)?;
+        let tx = web.store.begin().await.map_err(text)?;
+        let counts = counts::of_type(&tx, &web.keys, &job_type).await.map_err(text)?;
         #[allow(clippy::cast_precision_loss, reason = "a measure, of numbers far below 2^53")]
         let jobs = counts
             .iter()
             .filter(|(_, jobs)| *jobs > 0)
             .map(|(kind, jobs)| (kind.name().to_owned(), jobs as f64));
-        let oldest_us = of_type.oldest_us.map_or(0, |oldest_us| app.now_us().saturating_sub(oldest_us));
+        let oldest_us = of_type.oldest_us.map_or(0, |oldest_us| web.now_us().saturating_sub(oldest_us));
         #[allow(clippy::cast_precision_loss, reason = "far below 2^53")]
         let state = State {
             jobs: jobs.collect(),

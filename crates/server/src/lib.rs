@@ -1,4 +1,4 @@
-//! The HTTP API, the configuration, and the composition of all parts.
+//! The composition of all parts: one process.
 //!
 //! [`Server::start`] composes one process from the store, a worker with the replication handler, the doc processor and
 //! the HTTP listener:
@@ -23,43 +23,32 @@
 //! # Ok(()) }
 //! ```
 
-mod access;
-mod authority;
 mod bulk;
-mod catalogue;
 mod checked;
 mod common;
-pub mod config;
 mod descriptors;
-mod events;
-mod explained;
 mod history;
 mod http;
 mod job_types;
 mod live;
-pub mod log;
-mod metrics;
 mod node;
 pub mod offline;
 mod open;
-mod otel;
-mod pool;
 mod scaling;
 mod server;
 mod services;
-mod small_file;
 mod start;
-mod throttled_log;
 
-pub use config::Config;
 pub use node::{check_advertised as check_advertised_url, check_name as check_node_name};
-pub use small_file::check_secret;
 pub use turnwise_command::Guard;
+pub use turnwise_config::small_file::check_secret;
+pub use turnwise_config::{self as config, Config};
 pub use turnwise_queue::sealing::seal;
 pub use turnwise_store::{InvalidUrl, Seal, StoreUrl};
+pub use turnwise_telemetry::log;
 /// The description of the `/v1` API as OpenAPI 3.1: the response of `/v1/openapi.json`, and the text of `docs/openapi.json`.
 pub fn openapi() -> String {
-    String::from_utf8_lossy(&http::v1::description()).into_owned()
+    String::from_utf8_lossy(&turnwise_api::description()).into_owned()
 }
 
 pub use server::{RunningServer, Server, ServerConfig};

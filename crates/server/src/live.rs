@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use turnwise_config as config;
+use turnwise_config::Config;
 use turnwise_indexer::jobs::{Indexing, LEVEL, Settings as IndexSettings};
 use turnwise_outbound::Client;
 use turnwise_policy::predictive_queue::aging::{Aging, Rules};
 use turnwise_policy::predictive_queue::locks::{Level, Levels};
 use turnwise_replicator::doc_processor::Settings;
 use turnwise_replicator::multiplex::Mode;
+use turnwise_telemetry::{log, otel};
 use turnwise_worker::{
     EventRules, ExternalOptions, Live, MonitorOptions, QueueRules, RetentionOptions, Tunables,
 };
 
-use crate::config::{self, Config};
 use crate::job_types::Tune;
-use crate::log;
-use crate::otel;
 
 /// The pause between two removals of ended jobs: a tenth of the retention, within these bounds.
 const SHORTEST_RETENTION_PAUSE: Duration = Duration::from_secs(1);

@@ -7,13 +7,12 @@
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
+use turnwise_config::{Config, Slots};
 use turnwise_policy::slots::{Member, parts};
 use turnwise_queue::{Bounds, Worker};
 use turnwise_store::Watch;
+use turnwise_web::Web;
 use turnwise_worker::{Live, Tunables};
-
-use crate::config::{Config, Slots};
-use crate::http::App;
 
 /// The longest time between two readings.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -25,7 +24,7 @@ const PAUSE_FACTOR: u32 = 20;
 /// The worker of one type on this node.
 #[derive(Clone)]
 pub(crate) struct Scaling {
-    pub app: App,
+    pub web: Web,
     pub job_type: &'static str,
     /// Its setting.
     pub slots: fn(&Config) -> Slots,
@@ -35,7 +34,7 @@ pub(crate) struct Scaling {
 impl Scaling {
     /// Runs until the server stops. Costs nothing while the setting is a plain number.
     pub async fn run(self, stop: CancellationToken) {
-        let mut changes = self.app.config.changes();
+        let mut changes = self.web.config.changes();
         loop {
             let begun = Instant::now();
             let config = changes.borrow_and_update().clone();
@@ -77,17 +76,20 @@ impl Scaling {
 
     /// Gives the worker its part of the wanted slots. Returns a watch of the type's wake key.
     async fn follow(&self, bounds: Bounds, config: &Config) -> Result<Watch, String> {
-        let Scaling { app, job_type, tunables, .. } = self;
-        let seen =
-            app.wanted(job_type, config.workers.drain_target).await.map_err(|error| error.to_string())?;
-        if let Some(slots) = own_part(seen.wanted_slots, &seen.workers, &app.node) {
+        let Scaling { web, job_type, tunables, .. } = self;
+        let seen = web
+            .explained
+            .wanted(job_type, config.workers.drain_target)
+            .await
+            .map_err(|error| error.to_string())?;
+        if let Some(slots) = own_part(seen.wanted_slots, &seen.workers, &web.node) {
             tunables.update(|now| match now.bounds == Some(bounds) {
                 true => Tunables { max_jobs: slots.clamp(bounds.least, bounds.most), ..now.clone() },
                 // The configuration has changed meanwhile.
                 false => now.clone(),
             });
         }
-        app.store.watch(app.keys.wake(job_type), seen.wake).await.map_err(|error| error.to_string())
+        web.store.watch(web.keys.wake(job_type), seen.wake).await.map_err(|error| error.to_string())
     }
 }
 

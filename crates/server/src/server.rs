@@ -7,26 +7,26 @@ use std::time::Duration;
 use futures::future::{BoxFuture, join_all};
 use tokio_util::sync::CancellationToken;
 use turnwise_command::Guard;
+use turnwise_config::{Config, Shared};
+use turnwise_metrics::Metrics;
 use turnwise_replicator::events::Events;
 use turnwise_replicator::ownership::Ownership;
 use turnwise_store::{Seal, Store, StoreUrl, runtime};
+use turnwise_telemetry::otel::Exporter;
+use turnwise_web::access::{Audit, Jwt};
+use turnwise_web::cross_site::Names;
+use turnwise_web::tls::Tls;
 use turnwise_worker::{EventRules, Live, Recorder, Worker};
 
-use crate::access::{Audit, Jwt};
 use crate::checked::Checked;
 use crate::common::{Built, Common};
-use crate::config::{Config, Shared};
-use crate::history;
-use crate::http;
 use crate::job_types::{self, JobType, command, indexing, replication};
 use crate::live::{self, Parts};
-use crate::metrics::Metrics;
-use crate::node;
 use crate::open::Exposure;
-use crate::otel::Exporter;
 use crate::scaling::Scaling;
 use crate::services::Services;
 use crate::start::{self, Opened, StartError};
+use crate::{history, node};
 
 /// A shutdown takes at most this long, even if a part hangs.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -151,9 +151,9 @@ impl Server {
             shared.follow(move |config| parts.apply(config), stop)
         });
         let events = common.follow(&rules, &current, &options, &mut services);
-        let names = http::Names::new(checked.listen, &advertised, &config.listener_names);
+        let names = Names::new(checked.listen, &advertised, &config.listener_names);
         let mirror = replications.upstream;
-        let app = common.app(Built {
+        let http = common.http(Built {
             url,
             external,
             current,
@@ -170,14 +170,14 @@ impl Server {
         for JobType { name, worker, slots, .. } in types {
             if let Some(slots) = slots {
                 let tunables = worker.tunables().clone();
-                let scaling = Scaling { app: app.clone(), job_type: name, slots, tunables };
+                let scaling = Scaling { web: http.web.clone(), job_type: name, slots, tunables };
                 services.add("slots that follow the demand", scaling, Scaling::run);
             }
             workers.push(worker);
         }
-        services.add("metrics", app.clone(), Metrics::run);
-        services.add("history", app.clone(), history::run);
-        checked.serve(&app, &common, &advertised, &mut services)?;
+        services.add("metrics", http.metrics.clone(), Metrics::run);
+        services.add("history", http.metrics.clone(), history::run);
+        checked.serve(&http, &common, &advertised, &mut services)?;
         tracing::info!("listening on {}://{}", checked.scheme(), checked.listen);
         Ok(RunningServer {
             listen: checked.listen,
@@ -204,7 +204,7 @@ pub struct RunningServer {
     events: Events,
     ownership: Option<Ownership>,
     shared: Shared,
-    tls: Option<http::Tls>,
+    tls: Option<Tls>,
     audit: Option<Arc<Audit>>,
     jwt: Option<Arc<Jwt>>,
     exporter: Option<Exporter>,

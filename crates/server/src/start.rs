@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use turnwise_config::Config;
+use turnwise_config::small_file::{check_protected, check_secret};
 use turnwise_outbound::Client;
 use turnwise_queue::{Error as QueueError, Format, Keyspace, keyspace, nodes};
 use turnwise_replicator::documents::{self, databases, names};
@@ -18,9 +20,6 @@ use turnwise_store::{
     Condition, Error as StoreError, Isolation, MaybeStoreError, RangeRead, Runtime, Seal, Store, StoreUrl,
     Transaction,
 };
-
-use crate::config::Config;
-use crate::small_file::{check_protected, check_secret};
 
 /// The time limit of opening a shared store, and of each request to the store during the start.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use rustix::process::geteuid;
 use turnwise_command::{Guard, Handler, JOB_TYPE, Programs, Sandbox, Settings, User, Variables};
+use turnwise_config::{Command, Config};
 use turnwise_worker::{QueueRules, Tunables};
 
 use super::{JobType, Start};
-use crate::config::{Command, Config};
 use crate::start::StartError;
 
 /// The sandbox of this server's commands; `None` if it runs none.

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use turnwise_config::Config;
 use turnwise_indexer::jobs::{Handler, Indexing, JOB_TYPE, Service};
 use turnwise_policy::backoff::OnLost;
 use turnwise_replicator::ownership::Ownership;
 use turnwise_worker::{QueueRules, Tunables};
 
 use super::{JobType, Start};
-use crate::config::Config;
 use crate::services::Services;
 use crate::start::StartError;
 

@@ -7,13 +7,13 @@ pub(crate) mod webhook;
 
 use std::sync::Arc;
 
+use turnwise_config::{Config, Slots};
 use turnwise_outbound::Client;
 use turnwise_queue::Keyspace;
 use turnwise_queue::deadlines::Timeouts;
 use turnwise_replicator::doc_processor::Settings;
-use turnwise_worker::{FairRules, JobHandler, Live, Options, QueueRules, Tunables, Worker};
+use turnwise_worker::{JobHandler, Live, Options, QueueRules, Tunables, Worker};
 
-use crate::config::{Config, Slots};
 use crate::start::{Opened, StartError};
 
 /// How the configuration sets the worker of a type, which has so many slots now.
@@ -63,11 +63,6 @@ fn timeouts(config: &Config, job_type: &str) -> Timeouts {
     config.jobs.timeouts().remove(job_type).unwrap_or_default()
 }
 
-/// How tenants share the slots of all types but replications.
-pub(crate) fn fair(config: &Config) -> FairRules {
-    FairRules { shares: config.jobs.shares.clone(), ..FairRules::default() }
-}
-
 /// The settings of a worker whose type has none of its own.
 fn tunables(config: &Config, queue: &Arc<QueueRules>, job_type: &str, max_jobs: usize) -> Tunables {
     let jobs = &config.jobs;
@@ -78,7 +73,7 @@ fn tunables(config: &Config, queue: &Arc<QueueRules>, job_type: &str, max_jobs: 
         backoff: jobs.backoff,
         on_lost: jobs.on_lost,
         timeouts: timeouts(config, job_type),
-        fair: fair(config),
+        fair: jobs.fair(),
         queue: queue.clone(),
     }
 }

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use turnwise_config::Config;
 use turnwise_replicator::doc_processor::DocProcessor;
 use turnwise_replicator::events::Events;
 use turnwise_replicator::multiplex::{self, Mode, Multiplex};
 use turnwise_replicator::ownership::Ownership;
 use turnwise_replicator::upstream::{Condition, Upstream};
 use turnwise_replicator::{Handler, JOB_TYPE, Metrics};
-use turnwise_worker::{FairRules, Live, QueueRules, RotationRules, Tunables};
+use turnwise_worker::{Live, QueueRules, Tunables};
 
 use super::{JobType, Start};
-use crate::config::{Config, FairShare};
 use crate::services::Services;
 use crate::start::StartError;
 
@@ -124,14 +124,6 @@ async fn upstream(start: &Start<'_>, node: &str, events: &Events) -> Result<Opti
     }))
 }
 
-/// How tenants share the slots, and how replications rotate.
-pub(crate) fn fair(config: &Config) -> FairRules {
-    let FairShare { fairness, rotation, shares, .. } = &config.fair_share;
-    let rfc = config.fair_share.rfc();
-    let rotation = RotationRules { quiet_period: config.periods.quiet, ..*rotation };
-    FairRules { fairness: *fairness, rfc, shares: shares.clone(), rotation: Some(rotation) }
-}
-
 fn tune(config: &Config, queue: &Arc<QueueRules>, now: usize) -> Tunables {
     Tunables {
         max_jobs: config.max_jobs.within(now),
@@ -140,7 +132,7 @@ fn tune(config: &Config, queue: &Arc<QueueRules>, now: usize) -> Tunables {
         backoff: config.backoff,
         on_lost: config.on_lost,
         timeouts: super::timeouts(config, JOB_TYPE),
-        fair: fair(config),
+        fair: config.fair_share.rules(config.periods.quiet),
         queue: queue.clone(),
     }
 }

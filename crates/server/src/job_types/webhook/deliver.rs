@@ -9,6 +9,8 @@ use futures::FutureExt as _;
 use ring::hmac;
 use serde_json::json;
 use tokio::sync::Semaphore;
+use turnwise_api::Sequence;
+use turnwise_api::sight::{Sight, decoded};
 use turnwise_outbound::{Client, Post, Posted, Secret};
 use turnwise_protocol::Delivery;
 use turnwise_protocol::stream::StreamEvent;
@@ -17,12 +19,11 @@ use turnwise_queue::events::{self, JobEvent, Page, Row};
 use turnwise_queue::webhooks::{self, Failure, Progress, Webhook, bounded};
 use turnwise_queue::{Job, Keyspace, Result};
 use turnwise_store::{Isolation, Store, Transaction};
+use turnwise_web::access::Identities;
 use turnwise_worker::{JobContext, JobHandler, Outcome};
 
 use super::hosts::{Hosts, Place};
-use super::{GONE, Sight, decoded, disable};
-use crate::access::Identities;
-use crate::http::Sequence;
+use super::{GONE, disable};
 
 /// About how many bytes of events a delivery has at most. With each webhook of a store under way, these are 64 MB.
 const MAX_DELIVERY_BYTES: usize = 64 << 10;

@@ -5,8 +5,7 @@
 //! that number: what is slow for some tenants there is not slow for the others, however many these are.
 
 use tokio::sync::OwnedSemaphorePermit;
-
-use crate::pool::{Semaphores, take};
+use turnwise_web::pool::{Semaphores, take};
 
 /// The most deliveries to one host at the same time, beyond the first one of each tenant.
 const OF_HOST: u32 = 128;
@@ -101,6 +100,6 @@ mod tests {
         assert!(place("https://a.example/", tenants).is_some());
         drop(held);
         assert!(place("https://b.example/", 0).is_some());
-        assert!(hosts.0.len() <= 3, "what nobody uses is forgotten");
+        assert!(hosts.0.known() <= 3, "what nobody uses is forgotten");
     }
 }

@@ -15,19 +15,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
+use turnwise_api::event_log::Events;
+use turnwise_api::sight::caller_of;
+use turnwise_config::Config;
 use turnwise_outbound::Client;
 use turnwise_policy::backoff;
-use turnwise_queue::events::{self, JobEvent, Page};
-use turnwise_queue::webhooks::{self, JOB_TYPE, MAX_WEBHOOKS, Progress, Webhook};
+use turnwise_queue::webhooks::{self, JOB_TYPE, MAX_WEBHOOKS, Webhook};
 use turnwise_queue::{Keyspace, Result};
-use turnwise_store::{Error as StoreError, Isolation, Store, Transaction};
+use turnwise_store::{Isolation, Store};
+use turnwise_web::access::Identities;
 use turnwise_worker::{EventRules, Live, Options, Tunables, Worker};
 
 use self::deliver::Deliverer;
 use self::wake::Woken;
-use crate::access::{Caller, Identities, caller_now};
-use crate::config::Config;
-use crate::events::Events;
 
 /// The part of a node's connections that deliveries may have: one in so many.
 const PART_OF_CONNECTIONS: usize = 4;
@@ -38,8 +38,6 @@ const MAX_DOUBLINGS: u32 = 6;
 const LONGEST_LOOK: Duration = Duration::from_secs(20);
 /// The pause after an error of the store.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
-/// Rows of events that are counted to find out how far a webhook is behind.
-const COUNTED_ROWS: usize = 10;
 
 /// The service of one node.
 #[derive(Clone)]
@@ -169,16 +167,6 @@ fn slots(connections: usize) -> usize {
 const GONE: &str =
     "its identity is gone, or has expired: write the webhook again, with its secret, as another one";
 
-/// The identity of a webhook, with what it may do now. `None` if it is gone.
-async fn caller_of(
-    identities: &Identities,
-    tx: &Transaction,
-    keys: &Keyspace,
-    webhook: &Webhook,
-) -> Result<Option<Caller>> {
-    caller_now(identities, tx, keys, webhook.by.as_deref(), &webhook.scopes).await
-}
-
 async fn disable(store: &Store, keys: &Keyspace, webhook: &Webhook, reason: &str) -> Result<()> {
     let disabled =
         store.transact(|tx| async move { webhooks::disable(&tx, keys, webhook, reason).await }).await?;
@@ -186,73 +174,4 @@ async fn disable(store: &Store, keys: &Keyspace, webhook: &Webhook, reason: &str
         tracing::warn!(webhook = %webhook.id, "a webhook is disabled: {reason}");
     }
     Ok(())
-}
-
-/// Which events a webhook is sent.
-struct Sight<'a> {
-    webhook: &'a Webhook,
-    /// Its identity, as it is now.
-    caller: Caller,
-    /// The same, as it was when it wrote the webhook.
-    before: Caller,
-}
-
-impl<'a> Sight<'a> {
-    /// `None` if the identity is gone.
-    async fn of(
-        identities: &Identities,
-        tx: &Transaction,
-        keys: &Keyspace,
-        webhook: &'a Webhook,
-    ) -> Result<Option<Self>> {
-        let caller = caller_of(identities, tx, keys, webhook).await?;
-        Ok(caller.map(|caller| Sight { webhook, caller, before: caller_before(webhook) }))
-    }
-
-    fn admits(&self, event: &JobEvent) -> bool {
-        // Rights that the identity got since then are not those that the webhook was written with.
-        self.webhook.wants(event) && self.caller.reads(&event.tenant) && self.before.reads(&event.tenant)
-    }
-}
-
-/// The identity of a webhook, with what it might do when it wrote it.
-fn caller_before(webhook: &Webhook) -> Caller {
-    let scopes = turnwise_identity::Scopes::parse(&webhook.scopes).unwrap_or_default();
-    Caller::token(&webhook.id, scopes)
-}
-
-/// What a webhook must still deliver.
-pub(crate) struct Waiting {
-    pub events: u64,
-    pub more: bool,
-    pub since_us: Option<i64>,
-}
-
-/// Counts the events that a webhook must still deliver and that `viewer` may read, up to a bound.
-pub(crate) async fn waiting(
-    tx: &Transaction,
-    keys: &Keyspace,
-    identities: &Identities,
-    (webhook, progress): (&Webhook, &Progress),
-    viewer: &Caller,
-) -> Result<Waiting> {
-    let mut waiting = Waiting { events: 0, more: false, since_us: None };
-    let Some(sight) = Sight::of(identities, tx, keys, webhook).await? else { return Ok(waiting) };
-    let Page::Events(rows) = events::page(tx, keys, progress.position, COUNTED_ROWS).await? else {
-        waiting.more = true;
-        return Ok(waiting);
-    };
-    waiting.more = rows.len() == COUNTED_ROWS;
-    for json in rows.iter().flat_map(|row| &row.events) {
-        let event = decoded(json)?;
-        if sight.admits(&event) && viewer.reads(&event.tenant) {
-            waiting.events += 1;
-            waiting.since_us.get_or_insert(event.at_us);
-        }
-    }
-    Ok(waiting)
-}
-
-fn decoded(json: &[u8]) -> Result<JobEvent> {
-    Ok(serde_json::from_slice(json).map_err(|error| StoreError::Corrupt(format!("an event: {error}")))?)
 }

@@ -8,14 +8,15 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _};
+use turnwise_api::sight::{caller_before, decoded};
 use turnwise_queue::events::{self, Page};
 use turnwise_queue::webhooks::{self, Progress, Webhook};
 use turnwise_queue::{Result, nodes};
 use turnwise_store::{Isolation, Transaction};
+use turnwise_web::access::Caller;
 use turnwise_worker::EventRules;
 
-use super::{Webhooks, caller_before, decoded};
-use crate::access::Caller;
+use super::Webhooks;
 
 /// How long a node waits before it looks again whether it shall look at events.
 const OTHERS: Duration = Duration::from_secs(2);

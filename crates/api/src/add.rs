@@ -1,0 +1,526 @@
+//! `POST /v1/jobs…`: adding jobs.
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use serde_json::value::RawValue;
+use turnwise_protocol::{
+    AddJob, AddJobs, Added, AddedJob, AddedJobs, IfExists, MAX_ADDED, MAX_AFTER, MAX_ATTEMPTS,
+    MAX_BATCH_BODY_BYTES, MAX_DELAY_MS, MAX_TIME_US, MAX_TIMEOUT_MS, NewJob, codes, names,
+};
+use turnwise_queue::deadlines::Timeouts;
+use turnwise_queue::locks::has_room;
+use turnwise_queue::trace::Traceparent;
+use turnwise_queue::{After, DEFAULT_TENANT, MAX_CLASS, MIN_CLASS, Then, dependencies, jobs};
+use turnwise_store::{Error as StoreError, MaybeStoreError as _, Store, Transaction};
+use turnwise_web::access::Caller;
+use turnwise_web::{answer, traced};
+use turnwise_worker::Producer;
+
+use super::body::Json;
+use super::error::{Result, V1Error};
+use super::extract::{Named, TypePath};
+use super::{BadBody, Common, builtin_types, quota, view};
+use crate::{App, catalogue};
+
+/// Add a job
+///
+/// A request with an id can be repeated: the server never adds the job twice. `if_exists` states what happens to an
+/// existing job. Types that the server manages itself are rejected.
+#[utoipa::path(
+    post, path = "/jobs/{type}", tag = "jobs", operation_id = "add_job",
+    params(TypePath), request_body = AddJob,
+    responses(
+        (status = 201, body = AddedJob, description = "The job was added. `added` is its state, or `cancelled` because of a dependency."),
+        (status = 200, body = AddedJob, description = "The job existed. `added` states what happened to it."),
+        (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: the type belongs to the server."),
+        BadBody, Common,
+    ),
+)]
+pub(super) async fn add_job(
+    State(app): State<App>,
+    caller: Caller,
+    Named(path): Named<TypePath>,
+    headers: HeaderMap,
+    Json(job): Json<AddJob>,
+) -> Result<Response> {
+    let sent = traced::parent(&headers);
+    let added = add(&app, &caller, vec![NewJob::new(path.job_type, job)], sent, |_| String::new()).await?;
+    let Some(added) = added.into_iter().next() else { unreachable!("one job goes in, one comes out") };
+    let status = match added.added {
+        Added::Queued | Added::Delayed | Added::Blocked | Added::Cancelled => StatusCode::CREATED,
+        Added::Exists | Added::RunsAgain | Added::AlreadyWaiting => StatusCode::OK,
+    };
+    Ok(answer::json(status, &added))
+}
+
+/// Add many jobs
+///
+/// Much faster than adding jobs one by one. If one job is invalid, none is added. The server writes all of them in one
+/// transaction if the store allows it. The embedded store always does; FoundationDB allows up to 100 jobs of 1 MB in
+/// total and often more, and etcd some dozens. Otherwise the server writes them in several transactions, in order. If
+/// the store then fails in between, the response is `unknown_outcome`, and the first jobs may have been added.
+/// Repeating the request is harmless if each job has an id.
+#[utoipa::path(
+    post, path = "/jobs", tag = "jobs", operation_id = "add_jobs", request_body = AddJobs,
+    responses(
+        (status = 200, body = AddedJobs, description = "All jobs were added, or existed."),
+        (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: a type belongs to the server."),
+        BadBody, Common,
+    ),
+)]
+pub(super) async fn add_jobs(
+    State(app): State<App>,
+    caller: Caller,
+    headers: HeaderMap,
+    Json(AddJobs { jobs }): Json<AddJobs, MAX_BATCH_BODY_BYTES>,
+) -> Result<Response> {
+    if jobs.is_empty() || jobs.len() > MAX_ADDED {
+        let reason = format!("jobs: has {} jobs; 1 to {MAX_ADDED} are allowed", jobs.len());
+        return Err(V1Error::bad(reason, "split them into several requests"));
+    }
+    let jobs = add(&app, &caller, jobs, traced::parent(&headers), |n| format!("jobs[{n}].")).await?;
+    Ok(answer::ok(&AddedJobs { jobs }))
+}
+
+/// Number of rows that adding one job writes, not counting large options.
+const ROWS_PER_JOB: usize = 8;
+/// Bytes of a job in a transaction beside its options: its record and its keys.
+const JOB_BYTES: usize = 100_000;
+
+/// A job that is ready to be written.
+struct Ready {
+    job: turnwise_queue::NewJob,
+    if_exists: IfExists,
+    members: StatedMembers,
+    /// Its span, if it is traced.
+    trace: Option<Producer>,
+    /// The server generated its id, so no other job can have it.
+    made: bool,
+}
+
+/// Which members a request states. A job that is added again keeps its values of the other members.
+struct StatedMembers {
+    tenant: bool,
+    user: bool,
+    options: bool,
+    summary: bool,
+    max_attempts: bool,
+    reasons: bool,
+    /// Stated by the request, or derived by the catalogue from the request's options.
+    locks: bool,
+}
+
+/// Adds jobs, in as few transactions as the store allows. `sent` is the request's trace, and `place` names the n-th job in errors.
+async fn add(
+    app: &App,
+    caller: &Caller,
+    jobs: Vec<NewJob>,
+    sent: Traceparent,
+    place: impl Fn(usize) -> String + Sync,
+) -> Result<Vec<AddedJob>> {
+    let now_us = app.now_us();
+    let commands = match jobs.iter().any(|job| job.job_type == turnwise_command::JOB_TYPE) {
+        true => builtin_types::Commands::find(app).await?,
+        false => builtin_types::Commands::Nowhere,
+    };
+    let mut ready = Vec::with_capacity(jobs.len());
+    let first_us = now_us.saturating_sub(i64::try_from(jobs.len()).unwrap_or(i64::MAX));
+    for (n, job) in (1..).zip(jobs) {
+        let mut one = prepare(app, caller, &commands, job, now_us, || place(ready.len()))?;
+        // The jobs of one request are queued in its order. The last one gets the place that a single job would get.
+        one.job.order_us = Some(first_us + n);
+        one.trace = app.spans.begin(sent, &**app.store.runtime());
+        one.job.trace = one.trace.map(|trace| trace.context);
+        ready.push(one);
+    }
+    let wanted = ready.iter().map(|Ready { job, if_exists, members, made, .. }| quota::Wanted {
+        job,
+        if_exists: *if_exists,
+        states_tenant: members.tenant,
+        made: *made,
+    });
+    let _adding = app.waiting_jobs.admit(app, caller, &wanted.collect::<Vec<_>>()).await?;
+    let mut added: Vec<AddedJob> = Vec::with_capacity(ready.len());
+    while added.len() < ready.len() {
+        let first = added.len();
+        match add_some(app, caller, &ready[first..], now_us, &|n| place(first + n)).await {
+            Ok(some) => {
+                record_spans(app, &ready[added.len()..], &some);
+                added.extend(some);
+            }
+            Err(error) => {
+                if added.is_empty() {
+                    return Err(error);
+                }
+                let some = format!("{} of {} jobs were added: ", added.len(), ready.len());
+                return Err(match error.store_error() {
+                    Some(cause) => StoreError::UnknownOutcome(format!("{some}{cause}")).into(),
+                    None => error.at(&some),
+                });
+            }
+        }
+    }
+    Ok(added)
+}
+
+/// Records the spans of jobs that were added or run again.
+fn record_spans(app: &App, ready: &[Ready], added: &[AddedJob]) {
+    for (Ready { job, trace, members, if_exists, .. }, added) in ready.iter().zip(added) {
+        let has_begun = !matches!(added.added, Added::Exists | Added::AlreadyWaiting);
+        if let Some(trace) = trace.as_ref().filter(|_| has_begun) {
+            // A job that is added again keeps its tenant.
+            let is_known = members.tenant || *if_exists == IfExists::Keep;
+            let tenant = is_known.then_some(job.tenant.as_str());
+            app.spans.added(trace, (&job.job_type, &job.id, tenant), app.now_us());
+        }
+    }
+}
+
+/// Adds the first jobs in one transaction: at least one, and as many as the store allows.
+/// `place` names the n-th of them in errors.
+async fn add_some(
+    app: &App,
+    caller: &Caller,
+    ready: &[Ready],
+    now_us: i64,
+    place: &(dyn Fn(usize) -> String + Sync),
+) -> Result<Vec<AddedJob>> {
+    let mut most = ready.len();
+    let mut announced = false;
+    loop {
+        let some = &ready[..most];
+        let added = app.store.transact(|tx| async move {
+            let mut added = Vec::with_capacity(some.len());
+            for (n, Ready { job, made, .. }) in some.iter().enumerate() {
+                if is_full(&app.store, &tx, added.len()) {
+                    break;
+                }
+                if n % jobs::PREFETCHED == 0 && some.len() > 1 {
+                    let next = some[n..].iter().take(jobs::PREFETCHED);
+                    let next = next.map(|Ready { job, .. }| (job.job_type.as_str(), job.id.as_str()));
+                    jobs::prefetch(&tx, &app.keys, next).await?;
+                }
+                let done = add_one(app, caller, &tx, &some[n], now_us).await;
+                let done = done.map_err(|error| error.of_job(&place(n)))?;
+                let done = match done {
+                    jobs::Added::Queued => Added::Queued,
+                    jobs::Added::Delayed => Added::Delayed,
+                    jobs::Added::Blocked => Added::Blocked,
+                    jobs::Added::Cancelled => Added::Cancelled,
+                    jobs::Added::AlreadyWaiting => Added::AlreadyWaiting,
+                    jobs::Added::RunsAgain => Added::RunsAgain,
+                    // Written by an earlier attempt whose outcome was unknown.
+                    jobs::Added::AlreadyThere if *made && !job.after.is_empty() => Added::Blocked,
+                    jobs::Added::AlreadyThere if *made && job.not_before_us.is_some() => Added::Delayed,
+                    jobs::Added::AlreadyThere if *made => Added::Queued,
+                    jobs::Added::AlreadyThere => Added::Exists,
+                };
+                added.push(AddedJob { job_type: job.job_type.clone(), id: job.id.clone(), added: done });
+            }
+            Ok::<_, V1Error>(added)
+        });
+        match added.await {
+            // Some of the jobs are large, so fewer of them fit.
+            Err(error) if is_small(&app.store) && is_too_much(&error) && most > 1 => {
+                most /= 2;
+            }
+            // The job has many dependencies with large records: these are written before it.
+            Err(error) if is_too_much(&error) && !announced && !ready[0].job.after.is_empty() => {
+                let announced_all = announce(app, &ready[0].job.after, now_us).await;
+                announced_all.map_err(|error| V1Error::from(error).of_job(&place(0)))?;
+                announced = true;
+            }
+            added => return added,
+        }
+    }
+}
+
+/// Adds a job, if the sender may.
+async fn add_one(
+    app: &App,
+    caller: &Caller,
+    tx: &Transaction,
+    ready: &Ready,
+    now_us: i64,
+) -> Result<jobs::Added> {
+    check_jobs(app, caller, tx, ready).await?;
+    let Ready { job, if_exists, members, .. } = ready;
+    Ok(match if_exists {
+        IfExists::Keep => jobs::add_once(tx, &app.keys, job, now_us).await?,
+        IfExists::Again => {
+            let job = with_kept(app, tx, job, members).await?;
+            check_tenant(caller, &job)?;
+            jobs::add(tx, &app.keys, &job, now_us).await?
+        }
+    })
+}
+
+fn is_too_much(error: &V1Error) -> bool {
+    error.store_error().is_some_and(StoreError::is_too_much)
+}
+
+/// Checks the jobs that exist already and that a request names: those of another tenant are not the sender's to change, or
+/// to learn about.
+async fn check_jobs(app: &App, caller: &Caller, tx: &Transaction, ready: &Ready) -> Result<()> {
+    if caller.operates() {
+        return Ok(());
+    }
+    let Ready { job, if_exists, made, .. } = ready;
+    let old = match made {
+        true => None,
+        false => jobs::get(tx, &app.keys, &job.job_type, &job.id).await?,
+    };
+    if let Some(old) = &old {
+        if !caller.reads(&old.tenant) {
+            return Err(V1Error::conflict(
+                codes::CONFLICT,
+                format!("the id `{}` is taken", job.id),
+                "choose another id, or leave it out: all tenants share the ids of a job type",
+            ));
+        }
+        // A job that is being removed is added anew.
+        let changes = *if_exists == IfExists::Again || old.then() == Then::Remove;
+        if changes && !caller.writes(&old.tenant) {
+            return Err(V1Error::read_only(&old.tenant));
+        }
+    }
+    for (n, after) in job.after.iter().enumerate() {
+        let other = jobs::get(tx, &app.keys, &after.job_type, &after.id).await?;
+        if caller.sees(other).is_none() {
+            return Err(dependencies::missing(n, after).into());
+        }
+    }
+    Ok(())
+}
+
+/// Checks the tenant that a job is charged to.
+fn check_tenant(caller: &Caller, job: &turnwise_queue::NewJob) -> Result<()> {
+    if caller.writes(&job.tenant) {
+        return Ok(());
+    }
+    Err(V1Error::forbidden(
+        format!("tenant: this identity may not add jobs for tenant `{}`{}", job.tenant, caller.own_tenants()),
+        "name one of its tenants (on the command line with --tenant); an administrator gives it others, with a scope client:TENANTS",
+    ))
+}
+
+/// The job, completed with the existing job's values for all members that the request does not state.
+async fn with_kept(
+    app: &App,
+    tx: &Transaction,
+    new: &turnwise_queue::NewJob,
+    members: &StatedMembers,
+) -> turnwise_queue::Result<turnwise_queue::NewJob> {
+    let mut new = new.clone();
+    let Some(old) = jobs::get(tx, &app.keys, &new.job_type, &new.id).await? else {
+        if new.job_type == turnwise_command::JOB_TYPE && !members.options {
+            let problem = "must be given, because the job does not exist yet".to_owned();
+            return Err(turnwise_queue::Error::Invalid { field: "options", problem });
+        }
+        return Ok(new);
+    };
+    if !members.options {
+        new.options = jobs::options(tx, &app.keys, &old).await?;
+    }
+    new.continuous = old.continuous;
+    if !members.locks {
+        // A running job may already have been added again, with other locks.
+        let next = old.run().and_then(|run| run.next.locks.clone());
+        new.locks = next.unwrap_or_else(|| old.locks.clone());
+    }
+    if !members.tenant {
+        new.tenant = old.tenant;
+    }
+    if !members.user {
+        new.user = old.user;
+    }
+    if !members.summary {
+        new.summary = old.summary;
+    }
+    if !members.max_attempts {
+        new.max_attempts = old.max_attempts;
+    }
+    if !members.reasons {
+        new.reasons = old.reasons;
+    }
+    Ok(new)
+}
+
+/// Prepares adding a job with many dependencies, in as many transactions as needed.
+async fn announce(app: &App, after: &[After], now_us: i64) -> turnwise_queue::Result<()> {
+    let mut from = 0;
+    while from < after.len() {
+        from = app
+            .store
+            .transact(|tx| async move { dependencies::announce(&tx, &app.keys, after, from, now_us).await })
+            .await?;
+    }
+    Ok(())
+}
+
+/// Whether one transaction of the store takes fewer rows than a request may need. The jobs are then added in several
+/// transactions.
+fn is_small(store: &Store) -> bool {
+    let limits = store.limits();
+    limits.transaction_writes.min(limits.transaction_conflicts) < ROWS_PER_JOB * MAX_ADDED
+}
+
+/// Number of jobs that a store keeps together if its transactions have the rows for them.
+const JOBS_TOGETHER: usize = 100;
+
+/// Whether the transaction, with this many jobs, must be committed before the next job. A slow store splits only requests that
+/// may be split ([`add_jobs`]); a smaller one that takes too long fails as a whole.
+fn is_full(store: &Store, tx: &Transaction, added: usize) -> bool {
+    let limits = store.limits();
+    let rows = limits.transaction_writes.min(limits.transaction_conflicts);
+    let may_split = added >= JOBS_TOGETHER || rows < ROWS_PER_JOB * JOBS_TOGETHER;
+    added > 0 && is_small(store) && (!tx.has_space() || may_split && !tx.has_time())
+}
+
+/// A priority class in the form that the store keeps.
+pub(super) fn class_of(priority: i32) -> Result<i8, String> {
+    let class = i8::try_from(priority).ok().filter(|class| (MIN_CLASS..=MAX_CLASS).contains(class));
+    class.ok_or_else(|| format!("priority: must be from {MIN_CLASS} (first) to {MAX_CLASS} (last)"))
+}
+
+/// When a job may start, how long it may run, and its class.
+struct Terms {
+    not_before_us: Option<i64>,
+    timeouts: Timeouts,
+    class: Option<i8>,
+}
+
+/// The numbers of a job, within their bounds. `Err` states the member and what is wrong with it.
+fn terms(new: &NewJob, now_us: i64) -> Result<Terms, String> {
+    let delayed_us = match new.delay_ms.map(|ms| (ms, i64::try_from(ms))) {
+        None => None,
+        Some((ms, Ok(delay))) if ms <= MAX_DELAY_MS => Some(now_us + delay * 1_000),
+        Some(_) => return Err(format!("delay_ms: must be from 0 to {MAX_DELAY_MS} (ten years)")),
+    };
+    if new.not_before_us.is_some_and(|at_us| !(0..=MAX_TIME_US).contains(&at_us)) {
+        return Err(format!("not_before_us: must be from 0 to {MAX_TIME_US} (the year 9999)"));
+    }
+    if new.max_attempts.is_some_and(|most| !(1..=MAX_ATTEMPTS).contains(&most)) {
+        return Err(format!("max_attempts: must be from 1 to {MAX_ATTEMPTS}"));
+    }
+    let timeout_us = |name: &str, ms: Option<u64>| match ms.map(|ms| (ms, i64::try_from(ms))) {
+        None => Ok(None),
+        Some((ms, Ok(timeout))) if (1..=MAX_TIMEOUT_MS).contains(&ms) => Ok(Some(timeout * 1_000)),
+        Some(_) => Err(format!("{name}: must be from 1 to {MAX_TIMEOUT_MS} (a year)")),
+    };
+    let timeouts = Timeouts {
+        run_us: timeout_us("timeout_ms", new.timeout_ms)?,
+        heartbeat_us: timeout_us("heartbeat_timeout_ms", new.heartbeat_timeout_ms)?,
+    };
+    let class = new.priority.map(class_of).transpose()?;
+    Ok(Terms { not_before_us: delayed_us.max(new.not_before_us), timeouts, class })
+}
+
+fn prepare(
+    app: &App,
+    caller: &Caller,
+    commands: &builtin_types::Commands<'_>,
+    new: NewJob,
+    now_us: i64,
+    place: impl Fn() -> String,
+) -> Result<Ready> {
+    let bad = |problem: &str| {
+        V1Error::bad(place() + problem, "correct the member; /v1/openapi.json has the bounds")
+    };
+    let checked = |checked: Result<(), names::Problem>| checked.map_err(|problem| bad(&problem.to_string()));
+    checked(names::check_type(&new.job_type))?;
+    let Terms { not_before_us, timeouts, class } = terms(&new, now_us).map_err(|problem| bad(&problem))?;
+    let empty = || RawValue::from_string("{}".to_owned()).expect("it is JSON");
+    let members = StatedMembers {
+        tenant: new.tenant.is_some(),
+        user: new.user.is_some(),
+        options: new.options.is_some(),
+        summary: new.summary.is_some(),
+        max_attempts: new.max_attempts.is_some(),
+        reasons: !new.reason.is_empty(),
+        locks: new.locks.is_some()
+            || new.options.is_some() && app.explained.catalogue.line(&new.job_type).is_some(),
+    };
+    let options = new.options.unwrap_or_else(empty);
+    // Options that the job keeps were checked when they were added.
+    let checked_options = (members.options || new.if_exists == IfExists::Keep).then_some(&*options);
+    builtin_types::check_addable(commands, &new.job_type, checked_options)
+        .map_err(|error| error.at(&place()))?;
+    let made = new.id.is_none();
+    let id = new.id.unwrap_or_else(|| app.new_uuid());
+    checked(names::check_id(&id))?;
+    let tenant = match (new.tenant, caller.only_tenant()) {
+        (Some(tenant), _) => tenant,
+        (None, Some(only)) => only.to_owned(),
+        (None, None) => DEFAULT_TENANT.to_owned(),
+    };
+    checked(names::check_name("tenant", &tenant))?;
+    if new.job_type == turnwise_command::JOB_TYPE && !caller.commands() {
+        return Err(V1Error::forbidden(
+            place() + "type: this identity may not add jobs that run programs",
+            "it needs the scope command, beside client:TENANTS",
+        ));
+    }
+    if let Some(user) = &new.user {
+        checked(names::check_name("user", user))?;
+    }
+    if new.summary.as_ref().is_some_and(|summary| !summary.get().starts_with('{')) {
+        return Err(bad("summary: must be an object"));
+    }
+    if new.after.len() > MAX_AFTER {
+        return Err(bad(&format!("after: has {} jobs; at most {MAX_AFTER} are allowed", new.after.len())));
+    }
+    let mut after = Vec::with_capacity(new.after.len());
+    for (n, one) in new.after.into_iter().enumerate() {
+        let job_type = one.job_type.unwrap_or_else(|| new.job_type.clone());
+        names::check_type(&job_type)
+            .and_then(|()| names::check_id(&one.id))
+            .map_err(|problem| bad(&format!("after[{n}].{problem}")))?;
+        after.push(view::awaited(job_type, one.id, &one.accepted, one.otherwise));
+    }
+    let stated = new.locks.map(|locks| catalogue::stated(locks, &app.explained.catalogue)).transpose();
+    let stated = stated.map_err(|problem| {
+        V1Error::bad(
+            place() + &problem.to_string(),
+            "correct the member; docs/locks.md describes what can be locked",
+        )
+    })?;
+    let mut job = turnwise_queue::NewJob {
+        tenant,
+        after,
+        reasons: new.reason,
+        class,
+        user: new.user,
+        summary: new.summary.unwrap_or_else(empty),
+        not_before_us,
+        max_attempts: new.max_attempts,
+        timeouts,
+        ..turnwise_queue::NewJob::new(&new.job_type, &id, options)
+    };
+    job.locks = match stated {
+        Some(locks) => locks,
+        None => catalogue::derived(&job, &app.explained.catalogue, &app.store.limits()),
+    };
+    // A job that is added again may keep the tenant that it has: this is checked later.
+    if members.tenant || new.if_exists == IfExists::Keep {
+        check_tenant(caller, &job).map_err(|error| error.at(&place()))?;
+    }
+    job.check().map_err(|error| bad(&error.to_string()))?;
+    if !has_room(&job.locks, &app.store.limits()) {
+        return Err(bad("locks: too many for one transaction of this server's store: lock all of a level"));
+    }
+    let most = app.store.limits().transaction_bytes.saturating_sub(JOB_BYTES);
+    if job.options.get().len() > most {
+        let problem = format!(
+            "{}options: have {} bytes; this server's store allows at most {most}",
+            place(),
+            job.options.get().len()
+        );
+        return Err(V1Error::too_large(
+            problem,
+            "store large data elsewhere, and put its address into the options",
+        ));
+    }
+    Ok(Ready { job, if_exists: new.if_exists, members, trace: None, made })
+}

@@ -1,0 +1,121 @@
+//! Job types that the server manages itself, and the operations on them that `/v1` allows.
+
+use serde_json::value::RawValue;
+use turnwise_command::JOB_TYPE as COMMAND;
+use turnwise_indexer::jobs::JOB_TYPE as INDEXING;
+use turnwise_queue::webhooks::JOB_TYPE as WEBHOOK;
+use turnwise_queue::{Job, workers};
+use turnwise_replicator::JOB_TYPE as REPLICATION;
+use turnwise_replicator::doc_processor::Summary;
+use turnwise_web::access::Caller;
+
+use super::error::{Result, V1Error};
+use crate::App;
+
+/// Which node runs jobs of type `command`.
+pub(super) enum Commands<'a> {
+    /// This node.
+    Here(&'a turnwise_command::Handler),
+    /// Another node, which checks the program itself.
+    Elsewhere,
+    /// No node.
+    Nowhere,
+}
+
+impl Commands<'_> {
+    /// Reads the store, unless this node runs them itself.
+    pub(super) async fn find(app: &App) -> Result<Commands<'_>> {
+        if let Some(handler) = &app.commands {
+            return Ok(Commands::Here(handler));
+        }
+        let tx = app.store.begin().await?;
+        let workers = workers::healths(&tx, &app.keys, COMMAND, None, 1).await?;
+        Ok(if workers.is_empty() { Commands::Nowhere } else { Commands::Elsewhere })
+    }
+}
+
+/// Whether a client may add a job. Options that its handler could not read are rejected here, where the client gets the reason.
+pub(super) fn check_addable(
+    commands: &Commands<'_>,
+    job_type: &str,
+    options: Option<&RawValue>,
+) -> Result<()> {
+    let checked = match (job_type, commands) {
+        (REPLICATION, _) => {
+            return Err(V1Error::forbidden(
+                "replications cannot be added here",
+                "use CouchDB's API: POST /_replicate, or a document in /_replicator",
+            ));
+        }
+        (WEBHOOK, _) => {
+            return Err(V1Error::forbidden(
+                "deliveries cannot be added here",
+                "PUT /v1/webhooks/{id} makes the server deliver events",
+            ));
+        }
+        (INDEXING, _) => {
+            return Err(V1Error::forbidden(
+                "the jobs of indexes cannot be added here",
+                "turnwise adds them itself, for the databases that [indexing] names",
+            ));
+        }
+        (COMMAND, Commands::Nowhere) => {
+            return Err(V1Error::forbidden(
+                "no server runs commands",
+                "set [command] enabled = true in the configuration of one, or choose another job type and run your own worker",
+            ));
+        }
+        (COMMAND, Commands::Here(handler)) => options.map_or(Ok(()), |options| handler.check(options)),
+        (COMMAND, Commands::Elsewhere) => {
+            options.map_or(Ok(()), |options| turnwise_command::Options::parse(options).map(drop))
+        }
+        _ => Ok(()),
+    };
+    checked.map_err(|problem| {
+        let hint = r#"options are like {"argv": ["sh", "-c", "echo hello"]}; see docs/configuration.md"#;
+        V1Error::bad(problem, hint)
+    })
+}
+
+/// Whether clients may register workers for this type.
+pub(super) fn check_workable(job_type: &str) -> Result<()> {
+    match job_type {
+        REPLICATION | COMMAND | INDEXING | WEBHOOK => Err(V1Error::forbidden(
+            format!("the server itself runs jobs of type `{job_type}`"),
+            "choose another job type for your workers",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a job that has ended may run again with its stored options.
+pub(super) fn check_rerunnable(caller: &Caller, job_type: &str) -> Result<()> {
+    match job_type {
+        COMMAND if !caller.commands() => Err(V1Error::forbidden(
+            "this identity may not run programs again",
+            "it needs the scope command, beside client:TENANTS",
+        )),
+        REPLICATION => Err(V1Error::forbidden(
+            "this replication has ended, and its credentials are not kept",
+            "change its document, or POST to /_replicate again",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a job may be cancelled or removed.
+pub(super) fn check_stoppable(job: &Job) -> Result<()> {
+    if job.job_type != REPLICATION {
+        return Ok(());
+    }
+    let Some(summary) = Summary::of(job) else {
+        return Err(V1Error::forbidden("this replication cannot be read", "stop it through CouchDB's API"));
+    };
+    match summary.document() {
+        None => Ok(()),
+        Some((db, doc)) => Err(V1Error::forbidden(
+            format!("this replication belongs to document `{doc}` of `{db}`"),
+            "delete the document to stop it",
+        )),
+    }
+}

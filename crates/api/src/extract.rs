@@ -1,0 +1,184 @@
+//! Names in the path and parameters of the query, within their limits.
+
+use axum::extract::{FromRequestParts, Path, Query};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use percent_encoding::percent_decode_str;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use turnwise_protocol::{codes, names};
+use turnwise_web::NoCaller;
+use turnwise_web::access::Caller;
+use utoipa::IntoParams;
+
+use super::builtin_types;
+use super::error::{Result, V1Error};
+use crate::App;
+
+/// Longest part of an invalid value that a response repeats, in bytes.
+const MAX_MISTAKE_BYTES: usize = 300;
+pub(super) const SEE_OPENAPI: &str = "GET /v1/openapi.json describes what this request may contain";
+
+/// `/{type}`
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(super) struct TypePath {
+    /// The job type.
+    #[serde(rename = "type")]
+    #[param(value_type = names::JobType)]
+    pub job_type: String,
+}
+
+/// `/{type}/{id}`
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub struct JobPath {
+    /// The job's type.
+    #[serde(rename = "type")]
+    #[param(value_type = names::JobType)]
+    pub job_type: String,
+    /// The job's id, percent-encoded.
+    #[param(value_type = names::JobId)]
+    pub id: String,
+}
+
+/// `/{type}/{worker}`
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(super) struct WorkerPath {
+    /// The job type that the worker is registered for.
+    #[serde(rename = "type")]
+    #[param(value_type = names::JobType)]
+    pub job_type: String,
+    /// The worker's id.
+    #[param(value_type = names::WorkerId)]
+    pub worker: String,
+}
+
+/// `/{type}/{worker}/jobs/{id}`
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(super) struct RunPath {
+    /// The job's type.
+    #[serde(rename = "type")]
+    #[param(value_type = names::JobType)]
+    pub job_type: String,
+    /// The id of the worker that runs it.
+    #[param(value_type = names::WorkerId)]
+    pub worker: String,
+    /// The job's id, percent-encoded.
+    #[param(value_type = names::JobId)]
+    pub id: String,
+}
+
+/// The names in a path.
+pub(super) trait Names: DeserializeOwned + Send {
+    /// Checks that the names are valid, and that clients may have workers with them.
+    fn check(&self) -> Result<()>;
+
+    /// The type and the id of the worker that sends the request, if it is a request of a worker.
+    fn worker(&self) -> Option<(&str, &str)> {
+        None
+    }
+}
+
+impl Names for TypePath {
+    fn check(&self) -> Result<()> {
+        Ok(names::check_type(&self.job_type)?)
+    }
+}
+
+impl Names for JobPath {
+    fn check(&self) -> Result<()> {
+        names::check_type(&self.job_type)?;
+        Ok(names::check_id(&self.id)?)
+    }
+}
+
+impl Names for WorkerPath {
+    fn check(&self) -> Result<()> {
+        check_worker(&self.job_type, &self.worker)
+    }
+
+    fn worker(&self) -> Option<(&str, &str)> {
+        Some((&self.job_type, &self.worker))
+    }
+}
+
+impl Names for RunPath {
+    fn check(&self) -> Result<()> {
+        check_worker(&self.job_type, &self.worker)?;
+        Ok(names::check_id(&self.id)?)
+    }
+
+    fn worker(&self) -> Option<(&str, &str)> {
+        Some((&self.job_type, &self.worker))
+    }
+}
+
+fn check_worker(job_type: &str, id: &str) -> Result<()> {
+    names::check_type(job_type)?;
+    builtin_types::check_workable(job_type)?;
+    match names::is_worker_id(id) {
+        true => Ok(()),
+        false => Err(V1Error::new(
+            StatusCode::NOT_FOUND,
+            codes::UNKNOWN_WORKER,
+            "no worker can have this id",
+            "register with POST /v1/workers/{type}, and use the `worker` of the response",
+        )),
+    }
+}
+
+/// The names of the path, checked.
+pub(super) struct Named<T>(pub T);
+
+impl<T: Names> FromRequestParts<App> for Named<T> {
+    type Rejection = V1Error;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self> {
+        let wrong = |_| V1Error::bad("the path is not UTF-8", "percent-encode the UTF-8 bytes of each name");
+        let Path(names) = Path::<T>::from_request_parts(parts, app).await.map_err(wrong)?;
+        let valid = names.check();
+        if let Some((job_type, worker)) = names.worker() {
+            let caller =
+                Caller::from_request_parts(parts, app).await.map_err(|_| V1Error::internal(&NoCaller))?;
+            let is_ping = parts.uri.path().ends_with("/ping");
+            app.workers.check(app, &caller, (job_type, worker), is_ping, valid).await?;
+        } else {
+            valid?;
+        }
+        Ok(Named(names))
+    }
+}
+
+/// The parameters of the query. Unknown ones are rejected.
+pub(super) struct Params<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
+    type Rejection = V1Error;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self> {
+        if percent_decode_str(parts.uri.query().unwrap_or_default()).decode_utf8().is_err() {
+            return Err(V1Error::bad(
+                "the query is not UTF-8",
+                "percent-encode the UTF-8 bytes of each value",
+            ));
+        }
+        match Query::<T>::try_from_uri(&parts.uri) {
+            Ok(Query(params)) => Ok(Params(params)),
+            Err(error) => {
+                let error =
+                    std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+                Err(V1Error::bad(format!("the query: {}", shortened(&error)), SEE_OPENAPI))
+            }
+        }
+    }
+}
+
+pub(super) fn shortened(text: &str) -> String {
+    match text.floor_char_boundary(MAX_MISTAKE_BYTES) {
+        end if end < text.len() => format!("{}…", &text[..end]),
+        _ => text.to_owned(),
+    }
+}

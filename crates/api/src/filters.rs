@@ -1,0 +1,190 @@
+//! `/v1/filters`: rules that decide which waiting jobs may start.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Deserialize;
+use turnwise_policy::eligibility::filters::{Action, Filters as Ordered, Rule};
+use turnwise_protocol::{
+    Action as ApiAction, Filter, Filters, MAX_FILTER_NAME_BYTES, MAX_TIME_US, PutFilter, RemovedFilter,
+    codes, names,
+};
+use turnwise_queue::filters as rows;
+use turnwise_web::answer;
+use utoipa::IntoParams;
+
+use super::body::Json;
+use super::error::{Result, V1Error};
+use super::extract::{Named, Names};
+use super::{BadBody, Common};
+use crate::App;
+
+/// `/{filter}`
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(super) struct FilterPath {
+    /// The filter's name, percent-encoded.
+    #[param(value_type = names::Name)]
+    filter: String,
+}
+
+impl Names for FilterPath {
+    fn check(&self) -> Result<()> {
+        check_name(&self.filter)
+    }
+}
+
+/// Checks the name of a filter.
+pub fn check_name(filter: &str) -> Result<()> {
+    if filter.len() > MAX_FILTER_NAME_BYTES {
+        let problem = format!("filter: its name has more than {MAX_FILTER_NAME_BYTES} bytes");
+        return Err(V1Error::bad(problem, "choose a shorter name"));
+    }
+    names::check_id(filter)?;
+    Ok(())
+}
+
+fn no_filter(id: &str) -> V1Error {
+    V1Error::new(
+        StatusCode::NOT_FOUND,
+        codes::NOT_FOUND,
+        format!("there is no filter `{id}`"),
+        "GET /v1/filters lists all filters",
+    )
+}
+
+fn shown(rule: &Rule) -> Filter {
+    Filter {
+        id: rule.id.clone(),
+        action: match rule.action {
+            Action::Accept => ApiAction::Accept,
+            Action::Pause => ApiAction::Pause,
+            Action::Reject => ApiAction::Reject,
+            Action::Continue => ApiAction::Continue,
+            Action::Concurrency => ApiAction::Concurrency,
+        },
+        limit: rule.limit,
+        when: rule.when.clone(),
+        priority: rule.priority,
+        watermark_us: rule.watermark_us,
+        note: rule.note.clone(),
+    }
+}
+
+/// List filters
+///
+/// In the order in which the server evaluates them. The first filter whose condition holds for a job decides, unless
+/// its action is `continue`. A job that no filter decides about may run.
+#[utoipa::path(
+    get, path = "/filters", tag = "filters", operation_id = "list_filters",
+    responses((status = 200, body = Filters, description = "All filters."), Common),
+)]
+pub(super) async fn list_filters(State(app): State<App>) -> Result<Response> {
+    Ok(answer::ok(&filters(&app).await?))
+}
+
+/// All filters, in the order in which the server evaluates them.
+pub async fn filters(app: &App) -> Result<Filters> {
+    let tx = app.store.begin().await?;
+    let mut rules = rows::list(&tx, &app.keys).await?;
+    // A filter that a newer release wrote cannot be ordered, but is listed nevertheless.
+    if let Ok(ordered) = Ordered::new(rules.clone()) {
+        rules = ordered.rules().cloned().collect();
+    }
+    Ok(Filters { filters: rules.iter().map(shown).collect() })
+}
+
+/// Get a filter
+#[utoipa::path(
+    get, path = "/filters/{filter}", tag = "filters", operation_id = "get_filter", params(FilterPath),
+    responses(
+        (status = 200, body = Filter, description = "The filter."),
+        (status = 404, body = turnwise_protocol::Error, description = "`not_found`: there is no such filter."),
+        Common,
+    ),
+)]
+pub(super) async fn get_filter(State(app): State<App>, Named(path): Named<FilterPath>) -> Result<Response> {
+    let tx = app.store.begin().await?;
+    let rules = rows::list(&tx, &app.keys).await?;
+    match rules.iter().find(|rule| rule.id == path.filter) {
+        Some(rule) => Ok(answer::ok(&shown(rule))),
+        None => Err(no_filter(&path.filter)),
+    }
+}
+
+/// Write a filter
+///
+/// Creates a filter, or replaces the one with this name. It applies to every job that starts from now on. Jobs that
+/// other filters have paused or limited are checked again. Jobs that started before a limit existed do not count
+/// against it.
+#[utoipa::path(
+    put, path = "/filters/{filter}", tag = "filters", operation_id = "put_filter", params(FilterPath),
+    request_body = PutFilter,
+    responses((status = 200, body = Filter, description = "The filter as it is now."), BadBody, Common),
+)]
+pub(super) async fn put_filter(
+    State(app): State<App>,
+    Named(path): Named<FilterPath>,
+    Json(put): Json<PutFilter>,
+) -> Result<Response> {
+    Ok(answer::ok(&write(&app, &rule(path.filter, put)?).await?))
+}
+
+/// Writes a filter, new or in place of the one with its name.
+pub async fn write(app: &App, rule: &Rule) -> Result<Filter> {
+    let keys = &app.keys;
+    app.store.transact(|tx| async move { rows::put(&tx, keys, rule).await }).await?;
+    Ok(shown(rule))
+}
+
+/// The filter of a request.
+pub fn rule(id: String, put: PutFilter) -> Result<Rule> {
+    if !(0..=MAX_TIME_US).contains(&put.watermark_us) {
+        let reason = format!("watermark_us: must be from 0 to {MAX_TIME_US} (the year 9999)");
+        return Err(V1Error::bad(reason, "0 applies the filter to all jobs"));
+    }
+    Ok(Rule {
+        id,
+        priority: put.priority,
+        watermark_us: put.watermark_us,
+        when: put.when,
+        action: match put.action {
+            ApiAction::Accept => Action::Accept,
+            ApiAction::Pause => Action::Pause,
+            ApiAction::Reject => Action::Reject,
+            ApiAction::Continue => Action::Continue,
+            ApiAction::Concurrency => Action::Concurrency,
+        },
+        limit: put.limit,
+        note: put.note,
+    })
+}
+
+/// Remove a filter
+///
+/// Jobs that the filter has paused or limited return to their old places in the queue.
+#[utoipa::path(
+    delete, path = "/filters/{filter}", tag = "filters", operation_id = "remove_filter", params(FilterPath),
+    responses(
+        (status = 200, body = RemovedFilter, description = "The filter is removed."),
+        (status = 404, body = turnwise_protocol::Error, description = "`not_found`: there is no such filter."),
+        Common,
+    ),
+)]
+pub(super) async fn remove_filter(
+    State(app): State<App>,
+    Named(path): Named<FilterPath>,
+) -> Result<Response> {
+    remove(&app, &path.filter).await?;
+    Ok(answer::ok(&RemovedFilter { removed: true }))
+}
+
+/// Removes a filter.
+pub async fn remove(app: &App, id: &str) -> Result<()> {
+    let keys = &app.keys;
+    let removed = app.store.transact(|tx| async move { rows::remove(&tx, keys, id).await });
+    match removed.await? {
+        true => Ok(()),
+        false => Err(no_filter(id)),
+    }
+}

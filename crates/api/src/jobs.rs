@@ -1,0 +1,284 @@
+//! One job: get, wait for its end, cancel, retry, remove.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Deserialize;
+use turnwise_protocol::{
+    Cancelled, DEFAULT_WAIT_MS, Job, MAX_WAIT_MS, Nothing, Prioritized, Removed, Retried, SetPriority,
+    WaitAnswer,
+};
+use turnwise_queue::{State as QueueState, jobs};
+use turnwise_store::Transaction;
+use turnwise_web::access::Caller;
+use turnwise_web::answer;
+use utoipa::IntoParams;
+
+use super::add::class_of;
+use super::body::{Json, NoBody};
+use super::error::{Result, V1Error};
+use super::extract::{JobPath, Named, Params};
+use super::{BadBody, Common, NoJob, builtin_types, view};
+use crate::App;
+
+/// Get a job
+#[utoipa::path(
+    get, path = "/jobs/{type}/{id}", tag = "jobs", operation_id = "get_job", params(JobPath),
+    responses((status = 200, body = Job, description = "The job. Its options are not shown: they may hold secrets."),
+        NoJob, Common),
+)]
+pub(super) async fn get_job(
+    State(app): State<App>,
+    caller: Caller,
+    Named(path): Named<JobPath>,
+) -> Result<Response> {
+    match find(&app, &caller, &path.job_type, &path.id).await? {
+        Some(job) => Ok(answer::ok(&job)),
+        None => Err(V1Error::no_job(&path.job_type, &path.id)),
+    }
+}
+
+/// The job, if it exists and the caller may read it.
+pub async fn find(app: &App, caller: &Caller, job_type: &str, id: &str) -> Result<Option<Job>> {
+    let tx = app.store.begin().await?;
+    match caller.sees(jobs::get(&tx, &app.keys, job_type, id).await?) {
+        Some(job) => Ok(Some(view::job(app, &tx, job).await?)),
+        None => Ok(None),
+    }
+}
+
+/// The parameters of `wait`.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WaitParams {
+    /// Longest time to wait, in ms. The server may respond earlier.
+    #[serde(default = "default_wait")]
+    #[param(minimum = 0, maximum = 300_000, default = 60_000)]
+    timeout_ms: u64,
+}
+
+fn default_wait() -> u64 {
+    DEFAULT_WAIT_MS
+}
+
+/// Wait for a job's end
+///
+/// Responds when the job has ended, or with its current state when the time is over. `finished` states which of the two happened.
+#[utoipa::path(
+    get, path = "/jobs/{type}/{id}/wait", tag = "jobs", operation_id = "wait_for_job", params(JobPath, WaitParams),
+    responses((status = 200, body = WaitAnswer, description = "The job has ended, or the time is over."), NoJob, Common),
+)]
+pub(super) async fn wait_for_job(
+    State(app): State<App>,
+    caller: Caller,
+    Named(path): Named<JobPath>,
+    Params(WaitParams { timeout_ms }): Params<WaitParams>,
+) -> Result<Response> {
+    if timeout_ms > MAX_WAIT_MS {
+        let reason = format!("timeout_ms: must be from 0 to {MAX_WAIT_MS}");
+        return Err(V1Error::bad(reason, "repeat the request until `finished` is true"));
+    }
+    let key = app.keys.job(&path.job_type, &path.id);
+    let timeout = Duration::from_millis(timeout_ms).min(app.max_wait());
+    let mut over = timeout.is_zero();
+    let mut timeout = app.store.runtime().sleep(timeout);
+    loop {
+        let tx = app.store.begin().await?;
+        let seen = tx.get(&key).await?;
+        let Some(job) = caller.sees(jobs::get(&tx, &app.keys, &path.job_type, &path.id).await?) else {
+            return Err(V1Error::no_job(&path.job_type, &path.id));
+        };
+        let finished = job.state().is_final();
+        if finished || over {
+            let job = view::job(&app, &tx, job).await?;
+            return Ok(answer::ok(&WaitAnswer { finished, job }));
+        }
+        drop(tx);
+        let changed = app.store.watch(key.clone(), seen).await?;
+        tokio::select! {
+            biased;
+            () = app.stop.cancelled() => return Err(V1Error::stopping()),
+            () = changed => {}
+            () = &mut timeout => over = true,
+        }
+    }
+}
+
+/// Cancel a job
+///
+/// A waiting job ends immediately. For a running job, its worker receives the instruction to stop it. A job that has
+/// ended is unchanged.
+#[utoipa::path(
+    post, path = "/jobs/{type}/{id}/cancel", tag = "jobs", operation_id = "cancel_job", params(JobPath),
+    request_body = Nothing,
+    responses(
+        (status = 200, body = Cancelled, description = "The job is cancelled, is being stopped, or had already ended."),
+        (status = 403, body = turnwise_protocol::Error,
+            description = "`forbidden`: the replication belongs to a document."),
+        NoJob, BadBody, Common,
+    ),
+)]
+pub(super) async fn cancel_job(
+    State(app): State<App>,
+    caller: Caller,
+    Named(path): Named<JobPath>,
+    _: NoBody,
+) -> Result<Response> {
+    Ok(answer::ok(&cancel(&app, &caller, &path).await?))
+}
+
+/// Cancels a job.
+pub async fn cancel(app: &App, caller: &Caller, path: &JobPath) -> Result<Cancelled> {
+    let now_us = app.now_us();
+    let cancelled = app.store.transact(|tx| async move {
+        let (keys, JobPath { job_type, id }) = (&app.keys, path);
+        let job = changeable(caller, jobs::get(&tx, keys, job_type, id).await?, path)?;
+        builtin_types::check_stoppable(&job)?;
+        jobs::cancel(&tx, keys, job_type, id, now_us).await?;
+        Ok::<_, V1Error>(Cancelled { state: state_of(app, &tx, path).await? })
+    });
+    cancelled.await
+}
+
+/// The job, if the caller may change it.
+fn changeable(
+    caller: &Caller,
+    job: Option<turnwise_queue::Job>,
+    JobPath { job_type, id }: &JobPath,
+) -> Result<turnwise_queue::Job> {
+    let job = caller.sees(job).ok_or_else(|| V1Error::no_job(job_type, id))?;
+    match caller.writes(&job.tenant) {
+        true => Ok(job),
+        false => Err(V1Error::read_only(&job.tenant)),
+    }
+}
+
+/// A job's state, including the changes of this transaction.
+async fn state_of(
+    app: &App,
+    tx: &Transaction,
+    JobPath { job_type, id }: &JobPath,
+) -> Result<turnwise_protocol::State> {
+    let job = jobs::get(tx, &app.keys, job_type, id).await?;
+    Ok(view::state(&job.ok_or_else(|| V1Error::no_job(job_type, id))?))
+}
+
+/// Retry a job
+///
+/// A job that is crashing, delayed or blocked becomes pending immediately, and its count of consecutive crashes is
+/// reset. A job that has failed or was cancelled runs again with its options, tenant, priority, locks and reasons, and
+/// its attempts count from the start. A job in another state is unchanged: running, pending, completed, paused or
+/// limited. To run a replication again that has ended, use its document or `POST /_replicate`: the server keeps no
+/// credentials of it.
+#[utoipa::path(
+    post, path = "/jobs/{type}/{id}/retry", tag = "jobs", operation_id = "retry_job", params(JobPath),
+    request_body = Nothing,
+    responses(
+        (status = 200, body = Retried, description = "Whether the job is pending now, and its state."),
+        (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: the job is a replication that has ended."),
+        NoJob, BadBody, Common,
+    ),
+)]
+pub(super) async fn retry_job(
+    State(app): State<App>,
+    caller: Caller,
+    Named(path): Named<JobPath>,
+    _: NoBody,
+) -> Result<Response> {
+    Ok(answer::ok(&retry(&app, &caller, &path).await?))
+}
+
+/// Retries a job.
+pub async fn retry(app: &App, caller: &Caller, path: &JobPath) -> Result<Retried> {
+    let now_us = app.now_us();
+    let retried = app.store.transact(|tx| async move {
+        let JobPath { job_type, id } = path;
+        let job = changeable(caller, jobs::get(&tx, &app.keys, job_type, id).await?, path)?;
+        let retried = match job.state() {
+            QueueState::Failed | QueueState::Cancelled => {
+                builtin_types::check_rerunnable(caller, job_type)?;
+                jobs::rerun(&tx, &app.keys, job_type, id, now_us).await?
+            }
+            // The filter or the bucket would hold the job back again immediately.
+            _ if job.paused().is_some() || job.limited().is_some() => jobs::Retried::Not(job.state()),
+            _ => jobs::retry(&tx, &app.keys, job_type, id, now_us).await?,
+        };
+        let state = state_of(app, &tx, path).await?;
+        Ok::<_, V1Error>(Retried { retried: retried == jobs::Retried::Now, state })
+    });
+    retried.await
+}
+
+/// Change a job's priority class
+///
+/// A pending job moves to the place of its new class immediately. Any other job takes its new place when it becomes
+/// pending. A job that has ended is unchanged.
+#[utoipa::path(
+    put, path = "/jobs/{type}/{id}/priority", tag = "jobs", operation_id = "set_priority", params(JobPath),
+    request_body = SetPriority,
+    responses((status = 200, body = Prioritized, description = "Whether the job has this class now."), NoJob, BadBody, Common),
+)]
+pub(super) async fn set_priority(
+    State(app): State<App>,
+    caller: Caller,
+    Named(path): Named<JobPath>,
+    Json(SetPriority { priority }): Json<SetPriority>,
+) -> Result<Response> {
+    Ok(answer::ok(&prioritize(&app, &caller, &path, priority).await?))
+}
+
+/// Changes a job's priority class.
+pub async fn prioritize(app: &App, caller: &Caller, path: &JobPath, priority: i32) -> Result<Prioritized> {
+    let class = class_of(priority).map_err(|problem| V1Error::bad(problem, "the default is 0"))?;
+    let set = app.store.transact(|tx| async move {
+        let JobPath { job_type, id } = path;
+        changeable(caller, jobs::get(&tx, &app.keys, job_type, id).await?, path)?;
+        match jobs::set_class(&tx, &app.keys, job_type, id, class).await {
+            Ok(classed) => {
+                let changed = matches!(classed, jobs::Classed::Set(_));
+                Ok(Prioritized { changed, state: state_of(app, &tx, path).await? })
+            }
+            Err(turnwise_queue::Error::NotFound) => Err(V1Error::no_job(job_type, id)),
+            Err(error) => Err(error.into()),
+        }
+    });
+    set.await
+}
+
+/// Remove a job
+///
+/// Removes its record: immediately if the job does not run, otherwise as soon as its worker has stopped it.
+#[utoipa::path(
+    delete, path = "/jobs/{type}/{id}", tag = "jobs", operation_id = "remove_job", params(JobPath),
+    responses(
+        (status = 200, body = Removed, description = "The job is removed."),
+        (status = 202, body = Removed, description = "The job is running. It is removed when its worker has stopped it."),
+        (status = 403, body = turnwise_protocol::Error,
+            description = "`forbidden`: the replication belongs to a document."),
+        NoJob, Common,
+    ),
+)]
+pub(super) async fn remove_job(
+    State(app): State<App>,
+    caller: Caller,
+    Named(path): Named<JobPath>,
+) -> Result<Response> {
+    let removed = remove(&app, &caller, &path).await?;
+    let status = if removed.removed { StatusCode::OK } else { StatusCode::ACCEPTED };
+    Ok(answer::json(status, &removed))
+}
+
+/// Removes a job.
+pub async fn remove(app: &App, caller: &Caller, path: &JobPath) -> Result<Removed> {
+    let removed = app.store.transact(|tx| async move {
+        let (keys, JobPath { job_type, id }) = (&app.keys, path);
+        let job = changeable(caller, jobs::get(&tx, keys, job_type, id).await?, path)?;
+        builtin_types::check_stoppable(&job)?;
+        jobs::remove(&tx, keys, job_type, id).await?;
+        Ok::<_, V1Error>(!job.state().is_claimed())
+    });
+    Ok(Removed { removed: removed.await? })
+}

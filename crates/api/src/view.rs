@@ -1,0 +1,108 @@
+//! Jobs in the form of the API, without their options.
+
+use serde_json::value::RawValue;
+use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
+use turnwise_protocol as api;
+use turnwise_queue::{EventKind, Job, State, jobs};
+use turnwise_store::Transaction;
+
+pub(super) use turnwise_explain::{limited, state, waits_for_time};
+
+use super::error::Result;
+use crate::App;
+
+/// A job in its current state, with its worker's last report.
+pub(super) async fn job(app: &App, tx: &Transaction, job: Job) -> Result<api::Job> {
+    let mut info = job.info.clone();
+    if job.state().is_claimed()
+        && let Some(active) = jobs::active_report(tx, &app.keys, &job).await?
+    {
+        info = active.info;
+    }
+    Ok(shown(job, info))
+}
+
+fn shown(job: Job, info: Option<Box<RawValue>>) -> api::Job {
+    let reason = match job.state() {
+        State::Crashing | State::Failed | State::Cancelled => job.reason().map(str::to_owned),
+        _ => None,
+    };
+    let not_before_us = waits_for_time(&job).then_some(job.order_us());
+    let state = state(&job);
+    let (worker, claim) = match job.claim() {
+        Some(claim) => (Some(claim.worker.clone()), Some(claim.number)),
+        None => (None, None),
+    };
+    api::Job {
+        paused_by: job.paused().map(str::to_owned),
+        limited: job.limited().map(limited),
+        waits_for: (state == api::State::Blocked).then_some(job.unmet()),
+        cancel_requested: job.cancel_requested(),
+        job_type: job.job_type,
+        id: job.id,
+        state,
+        tenant: job.tenant,
+        priority: i32::from(job.class),
+        user: job.user,
+        added_us: job.added_us,
+        changed_us: job.changed_us,
+        started_us: job.started_us,
+        not_before_us,
+        reasons: job.reasons,
+        attempts: job.attempts,
+        max_attempts: job.max_attempts,
+        timeout_ms: ms(job.timeouts.run_us),
+        heartbeat_timeout_ms: ms(job.timeouts.heartbeat_us),
+        worker,
+        claim,
+        summary: job.summary,
+        info,
+        result: job.result,
+        reason,
+        history: job
+            .history
+            .iter()
+            .map(|event| api::Event {
+                at_us: event.at_us,
+                kind: event_kind(&event.kind),
+                reason: event.kind.reason().map(str::to_owned),
+            })
+            .collect(),
+    }
+}
+
+/// A duration in ms, converted from µs and rounded up.
+pub(super) fn ms(us: Option<i64>) -> Option<u64> {
+    us.map(|us| us.unsigned_abs().div_ceil(1_000))
+}
+
+/// A dependency, in the form of the queue.
+pub(super) fn awaited(
+    job_type: String,
+    id: String,
+    accepted: &[api::End],
+    otherwise: api::Otherwise,
+) -> turnwise_queue::After {
+    let accepted = accepted.iter().map(|end| match end {
+        api::End::Completed => DependencyEnd::Completed,
+        api::End::Failed => DependencyEnd::Failed,
+        api::End::Cancelled => DependencyEnd::Cancelled,
+    });
+    let otherwise = match otherwise {
+        api::Otherwise::Cancel => Otherwise::Cancel,
+        api::Otherwise::Free => Otherwise::Free,
+    };
+    turnwise_queue::After { job_type, id, accepted: accepted.collect(), otherwise }
+}
+
+pub(super) fn event_kind(kind: &EventKind) -> api::EventKind {
+    match kind {
+        EventKind::Added => api::EventKind::Added,
+        EventKind::Started => api::EventKind::Started,
+        EventKind::Stopped { .. } => api::EventKind::Stopped,
+        EventKind::Crashed { .. } => api::EventKind::Crashed,
+        EventKind::Completed => api::EventKind::Completed,
+        EventKind::Failed { .. } => api::EventKind::Failed,
+        EventKind::Cancelled => api::EventKind::Cancelled,
+    }
+}

@@ -1,0 +1,406 @@
+//! `/v1/workers…`: the protocol of external workers. `turnwise_worker::External` implements the rules.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde_json::value::RawValue;
+use turnwise_protocol::{
+    Accept, Accepted, AcceptedJob, Answer, EndRuns, EndState, Ended, EndedRun, EndedRuns, Fail, FailRun,
+    Finish, FinishRun, Left, MAX_CLAIM, MAX_ENDS, MAX_REASON_BYTES, MAX_SLOTS, MAX_WAIT_MS, Nothing, Pinged,
+    Register, Registered, Release, ReleaseRun, Update, Updated, codes, names,
+};
+use turnwise_queue::{Error as QueueError, Job, Mode, claims, workers};
+use turnwise_web::access::Caller;
+use turnwise_web::answer;
+use turnwise_worker::{ExternalEnd, Given, RunEnd, Wanted};
+
+use super::body::{Json, NoBody};
+use super::error::{Result, V1Error};
+use super::extract::{Named, RunPath, TypePath, WorkerPath};
+use super::{BadBody, Common, Membership, NoWorker, builtin_types, modes, quota, view, workers_of};
+use crate::App;
+
+/// Maximum total size of the options in one response with jobs, in bytes. A single job's options may be larger.
+const MAX_ANSWER_BYTES: usize = 8 << 20;
+
+/// Register a worker
+///
+/// Registers a worker for jobs of one type. From now on the worker pings at the interval of the response. The server
+/// removes a worker without a ping for the health timeout, and other workers get its jobs. A worker that was removed
+/// registers again, with a new id.
+#[utoipa::path(
+    post, path = "/workers/{type}", tag = "workers", operation_id = "register_worker",
+    params(TypePath), request_body = Register,
+    responses(
+        (status = 201, body = Registered, description = "The worker is registered."),
+        (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: the type belongs to the server."),
+        BadBody, Common,
+    ),
+)]
+pub(super) async fn register(
+    State(app): State<App>,
+    caller: Caller,
+    Named(TypePath { job_type }): Named<TypePath>,
+    Json(Register { name, slots }): Json<Register>,
+) -> Result<Response> {
+    builtin_types::check_workable(&job_type)?;
+    workers_of::check_type(&caller, &job_type)?;
+    if let Some(name) = &name {
+        names::check_name("name", name)?;
+    }
+    check_range("slots", slots, 1, MAX_SLOTS)?;
+    quota::admit_worker(&app, &caller, &job_type).await?;
+    let worker = app.external.register_by(&job_type, name.as_deref(), slots, caller.owner()).await?;
+    let answer = Registered {
+        worker: worker.id,
+        ping_interval_ms: ms(app.health.interval),
+        health_timeout_ms: ms(app.health.timeout),
+    };
+    Ok(answer::json(StatusCode::CREATED, &answer))
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(super) fn check_range<T: PartialOrd + std::fmt::Display>(
+    field: &str,
+    value: T,
+    least: T,
+    most: T,
+) -> Result<()> {
+    if (&least..=&most).contains(&&value) {
+        return Ok(());
+    }
+    let hint = "correct the member; /v1/openapi.json has the bounds";
+    Err(V1Error::bad(format!("{field}: must be from {least} to {most}"), hint))
+}
+
+/// Send a heartbeat
+///
+/// The response lists the jobs that the worker must stop, and states whether it gets new jobs.
+#[utoipa::path(
+    post, path = "/workers/{type}/{worker}/ping", tag = "workers", operation_id = "ping", params(WorkerPath),
+    request_body = Nothing,
+    responses((status = 200, body = Pinged, description = "The worker is registered, and its heartbeat is recorded."), NoWorker, Membership, BadBody, Common),
+)]
+pub(super) async fn ping(
+    State(app): State<App>,
+    Named(path): Named<WorkerPath>,
+    _: NoBody,
+) -> Result<Response> {
+    match app.external.ping(&path.job_type, &path.worker).await {
+        Ok(pinged) => {
+            if pinged.mode == Mode::Drain {
+                // Its request for jobs gets none any more.
+                app.accepting.end_wait(&format!("{}/{}", path.job_type, path.worker));
+            }
+            Ok(answer::ok(&Pinged { cancel: pinged.stop, mode: modes::shown(pinged.mode) }))
+        }
+        Err(QueueError::Halt) => Err(V1Error::expired()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Request jobs
+///
+/// If an earlier response was lost, this one first returns the jobs that the worker already holds under claims above
+/// `received`, at most 10 at a time. Otherwise the worker claims new jobs. If there are none, the request waits for up
+/// to `wait_ms`. `ends` are recorded before that; a request with ends does not wait.
+#[utoipa::path(
+    post, path = "/workers/{type}/{worker}/accept", tag = "workers", operation_id = "accept",
+    params(WorkerPath), request_body = Accept,
+    responses(
+        (status = 200, body = Accepted, description = "The jobs, by claim. Empty if no job was available in time."),
+        (status = 409, body = turnwise_protocol::Error,
+            description = "`superseded`: a later request of the same worker has replaced this one."),
+        NoWorker, Membership, BadBody, Common,
+    ),
+)]
+pub(super) async fn accept(
+    State(app): State<App>,
+    caller: Caller,
+    Named(WorkerPath { job_type, worker }): Named<WorkerPath>,
+    Json(Accept { received, limit, wait_ms, ends }): Json<Accept>,
+) -> Result<Response> {
+    check_range("received", received, 0, MAX_CLAIM)?;
+    check_range("limit", limit, 1, MAX_SLOTS)?;
+    check_range("wait_ms", wait_ms, 0, MAX_WAIT_MS)?;
+    let ends = run_ends("ends.", ends)?;
+    let wait_ms = if ends.is_empty() { wait_ms } else { 0 };
+    let ended = end_all(&app, &job_type, &worker, &ends).await?;
+    let leave = app.stop.child_token();
+    // The client is gone when this guard is dropped. Claims in progress complete nevertheless, and the next request finds them.
+    let _gone = leave.clone().drop_guard();
+    let tenants = workers_of::tenants(&caller, &job_type);
+    let accepting = tokio::spawn({
+        let (app, leave) = (app.clone(), leave.clone());
+        let (job_type, worker) = (job_type.clone(), worker.clone());
+        async move {
+            let _permit = app.accepting.acquire(format!("{job_type}/{worker}"), &leave).await;
+            let wait = Duration::from_millis(wait_ms).min(app.max_wait());
+            app.external
+                .accept_of(&job_type, &worker, Wanted { received, limit, wait, tenants }, &leave)
+                .await
+        }
+    });
+    let Given { jobs, mode } = match accepting.await.map_err(|error| V1Error::internal(&error))? {
+        Ok(given) => given,
+        Err(QueueError::Halt) => return Err(V1Error::expired()),
+        Err(error) => return Err(error.into()),
+    };
+    if jobs.is_empty() && ended.is_empty() && app.stop.is_cancelled() {
+        return Err(V1Error::stopping());
+    }
+    let mode = match jobs.is_empty() && leave.is_cancelled() {
+        // A ping has ended the wait, or a later request.
+        true => workers::mode(&app.store.begin().await?, &app.keys, &job_type, &worker).await.unwrap_or(mode),
+        false => mode,
+    };
+    if jobs.is_empty() && ended.is_empty() && leave.is_cancelled() && mode != Mode::Drain {
+        return Err(V1Error::new(
+            StatusCode::CONFLICT,
+            codes::SUPERSEDED,
+            "a later request of this worker has replaced this one",
+            "send one request for jobs at a time; to run more jobs, register with more slots",
+        ));
+    }
+    // Jobs that do not fit have claims above the highest one in this response, so the next request returns them.
+    let mut bytes = 0;
+    let fitting = jobs.into_iter().enumerate().take_while(|(n, accepted)| {
+        bytes += accepted.options.get().len();
+        *n == 0 || bytes <= MAX_ANSWER_BYTES
+    });
+    let jobs = fitting.map(|(_, turnwise_worker::Accepted { job, options, claim })| AcceptedJob {
+        traceparent: app.spans.of_run(&job).map(|context| context.to_string()),
+        timeout_ms: view::ms(job.terms().timeouts.run_us),
+        heartbeat_timeout_ms: view::ms(job.terms().timeouts.heartbeat_us),
+        id: job.id,
+        claim,
+        tenant: job.tenant,
+        user: job.user,
+        attempt: job.attempts.saturating_add(1),
+        max_attempts: job.max_attempts,
+        options,
+        summary: job.summary,
+        info: job.info,
+    });
+    Ok(answer::ok(&Accepted { ended, jobs: jobs.collect(), mode: modes::shown(mode) }))
+}
+
+/// Report progress
+#[utoipa::path(
+    post, path = "/workers/{type}/{worker}/jobs/{id}/update", tag = "workers", operation_id = "update",
+    params(RunPath), request_body = Update,
+    responses((status = 200, body = Updated, description = "What the worker must do next."), super::LostClaim, NoWorker,
+        Membership, BadBody, Common),
+)]
+pub(super) async fn update(
+    State(app): State<App>,
+    Named(path): Named<RunPath>,
+    Json(Update { claim, info }): Json<Update>,
+) -> Result<Response> {
+    check_range("claim", claim, 0, MAX_CLAIM)?;
+    let updated = app.external.update(&path.job_type, &path.worker, &path.id, claim, &info).await;
+    let answer = match updated {
+        Ok(claims::Answer::Continue) => Answer::Continue,
+        Ok(claims::Answer::Cancel) => Answer::Cancel,
+        Err(error) => return Err(refused(&app, &path, error).await),
+    };
+    Ok(answer::ok(&Updated { answer }))
+}
+
+/// Finish a job
+///
+/// The job has completed, with a result. Repeat the request until it gets a response: finishing is idempotent.
+#[utoipa::path(
+    post, path = "/workers/{type}/{worker}/jobs/{id}/finish", tag = "workers", operation_id = "finish",
+    params(RunPath), request_body = Finish,
+    responses((status = 200, body = Ended, description = "The end is recorded."), super::LostClaim, NoWorker, Membership,
+        BadBody, Common),
+)]
+pub(super) async fn finish(
+    State(app): State<App>,
+    Named(path): Named<RunPath>,
+    Json(Finish { claim, result, info }): Json<Finish>,
+) -> Result<Response> {
+    end(&app, path, claim, completed(result), info).await
+}
+
+/// Fail a job
+///
+/// The run has ended with an error. Repeat the request until it gets a response.
+#[utoipa::path(
+    post, path = "/workers/{type}/{worker}/jobs/{id}/fail", tag = "workers", operation_id = "fail",
+    params(RunPath), request_body = Fail,
+    responses((status = 200, body = Ended, description = "The end is recorded."), super::LostClaim, NoWorker, Membership,
+        BadBody, Common),
+)]
+pub(super) async fn fail(
+    State(app): State<App>,
+    Named(path): Named<RunPath>,
+    Json(Fail { claim, reason, retry, info }): Json<Fail>,
+) -> Result<Response> {
+    end(&app, path, claim, failed(reason, retry)?, info).await
+}
+
+/// Give a job back
+///
+/// The run ended without a result and without an error: the job becomes pending, or cancelled if its user has cancelled it.
+#[utoipa::path(
+    post, path = "/workers/{type}/{worker}/jobs/{id}/release", tag = "workers", operation_id = "release",
+    params(RunPath), request_body = Release,
+    responses((status = 200, body = Ended, description = "The end is recorded."), super::LostClaim, NoWorker, Membership,
+        BadBody, Common),
+)]
+pub(super) async fn release(
+    State(app): State<App>,
+    Named(path): Named<RunPath>,
+    Json(Release { claim, info }): Json<Release>,
+) -> Result<Response> {
+    end(&app, path, claim, ExternalEnd::Released, info).await
+}
+
+/// End many runs
+///
+/// Each end has the effect of a request `finish`, `fail` or `release`, and its own result. The server records all of them
+/// in one transaction if the store allows it. Repeat the request until it gets a response.
+#[utoipa::path(
+    post, path = "/workers/{type}/{worker}/end", tag = "workers", operation_id = "end_runs",
+    params(WorkerPath), request_body = EndRuns,
+    responses((status = 200, body = EndedRuns, description = "The result of each end."), NoWorker, Membership, BadBody, Common),
+)]
+pub(super) async fn end_runs(
+    State(app): State<App>,
+    Named(WorkerPath { job_type, worker }): Named<WorkerPath>,
+    Json(ends): Json<EndRuns>,
+) -> Result<Response> {
+    let ends = run_ends("", ends)?;
+    Ok(answer::ok(&EndedRuns { ended: end_all(&app, &job_type, &worker, &ends).await? }))
+}
+
+fn completed(result: Option<Box<RawValue>>) -> ExternalEnd {
+    let null = || RawValue::from_string("null".to_owned()).expect("it is JSON");
+    ExternalEnd::Completed(result.unwrap_or_else(null))
+}
+
+fn failed(reason: String, retry: bool) -> Result<ExternalEnd> {
+    if reason.len() > MAX_REASON_BYTES {
+        let problem = format!("reason: has {} bytes; at most {MAX_REASON_BYTES} are allowed", reason.len());
+        return Err(V1Error::bad(problem, "send its beginning: the first 1,000 bytes are kept"));
+    }
+    Ok(if retry { ExternalEnd::Crashed(reason) } else { ExternalEnd::Failed(reason) })
+}
+
+/// The ends of a request, in the order of their results. `place` names them in errors.
+fn run_ends(place: &str, EndRuns { finish, fail, release }: EndRuns) -> Result<Vec<RunEnd>> {
+    for (kind, ends) in [("finish", finish.len()), ("fail", fail.len()), ("release", release.len())] {
+        if ends > MAX_ENDS {
+            let reason = format!("{place}{kind}: has {ends} ends; at most {MAX_ENDS} are allowed");
+            return Err(V1Error::bad(reason, "split them into several requests"));
+        }
+    }
+    let finish = finish.into_iter().enumerate().map(|(n, FinishRun { id, claim, result, info })| {
+        (("finish", n), Ok(RunEnd { id, claim, end: completed(result), info }))
+    });
+    let fail = fail.into_iter().enumerate().map(|(n, FailRun { id, claim, reason, retry, info })| {
+        (("fail", n), failed(reason, retry).map(|end| RunEnd { id, claim, end, info }))
+    });
+    let release = release.into_iter().enumerate().map(|(n, ReleaseRun { id, claim, info })| {
+        (("release", n), Ok(RunEnd { id, claim, end: ExternalEnd::Released, info }))
+    });
+    let all = finish.chain(fail).chain(release);
+    let checked = all.map(|((kind, n), run)| {
+        let checked = run.and_then(|run| {
+            names::check_id(&run.id)?;
+            check_range("claim", run.claim, 0, MAX_CLAIM)?;
+            Ok(run)
+        });
+        checked.map_err(|error| error.at(&format!("{place}{kind}[{n}].")))
+    });
+    checked.collect()
+}
+
+async fn end_all(app: &App, job_type: &str, worker: &str, ends: &[RunEnd]) -> Result<Vec<EndedRun>> {
+    if ends.is_empty() {
+        return Ok(Vec::new());
+    }
+    let results = app.external.end_all(job_type, worker, ends).await?;
+    let is_halted = results.iter().any(|result| matches!(result, Err(QueueError::Halt)));
+    if is_halted && !is_member(app, job_type, worker).await {
+        return Err(V1Error::expired());
+    }
+    let ended = ends.iter().zip(results).map(|(RunEnd { claim, .. }, result)| {
+        let (state, error) = match result {
+            Ok(job) => (Some(end_state(job)), None),
+            Err(error) => (None, Some(V1Error::from(error).into())),
+        };
+        EndedRun { claim: *claim, state, error }
+    });
+    Ok(ended.collect())
+}
+
+async fn end(
+    app: &App,
+    path: RunPath,
+    claim: u64,
+    end: ExternalEnd,
+    info: Option<Box<RawValue>>,
+) -> Result<Response> {
+    check_range("claim", claim, 0, MAX_CLAIM)?;
+    match app.external.end(&path.job_type, &path.worker, &path.id, claim, end, info.as_deref()).await {
+        Ok(job) => Ok(answer::ok(&Ended { state: end_state(job) })),
+        Err(error) => Err(refused(app, &path, error).await),
+    }
+}
+
+fn end_state(job: Option<Job>) -> EndState {
+    job.map_or(EndState::Removed, |job| view::state(&job).into())
+}
+
+/// Whether the worker has lost only this claim, or its registration.
+pub(super) async fn refused(app: &App, path: &RunPath, error: QueueError) -> V1Error {
+    match error {
+        QueueError::Halt if !is_member(app, &path.job_type, &path.worker).await => V1Error::expired(),
+        error => error.into(),
+    }
+}
+
+/// Whether a worker is registered, as far as the store can be read.
+async fn is_member(app: &App, job_type: &str, worker: &str) -> bool {
+    let member = async {
+        let tx = app.store.begin().await?;
+        workers::get(&tx, &app.keys, job_type, worker).await
+    };
+    !matches!(member.await, Ok(None))
+}
+
+/// Leave
+///
+/// A clean shutdown: the worker is no longer registered, and the jobs that it still holds become pending. The request
+/// is idempotent.
+#[utoipa::path(
+    post, path = "/workers/{type}/{worker}/leave", tag = "workers", operation_id = "leave", params(WorkerPath),
+    request_body = Nothing,
+    responses((status = 200, body = Left, description = "The worker has left."), NoWorker, BadBody, Common),
+)]
+pub(super) async fn leave(
+    State(app): State<App>,
+    Named(path): Named<WorkerPath>,
+    _: NoBody,
+) -> Result<Response> {
+    Ok(answer::ok(&remove(&app, &path.job_type, &path.worker).await?))
+}
+
+/// Removes an external worker. The jobs that it still holds become pending.
+pub async fn remove(app: &App, job_type: &str, worker: &str) -> Result<Left> {
+    match app.external.leave(job_type, worker).await {
+        Ok(()) => Ok(Left { left: true }),
+        Err(QueueError::Halt) => {
+            Err(V1Error::forbidden("this worker is a part of a server", "it leaves when that server stops"))
+        }
+        Err(error) => Err(error.into()),
+    }
+}

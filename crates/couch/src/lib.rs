@@ -1,0 +1,321 @@
+//! CouchDB's API for replications, in this file and those beside it, and the paths of the metrics.
+//!
+//! There is one [`Target`] per path, and one function per target and method. Shapes, codes and reasons are CouchDB 3.5's;
+//! `docs/design/replicator-databases.md` explains the differences.
+
+mod all_docs;
+mod bulk;
+mod changes;
+mod config;
+mod databases;
+mod docs;
+mod replicate;
+mod rights;
+mod root;
+mod route;
+mod scheduler;
+mod session;
+#[cfg(test)]
+mod slow_reader_tests;
+mod up;
+
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use turnwise_config::Shared;
+use turnwise_metrics::{Metrics, Patterns};
+use turnwise_outbound::Client;
+use turnwise_replicator::doc_processor::{self, Settings};
+use turnwise_replicator::documents::names;
+use turnwise_replicator::upstream::Condition;
+use turnwise_web::access::rights::Right;
+use turnwise_web::access::{Caller, Peer};
+use turnwise_web::cross_site::Names;
+use turnwise_web::error::{self, ApiError};
+use turnwise_web::request::{Params, Sender};
+use turnwise_web::{NoCaller, Web, answer, traced};
+use turnwise_worker::{Live, Spans};
+
+use self::route::{Part, Target};
+
+pub use self::config::error as setting_error;
+pub use self::databases::make as make_database;
+pub use self::docs::{delete as delete_document, shown as shown_document, write as write_document};
+pub use self::scheduler::{all_databases, is_scheduled};
+pub use self::up::problem as store_problem;
+
+/// The routes of this API, for the metrics of requests.
+pub const PATTERNS: Patterns = Patterns { all: route::PATTERNS, of: route::pattern };
+
+/// The state of this API.
+#[derive(Clone)]
+pub struct App(Arc<AppState>);
+
+/// See [`App`].
+pub struct AppState {
+    /// What all requests share.
+    pub web: Web,
+    /// The settings of replications.
+    pub settings: Live<Settings>,
+    /// Reads the code of filters from sources.
+    pub client: Client,
+    /// The settings that nodes share.
+    pub shared: Shared,
+    /// The condition of the upstream, if there is one.
+    pub upstream: Option<Live<Condition>>,
+    /// What this node has done.
+    pub metrics: Arc<Metrics>,
+    /// Where the spans of traced jobs go.
+    pub spans: Spans,
+    /// See [`App::turn`].
+    pub turns: Turns,
+}
+
+impl Deref for App {
+    type Target = AppState;
+
+    fn deref(&self) -> &AppState {
+        &self.0
+    }
+}
+
+impl Deref for AppState {
+    type Target = Web;
+
+    fn deref(&self) -> &Web {
+        &self.web
+    }
+}
+
+/// Locks for writers of databases. Databases share them by the hash of their names.
+#[derive(Clone, Default)]
+pub struct Turns(Arc<[tokio::sync::Mutex<()>; 32]>);
+
+impl App {
+    /// With this state.
+    pub fn new(state: AppState) -> Self {
+        App(Arc::new(state))
+    }
+
+    /// Answers every path that no other router has.
+    pub fn router(self) -> Router {
+        Router::new().fallback(answer_request).with_state(self)
+    }
+
+    /// The service of the additional port: the metrics, for everyone who reaches it.
+    pub fn metrics_router(self, names: Names) -> Router {
+        let names = Arc::new(names);
+        Router::new().fallback(move |request| answer_metrics(self.clone(), names.clone(), request))
+    }
+
+    /// Waits for a turn to write documents of a database. All writes of a database take the next sequence number, so
+    /// only one of several concurrent writes can commit. Serial writes avoid conflicts and their pauses. Correctness
+    /// does not depend on it: other processes and ending jobs write without a turn.
+    pub async fn turn(&self, db: &str) -> tokio::sync::MutexGuard<'_, ()> {
+        let mut hasher = std::hash::DefaultHasher::new();
+        db.hash(&mut hasher);
+        let turns = &self.turns.0;
+        let nth = hasher.finish() % turns.len() as u64;
+        turns[usize::try_from(nth).unwrap_or(0)].lock().await
+    }
+
+    /// Runs transactions that may add replication jobs: these continue the trace of the request, or begin one.
+    pub async fn traced<T, E>(
+        &self,
+        headers: &HeaderMap,
+        write: impl Future<Output = std::result::Result<T, E>>,
+    ) -> std::result::Result<T, E> {
+        doc_processor::traced(&self.spans, traced::parent(headers), self.store.runtime(), write).await
+    }
+}
+
+/// A request without its body.
+pub struct Call {
+    /// `GET` also for `HEAD`.
+    pub method: Method,
+    /// The parameters of its query.
+    pub params: Params,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Who sends it.
+    pub caller: Caller,
+    /// The other end of its connection.
+    pub peer: Peer,
+}
+
+impl Call {
+    /// Who sends its body.
+    pub fn sender(&self) -> Sender<'_> {
+        (&self.caller, &self.headers)
+    }
+
+    /// Refuses it, if its sender may not do this with a document, or, without an id, with the database.
+    pub fn check(&self, db: &str, id: Option<&str>) -> Result<(), ApiError> {
+        check_use(self, db, &id.map_or(Part::Itself, |id| Part::Doc(id.to_owned())))
+    }
+
+    /// The absolute URL of a database or document, under the server's name in the request.
+    pub fn location(&self, db: &str, doc: Option<&str>) -> String {
+        /// Characters that a path segment may contain unencoded.
+        const SEGMENT: &percent_encoding::AsciiSet =
+            &percent_encoding::NON_ALPHANUMERIC.remove(b'_').remove(b'-').remove(b'.').remove(b'~');
+        let encode = |name: &str| percent_encoding::utf8_percent_encode(name, SEGMENT).to_string();
+        let host = self.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+        let doc = doc.map(|doc| format!("/{}", encode(doc))).unwrap_or_default();
+        format!("{}://{host}/{}{doc}", self.peer.scheme(), encode(db))
+    }
+}
+
+async fn answer_metrics(app: App, names: Arc<Names>, request: Request) -> Response {
+    // A page of another site whose name leads here could read them.
+    if let Err(refusal) = names.check_host(&request) {
+        return app.refuse(&request, refusal);
+    }
+    let response = match (request.method().as_str(), route::target(request.uri().path())) {
+        ("GET" | "HEAD", Ok(Target::Metrics(node, part))) => {
+            metrics(&app, request.headers(), node.as_deref(), &part).await
+        }
+        ("GET" | "HEAD", Ok(_)) => Err(ApiError::not_found("this port has the metrics alone: /metrics")),
+        (_, Ok(_)) => Err(ApiError::method("GET,HEAD")),
+        (_, Err(error)) => Err(error),
+    };
+    let response = response.unwrap_or_else(IntoResponse::into_response);
+    answer::with_header(response, header::SERVER, concat!("turnwise/", env!("CARGO_PKG_VERSION")))
+}
+
+async fn answer_request(State(app): State<App>, request: Request) -> Response {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let id = traced::id(request.headers()).unwrap_or_else(|| app.new_uuid()[..10].to_owned());
+    let (request, body_time) = traced::timed(request);
+    let response = dispatch(app, request).await.unwrap_or_else(IntoResponse::into_response);
+    // The log contains no query and no body: they may hold secrets.
+    tracing::debug!(%method, path, id, status = response.status().as_u16(), "request");
+    let response = answer::with_header(response, traced::REQUEST_ID, &id);
+    let response = answer::with_header(response, traced::BODY_TIME, &body_time.ms().to_string());
+    answer::with_header(response, header::SERVER, concat!("turnwise/", env!("CARGO_PKG_VERSION")))
+}
+
+async fn dispatch(app: App, request: Request) -> Result<Response, ApiError> {
+    let peer = Peer::of(&request);
+    let (parts, body) = request.into_parts();
+    let Some(caller) = parts.extensions.get::<Caller>().cloned() else {
+        return Err(error::internal(&NoCaller));
+    };
+    let target = route::target(parts.uri.path())?;
+    let params = Params::new(parts.uri.query());
+    // hyper omits the body of a response to HEAD.
+    let method = if parts.method == Method::HEAD { Method::GET } else { parts.method };
+    let call = Call { method, params, headers: parts.headers, caller, peer };
+    let takes_more = matches!(
+        target,
+        Target::Replicate | Target::Node(..) | Target::Db(..) | Target::Session | Target::Unknown
+    );
+    if !takes_more && call.method != Method::GET {
+        return Err(ApiError::method("GET,HEAD"));
+    }
+    rights::needed(&target, &call.method).check(&call.caller)?;
+    match target {
+        Target::Root => root::welcome(&app),
+        Target::Up => up::up(&app, &call.caller).await,
+        Target::AllDbs => root::all_dbs(&app, &call).await,
+        Target::Uuids => root::uuids(&app, &call),
+        Target::Session => session::session(&app, &call, body).await,
+        Target::Membership => up::membership(&app).await,
+        Target::ActiveTasks => scheduler::active_tasks(&app, &call).await,
+        Target::SchedulerJobs => scheduler::jobs(&app, &call).await,
+        Target::SchedulerJob(id) => scheduler::job(&app, &call, &id).await,
+        Target::SchedulerDocs(db) => scheduler::docs(&app, &call, db).await,
+        Target::SchedulerDoc(db, id) => {
+            check_database(&call, &db)?;
+            scheduler::doc(&app, &db, &id).await
+        }
+        Target::Metrics(node, part) => metrics(&app, &call.headers, node.as_deref(), &part).await,
+        Target::Replicate if call.method == Method::POST => replicate::post(&app, &call, body).await,
+        Target::Replicate => Err(ApiError::method("POST")),
+        Target::Node(node, part) => config::config(&app, &call, body, &node, part).await,
+        Target::Db(db, part) => database(&app, &call, body, &db, part).await,
+        Target::Unknown => Err(ApiError::not_found("turnwise has nothing under this path")),
+    }
+}
+
+async fn metrics(
+    app: &App,
+    headers: &HeaderMap,
+    node: Option<&str>,
+    part: &turnwise_metrics::Part,
+) -> Result<Response, ApiError> {
+    if let Some(node) = node
+        && !config::check_node(app, node).await?
+    {
+        let reason = format!("ask {node} itself for its metrics: /_node/_local");
+        return Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_implemented", reason));
+    }
+    turnwise_metrics::get(&app.metrics, headers, part).await
+}
+
+/// A database that the caller may not read does not exist.
+fn check_database(call: &Call, db: &str) -> Result<(), ApiError> {
+    match call.caller.reads(db) {
+        true => Ok(()),
+        false => Err(turnwise_replicator::documents::Error::NoDatabase.into()),
+    }
+}
+
+/// Whether the caller may do this with the database, beside what [`rights::needed`] checks.
+fn check_use(call: &Call, db: &str, part: &Part) -> Result<(), ApiError> {
+    let target = Target::Db(db.to_owned(), part.clone());
+    let writes = rights::needed(&target, &call.method) == Right::Write;
+    if writes && !call.caller.writes(db) && (call.caller.reads(db) || *part == Part::Itself) {
+        let reason = format!(
+            "this identity may not change the database `{db}`: it needs a scope client:TENANTS that names it"
+        );
+        return Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", reason));
+    }
+    check_database(call, db)
+}
+
+async fn database(app: &App, call: &Call, body: Body, db: &str, part: Part) -> Result<Response, ApiError> {
+    check_use(call, db, &part)?;
+    match (part, call.method.as_str()) {
+        (Part::Itself, "GET") => databases::info(app, db).await,
+        (Part::Itself, "PUT") => databases::create(app, call, db).await,
+        (Part::Itself, "DELETE") => databases::delete(app, db).await,
+        (Part::Itself, "POST") => docs::post(app, call, body, db).await,
+        (Part::Itself, _) => Err(ApiError::method("DELETE,GET,HEAD,POST,PUT")),
+        (Part::AllDocs, "GET" | "POST") => all_docs::all_docs(app, call, body, db).await,
+        (Part::AllDocs, _) => Err(ApiError::method("GET,HEAD,POST")),
+        (Part::Changes, "GET" | "POST") => changes::changes(app, call, body, db).await,
+        (Part::Changes, _) => Err(ApiError::method("GET,HEAD,POST")),
+        (Part::BulkDocs, "POST") => bulk::bulk_docs(app, call, body, db).await,
+        (Part::BulkGet, "POST") => bulk::bulk_get(app, call, body, db).await,
+        (Part::RevsDiff, "POST") => bulk::revs_diff(app, call, body, db).await,
+        (Part::EnsureFullCommit, "POST") => databases::ensure_full_commit(app, call, db).await,
+        (Part::BulkDocs | Part::BulkGet | Part::RevsDiff | Part::EnsureFullCommit, _) => {
+            Err(ApiError::method("POST"))
+        }
+        (Part::Security, "GET") => databases::security(app, db).await,
+        (Part::Security, _) => Err(ApiError::method("GET,HEAD")),
+        (Part::Doc(id), "GET") => docs::get(app, call, db, &id).await,
+        (Part::Doc(id), "PUT") => docs::put(app, call, body, db, &id).await,
+        (Part::Doc(id), "DELETE") => docs::delete(app, call, db, &id).await,
+        (Part::Doc(_), _) => Err(ApiError::method("DELETE,GET,HEAD,PUT")),
+        (Part::Local(id), "GET") => docs::get_local(app, db, &id).await,
+        (Part::Local(id), "PUT") => docs::put_local(app, call, body, db, &id).await,
+        (Part::Local(id), "DELETE") => docs::delete_local(app, call, db, &id).await,
+        (Part::Local(_), _) => Err(ApiError::method("DELETE,GET,HEAD,PUT")),
+        (Part::Attachment, "GET") => Err(ApiError::not_found("Document is missing attachment")),
+        (Part::Attachment, _) => Err(ApiError::bad_request("replication documents have no attachments")),
+        (Part::Unknown(id), "PUT") => {
+            Err(names::check_id(&id).err().map_or_else(|| ApiError::not_found("missing"), ApiError::from))
+        }
+        (Part::Unknown(name), _) => {
+            Err(ApiError::not_found(format!("replicator databases have no `{name}`")))
+        }
+    }
+}

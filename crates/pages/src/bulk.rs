@@ -1,0 +1,339 @@
+//! Actions on all jobs that a list shows and does not show: the question with their number, and the operation with its progress.
+//!
+//! An action of the list leads to a question, which counts the jobs that meet the list's filter. The question names the id of the
+//! operation, so sending the answer twice begins one operation.
+
+use axum::response::Response;
+use maud::{Markup, html};
+use turnwise_api::bulk as v1;
+use turnwise_protocol::bulk::quoted;
+use turnwise_protocol::{
+    Bulk, BulkAction, BulkState, Bulks, DEFAULT_LIMIT, ExampleJob, MatchingJobs, PutBulk, RefusedJobs, State,
+};
+
+use super::format::{ago, count_of, duration, number, state};
+use super::problem::{Problem, Result};
+use super::visit::{Fields, Visit, back, job_link, link};
+use super::{layout, redirect};
+
+const PATH: &str = "/ui/bulk";
+/// Where an action is asked about.
+const ASK: &str = "/ui/bulk/ask";
+/// What all jobs meet.
+const ALL: &str = "age >= 0s";
+/// Longest condition in a form, in bytes: that of the API.
+const MAX_CONDITION_BYTES: usize = 4_000;
+
+/// What is special about an action: its name on buttons, and what its question says.
+fn texts(action: BulkAction) -> (&'static str, &'static str) {
+    match action {
+        BulkAction::Retry => (
+            "Run now or again",
+            "Delayed, crashing and blocked jobs become pending now, without their dependencies, and failed and cancelled jobs run again.",
+        ),
+        BulkAction::Cancel => (
+            "Cancel",
+            "Waiting jobs end now. Running ones are stopped by their workers; what they have done so far is not undone.",
+        ),
+        BulkAction::Remove => (
+            "Remove",
+            "Their records go, with results and history. Running ones are stopped first. This cannot be undone.",
+        ),
+        BulkAction::Priority => ("Set priority", "Within a tenant, jobs of lower classes start first."),
+        BulkAction::RunNow => {
+            ("Run now", "Delayed and crashing jobs are pending now. Others stay as they are.")
+        }
+    }
+}
+
+/// A pattern that matches exactly this text.
+fn literal(text: &str) -> String {
+    let mut pattern = String::new();
+    for c in text.chars() {
+        match c {
+            '\\' => pattern.push_str("\\x5C"),
+            c if c.is_ascii_punctuation() && !matches!(c, '"' | '\'') => pattern.extend(['\\', c]),
+            c => pattern.push(c),
+        }
+    }
+    pattern
+}
+
+/// The filter of a list as a condition. `None` if a condition cannot express it.
+pub(super) fn condition(
+    job_type: Option<&str>,
+    state: Option<State>,
+    tenant: Option<&str>,
+    text: Option<&str>,
+) -> Option<String> {
+    let mut parts = Vec::new();
+    if let Some(job_type) = job_type {
+        parts.push(format!("type = {}", quoted(job_type)?));
+    }
+    if let Some(state) = state {
+        parts.push(format!("state = {}", state.as_str()));
+    }
+    if let Some(tenant) = tenant {
+        parts.push(format!("tenant = {}", quoted(tenant)?));
+    }
+    if let Some(text) = text {
+        parts.push(format!("id ~ {}", quoted(&literal(text))?));
+    }
+    let condition = if parts.is_empty() { ALL.to_owned() } else { parts.join(" and ") };
+    (condition.len() <= MAX_CONDITION_BYTES).then_some(condition)
+}
+
+/// The buttons below a list for all jobs that meet its condition.
+pub(super) fn for_all(condition: &str, here: &str) -> Markup {
+    html! {
+        details.all {
+            summary { "For all that match, also on other pages" }
+            form.actions action=(ASK) {
+                input type="hidden" name="where" value=(condition);
+                input type="hidden" name="back" value=(here);
+                (buttons())
+                a.quiet href=(PATH) { "Earlier operations" }
+            }
+        }
+    }
+}
+
+fn buttons() -> Markup {
+    html! {
+        button name="action" value="retry" { "Run now or again…" }
+        button name="action" value="cancel" { "Cancel…" }
+        button.danger name="action" value="remove" { "Remove…" }
+        label { span.unseen { "Priority" } input type="number" name="priority" min="-20" max="19" placeholder="0" size="3"; }
+        button name="action" value="priority" { "Set priority…" }
+    }
+}
+
+/// The action that fields name, with its priority.
+fn action(fields: &Fields) -> Result<(BulkAction, Option<i32>)> {
+    let action: BulkAction = fields
+        .word("action")?
+        .ok_or_else(|| Problem::bad("no action is chosen", "use a button of a page"))?;
+    let priority = match action {
+        BulkAction::Priority => Some(super::act::priority(fields.get("priority"))?),
+        _ => None,
+    };
+    Ok((action, priority))
+}
+
+fn condition_of(fields: &Fields) -> Result<&str> {
+    match fields.get("where") {
+        Some(condition) if !condition.trim().is_empty() => Ok(condition),
+        _ => Err(Problem::bad("no jobs are selected", "use a button of a list of jobs")),
+    }
+}
+
+/// Asks whether an operation should begin, with the number of its jobs.
+pub(super) async fn ask(visit: Visit) -> Result<Response> {
+    let query = visit.query();
+    let condition = condition_of(query)?;
+    let (action, priority) = action(query)?;
+    let back = back(query.get("back")).unwrap_or("/ui/jobs");
+    let counted = v1::matching(&visit.app, visit.caller().clone(), condition, Some(action), priority).await?;
+    let changes = counted.changes.unwrap_or(0);
+    let (name, effect) = texts(action);
+    let jobs = at_least(&counted, changes);
+    let title = match priority {
+        Some(priority) => format!("{name} {priority} of {jobs}?"),
+        None => format!("{name}: {jobs}?"),
+    };
+    let id = format!("ui-{}", visit.app.new_uuid());
+    let main = html! {
+        h1 { (title) }
+        p.lead { "All jobs with " code { (condition) } }
+        @if changes == 0 && counted.complete { p.condition.warn { "None of them would change." } }
+        @else { p.condition.warn { (effect) } }
+        dl {
+            dt { "Match" } dd { (at_least(&counted, counted.matched)) }
+            dt { "Would change" } dd { (jobs) }
+            @for RefusedJobs { reason, jobs } in &counted.refused {
+                dt { "Stay as they are" } dd { (count_of(usize::try_from(*jobs).unwrap_or(usize::MAX), "job")) ": " (reason) }
+            }
+        }
+        @if !counted.complete {
+            p.quiet { "Counting stopped after 5 s, when it had looked at " (number(counted.looked_at)) " jobs. The operation reaches all." }
+        }
+        (examples(&counted))
+        form.actions method="post" action=(PATH) {
+            input type="hidden" name="where" value=(condition);
+            input type="hidden" name="action" value=(action.as_str());
+            @if let Some(priority) = priority { input type="hidden" name="priority" value=(priority); }
+            input type="hidden" name="id" value=(id);
+            @if counted.complete { input type="hidden" name="of" value=(counted.matched); }
+            input type="hidden" name="back" value=(back);
+            @if changes > 0 || !counted.complete {
+                button.danger[matches!(action, BulkAction::Cancel | BulkAction::Remove)] type="submit" { (name) " " (jobs) }
+            }
+            a.button href=(back) { "Back" }
+        }
+    };
+    Ok(layout::page(&visit.shell, &title, main))
+}
+
+/// A number of jobs that is exact if the count has reached all.
+fn at_least(counted: &MatchingJobs, jobs: u64) -> String {
+    let jobs = count_of(usize::try_from(jobs).unwrap_or(usize::MAX), "job");
+    if counted.complete { jobs } else { format!("at least {jobs}") }
+}
+
+fn examples(counted: &MatchingJobs) -> Markup {
+    html! {
+        @if !counted.examples.is_empty() {
+            section {
+                h2 { "Some of them" }
+                div.scroll tabindex="0" role="region" aria-label="Some of them" {
+                    table {
+                        thead { tr { th scope="col" { "Job" } th scope="col" { "Type" } th scope="col" { "State" } th scope="col" { "Tenant" } } }
+                        tbody {
+                            @for ExampleJob { job_type, id, tenant, state: of } in &counted.examples {
+                                tr {
+                                    th.id scope="row" { a href=(job_link(job_type, id)) { bdi title=(id) { (id) } } }
+                                    td { bdi { (job_type) } }
+                                    td { (state(*of)) }
+                                    td.id { bdi title=(tenant) { (tenant) } }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Begins an operation, or stops one.
+pub(super) async fn act(visit: Visit) -> Result<Response> {
+    let form = visit.form();
+    let id = form.get("id").ok_or_else(|| Problem::bad("no operation is named", "use a button of a page"))?;
+    turnwise_protocol::names::check_id(id)?;
+    if form.get("action") == Some("stop") {
+        v1::stop(&visit.app, visit.caller(), id).await?;
+        return Ok(redirect(&link(PATH, &[("id", Some(id)), ("back", back(form.get("back")))])));
+    }
+    let (action, priority) = action(form)?;
+    let put = PutBulk { action, priority, condition: condition_of(form)?.to_owned() };
+    v1::begin(&visit.app, visit.caller(), id.to_owned(), put).await?;
+    let fields = [("id", Some(id)), ("of", form.get("of")), ("back", back(form.get("back")))];
+    Ok(redirect(&link(PATH, &fields)))
+}
+
+/// One operation with its progress, or all that the person may see.
+pub(super) async fn page(visit: Visit) -> Result<Response> {
+    let query = visit.query();
+    let Some(id) = query.get("id") else { return list(&visit).await };
+    let bulk = v1::one(&visit.app, visit.caller(), id).await?;
+    let now_us = visit.app.now_us();
+    let back = back(query.get("back"));
+    let of = query.get("of").and_then(|of| of.parse::<u64>().ok()).filter(|of| *of > 0);
+    let title = format!("{}: {}", texts(bulk.action).0, standing(&bulk));
+    let is_over = bulk.state != BulkState::Running;
+    let main = html! {
+        p.crumbs { a href=(PATH) { "Operations on many jobs" } }
+        h1 { (title) }
+        p.lead { "All jobs with " code { (bulk.condition) } }
+        @if let Some(reason) = &bulk.reason { p.condition.bad role="status" { (super::problem::sentence(reason)) } }
+        @else if bulk.state == BulkState::Done { p.condition.good role="status" { "Changed " (jobs(bulk.changed)) "." } }
+        @if let (Some(of), false) = (of, is_over) {
+            progress.whole max=(of.max(bulk.matched)) value=(bulk.matched) aria-label="Progress" {}
+        }
+        dl {
+            dt { "Looked at" } dd { (jobs(bulk.looked_at)) @if let (Some(about), false) = (bulk.about, is_over) { span.quiet { " of about " (number(about.max(bulk.looked_at))) } } }
+            dt { "Matched" } dd { (jobs(bulk.matched)) @if let (Some(of), false) = (of, is_over) { span.quiet { " of " (number(of)) " at the time of the question" } } }
+            dt { "Changed" } dd { (jobs(bulk.changed)) }
+            @for RefusedJobs { reason, jobs: refused } in &bulk.refused { dt { "Left as they are" } dd { (jobs(*refused)) ": " (reason) } }
+            @if let Some(priority) = bulk.priority { dt { "Priority" } dd { (priority) } }
+            dt { "Began" } dd { (ago(bulk.begun_us, now_us)) @if let Some(by) = &bulk.by { " by " bdi { (by) } } }
+            @if let Some(ended) = bulk.ended_us { dt { "Took" } dd { (duration((ended - bulk.begun_us).max(0).unsigned_abs())) } }
+        }
+        form.actions method="post" action=(PATH) {
+            @if !is_over {
+                input type="hidden" name="id" value=(id);
+                @if let Some(back) = back { input type="hidden" name="back" value=(back); }
+                button.danger name="action" value="stop" { "Stop" }
+            }
+            @if let Some(back) = back { a.button href=(back) { "Back to the jobs" } }
+        }
+    };
+    Ok(match is_over {
+        true => layout::page(&visit.shell, &title, main),
+        false => layout::live(&visit.shell, &title, main),
+    })
+}
+
+fn jobs(jobs: u64) -> String {
+    count_of(usize::try_from(jobs).unwrap_or(usize::MAX), "job")
+}
+
+fn standing(bulk: &Bulk) -> &'static str {
+    match bulk.state {
+        BulkState::Running => "under way",
+        BulkState::Done => "done",
+        BulkState::Stopped => "stopped",
+        BulkState::Failed => "failed",
+    }
+}
+
+async fn list(visit: &Visit) -> Result<Response> {
+    let now_us = visit.app.now_us();
+    let after = visit.query().get("after");
+    let Bulks { bulk: page, next } = v1::list(&visit.app, visit.caller(), DEFAULT_LIMIT, after).await?;
+    let main = html! {
+        p.crumbs { a href="/ui/jobs" { "Jobs" } }
+        h1 { "Operations on many jobs" }
+        p.quiet { "Ended ones are kept for a week." }
+        @if page.is_empty() {
+            p.empty { "There is none. A list of jobs has actions for all jobs that match its filter." }
+        } @else {
+            div.scroll tabindex="0" role="region" aria-label="Operations" {
+                table {
+                    thead { tr { th scope="col" { "Action" } th scope="col" { "Jobs with" } th scope="col" { "State" } th.n scope="col" { "Matched" }
+                        th.n scope="col" { "Changed" } th scope="col" { "Began" } th scope="col" { "By" } } }
+                    tbody {
+                        @for bulk in &page {
+                            tr data-k=(bulk.id) {
+                                th scope="row" { a href=(link(PATH, &[("id", Some(&bulk.id))])) { (texts(bulk.action).0) @if let Some(priority) = bulk.priority { " " (priority) } } }
+                                td { code.text { (bulk.condition) } }
+                                td { (standing(bulk)) }
+                                td.n { (number(bulk.matched)) }
+                                td.n { (number(bulk.changed)) }
+                                td.when { (ago(bulk.begun_us, now_us)) }
+                                td { @if let Some(by) = &bulk.by { bdi { (by) } } }
+                            }
+                        }
+                    }
+                }
+            }
+            @if let Some(next) = &next { nav.pages aria-label="Pages of the list" { a.button href=(link(PATH, &[("after", Some(next))])) { "Next" } } }
+        }
+    };
+    Ok(layout::live(&visit.shell, "Operations on many jobs", main))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use turnwise_queue::selection::Selection;
+
+    use super::*;
+
+    #[test]
+    fn a_filter_is_a_condition_whatever_it_contains() {
+        assert_eq!(condition(None, None, None, None).unwrap(), ALL);
+        let all = condition(Some("mail"), Some(State::Failed), Some("acme"), Some("a.b")).unwrap();
+        assert_eq!(all, r#"type = "mail" and state = failed and tenant = "acme" and id ~ "a\.b""#);
+        for text in ["a\"b", "'", "\\\"", "a b", "ü", "\\", "x\\y", "(", "[a]{2}", "a and id = b", "$^"] {
+            let made = condition(None, None, None, Some(text)).unwrap();
+            assert!(Selection::parse(&made, 0).is_ok(), "{made}");
+            if !text.ends_with('\\') {
+                let made = condition(None, None, Some(text), None).unwrap();
+                assert!(Selection::parse(&made, 0).is_ok(), "{made}");
+            }
+        }
+        assert_eq!(condition(None, None, Some("\\"), None), None);
+        assert_eq!(literal("a\\.ü"), r"a\x5C\.ü");
+    }
+}

@@ -1,0 +1,327 @@
+//! Workers and nodes: their slots, what they run, when they were last heard of, and whether they take new jobs.
+
+use axum::response::Response;
+use maud::{Markup, html};
+use turnwise_api as v1;
+use turnwise_api::members::WorkersParams;
+use turnwise_api::{fleets, modes, nodes};
+use turnwise_protocol::{DEFAULT_LIMIT, Fleet, Mode, Nodes, Worker, Workers, names};
+use turnwise_queue::workers;
+
+use super::format::{ago, number, since, time};
+use super::parts::{Question, hidden};
+use super::problem::{Problem, Result};
+use super::visit::{Fields, Visit, job_link, link};
+use super::{layout, parts, redirect};
+use crate::App;
+
+const PATH: &str = "/ui/workers";
+/// Number of running jobs that are shown of each worker.
+const SHOWN_JOBS: usize = 5;
+
+pub(super) async fn page(visit: Visit) -> Result<Response> {
+    let (app, now_us, query) = (&visit.app, visit.app.now_us(), visit.query());
+    let (job_type, after) = (query.get("type"), query.get("after"));
+    let params = WorkersParams {
+        job_type: job_type.map(str::to_owned),
+        limit: DEFAULT_LIMIT,
+        after: after.map(str::to_owned),
+    };
+    let Workers { workers: page, next } = v1::members::workers(app, params).await?;
+    let tx = app.store.begin().await?;
+    let mut rows = Vec::with_capacity(page.len());
+    for worker in page {
+        let health = workers::health(&tx, &app.keys, &worker.job_type, &worker.id).await?;
+        rows.push((worker, health));
+    }
+    drop(tx);
+    let nodes = nodes::nodes(app).await?;
+    let fleets = fleets::fleets(app).await?;
+    let at = |after: Option<&str>| link(PATH, &[("type", job_type), ("after", after)]);
+    let main = html! {
+        h1 { "Workers and nodes" }
+        (parts::done(query.get("did")))
+        form.filters action=(PATH) {
+            label { "Job type" input name="type" value=[job_type] maxlength="64" size="16"; }
+            button type="submit" { "Filter" }
+            a href=(PATH) { "Reset" }
+        }
+        section {
+            h2 { "Workers" }
+            @if rows.is_empty() {
+                p.empty {
+                    @if after.is_some() { "No more workers." }
+                    @else if job_type.is_some() { "No worker of this type is registered: its jobs wait." }
+                    @else { "No worker is registered, so that no job runs. A server with its own workers registers them when it starts." }
+                }
+            } @else { (table(&rows, now_us)) }
+            @if after.is_some() || next.is_some() {
+                nav.pages aria-label="Pages of the list" {
+                    @if after.is_some() { a.button href=(at(None)) { "First" } }
+                    @if let Some(next) = &next { a.button href=(at(Some(next))) { "Next" } }
+                }
+            }
+        }
+        @if !fleets.is_empty() { (fleets_table(&fleets, now_us)) }
+        (nodes_table(&nodes, true, now_us))
+    };
+    Ok(layout::live(&visit.shell, "Workers", main))
+}
+
+fn table(rows: &[(Worker, Option<workers::Health>)], now_us: i64) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label="Workers" {
+            table {
+                thead { tr {
+                    th scope="col" { "Worker" } th scope="col" { "Type and node" } th.n scope="col" { "Slots used" }
+                    th scope="col" { "Last heartbeat" } th scope="col" { "Runs" } th scope="col" { span.unseen { "Actions" } }
+                } }
+                tbody {
+                    @for (worker, health) in rows {
+                        tr data-k={ (worker.job_type) "/" (worker.id) } {
+                            th.id scope="row" {
+                                @match &worker.name {
+                                    Some(name) => { bdi { (name) } div.quiet { code { (worker.id) } } },
+                                    None => code { (worker.id) },
+                                }
+                                (mode(worker.mode, worker.running.is_empty()))
+                            }
+                            td {
+                                a href=(link("/ui/jobs", &[("type", Some(&worker.job_type)), ("state", Some("running"))])) { bdi { (worker.job_type) } }
+                                div.quiet { bdi { (worker.node) } @if worker.external { ", external" } }
+                            }
+                            td.n { (number(worker.running.len() as u64)) @if worker.more_running { "+" } " of " (number(worker.slots as u64))
+                                @if let Some(bounds) = worker.slot_bounds { div.quiet { (number(bounds.least as u64)) " to " (number(bounds.most as u64)) ", by demand" } } }
+                            td.when {
+                                (heartbeat(health.as_ref(), now_us))
+                                div.quiet { "registered " (ago(worker.started_us, now_us)) }
+                                @if let Some(by) = &worker.registered_by { div.quiet { "by " bdi { (by) } } }
+                            }
+                            td.runs-now { (runs(worker, now_us)) }
+                            td { div.acts {
+                                form.inline method="post" action=(PATH) {
+                                    input type="hidden" name="type" value=(worker.job_type);
+                                    input type="hidden" name="worker" value=(worker.id);
+                                    (mode_buttons(worker.mode))
+                                }
+                                @if worker.external {
+                                    form.inline method="post" action=(PATH) {
+                                        input type="hidden" name="type" value=(worker.job_type);
+                                        input type="hidden" name="worker" value=(worker.id);
+                                        button.danger name="action" value="remove" { "Remove…" }
+                                    }
+                                }
+                            } }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether it takes new jobs, if it does not.
+fn mode(mode: Mode, has_ended: bool) -> Markup {
+    html! {
+        @match mode {
+            Mode::Active => {}
+            Mode::Quiet => div.warned { "quiet: takes no new jobs" },
+            Mode::Drain if has_ended => div.warned { "drained: runs nothing more" },
+            Mode::Drain => div.warned { "draining" },
+        }
+    }
+}
+
+/// The buttons of a form that changes a mode: those that would change it.
+fn mode_buttons(mode: Mode) -> Markup {
+    html! {
+        @if mode != Mode::Active { button name="action" value="active" { "Resume" } }
+        @if mode != Mode::Quiet { button name="action" value="quiet" { "Quiet" } }
+        @if mode != Mode::Drain { button name="action" value="drain" { "Drain…" } }
+    }
+}
+
+/// The last heartbeat by the clock of the process that recorded it.
+fn heartbeat(health: Option<&workers::Health>, now_us: i64) -> Markup {
+    html! {
+        @match health {
+            None => span.bad { "is being removed" },
+            Some(health) if now_us.saturating_sub(health.seen_us) > health.timeout_us => {
+                span.bad { (ago(health.seen_us, now_us)) ", too long" }
+            }
+            Some(health) => (ago(health.seen_us, now_us)),
+        }
+    }
+}
+
+fn runs(worker: &Worker, now_us: i64) -> Markup {
+    html! {
+        @if worker.running.is_empty() { span.quiet { "nothing" } }
+        @for job in worker.running.iter().take(SHOWN_JOBS) {
+            div { a href=(job_link(&worker.job_type, &job.id)) { bdi { (job.id) } } span.quiet { " for " (since(job.started_us, now_us)) } }
+        }
+        @if worker.running.len() > SHOWN_JOBS {
+            div.quiet { "and " (number((worker.running.len() - SHOWN_JOBS) as u64)) @if worker.more_running { "+" } " more" }
+        }
+    }
+}
+
+/// The supervisors of workers, with a row for each of their types.
+fn fleets_table(fleets: &[Fleet], now_us: i64) -> Markup {
+    html! {
+        section {
+            h2 { "Fleets" }
+            div.scroll tabindex="0" role="region" aria-label="Fleets" {
+                table {
+                    thead { tr {
+                        th scope="col" { "Fleet" } th scope="col" { "Type" } th.n scope="col" { "Workers" } th.n scope="col" { "Wanted" }
+                        th.n scope="col" { "Limits" } th scope="col" { "Why" } th scope="col" { "Last report" }
+                    } }
+                    tbody {
+                        @for fleet in fleets {
+                            @for of_type in &fleet.types {
+                                tr data-k={ (fleet.name) "/" (of_type.job_type) } {
+                                    th scope="row" { bdi { (fleet.name) } div.quiet { "on " bdi { (fleet.host) } } }
+                                    td { bdi { (of_type.job_type) } }
+                                    td.n {
+                                        (number(of_type.running))
+                                        @if of_type.stopping > 0 { div.quiet { "and " (number(of_type.stopping)) " that stop" } }
+                                    }
+                                    td.n { (number(of_type.target)) }
+                                    td.n { (number(of_type.min)) " to " (number(of_type.max)) }
+                                    td { @if of_type.failures > 0 { span.bad { bdi { (of_type.why) } } } @else { bdi { (of_type.why) } } }
+                                    td.when { (ago(fleet.seen_us, now_us)) }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The nodes of the store, with buttons if `acts`.
+pub(super) fn nodes_table(nodes: &Nodes, acts: bool, now_us: i64) -> Markup {
+    html! {
+        section {
+            h2 { "Nodes" }
+            div.scroll tabindex="0" role="region" aria-label="Nodes" {
+                table {
+                    thead { tr { th scope="col" { "Node" } th scope="col" { "URL" } th scope="col" { "Release" } th scope="col" { "Started" }
+                        @if acts { th scope="col" { span.unseen { "Actions" } } } } }
+                    tbody {
+                        @for node in &nodes.nodes {
+                            tr data-k=(node.id) {
+                                th scope="row" { bdi { (node.name) } @if node.name == nodes.node { span.quiet { " (this one)" } }
+                                    @if !node.mode.is_active() { div.warned { @if node.mode == Mode::Quiet { "quiet" } @else { "draining" } ": its workers take no new jobs" } } }
+                                td { bdi { (node.url) } }
+                                td { (node.version) }
+                                td { (ago(node.started_us, now_us)) ", " (time(node.started_us)) }
+                                @if acts {
+                                    td {
+                                        form.inline.acts method="post" action=(PATH) {
+                                            input type="hidden" name="node" value=(node.name);
+                                            (mode_buttons(node.mode))
+                                        }
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What a form changes.
+enum Target<'a> {
+    Worker(&'a str, &'a str),
+    Node(&'a str),
+}
+
+impl Target<'_> {
+    fn of<'a>(form: &'a Fields) -> Result<Target<'a>> {
+        let hint = "use a button of the list of workers";
+        if let Some(node) = form.get("node") {
+            return Ok(Target::Node(node));
+        }
+        let (Some(job_type), Some(worker)) = (form.get("type"), form.get("worker")) else {
+            return Err(Problem::bad("no worker is named", hint));
+        };
+        names::check_type(job_type)?;
+        match names::is_worker_id(worker) {
+            true => Ok(Target::Worker(job_type, worker)),
+            false => Err(Problem::bad("no worker can have this id", hint)),
+        }
+    }
+
+    fn fields(&self) -> Markup {
+        html! {
+            @match self {
+                Target::Worker(job_type, worker) => {
+                    input type="hidden" name="type" value=(job_type);
+                    input type="hidden" name="worker" value=(worker);
+                }
+                Target::Node(node) => input type="hidden" name="node" value=(node);,
+            }
+        }
+    }
+
+    async fn set(&self, app: &App, mode: Mode) -> Result<Response> {
+        match self {
+            Target::Worker(job_type, worker) => drop(modes::set(app, job_type, worker, mode).await?),
+            Target::Node(node) => drop(modes::set_node(app, node, mode).await?),
+        }
+        Ok(redirect(&format!("{PATH}?did={}", mode.as_str())))
+    }
+}
+
+/// Quiets, drains or resumes a worker or a node, or removes an external worker. What stops jobs is confirmed first.
+pub(super) async fn act(visit: Visit) -> Result<Response> {
+    let form = visit.form();
+    let target = Target::of(form)?;
+    let is_confirmed = form.get("confirmed").is_some();
+    match (form.get("action"), &target) {
+        (Some("active"), _) => target.set(&visit.app, Mode::Active).await,
+        (Some("quiet"), _) => target.set(&visit.app, Mode::Quiet).await,
+        (Some("drain"), _) if is_confirmed => target.set(&visit.app, Mode::Drain).await,
+        (Some("drain"), _) => Ok(drain(&visit, &target)),
+        (Some("remove"), Target::Worker(job_type, worker)) if is_confirmed => {
+            v1::workers::remove(&visit.app, job_type, worker).await?;
+            Ok(redirect(&format!("{PATH}?did=removed")))
+        }
+        (Some("remove"), Target::Worker(..)) => Ok(remove(&visit, &target)),
+        _ => Err(Problem::bad("this action is unknown", "use a button of the list of workers")),
+    }
+}
+
+fn drain(visit: &Visit, target: &Target<'_>) -> Response {
+    let effect = "It takes no new jobs. Jobs that do not end by themselves, such as continuous replications, are given back at once and \
+                  start at other workers. Other jobs finish. An external worker ends after its last job; a worker inside a server can be \
+                  resumed.";
+    confirm(visit, target, "drain", "Drain this?", effect, "Drain")
+}
+
+fn remove(visit: &Visit, target: &Target<'_>) -> Response {
+    let effect = "Its jobs become pending at once, and other workers get them. If the worker still lives, the response to its next \
+                  heartbeat tells it to stop them, and it registers again.";
+    confirm(visit, target, "remove", "Remove this worker?", effect, "Remove the worker")
+}
+
+fn confirm(
+    visit: &Visit,
+    target: &Target<'_>,
+    action: &str,
+    title: &str,
+    effect: &str,
+    button: &str,
+) -> Response {
+    let subject = match target {
+        Target::Worker(job_type, worker) => html! { bdi { (job_type) } " " code { (worker) } },
+        Target::Node(node) => html! { "Node " bdi { (node) } },
+    };
+    let fields = html! { (target.fields()) (hidden("action", action)) };
+    Question { title, subject, effect, button, action: PATH, fields, back: PATH }.page(&visit.shell)
+}

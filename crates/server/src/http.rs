@@ -1,0 +1,26 @@
+//! The service that answers requests: the APIs and the pages, behind what they share.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use turnwise_metrics::{Metrics, measured};
+use turnwise_web::{Web, layered};
+
+/// The states of all parts.
+pub(crate) struct Http {
+    pub web: Web,
+    pub api: turnwise_api::App,
+    pub couch: turnwise_couch::App,
+    pub metrics: Arc<Metrics>,
+}
+
+impl Http {
+    /// Everything that clients may request.
+    pub fn router(&self) -> Router {
+        let (api, couch) = (self.api.clone(), self.couch.clone());
+        let pages = turnwise_pages::App { api: api.clone(), couch: couch.clone() };
+        let routes = api.router().merge(pages.router()).merge(couch.router());
+        layered(routes, &self.web).layer(from_fn_with_state(self.metrics.clone(), measured))
+    }
+}

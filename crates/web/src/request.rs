@@ -1,0 +1,272 @@
+//! A request's parameters and body, within their limits.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, StatusCode, header};
+use bytes::Bytes;
+use futures::StreamExt;
+use serde_json::{Map, Value};
+use turnwise_replicator::documents::MAX_BODY_BYTES;
+
+use super::encoding;
+use super::error::{ApiError, internal};
+use super::room::{Cost, Full, MemoryPermit, SMALL_BODY_BYTES};
+use super::rows::Listed;
+use crate::Web;
+use crate::access::Caller;
+
+/// Largest body of a request with one document, in bytes: the document, and room for whitespace.
+pub const DOCUMENT_BYTES: usize = MAX_BODY_BYTES + (64 << 10);
+/// Largest body of any other request, in bytes.
+pub const REQUEST_BYTES: usize = 16 << 20;
+/// Maximum number of values in a tree of JSON: elements of arrays, and members of objects. Each takes up to about 150
+/// bytes, however short its text is.
+pub const MAX_VALUES: usize = 200_000;
+/// How long a client may take to send its body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum number of parameters in a query.
+const MAX_PARAMS: usize = 100;
+
+/// The parameters of a query. If one occurs twice, the last value applies.
+#[derive(Debug, Default)]
+pub struct Params(HashMap<String, String>);
+
+impl Params {
+    /// Parses a query.
+    pub fn new(query: Option<&str>) -> Self {
+        let pairs = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes()).into_owned();
+        Params(pairs.take(MAX_PARAMS).collect())
+    }
+
+    /// The value of a parameter.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// These parameters, overridden by the members of a body.
+    pub fn with(&self, body: &Map<String, Value>) -> Self {
+        let mut all = self.0.clone();
+        all.extend(body.iter().map(|(name, value)| (name.clone(), value.to_string())));
+        Params(all)
+    }
+
+    /// A parameter that is `true` or `false`.
+    pub fn flag(&self, name: &str) -> Result<bool, ApiError> {
+        match self.get(name) {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(_) => Err(ApiError::query(format!("`{name}` must be true or false"))),
+        }
+    }
+
+    /// A parameter that is a whole number from 0 on.
+    pub fn number(&self, name: &str) -> Result<Option<usize>, ApiError> {
+        let Some(text) = self.get(name) else { return Ok(None) };
+        let wrong = || ApiError::query(format!("{name} must be a whole number, 0 or more"));
+        text.parse().map(Some).map_err(|_| wrong())
+    }
+
+    /// A parameter that is JSON, under the first of its names that is present.
+    pub fn json(&self, names: &[&str]) -> Result<Option<Value>, ApiError> {
+        let Some((name, text)) = names.iter().find_map(|name| Some((name, self.get(name)?))) else {
+            return Ok(None);
+        };
+        let value = serde_json::from_str(text);
+        value
+            .map(Some)
+            .map_err(|_| ApiError::bad_request(format!("`{name}` must be JSON: a string needs quotes")))
+    }
+
+    /// A parameter that is a JSON string.
+    pub fn json_string(&self, names: &[&str]) -> Result<Option<String>, ApiError> {
+        match self.json(names)? {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => {
+                Err(ApiError::query(format!("`{}` must be a string: keys are document ids", names[0])))
+            }
+        }
+    }
+}
+
+/// A body, and the memory that is reserved for it until the request is complete.
+pub struct Sent {
+    /// The body.
+    pub text: Bytes,
+    /// The memory for it.
+    pub room: MemoryPermit,
+}
+
+/// Who sends a body, and its headers.
+pub type Sender<'a> = (&'a Caller, &'a HeaderMap);
+
+/// Reads a body completely, after reserving memory for its processing.
+pub async fn bytes(
+    web: &Web,
+    body: Body,
+    (caller, headers): Sender<'_>,
+    limit: usize,
+    cost: Cost,
+) -> Result<Sent, ApiError> {
+    let full = |_| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", Full::REASON);
+    let length = headers.get(header::CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    if length.is_some_and(|length| length > limit) {
+        return Err(too_large(limit));
+    }
+    let mut room = web.body_room.take(caller, length.unwrap_or_default(), cost).await.map_err(full)?;
+    let reading = async {
+        let mut text = Vec::with_capacity(length.unwrap_or_default());
+        let mut pieces = body.into_data_stream();
+        while let Some(piece) = pieces.next().await {
+            let piece = piece.map_err(|error| ApiError::bad_request(encoding::problem(&error)))?;
+            if text.len() + piece.len() > limit {
+                return Err(too_large(limit));
+            }
+            if text.len() + piece.len() > SMALL_BODY_BYTES && !room.is_some() {
+                room = web.body_room.take(caller, limit, cost).await.map_err(full)?;
+            }
+            text.extend_from_slice(&piece);
+        }
+        Ok::<_, ApiError>(Bytes::from(text))
+    };
+    match tokio::time::timeout(BODY_TIMEOUT, reading).await {
+        Ok(text) => Ok(Sent { text: text?, room }),
+        Err(_) => Err(ApiError::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "timeout",
+            "the request's body did not arrive in time",
+        )),
+    }
+}
+
+fn too_large(limit: usize) -> ApiError {
+    let reason = format!("the request entity is too large: at most {limit} bytes are allowed");
+    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
+}
+
+/// A body with the content type JSON, which CouchDB requires in most requests.
+pub async fn json_object(
+    web: &Web,
+    body: Body,
+    sender: Sender<'_>,
+    limit: usize,
+) -> Result<(Map<String, Value>, MemoryPermit), ApiError> {
+    check_json(sender.1)?;
+    let Sent { text, room } = bytes(web, body, sender, limit, Cost::TREE).await?;
+    Ok((object(&text, "Request body must be a JSON object")?, room))
+}
+
+/// The same, where the rows in one member are not parsed into a tree.
+pub async fn json_rows(
+    web: &Web,
+    body: Body,
+    sender: Sender<'_>,
+    (name, limit): (&str, usize),
+    cost: Cost,
+) -> Result<(Listed, MemoryPermit), ApiError> {
+    check_json(sender.1)?;
+    let Sent { text, room } = bytes(web, body, sender, limit, cost).await?;
+    let name = name.to_owned();
+    let listed = beside(text.len(), move || Listed::parse(text, &name)).await?;
+    let listed = listed.map_err(|error| wrong_json(&error, "Request body must be a JSON object"))?;
+    Ok((listed, room))
+}
+
+/// Whether a request has the content type JSON.
+pub fn is_json(headers: &HeaderMap) -> bool {
+    let given = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    given.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
+}
+
+/// Refuses a request without the content type JSON.
+pub fn check_json(headers: &HeaderMap) -> Result<(), ApiError> {
+    if is_json(headers) {
+        return Ok(());
+    }
+    let reason = "Content-Type must be application/json";
+    Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason))
+}
+
+/// Runs work on a text of this size outside of the threads that handle requests, if it is long.
+pub async fn beside<T: Send + 'static>(
+    bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    match bytes {
+        0..=SMALL_BODY_BYTES => Ok(work()),
+        _ => tokio::task::spawn_blocking(work).await.map_err(|error| internal(&error)),
+    }
+}
+
+/// Parses JSON text that must be an object.
+pub fn object(text: &[u8], otherwise: &str) -> Result<Map<String, Value>, ApiError> {
+    if values(text) > MAX_VALUES {
+        let reason = format!("this JSON has more than {MAX_VALUES} values");
+        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason));
+    }
+    serde_json::from_slice(text).map_err(|error| wrong_json(&error, otherwise))
+}
+
+/// An upper bound for the number of values in this text.
+fn values(text: &[u8]) -> usize {
+    let (mut count, mut at) = (1, 0);
+    while at < text.len() {
+        match text[at] {
+            b',' | b'[' | b'{' => count += 1,
+            b'"' => {
+                at += 1;
+                while at < text.len() && text[at] != b'"' {
+                    at += if text[at] == b'\\' { 2 } else { 1 };
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    count
+}
+
+/// The error for a text that is not JSON, or that is not of the required type.
+pub fn wrong_json(error: &serde_json::Error, otherwise: &str) -> ApiError {
+    let problem = match error.classify() {
+        serde_json::error::Category::Data => return ApiError::bad_request(otherwise),
+        serde_json::error::Category::Eof => "it ends too early",
+        _ => "a mistake",
+    };
+    // The error states the position and not the text, which may hold a password.
+    let (line, column) = (error.line(), error.column());
+    ApiError::bad_request(format!("invalid UTF-8 JSON: {problem} at line {line} column {column}"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn values_are_counted_without_a_tree() {
+        for (text, count) in
+            [("{}", 2), ("{\"a,[\\\"{\": 1}", 2), ("[1,2,{\"a\": [0, 0]}]", 7), ("\"open", 1), ("\"a\\", 1)]
+        {
+            assert_eq!(values(text.as_bytes()), count, "{text}");
+        }
+        let zeros = |count: usize| format!("{{\"a\":[{}0]}}", "0,".repeat(count));
+        assert!(object(zeros(MAX_VALUES - 10).as_bytes(), "").is_ok());
+        assert_eq!(
+            object(zeros(MAX_VALUES).as_bytes(), "").unwrap_err().status,
+            StatusCode::PAYLOAD_TOO_LARGE
+        );
+    }
+
+    #[test]
+    fn a_value_that_is_no_object_and_invalid_json_have_different_errors() {
+        for (text, reason) in
+            [("[]", "otherwise"), ("1", "otherwise"), ("{", "ends too early"), ("{x}", "a mistake at line 1")]
+        {
+            assert!(object(text.as_bytes(), "otherwise").unwrap_err().reason.contains(reason), "{text}");
+        }
+    }
+}
