@@ -13,9 +13,7 @@ const FILES_MAX: usize = 5;
 
 /// Larger circles, with their sizes: the name of the crate, and the file of the circle that comes first. None may grow, and one that becomes smaller is
 /// written down so.
-const LARGER: [(&str, &str, usize); 2] = [
-    // The parts of the server know the state of all others. They become crates of their own.
-    ("server", "access::authenticate", 91),
+const LARGER: [(&str, &str, usize); 1] = [
     // The loop of a worker, and its services: a file each, with the loop's state.
     ("worker", "incarnation", 9),
 ];

@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// The product's crates. Each may use the crates before it, but none after it.
-const LAYERS: [&str; 18] = [
+const LAYERS: [&str; 25] = [
     "turnwise-policy",
     "turnwise-catalogue",
     "turnwise-simulate",
@@ -25,6 +25,13 @@ const LAYERS: [&str; 18] = [
     "turnwise-replicator",
     "turnwise-indexer",
     "turnwise-admin",
+    "turnwise-telemetry",
+    "turnwise-config",
+    "turnwise-web",
+    "turnwise-metrics",
+    "turnwise-api",
+    "turnwise-couch",
+    "turnwise-pages",
     "turnwise-server",
     "turnwise",
 ];

@@ -17,11 +17,13 @@ use turnwise_web::access::Caller;
 use turnwise_web::{answer, traced};
 use turnwise_worker::Producer;
 
+use super::app::App;
 use super::body::Json;
+use super::catalogue;
 use super::error::{Result, V1Error};
 use super::extract::{Named, TypePath};
-use super::{BadBody, Common, builtin_types, quota, view};
-use crate::{App, catalogue};
+use super::responses::{BadBody, Common};
+use super::{builtin_types, quota, view};
 
 /// Add a job
 ///

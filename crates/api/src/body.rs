@@ -13,9 +13,9 @@ use turnwise_web::access::Caller;
 use turnwise_web::room::{Cost, Full, MemoryPermit, Room, SMALL_BODY_BYTES};
 use turnwise_web::{encoding, request};
 
+use super::app::App;
 use super::error::{Result, V1Error};
 use super::extract::{SEE_OPENAPI, shortened};
-use crate::App;
 
 /// How long a client may take to send its body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);

@@ -9,8 +9,8 @@ use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_replicator::doc_processor::Summary;
 use turnwise_web::access::Caller;
 
+use super::app::App;
 use super::error::{Result, V1Error};
-use crate::App;
 
 /// Which node runs jobs of type `command`.
 pub(super) enum Commands<'a> {

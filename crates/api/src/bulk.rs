@@ -23,12 +23,13 @@ use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::add::class_of;
+use super::app::App;
 use super::body::Json;
 use super::error::{Result, V1Error};
 use super::extract::{Named, Names, Params};
 use super::list::{SEARCH_TIME, check_limit, default_limit};
-use super::{BadBody, Common, builtin_types, view};
-use crate::App;
+use super::responses::{BadBody, Common};
+use super::{builtin_types, view};
 
 /// How long a count looks at jobs.
 const COUNT_TIME: Duration = Duration::from_secs(5);

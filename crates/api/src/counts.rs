@@ -11,11 +11,12 @@ use turnwise_web::access::Caller;
 use turnwise_web::answer;
 use utoipa::IntoParams;
 
+use super::app::App;
 use super::error::{Result, V1Error};
 use super::extract::Params;
 use super::list::{Cursor, check_limit, default_limit};
-use super::{Common, position_text};
-use crate::App;
+use super::position_text;
+use super::responses::Common;
 
 /// Types and tenants per read.
 const BATCH: usize = 1_000;

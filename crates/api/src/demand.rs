@@ -9,10 +9,10 @@ use turnwise_protocol::Demand;
 use turnwise_web::answer;
 use utoipa::IntoParams;
 
-use super::Common;
+use super::app::App;
 use super::error::{Result, V1Error};
 use super::extract::{Named, Params, TypePath};
-use crate::App;
+use super::responses::Common;
 
 /// The bounds of a target, in ms.
 const TARGETS_MS: std::ops::RangeInclusive<u64> = 1_000..=86_400_000;

@@ -23,10 +23,11 @@ use turnwise_queue::{Event, EventKind, Job, jobs};
 use turnwise_store::Store;
 use turnwise_web::access::Caller;
 
+use super::app::App;
 use super::error::{Result, V1Error};
 use super::extract::{JobPath, Named};
-use super::{Common, NoJob, view};
-use crate::App;
+use super::responses::{Common, NoJob};
+use super::view;
 
 /// Without events, the server sends an empty comment line after this time, so that both sides detect a broken connection.
 const HEARTBEAT: Duration = Duration::from_secs(15);

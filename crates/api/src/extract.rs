@@ -7,13 +7,13 @@ use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use turnwise_protocol::{codes, names};
-use turnwise_web::NoCaller;
 use turnwise_web::access::Caller;
+use turnwise_web::access::NoCaller;
 use utoipa::IntoParams;
 
+use super::app::App;
 use super::builtin_types;
 use super::error::{Result, V1Error};
-use crate::App;
 
 /// Longest part of an invalid value that a response repeats, in bytes.
 const MAX_MISTAKE_BYTES: usize = 300;

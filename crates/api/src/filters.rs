@@ -13,11 +13,11 @@ use turnwise_queue::filters as rows;
 use turnwise_web::answer;
 use utoipa::IntoParams;
 
+use super::app::App;
 use super::body::Json;
 use super::error::{Result, V1Error};
 use super::extract::{Named, Names};
-use super::{BadBody, Common};
-use crate::App;
+use super::responses::{BadBody, Common};
 
 /// `/{filter}`
 #[derive(Deserialize, IntoParams)]

@@ -13,12 +13,12 @@ use turnwise_queue::fleets::{self as rows, Report};
 use turnwise_web::answer;
 use utoipa::IntoParams;
 
+use super::app::App;
 use super::body::Json;
 use super::error::{Result, V1Error};
 use super::extract::{Named, Names};
+use super::responses::{BadBody, Common};
 use super::workers::check_range;
-use super::{BadBody, Common};
-use crate::App;
 
 /// `/{name}`
 #[derive(Deserialize, IntoParams)]

@@ -12,10 +12,10 @@ use turnwise_web::answer;
 use turnwise_worker::JOB_BOUNDS_US;
 use utoipa::IntoParams;
 
-use super::Common;
+use super::app::App;
 use super::error::Result;
 use super::extract::Params;
-use crate::App;
+use super::responses::Common;
 
 const SECOND_US: i64 = 1_000_000;
 /// Without a step, the finest one with at most this many intervals.

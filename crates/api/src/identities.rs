@@ -14,13 +14,13 @@ use turnwise_web::access::{Caller, Who};
 use turnwise_web::answer;
 use utoipa::IntoParams;
 
+use super::app::App;
 use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
 use super::extract::{Named, Names, Params};
 use super::list::{check_limit, default_limit};
+use super::responses::{BadBody, Common};
 use super::tokens::{made_token, new_token, shown_token, shown_user};
-use super::{BadBody, Common};
-use crate::App;
 
 /// `/{name}`
 #[derive(Deserialize, IntoParams)]

@@ -15,11 +15,12 @@ use turnwise_web::access::Caller;
 use turnwise_web::answer;
 use utoipa::IntoParams;
 
+use super::app::App;
 use super::error::Result;
 use super::extract::Params;
 use super::list::{Cursor, check_limit, default_limit};
-use super::{Common, position_text, view};
-use crate::App;
+use super::responses::Common;
+use super::{position_text, view};
 
 /// Number of jobs that one request reads. If it needs more, its page is short, and the next page continues.
 const MAX_LOOKED_AT: usize = 5_000;

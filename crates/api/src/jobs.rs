@@ -17,11 +17,12 @@ use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::add::class_of;
+use super::app::App;
 use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
 use super::extract::{JobPath, Named, Params};
-use super::{BadBody, Common, NoJob, builtin_types, view};
-use crate::App;
+use super::responses::{BadBody, Common, NoJob};
+use super::{builtin_types, view};
 
 /// Get a job
 #[utoipa::path(

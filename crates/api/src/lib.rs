@@ -5,6 +5,7 @@
 
 mod accepting;
 mod add;
+mod app;
 mod body;
 mod builtin_types;
 pub mod bulk;
@@ -29,6 +30,7 @@ pub mod nodes;
 mod openapi;
 mod position_text;
 mod quota;
+mod responses;
 mod run_locks;
 pub mod sight;
 pub mod sorted;
@@ -41,10 +43,7 @@ pub mod why;
 pub mod workers;
 mod workers_of;
 
-use std::ops::Deref;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
@@ -53,19 +52,13 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures::FutureExt;
-use turnwise_indexer::jobs::Indexing;
-use turnwise_protocol::Error;
-use turnwise_store::StoreUrl;
-use turnwise_web::pool::Pool;
-use turnwise_web::{Web, answer, cross_site};
-use turnwise_worker::{External, Spans};
-use utoipa::{IntoResponses, OpenApi};
+use turnwise_web::{answer, cross_site};
+use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use self::event_log::Events;
-
 pub use self::accepting::Accepting;
+pub use self::app::{App, AppState, Health};
 pub use self::bulk::CallerGate;
 pub use self::catalogue::read as read_catalogue;
 pub use self::error::V1Error;
@@ -73,168 +66,6 @@ pub use self::extract::JobPath;
 pub use self::quota::WaitingJobs;
 pub use self::stream::Sequence;
 pub use self::workers_of::RegisteredBy;
-
-/// The state of this API.
-#[derive(Clone)]
-pub struct App(Arc<AppState>);
-
-/// See [`App`].
-pub struct AppState {
-    /// What all requests share.
-    pub web: Web,
-    /// The store's URL.
-    pub store_url: StoreUrl,
-    /// Acts for external workers.
-    pub external: External,
-    /// Their heartbeat interval, and the timeout for missed heartbeats.
-    pub health: Health,
-    /// Their current requests for jobs.
-    pub accepting: Accepting,
-    /// Who has registered external workers.
-    pub workers: RegisteredBy,
-    /// Runs jobs of type `command`. `None` if this node runs none.
-    pub commands: Option<Arc<turnwise_command::Handler>>,
-    /// The servers whose indexes this node builds.
-    pub indexing: Indexing,
-    /// The numbers of waiting jobs, for the limit of each identity.
-    pub waiting_jobs: WaitingJobs,
-    /// Counts of jobs by condition, of which each takes long.
-    pub counts: Pool,
-    /// The events of all jobs.
-    pub events: Events,
-    /// Where the spans of traced jobs go.
-    pub spans: Spans,
-}
-
-/// See [`AppState::health`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Health {
-    /// How often a worker sends a heartbeat.
-    pub interval: Duration,
-    /// How long one may be missing.
-    pub timeout: Duration,
-}
-
-impl Deref for App {
-    type Target = AppState;
-
-    fn deref(&self) -> &AppState {
-        &self.0
-    }
-}
-
-impl Deref for AppState {
-    type Target = Web;
-
-    fn deref(&self) -> &Web {
-        &self.web
-    }
-}
-
-impl App {
-    /// With this state.
-    pub fn new(state: AppState) -> Self {
-        App(Arc::new(state))
-    }
-
-    /// Everything under `/v1`.
-    pub fn router(self) -> Router {
-        router().with_state(self)
-    }
-
-    /// The longest time that a request waits.
-    pub fn max_wait(&self) -> Duration {
-        self.config.get().jobs.max_wait
-    }
-}
-
-/// Errors that every request may cause.
-#[derive(IntoResponses)]
-#[allow(dead_code, reason = "read by the description alone")]
-enum Common {
-    /// `bad_request`, `bad_json`: correct the request.
-    #[response(status = 400)]
-    Bad(Error),
-    /// `unauthorized`: the request needs credentials, and has none, or wrong ones.
-    #[response(status = 401)]
-    Unauthorized(Error),
-    /// `forbidden`: this identity may not do this; or see the description of the request.
-    #[response(status = 403)]
-    Forbidden(Error),
-    /// The URL is longer than 65,534 bytes. There is no body, and the server closes the connection.
-    #[response(status = 414)]
-    LongUrl,
-    /// `misdirected_request`: the header `Host` has a name that is not the server's.
-    #[response(status = 421)]
-    Misdirected(Error),
-    /// `too_many_requests`: too many wrong passwords. The header `Retry-After` has the time in s.
-    #[response(status = 429)]
-    TooMany(Error),
-    /// The head of the request has more than 100 headers, or is larger than 256 KiB. There is no body, and the server closes the connection.
-    #[response(status = 431)]
-    LargeHead,
-    /// `internal_server_error`: an internal error of the server. Its log has the details.
-    #[response(status = 500)]
-    Internal(Error),
-    /// `service_unavailable`, `unknown_outcome`: the server is stopping, or its store is unavailable. Try again.
-    #[response(status = 503)]
-    Unavailable(Error),
-}
-
-/// Errors of requests with a body.
-#[derive(IntoResponses)]
-#[allow(dead_code, reason = "read by the description alone")]
-enum BadBody {
-    /// `timeout`: the body did not arrive in time.
-    #[response(status = 408)]
-    Timeout(Error),
-    /// `too_large`: the body is too large.
-    #[response(status = 413)]
-    TooLarge(Error),
-    /// `bad_content_type`: the body is not declared as JSON, or has a content encoding other than gzip and identity.
-    #[response(status = 415)]
-    BadContentType(Error),
-}
-
-/// Errors of requests about a job.
-#[derive(IntoResponses)]
-#[allow(dead_code, reason = "read by the description alone")]
-enum NoJob {
-    /// `not_found`: the job does not exist.
-    #[response(status = 404)]
-    NotFound(Error),
-}
-
-/// Errors of requests from workers.
-#[derive(IntoResponses)]
-#[allow(dead_code, reason = "read by the description alone")]
-enum NoWorker {
-    /// `forbidden`: the server manages this type or this worker itself.
-    #[response(status = 403)]
-    Forbidden(Error),
-    /// `unknown_worker`: the id does not have the form of an id that the server assigns to workers.
-    #[response(status = 404)]
-    UnknownWorker(Error),
-}
-
-/// Errors of requests from registered workers.
-#[derive(IntoResponses)]
-#[allow(dead_code, reason = "read by the description alone")]
-enum Membership {
-    /// `expired_worker`: the worker is not registered any more. It stops all its jobs, sends nothing more for them, and
-    /// registers again.
-    #[response(status = 410)]
-    Expired(Error),
-}
-
-/// Errors of requests about a job that a worker runs.
-#[derive(IntoResponses)]
-#[allow(dead_code, reason = "read by the description alone")]
-enum LostClaim {
-    /// `halt`: the worker does not hold the job under this claim any more. It stops the job and sends nothing more for it.
-    #[response(status = 409)]
-    Halt(Error),
-}
 
 /// The routes with their description.
 fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
@@ -300,7 +131,7 @@ pub fn description() -> bytes::Bytes {
 }
 
 /// Everything under `/v1`.
-fn router() -> Router<App> {
+pub fn router(app: App) -> Router {
     let (routes, description) = described();
     let description = openapi::text(&description);
     routes
@@ -312,6 +143,7 @@ fn router() -> Router<App> {
         .route("/v1/{*rest}", axum::routing::any(error::no_such_path))
         .method_not_allowed_fallback(error::no_such_method)
         .layer(from_fn(logged))
+        .with_state(app)
 }
 
 /// The panic hook has already logged the cause.

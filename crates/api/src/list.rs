@@ -16,10 +16,11 @@ use turnwise_web::access::Caller;
 use turnwise_web::answer;
 use utoipa::IntoParams;
 
+use super::app::App;
 use super::error::{Result, V1Error};
 use super::extract::Params;
-use super::{CallerGate, Common, bulk, position_text, sorted, view};
-use crate::App;
+use super::responses::Common;
+use super::{CallerGate, bulk, position_text, sorted, view};
 
 /// Number of jobs that one request reads. If it needs more, its page is short, and the next page continues.
 const MAX_LOOKED_AT: usize = 2_000;

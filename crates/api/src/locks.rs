@@ -13,11 +13,12 @@ use turnwise_web::access::Caller;
 use turnwise_web::answer;
 use utoipa::IntoParams;
 
+use super::app::App;
 use super::error::{Result, V1Error};
 use super::extract::Params;
 use super::list::{check_limit, default_limit};
-use super::{Common, position_text};
-use crate::App;
+use super::position_text;
+use super::responses::Common;
 
 /// Longest `after`, in bytes: two names, a type and an id, with each byte encoded.
 const MAX_AFTER_BYTES: usize = 4 << 10;

@@ -10,11 +10,12 @@ use turnwise_web::access::shown_owner;
 use turnwise_web::answer;
 use utoipa::IntoParams;
 
+use super::app::App;
 use super::error::Result;
 use super::extract::Params;
 use super::list::{Cursor, check_limit, default_limit};
-use super::{Common, modes};
-use crate::App;
+use super::modes;
+use super::responses::Common;
 
 /// Maximum number of running jobs that are shown of a worker.
 const MAX_RUNNING: usize = 100;

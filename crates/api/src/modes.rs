@@ -9,11 +9,12 @@ use turnwise_queue::{modes as rows, nodes, workers};
 use turnwise_web::answer;
 use utoipa::IntoParams;
 
+use super::app::App;
 use super::body::Json;
 use super::error::{Result, V1Error};
 use super::extract::{Named, Names};
-use super::{BadBody, Common, members};
-use crate::App;
+use super::members;
+use super::responses::{BadBody, Common};
 
 /// Number of job types that one read returns.
 const TYPES_BATCH: usize = 100;

@@ -7,9 +7,10 @@ use turnwise_queue::{Mode, modes as rows, nodes};
 use turnwise_store::{Condition, Counters, Limits};
 use turnwise_web::answer;
 
+use super::app::App;
 use super::error::Result;
-use super::{Common, modes};
-use crate::App;
+use super::modes;
+use super::responses::Common;
 
 /// List nodes
 ///

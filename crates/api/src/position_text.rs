@@ -5,8 +5,8 @@
 
 use turnwise_web::access::Caller;
 
+use super::app::App;
 use super::error::{Result, V1Error};
-use crate::App;
 
 /// The `next` of a page.
 pub(super) async fn shown(app: &App, caller: &Caller, position: Option<String>) -> Result<Option<String>> {

@@ -12,8 +12,8 @@ use turnwise_queue::{NewJob, Place, Then, counts, jobs, workers};
 use turnwise_store::Transaction;
 use turnwise_web::access::Caller;
 
+use super::app::App;
 use super::error::{Result, V1Error};
-use crate::App;
 
 /// Job type and tenant.
 type Of = (String, String);

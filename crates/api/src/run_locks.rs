@@ -17,13 +17,13 @@ use turnwise_web::access::Caller;
 use turnwise_web::answer;
 use utoipa::IntoParams;
 
+use super::app::App;
 use super::body::Json;
 use super::error::{Result, V1Error};
 use super::extract::{Named, Params, RunPath};
 use super::locks::{check_name, mode};
+use super::responses::{BadBody, Common, Membership, NoWorker};
 use super::workers::{check_range, refused};
-use super::{BadBody, Common, Membership, NoWorker};
-use crate::App;
 
 /// The hint for a worker that requests locks which its job cannot have.
 const DECLARE: &str =

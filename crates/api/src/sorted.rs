@@ -17,11 +17,12 @@ use turnwise_web::access::Caller;
 use turnwise_web::answer;
 use utoipa::IntoParams;
 
+use super::app::App;
 use super::error::{Result, V1Error};
 use super::extract::Params;
 use super::list::{ListParams, Page, SEARCH_TIME};
-use super::{CallerGate, Common, position_text, view};
-use crate::App;
+use super::responses::Common;
+use super::{CallerGate, position_text, view};
 
 /// The most tenants of a caller that are looked up one by one.
 const MAX_TENANTS: usize = 100;

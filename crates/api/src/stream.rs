@@ -18,10 +18,10 @@ use turnwise_web::access::Caller;
 use turnwise_web::answer;
 use utoipa::IntoParams;
 
-use super::Common;
+use super::app::App;
 use super::error::{Result, V1Error};
 use super::extract::Params;
-use crate::App;
+use super::responses::Common;
 use crate::event_log::{Known, Next, Place, Refused};
 
 /// Without events, the server sends the position after this time, so that both sides detect a broken connection.

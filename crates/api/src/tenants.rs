@@ -11,11 +11,12 @@ use turnwise_web::access::Caller;
 use turnwise_web::answer;
 use utoipa::IntoParams;
 
+use super::app::App;
 use super::error::Result;
 use super::extract::Params;
 use super::list::{Cursor, check_limit, default_limit};
-use super::{Common, position_text};
-use crate::App;
+use super::position_text;
+use super::responses::Common;
 
 /// Maximum number of queue rows that one page reads to find the oldest jobs, with at least 100 for each tenant.
 const PAGE_COUNTED: usize = 100_000;

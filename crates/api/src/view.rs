@@ -8,8 +8,8 @@ use turnwise_store::Transaction;
 
 pub(super) use turnwise_explain::{limited, state, waits_for_time};
 
+use super::app::App;
 use super::error::Result;
-use crate::App;
 
 /// A job in its current state, with its worker's last report.
 pub(super) async fn job(app: &App, tx: &Transaction, job: Job) -> Result<api::Job> {

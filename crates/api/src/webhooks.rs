@@ -17,12 +17,13 @@ use turnwise_web::answer;
 use url::Url;
 use utoipa::IntoParams;
 
+use super::app::App;
 use super::body::Json;
 use super::error::{Result, V1Error};
 use super::extract::{Named, Names};
+use super::responses::{BadBody, Common};
 use super::sight::{Waiting, waiting};
-use super::{BadBody, Common, stream};
-use crate::App;
+use super::stream;
 
 /// `/{webhook}`
 #[derive(Deserialize, IntoParams)]

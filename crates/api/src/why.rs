@@ -15,10 +15,11 @@ use turnwise_web::access::Caller;
 use turnwise_web::answer;
 use utoipa::IntoParams;
 
+use super::app::App;
 use super::error::{Result, V1Error};
 use super::extract::{JobPath, Named, Names};
-use super::{Common, NoJob, view};
-use crate::App;
+use super::responses::{Common, NoJob};
+use super::view;
 
 /// Explain why a job waits
 ///

@@ -16,11 +16,12 @@ use turnwise_web::access::Caller;
 use turnwise_web::answer;
 use turnwise_worker::{ExternalEnd, Given, RunEnd, Wanted};
 
+use super::app::App;
 use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
 use super::extract::{Named, RunPath, TypePath, WorkerPath};
-use super::{BadBody, Common, Membership, NoWorker, builtin_types, modes, quota, view, workers_of};
-use crate::App;
+use super::responses::{BadBody, Common, Membership, NoWorker};
+use super::{builtin_types, modes, quota, view, workers_of};
 
 /// Maximum total size of the options in one response with jobs, in bytes. A single job's options may be larger.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
@@ -194,7 +195,7 @@ pub(super) async fn accept(
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/jobs/{id}/update", tag = "workers", operation_id = "update",
     params(RunPath), request_body = Update,
-    responses((status = 200, body = Updated, description = "What the worker must do next."), super::LostClaim, NoWorker,
+    responses((status = 200, body = Updated, description = "What the worker must do next."), super::responses::LostClaim, NoWorker,
         Membership, BadBody, Common),
 )]
 pub(super) async fn update(
@@ -218,7 +219,7 @@ pub(super) async fn update(
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/jobs/{id}/finish", tag = "workers", operation_id = "finish",
     params(RunPath), request_body = Finish,
-    responses((status = 200, body = Ended, description = "The end is recorded."), super::LostClaim, NoWorker, Membership,
+    responses((status = 200, body = Ended, description = "The end is recorded."), super::responses::LostClaim, NoWorker, Membership,
         BadBody, Common),
 )]
 pub(super) async fn finish(
@@ -235,7 +236,7 @@ pub(super) async fn finish(
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/jobs/{id}/fail", tag = "workers", operation_id = "fail",
     params(RunPath), request_body = Fail,
-    responses((status = 200, body = Ended, description = "The end is recorded."), super::LostClaim, NoWorker, Membership,
+    responses((status = 200, body = Ended, description = "The end is recorded."), super::responses::LostClaim, NoWorker, Membership,
         BadBody, Common),
 )]
 pub(super) async fn fail(
@@ -252,7 +253,7 @@ pub(super) async fn fail(
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/jobs/{id}/release", tag = "workers", operation_id = "release",
     params(RunPath), request_body = Release,
-    responses((status = 200, body = Ended, description = "The end is recorded."), super::LostClaim, NoWorker, Membership,
+    responses((status = 200, body = Ended, description = "The end is recorded."), super::responses::LostClaim, NoWorker, Membership,
         BadBody, Common),
 )]
 pub(super) async fn release(

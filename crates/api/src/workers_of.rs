@@ -13,8 +13,8 @@ use turnwise_web::access::{
 };
 use turnwise_worker::TenantFilter;
 
+use super::app::App;
 use super::error::{Result, V1Error};
-use crate::App;
 
 /// The most workers that are cached. Beyond, they are read again.
 const MAX_CACHED: usize = 100_000;

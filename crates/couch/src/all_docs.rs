@@ -17,7 +17,9 @@ use turnwise_web::request::{Params, REQUEST_BYTES};
 use turnwise_web::room::Cost;
 use turnwise_web::rows::{NoArray, Rows};
 
-use super::{App, Call, docs};
+use super::app::App;
+use super::call::Call;
+use super::docs;
 
 /// Number of rows that one transaction reads.
 const PAGE: usize = 200;

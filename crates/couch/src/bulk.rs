@@ -17,7 +17,9 @@ use turnwise_web::room::Cost;
 use turnwise_web::rows::{NoArray, Rows};
 use turnwise_web::{answer, request};
 
-use super::{App, Call, docs};
+use super::app::App;
+use super::call::Call;
+use super::docs;
 
 /// Number of documents that one transaction writes.
 const WRITE_BATCH: usize = 100;

@@ -16,7 +16,9 @@ use turnwise_web::request::Params;
 use turnwise_web::room::Cost;
 use turnwise_web::rows::{NameSet, Rows};
 
-use super::{App, Call, docs};
+use super::app::App;
+use super::call::Call;
+use super::docs;
 
 /// Number of changes that one transaction reads.
 const PAGE: usize = 200;

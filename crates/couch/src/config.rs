@@ -13,46 +13,38 @@ use turnwise_web::error::ApiError;
 use turnwise_web::request;
 use turnwise_web::room::Cost;
 
-use super::{App, Call};
+use super::app::App;
+use super::call::Call;
+use super::route::NodePart;
 
 /// Largest body: a value.
 const BODY_BYTES: usize = 64 << 10;
 /// This node, under any name.
 const LOCAL: &str = "_local";
 
-/// The part of a node's configuration that a request is about.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Part {
-    /// The node itself.
-    Node,
-    All,
-    Section(String),
-    Value(String, String),
-}
-
 pub async fn config(
     app: &App,
     call: &Call,
     body: Body,
     node: &str,
-    part: Part,
+    part: NodePart,
 ) -> Result<Response, ApiError> {
     let is_this = check_node(app, node).await?;
     match (part, call.method.as_str()) {
-        (Part::Value(section, key), "PUT") => put(app, call, body, &section, &key).await,
-        (Part::Value(section, key), "DELETE") => match app.shared.unset(&section, &key).await {
+        (NodePart::Value(section, key), "PUT") => put(app, call, body, &section, &key).await,
+        (NodePart::Value(section, key), "DELETE") => match app.shared.unset(&section, &key).await {
             Err(Refused::Unknown(_)) => Err(unknown()),
             unset => answer(unset, &section, &key),
         },
-        (Part::Value(..), method) if method != "GET" => Err(ApiError::method("DELETE,GET,HEAD,PUT")),
+        (NodePart::Value(..), method) if method != "GET" => Err(ApiError::method("DELETE,GET,HEAD,PUT")),
         (_, method) if method != "GET" => Err(ApiError::method("GET,HEAD")),
-        (Part::Node, _) => Ok(ok(&json!({ "name": if is_this { &app.node } else { node } }))),
+        (NodePart::Node, _) => Ok(ok(&json!({ "name": if is_this { &app.node } else { node } }))),
         // Only another node itself knows the settings of its file.
         _ if !is_this => {
             let reason = format!("ask {node} itself for its settings: /_node/{LOCAL}/_config");
             Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_implemented", reason))
         }
-        (Part::All, _) => {
+        (NodePart::All, _) => {
             let config = app.shared.current().await?;
             let mut sections: BTreeMap<&str, BTreeMap<&str, String>> = BTreeMap::new();
             for (entry, value) in Entry::all(&config) {
@@ -60,12 +52,12 @@ pub async fn config(
             }
             Ok(ok(&sections))
         }
-        (Part::Section(section), _) => {
+        (NodePart::Section(section), _) => {
             let config = app.shared.current().await?;
             let in_section = Entry::all(&config).filter(|(entry, _)| entry.section() == section);
             Ok(ok(&in_section.map(|(entry, value)| (entry.key(), value)).collect::<BTreeMap<_, _>>()))
         }
-        (Part::Value(section, key), _) => {
+        (NodePart::Value(section, key), _) => {
             let entry = Entry::find(&section, &key).ok_or_else(unknown)?;
             let value = entry.read(&app.shared.current().await?).ok_or_else(unknown)?;
             Ok(ok(&value))

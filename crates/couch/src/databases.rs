@@ -9,7 +9,8 @@ use turnwise_web::answer::{ok, with_header};
 use turnwise_web::error::{ApiError, internal};
 use turnwise_web::{answer, request};
 
-use super::{App, Call};
+use super::app::App;
+use super::call::Call;
 
 pub async fn info(app: &App, db: &str) -> Result<Response, ApiError> {
     let tx = app.store.begin().await?;

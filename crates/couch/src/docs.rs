@@ -14,7 +14,8 @@ use turnwise_web::request::{DOCUMENT_BYTES, Params, Sent};
 use turnwise_web::room::Cost;
 use turnwise_web::{answer, request};
 
-use super::{App, Call};
+use super::app::App;
+use super::call::Call;
 
 /// A document in a response: with its id and revision, and without its secrets.
 pub fn shown(document: Document, revs: bool) -> Map<String, Value> {

@@ -4,7 +4,9 @@
 //! `docs/design/replicator-databases.md` explains the differences.
 
 mod all_docs;
+mod app;
 mod bulk;
+mod call;
 mod changes;
 mod config;
 mod databases;
@@ -19,8 +21,6 @@ mod session;
 mod slow_reader_tests;
 mod up;
 
-use std::hash::{Hash, Hasher};
-use std::ops::Deref;
 use std::sync::Arc;
 
 use axum::Router;
@@ -28,22 +28,19 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use turnwise_config::Shared;
-use turnwise_metrics::{Metrics, Patterns};
-use turnwise_outbound::Client;
-use turnwise_replicator::doc_processor::{self, Settings};
+use turnwise_metrics::Patterns;
 use turnwise_replicator::documents::names;
-use turnwise_replicator::upstream::Condition;
-use turnwise_web::access::rights::Right;
-use turnwise_web::access::{Caller, Peer};
-use turnwise_web::cross_site::Names;
+use turnwise_web::access::{Caller, NoCaller, Peer};
 use turnwise_web::error::{self, ApiError};
-use turnwise_web::request::{Params, Sender};
-use turnwise_web::{NoCaller, Web, answer, traced};
-use turnwise_worker::{Live, Spans};
+use turnwise_web::names::Names;
+use turnwise_web::request::Params;
+use turnwise_web::{answer, traced};
 
+use self::call::{check_database, check_use};
 use self::route::{Part, Target};
 
+pub use self::app::{App, AppState};
+pub use self::call::Call;
 pub use self::config::error as setting_error;
 pub use self::databases::make as make_database;
 pub use self::docs::{delete as delete_document, shown as shown_document, write as write_document};
@@ -53,123 +50,15 @@ pub use self::up::problem as store_problem;
 /// The routes of this API, for the metrics of requests.
 pub const PATTERNS: Patterns = Patterns { all: route::PATTERNS, of: route::pattern };
 
-/// The state of this API.
-#[derive(Clone)]
-pub struct App(Arc<AppState>);
-
-/// See [`App`].
-pub struct AppState {
-    /// What all requests share.
-    pub web: Web,
-    /// The settings of replications.
-    pub settings: Live<Settings>,
-    /// Reads the code of filters from sources.
-    pub client: Client,
-    /// The settings that nodes share.
-    pub shared: Shared,
-    /// The condition of the upstream, if there is one.
-    pub upstream: Option<Live<Condition>>,
-    /// What this node has done.
-    pub metrics: Arc<Metrics>,
-    /// Where the spans of traced jobs go.
-    pub spans: Spans,
-    /// See [`App::turn`].
-    pub turns: Turns,
+/// Answers every path that no other router has.
+pub fn router(app: App) -> Router {
+    Router::new().fallback(answer_request).with_state(app)
 }
 
-impl Deref for App {
-    type Target = AppState;
-
-    fn deref(&self) -> &AppState {
-        &self.0
-    }
-}
-
-impl Deref for AppState {
-    type Target = Web;
-
-    fn deref(&self) -> &Web {
-        &self.web
-    }
-}
-
-/// Locks for writers of databases. Databases share them by the hash of their names.
-#[derive(Clone, Default)]
-pub struct Turns(Arc<[tokio::sync::Mutex<()>; 32]>);
-
-impl App {
-    /// With this state.
-    pub fn new(state: AppState) -> Self {
-        App(Arc::new(state))
-    }
-
-    /// Answers every path that no other router has.
-    pub fn router(self) -> Router {
-        Router::new().fallback(answer_request).with_state(self)
-    }
-
-    /// The service of the additional port: the metrics, for everyone who reaches it.
-    pub fn metrics_router(self, names: Names) -> Router {
-        let names = Arc::new(names);
-        Router::new().fallback(move |request| answer_metrics(self.clone(), names.clone(), request))
-    }
-
-    /// Waits for a turn to write documents of a database. All writes of a database take the next sequence number, so
-    /// only one of several concurrent writes can commit. Serial writes avoid conflicts and their pauses. Correctness
-    /// does not depend on it: other processes and ending jobs write without a turn.
-    pub async fn turn(&self, db: &str) -> tokio::sync::MutexGuard<'_, ()> {
-        let mut hasher = std::hash::DefaultHasher::new();
-        db.hash(&mut hasher);
-        let turns = &self.turns.0;
-        let nth = hasher.finish() % turns.len() as u64;
-        turns[usize::try_from(nth).unwrap_or(0)].lock().await
-    }
-
-    /// Runs transactions that may add replication jobs: these continue the trace of the request, or begin one.
-    pub async fn traced<T, E>(
-        &self,
-        headers: &HeaderMap,
-        write: impl Future<Output = std::result::Result<T, E>>,
-    ) -> std::result::Result<T, E> {
-        doc_processor::traced(&self.spans, traced::parent(headers), self.store.runtime(), write).await
-    }
-}
-
-/// A request without its body.
-pub struct Call {
-    /// `GET` also for `HEAD`.
-    pub method: Method,
-    /// The parameters of its query.
-    pub params: Params,
-    /// Its headers.
-    pub headers: HeaderMap,
-    /// Who sends it.
-    pub caller: Caller,
-    /// The other end of its connection.
-    pub peer: Peer,
-}
-
-impl Call {
-    /// Who sends its body.
-    pub fn sender(&self) -> Sender<'_> {
-        (&self.caller, &self.headers)
-    }
-
-    /// Refuses it, if its sender may not do this with a document, or, without an id, with the database.
-    pub fn check(&self, db: &str, id: Option<&str>) -> Result<(), ApiError> {
-        check_use(self, db, &id.map_or(Part::Itself, |id| Part::Doc(id.to_owned())))
-    }
-
-    /// The absolute URL of a database or document, under the server's name in the request.
-    pub fn location(&self, db: &str, doc: Option<&str>) -> String {
-        /// Characters that a path segment may contain unencoded.
-        const SEGMENT: &percent_encoding::AsciiSet =
-            &percent_encoding::NON_ALPHANUMERIC.remove(b'_').remove(b'-').remove(b'.').remove(b'~');
-        let encode = |name: &str| percent_encoding::utf8_percent_encode(name, SEGMENT).to_string();
-        let host = self.headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-        let doc = doc.map(|doc| format!("/{}", encode(doc))).unwrap_or_default();
-        format!("{}://{host}/{}{doc}", self.peer.scheme(), encode(db))
-    }
+/// The service of the additional port: the metrics, for everyone who reaches it.
+pub fn metrics_router(app: App, names: Names) -> Router {
+    let names = Arc::new(names);
+    Router::new().fallback(move |request| answer_metrics(app.clone(), names.clone(), request))
 }
 
 async fn answer_metrics(app: App, names: Arc<Names>, request: Request) -> Response {
@@ -257,27 +146,6 @@ async fn metrics(
         return Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_implemented", reason));
     }
     turnwise_metrics::get(&app.metrics, headers, part).await
-}
-
-/// A database that the caller may not read does not exist.
-fn check_database(call: &Call, db: &str) -> Result<(), ApiError> {
-    match call.caller.reads(db) {
-        true => Ok(()),
-        false => Err(turnwise_replicator::documents::Error::NoDatabase.into()),
-    }
-}
-
-/// Whether the caller may do this with the database, beside what [`rights::needed`] checks.
-fn check_use(call: &Call, db: &str, part: &Part) -> Result<(), ApiError> {
-    let target = Target::Db(db.to_owned(), part.clone());
-    let writes = rights::needed(&target, &call.method) == Right::Write;
-    if writes && !call.caller.writes(db) && (call.caller.reads(db) || *part == Part::Itself) {
-        let reason = format!(
-            "this identity may not change the database `{db}`: it needs a scope client:TENANTS that names it"
-        );
-        return Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", reason));
-    }
-    check_database(call, db)
 }
 
 async fn database(app: &App, call: &Call, body: Body, db: &str, part: Part) -> Result<Response, ApiError> {

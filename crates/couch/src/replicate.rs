@@ -21,7 +21,8 @@ use turnwise_web::answer::{ok, respond};
 use turnwise_web::error::{ApiError, internal};
 use turnwise_web::{answer, request};
 
-use super::{App, Call};
+use super::app::App;
+use super::call::Call;
 
 /// Largest body, in bytes: a list of document ids may be long. It is below the limit for a job's options.
 const BODY_BYTES: usize = 4_000_000;

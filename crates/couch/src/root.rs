@@ -6,7 +6,8 @@ use turnwise_replicator::documents::databases::{self, Database};
 use turnwise_web::answer::{in_pieces, ok};
 use turnwise_web::error::ApiError;
 
-use super::{App, Call};
+use super::app::App;
+use super::call::Call;
 
 /// The CouchDB release whose API this is. Clients choose the features that they use by it.
 const API_VERSION: &str = "3.5.0";

@@ -8,8 +8,6 @@ use turnwise_metrics::{self as metrics, UNKNOWN};
 use turnwise_replicator::documents::names;
 use turnwise_web::error::ApiError;
 
-use super::config;
-
 /// What a request is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
@@ -27,13 +25,23 @@ pub enum Target {
     SchedulerDocs(Option<String>),
     SchedulerDoc(String, String),
     /// A node, or its configuration.
-    Node(String, config::Part),
+    Node(String, NodePart),
     /// The metrics, of the node under this name if the path names one.
     Metrics(Option<String>, metrics::Part),
     /// A database, or a part of it.
     Db(String, Part),
     /// A server-level path that does not exist.
     Unknown,
+}
+
+/// The part of a node's configuration that a request is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodePart {
+    /// The node itself.
+    Node,
+    All,
+    Section(String),
+    Value(String, String),
 }
 
 /// A part of a database.
@@ -161,10 +169,10 @@ impl Target {
             Target::SchedulerDocs(None) => "/_scheduler/docs",
             Target::SchedulerDocs(Some(_)) => "/_scheduler/docs/{db}",
             Target::SchedulerDoc(..) => "/_scheduler/docs/{db}/{id}",
-            Target::Node(_, config::Part::Node) => "/_node/{node}",
-            Target::Node(_, config::Part::All) => "/_node/{node}/_config",
-            Target::Node(_, config::Part::Section(_)) => "/_node/{node}/_config/{section}",
-            Target::Node(_, config::Part::Value(..)) => "/_node/{node}/_config/{section}/{key}",
+            Target::Node(_, NodePart::Node) => "/_node/{node}",
+            Target::Node(_, NodePart::All) => "/_node/{node}/_config",
+            Target::Node(_, NodePart::Section(_)) => "/_node/{node}/_config/{section}",
+            Target::Node(_, NodePart::Value(..)) => "/_node/{node}/_config/{section}/{key}",
             Target::Metrics(_, metrics::Part::Own) => "/metrics",
             Target::Metrics(_, metrics::Part::Prometheus) => "/_node/{node}/_prometheus",
             Target::Metrics(_, metrics::Part::Stats(_)) => "/_node/{node}/_stats",
@@ -203,13 +211,13 @@ fn scheduler_docs(rest: &[&str]) -> Result<Target, ApiError> {
     }
 }
 
-fn node(rest: &[&str]) -> Option<config::Part> {
+fn node(rest: &[&str]) -> Option<NodePart> {
     match *rest {
-        [] => Some(config::Part::Node),
-        ["_config"] => Some(config::Part::All),
-        ["_config", section] => Some(config::Part::Section(section.to_owned())),
+        [] => Some(NodePart::Node),
+        ["_config"] => Some(NodePart::All),
+        ["_config", section] => Some(NodePart::Section(section.to_owned())),
         // A tenant is a key, and may contain slashes. As in a database's name, they need not be encoded.
-        ["_config", section, ref key @ ..] => Some(config::Part::Value(section.to_owned(), key.join("/"))),
+        ["_config", section, ref key @ ..] => Some(NodePart::Value(section.to_owned(), key.join("/"))),
         _ => None,
     }
 }
@@ -299,9 +307,9 @@ mod tests {
         }
         assert_eq!(of("/_scheduler"), Target::Unknown);
         let node = |part| Target::Node("a@b:1".into(), part);
-        assert_eq!(of("/_node/a@b:1"), node(config::Part::Node));
-        assert_eq!(of("/_node/a%40b:1/_config"), node(config::Part::All));
-        let key = config::Part::Value("replicator.shares".into(), "x/_replicator".into());
+        assert_eq!(of("/_node/a@b:1"), node(NodePart::Node));
+        assert_eq!(of("/_node/a%40b:1/_config"), node(NodePart::All));
+        let key = NodePart::Value("replicator.shares".into(), "x/_replicator".into());
         for path in ["x%2F_replicator", "x/_replicator"] {
             assert_eq!(of(&format!("/_node/a@b:1/_config/replicator.shares/{path}")), node(key.clone()));
         }

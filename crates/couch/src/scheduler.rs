@@ -11,7 +11,8 @@ use turnwise_web::access::Caller;
 use turnwise_web::answer::{Batch, Pieces, in_pieces, ok};
 use turnwise_web::error::{ApiError, internal};
 
-use super::{App, Call, check_database};
+use super::app::App;
+use super::call::{Call, check_database};
 
 /// Default number of jobs in a response of `_scheduler/jobs`, as in CouchDB.
 const DEFAULT_JOBS: usize = 100;

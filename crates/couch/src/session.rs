@@ -12,7 +12,8 @@ use turnwise_web::request;
 use turnwise_web::request::Sent;
 use turnwise_web::room::{Cost, SMALL_BODY_BYTES};
 
-use super::{App, Call};
+use super::app::App;
+use super::call::Call;
 
 const FORM: &str = "application/x-www-form-urlencoded";
 

@@ -9,16 +9,21 @@ use axum::http::HeaderMap;
 use futures::StreamExt;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use turnwise_config::Config;
+use turnwise_config::{Config, Shared};
 use turnwise_indexer::jobs::Indexing;
+use turnwise_metrics::Metrics;
+use turnwise_outbound::Client;
 use turnwise_queue::{Claim, Context, Keyspace, Worker, claims, jobs, workers};
+use turnwise_replicator::doc_processor::Settings;
 use turnwise_replicator::{Defaults, JOB_TYPE};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Runtime, Store, runtime};
+use turnwise_web::Web;
 use turnwise_web::access::Identities;
 use turnwise_web::explained::Explained;
-use turnwise_worker::{External, ExternalOptions};
+use turnwise_worker::{External, ExternalOptions, Live};
 
+use super::app::Turns;
 use super::*;
 
 const PEER: Peer =

@@ -12,7 +12,7 @@ use turnwise_web::access::Caller;
 use turnwise_web::answer;
 use turnwise_web::error::{ApiError, retry_later};
 
-use super::App;
+use super::app::App;
 
 /// A store that takes longer to respond counts as failing, so that monitors get a timely result.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -10,9 +10,10 @@ use turnwise_api::list::Cursor;
 use turnwise_protocol::{Job, State, names};
 
 use super::format::count_of;
+use super::layout;
 use super::problem::{Problem, Result, sentence};
+use super::redirect::redirect;
 use super::visit::{Visit, back, job_link};
-use super::{layout, redirect};
 
 /// Maximum number of jobs of one action.
 const MAX_JOBS: usize = 200;

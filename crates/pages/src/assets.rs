@@ -6,8 +6,8 @@ use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 
-use super::Visit;
 use super::problem::{Problem, Result};
+use super::visit::Visit;
 
 /// The files, with their content types.
 const FILES: [(&str, &str, &str); 3] = [

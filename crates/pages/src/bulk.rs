@@ -12,9 +12,10 @@ use turnwise_protocol::{
 };
 
 use super::format::{ago, count_of, duration, number, state};
+use super::layout;
 use super::problem::{Problem, Result};
+use super::redirect::redirect;
 use super::visit::{Fields, Visit, back, job_link, link};
-use super::{layout, redirect};
 
 const PATH: &str = "/ui/bulk";
 /// Where an action is asked about.

@@ -15,8 +15,9 @@ use turnwise_queue::{Job, concurrency, filters as rows, jobs};
 use super::format::{count, number, time};
 use super::parts::{Question, field, hidden};
 use super::problem::{Problem, Result, sentence};
+use super::redirect::redirect;
 use super::visit::{Fields, Visit, job_link, link};
-use super::{layout, parts, redirect};
+use super::{layout, parts};
 
 const PATH: &str = "/ui/filters";
 /// Maximum number of paused jobs, and of limited jobs of each filter, that are counted.

@@ -43,7 +43,7 @@ fn content() -> Markup {
                 h2 { "Keys" }
                 table.plain {
                     tbody {
-                        @for (key, path, name) in NAVIGATION {
+                        @for (key, path, name, _) in NAVIGATION {
                             tr { th scope="row" { kbd { "g" } " " kbd { (key) } } td { "go to " a href=(path) { (name) } } }
                         }
                         @for (key, what) in KEYS { tr { th scope="row" { kbd { (key) } } td { (what) } } }

@@ -11,8 +11,9 @@ use turnwise_web::access::Who;
 use super::format::{ago, or_dash, time};
 use super::parts::field;
 use super::problem::{Problem, Result, sentence};
+use super::redirect::redirect;
 use super::visit::{Fields, Visit, link};
-use super::{layout, parts, redirect};
+use super::{layout, parts};
 
 const PATH: &str = "/ui/identities";
 /// Seconds of a day.

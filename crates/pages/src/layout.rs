@@ -4,30 +4,32 @@ use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use maud::{DOCTYPE, Markup, html};
+use turnwise_web::access::rights::Right;
 use turnwise_web::access::{Caller, Who};
 
-use super::{ROUTES, assets};
+use super::assets;
+use super::redirect::HOME;
 
 /// The cookie with the theme that a person has chosen. The script sets it.
 const THEME_COOKIE: &str = "turnwise_theme";
 /// How often pages with live data are refreshed, in s.
 const REFRESH_S: u32 = 5;
 
-/// The navigation: the key after `g`, the path, the name. An entry is shown to those who may see its page.
-pub(super) const NAVIGATION: &[(&str, &str, &str)] = &[
-    ("o", super::HOME, "Overview"),
-    ("j", "/ui/jobs", "Jobs"),
-    ("t", "/ui/tenants", "Tenants"),
-    ("h", "/ui/history", "History"),
-    ("r", "/ui/replications", "Replications"),
-    ("x", "/ui/indexes", "Indexes"),
-    ("l", "/ui/locks", "Locks"),
-    ("w", "/ui/workers", "Workers"),
-    ("f", "/ui/filters", "Filters"),
-    ("b", "/ui/webhooks", "Webhooks"),
-    ("s", "/ui/settings", "Settings"),
-    ("i", "/ui/identities", "Users and tokens"),
-    ("a", "/ui/audit", "Audit log"),
+/// The navigation: the key after `g`, the path, the name, the right of the page. An entry is shown to those who may see its page.
+pub(super) const NAVIGATION: &[(&str, &str, &str, Right)] = &[
+    ("o", HOME, "Overview", Right::Read),
+    ("j", "/ui/jobs", "Jobs", Right::Read),
+    ("t", "/ui/tenants", "Tenants", Right::Read),
+    ("h", "/ui/history", "History", Right::Read),
+    ("r", "/ui/replications", "Replications", Right::Read),
+    ("x", "/ui/indexes", "Indexes", Right::Read),
+    ("l", "/ui/locks", "Locks", Right::Read),
+    ("w", "/ui/workers", "Workers", Right::Operate),
+    ("f", "/ui/filters", "Filters", Right::Operate),
+    ("b", "/ui/webhooks", "Webhooks", Right::Write),
+    ("s", "/ui/settings", "Settings", Right::Operate),
+    ("i", "/ui/identities", "Users and tokens", Right::Administer),
+    ("a", "/ui/audit", "Audit log", Right::Administer),
 ];
 
 /// Who sees a page, and how.
@@ -48,9 +50,8 @@ impl Shell {
         Shell::new(Caller::nobody(), "", headers)
     }
 
-    fn sees(&self, path: &str) -> bool {
-        let route = ROUTES.iter().find(|route| route.path == path);
-        route.is_some_and(|route| route.right.check(&self.caller).is_ok())
+    fn sees(&self, right: Right) -> bool {
+        right.check(&self.caller).is_ok()
     }
 
     /// The path of the navigation's entry for this page, or for the list that it belongs to: `/ui/jobs` for `/ui/job`.
@@ -60,7 +61,7 @@ impl Shell {
             "/ui/tenants/shares" => "/ui/tenants",
             own => own,
         };
-        let mut paths = NAVIGATION.iter().map(|(_, path, _)| *path);
+        let mut paths = NAVIGATION.iter().map(|(_, path, ..)| *path);
         paths.find(|path| own == *path || path.strip_suffix('s') == Some(own))
     }
 }
@@ -115,8 +116,8 @@ fn side(shell: &Shell) -> Markup {
     let current = shell.current();
     html! {
         header.side {
-            a.brand href=(super::HOME) { img src=(assets::icon()) alt="" width="22" height="22"; "turnwise" }
-            @if shell.sees("/ui/jobs") {
+            a.brand href=(HOME) { img src=(assets::icon()) alt="" width="22" height="22"; "turnwise" }
+            @if shell.sees(Right::Read) {
                 form.search role="search" action="/ui/jobs" {
                     label.unseen for="search" { "Search jobs by id" }
                     input id="search" type="search" name="q" placeholder="Search job ids" autocomplete="off"
@@ -124,8 +125,8 @@ fn side(shell: &Shell) -> Markup {
                 }
             }
             nav aria-label="Pages" {
-                @for (key, path, name) in NAVIGATION {
-                    @if shell.sees(path) {
+                @for (key, path, name, right) in NAVIGATION {
+                    @if shell.sees(*right) {
                         a href=(path) data-key=(key) aria-current=[(current == Some(path)).then_some("page")] { (name) }
                     }
                 }

@@ -10,6 +10,7 @@
 //! `docs/design/observability.md` explains the design.
 
 mod act;
+mod app;
 mod assets;
 mod audit;
 mod bulk;
@@ -30,6 +31,7 @@ mod login;
 mod overview;
 mod parts;
 mod problem;
+mod redirect;
 mod replication;
 mod replication_new;
 mod replications;
@@ -40,7 +42,6 @@ mod webhooks;
 mod what_if;
 mod workers;
 
-use std::ops::Deref;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 
@@ -56,10 +57,11 @@ use turnwise_web::refusal::Refusal;
 
 use self::layout::Shell;
 use self::problem::{Problem, Result};
+use self::redirect::{HOME, redirect};
 use self::visit::Visit;
 
-/// The first page.
-const HOME: &str = "/ui/";
+pub use self::app::App;
+
 /// What browsers may load and send on behalf of a page: nothing from elsewhere, and no code or style within the HTML.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
      connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
@@ -126,28 +128,9 @@ const ROUTES: &[Route] = &[
     get(HOME, Right::Read, |visit| Box::pin(overview::page(visit))),
 ];
 
-/// The state of the pages.
-#[derive(Clone)]
-pub struct App {
-    /// The API whose functions most pages use.
-    pub api: turnwise_api::App,
-    /// CouchDB's API, for replications and settings.
-    pub couch: turnwise_couch::App,
-}
-
-impl Deref for App {
-    type Target = turnwise_api::App;
-
-    fn deref(&self) -> &turnwise_api::App {
-        &self.api
-    }
-}
-
-impl App {
-    /// Everything under `/ui`, and CouchDB's path of its own pages.
-    pub fn router(self) -> Router {
-        routes().with_state(self)
-    }
+/// Everything under `/ui`, and CouchDB's path of its own pages.
+pub fn router(app: App) -> Router {
+    routes().with_state(app)
 }
 
 fn routes() -> Router<App> {
@@ -205,13 +188,6 @@ async fn serve(app: App, route: Option<&'static Route>, request: Request) -> Res
     }
 }
 
-/// Continues at another page.
-fn redirect(path: &str) -> Response {
-    let mut response = Response::default();
-    *response.status_mut() = StatusCode::SEE_OTHER;
-    answer::with_header(response, header::LOCATION, path)
-}
-
 /// Adds the headers that every response has.
 fn secured(mut response: Response) -> Response {
     let headers = response.headers_mut();
@@ -226,4 +202,17 @@ fn secured(mut response: Response) -> Response {
     // The HTML depends on the session, and may hold data of one tenant.
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_navigation_has_the_rights_of_its_pages() {
+        for (_, path, _, right) in layout::NAVIGATION {
+            let route = ROUTES.iter().find(|route| route.path == *path);
+            assert_eq!(route.map(|route| route.right), Some(*right), "{path}");
+        }
+    }
 }

@@ -6,9 +6,10 @@ use maud::html;
 use turnwise_identity::Secret;
 use turnwise_web::access::{LoggedIn, Who, expired_cookie, login};
 
+use super::layout;
 use super::problem::{Problem, Result, sentence};
+use super::redirect::{HOME, redirect};
 use super::visit::{Visit, back, link};
-use super::{HOME, layout, redirect};
 
 /// The path of the form, which returns to a page after the login.
 pub(super) fn path(then: &str) -> String {

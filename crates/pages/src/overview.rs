@@ -14,11 +14,11 @@ use turnwise_queue::counts::{self, Counts, Kind};
 use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_web::access::Caller;
 
+use super::app::App;
 use super::format::{clipped, count_of, duration, number, or_dash, since, text};
 use super::problem::Result;
 use super::visit::{Visit, job_link, link};
 use super::{layout, workers};
-use crate::App;
 
 /// Maximum number of counts that are read: one of each type and tenant.
 const MAX_COUNTS: usize = 20_000;

@@ -7,8 +7,8 @@ use turnwise_api::V1Error;
 use turnwise_web::error::ApiError;
 use turnwise_web::refusal::{Refusal, with_headers};
 
-use super::Visit;
 use super::layout::{self, Shell};
+use super::visit::Visit;
 
 /// The result of a page.
 pub(super) type Result<T, E = Problem> = std::result::Result<T, E>;
@@ -72,7 +72,7 @@ impl Problem {
                 @if !self.hint.is_empty() { p { (sentence(&self.hint)) } }
                 p {
                     @if self.status == StatusCode::UNAUTHORIZED { a.button href="/ui/login" { "Log in" } }
-                    a.button href=(super::HOME) { "Overview" }
+                    a.button href=(super::redirect::HOME) { "Overview" }
                 }
             },
         );

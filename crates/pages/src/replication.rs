@@ -19,9 +19,10 @@ use turnwise_web::request::Params;
 use super::format::{ago, number, text, time};
 use super::parts::{Question, hidden};
 use super::problem::{Problem, Result};
+use super::redirect::redirect;
 use super::replications::{PATH, Row, document_link, moment, state};
 use super::visit::{Visit, link};
-use super::{layout, parts, redirect};
+use super::{layout, parts};
 
 /// Longest document that a page shows, in bytes of JSON.
 const MAX_SHOWN_BYTES: usize = 64 << 10;

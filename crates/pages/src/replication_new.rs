@@ -8,12 +8,13 @@ use turnwise_couch::{make_database, write_document};
 use turnwise_replicator::documents::Draft;
 use turnwise_web::request::Params;
 
+use super::layout;
 use super::parts::field;
 use super::problem::{Problem, Result, sentence};
+use super::redirect::redirect;
 use super::replication::{call, check};
 use super::replications::{PATH, document_link};
 use super::visit::{Fields, Visit};
-use super::{layout, redirect};
 
 /// The database that CouchDB's users expect.
 const DEFAULT_DATABASE: &str = "_replicator";

@@ -10,8 +10,9 @@ use turnwise_couch::setting_error;
 
 use super::format::text;
 use super::problem::{Problem, Result, sentence};
+use super::redirect::redirect;
 use super::visit::{Visit, link};
-use super::{layout, parts, redirect};
+use super::{layout, parts};
 
 const PATH: &str = "/ui/settings";
 /// Maximum number of tenants and types with a value that a page shows.

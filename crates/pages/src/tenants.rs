@@ -12,8 +12,9 @@ use turnwise_replicator::JOB_TYPE as REPLICATION;
 
 use super::format::{duration, number, or_dash, since};
 use super::problem::{Problem, Result};
+use super::redirect::redirect;
 use super::visit::{Visit, back, link, tenant_link};
-use super::{layout, parts, redirect};
+use super::{layout, parts};
 
 /// Number of tenants that a page shows in an order other than by name.
 const SHOWN: usize = 200;

@@ -4,14 +4,14 @@ use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, header};
 use serde::de::{DeserializeOwned, IntoDeserializer};
-use turnwise_web::access::{Caller, Peer};
+use turnwise_web::access::{Caller, NoCaller, Peer};
+use turnwise_web::request;
 use turnwise_web::request::Sent;
 use turnwise_web::room::Cost;
-use turnwise_web::{NoCaller, request};
 
+use super::app::App;
 use super::layout::Shell;
 use super::problem::{Problem, Result};
-use crate::App;
 
 /// Largest form, in bytes: that of a page of selected jobs with the longest ids.
 const MAX_FORM_BYTES: usize = 1 << 20;
@@ -153,7 +153,9 @@ pub(super) fn tenant_link(job_type: &str, tenant: &str) -> String {
 
 /// A path to return to, if it is one of these pages.
 pub(super) fn back(path: Option<&str>) -> Option<&str> {
-    path.filter(|path| path.starts_with(super::HOME) && !path.contains(|c: char| c.is_control() || c == '\\'))
+    path.filter(|path| {
+        path.starts_with(super::redirect::HOME) && !path.contains(|c: char| c.is_control() || c == '\\')
+    })
 }
 
 #[cfg(test)]

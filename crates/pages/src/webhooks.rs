@@ -12,8 +12,9 @@ use turnwise_queue::webhooks::JOB_TYPE;
 use super::format::{ago, number};
 use super::parts::{Question, field, hidden};
 use super::problem::{Problem, Result, sentence};
+use super::redirect::redirect;
 use super::visit::{Fields, Visit, job_link, link};
-use super::{layout, parts, redirect};
+use super::{layout, parts};
 
 const PATH: &str = "/ui/webhooks";
 /// The events, in the order of a job's life.

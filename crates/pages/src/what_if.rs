@@ -22,8 +22,9 @@ use turnwise_simulate::{Int, OneOf, Policy, Results, Scenario};
 
 use super::format::{count_of, duration, number, or_dash};
 use super::problem::{Problem, Result};
+use super::redirect::redirect;
 use super::visit::{Fields, Visit, link, tenant_link};
-use super::{layout, redirect, tenants};
+use super::{layout, tenants};
 
 const PATH: &str = "/ui/tenants/shares";
 /// The begin of the names of the fields with shares; the tenant's name follows.

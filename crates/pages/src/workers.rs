@@ -8,12 +8,13 @@ use turnwise_api::{fleets, modes, nodes};
 use turnwise_protocol::{DEFAULT_LIMIT, Fleet, Mode, Nodes, Worker, Workers, names};
 use turnwise_queue::workers;
 
+use super::app::App;
 use super::format::{ago, number, since, time};
 use super::parts::{Question, hidden};
 use super::problem::{Problem, Result};
+use super::redirect::redirect;
 use super::visit::{Fields, Visit, job_link, link};
-use super::{layout, parts, redirect};
-use crate::App;
+use super::{layout, parts};
 
 const PATH: &str = "/ui/workers";
 /// Number of running jobs that are shown of each worker.

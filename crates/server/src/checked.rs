@@ -9,8 +9,8 @@ use turnwise_command::Sandbox;
 use turnwise_config::{Config, Prometheus};
 use turnwise_telemetry::otel::Target;
 use turnwise_web::access::{Audit, Jwt};
-use turnwise_web::cross_site::Names;
 use turnwise_web::listener::serve;
+use turnwise_web::names::Names;
 use turnwise_web::tls::Tls;
 
 use crate::common::Common;
@@ -92,7 +92,8 @@ impl Checked {
             let no_listener = |cause| StartError::Listen { listen: self.listen, cause };
             let listen = listener.local_addr().map_err(no_listener)?;
             let names = Names::new(listen, advertised, &common.config.listener_names);
-            let (router, stop) = (http.couch.clone().metrics_router(names), services.stop().clone());
+            let (router, stop) =
+                (turnwise_couch::metrics_router(http.couch.clone(), names), services.stop().clone());
             services.once("metrics port", serve(listener, None, METRICS_CONNECTIONS, router, stop));
         }
         if let Some(listener) = self.listener.take() {

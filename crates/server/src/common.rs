@@ -20,8 +20,8 @@ use turnwise_store::{Store, StoreUrl};
 use turnwise_telemetry::otel::{Exporter, Target};
 use turnwise_web::Web;
 use turnwise_web::access::{Identities, Pace};
-use turnwise_web::cross_site::Names;
 use turnwise_web::explained::Explained;
+use turnwise_web::names::Names;
 use turnwise_web::pool::Pool;
 use turnwise_web::room::Room;
 use turnwise_worker::{

@@ -20,7 +20,9 @@ impl Http {
     pub fn router(&self) -> Router {
         let (api, couch) = (self.api.clone(), self.couch.clone());
         let pages = turnwise_pages::App { api: api.clone(), couch: couch.clone() };
-        let routes = api.router().merge(pages.router()).merge(couch.router());
+        let routes = turnwise_api::router(api)
+            .merge(turnwise_pages::router(pages))
+            .merge(turnwise_couch::router(couch));
         layered(routes, &self.web).layer(from_fn_with_state(self.metrics.clone(), measured))
     }
 }

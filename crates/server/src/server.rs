@@ -14,7 +14,7 @@ use turnwise_replicator::ownership::Ownership;
 use turnwise_store::{Seal, Store, StoreUrl, runtime};
 use turnwise_telemetry::otel::Exporter;
 use turnwise_web::access::{Audit, Jwt};
-use turnwise_web::cross_site::Names;
+use turnwise_web::names::Names;
 use turnwise_web::tls::Tls;
 use turnwise_worker::{EventRules, Live, Recorder, Worker};
 

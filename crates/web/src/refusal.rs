@@ -9,7 +9,6 @@ use turnwise_protocol::Error;
 
 use super::answer;
 use super::error::ApiError;
-use crate::Web;
 
 /// Why a request is refused.
 #[derive(Debug, PartialEq, Eq)]
@@ -26,19 +25,6 @@ pub struct Refusal {
     pub retry_after_s: Option<u64>,
 }
 
-impl Web {
-    /// The response to a request that is refused.
-    pub fn refuse(&self, request: &Request, refusal: Refusal) -> Response {
-        match is_page(request) {
-            true => {
-                refusal.log(request);
-                (self.refused_page)(request, refusal)
-            }
-            false => refusal.of_program(request),
-        }
-    }
-}
-
 /// Whether a request is for a page or one of its actions, and not for a program.
 pub fn is_page<B>(request: &axum::http::Request<B>) -> bool {
     matches!(request.uri().path().split('/').nth(1), Some("ui" | "_utils"))
@@ -50,7 +36,7 @@ pub fn is_v1(request: &Request) -> bool {
 }
 
 impl Refusal {
-    fn log(&self, request: &Request) {
+    pub(crate) fn log(&self, request: &Request) {
         // The log leaves names out, because a stranger has chosen them.
         tracing::debug!(method = %request.method(), path = request.uri().path(), %self.reason, "a request was refused");
     }

@@ -210,3 +210,8 @@ impl<S: Sync> FromRequestParts<S> for Caller {
         parts.extensions.get::<Caller>().cloned().ok_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 }
+
+/// A request reached a handler without the layer that finds out who sends it.
+#[derive(Debug, thiserror::Error)]
+#[error("nobody has authenticated a request")]
+pub struct NoCaller;

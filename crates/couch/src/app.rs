@@ -1,0 +1,85 @@
+//! The state of this API.
+
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
+use std::sync::Arc;
+
+use axum::http::HeaderMap;
+use turnwise_config::Shared;
+use turnwise_metrics::Metrics;
+use turnwise_outbound::Client;
+use turnwise_replicator::doc_processor::{self, Settings};
+use turnwise_replicator::upstream::Condition;
+use turnwise_web::{Web, traced};
+use turnwise_worker::{Live, Spans};
+
+/// The state of this API.
+#[derive(Clone)]
+pub struct App(Arc<AppState>);
+
+/// See [`App`].
+pub struct AppState {
+    /// What all requests share.
+    pub web: Web,
+    /// The settings of replications.
+    pub settings: Live<Settings>,
+    /// Reads the code of filters from sources.
+    pub client: Client,
+    /// The settings that nodes share.
+    pub shared: Shared,
+    /// The condition of the upstream, if there is one.
+    pub upstream: Option<Live<Condition>>,
+    /// What this node has done.
+    pub metrics: Arc<Metrics>,
+    /// Where the spans of traced jobs go.
+    pub spans: Spans,
+    /// See [`App::turn`].
+    pub turns: Turns,
+}
+
+impl Deref for App {
+    type Target = AppState;
+
+    fn deref(&self) -> &AppState {
+        &self.0
+    }
+}
+
+impl Deref for AppState {
+    type Target = Web;
+
+    fn deref(&self) -> &Web {
+        &self.web
+    }
+}
+
+/// Locks for writers of databases. Databases share them by the hash of their names.
+#[derive(Clone, Default)]
+pub struct Turns(Arc<[tokio::sync::Mutex<()>; 32]>);
+
+impl App {
+    /// With this state.
+    pub fn new(state: AppState) -> Self {
+        App(Arc::new(state))
+    }
+
+    /// Waits for a turn to write documents of a database. All writes of a database take the next sequence number, so
+    /// only one of several concurrent writes can commit. Serial writes avoid conflicts and their pauses. Correctness
+    /// does not depend on it: other processes and ending jobs write without a turn.
+    pub async fn turn(&self, db: &str) -> tokio::sync::MutexGuard<'_, ()> {
+        let mut hasher = std::hash::DefaultHasher::new();
+        db.hash(&mut hasher);
+        let turns = &self.turns.0;
+        let nth = hasher.finish() % turns.len() as u64;
+        turns[usize::try_from(nth).unwrap_or(0)].lock().await
+    }
+
+    /// Runs transactions that may add replication jobs: these continue the trace of the request, or begin one.
+    pub async fn traced<T, E>(
+        &self,
+        headers: &HeaderMap,
+        write: impl Future<Output = std::result::Result<T, E>>,
+    ) -> std::result::Result<T, E> {
+        doc_processor::traced(&self.spans, traced::parent(headers), self.store.runtime(), write).await
+    }
+}

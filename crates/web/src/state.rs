@@ -1,0 +1,89 @@
+//! What all requests share.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::response::Response;
+use tokio_util::sync::CancellationToken;
+use turnwise_config::Config;
+use turnwise_queue::Keyspace;
+use turnwise_store::Store;
+use turnwise_worker::Live;
+
+use super::access::{Audit, Identities, Jwt, Pace};
+use super::explained::Explained;
+use super::names::Names;
+use super::refusal::{Refusal, is_page};
+use super::room::Room;
+
+/// What all requests share. Each layer of each request clones it, so it is one pointer.
+#[derive(Clone)]
+pub struct Web(Arc<Shared>);
+
+/// See [`Web`].
+pub struct Shared {
+    /// The store, which does not wait long while it is unavailable.
+    pub store: Store,
+    /// The keys of its rows.
+    pub keys: Keyspace,
+    /// The node's name in responses.
+    pub node: Arc<str>,
+    /// Cancelled when the server stops: requests that wait then respond immediately.
+    pub stop: CancellationToken,
+    /// The current configuration.
+    pub config: Live<Arc<Config>>,
+    /// What explains jobs, tenants and types.
+    pub explained: Explained,
+    /// Who may use the server.
+    pub identities: Identities,
+    /// The keys of JSON Web Tokens, if they are accepted.
+    pub jwt: Option<Arc<Jwt>>,
+    /// The audit log, if there is one.
+    pub audit: Option<Arc<Audit>>,
+    /// How many requests each identity has sent.
+    pub pace: Pace,
+    /// The names under which clients reach this server.
+    pub names: Names,
+    /// Memory for request bodies.
+    pub body_room: Room,
+    /// The page for a request for a page that is refused.
+    pub refused_page: fn(&Request, Refusal) -> Response,
+}
+
+impl Deref for Web {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl Web {
+    /// The state of a server that starts.
+    pub fn new(shared: Shared) -> Web {
+        Web(Arc::new(shared))
+    }
+
+    /// The time by the store's clock, in µs since 1970.
+    pub fn now_us(&self) -> i64 {
+        self.store.runtime().now_us()
+    }
+
+    /// 32 random hexadecimal digits.
+    pub fn new_uuid(&self) -> String {
+        let runtime = self.store.runtime();
+        format!("{:016x}{:016x}", runtime.random(), runtime.random())
+    }
+
+    /// The response to a request that is refused.
+    pub fn refuse(&self, request: &Request, refusal: Refusal) -> Response {
+        match is_page(request) {
+            true => {
+                refusal.log(request);
+                (self.refused_page)(request, refusal)
+            }
+            false => refusal.of_program(request),
+        }
+    }
+}
