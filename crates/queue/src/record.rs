@@ -489,6 +489,20 @@ mod tests {
     }
 
     #[test]
+    fn the_bytes_of_a_row_are_the_same_after_it_is_read_and_written() {
+        let row = [
+            r#"{"state":"pending","order_us":3,"tenant":"t","user":"u","continuous":true,"awaited":8,"reasons":["r"],"#,
+            r#""refused":"no","class":-3,"priority":1.5,"locks":{"node":{"exclusive":["n"]}},"crashes":1,"attempts":2,"#,
+            r#""max_attempts":4,"timeouts":{"run_us":5},"ended_claim":["w",4],"history":[[5,"added"]],"#,
+            r#""summary":{"s": 1},"info":1,"result":{ },"forgets_options":true,"#,
+            r#""trace":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01","options":{"o": 2}}"#,
+        ]
+        .concat();
+        let job: Job = serde_json::from_str(&row).unwrap();
+        assert_eq!(serde_json::to_string(&job).unwrap(), row);
+    }
+
+    #[test]
     fn a_trace_is_kept_and_a_job_without_one_has_no_bytes_for_it() {
         let fields = record(
             json!({"state": "failed", "trace": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}),
