@@ -264,7 +264,7 @@ async fn each_damage_to_locks_violates_its_own_invariant() {
             ("reserves", r#"{"node":{"exclusive":["n"]}}"#),
         ] {
             let mut new = NewJob::new("t", id, serde_json::value::RawValue::from_string("1".into()).unwrap());
-            new.locks = serde_json::from_str(declared).unwrap();
+            new.spec.locks = serde_json::from_str(declared).unwrap();
             jobs::add(&tx, keys, &new, 5).await?;
         }
         for (number, id) in [(901, "holds"), (902, "waits")] {
@@ -337,7 +337,7 @@ async fn each_damage_to_buckets_violates_its_own_invariant() {
         filters::put(&tx, keys, rule).await?;
         for id in ["a", "b", "full", "room"] {
             let mut new = NewJob::new("t", id, serde_json::value::RawValue::from_string("1".into()).unwrap());
-            new.reasons = vec!["concurrency:2:net".into()];
+            new.spec.reasons = vec!["concurrency:2:net".into()];
             jobs::add(&tx, keys, &new, 5).await?;
         }
         let tally = &mut Tally::default();
@@ -456,9 +456,9 @@ async fn step(store: &Store, user: i64, n: i64) {
                 let mut new = NewJob::new("t", id, options);
                 if n % 2 == 0 {
                     let declared = format!(r#"{{"node":{{"exclusive":["n{}"],"shared":["s"]}}}}"#, n % 5);
-                    new.locks = serde_json::from_str(&declared).unwrap();
+                    new.spec.locks = serde_json::from_str(&declared).unwrap();
                 }
-                new.reasons = vec![format!("concurrency:1:{}", n % 3)];
+                new.spec.reasons = vec![format!("concurrency:1:{}", n % 3)];
                 jobs::add(&tx, keys, &new, now_us).await?;
                 let levels = Levels::default();
                 let claimed =

@@ -11,7 +11,7 @@ use turnwise_protocol::{
 use turnwise_queue::deadlines::Timeouts;
 use turnwise_queue::locks::has_room;
 use turnwise_queue::trace::Traceparent;
-use turnwise_queue::{After, DEFAULT_TENANT, MAX_CLASS, MIN_CLASS, Then, dependencies, jobs};
+use turnwise_queue::{After, DEFAULT_TENANT, JobSpec, MAX_CLASS, MIN_CLASS, Then, dependencies, jobs};
 use turnwise_store::{Error as StoreError, MaybeStoreError as _, Store, Transaction};
 use turnwise_web::access::Caller;
 use turnwise_web::{answer, traced};
@@ -93,24 +93,16 @@ const JOB_BYTES: usize = 100_000;
 /// A job that is ready to be written.
 struct Ready {
     job: turnwise_queue::NewJob,
-    if_exists: IfExists,
-    members: StatedMembers,
+    /// The request, without its id, options, locks and dependencies. A job that is added again keeps what the request leaves
+    /// out.
+    request: NewJob,
+    states_options: bool,
+    /// Stated by the request, or derived by the catalogue from the request's options.
+    states_locks: bool,
     /// Its span, if it is traced.
     trace: Option<Producer>,
     /// The server generated its id, so no other job can have it.
     made: bool,
-}
-
-/// Which members a request states. A job that is added again keeps its values of the other members.
-struct StatedMembers {
-    tenant: bool,
-    user: bool,
-    options: bool,
-    summary: bool,
-    max_attempts: bool,
-    reasons: bool,
-    /// Stated by the request, or derived by the catalogue from the request's options.
-    locks: bool,
 }
 
 /// Adds jobs, in as few transactions as the store allows. `sent` is the request's trace, and `place` names the n-th job in errors.
@@ -133,13 +125,13 @@ async fn add(
         // The jobs of one request are queued in its order. The last one gets the place that a single job would get.
         one.job.order_us = Some(first_us + n);
         one.trace = app.spans.begin(sent, &**app.store.runtime());
-        one.job.trace = one.trace.map(|trace| trace.context);
+        one.job.spec.trace = one.trace.map(|trace| trace.context);
         ready.push(one);
     }
-    let wanted = ready.iter().map(|Ready { job, if_exists, members, made, .. }| quota::Wanted {
+    let wanted = ready.iter().map(|Ready { job, request, made, .. }| quota::Wanted {
         job,
-        if_exists: *if_exists,
-        states_tenant: members.tenant,
+        if_exists: request.if_exists,
+        states_tenant: request.tenant.is_some(),
         made: *made,
     });
     let _adding = app.waiting_jobs.admit(app, caller, &wanted.collect::<Vec<_>>()).await?;
@@ -168,11 +160,11 @@ async fn add(
 
 /// Records the spans of jobs that were added or run again.
 fn record_spans(app: &App, ready: &[Ready], added: &[AddedJob]) {
-    for (Ready { job, trace, members, if_exists, .. }, added) in ready.iter().zip(added) {
+    for (Ready { job, request, trace, .. }, added) in ready.iter().zip(added) {
         let has_begun = !matches!(added.added, Added::Exists | Added::AlreadyWaiting);
         if let Some(trace) = trace.as_ref().filter(|_| has_begun) {
             // A job that is added again keeps its tenant.
-            let is_known = members.tenant || *if_exists == IfExists::Keep;
+            let is_known = request.tenant.is_some() || request.if_exists == IfExists::Keep;
             let tenant = is_known.then_some(job.tenant.as_str());
             app.spans.added(trace, (&job.job_type, &job.id, tenant), app.now_us());
         }
@@ -247,11 +239,10 @@ async fn add_one(
     now_us: i64,
 ) -> Result<jobs::Added> {
     check_jobs(app, caller, tx, ready).await?;
-    let Ready { job, if_exists, members, .. } = ready;
-    Ok(match if_exists {
-        IfExists::Keep => jobs::add_once(tx, &app.keys, job, now_us).await?,
+    Ok(match ready.request.if_exists {
+        IfExists::Keep => jobs::add_once(tx, &app.keys, &ready.job, now_us).await?,
         IfExists::Again => {
-            let job = with_kept(app, tx, job, members).await?;
+            let job = with_kept(app, tx, ready).await?;
             check_tenant(caller, &job)?;
             jobs::add(tx, &app.keys, &job, now_us).await?
         }
@@ -268,7 +259,7 @@ async fn check_jobs(app: &App, caller: &Caller, tx: &Transaction, ready: &Ready)
     if caller.operates() {
         return Ok(());
     }
-    let Ready { job, if_exists, made, .. } = ready;
+    let Ready { job, request, made, .. } = ready;
     let old = match made {
         true => None,
         false => jobs::get(tx, &app.keys, &job.job_type, &job.id).await?,
@@ -282,7 +273,7 @@ async fn check_jobs(app: &App, caller: &Caller, tx: &Transaction, ready: &Ready)
             ));
         }
         // A job that is being removed is added anew.
-        let changes = *if_exists == IfExists::Again || old.then() == Then::Remove;
+        let changes = request.if_exists == IfExists::Again || old.then() == Then::Remove;
         if changes && !caller.writes(&old.tenant) {
             return Err(V1Error::read_only(&old.tenant));
         }
@@ -308,44 +299,24 @@ fn check_tenant(caller: &Caller, job: &turnwise_queue::NewJob) -> Result<()> {
 }
 
 /// The job, completed with the existing job's values for all members that the request does not state.
-async fn with_kept(
-    app: &App,
-    tx: &Transaction,
-    new: &turnwise_queue::NewJob,
-    members: &StatedMembers,
-) -> turnwise_queue::Result<turnwise_queue::NewJob> {
-    let mut new = new.clone();
+async fn with_kept(app: &App, tx: &Transaction, ready: &Ready) -> Result<turnwise_queue::NewJob> {
+    let mut new = ready.job.clone();
     let Some(old) = jobs::get(tx, &app.keys, &new.job_type, &new.id).await? else {
-        if new.job_type == turnwise_command::JOB_TYPE && !members.options {
+        if new.job_type == turnwise_command::JOB_TYPE && !ready.states_options {
             let problem = "must be given, because the job does not exist yet".to_owned();
-            return Err(turnwise_queue::Error::Invalid { field: "options", problem });
+            return Err(turnwise_queue::Error::Invalid { field: "options", problem }.into());
         }
         return Ok(new);
     };
-    if !members.options {
+    if !ready.states_options {
         new.options = jobs::options(tx, &app.keys, &old).await?;
     }
-    new.continuous = old.continuous;
-    if !members.locks {
+    let locks = match ready.states_locks {
+        true => new.spec.locks,
         // A running job may already have been added again, with other locks.
-        let next = old.run().and_then(|run| run.next.locks.clone());
-        new.locks = next.unwrap_or_else(|| old.locks.clone());
-    }
-    if !members.tenant {
-        new.tenant = old.tenant;
-    }
-    if !members.user {
-        new.user = old.user;
-    }
-    if !members.summary {
-        new.summary = old.summary;
-    }
-    if !members.max_attempts {
-        new.max_attempts = old.max_attempts;
-    }
-    if !members.reasons {
-        new.reasons = old.reasons;
-    }
+        false => old.run().and_then(|run| run.next.locks.clone()).unwrap_or_else(|| old.locks.clone()),
+    };
+    new.spec = stated(&ready.request, JobSpec { locks, trace: new.spec.trace, ..old.spec })?;
     Ok(new)
 }
 
@@ -386,126 +357,119 @@ pub(super) fn class_of(priority: i32) -> Result<i8, String> {
     class.ok_or_else(|| format!("priority: must be from {MIN_CLASS} (first) to {MAX_CLASS} (last)"))
 }
 
-/// When a job may start, how long it may run, and its class.
-struct Terms {
-    not_before_us: Option<i64>,
-    timeouts: Timeouts,
-    class: Option<i8>,
-}
+/// What a user can do about a member that is out of its bounds.
+const CORRECT: &str = "correct the member; /v1/openapi.json has the bounds";
 
-/// The numbers of a job, within their bounds. `Err` states the member and what is wrong with it.
-fn terms(new: &NewJob, now_us: i64) -> Result<Terms, String> {
-    let delayed_us = match new.delay_ms.map(|ms| (ms, i64::try_from(ms))) {
+/// When a job may start, in µs.
+fn not_before_us(request: &NewJob, now_us: i64) -> Result<Option<i64>> {
+    let delayed_us = match request.delay_ms.map(|ms| (ms, i64::try_from(ms))) {
         None => None,
         Some((ms, Ok(delay))) if ms <= MAX_DELAY_MS => Some(now_us + delay * 1_000),
-        Some(_) => return Err(format!("delay_ms: must be from 0 to {MAX_DELAY_MS} (ten years)")),
+        Some(_) => {
+            let problem = format!("delay_ms: must be from 0 to {MAX_DELAY_MS} (ten years)");
+            return Err(V1Error::bad(problem, CORRECT));
+        }
     };
-    if new.not_before_us.is_some_and(|at_us| !(0..=MAX_TIME_US).contains(&at_us)) {
-        return Err(format!("not_before_us: must be from 0 to {MAX_TIME_US} (the year 9999)"));
+    if request.not_before_us.is_some_and(|at_us| !(0..=MAX_TIME_US).contains(&at_us)) {
+        let problem = format!("not_before_us: must be from 0 to {MAX_TIME_US} (the year 9999)");
+        return Err(V1Error::bad(problem, CORRECT));
     }
-    if new.max_attempts.is_some_and(|most| !(1..=MAX_ATTEMPTS).contains(&most)) {
-        return Err(format!("max_attempts: must be from 1 to {MAX_ATTEMPTS}"));
+    Ok(delayed_us.max(request.not_before_us))
+}
+
+/// `spec` with the members that a request states, but for the locks. What it leaves out stays as it is in `spec`.
+fn stated(request: &NewJob, spec: JobSpec) -> Result<JobSpec> {
+    let bad = |problem: String| V1Error::bad(problem, CORRECT);
+    for (member, name) in [("tenant", &request.tenant), ("user", &request.user)] {
+        let checked = name.as_ref().map_or(Ok(()), |name| names::check_name(member, name));
+        checked.map_err(|problem| bad(problem.to_string()))?;
+    }
+    if request.summary.as_ref().is_some_and(|summary| !summary.get().starts_with('{')) {
+        return Err(bad("summary: must be an object".to_owned()));
+    }
+    if request.max_attempts.is_some_and(|most| !(1..=MAX_ATTEMPTS).contains(&most)) {
+        return Err(bad(format!("max_attempts: must be from 1 to {MAX_ATTEMPTS}")));
     }
     let timeout_us = |name: &str, ms: Option<u64>| match ms.map(|ms| (ms, i64::try_from(ms))) {
         None => Ok(None),
         Some((ms, Ok(timeout))) if (1..=MAX_TIMEOUT_MS).contains(&ms) => Ok(Some(timeout * 1_000)),
-        Some(_) => Err(format!("{name}: must be from 1 to {MAX_TIMEOUT_MS} (a year)")),
+        Some(_) => Err(bad(format!("{name}: must be from 1 to {MAX_TIMEOUT_MS} (a year)"))),
     };
     let timeouts = Timeouts {
-        run_us: timeout_us("timeout_ms", new.timeout_ms)?,
-        heartbeat_us: timeout_us("heartbeat_timeout_ms", new.heartbeat_timeout_ms)?,
+        run_us: timeout_us("timeout_ms", request.timeout_ms)?,
+        heartbeat_us: timeout_us("heartbeat_timeout_ms", request.heartbeat_timeout_ms)?,
     };
-    let class = new.priority.map(class_of).transpose()?;
-    Ok(Terms { not_before_us: delayed_us.max(new.not_before_us), timeouts, class })
+    Ok(JobSpec {
+        tenant: request.tenant.clone().unwrap_or(spec.tenant),
+        user: request.user.clone().or(spec.user),
+        summary: request.summary.clone().unwrap_or(spec.summary),
+        max_attempts: request.max_attempts.or(spec.max_attempts),
+        timeouts: timeouts.or(spec.timeouts),
+        reasons: if request.reason.is_empty() { spec.reasons } else { request.reason.clone() },
+        ..spec
+    })
 }
 
 fn prepare(
     app: &App,
     caller: &Caller,
     commands: &builtin_types::Commands<'_>,
-    new: NewJob,
+    mut request: NewJob,
     now_us: i64,
     place: impl Fn() -> String,
 ) -> Result<Ready> {
-    let bad = |problem: &str| {
-        V1Error::bad(place() + problem, "correct the member; /v1/openapi.json has the bounds")
-    };
+    let bad = |problem: &str| V1Error::bad(place() + problem, CORRECT);
     let checked = |checked: Result<(), names::Problem>| checked.map_err(|problem| bad(&problem.to_string()));
-    checked(names::check_type(&new.job_type))?;
-    let Terms { not_before_us, timeouts, class } = terms(&new, now_us).map_err(|problem| bad(&problem))?;
-    let empty = || RawValue::from_string("{}".to_owned()).expect("it is JSON");
-    let members = StatedMembers {
-        tenant: new.tenant.is_some(),
-        user: new.user.is_some(),
-        options: new.options.is_some(),
-        summary: new.summary.is_some(),
-        max_attempts: new.max_attempts.is_some(),
-        reasons: !new.reason.is_empty(),
-        locks: new.locks.is_some()
-            || new.options.is_some() && app.explained.catalogue.line(&new.job_type).is_some(),
-    };
-    let options = new.options.unwrap_or_else(empty);
+    checked(names::check_type(&request.job_type))?;
+    let not_before_us = not_before_us(&request, now_us).map_err(|error| error.at(&place()))?;
+    let class = request.priority.map(class_of).transpose().map_err(|problem| bad(&problem))?;
+    let (options, locks) = (request.options.take(), request.locks.take());
+    let states_options = options.is_some();
+    let in_catalogue = app.explained.catalogue.line(&request.job_type).is_some();
+    let states_locks = locks.is_some() || states_options && in_catalogue;
+    let options = options.unwrap_or_else(|| RawValue::from_string("{}".to_owned()).expect("it is JSON"));
     // Options that the job keeps were checked when they were added.
-    let checked_options = (members.options || new.if_exists == IfExists::Keep).then_some(&*options);
-    builtin_types::check_addable(commands, &new.job_type, checked_options)
+    let checked_options = (states_options || request.if_exists == IfExists::Keep).then_some(&*options);
+    builtin_types::check_addable(commands, &request.job_type, checked_options)
         .map_err(|error| error.at(&place()))?;
-    let made = new.id.is_none();
-    let id = new.id.unwrap_or_else(|| app.new_uuid());
+    let made = request.id.is_none();
+    let id = request.id.take().unwrap_or_else(|| app.new_uuid());
     checked(names::check_id(&id))?;
-    let tenant = match (new.tenant, caller.only_tenant()) {
-        (Some(tenant), _) => tenant,
-        (None, Some(only)) => only.to_owned(),
-        (None, None) => DEFAULT_TENANT.to_owned(),
-    };
-    checked(names::check_name("tenant", &tenant))?;
-    if new.job_type == turnwise_command::JOB_TYPE && !caller.commands() {
+    let tenant = caller.only_tenant().unwrap_or(DEFAULT_TENANT).to_owned();
+    let spec = stated(&request, JobSpec { tenant, ..JobSpec::default() });
+    let spec = spec.map_err(|error| error.at(&place()))?;
+    if request.job_type == turnwise_command::JOB_TYPE && !caller.commands() {
         return Err(V1Error::forbidden(
             place() + "type: this identity may not add jobs that run programs",
             "it needs the scope command, beside client:TENANTS",
         ));
     }
-    if let Some(user) = &new.user {
-        checked(names::check_name("user", user))?;
+    let awaited = std::mem::take(&mut request.after);
+    if awaited.len() > MAX_AFTER {
+        return Err(bad(&format!("after: has {} jobs; at most {MAX_AFTER} are allowed", awaited.len())));
     }
-    if new.summary.as_ref().is_some_and(|summary| !summary.get().starts_with('{')) {
-        return Err(bad("summary: must be an object"));
-    }
-    if new.after.len() > MAX_AFTER {
-        return Err(bad(&format!("after: has {} jobs; at most {MAX_AFTER} are allowed", new.after.len())));
-    }
-    let mut after = Vec::with_capacity(new.after.len());
-    for (n, one) in new.after.into_iter().enumerate() {
-        let job_type = one.job_type.unwrap_or_else(|| new.job_type.clone());
+    let mut after = Vec::with_capacity(awaited.len());
+    for (n, one) in awaited.into_iter().enumerate() {
+        let job_type = one.job_type.unwrap_or_else(|| request.job_type.clone());
         names::check_type(&job_type)
             .and_then(|()| names::check_id(&one.id))
             .map_err(|problem| bad(&format!("after[{n}].{problem}")))?;
         after.push(view::awaited(job_type, one.id, &one.accepted, one.otherwise));
     }
-    let stated = new.locks.map(|locks| catalogue::stated(locks, &app.explained.catalogue)).transpose();
-    let stated = stated.map_err(|problem| {
+    let locks = locks.map(|locks| catalogue::stated(locks, &app.explained.catalogue)).transpose();
+    let locks = locks.map_err(|problem| {
         V1Error::bad(
             place() + &problem.to_string(),
             "correct the member; docs/locks.md describes what can be locked",
         )
     })?;
-    let mut job = turnwise_queue::NewJob {
-        tenant,
-        after,
-        reasons: new.reason,
-        class,
-        user: new.user,
-        summary: new.summary.unwrap_or_else(empty),
-        not_before_us,
-        max_attempts: new.max_attempts,
-        timeouts,
-        ..turnwise_queue::NewJob::new(&new.job_type, &id, options)
-    };
-    job.locks = match stated {
-        Some(locks) => locks,
-        None => catalogue::derived(&job, &app.explained.catalogue, &app.store.limits()),
-    };
+    let job_type = request.job_type.clone();
+    let mut job =
+        turnwise_queue::NewJob { job_type, id, spec, options, class, not_before_us, order_us: None, after };
+    job.spec.locks =
+        locks.unwrap_or_else(|| catalogue::derived(&job, &app.explained.catalogue, &app.store.limits()));
     // A job that is added again may keep the tenant that it has: this is checked later.
-    if members.tenant || new.if_exists == IfExists::Keep {
+    if request.tenant.is_some() || request.if_exists == IfExists::Keep {
         check_tenant(caller, &job).map_err(|error| error.at(&place()))?;
     }
     job.check().map_err(|error| bad(&error.to_string()))?;
@@ -524,5 +488,5 @@ fn prepare(
             "store large data elsewhere, and put its address into the options",
         ));
     }
-    Ok(Ready { job, if_exists: new.if_exists, members, trace: None, made })
+    Ok(Ready { job, request, states_options, states_locks, trace: None, made })
 }

@@ -448,8 +448,8 @@ pub async fn matching(
             }
             if counted.examples.len() < MAX_EXAMPLES {
                 let state = view::state(&job);
-                let Job { job_type, id, tenant, .. } = job;
-                counted.examples.push(ExampleJob { job_type, id, tenant, state });
+                let Job { job_type, id, spec, .. } = job;
+                counted.examples.push(ExampleJob { job_type, id, tenant: spec.tenant, state });
             }
         }
         match next {

@@ -165,7 +165,7 @@ fn index(job: Job, summary: Summary, info: Info) -> Index {
             ends_us: now.ends_us,
         }),
         error: job.reason().map(str::to_owned).or(info.error),
-        tenant: job.tenant,
+        tenant: job.spec.tenant,
         id: job.id,
     }
 }

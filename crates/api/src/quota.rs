@@ -131,8 +131,9 @@ async fn new_jobs(
                 Some(old) => *if_exists == IfExists::Again && matches!(old.place, Place::Ended(_)),
             };
             if adds {
-                let kept =
-                    old.filter(|_| !states_tenant && *if_exists == IfExists::Again).map(|old| old.tenant);
+                let kept = old
+                    .filter(|_| !states_tenant && *if_exists == IfExists::Again)
+                    .map(|old| old.spec.tenant);
                 let tenant = kept.unwrap_or_else(|| job.tenant.clone());
                 *new.entry((job.job_type.clone(), tenant)).or_default() += 1;
             }

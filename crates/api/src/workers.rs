@@ -180,12 +180,12 @@ pub(super) async fn accept(
         heartbeat_timeout_ms: view::ms(job.terms().timeouts.heartbeat_us),
         id: job.id,
         claim,
-        tenant: job.tenant,
-        user: job.user,
+        tenant: job.spec.tenant,
+        user: job.spec.user,
         attempt: job.attempts.saturating_add(1),
-        max_attempts: job.max_attempts,
+        max_attempts: job.spec.max_attempts,
         options,
-        summary: job.summary,
+        summary: job.spec.summary,
         info: job.info,
     });
     Ok(answer::ok(&Accepted { ended, jobs: jobs.collect(), mode: modes::shown(mode) }))

@@ -34,7 +34,7 @@ impl World {
 
     async fn add(&self, id: &str, options: Value, max_attempts: Option<u32>) {
         let options = serde_json::value::to_raw_value(&options).unwrap();
-        let new = NewJob { max_attempts, ..NewJob::new(JOB_TYPE, id, options) };
+        let new = NewJob::new(JOB_TYPE, id, options).with(|spec| spec.max_attempts = max_attempts);
         let (keys, new) = (&self.keys, &new);
         let now_us = self.store.runtime().now_us();
         self.store.transact(|tx| async move { jobs::add(&tx, keys, new, now_us).await }).await.unwrap();

@@ -120,7 +120,7 @@ async fn off_queue(reader: &Reader<'_>, snapshot: &Snapshot, limit: usize) -> Re
         document: (reader.rules.document)(&job.job_type, &job.summary),
         job_type: job.job_type,
         id: job.id,
-        tenant: job.tenant,
+        tenant: job.spec.tenant,
     });
     Ok(rows.collect())
 }

@@ -42,6 +42,14 @@ macro_rules! requests {
             $($(#[$attribute])* pub $field: $type,)+
         }
 
+        impl AddJob {
+            /// This request, with the values of `others` for what it leaves out.
+            #[must_use]
+            pub fn or(self, others: AddJob) -> AddJob {
+                AddJob { $($field: self.$field.or(others.$field)),+ }
+            }
+        }
+
         impl NewJob {
             /// An [`AddJob`] with its type.
             pub fn new(job_type: impl Into<String>, job: AddJob) -> NewJob {
@@ -117,6 +125,24 @@ requests! {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(default = "keep"))]
     pub if_exists: IfExists,
+}
+
+/// A member that is left out without being an `Option`.
+trait Or {
+    /// The member; `other` if it is left out.
+    fn or(self, other: Self) -> Self;
+}
+
+impl<T> Or for Vec<T> {
+    fn or(self, other: Self) -> Self {
+        if self.is_empty() { other } else { self }
+    }
+}
+
+impl Or for IfExists {
+    fn or(self, other: Self) -> Self {
+        if self == IfExists::Keep { other } else { self }
+    }
 }
 
 /// Many jobs to be added. `POST /v1/jobs` describes whether they are added in one transaction.

@@ -54,6 +54,19 @@ fn the_two_ways_to_name_a_new_job_differ_in_its_type_alone() {
 }
 
 #[test]
+fn a_request_takes_what_it_leaves_out_from_another_one() {
+    let read = |request: Value| serde_json::from_value::<AddJob>(request).unwrap();
+    let own = json!({"id": "i", "tenant": "t", "max_attempts": 2, "after": [{"type": "mail", "id": "a"}]});
+    let others = json!({"tenant": "o", "user": "u", "timeout_ms": 3, "after": [{"type": "mail", "id": "b"}],
+        "reason": ["r"], "priority": 0, "if_exists": "again"});
+    let expected = json!({"id": "i", "tenant": "t", "max_attempts": 2, "after": [{"type": "mail", "id": "a"}],
+        "user": "u", "timeout_ms": 3, "reason": ["r"], "priority": 0, "if_exists": "again"});
+    let text = |request: AddJob| serde_json::to_value(request).unwrap();
+    assert_eq!(text(read(own.clone()).or(read(others))), text(read(expected)));
+    assert_eq!(text(read(own.clone()).or(AddJob::default())), text(read(own)));
+}
+
+#[test]
 fn what_is_unknown_or_shaped_otherwise_is_refused() {
     fn refused<T: for<'de> serde::Deserialize<'de>>(text: &str) -> String {
         match serde_json::from_str::<Object<T>>(text) {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
 
 use crate::error::{Error, Result};
-use crate::job::{MAX_ID_BYTES, MAX_TYPE_BYTES, check_name};
+use crate::spec::{MAX_ID_BYTES, MAX_TYPE_BYTES, check_name};
 
 /// The most dependencies of one job.
 pub const MAX_AFTER: usize = 100;

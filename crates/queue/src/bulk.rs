@@ -19,9 +19,10 @@ use serde::{Deserialize, Serialize};
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::error::corrupt;
-use crate::job::{EventKind, check_class, check_name};
+use crate::job::EventKind;
 use crate::rows::{decode, encode};
 use crate::selection::{Page, Position, Selection};
+use crate::spec::{check_class, check_name};
 use crate::{Error, Job, Keyspace, Place, Result, State, Then, jobs};
 
 /// Longest id of an operation, in bytes.

@@ -16,12 +16,13 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 use crate::concurrency::{self, Full, Tally};
 use crate::deadlines::{Deadline, Over};
 use crate::error::corrupt;
-use crate::job::{bounded_reason, check_size};
+use crate::job::bounded_reason;
 use crate::jobs::{MAX_ACTIVE_OF_WORKER, PREFETCHED, erase, refuse};
 use crate::keyspace::SortKey;
 use crate::locks::{self, Availability, Blocked};
 use crate::place::{End, Next, Place, Run};
 use crate::rows::{decode, encode, read_active, read_active_info, read_job, write_active, write_job};
+use crate::spec::check_size;
 use crate::transition::place_from;
 use crate::transition::{self, move_to};
 use crate::{
@@ -80,7 +81,7 @@ pub async fn release_due(
         }
         move_to(tx, keys, &mut job, Place::pending(not_before_us))?;
         write_job(tx, keys, &job)?;
-        released.insert(job.tenant);
+        released.insert(job.spec.tenant);
     }
     Ok(StillDelayed { next_due_us: None, left, released })
 }

@@ -415,7 +415,7 @@ pub async fn rebuild(store: &Store, keys: &Keyspace) -> Result<u64> {
             };
             for (_, value) in &rows {
                 let job = decode_job(value)?;
-                *sums.entry((job_type.clone(), job.tenant)).or_default() += one(&job.place);
+                *sums.entry((job_type.clone(), job.spec.tenant)).or_default() += one(&job.place);
             }
             match rows.last() {
                 Some((last, _)) if rows.len() == PAGE => begin = successor(last),

@@ -150,7 +150,7 @@ fn append(
     reason: Option<&str>,
 ) -> Result<()> {
     let reason = reason.map(|reason| &reason[..reason.floor_char_boundary(MAX_EVENT_REASON_BYTES)]);
-    let Job { job_type, id, tenant, .. } = job;
+    let (Job { job_type, id, .. }, tenant) = (job, &job.tenant);
     let line = encode(&Line { event, job_type, id, tenant, state, at_us, reason });
     tx.append(&keys.event_in(), &line)?;
     Ok(tx.set_versionstamp(keys.event_wake())?)

@@ -97,9 +97,9 @@ async fn the_steps_of_jobs_are_events_in_order() {
     world.add("a").await;
     let later = NewJob {
         not_before_us: Some(NOW_US * 2),
-        tenant: "acme".to_owned(),
         ..NewJob::new("t", "b", RawValue::from_string("{}".to_owned()).unwrap())
-    };
+    }
+    .with(|spec| spec.tenant = "acme".to_owned());
     world.run(async |tx, keys| jobs::add(&tx, &keys, &later, NOW_US).await).await;
     // Added while it waits: nothing happens to it.
     world.add("a").await;

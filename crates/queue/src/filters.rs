@@ -19,10 +19,10 @@ use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::error::corrupt;
-use crate::job::check_name;
 use crate::jobs::refuse;
 use crate::place::Place;
 use crate::rows::{decode, encode, read_job, write_job};
+use crate::spec::check_name;
 use crate::transition::{self, move_to};
 use crate::{Error, Job, Keyspace, Result};
 

@@ -8,8 +8,8 @@ use serde_json::Value;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::error::corrupt;
-use crate::job::check_name;
 use crate::rows::{decode, encode};
+use crate::spec::check_name;
 use crate::{Error, Keyspace, Result};
 
 /// The most fleets of a store.

@@ -1,48 +1,26 @@
 //! The job record and its rows as plain data. [`crate::place`] has the places of a job and the moves between them.
 
 use std::fmt;
+use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use turnwise_policy::backoff::{self, OnLost};
-use turnwise_policy::eligibility::concurrency;
-use turnwise_policy::predictive_queue::locks::{Levels, Requests};
 
-use crate::after::{self, After};
-use crate::locks::MAX_LOCKS_BYTES;
+use crate::Place;
 pub use crate::parked::Parked;
+use crate::spec::{self, JobSpec};
 use crate::timeouts::{Deadline, Timeouts};
-use crate::trace::TraceContext;
-use crate::{Error, Place, Result, record};
 
-/// Longest job type, in bytes.
-pub const MAX_TYPE_BYTES: usize = 64;
-/// Longest job id, in bytes. With a type and a worker id it is far below the store's 10 kB for a key.
-pub const MAX_ID_BYTES: usize = 512;
-/// Longest tenant or user name, in bytes.
-pub const MAX_NAME_BYTES: usize = 512;
-/// Largest options, in bytes. Large options are stored in pieces, so that no value exceeds the store's limit.
-pub const MAX_OPTIONS_BYTES: usize = 4 << 20;
-/// Largest summary, info or result, in bytes. A record has all three (36 kB), inline options (8 kB), and a history of
-/// [`MAX_HISTORY_BYTES`] that JSON's escapes may double. Together they stay below the store's 100 kB for a value.
-pub const MAX_INFO_BYTES: usize = 12 << 10;
 /// Largest history, in bytes; the oldest entries are dropped first.
 const MAX_HISTORY_BYTES: usize = 24_000;
 /// Largest history of a job that locks or has places in buckets. Its record also has the locks that it declares, declares
-/// for its next run, and holds, each of up to [`MAX_LOCKS_BYTES`]. It has up to eleven names of buckets.
+/// for its next run, and holds, each of up to [`MAX_LOCKS_BYTES`](crate::locks::MAX_LOCKS_BYTES). It has up to eleven names of buckets.
 const MAX_HISTORY_BESIDE_LOCKS_BYTES: usize = 9_000;
 /// Size of an event without its reason, in bytes.
 const EVENT_BYTES: usize = 48;
 /// Longest stored reason, in bytes; longer ones are cut.
 pub const MAX_REASON_BYTES: usize = 1_000;
-/// The priority class that runs first.
-pub const MIN_CLASS: i8 = -20;
-/// The priority class that runs last.
-pub const MAX_CLASS: i8 = 19;
-/// The most reasons that a job is added with.
-pub const MAX_REASONS: usize = 10;
-/// Longest such reason, in bytes.
-const MAX_ADDED_REASON_BYTES: usize = 200;
 /// History entries that a job keeps by default (`max_history`).
 pub const DEFAULT_MAX_HISTORY: usize = 20;
 /// Options up to this size are in the record itself: one row to read and write, not two.
@@ -227,12 +205,8 @@ pub struct Job {
     pub id: String,
     /// Its place.
     pub place: Place,
-    /// The account that it is charged to.
-    pub tenant: String,
-    /// On whose behalf it runs.
-    pub user: Option<String>,
-    /// It never ends by itself: it may be preempted for another job, and continues later.
-    pub continuous: bool,
+    /// What its client states. The job has its fields: `job.tenant` is `job.spec.tenant`.
+    pub spec: JobSpec,
     /// When it was added (again), in µs.
     pub added_us: i64,
     /// When it was last started, in µs.
@@ -241,42 +215,35 @@ pub struct Job {
     pub changed_us: i64,
     /// The group of its dependents, if other jobs wait for its end.
     pub awaited: Option<i64>,
-    /// Why it was added, as stated by the client: filters read this, and some reasons state a limit
-    /// ([`concurrency::of_reason`]).
-    pub reasons: Vec<String>,
     /// CANCELLED: why, if its user did not cancel it.
     pub refused: Option<String>,
-    /// Its priority class, [`MIN_CLASS`] to [`MAX_CLASS`]: of its tenant's jobs, those of lower classes run first.
+    /// Its priority class, [`MIN_CLASS`](crate::MIN_CLASS) to [`MAX_CLASS`](crate::MAX_CLASS): of its tenant's jobs, those of lower classes run first.
     pub class: i8,
     /// Its sort key where keys decide, as of its last run: a finite number.
     pub sort_key: Option<f64>,
-    /// The locks that it declares.
-    pub locks: Requests,
     /// Consecutive crashes, as of its last claim; see [`Job::streak`].
     pub crashes: u32,
     /// Attempts since it was added: runs that completed, failed, crashed, or were lost with their worker, if that counts. A
     /// run that was stopped is none.
     pub attempts: u32,
-    /// The crash of this attempt fails the job; `None` retries it forever.
-    pub max_attempts: Option<u32>,
-    /// The timeouts of its runs; its type's settings apply where it has none.
-    pub timeouts: Timeouts,
     /// The claim under which its latest end was recorded: recording that end again changes nothing.
     pub ended_claim: Option<Claim>,
     /// Newest first.
     pub history: Vec<Event>,
-    /// What may be shown to every user who may see the job: never contains a secret.
-    pub summary: Box<RawValue>,
     /// The job's last report; while it runs, [`Active::info`] is newer.
     pub info: Option<Box<RawValue>>,
     /// COMPLETED: the result.
     pub result: Option<Box<RawValue>>,
-    /// Its options are cleared when it ends: they hold passwords, and a client that adds it again has them.
-    pub forgets_options: bool,
-    /// The span that added it, if its trace is sampled.
-    pub trace: Option<TraceContext>,
     /// The options, unless they are stored in pieces.
     pub(crate) options: Option<Hidden>,
+}
+
+impl Deref for Job {
+    type Target = JobSpec;
+
+    fn deref(&self) -> &JobSpec {
+        &self.spec
+    }
 }
 
 /// Options; debug output hides them.
@@ -348,200 +315,6 @@ impl Job {
     }
 }
 
-/// A job to be added.
-#[derive(Clone)]
-pub struct NewJob {
-    /// Its type, which decides the handler.
-    pub job_type: String,
-    /// Its id, unique within the type.
-    pub id: String,
-    /// The account that it is charged to.
-    pub tenant: String,
-    /// On whose behalf it runs.
-    pub user: Option<String>,
-    /// What the handler needs; may contain secrets.
-    pub options: Box<RawValue>,
-    /// What may be shown: a JSON object without secrets.
-    pub summary: Box<RawValue>,
-    /// It does not start before this time, in µs.
-    pub not_before_us: Option<i64>,
-    /// Its order in its tenant's queue; the time of adding by default. It keeps jobs that one transaction adds in the order
-    /// in which the client named them.
-    pub order_us: Option<i64>,
-    /// The crash of this attempt, counted from 1, fails the job; `None` retries it forever.
-    pub max_attempts: Option<u32>,
-    /// See [`Job::timeouts`].
-    pub timeouts: Timeouts,
-    /// See [`Job::continuous`].
-    pub continuous: bool,
-    /// The locks that it declares; see [`NewJob::check_locks`].
-    pub locks: Requests,
-    /// Its dependencies: at most [`MAX_AFTER`](crate::MAX_AFTER) jobs.
-    pub after: Vec<After>,
-    /// See [`Job::reasons`]: at most [`MAX_REASONS`].
-    pub reasons: Vec<String>,
-    /// See [`Job::class`]. `None` keeps the class of a job that is added again; a new job gets 0.
-    pub class: Option<i8>,
-    /// See [`Job::forgets_options`].
-    pub forgets_options: bool,
-    /// See [`Job::trace`].
-    pub trace: Option<TraceContext>,
-}
-
-/// Omits the options: they may hold secrets.
-impl fmt::Debug for NewJob {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let NewJob {
-            job_type,
-            id,
-            tenant,
-            user,
-            summary,
-            not_before_us,
-            order_us,
-            max_attempts,
-            timeouts,
-            continuous,
-            locks,
-            after,
-            reasons,
-            class,
-            forgets_options,
-            trace,
-            options: _,
-        } = self;
-        f.debug_struct("NewJob")
-            .field("job_type", job_type)
-            .field("id", id)
-            .field("tenant", tenant)
-            .field("user", user)
-            .field("summary", summary)
-            .field("not_before_us", not_before_us)
-            .field("order_us", order_us)
-            .field("max_attempts", max_attempts)
-            .field("timeouts", timeouts)
-            .field("continuous", continuous)
-            .field("locks", locks)
-            .field("after", after)
-            .field("reasons", reasons)
-            .field("class", class)
-            .field("forgets_options", forgets_options)
-            .field("trace", trace)
-            .finish_non_exhaustive()
-    }
-}
-
-/// The tenant of jobs that name none.
-pub const DEFAULT_TENANT: &str = "default";
-
-impl NewJob {
-    /// A job of the tenant [`DEFAULT_TENANT`], without a summary, that starts as soon as possible.
-    pub fn new(job_type: &str, id: &str, options: Box<RawValue>) -> Self {
-        NewJob {
-            job_type: job_type.to_owned(),
-            id: id.to_owned(),
-            tenant: DEFAULT_TENANT.to_owned(),
-            user: None,
-            options,
-            summary: record::no_summary(),
-            not_before_us: None,
-            order_us: None,
-            max_attempts: None,
-            timeouts: Timeouts::default(),
-            continuous: false,
-            locks: Requests::default(),
-            after: Vec::new(),
-            reasons: Vec::new(),
-            class: None,
-            forgets_options: false,
-            trace: None,
-        }
-    }
-
-    /// Whether the declared locks are possible with the configured levels. [`jobs::add`](crate::jobs::add) does not know the
-    /// levels, and checks only the size.
-    ///
-    /// # Errors
-    /// `Invalid` with the position in the declaration, the problem, and what would be right.
-    pub fn check_locks(&self, levels: &Levels) -> Result<()> {
-        let invalid = |problem| Error::Invalid { field: "locks", problem };
-        levels
-            .check(&self.locks)
-            .map_err(|refused| invalid(format!("{}: {}", refused.level, refused.problem)))
-    }
-
-    /// Whether the job could be added, as far as its own fields show: [`jobs::add`](crate::jobs::add) makes the same checks.
-    ///
-    /// # Errors
-    /// `Invalid` with the field that is empty, too long, out of range, or holds control characters.
-    pub fn check(&self) -> Result<()> {
-        check_name("type", &self.job_type, MAX_TYPE_BYTES)?;
-        check_name("id", &self.id, MAX_ID_BYTES)?;
-        check_name("tenant", &self.tenant, MAX_NAME_BYTES)?;
-        if let Some(user) = &self.user {
-            check_name("user", user, MAX_NAME_BYTES)?;
-        }
-        check_size("options", &self.options, MAX_OPTIONS_BYTES)?;
-        check_size("summary", &self.summary, MAX_INFO_BYTES)?;
-        if !self.locks.is_none() {
-            check_requests(&self.locks)?;
-        }
-        after::check(&self.job_type, &self.id, &self.after)?;
-        if self.reasons.len() > MAX_REASONS {
-            let problem = format!("has {} texts; at most {MAX_REASONS} are allowed", self.reasons.len());
-            return Err(Error::Invalid { field: "reason", problem });
-        }
-        for reason in &self.reasons {
-            check_name("reason", reason, MAX_ADDED_REASON_BYTES)?;
-            concurrency::of_reason(reason).map_err(|problem| Error::Invalid { field: "reason", problem })?;
-        }
-        self.class.map_or(Ok(()), check_class)?;
-        self.timeouts.check()?;
-        match self.max_attempts {
-            Some(0) => Err(Error::Invalid { field: "max_attempts", problem: "must be 1 or more".to_owned() }),
-            _ => Ok(()),
-        }
-    }
-}
-
-pub(crate) fn check_class(class: i8) -> Result<()> {
-    if (MIN_CLASS..=MAX_CLASS).contains(&class) {
-        return Ok(());
-    }
-    let problem = format!("must be from {MIN_CLASS} (first) to {MAX_CLASS} (last)");
-    Err(Error::Invalid { field: "priority", problem })
-}
-
-pub(crate) fn check_name(field: &'static str, name: &str, limit: usize) -> Result<()> {
-    let problem = match name.len() {
-        0 => "must not be empty".to_owned(),
-        n if n > limit => format!("has {n} bytes; at most {limit} are allowed"),
-        // They would break the lines of logs and tables.
-        _ if name.contains(char::is_control) => "must not contain control characters".to_owned(),
-        _ => return Ok(()),
-    };
-    Err(Error::Invalid { field, problem })
-}
-
-/// Whether a declaration fits into a job's record.
-fn check_requests(locks: &Requests) -> Result<()> {
-    let bytes = crate::encoding::encode(locks).len();
-    if bytes <= MAX_LOCKS_BYTES {
-        return Ok(());
-    }
-    let problem = format!("has {bytes} bytes; at most {MAX_LOCKS_BYTES} are allowed: ask for all of a level");
-    Err(Error::Invalid { field: "locks", problem })
-}
-
-pub(crate) fn check_size(field: &'static str, json: &RawValue, limit: usize) -> Result<()> {
-    match json.get().len() {
-        n if n > limit => {
-            Err(Error::Invalid { field, problem: format!("has {n} bytes; at most {limit} are allowed") })
-        }
-        _ => Ok(()),
-    }
-}
-
 /// A reason on one line, cut to [`MAX_REASON_BYTES`] at a character's border.
 pub(crate) fn bounded_reason(reason: &str) -> String {
     let mut reason = reason.replace(char::is_control, " ");
@@ -571,14 +344,14 @@ pub struct Active {
     /// A client has asked the job to stop.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cancel_requested: bool,
-    /// See [`Job::continuous`].
+    /// See [`JobSpec::continuous`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub continuous: bool,
     /// The timeouts that servers enforce for the run, and when they check it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Deadline>,
-    /// See [`Job::summary`].
-    #[serde(default = "record::no_summary", skip_serializing_if = "record::is_no_summary")]
+    /// See [`JobSpec::summary`].
+    #[serde(default = "spec::no_summary", skip_serializing_if = "spec::is_no_summary")]
     pub summary: Box<RawValue>,
     /// The job's last report.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,5 +1,7 @@
 //! The operations of clients on jobs.
 
+use std::mem;
+
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::dependencies::DependencyEnd;
@@ -7,13 +9,14 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::dependencies::Entry;
 use crate::error::corrupt;
-use crate::job::{EventKind, Hidden, INLINE_OPTIONS_BYTES, bounded_reason, check_class};
+use crate::job::{EventKind, Hidden, INLINE_OPTIONS_BYTES, bounded_reason};
 use crate::keyspace::{KeyRange, QueuePlace};
 use crate::locks::{Held, most_locks, pending_value};
 use crate::place::{End, Place};
 use crate::rows::{
     decode, decode_active, decode_job, read_active, read_job, read_job_with, write_active, write_job,
 };
+use crate::spec::check_class;
 use crate::transition::{self, move_to, place_from};
 pub use crate::types::types_after;
 use crate::{
@@ -219,29 +222,20 @@ fn create(new: &NewJob, now_us: i64) -> Job {
         job_type: new.job_type.clone(),
         id: new.id.clone(),
         place: Place::pending(now_us),
-        tenant: new.tenant.clone(),
-        user: new.user.clone(),
-        continuous: new.continuous,
+        spec: new.spec.clone(),
         added_us: now_us,
         started_us: None,
         changed_us: now_us,
         awaited: None,
-        reasons: new.reasons.clone(),
         refused: None,
         class: new.class.unwrap_or(0),
         sort_key: None,
-        locks: new.locks.clone(),
         crashes: 0,
         attempts: 0,
-        max_attempts: new.max_attempts,
-        timeouts: new.timeouts,
         ended_claim: None,
         history: Vec::new(),
-        summary: new.summary.clone(),
         info: None,
         result: None,
-        forgets_options: new.forgets_options,
-        trace: new.trace,
         options: None,
     }
 }
@@ -256,24 +250,15 @@ fn change_in_place(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJo
     transition::rewrite_row(tx, keys, job)
 }
 
-/// Copies the fields of a request to a job. Declared locks apply from the next run on.
+/// Copies what a request states to a job. Declared locks apply from the next run on.
 fn change(job: &mut Job, new: &NewJob) {
-    let locks = (job.locks != new.locks).then(|| new.locks.clone());
-    if let Some(run) = job.run_mut() {
-        run.next.locks = locks;
-    } else {
-        job.locks.clone_from(&new.locks);
+    let mut spec = new.spec.clone();
+    if let Place::Active(run) = &mut job.place {
+        let next = mem::replace(&mut spec.locks, mem::take(&mut job.spec.locks));
+        run.next.locks = (next != spec.locks).then_some(next);
     }
+    job.spec = spec;
     job.class = new.class.unwrap_or(job.class);
-    job.tenant.clone_from(&new.tenant);
-    job.continuous = new.continuous;
-    job.forgets_options = new.forgets_options;
-    job.trace = new.trace;
-    job.user.clone_from(&new.user);
-    job.summary.clone_from(&new.summary);
-    job.max_attempts = new.max_attempts;
-    job.timeouts = new.timeouts;
-    job.reasons.clone_from(&new.reasons);
 }
 
 fn set_options(tx: &Transaction, keys: &Keyspace, job: &mut Job, options: &RawValue) -> Result<()> {

@@ -64,6 +64,7 @@ mod record;
 mod rows;
 pub mod sealing;
 pub mod selection;
+mod spec;
 pub mod tenants;
 mod timeouts;
 mod timestamp;
@@ -80,14 +81,16 @@ pub use dependencies::{After, MAX_AFTER};
 pub use error::{Error, Result};
 pub use format::{Copying, Format};
 pub use job::{
-    Active, Claim, DEFAULT_MAX_HISTORY, DEFAULT_TENANT, Event, EventKind, Job, MAX_CLASS, MAX_ID_BYTES,
-    MAX_INFO_BYTES, MAX_OPTIONS_BYTES, MAX_REASON_BYTES, MAX_REASONS, MIN_CLASS, NewJob, Parked, State,
-    Terms, Then,
+    Active, Claim, DEFAULT_MAX_HISTORY, Event, EventKind, Job, MAX_REASON_BYTES, Parked, State, Terms, Then,
 };
 pub use keyspace::Keyspace;
 pub use modes::Mode;
 pub use nodes::{NODE_TYPE, NodeOptions};
 pub use pieces::{read_pieces, write_pieces};
 pub use place::{End, Place, Run};
+pub use spec::{
+    DEFAULT_TENANT, JobSpec, MAX_CLASS, MAX_ID_BYTES, MAX_INFO_BYTES, MAX_OPTIONS_BYTES, MAX_REASONS,
+    MIN_CLASS, NewJob,
+};
 pub use timestamp::timestamp;
 pub use workers::{Bounds, Health, MAX_WORKER_NAME_BYTES, Worker};

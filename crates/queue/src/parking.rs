@@ -20,10 +20,11 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::claims::Park;
 use crate::error::corrupt;
-use crate::job::{MAX_ID_BYTES, MAX_NAME_BYTES, Parked, check_name};
+use crate::job::Parked;
 use crate::keyspace::KeyRange;
 use crate::place::Place;
 use crate::rows::{decode, encode, read_job, write_job};
+use crate::spec::{MAX_ID_BYTES, MAX_NAME_BYTES, check_name};
 use crate::transition::{clear_parked, move_to};
 use crate::{Job, Keyspace, Result};
 

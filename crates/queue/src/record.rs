@@ -7,7 +7,7 @@
 //! reports them).
 
 use std::borrow::Cow;
-use std::fmt;
+use std::{fmt, mem};
 
 use serde::de::{Error as _, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -19,13 +19,39 @@ use crate::deadlines::Timeouts;
 use crate::job::{Event, EventKind, Hidden, Parked, State, Terms, Then};
 use crate::locks::{Held, Waits};
 use crate::place::{End, Next, Place, Run};
+use crate::spec::{JobSpec, is_no_summary, no_summary};
 use crate::trace::TraceContext;
 use crate::{Claim, Job};
 
-/// The fields of a record; it borrows them from the job that is written.
-#[derive(Clone, Serialize, Deserialize)]
-pub(crate) struct Record<'a> {
-    state: State,
+/// Defines [`Record`]: the state, and these fields in this order. A field that is marked `@spec` is the [`JobSpec`]'s of its
+/// name; this is the only place that reads and writes it.
+macro_rules! record {
+    ($($(#[$attribute:meta])* $(@spec $spec:ident)? $($field:ident)?: $type:ty,)+) => {
+        /// The fields of a record; it borrows them from the job that is written.
+        #[derive(Clone, Serialize, Deserialize)]
+        pub(crate) struct Record<'a> {
+            state: State,
+            $($(#[$attribute])* $($spec: Cow<'a, $type>)? $($field: $type)?,)+
+        }
+
+        impl<'a> Record<'a> {
+            /// A record with what the client has stated. The other fields are empty.
+            fn new(state: State, spec: &'a JobSpec) -> Self {
+                Record {
+                    state,
+                    $($($spec: Cow::Borrowed(&spec.$spec),)? $($field: Default::default(),)?)+
+                }
+            }
+
+            /// Takes what the client has stated out of the record.
+            fn take_spec(&mut self) -> JobSpec {
+                JobSpec { $($($spec: mem::take(&mut self.$spec).into_owned(),)?)+ }
+            }
+        }
+    };
+}
+
+record! {
     /// The time of the place ([`Job::order_us`]).
     #[serde(default, skip_serializing_if = "is_default")]
     order_us: i64,
@@ -60,11 +86,11 @@ pub(crate) struct Record<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     next_locks: Option<Cow<'a, Requests>>,
 
-    tenant: Cow<'a, str>,
+    @spec tenant: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    user: Option<Cow<'a, str>>,
+    @spec user: Option<String>,
     #[serde(default, skip_serializing_if = "is_default")]
-    continuous: bool,
+    @spec continuous: bool,
     /// By default, the time of the latest event `added`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     added_us: Option<i64>,
@@ -77,7 +103,7 @@ pub(crate) struct Record<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     awaited: Option<i64>,
     #[serde(default, skip_serializing_if = "is_empty")]
-    reasons: Cow<'a, [String]>,
+    @spec reasons: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     refused: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "is_default")]
@@ -85,28 +111,28 @@ pub(crate) struct Record<'a> {
     #[serde(rename = "priority", default, skip_serializing_if = "Option::is_none")]
     sort_key: Option<f64>,
     #[serde(default, skip_serializing_if = "is_none")]
-    locks: Cow<'a, Requests>,
+    @spec locks: Requests,
     #[serde(default, skip_serializing_if = "is_default")]
     crashes: u32,
     #[serde(default, skip_serializing_if = "is_default")]
     attempts: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    max_attempts: Option<u32>,
+    @spec max_attempts: Option<u32>,
     #[serde(default, skip_serializing_if = "Timeouts::is_none")]
-    timeouts: Timeouts,
+    @spec timeouts: Timeouts,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ended_claim: Option<ShortClaim<'a>>,
     history: Cow<'a, [Event]>,
     #[serde(default = "no_summary_given", skip_serializing_if = "is_no_summary")]
-    summary: Cow<'a, RawValue>,
+    @spec summary: Box<RawValue>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     info: Option<Cow<'a, RawValue>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     result: Option<Cow<'a, RawValue>>,
     #[serde(default, skip_serializing_if = "is_default")]
-    forgets_options: bool,
+    @spec forgets_options: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    trace: Option<TraceContext>,
+    @spec trace: Option<TraceContext>,
     /// Null once the job has forgotten them.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "even_null")]
     options: Option<Cow<'a, RawValue>>,
@@ -157,16 +183,8 @@ fn unless<T: PartialEq>(value: T, assumed: &T) -> Option<T> {
     Some(value).filter(|value| value != assumed)
 }
 
-pub(crate) fn no_summary() -> Box<RawValue> {
-    RawValue::from_string("{}".to_owned()).expect("this is JSON")
-}
-
-fn no_summary_given<'a>() -> Cow<'a, RawValue> {
+fn no_summary_given<'a>() -> Cow<'a, Box<RawValue>> {
     Cow::Owned(no_summary())
-}
-
-pub(crate) fn is_no_summary(summary: &RawValue) -> bool {
-    summary.get() == "{}"
 }
 
 impl<'a> From<&'a Job> for Record<'a> {
@@ -174,47 +192,21 @@ impl<'a> From<&'a Job> for Record<'a> {
         let history = job.history.as_slice();
         let raw = |json: &'a Option<Box<RawValue>>| json.as_deref().map(Cow::Borrowed);
         let fields = Record {
-            state: job.state(),
-            order_us: 0,
-            parked: None,
-            unmet: 0,
-            paused: None,
-            limited: None,
-            keyed: false,
-            reserved: None,
-            claim: None,
-            terms: Terms::default(),
-            held: None,
-            waits: None,
-            buckets: Cow::default(),
-            cancel_requested: false,
-            then: Then::Keep,
-            next_refused: None,
-            next_locks: None,
-            tenant: Cow::Borrowed(&job.tenant),
-            user: job.user.as_deref().map(Cow::Borrowed),
-            continuous: job.continuous,
             added_us: unless(Some(job.added_us), &latest_added(history)).flatten(),
             started_us: unless(job.started_us, &latest_started(history)),
             changed_us: unless(Some(job.changed_us), &latest_change(history)).flatten(),
             awaited: job.awaited,
-            reasons: Cow::Borrowed(&job.reasons),
             refused: job.refused.as_deref().map(Cow::Borrowed),
             class: job.class,
             sort_key: job.sort_key,
-            locks: Cow::Borrowed(&job.locks),
             crashes: job.crashes,
             attempts: job.attempts,
-            max_attempts: job.max_attempts,
-            timeouts: job.timeouts,
             ended_claim: job.ended_claim.as_ref().map(ShortClaim::of),
             history: Cow::Borrowed(history),
-            summary: Cow::Borrowed(&*job.summary),
             info: raw(&job.info),
             result: raw(&job.result),
-            forgets_options: job.forgets_options,
-            trace: job.trace,
             options: job.options.as_ref().map(|Hidden(options)| Cow::Borrowed(&**options)),
+            ..Record::new(job.state(), &job.spec)
         };
         fields.at(&job.place)
     }
@@ -285,7 +277,8 @@ impl TryFrom<Record<'_>> for Job {
     type Error = &'static str;
 
     /// `job_type` and `id` are in the key; the caller fills them in.
-    fn try_from(record: Record<'_>) -> Result<Self, Self::Error> {
+    fn try_from(mut record: Record<'_>) -> Result<Self, Self::Error> {
+        let spec = record.take_spec();
         let owned = |json: Option<Cow<'_, RawValue>>| json.map(Cow::into_owned);
         let history = record.history.into_owned();
         let added_us = record.added_us.or_else(|| latest_added(&history));
@@ -325,29 +318,20 @@ impl TryFrom<Record<'_>> for Job {
             job_type: String::new(),
             id: String::new(),
             place,
-            tenant: record.tenant.into_owned(),
-            user: record.user.map(Cow::into_owned),
-            continuous: record.continuous,
+            spec,
             added_us: added_us.ok_or("it states no time of its adding")?,
             started_us: record.started_us.unwrap_or_else(|| latest_started(&history)),
             changed_us: changed_us.ok_or("it states no time of its last change")?,
             awaited: record.awaited,
-            reasons: record.reasons.into_owned(),
             refused: record.refused.map(Cow::into_owned),
             class: record.class,
             sort_key: record.sort_key,
-            locks: record.locks.into_owned(),
             crashes: record.crashes,
             attempts: record.attempts,
-            max_attempts: record.max_attempts,
-            timeouts: record.timeouts,
             ended_claim: record.ended_claim.map(|claim| claim.0.into_owned()),
             history,
-            summary: record.summary.into_owned(),
             info: owned(record.info),
             result: owned(record.result),
-            forgets_options: record.forgets_options,
-            trace: record.trace,
             options: record.options.map(|options| Hidden(options.into_owned())),
         })
     }
@@ -505,13 +489,27 @@ mod tests {
     }
 
     #[test]
+    fn the_bytes_of_a_row_are_the_same_after_it_is_read_and_written() {
+        let row = [
+            r#"{"state":"pending","order_us":3,"tenant":"t","user":"u","continuous":true,"awaited":8,"reasons":["r"],"#,
+            r#""refused":"no","class":-3,"priority":1.5,"locks":{"node":{"exclusive":["n"]}},"crashes":1,"attempts":2,"#,
+            r#""max_attempts":4,"timeouts":{"run_us":5},"ended_claim":["w",4],"history":[[5,"added"]],"#,
+            r#""summary":{"s": 1},"info":1,"result":{ },"forgets_options":true,"#,
+            r#""trace":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01","options":{"o": 2}}"#,
+        ]
+        .concat();
+        let job: Job = serde_json::from_str(&row).unwrap();
+        assert_eq!(serde_json::to_string(&job).unwrap(), row);
+    }
+
+    #[test]
     fn a_trace_is_kept_and_a_job_without_one_has_no_bytes_for_it() {
         let fields = record(
             json!({"state": "failed", "trace": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}),
         );
         let mut job = read(fields.clone()).unwrap();
         assert_eq!(written(&job), fields);
-        job.trace = None;
+        job.spec.trace = None;
         assert_eq!(written(&job), record(json!({"state": "failed"})));
         assert!(read(record(json!({"state": "failed", "trace": "00-1"}))).is_err());
     }

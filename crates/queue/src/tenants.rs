@@ -374,7 +374,7 @@ pub async fn count_pending(
 
 /// How many jobs are before a pending one in its tenant's queue; counts up to `most`. Adds no read conflict.
 pub async fn rank(tx: &Transaction, keys: &Keyspace, job: &Job, most: usize) -> Result<usize> {
-    let Job { job_type, tenant, .. } = job;
+    let (job_type, tenant) = (&job.job_type, &job.tenant);
     let Some(place) = job.queue_place() else { return Ok(0) };
     let (begin, _) = keys.pending_of(job_type, tenant);
     let (keyed, end) = keys.keyed_of(job_type, tenant);

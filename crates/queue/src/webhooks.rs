@@ -24,7 +24,7 @@ use crate::error::corrupt;
 use crate::events::{self, Filter, JobEvent};
 use crate::keyspace::webhooks::WebhookRow;
 use crate::rows::{decode, encode};
-use crate::{Claim, End, Error, Job, Keyspace, NewJob, Place, Result, jobs};
+use crate::{Claim, End, Error, Job, JobSpec, Keyspace, NewJob, Place, Result, jobs};
 
 /// The type of the jobs that deliver.
 pub const JOB_TYPE: &str = "webhook";
@@ -373,12 +373,13 @@ pub async fn ended(tx: &Transaction, keys: &Keyspace, job: Option<&Job>, now_us:
 fn job(webhook: &Webhook) -> NewJob {
     // Without the path and the query, which may hold a secret.
     let origin = webhook.url.match_indices('/').nth(2).map_or(&*webhook.url, |(at, _)| &webhook.url[..at]);
-    NewJob {
+    let spec = JobSpec {
         tenant: webhook.job_tenant.clone(),
         user: webhook.by.clone(),
         summary: raw(&serde_json::json!({ "url": origin })),
-        ..NewJob::new(JOB_TYPE, &webhook.id, raw(&serde_json::json!({})))
-    }
+        ..JobSpec::default()
+    };
+    NewJob { spec, ..NewJob::new(JOB_TYPE, &webhook.id, raw(&serde_json::json!({}))) }
 }
 
 fn raw(value: &serde_json::Value) -> Box<RawValue> {

@@ -8,10 +8,10 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::claims::{RevocationCause, take_back};
 use crate::error::corrupt;
-use crate::job::{MAX_TYPE_BYTES, check_name};
 use crate::keyspace::KeyRange;
 use crate::locks::Held;
 use crate::rows::{decode, encode, read_job};
+use crate::spec::{MAX_TYPE_BYTES, check_name};
 use crate::trace::TraceContext;
 use crate::worker_row::Mode;
 pub use crate::worker_row::{Bounds, DEFAULT_HEALTH_TIMEOUT_US, Health, Worker};

@@ -37,7 +37,7 @@ impl Gate for Someone {
 
 impl World {
     async fn add(&self, id: &str, tenant: &str, now_us: i64) {
-        let new = NewJob { tenant: tenant.into(), ..NewJob::new(T, id, json(r#"{"to": "x"}"#)) };
+        let new = NewJob::new(T, id, json(r#"{"to": "x"}"#)).with(|spec| spec.tenant = tenant.into());
         self.run(async |tx, keys| jobs::add(tx, keys, &new, now_us).await).await;
     }
 
@@ -218,13 +218,13 @@ async fn dependents_end_as_with_a_cancelled_job() {
 #[tokio::test]
 async fn parked_and_continuous_jobs_are_found() {
     let world = World::new().await;
-    let new = NewJob { continuous: true, ..NewJob::new(T, "parked", json("{}")) };
+    let new = NewJob::new(T, "parked", json("{}")).with(|spec| spec.continuous = true);
     world.run(async |tx, keys| jobs::add(tx, keys, &new, 5).await).await;
     let claim = world.start("parked").await;
     let at = Parked { group: "g".into(), key: "k".into() };
     let parked = Ending::Parked(Park { at, token: "1".into(), not_before_us: 9_000 });
     world.end("parked", &claim, parked, 20).await;
-    let runs = NewJob { continuous: true, ..NewJob::new(T, "runs", json("{}")) };
+    let runs = NewJob::new(T, "runs", json("{}")).with(|spec| spec.continuous = true);
     world.run(async |tx, keys| jobs::add(tx, keys, &runs, 5).await).await;
     world.start("runs").await;
     let now = world.bulk("1", Action::RunNow, "state = parked", 50).await;
@@ -417,7 +417,7 @@ async fn a_search_of_several_types_goes_on_after_any_row() {
 async fn a_search_is_narrowed_to_the_types_of_the_tenants_that_it_means() {
     let world = World::empty(Limits::SMALL);
     for (job_type, tenant) in [("a", "acme"), ("b", "beta"), ("c", "acme"), ("c", "beta"), ("d", "gone")] {
-        let new = NewJob { tenant: tenant.into(), ..NewJob::new(job_type, tenant, json("{}")) };
+        let new = NewJob::new(job_type, tenant, json("{}")).with(|spec| spec.tenant = tenant.into());
         world.run(async |tx, keys| jobs::add(tx, keys, &new, 5).await).await;
     }
     world.run(async |tx, keys| jobs::remove(tx, keys, "d", "gone").await).await;

@@ -121,7 +121,7 @@ async fn the_class_changes_wherever_a_job_waits() {
     for (n, id) in (1..).zip(["keyed", "reserves", "held-back", "paused", "first"]) {
         let mut new = NewJob::new(T, id, json("{}"));
         if id == "reserves" {
-            new.locks = serde_json::from_str(r#"{"node":{"exclusive":["n"]}}"#).unwrap();
+            new.spec.locks = serde_json::from_str(r#"{"node":{"exclusive":["n"]}}"#).unwrap();
         }
         world.run(async |tx, keys| jobs::add(tx, keys, &new, n).await).await;
     }
@@ -173,7 +173,7 @@ async fn the_class_changes_wherever_a_job_waits() {
 async fn a_one_shot_job_whose_slot_is_gone_is_the_next_to_start_and_a_continuous_one_is_the_last() {
     let world = World::new().await;
     for (id, continuous, added_us) in [("one-shot", false, 1), ("turn", true, 2), ("waits", true, 3)] {
-        let new = NewJob { continuous, ..NewJob::new(T, id, json("{}")) };
+        let new = NewJob::new(T, id, json("{}")).with(|spec| spec.continuous = continuous);
         world.run(async |tx, keys| jobs::add(tx, keys, &new, added_us).await.map(drop)).await;
     }
     // They start at 7, after the third began to wait, and are stopped at 90.

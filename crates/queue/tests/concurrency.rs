@@ -51,8 +51,8 @@ impl World {
 
     async fn add(&self, id: &str, tenant: &str, reasons: &[&str], now_us: i64) {
         let mut new = NewJob::new(T, id, json("{}"));
-        new.tenant = tenant.into();
-        new.reasons = reasons.iter().map(|reason| (*reason).to_owned()).collect();
+        new.spec.tenant = tenant.into();
+        new.spec.reasons = reasons.iter().map(|reason| (*reason).to_owned()).collect();
         self.repeat(async |tx, keys| jobs::add(tx, keys, &new, now_us).await.map(drop)).await.unwrap();
     }
 
@@ -380,8 +380,8 @@ async fn a_place_is_offered_to_the_jobs_of_any_number_of_types() {
     let (types, bucket) = ((0..100).map(|n| format!("type{n:03}")).collect::<Vec<_>>(), named("net"));
     let limit = Limit { bucket: bucket.clone(), most: 1 };
     for job_type in &types {
-        let new =
-            &NewJob { reasons: vec!["concurrency:1:net".into()], ..NewJob::new(job_type, "j", json("{}")) };
+        let new = &NewJob::new(job_type, "j", json("{}"))
+            .with(|spec| spec.reasons = vec!["concurrency:1:net".into()]);
         world.repeat(async |tx, keys| jobs::add(tx, keys, new, 1).await).await.unwrap();
         let held = async |tx: &Transaction, keys: &Keyspace| {
             concurrency::hold_back(tx, keys, job_type, "j", &limit, None, 5).await
@@ -512,7 +512,7 @@ async fn wrong_limits_are_refused() {
     assert!(refused(&Rule { limit: None, ..limiting("a", 1) }).starts_with("limit: is missing"));
     assert!(refused(&Rule { action: Action::Pause, ..limiting("a", 1) }).starts_with("limit: belongs to"));
     let mut new = NewJob::new(T, "a", json("{}"));
-    new.reasons = vec!["fine".into(), "concurrency:0:net".into()];
+    new.spec.reasons = vec!["fine".into(), "concurrency:0:net".into()];
     let problem = new.check().unwrap_err().to_string();
     assert!(
         problem.starts_with("reason: `concurrency:0:net` is no limit: `0` is no number from 1"),
@@ -625,8 +625,8 @@ async fn it_is_not_missed_either_if_jobs_of_other_types_are_limited_already() {
         }
         assert!(world.start("a", 1).await);
         for other in others {
-            let new =
-                NewJob { reasons: vec!["concurrency:1:net".into()], ..NewJob::new(other, "i", json("{}")) };
+            let new = NewJob::new(other, "i", json("{}"))
+                .with(|spec| spec.reasons = vec!["concurrency:1:net".into()]);
             world.repeat(async |tx, keys| jobs::add(tx, keys, &new, 1).await).await.unwrap();
             world
                 .repeat(async |tx, keys| concurrency::hold_back(tx, keys, other, "i", limit, None, 8).await)

@@ -49,15 +49,15 @@ impl Walk {
                 let size = *[2, 20_000].choose(&mut self.rng).unwrap();
                 let mut new = NewJob::new(T, id, json(&format!("\"{}\"", "x".repeat(size))));
                 new.not_before_us = self.rng.random_bool(0.3).then_some(now_us + 5);
-                new.max_attempts = self.rng.random_bool(0.3).then_some(1);
-                new.tenant = tenant.into();
-                new.continuous = self.rng.random_bool(0.5);
+                new.spec.max_attempts = self.rng.random_bool(0.3).then_some(1);
+                new.spec.tenant = tenant.into();
+                new.spec.continuous = self.rng.random_bool(0.5);
                 if self.rng.random_bool(0.5) {
                     new.after = after;
                 }
                 if self.rng.random_bool(0.7) {
                     let (most, bucket) = (self.rng.random_range(1..3), self.rng.random_range(0..2));
-                    new.reasons = vec![format!("concurrency:{most}:{bucket}")];
+                    new.spec.reasons = vec![format!("concurrency:{most}:{bucket}")];
                 }
                 if self.rng.random_bool(0.2) {
                     jobs::add_once(tx, keys, &new, now_us).await?;

@@ -151,7 +151,7 @@ async fn the_next_run_does_not_have_the_result_of_the_one_before() {
 #[tokio::test]
 async fn the_crash_of_the_last_attempt_fails_the_job() {
     let world = World::new().await;
-    world.add(&NewJob { max_attempts: Some(2), ..new("a") }, 5).await;
+    world.add(&new("a").with(|spec| spec.max_attempts = Some(2)), 5).await;
     let first = world.claim("a", 1).await.unwrap();
     world.end("a", &first, crash(20), 10).await.unwrap();
     assert_eq!(world.get("a").await.state(), State::Crashing);
@@ -169,7 +169,7 @@ async fn the_crash_of_the_last_attempt_fails_the_job() {
 async fn a_retried_job_waits_no_longer_and_its_crashes_are_reset() {
     let world = World::new().await;
     let retry = async |id: &str| world.run(async |tx, keys| jobs::retry(tx, keys, T, id, 15).await).await;
-    world.add(&NewJob { max_attempts: Some(2), ..new("a") }, 5).await;
+    world.add(&new("a").with(|spec| spec.max_attempts = Some(2)), 5).await;
     assert_eq!(retry("a").await, Retried::Not(State::Pending));
     let claim = world.claim("a", 1).await.unwrap();
     assert_eq!(retry("a").await, Retried::Not(State::Running));
@@ -196,14 +196,11 @@ async fn a_retried_job_waits_no_longer_and_its_crashes_are_reset() {
 async fn a_job_that_is_rerun_keeps_its_request_and_resets_its_attempts() {
     let world = World::new().await;
     let rerun = async |id: &str| world.run(async |tx, keys| jobs::rerun(tx, keys, T, id, 50).await).await;
-    let added = NewJob {
-        tenant: "acme".to_owned(),
-        max_attempts: Some(1),
-        class: Some(-3),
-        reasons: vec!["concurrency:7:net".to_owned()],
-        options: json(&format!("\"{}\"", "x".repeat(20_000))),
-        ..new("a")
-    };
+    let added = NewJob { class: Some(-3), options: json(&format!("\"{}\"", "x".repeat(20_000))), ..new("a") }
+        .with(|spec| {
+            (spec.tenant, spec.max_attempts, spec.reasons) =
+                ("acme".to_owned(), Some(1), vec!["concurrency:7:net".to_owned()])
+        });
     world.add(&added, 5).await;
     assert_eq!(rerun("a").await, Retried::Not(State::Pending));
     let claim = world.claim("a", 1).await.unwrap();
@@ -326,11 +323,11 @@ async fn operations_of_clients_do_not_shorten_the_history() {
 #[tokio::test]
 async fn names_with_control_characters_are_refused() {
     let world = World::new().await;
-    for job in [new("a\nb"), new("\0"), NewJob { tenant: "\u{1b}[31m".into(), ..new("a") }] {
+    for job in [new("a\nb"), new("\0"), new("a").with(|spec| spec.tenant = "\u{1b}[31m".into())] {
         let refused = world.try_run(async |tx, keys| jobs::add(tx, keys, &job, 5).await).await;
         assert!(matches!(refused, Err(Error::Invalid { .. })));
     }
-    let never = NewJob { max_attempts: Some(0), ..new("a") };
+    let never = new("a").with(|spec| spec.max_attempts = Some(0));
     let refused = world.try_run(async |tx, keys| jobs::add(tx, keys, &never, 5).await).await;
     assert!(matches!(refused, Err(Error::Invalid { field: "max_attempts", .. })));
 }
@@ -350,7 +347,7 @@ async fn the_largest_record_fits_a_value() {
     let world = World::new().await;
     let large = |size: usize| json(&format!("\"{}\"", "x".repeat(size - 2)));
     let most = turnwise_queue::MAX_INFO_BYTES;
-    let job = NewJob { options: large(8 << 10), summary: large(most), ..new("a") };
+    let job = NewJob { options: large(8 << 10), ..new("a") }.with(|spec| spec.summary = large(most));
     for n in 1..=120 {
         world.add(&job, 5).await;
         let claim = Claim { worker: "w".into(), number: n };

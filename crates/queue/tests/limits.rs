@@ -44,7 +44,8 @@ fn long(id: &str) -> String {
 
 /// A job whose record is as large as possible when it is added.
 fn fat(id: &str) -> NewJob {
-    NewJob { options: large(8_000), summary: large(12_000), user: Some(long("u")), ..new(id) }
+    NewJob { options: large(8_000), ..new(id) }
+        .with(|spec| (spec.summary, spec.user) = (large(12_000), Some(long("u"))))
 }
 
 fn after(ids: impl IntoIterator<Item = String>) -> Vec<After> {
@@ -286,7 +287,7 @@ async fn an_end_is_recorded_whatever_its_dependents_wait_for() {
 /// A job with a place in as many buckets as possible.
 fn limited(id: &str, job_type: &str, most: u32) -> NewJob {
     let reasons = (0..REASONS).map(|n| format!("concurrency:{most}:b{n}")).collect();
-    NewJob { reasons, ..NewJob::new(job_type, id, json("{}")) }
+    NewJob::new(job_type, id, json("{}")).with(|spec| spec.reasons = reasons)
 }
 
 #[tokio::test]
@@ -295,7 +296,7 @@ async fn a_dead_worker_is_removed_whatever_its_jobs_hold() {
         let world = World::with_limits(limits).await;
         world.register("dead").await;
         let locks = most_locks(&limits);
-        world.there([NewJob { locks: locks.clone(), ..limited("locks", T, 100) }]).await;
+        world.there([limited("locks", T, 100).with(|spec| spec.locks = locks.clone())]).await;
         world.there((0..90).map(|n| limited(&format!("j{n:02}"), T, 100))).await;
         world.start("dead", "locks").await;
         for n in 0..90 {
@@ -352,7 +353,7 @@ async fn locks_are_claimed_requested_and_released() {
     for limits in SMALL {
         let world = World::with_limits(limits).await;
         let requests = most_locks(&limits);
-        world.there([NewJob { locks: requests.clone(), ..limited("known", T, 2) }]).await;
+        world.there([limited("known", T, 2).with(|spec| spec.locks = requests.clone())]).await;
         let claim = world.start("w", "known").await;
         let held = world.get("known").await.held().unwrap().clone();
         let spots: Vec<Spot> =
@@ -370,7 +371,7 @@ async fn locks_are_claimed_requested_and_released() {
         // A queue that is longer than a transaction can prove.
         for n in 0..150 {
             let id = format!("q{n:03}");
-            world.there([NewJob { locks: requests.clone(), ..new(&id) }]).await;
+            world.there([new(&id).with(|spec| spec.locks = requests.clone())]).await;
             world.fits("reserve", async |tx| locks::reserve(tx, &world.keys, T, &id, 20 + n).await).await;
         }
         world.end("known", &claim, completed()).await;
@@ -386,7 +387,7 @@ async fn units_of_a_lock_are_shared_by_more_than_a_transaction_proves() {
         let world = World::with_limits(limits).await;
         let shared = AtLevel::new([Request::Shared([("r".to_owned(), 1)].into())]).unwrap();
         let locks = Requests { big_lock: false, levels: [("level0".to_owned(), shared)].into() };
-        world.there((0..150).map(|n| NewJob { locks: locks.clone(), ..new(&format!("s{n:03}")) })).await;
+        world.there((0..150).map(|n| new(&format!("s{n:03}")).with(|spec| spec.locks = locks.clone()))).await;
         for n in 0..150 {
             let id = format!("s{n:03}");
             let claim = Claim { worker: "w".to_owned(), number: 1_000 + n };

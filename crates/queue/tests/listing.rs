@@ -44,7 +44,7 @@ impl World {
             let job_type = if n % 3 == 0 { OTHER } else { T };
             let id = format!("{:03}", (n * 37) % 120);
             let mut new = NewJob::new(job_type, &id, json("{}"));
-            new.tenant = format!("t{}", (n / 10 + n) % 3);
+            new.spec.tenant = format!("t{}", (n / 10 + n) % 3);
             new.class = i8::try_from(n % 4 - 1).ok();
             // Several jobs have the same time.
             let at_us = 10_000 + n / 4 * 10;
@@ -54,7 +54,10 @@ impl World {
                     new.after = vec![After::completed(T, "blocker")];
                     if n == 8 {
                         world
-                            .put(&NewJob { tenant: "b".into(), ..NewJob::new(T, "blocker", json("{}")) }, 5)
+                            .put(
+                                &NewJob::new(T, "blocker", json("{}")).with(|spec| spec.tenant = "b".into()),
+                                5,
+                            )
                             .await;
                     }
                 }
@@ -233,7 +236,7 @@ async fn a_search_for_few_jobs_among_many_ends_at_a_bound_and_continues() {
                 for n in 0..1_000 {
                     let mut new = NewJob::new(T, &format!("{batch}-{n:04}"), json("{}"));
                     new.not_before_us = Some(1_000_000 + n);
-                    new.tenant = if (batch, n) == (3, 0) { "rare".into() } else { "many".into() };
+                    new.spec.tenant = if (batch, n) == (3, 0) { "rare".into() } else { "many".into() };
                     jobs::add(tx, keys, &new, 10).await?;
                 }
                 Ok(())

@@ -198,7 +198,7 @@ impl Walk {
         match (self.rng.random_range(0..13), claim) {
             (0..3, None) => {
                 let declares = some_requests(&mut self.rng);
-                let job = NewJob { locks: declares.clone(), ..NewJob::new(T, id, json("{}")) };
+                let job = NewJob::new(T, id, json("{}")).with(|spec| spec.locks = declares.clone());
                 jobs::add(tx, keys, &job, now_us).await?;
                 let known = self.model.0.entry(id).or_default();
                 if known.declares != declares {
@@ -525,7 +525,7 @@ async fn concurrent_jobs_exclude_each_other_and_all_of_them_end() {
     let mut rng = StdRng::seed_from_u64(7);
     for n in 0..MANY_JOBS {
         let locks = some_requests(&mut rng);
-        let job = &NewJob { locks, ..NewJob::new(T, &format!("job {n:03}"), json("{}")) };
+        let job = &NewJob::new(T, &format!("job {n:03}"), json("{}")).with(|spec| spec.locks = locks);
         let keys = &many.keys;
         many.store.transact(|tx| async move { jobs::add(&tx, keys, job, 5).await }).await.unwrap();
     }

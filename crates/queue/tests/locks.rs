@@ -15,7 +15,7 @@ fn requests(text: &str) -> Requests {
 }
 
 fn new(id: &str, locks: &str) -> NewJob {
-    NewJob { locks: requests(locks), ..NewJob::new(T, id, json("{}")) }
+    NewJob::new(T, id, json("{}")).with(|spec| spec.locks = requests(locks))
 }
 
 fn lock(text: &str, mode: Mode) -> LockAt {
@@ -338,7 +338,7 @@ async fn a_reservation_ends_however_its_job_leaves_the_queue() {
             1 => drop(world.run(async |tx, keys| jobs::cancel(tx, keys, T, "a", 11).await).await),
             2 => world.run(async |tx, keys| jobs::remove(tx, keys, T, "a").await).await,
             3 => drop(world.add(&new("a", r#"{"node":{"exclusive":["m"]}}"#), 11).await),
-            4 => drop(world.add(&NewJob { tenant: "other".into(), ..new("a", locks) }, 11).await),
+            4 => drop(world.add(&new("a", locks).with(|spec| spec.tenant = "other".into()), 11).await),
             5 => drop(world.add(&new("a", "{}"), 11).await),
             // It is the same job, and keeps its place.
             _ => drop(world.add(&new("a", locks), 11).await),

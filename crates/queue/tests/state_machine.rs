@@ -10,7 +10,7 @@ const HISTORY: usize = 20;
 
 fn new(id: &str) -> NewJob {
     let new = NewJob::new(T, id, json(r#"{"secret":"s"}"#));
-    NewJob { tenant: "tenant".into(), summary: json(r#"{"shown":true}"#), ..new }
+    new.with(|spec| (spec.tenant, spec.summary) = ("tenant".into(), json(r#"{"shown":true}"#)))
 }
 
 type World = crate::common::World<StateMachine>;
@@ -460,10 +460,10 @@ async fn a_new_job_out_of_bounds_is_refused_with_the_fields_name() {
         ("id", NewJob { id: String::new(), ..new("a") }),
         ("id", NewJob { id: long.clone(), ..new("a") }),
         ("type", NewJob { job_type: long.clone(), ..new("a") }),
-        ("tenant", NewJob { tenant: String::new(), ..new("a") }),
-        ("user", NewJob { user: Some(long.clone()), ..new("a") }),
+        ("tenant", new("a").with(|spec| spec.tenant = String::new())),
+        ("user", new("a").with(|spec| spec.user = Some(long.clone()))),
         ("options", NewJob { options: json(&format!("\"{long}\"")), ..new("a") }),
-        ("summary", NewJob { summary: json(&format!("\"{long}\"")), ..new("a") }),
+        ("summary", new("a").with(|spec| spec.summary = json(&format!("\"{long}\"")))),
     ];
     for (name, job) in cases {
         let error = jobs::add(&world.tx().await, &world.keys, &job, 5).await.unwrap_err();

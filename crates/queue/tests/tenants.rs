@@ -19,7 +19,7 @@ use turnwise_store::{
 };
 
 fn new(id: &str, tenant: &str) -> NewJob {
-    NewJob { tenant: tenant.into(), ..NewJob::new(T, id, json("{}")) }
+    NewJob::new(T, id, json("{}")).with(|spec| spec.tenant = tenant.into())
 }
 
 type World = crate::common::World<Tenants>;
@@ -189,7 +189,7 @@ async fn a_run_that_is_stopped_leaves_its_priority_and_waits_by_its_time() {
 #[tokio::test]
 async fn the_active_row_of_a_continuous_job_says_that_it_is_continuous() {
     let world = World::new().await;
-    let endless = NewJob { continuous: true, ..new("a", "x") };
+    let endless = new("a", "x").with(|spec| spec.continuous = true);
     world.run(async |tx, keys| jobs::add(tx, keys, &endless, 1).await).await;
     world.add("b", "x", 1).await;
     for (number, id) in [(1, "a"), (2, "b")] {

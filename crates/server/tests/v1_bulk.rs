@@ -295,7 +295,7 @@ async fn a_node_takes_over_the_operation_of_one_that_is_gone() {
     let (server, keys) = (cluster.at(0), &Keyspace::default());
     for id in ["a", "b"] {
         let options = serde_json::value::RawValue::from_string("{}".to_owned()).unwrap();
-        let new = &NewJob { tenant: "acme".to_owned(), ..NewJob::new("mail", id, options) };
+        let new = &NewJob::new("mail", id, options).with(|spec| spec.tenant = "acme".to_owned());
         cluster.store.transact(|tx| async move { jobs::add(&tx, keys, new, 5).await }).await.unwrap();
     }
     begin(&cluster.store, "op", "turnwise@gone", None).await;

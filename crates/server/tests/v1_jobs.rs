@@ -409,16 +409,19 @@ async fn a_failed_or_cancelled_job_runs_again_with_its_original_values() {
 async fn a_job_that_is_added_again_keeps_the_members_that_the_request_omits() {
     let server = TestServer::start().await;
     let added = json!({"id": "a", "tenant": "acme", "user": "jan", "options": {"to": "x"}, "summary": {"s": 1},
-        "max_attempts": 4, "locks": {"node": {"exclusive": ["n1"]}}, "reason": ["concurrency:7:net"], "priority": 3});
+        "max_attempts": 4, "timeout_ms": 3_600_000, "heartbeat_timeout_ms": 1_800_000,
+        "locks": {"node": {"exclusive": ["n1"]}}, "reason": ["concurrency:7:net"], "priority": 3});
     server.post("/v1/jobs/t", &added).await;
     let shown = async || {
         let job = server.get("/v1/jobs/t/a").await.body;
-        ["tenant", "user", "summary", "max_attempts", "reasons", "priority"].map(|member| job[member].clone())
+        let kept = "tenant user summary max_attempts timeout_ms heartbeat_timeout_ms reasons priority";
+        kept.split(' ').map(|member| job[member].clone()).collect::<Vec<_>>()
     };
     let before = shown().await;
     let again = server.post("/v1/jobs/t", &json!({"id": "a", "if_exists": "again"})).await;
     assert_eq!(again.body["added"], "already_waiting", "{}", again.body);
     assert_eq!(shown().await, before);
+    assert!(before.iter().all(|member| !member.is_null()), "{before:?}");
     let path = worker(&server, "t").await;
     let job = given(&server, &path, 0).await.remove(0);
     assert_eq!((&job["options"], &job["id"]), (&json!({"to": "x"}), &json!("a")));

@@ -12,7 +12,8 @@ const NOW: i64 = 1_790_000_000_000_000;
 async fn add(cluster: &Cluster, id: &str, locks: Value) {
     let locks: Requests = serde_json::from_value(locks).unwrap();
     let options = serde_json::value::RawValue::from_string("{}".to_owned()).unwrap();
-    let job = &NewJob { locks, tenant: "acme".to_owned(), ..NewJob::new("mail", id, options) };
+    let job =
+        &NewJob::new("mail", id, options).with(|spec| (spec.locks, spec.tenant) = (locks, "acme".to_owned()));
     let keys = &Keyspace::default();
     cluster.store.transact(|tx| async move { jobs::add(&tx, keys, job, NOW).await }).await.unwrap();
 }
@@ -298,7 +299,8 @@ async fn why_names_the_lock_that_is_not_free_the_jobs_that_block_it_and_the_weig
     let (keys, store) = (&Keyspace::default(), &cluster.store);
     let options = serde_json::value::RawValue::from_string("{}".to_owned()).unwrap();
     let locks: Requests = serde_json::from_value(json!({ "instance": { "exclusive": ["web1"] } })).unwrap();
-    let new = &NewJob { locks, tenant: "acme".to_owned(), ..NewJob::new("mail", "new", options) };
+    let new = &NewJob::new("mail", "new", options)
+        .with(|spec| (spec.locks, spec.tenant) = (locks, "acme".to_owned()));
     let now_us = store.runtime().now_us();
     store.transact(|tx| async move { jobs::add(&tx, keys, new, now_us).await }).await.unwrap();
     let weight = why(server, "new").await["locks"]["weight"].clone();

@@ -25,7 +25,7 @@ impl Locks {
         let keys = &Keyspace::default();
         let job =
             self.nodes.store.transact(|tx| async move { jobs::get(&tx, keys, job_type, id).await }).await;
-        serde_json::to_value(job.unwrap().unwrap().locks).unwrap()
+        serde_json::to_value(&job.unwrap().unwrap().locks).unwrap()
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use turnwise_queue::{Error, Keyspace, NewJob, State, clock, filters, jobs};
+use turnwise_queue::{Error, JobSpec, Keyspace, NewJob, State, clock, filters, jobs};
 use turnwise_store::{Runtime, Store};
 use turnwise_worker::{Timekeeper, Tunables};
 
@@ -287,17 +287,22 @@ impl Client {
         let jobs: Arc<[NewJob]> = new
             .into_iter()
             .enumerate()
-            .map(|(n, ((job_type, id), script))| NewJob {
-                not_before_us,
-                max_attempts,
-                tenant: self.payer.clone().unwrap_or_else(|| self.setting.plan.tenant(&self.rng)),
-                timeouts: self.setting.plan.timeouts(&self.rng),
-                continuous: script.is_continuous(),
-                locks: script.locks.clone(),
-                after: after(n),
-                class: plan.filter(|_| self.rng.chance(300)).map(|plan| plan.class(&self.rng)),
-                reasons: plan.map(|plan| plan.reasons(&self.rng)).unwrap_or_default(),
-                ..NewJob::new(&job_type, &id, script.options(&self.rng))
+            .map(|(n, ((job_type, id), script))| {
+                let tenant = self.payer.clone().unwrap_or_else(|| self.setting.plan.tenant(&self.rng));
+                let timeouts = self.setting.plan.timeouts(&self.rng);
+                let after = after(n);
+                let class = plan.filter(|_| self.rng.chance(300)).map(|plan| plan.class(&self.rng));
+                let spec = JobSpec {
+                    tenant,
+                    timeouts,
+                    max_attempts,
+                    continuous: script.is_continuous(),
+                    locks: script.locks.clone(),
+                    reasons: plan.map(|plan| plan.reasons(&self.rng)).unwrap_or_default(),
+                    ..JobSpec::default()
+                };
+                let new = NewJob::new(&job_type, &id, script.options(&self.rng));
+                NewJob { spec, class, not_before_us, after, ..new }
             })
             .collect();
         for job in jobs.iter().filter(|job| !job.after.is_empty()) {

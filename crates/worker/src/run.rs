@@ -141,11 +141,16 @@ pub(crate) struct ClaimedJob {
 impl ClaimedJob {
     fn new(job: &Job, spans: Option<RunSpans>) -> Arc<Self> {
         let claim = job.claim().cloned().expect("a claimed job has a claim");
-        let Job { id, started_us, crashes, attempts, max_attempts, .. } = job;
-        let (started_us, crashes, terms) = (*started_us, *crashes, job.terms());
-        let (attempts, max_attempts) = (*attempts, *max_attempts);
-        let id = id.clone();
-        Arc::new(ClaimedJob { id, claim, started_us, crashes, attempts, max_attempts, terms, spans })
+        Arc::new(ClaimedJob {
+            id: job.id.clone(),
+            claim,
+            started_us: job.started_us,
+            crashes: job.crashes,
+            attempts: job.attempts,
+            max_attempts: job.max_attempts,
+            terms: job.terms(),
+            spans,
+        })
     }
 }
 

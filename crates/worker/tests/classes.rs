@@ -7,9 +7,10 @@ use turnwise_worker::{FairRules, Options, RotationRules};
 use crate::common::{T, World, done, json};
 
 async fn add(world: &World, tenant: &str, id: &str, class: i8, locks: Option<&str>) {
-    let mut new = NewJob { tenant: tenant.into(), class: Some(class), ..NewJob::new(T, id, json("{}")) };
+    let mut new = NewJob { class: Some(class), ..NewJob::new(T, id, json("{}")) }
+        .with(|spec| spec.tenant = tenant.into());
     if let Some(locks) = locks {
-        new.locks = serde_json::from_str(locks).unwrap();
+        new.spec.locks = serde_json::from_str(locks).unwrap();
     }
     let (keys, new) = (&world.keys, &new);
     let now_us = turnwise_store::Runtime::now_us(&*world.clock);

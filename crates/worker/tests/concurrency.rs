@@ -22,7 +22,7 @@ async fn add(world: &World, id: &str, change: impl FnOnce(&mut NewJob)) {
 }
 
 async fn add_in(world: &World, id: &str, reason: &str) {
-    add(world, id, |new| new.reasons = vec![reason.to_owned()]).await;
+    add(world, id, |new| new.spec.reasons = vec![reason.to_owned()]).await;
 }
 
 async fn started<const N: usize>(world: &mut World, ids: [&str; N]) -> [Run; N] {
@@ -237,7 +237,7 @@ async fn among_jobs_that_lock_some_are_paused_and_some_are_limited() {
     let locking = async |id: &str, name: &str, reason: Option<&str>| {
         let locks = serde_json::from_str(&node(name)).unwrap();
         let reasons = reason.map(str::to_owned).into_iter().collect();
-        add(&world, id, |new| (new.locks, new.reasons) = (locks, reasons)).await;
+        add(&world, id, |new| (new.spec.locks, new.spec.reasons) = (locks, reasons)).await;
     };
     for n in 0..5 {
         locking(&format!("0-paused{n}"), "n1", None).await;
@@ -293,13 +293,13 @@ async fn no_more_of_300_jobs_on_three_workers_run_than_their_buckets_allow() {
     let bucket = |n: usize| format!("concurrency:{}:{}", n % 7 % 3 + 1, n % 7);
     for n in 0..JOBS {
         let mut new = NewJob::new(T, &format!("{n:03}"), json("{}"));
-        new.tenant = format!("t{}", n % 4);
-        new.reasons = vec![bucket(n)];
+        new.spec.tenant = format!("t{}", n % 4);
+        new.spec.reasons = vec![bucket(n)];
         if n % 3 == 0 {
-            new.reasons.push(bucket(n / 3));
+            new.spec.reasons.push(bucket(n / 3));
         }
         if n % 2 == 0 {
-            new.locks =
+            new.spec.locks =
                 serde_json::from_str(&format!(r#"{{"node":{{"exclusive":["n{}"]}}}}"#, n % 11)).unwrap();
         }
         let (keys, new) = (&keys, &new);
@@ -312,8 +312,8 @@ async fn no_more_of_300_jobs_on_three_workers_run_than_their_buckets_allow() {
         move |context: JobContext| {
             let (ledger, ended) = (ledger.clone(), ended.clone());
             async move {
-                let Job { id, reasons, .. } = &context.job;
-                let buckets: std::collections::BTreeSet<&String> = reasons.iter().collect();
+                let job = &context.job;
+                let buckets: std::collections::BTreeSet<&String> = job.reasons.iter().collect();
                 for bucket in &buckets {
                     let mut ledger = ledger.lock().unwrap();
                     let (running, most) = ledger.entry((*bucket).clone()).or_default();
@@ -326,7 +326,7 @@ async fn no_more_of_300_jobs_on_three_workers_run_than_their_buckets_allow() {
                 for bucket in &buckets {
                     ledger.lock().unwrap().get_mut(*bucket).unwrap().0 -= 1;
                 }
-                ended.send(id.clone()).unwrap();
+                ended.send(job.id.clone()).unwrap();
                 done()
             }
         }

@@ -21,7 +21,7 @@ const WHOLE: Timeouts = Timeouts { run_us: Some(10_000_000), heartbeat_us: None 
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 async fn add(world: &World, id: &str, timeouts: Timeouts) {
-    let new = NewJob { timeouts, ..NewJob::new(T, id, json("{}")) };
+    let new = NewJob::new(T, id, json("{}")).with(|spec| spec.timeouts = timeouts);
     let now_us = turnwise_store::Runtime::now_us(&*world.clock);
     world.run(async |tx, keys| jobs::add(tx, keys, &new, now_us).await).await;
 }
@@ -82,7 +82,8 @@ async fn an_idle_run_need_not_report_and_a_continuous_one_has_no_timeout() {
     let mut world = World::new();
     let worker = world.start(1).await;
     let timeouts = TEN.or(WHOLE);
-    let new = NewJob { timeouts, continuous: true, ..NewJob::new(T, "a", json("{}")) };
+    let new =
+        NewJob::new(T, "a", json("{}")).with(|spec| (spec.timeouts, spec.continuous) = (timeouts, true));
     world.run(async |tx, keys| jobs::add(tx, keys, &new, 5).await).await;
     let run = world.next_run().await;
     assert!(run.instruction.send(Instruction::Idle).is_ok());
@@ -248,7 +249,7 @@ async fn need_not_report(checks: usize) {
     let mut claims = Vec::new();
     for (id, timeouts) in [("holds", Timeouts::default()), ("waits", TEN)] {
         let locks = serde_json::from_str(r#"{"instance":{"exclusive":"unknown"}}"#).unwrap();
-        let new = NewJob { timeouts, locks, ..NewJob::new(T, id, json("{}")) };
+        let new = NewJob::new(T, id, json("{}")).with(|spec| (spec.timeouts, spec.locks) = (timeouts, locks));
         served.world.run(async |tx, keys| jobs::add(tx, keys, &new, 5).await).await;
         claims.push(served.accept(claims.last().copied().unwrap_or(0)).await.claim);
     }

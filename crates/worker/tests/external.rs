@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
+use turnwise_policy::backoff;
 use turnwise_queue::claims::{self, Answer};
 use turnwise_queue::{Claim, Context, Error, EventKind, Job, NewJob, Result, State, jobs, workers};
 use turnwise_worker::{
@@ -58,7 +59,7 @@ async fn end(external: &External, worker: &str, accepted: &Accepted, end: Extern
 
 /// Adds a job of a tenant.
 async fn add_of(world: &World, tenant: &str, id: &str) {
-    let new = NewJob { tenant: tenant.to_owned(), ..NewJob::new(T, id, json("1")) };
+    let new = NewJob::new(T, id, json("1")).with(|spec| spec.tenant = tenant.to_owned());
     world.run(async |tx, keys| jobs::add(tx, keys, &new, 7).await).await;
 }
 
@@ -310,6 +311,19 @@ async fn a_crashed_job_is_accepted_once_its_backoff_is_over() {
     };
     let (accepted, ()) = tokio::join!(wait_for(&external, &worker, 1, 1, 2 * backoff), time);
     assert_eq!(ids(&accepted.unwrap()), ["a"]);
+}
+
+#[tokio::test]
+async fn a_crash_of_an_external_run_waits_for_the_backoff_that_applied_when_it_started() {
+    let world = World::new();
+    let external = external(&world);
+    let worker = join(&external, 1).await;
+    world.add("a").await;
+    let accepted = accept(&external, &worker, 0, 1).await.remove(0);
+    let backoff = backoff::Rules { base_us: 7_000_000, ..backoff::Rules::default() };
+    external.options().set(ExternalOptions { backoff, ..external.options().get() });
+    let job = end(&external, &worker, &accepted, ExternalEnd::Crashed("ouch".into())).await.unwrap();
+    assert_eq!((job.crashes, job.order_us() - job.changed_us), (1, 30_000_000));
 }
 
 #[tokio::test]

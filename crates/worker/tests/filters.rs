@@ -42,7 +42,7 @@ async fn world(locks: &str) -> (World, CancellationToken) {
         let add = |tx| async move {
             for id in ids {
                 let mut new = NewJob::new(T, id, json("{}"));
-                new.locks = serde_json::from_str(locks).unwrap();
+                new.spec.locks = serde_json::from_str(locks).unwrap();
                 jobs::add(&tx, keys, &new, now_us).await?;
             }
             Ok::<_, turnwise_queue::Error>(())

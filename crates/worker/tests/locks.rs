@@ -144,7 +144,7 @@ impl Locking {
 
 async fn add(store: &Store, keys: &Keyspace, id: &str, locks: &str) {
     let locks: Requests = serde_json::from_str(locks).unwrap();
-    let new = &NewJob { locks, ..NewJob::new(T, id, json("{}")) };
+    let new = &NewJob::new(T, id, json("{}")).with(|spec| spec.locks = locks);
     let now_us = store.runtime().now_us();
     store.transact(|tx| async move { jobs::add(&tx, keys, new, now_us).await }).await.unwrap();
 }
@@ -256,10 +256,9 @@ async fn a_job_with_a_reservation_starts_from_behind_a_full_window() {
     let locks: Requests = serde_json::from_str(small).unwrap();
     let World { store, keys, .. } = &locking.world;
     let late: Vec<NewJob> = (0..1_001)
-        .map(|n| NewJob {
-            locks: locks.clone(),
-            order_us: Some(1),
-            ..NewJob::new(T, &format!("late {n}"), json("{}"))
+        .map(|n| {
+            NewJob { order_us: Some(1), ..NewJob::new(T, &format!("late {n}"), json("{}")) }
+                .with(|spec| spec.locks = locks.clone())
         })
         .collect();
     let now_us = store.runtime().now_us();
@@ -411,7 +410,8 @@ async fn a_run_is_not_charged_for_the_time_in_which_it_lends_its_slot() {
         let (store, keys, clock) = (store.clone(), keys.clone(), clock.clone());
         for id in ["holds", "waits"] {
             let locks = serde_json::from_str(FINDS_OUT).unwrap();
-            let job = NewJob { tenant: id.to_owned(), locks, ..NewJob::new(T, id, json("{}")) };
+            let job = NewJob::new(T, id, json("{}"))
+                .with(|spec| (spec.tenant, spec.locks) = (id.to_owned(), locks));
             let tx = store.begin().await.unwrap();
             jobs::add(&tx, &keys, &job, store.runtime().now_us()).await.unwrap();
             tx.commit().await.unwrap();
@@ -512,7 +512,7 @@ async fn a_job_is_woken_when_a_job_of_another_type_releases_its_lock() {
     let mut locking = Locking::new();
     let declared = r#"{"instance":{"exclusive":["i"]}}"#;
     let locks: Requests = serde_json::from_str(declared).unwrap();
-    let new = NewJob { locks, ..NewJob::new(OTHER, "other", json("{}")) };
+    let new = NewJob::new(OTHER, "other", json("{}")).with(|spec| spec.locks = locks);
     let (row, claim) = (workers::Worker::new("w", "n", 0, 9), Claim { worker: "w".into(), number: 1 });
     let claimed = locking.world.run(async |tx, keys| {
         workers::register(tx, keys, OTHER, &row)?;
@@ -683,7 +683,8 @@ async fn jobs_that_can_start_overtake_any_number_of_blocked_jobs() {
         let (store, keys) = (store.clone(), keys.clone());
         async move {
             let locks: Requests = serde_json::from_str(locks).unwrap();
-            let new = &NewJob { tenant: tenant.clone(), locks, ..NewJob::new(T, &tenant, json("{}")) };
+            let new = &NewJob::new(T, &tenant, json("{}"))
+                .with(|spec| (spec.tenant, spec.locks) = (tenant.clone(), locks));
             let keys = &keys;
             store.transact(|tx| async move { jobs::add(&tx, keys, new, 1).await }).await.unwrap();
         }

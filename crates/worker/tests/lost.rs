@@ -31,7 +31,7 @@ async fn lose_its_worker(world: &mut World, healthy: bool) {
 #[tokio::test]
 async fn a_job_that_ends_its_workers_backs_off_and_fails_with_its_last_attempt() {
     let mut world = World::new();
-    let new = NewJob { max_attempts: Some(3), ..NewJob::new(T, "a", json("{}")) };
+    let new = NewJob::new(T, "a", json("{}")).with(|spec| spec.max_attempts = Some(3));
     world.run(async |tx, keys| jobs::add(tx, keys, &new, 5).await).await;
     for attempts in 1..=2 {
         lose_its_worker(&mut world, false).await;

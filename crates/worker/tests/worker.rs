@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
+use turnwise_policy::backoff;
 use turnwise_queue::{Context, EventKind, State, jobs, workers};
-use turnwise_worker::{Options, Outcome};
+use turnwise_worker::{Options, Outcome, Tunables};
 
 use crate::common::{Instruction, PATIENCE, T, World, done};
 
@@ -89,6 +90,26 @@ async fn a_crashed_job_runs_again_after_its_backoff_and_not_before() {
     run.end(Outcome::Crashed("again".into()));
     let job = world.until_state("a", State::Crashing).await;
     assert_eq!(job.crashes, 1);
+    worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_crash_waits_for_the_backoff_that_applied_when_its_run_started() {
+    let mut world = World::new();
+    let worker = world.start(1).await;
+    world.add("a").await;
+    let run = world.next_run().await;
+    let backoff = backoff::Rules { base_us: 7_000_000, ..backoff::Rules::default() };
+    worker.tunables().set(Tunables { backoff, ..worker.tunables().get() });
+    run.end(Outcome::Crashed("peer is down".into()));
+    let job = world.until_state("a", State::Crashing).await;
+    assert_eq!(job.order_us() - job.changed_us, 30_000_000);
+    // The next run starts with the new one.
+    world.clock.wait_for_sleeper(Duration::from_secs(30)).await;
+    world.clock.advance(Duration::from_secs(30));
+    world.next_run().await.end(Outcome::Crashed("peer is down".into()));
+    let job = world.until("a", |job| job.crashes == 2).await;
+    assert_eq!(job.order_us() - job.changed_us, 14_000_000);
     worker.shutdown().await;
 }
 

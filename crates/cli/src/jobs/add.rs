@@ -338,7 +338,7 @@ impl Lines {
 /// The job of a line, completed with values from the arguments.
 fn job(args: &Args, line: &str) -> anyhow::Result<NewJob> {
     // Errors state only the position, because the line may hold secrets.
-    let turnwise_client::protocol::Object(mut job) = serde_json::from_str::<
+    let turnwise_client::protocol::Object(job) = serde_json::from_str::<
         turnwise_client::protocol::Object<AddJob>,
     >(line)
     .map_err(|error| match error.classify() {
@@ -348,38 +348,11 @@ fn job(args: &Args, line: &str) -> anyhow::Result<NewJob> {
         _ => anyhow!("column {}: not JSON", error.column()),
     })?;
     job.id.as_deref().map_or(Ok(()), check_id)?;
-    let AddJob {
-        tenant,
-        user,
-        delay_ms,
-        max_attempts,
-        timeout_ms,
-        heartbeat_timeout_ms,
-        after,
-        reason,
-        priority,
-        if_exists,
-        ..
-    } = defaults(args)?;
-    job.priority = job.priority.or(priority);
-    if job.after.is_empty() {
-        job.after = after;
+    let mut others = defaults(args)?;
+    if job.not_before_us.is_some() {
+        others.delay_ms = None;
     }
-    if job.reason.is_empty() {
-        job.reason = reason;
-    }
-    job.tenant = job.tenant.or(tenant);
-    job.user = job.user.or(user);
-    if job.not_before_us.is_none() {
-        job.delay_ms = job.delay_ms.or(delay_ms);
-    }
-    job.max_attempts = job.max_attempts.or(max_attempts);
-    job.timeout_ms = job.timeout_ms.or(timeout_ms);
-    job.heartbeat_timeout_ms = job.heartbeat_timeout_ms.or(heartbeat_timeout_ms);
-    if args.again {
-        job.if_exists = if_exists;
-    }
-    Ok(NewJob::new(&args.job_type, job))
+    Ok(NewJob::new(&args.job_type, job.or(others)))
 }
 
 fn stopped(error: anyhow::Error, added: usize) -> Failure {

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use turnwise_policy::predictive_queue::locks::{AtLevel, Request, Requests};
-use turnwise_queue::deadlines::Timeouts;
 use turnwise_queue::parking::MAX_TOKEN_BYTES;
-use turnwise_queue::{Job, MAX_ID_BYTES, NewJob, Parked};
+use turnwise_queue::{Job, JobSpec, MAX_ID_BYTES, NewJob, Parked};
 use turnwise_replicator::{Remote, Seq};
 
 use super::{JOB_TYPE, LEVEL};
@@ -105,28 +104,16 @@ impl Index {
     pub fn job(&self, tenant: String, rev: &str) -> Option<NewJob> {
         let summary = Summary { index: self.clone(), rev: rev.to_owned() };
         let unit = Request::Shared([(self.server.clone(), 1)].into());
-        Some(NewJob {
-            job_type: JOB_TYPE.to_owned(),
-            id: self.id()?,
+        let spec = JobSpec {
             tenant,
-            user: None,
-            options: to_raw_value(self).ok()?,
             summary: to_raw_value(&summary).ok()?,
-            not_before_us: None,
-            order_us: None,
-            max_attempts: None,
-            timeouts: Timeouts::default(),
-            continuous: false,
             locks: Requests {
                 big_lock: false,
                 levels: BTreeMap::from([(LEVEL.to_owned(), AtLevel::new([unit]).ok()?)]),
             },
-            after: Vec::new(),
-            reasons: Vec::new(),
-            class: None,
-            forgets_options: false,
-            trace: None,
-        })
+            ..JobSpec::default()
+        };
+        Some(NewJob { spec, ..NewJob::new(JOB_TYPE, &self.id()?, to_raw_value(self).ok()?) })
     }
 }
 

@@ -139,7 +139,7 @@ pub(crate) fn release(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Resul
     let (locks, held, waits) = (run.next.locks.take(), run.held.take(), run.waits.take());
     if let Some(locks) = locks {
         // Nothing below reads this: held locks have their own list.
-        job.locks = locks;
+        job.spec.locks = locks;
     }
     let Some(held) = held else { return Ok(()) };
     if let Some(waits) = waits {

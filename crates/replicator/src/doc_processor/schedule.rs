@@ -404,7 +404,7 @@ pub(super) fn errored(row: &Row, before: Option<&Row>, reason: &str, now_us: i64
 pub async fn add(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -> turnwise_queue::Result<()> {
     match traces::of(new) {
         None => jobs::add(tx, keys, new, now_us).await?,
-        trace => jobs::add(tx, keys, &NewJob { trace, ..new.clone() }, now_us).await?,
+        trace => jobs::add(tx, keys, &new.clone().with(|spec| spec.trace = trace), now_us).await?,
     };
     Ok(())
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 use turnwise_outbound::{Endpoint, FieldError};
-use turnwise_queue::{Error as QueueError, Job, Keyspace, NewJob, jobs};
+use turnwise_queue::{Error as QueueError, Job, JobSpec, Keyspace, NewJob, jobs};
 use turnwise_store::Transaction;
 
 use crate::Replication;
@@ -139,13 +139,11 @@ pub fn new_job(
         Origin::Request => request_tenant(replication),
     };
     let to_json = |error| Error::Invalid(format!("cannot be stored: {error}"));
-    let new = NewJob {
+    let spec = JobSpec {
         tenant,
         user,
         summary: to_raw_value(&summary).map_err(to_json)?,
         continuous: replication.continuous,
-        after: Vec::new(),
-        reasons: Vec::new(),
         // The document has the options, and so has the client that sent the request.
         forgets_options: true,
         // The client of a one-shot request receives the first end, and can send the request again. No client would
@@ -154,8 +152,10 @@ pub fn new_job(
             Origin::Request if !replication.continuous => Some(1),
             _ => None,
         },
-        ..NewJob::new(JOB_TYPE, id, to_raw_value(&options(body)).map_err(to_json)?)
+        ..JobSpec::default()
     };
+    let options = to_raw_value(&options(body)).map_err(to_json)?;
+    let new = NewJob { spec, ..NewJob::new(JOB_TYPE, id, options) };
     new.check().map_err(|error| match error {
         QueueError::Invalid { field: "user", problem } => Error::Invalid(format!("user_ctx.name: {problem}")),
         QueueError::Invalid { field, problem } => Error::Invalid(format!("{field}: {problem}")),

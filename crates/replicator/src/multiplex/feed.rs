@@ -254,7 +254,7 @@ impl Feed {
                         return Ok(None);
                     };
                     let job = match jobs::get(&tx, keys, JOB_TYPE, &parked.id).await? {
-                        Some(job) => Some((jobs::options(&tx, keys, &job).await?, job.tenant)),
+                        Some(job) => Some((jobs::options(&tx, keys, &job).await?, job.spec.tenant)),
                         None => None,
                     };
                     Ok(Some((parked, job)))

@@ -238,9 +238,10 @@ impl External {
                 let ran_us = now_us.saturating_sub(started_us);
                 self.metrics.of(job_type).ended(RunResult::from(&run.end), CrashKind::Error, ran_us);
                 if !account.ended(worker, claim, by_itself)
-                    && let Some(Job { tenant, started_us: Some(started_us), .. }) = &before
+                    && let Some(before) = &before
+                    && let Some(started_us) = before.started_us
                 {
-                    account.fair.end_unknown(tenant, *started_us, by_itself);
+                    account.fair.end_unknown(&before.tenant, started_us, by_itself);
                 }
                 job.map(|job| *job)
             }

@@ -238,10 +238,8 @@ async fn one_pass_counts_a_bounded_number_of_jobs_and_later_passes_the_rest() {
         let tx = store.begin().await.unwrap();
         for n in 0..JOBS {
             let options = RawValue::from_string("null".to_owned()).unwrap();
-            let job = NewJob {
-                tenant: tenant.to_string(),
-                ..NewJob::new("test", &format!("{tenant} {n}"), options)
-            };
+            let job = NewJob::new("test", &format!("{tenant} {n}"), options)
+                .with(|spec| spec.tenant = tenant.to_string());
             jobs::add(&tx, &keys, &job, HOUR_US).await.unwrap();
         }
         tx.commit().await.unwrap();

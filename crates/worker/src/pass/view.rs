@@ -40,9 +40,9 @@ impl Source<'_> {
             let job = jobs::peek(self.tx, self.keys, self.job_type, id).await?;
             if let Some(job) = job.filter(Job::is_pending) {
                 let order_us = job.order_us();
-                let Job { id, locks, .. } = job;
+                let Job { id, spec, .. } = job;
                 // It has a reservation: whatever its class, it precedes jobs of the window without one.
-                found.push(Pending { id, order_us, key: None, class: 0, locks: locks.into() });
+                found.push(Pending { id, order_us, key: None, class: 0, locks: spec.locks.into() });
             }
         }
         Ok(found)

@@ -239,7 +239,8 @@ impl World {
 
     /// Adds a job of a tenant.
     pub async fn add_for(&self, tenant: &str, id: &str, continuous: bool) {
-        let new = &NewJob { tenant: tenant.into(), continuous, ..NewJob::new(T, id, json("{}")) };
+        let new = &NewJob::new(T, id, json("{}"))
+            .with(|spec| (spec.tenant, spec.continuous) = (tenant.into(), continuous));
         let now_us = turnwise_store::Runtime::now_us(&*self.clock);
         let keys = &self.keys;
         self.store.transact(|tx| async move { jobs::add(&tx, keys, new, now_us).await }).await.unwrap();

@@ -21,7 +21,7 @@ const ROUNDS: usize = 5;
 fn job(n: usize, tenants: usize) -> NewJob {
     let options = RawValue::from_string("{\"url\":\"http://host/path\"}".to_owned()).expect("this is JSON");
     let new = NewJob::new(JOB_TYPE, &format!("job-{n:08}"), options);
-    NewJob { tenant: format!("tenant-{:04}", n % tenants), ..new }
+    new.with(|spec| spec.tenant = format!("tenant-{:04}", n % tenants))
 }
 
 /// A tick of `/proc/self/stat`, in µs.

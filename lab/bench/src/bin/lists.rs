@@ -38,7 +38,7 @@ fn job(n: usize, tenants: usize) -> NewJob {
     let options = RawValue::from_string("{\"url\":\"http://host/path\"}".to_owned()).expect("this is JSON");
     let job_type = TYPES[mixed(n) % TYPES.len()];
     let mut new = NewJob::new(job_type, &format!("job-{:08}", mixed(n + 7) * 16 + n % 16), options);
-    new.tenant = format!("tenant-{:04}", mixed(n + 13) % tenants);
+    new.spec.tenant = format!("tenant-{:04}", mixed(n + 13) % tenants);
     if n % 1_000 >= 1_000 - DELAYED {
         new.not_before_us = Some(START_US * 2 + at_us(n));
     }

@@ -177,7 +177,7 @@ async fn add_all(store: &Store, keys: &Keyspace, job_type: &str, count: usize) -
                     let options = RawValue::from_string("{}".to_owned()).expect("it is JSON");
                     let id = format!("{:06}", added + more);
                     let locks = serde_json::from_str(&locks(added + more)).expect("they are requests");
-                    let new = NewJob { locks, ..NewJob::new(job_type, &id, options) };
+                    let new = NewJob::new(job_type, &id, options).with(|spec| spec.locks = locks);
                     jobs::add(&tx, keys, &new, now_us).await?;
                     more += 1;
                 }

@@ -112,7 +112,8 @@ impl FilterSet {
         let options = RawValue::from_string("{}".to_owned()).expect("it is JSON");
         let tenant = format!("tenant {}", n % self.tenants);
         let continuous = job_type == "continuous";
-        NewJob { tenant, continuous, ..NewJob::new(job_type, &format!("{n:08}"), options) }
+        NewJob::new(job_type, &format!("{n:08}"), options)
+            .with(|spec| (spec.tenant, spec.continuous) = (tenant, continuous))
     }
 
     /// Adds the jobs with numbers from `from` to `to`.

@@ -1,0 +1,248 @@
+//! What a client states of a job: its [`JobSpec`], and the [`NewJob`] with which it is added.
+
+use std::fmt;
+use std::ops::Deref;
+
+use serde_json::value::RawValue;
+use turnwise_policy::eligibility::concurrency;
+use turnwise_policy::predictive_queue::locks::{Levels, Requests};
+
+use crate::after::{self, After};
+use crate::error::{Error, Result};
+use crate::locks::MAX_LOCKS_BYTES;
+use crate::timeouts::Timeouts;
+use crate::trace::TraceContext;
+
+/// Longest job type, in bytes.
+pub const MAX_TYPE_BYTES: usize = 64;
+/// Longest job id, in bytes. With a type and a worker id it is far below the store's 10 kB for a key.
+pub const MAX_ID_BYTES: usize = 512;
+/// Longest tenant or user name, in bytes.
+pub const MAX_NAME_BYTES: usize = 512;
+/// Largest options, in bytes. Large options are stored in pieces, so that no value exceeds the store's limit.
+pub const MAX_OPTIONS_BYTES: usize = 4 << 20;
+/// Largest summary, info or result, in bytes. A record has all three (36 kB), inline options (8 kB), and a history of 24 kB
+/// that JSON's escapes may double. Together they stay below the store's 100 kB for a value.
+pub const MAX_INFO_BYTES: usize = 12 << 10;
+/// The priority class that runs first.
+pub const MIN_CLASS: i8 = -20;
+/// The priority class that runs last.
+pub const MAX_CLASS: i8 = 19;
+/// The most reasons that a job is added with.
+pub const MAX_REASONS: usize = 10;
+/// Longest such reason, in bytes.
+const MAX_ADDED_REASON_BYTES: usize = 200;
+/// The tenant of jobs that name none.
+pub const DEFAULT_TENANT: &str = "default";
+
+/// What a client states of a job and the job keeps: a new job has it, and the record of a job, under the same names
+/// (`record.rs`). A job that is added again takes that of its new request.
+#[derive(Debug, Clone)]
+pub struct JobSpec {
+    /// The account that it is charged to.
+    pub tenant: String,
+    /// On whose behalf it runs.
+    pub user: Option<String>,
+    /// It never ends by itself: it may be preempted for another job, and continues later.
+    pub continuous: bool,
+    /// Why it was added: filters read this, and some reasons state a limit ([`concurrency::of_reason`]). At most
+    /// [`MAX_REASONS`].
+    pub reasons: Vec<String>,
+    /// The locks that it declares; see [`NewJob::check_locks`].
+    pub locks: Requests,
+    /// The crash of this attempt, counted from 1, fails the job; `None` retries it forever.
+    pub max_attempts: Option<u32>,
+    /// The timeouts of its runs; its type's settings apply where it has none.
+    pub timeouts: Timeouts,
+    /// What may be shown to every user who may see the job: a JSON object that never contains a secret.
+    pub summary: Box<RawValue>,
+    /// Its options are cleared when it ends: they hold passwords, and a client that adds it again has them.
+    pub forgets_options: bool,
+    /// The span that added it, if its trace is sampled.
+    pub trace: Option<TraceContext>,
+}
+
+impl Default for JobSpec {
+    /// A job of the tenant [`DEFAULT_TENANT`] that states nothing else.
+    fn default() -> Self {
+        JobSpec {
+            tenant: DEFAULT_TENANT.to_owned(),
+            user: None,
+            continuous: false,
+            reasons: Vec::new(),
+            locks: Requests::default(),
+            max_attempts: None,
+            timeouts: Timeouts::default(),
+            summary: no_summary(),
+            forgets_options: false,
+            trace: None,
+        }
+    }
+}
+
+impl JobSpec {
+    fn check(&self) -> Result<()> {
+        check_name("tenant", &self.tenant, MAX_NAME_BYTES)?;
+        if let Some(user) = &self.user {
+            check_name("user", user, MAX_NAME_BYTES)?;
+        }
+        check_size("summary", &self.summary, MAX_INFO_BYTES)?;
+        if !self.locks.is_none() {
+            check_requests(&self.locks)?;
+        }
+        if self.reasons.len() > MAX_REASONS {
+            let problem = format!("has {} texts; at most {MAX_REASONS} are allowed", self.reasons.len());
+            return Err(Error::Invalid { field: "reason", problem });
+        }
+        for reason in &self.reasons {
+            check_name("reason", reason, MAX_ADDED_REASON_BYTES)?;
+            concurrency::of_reason(reason).map_err(|problem| Error::Invalid { field: "reason", problem })?;
+        }
+        self.timeouts.check()?;
+        match self.max_attempts {
+            Some(0) => Err(Error::Invalid { field: "max_attempts", problem: "must be 1 or more".to_owned() }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A job to be added. It has the fields of its [`JobSpec`], and what the record does not keep, or not as the client stated it.
+#[derive(Clone)]
+pub struct NewJob {
+    /// Its type, which decides the handler.
+    pub job_type: String,
+    /// Its id, unique within the type.
+    pub id: String,
+    /// What the job keeps.
+    pub spec: JobSpec,
+    /// What the handler needs. May contain secrets: only its worker reads them, and large ones are in rows of their own.
+    pub options: Box<RawValue>,
+    /// See [`Job::class`](crate::Job::class), which an operator may change. `None` keeps the class of a job that is added
+    /// again; a new job gets 0.
+    pub class: Option<i8>,
+    /// It does not start before this time, in µs.
+    pub not_before_us: Option<i64>,
+    /// Its order in its tenant's queue; the time of adding by default. It keeps jobs that one transaction adds in the order
+    /// in which the client named them.
+    pub order_us: Option<i64>,
+    /// Its dependencies: at most [`MAX_AFTER`](crate::MAX_AFTER) jobs.
+    pub after: Vec<After>,
+}
+
+impl Deref for NewJob {
+    type Target = JobSpec;
+
+    fn deref(&self) -> &JobSpec {
+        &self.spec
+    }
+}
+
+/// Omits the options: they may hold secrets.
+impl fmt::Debug for NewJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NewJob { job_type, id, spec, class, not_before_us, order_us, after, options: _ } = self;
+        f.debug_struct("NewJob")
+            .field("job_type", job_type)
+            .field("id", id)
+            .field("spec", spec)
+            .field("class", class)
+            .field("not_before_us", not_before_us)
+            .field("order_us", order_us)
+            .field("after", after)
+            .finish_non_exhaustive()
+    }
+}
+
+impl NewJob {
+    /// A job of the tenant [`DEFAULT_TENANT`], without a summary, that starts as soon as possible.
+    pub fn new(job_type: &str, id: &str, options: Box<RawValue>) -> Self {
+        NewJob {
+            job_type: job_type.to_owned(),
+            id: id.to_owned(),
+            spec: JobSpec::default(),
+            options,
+            class: None,
+            not_before_us: None,
+            order_us: None,
+            after: Vec::new(),
+        }
+    }
+
+    /// The job with changes to its spec.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut JobSpec)) -> Self {
+        change(&mut self.spec);
+        self
+    }
+
+    /// Whether the declared locks are possible with the configured levels. [`jobs::add`](crate::jobs::add) does not know the
+    /// levels, and checks only the size.
+    ///
+    /// # Errors
+    /// `Invalid` with the position in the declaration, the problem, and what would be right.
+    pub fn check_locks(&self, levels: &Levels) -> Result<()> {
+        let invalid = |problem| Error::Invalid { field: "locks", problem };
+        levels
+            .check(&self.locks)
+            .map_err(|refused| invalid(format!("{}: {}", refused.level, refused.problem)))
+    }
+
+    /// Whether the job could be added, as far as its own fields show: [`jobs::add`](crate::jobs::add) makes the same checks.
+    ///
+    /// # Errors
+    /// `Invalid` with the field that is empty, too long, out of range, or holds control characters.
+    pub fn check(&self) -> Result<()> {
+        check_name("type", &self.job_type, MAX_TYPE_BYTES)?;
+        check_name("id", &self.id, MAX_ID_BYTES)?;
+        self.spec.check()?;
+        check_size("options", &self.options, MAX_OPTIONS_BYTES)?;
+        after::check(&self.job_type, &self.id, &self.after)?;
+        self.class.map_or(Ok(()), check_class)
+    }
+}
+
+pub(crate) fn check_class(class: i8) -> Result<()> {
+    if (MIN_CLASS..=MAX_CLASS).contains(&class) {
+        return Ok(());
+    }
+    let problem = format!("must be from {MIN_CLASS} (first) to {MAX_CLASS} (last)");
+    Err(Error::Invalid { field: "priority", problem })
+}
+
+pub(crate) fn check_name(field: &'static str, name: &str, limit: usize) -> Result<()> {
+    let problem = match name.len() {
+        0 => "must not be empty".to_owned(),
+        n if n > limit => format!("has {n} bytes; at most {limit} are allowed"),
+        // They would break the lines of logs and tables.
+        _ if name.contains(char::is_control) => "must not contain control characters".to_owned(),
+        _ => return Ok(()),
+    };
+    Err(Error::Invalid { field, problem })
+}
+
+/// Whether a declaration fits into a job's record.
+fn check_requests(locks: &Requests) -> Result<()> {
+    let bytes = crate::encoding::encode(locks).len();
+    if bytes <= MAX_LOCKS_BYTES {
+        return Ok(());
+    }
+    let problem = format!("has {bytes} bytes; at most {MAX_LOCKS_BYTES} are allowed: ask for all of a level");
+    Err(Error::Invalid { field: "locks", problem })
+}
+
+pub(crate) fn check_size(field: &'static str, json: &RawValue, limit: usize) -> Result<()> {
+    match json.get().len() {
+        n if n > limit => {
+            Err(Error::Invalid { field, problem: format!("has {n} bytes; at most {limit} are allowed") })
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn no_summary() -> Box<RawValue> {
+    RawValue::from_string("{}".to_owned()).expect("this is JSON")
+}
+
+pub(crate) fn is_no_summary(summary: &RawValue) -> bool {
+    summary.get() == "{}"
+}
