@@ -172,7 +172,7 @@ async fn partitioned_databases_and_designs_without_views_are_deployed() {
     let peer = couchdb.peer();
     let database = peer.db("deploy-partitioned");
     database.delete().await;
-    let (status, answer) = database.request(reqwest::Method::PUT, "?partitioned=true", None).await;
+    let (status, answer) = database.request(http::Method::PUT, "?partitioned=true", None).await;
     assert!(status.is_success(), "{answer}");
     let docs: Vec<Value> =
         (0..400).map(|n| json!({ "_id": format!("p{}:{n:04}", n % 20), "n": n })).collect();
@@ -199,7 +199,7 @@ fn forbidding(map: &str, field: &str) -> Map<String, Value> {
 /// Whether a document with `field` can be written.
 async fn is_allowed(database: &TestDatabase, field: &str) -> bool {
     let doc = json!({ field: true });
-    let (status, answer) = database.request(reqwest::Method::POST, "", Some(&doc)).await;
+    let (status, answer) = database.request(http::Method::POST, "", Some(&doc)).await;
     assert!(status.is_success() || status == 403, "{status}: {answer}");
     status.is_success()
 }
