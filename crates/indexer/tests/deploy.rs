@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use turnwise_indexer::{Database, Deployed, Error, Progress, Step, clean, deploy, rollback};
-use turnwise_testkit::{CouchDb, Database as TestDatabase};
+use turnwise_testkit::{CouchDb, Database as TestDatabase, until};
 
 const DOCUMENTS: usize = 4_000;
 
@@ -206,12 +206,8 @@ async fn is_allowed(database: &TestDatabase, field: &str) -> bool {
 
 /// Waits until documents with `a` and with `b` can be written, or cannot: CouchDB learns of a changed rule a moment later.
 async fn rules_are(database: &TestDatabase, wanted: (bool, bool)) {
-    let look = async {
-        while (is_allowed(database, "a").await, is_allowed(database, "b").await) != wanted {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), look).await.expect("the rules are in force that should be");
+    let both = async || (is_allowed(database, "a").await, is_allowed(database, "b").await);
+    until("the rules are in force that should be", both, |both| *both == wanted).await;
 }
 
 /// The rules of the live version, the new one and the kept one.
