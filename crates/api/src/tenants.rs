@@ -128,8 +128,8 @@ pub async fn tenants(app: &App, caller: &Caller, params: TenantsParams) -> Resul
         TenantOrder::Usage => {
             all.sort_by(|one, other| standing(other).usage_us.total_cmp(&standing(one).usage_us));
         }
-        TenantOrder::Running => all.sort_by_key(|tenant| Reverse(standing(tenant).running)),
-        TenantOrder::Service => all.sort_by_key(|tenant| Reverse(standing(tenant).service_us)),
+        TenantOrder::Running => all.sort_by_key(|tenant| Reverse(standing(tenant).charges.running)),
+        TenantOrder::Service => all.sort_by_key(|tenant| Reverse(standing(tenant).charges.service_us)),
     }
     let more = all.len() > params.limit;
     all.truncate(params.limit);

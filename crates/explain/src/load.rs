@@ -52,7 +52,7 @@ pub async fn of_type(reader: &Reader<'_>, job_type: &str) -> Result<Load> {
         .tenants
         .iter()
         .map(|(tenant, standing)| {
-            let running = u64::try_from(standing.running).unwrap_or(u64::MAX);
+            let running = u64::try_from(standing.charges.running).unwrap_or(u64::MAX);
             #[allow(
                 clippy::cast_possible_truncation,
                 clippy::cast_sign_loss,

@@ -224,7 +224,7 @@ async fn new_key(reader: &Reader<'_>, snapshot: &Snapshot, tenant: &str, most: u
         true => tenants::count_pending(reader.tx, reader.keys, &snapshot.job_type, tenant, most).await?,
         false => 0,
     };
-    let jobs = u64::try_from(pending.saturating_add(standing.running)).unwrap_or(u64::MAX);
+    let jobs = u64::try_from(pending.saturating_add(standing.charges.running)).unwrap_or(u64::MAX);
     let priority = rfc::increment(standing.usage_us, jobs, snapshot.rules.shares.of(tenant));
     Ok(rfc::Key::of(priority, snapshot.boost_v))
 }

@@ -347,7 +347,7 @@ fn by_rotation(
     };
     let cycles = (before + 1).saturating_sub(snapshot.free()).div_ceil(churn).max(1);
     let own = match predecessors.longer {
-        Some(_) => (in_tenant + 1).div_ceil(snapshot.tenants.get(tenant)?.running.max(1)),
+        Some(_) => (in_tenant + 1).div_ceil(snapshot.tenants.get(tenant)?.charges.running.max(1)),
         None => 1,
     };
     let basis = format!(

@@ -8,17 +8,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::Deserialize;
-use turnwise_policy::fair_share::virtual_time::{Ledger, Pace, UNKNOWN_COST_US};
+use turnwise_policy::fair_share::virtual_time::{Ledger, UNKNOWN_COST_US};
 use turnwise_policy::fair_share::{Fairness, rfc};
 use turnwise_protocol as api;
 use turnwise_protocol::MAX_COUNTED;
 use turnwise_queue::counts::{self, Counts, Kind};
 use turnwise_queue::off_queue::{self, KeptBy, OffQueue};
 use turnwise_queue::usage::Charged;
+use turnwise_queue::workers::Contenders;
 use turnwise_queue::{NODE_TYPE, State, jobs, tenants, usage, workers};
 use turnwise_store::key::successor;
 use turnwise_store::{Error as StoreError, Isolation, RangeRead};
-use turnwise_worker::{FairRules, boost_of, usage_of};
+use turnwise_worker::{FairRules, TenantCharges, boost_of, usage_of};
 
 use crate::{Reader, Result};
 
@@ -55,9 +56,9 @@ pub struct Snapshot {
     /// Expected run time of jobs, estimated from the past runs of all tenants.
     pub(crate) learnt_us: Option<f64>,
     /// Virtual time of the job type: the highest that any worker has written.
-    pub(crate) virtual_now: f64,
-    /// The rate at which virtual time advances, where jobs rotate.
-    pace: Pace,
+    virtual_now: f64,
+    /// The tenants' accounts, as of the next cycle where jobs rotate.
+    ledger: Ledger,
     /// The charge of a rotating job in each cycle.
     turn_us: Option<f64>,
     /// Tenants with jobs that may be preempted.
@@ -91,18 +92,12 @@ pub enum Of<'a> {
 pub struct Standing {
     /// Its shares.
     pub shares: u32,
-    /// The run time of its jobs, ever.
-    pub service_us: u64,
+    /// What workers have charged it, and what of its jobs runs. While it waits, its tag is that of the ledger.
+    pub charges: TenantCharges,
     /// The run time that is charged now, with the fairness `rfc`.
     pub usage_us: f64,
-    /// Virtual time: service divided by shares. `None` if no worker has recorded the tenant yet.
-    pub tag: Option<f64>,
-    /// The expected cost of its running jobs.
-    pub in_flight_us: f64,
     /// Expected cost of one of its jobs, estimated from past runs.
     pub expected_us: Option<f64>,
-    /// Its running jobs.
-    pub running: usize,
     /// It may have pending jobs.
     pub waits: bool,
 }
@@ -184,7 +179,7 @@ impl Snapshot {
             expected_of_type_us: None,
             learnt_us: None,
             virtual_now: 0.0,
-            pace: Pace::default(),
+            ledger: Ledger::default(),
             turn_us: None,
             rotating: BTreeSet::new(),
             highest_last: f64::NEG_INFINITY,
@@ -196,32 +191,16 @@ impl Snapshot {
             limited: off_queue(KeptBy::Concurrency).await?,
             unknown_from: None,
         };
-        let contends = |worker: &workers::Worker| match worker.external {
-            true => workers::node_contender(&worker.node),
-            false => worker.id.clone(),
-        };
-        let members = workers.iter().filter(|worker| worker.slots > 0).map(contends).collect();
+        let members = Contenders::of(&workers).members.into_iter().collect();
         let from = match of {
             Of::After(tenant) => Some(tenant),
             Of::First | Of::Tenant(_) => None,
         };
         let charges_from = snapshot.read_charges(reader, &members, from).await?;
-        let mut waiting_from = None;
-        let mut after: Option<String> = from.map(str::to_owned);
-        for read in 1..=MAX_WAITING / BATCH {
-            let batch = tenants::waiting(tx, keys, job_type, after.as_deref(), BATCH).await?;
-            let exhausted = batch.len() < BATCH;
-            after = batch.last().map(|(tenant, _)| tenant.clone());
-            for (tenant, _) in batch {
-                snapshot.tenants.entry(tenant).or_default().waits = true;
-            }
-            if exhausted {
-                break;
-            }
-            if read == MAX_WAITING / BATCH {
-                waiting_from = after.as_deref().map(next_name);
-            }
-        }
+        let each = |tenant, _| snapshot.tenants.entry(tenant).or_default().waits = true;
+        let waiting_last =
+            tenants::each_waiting(tx, keys, job_type, from, (BATCH, MAX_WAITING), each).await?;
+        let waiting_from = waiting_last.as_deref().map(next_name);
         snapshot.unknown_from = charges_from.into_iter().chain(waiting_from).min();
         if let (Of::Tenant(tenant), Some(unknown_from)) = (of, &snapshot.unknown_from)
             && tenant >= unknown_from.as_str()
@@ -234,7 +213,6 @@ impl Snapshot {
             snapshot.tenants.entry(tenant.to_owned()).or_default().waits = row.is_some();
         }
         snapshot.settle();
-        snapshot.compute_pace();
         snapshot.find_rotating();
         Ok(snapshot)
     }
@@ -247,37 +225,25 @@ impl Snapshot {
         members: &BTreeSet<String>,
         from: Option<&str>,
     ) -> Result<Option<String>> {
-        let mut after: Option<(String, String)> = from.map(|from| (next_name(from), String::new()));
-        for _ in 0..MAX_CHARGES / BATCH {
-            let place = after.as_ref().map(|(tenant, charger)| (tenant.as_str(), charger.as_str()));
-            let batch = usage::of_type(reader.tx, reader.keys, &self.job_type, place, BATCH).await?;
-            let exhausted = batch.len() < BATCH;
-            after = batch.last().map(|(tenant, charger, _)| (tenant.clone(), charger.clone()));
-            for (tenant, charger, charged) in batch {
-                self.charge(&tenant, &charger, charged, members);
-            }
-            if exhausted {
-                return Ok(None);
-            }
-        }
-        Ok(after.map(|(tenant, _)| tenant))
+        let job_type = self.job_type.clone();
+        let from = from.map(next_name);
+        let after = from.as_deref().map(|tenant| (tenant, ""));
+        let each =
+            |tenant: String, charger: String, charged| self.charge(&tenant, &charger, charged, members);
+        let bounds = (BATCH, MAX_CHARGES);
+        let last = usage::each_of_type(reader.tx, reader.keys, &job_type, after, bounds, each).await?;
+        Ok(last.map(|(tenant, _)| tenant))
     }
 
-    /// Adds one worker's charges to a tenant. Running jobs of workers that are no longer `members` now run elsewhere.
+    /// Adds one worker's charges to a tenant.
     fn charge(&mut self, tenant: &str, charger: &str, charged: Charged, members: &BTreeSet<String>) {
-        self.virtual_now = self.virtual_now.max(charged.now);
+        self.ledger.advance_to(charged.now);
         let usage = usage_of(&charged);
         let standing = self.tenants.entry(tenant.to_owned()).or_default();
-        standing.service_us = standing.service_us.saturating_add(charged.service_us);
+        standing.charges.add(&charged, charged.tag, members.contains(charger));
         // The usage includes the charges of the current interval, so that a new tenant does not appear with zero.
         standing.usage_us +=
             usage.at(self.now_us, &self.rules.rfc) + fresh(usage, self.now_us, &self.rules.rfc);
-        standing.tag = Some(standing.tag.unwrap_or(0.0).max(charged.tag));
-        if members.contains(charger) {
-            standing.in_flight_us += charged.in_flight_us;
-            let running = usize::try_from(charged.running).unwrap_or(usize::MAX);
-            standing.running = standing.running.saturating_add(running);
-        }
         // The estimate of the worker that has served more is better, but the plain mean is close enough.
         standing.expected_us = match (standing.expected_us, charged.expected_us) {
             (Some(one), Some(other)) => Some(f64::midpoint(one, other)),
@@ -285,7 +251,7 @@ impl Snapshot {
         };
     }
 
-    /// Makes rows of different kinds consistent.
+    /// Makes rows of different kinds consistent, and the ledger of them.
     fn settle(&mut self) {
         let mut by_tenant: BTreeMap<&str, usize> = BTreeMap::new();
         for running in &self.running {
@@ -301,21 +267,28 @@ impl Snapshot {
         self.expected_of_type_us = self.turn_us.or(self.learnt_us);
         let unknown_us = self.expected_of_type_us.unwrap_or(UNKNOWN_COST_US);
         for (tenant, standing) in &mut self.tenants {
-            standing.shares = self.rules.shares.of(tenant);
+            let shares = self.rules.shares.of(tenant);
             let seen = by_tenant.get(tenant.as_str()).copied().unwrap_or(0);
             let expected_us = standing.expected_us.unwrap_or(unknown_us);
-            if all_seen && seen != standing.running {
+            let charges = &mut standing.charges;
+            if all_seen && seen != charges.running {
                 // Some of the jobs started or ended after the charges were written.
-                let written = standing.in_flight_us / many(standing.running.max(1));
+                let written = charges.in_flight_us / many(charges.running.max(1));
                 let each_us = if written > 0.0 { written } else { expected_us };
-                standing.in_flight_us = each_us * many(seen);
-                standing.running = seen;
+                charges.in_flight_us = each_us * many(seen);
+                charges.running = seen;
             }
+            charges.load(&mut self.ledger, tenant);
+            self.ledger.new_shares(tenant, shares);
             if standing.waits {
-                // As in the ledger: a tenant that arrives has a deficit of at most one turn.
-                let least = self.virtual_now - expected_us / f64::from(standing.shares.max(1));
-                standing.tag = standing.tag.map(|tag| tag.max(least));
+                self.ledger.resume(tenant, shares, expected_us);
             }
+            charges.tag = charges.tag.map(|_| self.ledger.tag(tenant, shares));
+            standing.shares = shares;
+        }
+        self.virtual_now = self.ledger.now();
+        if let Some(rotation) = self.rules.rotation {
+            self.ledger.cycle(rotation.max_churn);
         }
     }
 
@@ -338,24 +311,6 @@ impl Snapshot {
         }
     }
 
-    /// Computes the rate of virtual time as a ledger does at each cycle, from the values of the rows.
-    fn compute_pace(&mut self) {
-        let Some(rotation) = self.rules.rotation else { return };
-        let mut ledger = Ledger::default();
-        ledger.advance_to(self.virtual_now);
-        for (tenant, standing) in &self.tenants {
-            let shares = standing.shares;
-            ledger.load(tenant, standing.tag.unwrap_or(self.virtual_now));
-            ledger.new_shares(tenant, shares);
-            if standing.waits {
-                ledger.resume(tenant, shares, self.expected_us(tenant));
-            }
-            ledger.in_flight_elsewhere(tenant, standing.in_flight_us);
-        }
-        ledger.cycle(rotation.max_churn);
-        self.pace = ledger.pace();
-    }
-
     /// Expected cost of one of a tenant's jobs, in µs: estimated from past runs, or the policy's default.
     pub(crate) fn expected_us(&self, tenant: &str) -> f64 {
         let learnt = self.tenants.get(tenant).and_then(|standing| standing.expected_us);
@@ -364,22 +319,18 @@ impl Snapshot {
 
     /// The virtual time of a tenant's next job, and the increment for each job after it.
     pub(crate) fn next(&self, tenant: &str) -> (f64, f64) {
-        let none = Standing { shares: self.rules.shares.of(tenant), ..Standing::default() };
-        let standing = self.tenants.get(tenant).unwrap_or(&none);
-        let expected_us = self.expected_us(tenant);
-        let tag = standing.tag.unwrap_or(self.virtual_now);
-        let after_us = standing.in_flight_us + expected_us / 2.0;
-        let next = self.pace.position(tag, after_us, standing.shares, expected_us);
-        (next, expected_us / f64::from(standing.shares.max(1)))
+        let (shares, expected_us) = (self.rules.shares.of(tenant), self.expected_us(tenant));
+        let next = match self.tenants.contains_key(tenant) {
+            true => self.ledger.next(tenant, shares, expected_us),
+            // It has no deficit, and nothing in flight.
+            false => self.ledger.pace().position(self.virtual_now, expected_us / 2.0, shares, expected_us),
+        };
+        (next, expected_us / f64::from(shares.max(1)))
     }
 
     /// The virtual time of the last of a tenant's running jobs.
     fn last(&self, tenant: &str) -> f64 {
-        let standing = &self.tenants[tenant];
-        let tag = standing.tag.unwrap_or(self.virtual_now);
-        let expected_us = self.expected_us(tenant);
-        let before_us = standing.in_flight_us - expected_us / 2.0;
-        self.pace.position(tag, before_us, standing.shares, expected_us)
+        self.ledger.last(tenant, self.rules.shares.of(tenant), self.expected_us(tenant))
     }
 
     /// Whether jobs of a tenant are preempted for each other, in the order of their waits.
@@ -414,7 +365,8 @@ impl Snapshot {
         if self.rules.fairness == Fairness::Rfc {
             return None;
         }
-        let behind = (self.virtual_now - standing.tag?) * f64::from(standing.shares) - standing.in_flight_us;
+        let TenantCharges { tag, in_flight_us, .. } = standing.charges;
+        let behind = (self.virtual_now - tag?) * f64::from(standing.shares) - in_flight_us;
         let deficit = if standing.waits { behind } else { behind.min(0.0) };
         #[allow(clippy::cast_possible_truncation, reason = "a cast of a float stays within the bounds")]
         Some(deficit.round() as i64)
@@ -437,11 +389,11 @@ impl Snapshot {
             job_type: self.job_type.clone(),
             tenant: tenant.to_owned(),
             shares: standing.shares,
-            service_us: standing.service_us,
+            service_us: standing.charges.service_us,
             usage_us: whole(standing.usage_us),
             deficit_us: self.deficit_us(standing),
             expected_run_us: standing.expected_us.map(whole),
-            running: standing.running,
+            running: standing.charges.running,
             pending: counts::of_tenant(reader.tx, reader.keys, &self.job_type, tenant).await?[Kind::Pending],
             oldest_claimable_us: self.oldest(reader, queue).await?,
         })

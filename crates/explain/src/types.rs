@@ -109,7 +109,7 @@ pub async fn of_type(reader: &Reader<'_>, trackers: &Trackers, job_type: &str) -
         .map(|(tenant, standing)| OfTenant {
             tenant: tenant.clone(),
             shares: standing.shares,
-            running: u64::try_from(standing.running).unwrap_or(u64::MAX),
+            running: u64::try_from(standing.charges.running).unwrap_or(u64::MAX),
             pending: pending.get(tenant).copied().unwrap_or(0),
             deficit_us: snapshot.deficit_us(standing),
         })

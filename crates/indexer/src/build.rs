@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use futures::future::try_join_all;
-use reqwest::{Method, StatusCode};
+use http::{Method, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::sync::watch;
@@ -110,8 +110,8 @@ pub async fn build(
     }
     let total = left(database, name).await?;
     progress.send_replace(Building { total, left: total });
-    let (mut failures, mut least) = (0, total);
-    for _ in 0..MAX_PASSES {
+    let (mut passes, mut failures, mut least) = (0, 0, total);
+    while passes < MAX_PASSES {
         let begun = Instant::now();
         let asked = try_join_all(queries.iter().map(|query| database.send(Method::GET, query, None, true)));
         let watched = async {
@@ -129,16 +129,17 @@ pub async fn build(
         };
         let took = begun.elapsed();
         match asked {
-            Ok(answers) if answers.iter().all(Option::is_some) => failures = 0,
+            Ok(answers) if answers.iter().all(Option::is_some) => (passes, failures) = (passes + 1, 0),
             Ok(_) => return Err(Error::Changed(format!("_design/{name}"))),
             Err(error) if error.may_pass() && failures < MAX_FAILURES => {
                 tracing::debug!(%error, "a query for an index is repeated");
                 failures += 1;
                 tokio::time::sleep(PAUSE * 2_u32.pow(failures.min(6))).await;
+                // A server that answers this goes on building what a query has waited for, even if that does not show, as for `_search`.
                 if let Ok(left) = left(database, name).await
-                    && left < least
+                    && (left < least || error.is_silence())
                 {
-                    (least, failures) = (left, 0);
+                    (least, failures) = (left.min(least), 0);
                 }
                 continue;
             }

@@ -1,25 +1,19 @@
 //! Requests to one database of a CouchDB.
 
-use std::fmt;
 use std::time::Duration;
 
+use http::{Method, StatusCode};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use reqwest::{Method, StatusCode};
 use serde_json::{Map, Value, json};
-use turnwise_outbound::Fault;
-use turnwise_replicator::Remote;
+use turnwise_outbound::{AuthPlugin, Client, Fault};
+use turnwise_replicator::upstream::Address;
+use turnwise_replicator::{Defaults, Remote};
 use url::Url;
 
-/// The timeout for establishing a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The timeout of a request that the server answers at once.
+/// How long the server of a database that a URL names may send nothing in answer to a request that needs no index.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// A request that waits for an index sends nothing for hours. Keep-alives show whether the server is still there.
-const KEEPALIVE: Duration = Duration::from_secs(30);
-/// How long a request that waits for an index on shared connections may send nothing. The server goes on building after it.
-const SHARED_SILENCE: Duration = Duration::from_secs(600);
-/// The largest answer that is read, in bytes: a design document, or a page of ids.
-const MAX_ANSWER_BYTES: usize = 64 << 20;
+/// How long a server may send nothing in answer to a request that waits for an index. It goes on building after that.
+const MAX_SILENCE: Duration = Duration::from_secs(600);
 /// How often the deletion of a design document is tried that other clients change.
 const MAX_DELETES: usize = 10;
 /// The part of an unexpected answer that an error shows, in characters.
@@ -34,13 +28,8 @@ pub enum Error {
     #[error("{0}")]
     Invalid(String),
     /// There was no answer.
-    #[error("no answer: {problem} ({url})")]
-    Unreachable {
-        /// The database's URL, without a password.
-        url: String,
-        /// What went wrong.
-        problem: String,
-    },
+    #[error("no answer: {}", .0.of_server())]
+    NoAnswer(turnwise_outbound::Error),
     /// The server refused a request.
     #[error("{status}: {reason} ({method} {path})")]
     Refused {
@@ -74,7 +63,7 @@ impl Error {
     /// Whether a repetition may succeed.
     pub fn may_pass(&self) -> bool {
         match self {
-            Error::Unreachable { .. } => true,
+            Error::NoAnswer(_) => true,
             Error::Refused { status, .. } => {
                 !self.is_wrong_design()
                     && (status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS)
@@ -84,8 +73,13 @@ impl Error {
     }
 
     /// Whether the server gave no answer.
+    pub(crate) fn is_no_answer(&self) -> bool {
+        matches!(self, Error::NoAnswer(_))
+    }
+
+    /// Whether the server sent nothing for too long, on a connection that did not break.
     pub(crate) fn is_silence(&self) -> bool {
-        matches!(self, Error::Unreachable { .. })
+        matches!(self, Error::NoAnswer(error) if error.is_silence())
     }
 
     /// Whether the database, or what was asked for in it, does not exist.
@@ -102,70 +96,48 @@ impl Error {
 }
 
 /// One database. Cheap to clone.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Database {
-    way: Way,
-    /// Without name and password.
-    url: String,
-}
-
-/// How requests reach the database.
-#[derive(Clone)]
-enum Way {
-    /// On connections of its own, with this name and password.
-    Own { http: reqwest::Client, login: Option<(String, String)> },
-    /// On the connections of a process that has many databases of this server.
-    Shared(Remote),
-}
-
-impl fmt::Debug for Database {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Database").field("url", &self.url).finish_non_exhaustive()
-    }
+    server: Remote,
+    /// Its path at the server.
+    path: String,
 }
 
 impl Database {
-    /// The database with this URL, `http://user:password@host:port/db`.
+    /// The database with this URL, `http://user:password@host:port/db`, on connections of its own.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is no such URL, or no HTTP client can be created on this machine.
+    /// [`Error::Invalid`] if it is no such URL, or no connections can be opened on this machine.
     pub fn new(url: &str) -> Result<Database, Error> {
         // Without the text: it may hold a password.
         let wrong =
             || Error::Invalid("expected the URL of a database, http://user:password@host:port/db".into());
-        let mut parsed = Url::parse(url).map_err(|_| wrong())?;
-        if !matches!(parsed.scheme(), "http" | "https") || parsed.path().trim_matches('/').is_empty() {
-            return Err(wrong());
-        }
-        let decode = |text: &str| {
-            percent_decode_str(text).decode_utf8().map(|text| text.into_owned()).map_err(|_| wrong())
+        let mut server = Url::parse(url).map_err(|_| wrong())?;
+        let path = server.path().trim_end_matches('/').to_owned();
+        let (above, name) = path.rsplit_once('/').filter(|(_, name)| !name.is_empty()).ok_or_else(wrong)?;
+        let name = percent_decode_str(name).decode_utf8().map_err(|_| wrong())?;
+        server.set_path(above);
+        server.set_query(None);
+        server.set_fragment(None);
+        let address = Address::parse(server.as_str()).map_err(|_| wrong())?;
+        let client = Client::new().map_err(|error| Error::Invalid(error.to_string()))?;
+        // A few requests are not worth a session.
+        let defaults = Defaults {
+            auth_plugins: vec![AuthPlugin::Basic],
+            connection_timeout: ANSWER_TIMEOUT,
+            ..Defaults::default()
         };
-        let (user, password) = (decode(parsed.username())?, decode(parsed.password().unwrap_or_default())?);
-        let login = (!user.is_empty()).then_some((user, password));
-        parsed.set_username("").and_then(|()| parsed.set_password(None)).map_err(|()| wrong())?;
-        parsed.set_query(None);
-        parsed.set_fragment(None);
-        // An error means that another part of the process has installed a provider; that one works as well.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let builder = || reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).tcp_keepalive(KEEPALIVE);
-        // Without TLS roots on this machine, `https` servers cannot be trusted, but `http` still works.
-        let http = builder().build().or_else(|_| builder().tls_certs_only([]).build());
-        let http = http.map_err(|error| Error::Invalid(format!("no HTTP client: {error}")))?;
-        Ok(Database { way: Way::Own { http, login }, url: parsed.into() })
+        let server = Remote::new(&address, &defaults, &client).map_err(|_| wrong())?;
+        Ok(Database::of(&server, &name))
     }
 
     /// The database with this name, on the connections of `server`.
     pub fn of(server: &Remote, name: &str) -> Database {
-        Database { way: Way::Shared(server.clone()), url: Remote::path(name) }
-    }
-
-    /// Its URL, without a password.
-    pub fn url(&self) -> &str {
-        &self.url
+        Database { server: server.clone(), path: Remote::path(name) }
     }
 
     /// Sends a request. `path` is relative to the database, percent-encoded, with its query. Returns `None` if what it names does not
-    /// exist. `patient` requests may take for ever.
+    /// exist. A request that is `patient` may wait for an index.
     pub(crate) async fn send(
         &self,
         method: Method,
@@ -174,83 +146,24 @@ impl Database {
         patient: bool,
     ) -> Result<Option<Value>, Error> {
         let separator = if path.is_empty() || path.starts_with('?') { "" } else { "/" };
-        let url = format!("{}{separator}{path}", self.url.trim_end_matches('/'));
-        let (status, reason) = match &self.way {
-            Way::Shared(server) => {
-                let silence = patient.then_some(SHARED_SILENCE);
-                let error = match server.request(method.clone(), &url, body, silence).await {
-                    Ok(answer) => return Ok(Some(answer)),
-                    Err(error) => error,
-                };
-                let no_answer = || Error::Unreachable { url: path.to_owned(), problem: error.of_server() };
-                let turnwise_outbound::Error::Peer(peer) = &error else { return Err(no_answer()) };
-                let Fault::Status { status, error: name, reason, .. } = &peer.fault else {
-                    return Err(no_answer());
-                };
-                let status = StatusCode::from_u16(*status).map_err(|_| no_answer())?;
-                (status, format!("{name}: {reason}").chars().take(SHOWN_CHARS).collect::<String>())
-            }
-            Way::Own { http, login } => match self.own(http, login, &method, &url, body, patient).await? {
-                Ok(answer) => return Ok(Some(answer)),
-                Err(refused) => refused,
-            },
+        let of_server = format!("{}{separator}{path}", self.path);
+        let silence = patient.then_some(MAX_SILENCE);
+        let error = match self.server.request(method.clone(), &of_server, body, silence).await {
+            Ok(answer) => return Ok(Some(answer)),
+            Err(error) => error,
         };
+        let turnwise_outbound::Error::Peer(peer) = &error else { return Err(Error::NoAnswer(error)) };
+        let Fault::Status { status, error: name, reason, .. } = &peer.fault else {
+            return Err(Error::NoAnswer(error));
+        };
+        let Ok(status) = StatusCode::from_u16(*status) else { return Err(Error::NoAnswer(error)) };
+        let reason: String = format!("{name}: {reason}").chars().take(SHOWN_CHARS).collect();
         // A database that does not exist is an error, a document is not.
         if status == StatusCode::NOT_FOUND && reason.contains("missing") | reason.contains("deleted") {
             return Ok(None);
         }
         let path = path.split('?').next().unwrap_or_default().to_owned();
         Err(Error::Refused { method, path, status, reason })
-    }
-
-    /// Sends a request on a connection of its own. Returns the answer, or the status and the reason of a refusal.
-    async fn own(
-        &self,
-        http: &reqwest::Client,
-        login: &Option<(String, String)>,
-        method: &Method,
-        url: &str,
-        body: Option<&Value>,
-        patient: bool,
-    ) -> Result<Result<Value, (StatusCode, String)>, Error> {
-        let unreachable = |error: reqwest::Error| Error::Unreachable {
-            url: self.url.clone(),
-            problem: causes(&error.without_url()),
-        };
-        let mut request = http.request(method.clone(), url);
-        if let Some((user, password)) = login {
-            request = request.basic_auth(user, Some(password));
-        }
-        if let Some(body) = body {
-            request = request.header("content-type", "application/json").body(body.to_string());
-        }
-        if !patient {
-            request = request.timeout(ANSWER_TIMEOUT);
-        }
-        let mut answer = request.send().await.map_err(unreachable)?;
-        let status = answer.status();
-        let mut bytes = Vec::new();
-        while let Some(chunk) = answer.chunk().await.map_err(unreachable)? {
-            if bytes.len() + chunk.len() > MAX_ANSWER_BYTES {
-                return Err(Error::Invalid(format!(
-                    "{}: the answer is larger than {MAX_ANSWER_BYTES} bytes",
-                    url.strip_prefix(&self.url).unwrap_or_default()
-                )));
-            }
-            bytes.extend_from_slice(&chunk);
-        }
-        let body: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-        if status.is_success() {
-            return Ok(Ok(body));
-        }
-        let text = |field: &str| body[field].as_str().unwrap_or_default().to_owned();
-        let reason = match (text("error"), text("reason")) {
-            (error, reason) if error.is_empty() && reason.is_empty() => {
-                String::from_utf8_lossy(&bytes).chars().take(SHOWN_CHARS).collect()
-            }
-            (error, reason) => format!("{error}: {reason}").chars().take(SHOWN_CHARS).collect::<String>(),
-        };
-        Ok(Err((status, reason)))
     }
 
     /// `GET`, of something that exists.
@@ -315,14 +228,4 @@ pub(crate) fn design_path(name: &str) -> String {
 /// A segment of a path.
 pub(crate) fn segment(text: &str) -> String {
     utf8_percent_encode(text, SEGMENT).to_string()
-}
-
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }

@@ -227,7 +227,7 @@ pub async fn clean(database: &Database, name: &str) -> Result<Vec<String>, Error
         }
     }
     // The files of indexes that no design document has any more.
-    database.send(reqwest::Method::POST, "_view_cleanup", Some(&json!({})), false).await?;
+    database.send(http::Method::POST, "_view_cleanup", Some(&json!({})), false).await?;
     Ok(removed)
 }
 

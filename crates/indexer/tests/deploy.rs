@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use turnwise_indexer::{Database, Deployed, Error, Progress, Step, clean, deploy, rollback};
-use turnwise_testkit::{CouchDb, Database as TestDatabase};
+use turnwise_testkit::{CouchDb, Database as TestDatabase, until};
 
 const DOCUMENTS: usize = 4_000;
 
@@ -172,7 +172,7 @@ async fn partitioned_databases_and_designs_without_views_are_deployed() {
     let peer = couchdb.peer();
     let database = peer.db("deploy-partitioned");
     database.delete().await;
-    let (status, answer) = database.request(reqwest::Method::PUT, "?partitioned=true", None).await;
+    let (status, answer) = database.request(http::Method::PUT, "?partitioned=true", None).await;
     assert!(status.is_success(), "{answer}");
     let docs: Vec<Value> =
         (0..400).map(|n| json!({ "_id": format!("p{}:{n:04}", n % 20), "n": n })).collect();
@@ -199,19 +199,15 @@ fn forbidding(map: &str, field: &str) -> Map<String, Value> {
 /// Whether a document with `field` can be written.
 async fn is_allowed(database: &TestDatabase, field: &str) -> bool {
     let doc = json!({ field: true });
-    let (status, answer) = database.request(reqwest::Method::POST, "", Some(&doc)).await;
+    let (status, answer) = database.request(http::Method::POST, "", Some(&doc)).await;
     assert!(status.is_success() || status == 403, "{status}: {answer}");
     status.is_success()
 }
 
 /// Waits until documents with `a` and with `b` can be written, or cannot: CouchDB learns of a changed rule a moment later.
 async fn rules_are(database: &TestDatabase, wanted: (bool, bool)) {
-    let look = async {
-        while (is_allowed(database, "a").await, is_allowed(database, "b").await) != wanted {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), look).await.expect("the rules are in force that should be");
+    let both = async || (is_allowed(database, "a").await, is_allowed(database, "b").await);
+    until("the rules are in force that should be", both, |both| *both == wanted).await;
 }
 
 /// The rules of the live version, the new one and the kept one.

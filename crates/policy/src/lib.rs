@@ -13,6 +13,7 @@
 //! - [`demand`]: how many slots a job type needs.
 //! - [`slots`]: how they are divided among workers.
 //! - [`backoff`]: how long a crashed job waits.
+//! - [`timestamp`](mod@timestamp): times as text.
 
 pub mod backoff;
 pub mod contention;
@@ -24,3 +25,4 @@ pub mod rotation;
 pub mod schedule;
 pub mod slots;
 pub mod standing;
+pub mod timestamp;

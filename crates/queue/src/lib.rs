@@ -67,7 +67,6 @@ pub mod selection;
 mod spec;
 pub mod tenants;
 mod timeouts;
-mod timestamp;
 pub mod trace;
 mod transition;
 mod types;
@@ -92,5 +91,5 @@ pub use spec::{
     DEFAULT_TENANT, JobSpec, MAX_CLASS, MAX_ID_BYTES, MAX_INFO_BYTES, MAX_OPTIONS_BYTES, MAX_REASONS,
     MIN_CLASS, NewJob,
 };
-pub use timestamp::timestamp;
+pub use turnwise_policy::timestamp::{parse_timestamp, timestamp};
 pub use workers::{Bounds, Health, MAX_WORKER_NAME_BYTES, Worker};

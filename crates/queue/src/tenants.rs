@@ -68,6 +68,30 @@ pub async fn waiting(
         .collect()
 }
 
+/// Calls `each` with every tenant that [`waiting`] returns, after the tenant `after` if given. Reads `page` rows at a time, and stops after
+/// `most`: then it returns the last tenant.
+pub async fn each_waiting(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    after: Option<&str>,
+    (page, most): (usize, usize),
+    mut each: impl FnMut(String, Versionstamp),
+) -> Result<Option<String>> {
+    let mut last = after.map(str::to_owned);
+    let mut read = 0;
+    loop {
+        let rows = waiting(tx, keys, job_type, last.as_deref(), page).await?;
+        read += rows.len();
+        let is_end = rows.len() < page;
+        last = rows.last().map(|(tenant, _)| tenant.clone());
+        rows.into_iter().for_each(|(tenant, stamp)| each(tenant, stamp));
+        if is_end || read >= most {
+            return Ok(last.filter(|_| !is_end));
+        }
+    }
+}
+
 /// Removes a tenant from [`waiting`] if its queue is empty, and returns whether it is. A concurrent add of a job of the
 /// tenant makes this transaction conflict, not the add. Use a transaction of its own, so that nothing else is repeated.
 pub async fn no_longer_waiting(

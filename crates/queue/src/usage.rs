@@ -108,6 +108,31 @@ pub async fn of_type(
     read_rows(tx, keys, (begin, end), limit).await
 }
 
+/// Calls `each` with every row of a type, after the row of `after` if given: tenant, charger, what it has charged. Reads `page` rows at a
+/// time, and stops after `most`: then it returns the tenant and the charger of the last row. Adds no read conflict.
+pub async fn each_of_type(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    after: Option<(&str, &str)>,
+    (page, most): (usize, usize),
+    mut each: impl FnMut(String, String, Charged),
+) -> Result<Option<(String, String)>> {
+    let mut last = after.map(|(tenant, charger)| (tenant.to_owned(), charger.to_owned()));
+    let mut read = 0;
+    loop {
+        let after = last.as_ref().map(|(tenant, charger)| (tenant.as_str(), charger.as_str()));
+        let rows = of_type(tx, keys, job_type, after, page).await?;
+        read += rows.len();
+        let is_end = rows.len() < page;
+        last = rows.last().map(|(tenant, charger, _)| (tenant.clone(), charger.clone()));
+        rows.into_iter().for_each(|(tenant, charger, charged)| each(tenant, charger, charged));
+        if is_end || read >= most {
+            return Ok(last.filter(|_| !is_end));
+        }
+    }
+}
+
 /// The rows of one tenant, the first [`MAX_CHARGERS`] of them: charger, what it has charged. Adds no read conflict.
 pub async fn of_tenant(
     tx: &Transaction,

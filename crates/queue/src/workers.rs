@@ -249,6 +249,22 @@ pub struct Contenders {
     pub members: Vec<String>,
 }
 
+impl Contenders {
+    /// The contenders among these workers of a type.
+    pub fn of(workers: &[Worker]) -> Contenders {
+        let (mut names, mut members) = (BTreeSet::new(), BTreeSet::new());
+        // A worker without slots claims nothing.
+        for worker in workers.iter().filter(|worker| worker.slots > 0) {
+            let name = if worker.external { node_contender(&worker.node) } else { worker.id.clone() };
+            if !worker.mode.is_quiet() {
+                names.insert(name.clone());
+            }
+            members.insert(name);
+        }
+        Contenders { names: names.into_iter().collect(), members: members.into_iter().collect() }
+    }
+}
+
 /// The contenders for the queue of a type. Reads `limit` workers. Adds no read conflict.
 pub async fn contenders(
     tx: &Transaction,
@@ -256,17 +272,7 @@ pub async fn contenders(
     job_type: &str,
     limit: usize,
 ) -> Result<Contenders> {
-    let (mut names, mut members) = (BTreeSet::new(), BTreeSet::new());
-    // A worker without slots claims nothing.
-    for worker in read_workers(tx, keys, job_type, limit).await?.into_iter().filter(|worker| worker.slots > 0)
-    {
-        let name = if worker.external { node_contender(&worker.node) } else { worker.id };
-        if !worker.mode.is_quiet() {
-            names.insert(name.clone());
-        }
-        members.insert(name);
-    }
-    Ok(Contenders { names: names.into_iter().collect(), members: members.into_iter().collect() })
+    Ok(Contenders::of(&read_workers(tx, keys, job_type, limit).await?))
 }
 
 /// The name of a node that claims jobs for external workers, among [`contenders`].

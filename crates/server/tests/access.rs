@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use turnwise_server::offline::Identities;
 use turnwise_server::{Config, Server, ServerConfig, StartError, StoreUrl};
 
-use crate::common::{Answer, As, Cluster, PATIENCE, TestServer};
+use crate::common::{Answer, As, Cluster, TestServer, until};
 
 /// What a route needs, as its path and method suggest: the table in the code is compared with this rule.
 fn needed(method: &str, path: &str) -> &'static str {
@@ -206,12 +206,8 @@ async fn tokens_are_listed_rotated_and_revoked() {
         let tokens = admin.get("/v1/tokens").await.body["tokens"].clone();
         tokens.as_array().unwrap().iter().find(|token| token["id"] == id).cloned().unwrap()
     };
-    let begun = Instant::now();
-    while used().await["last_used_us"].is_null() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "its use is not recorded");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    assert_eq!((&used().await["note"], &used().await["scopes"]), (&json!("ci"), &json!(["client:acme"])));
+    let used = until("its use is recorded", used, |token| !token["last_used_us"].is_null()).await;
+    assert_eq!((&used["note"], &used["scopes"]), (&json!("ci"), &json!(["client:acme"])));
     let rotated = admin.post(&format!("/v1/tokens/{id}/rotate"), &json!({})).await.body;
     let second = rotated["token"].as_str().unwrap();
     assert_eq!(client.get("/v1/me").await.status, 401);
@@ -355,16 +351,9 @@ async fn a_user_who_is_added_again_owns_nothing_of_the_one_before() {
     let resume = json!({"url": webhook["url"], "job_tenant": "acme", "enabled": true});
     assert_eq!(admin.put("/v1/webhooks/paused", &resume).await.status, 200);
     for id in ["on", "paused"] {
-        let ended = async {
-            loop {
-                let webhook = admin.get(&format!("/v1/webhooks/{id}")).await.body;
-                if webhook["enabled"] == false {
-                    return webhook["disabled_because"].to_string();
-                }
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        };
-        let because = tokio::time::timeout(PATIENCE, ended).await.expect("it is disabled");
+        let path = format!("/v1/webhooks/{id}");
+        let webhook = admin.poll(&path, |webhook| webhook["enabled"] == false).await;
+        let because = webhook["disabled_because"].to_string();
         assert!(because.contains("its identity is gone"), "{because}");
     }
 }
@@ -427,26 +416,19 @@ async fn a_change_of_identities_is_in_force_on_every_node_within_a_second() {
     let cluster = Cluster::start(["", ""]).await;
     let (here, there) = (cluster.at(0), cluster.at(1));
     let admin = here.close().await;
-    let until = async |token: &str, status: u16| {
+    let changed = async |who: As<'_>, wanted: u16| {
         let begun = Instant::now();
-        while there.with(token).get("/v1/jobs").await.status != status {
-            assert!(begun.elapsed() < Duration::from_secs(20), "{status} never came");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let status = async || who.get("/v1/jobs").await.status;
+        until("the change is in force there", status, |status| *status == wanted).await;
         begun.elapsed()
     };
-    let mut slowest = Duration::ZERO;
-    let begun = Instant::now();
-    while there.get("/v1/jobs").await.status != 401 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    slowest = slowest.max(begun.elapsed());
+    let mut slowest = changed(there.nobody(), 401).await;
     let client = here.with(&admin).token(&["read:*"]).await;
-    slowest = slowest.max(until(&client, 200).await);
+    slowest = slowest.max(changed(there.with(&client), 200).await);
     let id = client.split('_').nth(1).unwrap();
     assert_eq!(here.with(&admin).delete(&format!("/v1/tokens/{id}")).await.status, 200);
     assert_eq!(here.with(&client).get("/v1/jobs").await.status, 401, "here it is in force at once");
-    slowest = slowest.max(until(&client, 401).await);
+    slowest = slowest.max(changed(there.with(&client), 401).await);
     println!("the slowest change took {slowest:?}");
     // The session of a user is good on both, under one key.
     let new = json!({"name": "jan", "password": "correct horse", "scopes": ["admin"]});

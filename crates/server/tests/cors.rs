@@ -1,6 +1,6 @@
 //! Pages of other origins: what the configured ones may do, and that all others may do nothing.
 
-use crate::common::{Answer, TestServer};
+use crate::common::{Answer, TestServer, until};
 use serde_json::json;
 use std::collections::BTreeMap;
 use turnwise_testkit::{CouchDb, client};
@@ -135,12 +135,8 @@ async fn cookies_are_for_origins_with_a_name_and_settings_change_at_run_time() {
         let path = format!("/_node/_local/_config/cors/{key}");
         let answer = server.send(server.request("PUT", &path).body(json!(value).to_string())).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
-        let applied = async {
-            while (credentials(APP).await, credentials(STRANGER).await) != expected {
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(crate::common::PATIENCE, applied).await.expect("the setting is applied");
+        let both = async || (credentials(APP).await, credentials(STRANGER).await);
+        until("the setting is applied", both, |both| *both == expected).await;
     };
     let login = async |origin: &str| {
         let form = [("origin", origin), ("content-type", "application/x-www-form-urlencoded")];

@@ -1,12 +1,10 @@
 //! Compares complete responses with a real CouchDB's. Both servers get the same requests about replications of the same
 //! source. The test compares the responses member by member and value by value, except for [`DIFFERENCES`].
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
-
-use crate::common::{Answer, PATIENCE, TestServer};
+use crate::common::{Answer, PATIENCE, TestServer, until};
 use reqwest::Method;
 use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
 use turnwise_testkit::{CouchDb, Database, client};
 
 /// Intended differences: the request, and the member of its response. `docs/replication.md` gives the reasons.
@@ -147,22 +145,11 @@ impl Both<'_> {
 
     /// Repeats a request to one server until its response is good.
     async fn until(&self, here: bool, path: &str, good: impl Fn(&Value) -> bool) -> Answer {
-        let mut last = Value::Null;
-        let polled = async {
-            loop {
-                let answer = match here {
-                    true => self.turnwise("GET", path, None).await,
-                    false => self.couchdb("GET", path, None).await,
-                };
-                if good(&answer.body) {
-                    return answer;
-                }
-                last = answer.body;
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
+        let look = async || match here {
+            true => self.turnwise("GET", path, None).await,
+            false => self.couchdb("GET", path, None).await,
         };
-        let polled = tokio::time::timeout(PATIENCE, polled).await;
-        polled.unwrap_or_else(|_| panic!("{path} never came to it: {last}"))
+        until(&format!("{path} is as wanted"), look, |answer| good(&answer.body)).await
     }
 }
 

@@ -1,6 +1,6 @@
 //! Replicator databases through HTTP.
 
-use crate::common::{TestServer, failed};
+use crate::common::{TestServer, failed, until};
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -348,11 +348,6 @@ async fn a_client_that_goes_away_does_not_stop_the_deletion_that_it_asked_for() 
     server.poll("/x%2f_replicator", |info| info["error"] == "not_found").await;
     drop(client);
     // The name is free again when all data of the database has been deleted.
-    let freed = async {
-        while server.put("/x%2f_replicator", &json!({})).await.status != 201 {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-    };
-    let patience = std::time::Duration::from_secs(30);
-    tokio::time::timeout(patience, freed).await.expect("the database stays half deleted");
+    let put = async || server.put("/x%2f_replicator", &json!({})).await.status;
+    until("the database is no longer half deleted", put, |status| *status == 201).await;
 }

@@ -98,13 +98,9 @@ async fn tenants_reach_no_internal_address_in_any_form() {
     assert_eq!(database.put("/acme/_replicator", &Value::Null).await.status, 201);
     let doc = json!({"source": sources[0], "target": target});
     assert_eq!(database.put("/acme/_replicator/d", &doc).await.status, 201);
-    let why = loop {
-        let status = admin.get("/_scheduler/docs/acme/_replicator/d").await.body;
-        if status["state"] == "crashing" {
-            break status["info"]["error"].to_string();
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    };
+    let path = "/_scheduler/docs/acme/_replicator/d";
+    let status = admin.poll(path, |status| status["state"] == "crashing").await;
+    let why = status["info"]["error"].to_string();
     assert!(why.contains("[egress]"), "{why}");
     assert_eq!(internal.connections.load(SeqCst), 0, "something was connected to");
 }
@@ -127,13 +123,7 @@ async fn operators_and_exceptions_reach_what_tenants_do_not() {
     assert_eq!(admin.post("/_replicate", &replication("operator")).await.status, 200);
     let doc = replication("main");
     assert_eq!(admin.put("/_replicator/d", &doc).await.status, 201);
-    loop {
-        let state = admin.get("/_scheduler/docs/_replicator/d").await.body["state"].clone();
-        if state == "completed" {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    admin.poll("/_scheduler/docs/_replicator/d", |status| status["state"] == "completed").await;
 
     let rules = format!("[egress]\nallow = 127.0.0.0/8:{port}\n");
     let server = TestServer::start_with(&rules).await;

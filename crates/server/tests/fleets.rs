@@ -1,7 +1,5 @@
 //! `/v1/fleets`: supervisors of workers report what they do.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use crate::common::TestServer;
@@ -23,15 +21,9 @@ async fn a_fleet_is_listed_until_it_leaves_or_reports_nothing_more() {
     }
     assert_eq!(server.put("/v1/fleets/b", &report(1, "short")).await.status, 200);
     // It has expired, and another report removes it.
-    let mut names = Value::Null;
-    for _ in 0..100 {
-        names = server.get("/v1/fleets").await.body["fleets"].clone();
-        if names.as_array().unwrap().len() == 1 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    let fleet = &names[0];
+    let one = |fleets: &Value| fleets["fleets"].as_array().unwrap().len() == 1;
+    let fleets = server.poll("/v1/fleets", one).await;
+    let fleet = &fleets["fleets"][0];
     assert_eq!(
         (&fleet["name"], &fleet["host"], &fleet["started_us"]),
         (&json!("a"), &json!("web-1"), &json!(17))
@@ -42,7 +34,7 @@ async fn a_fleet_is_listed_until_it_leaves_or_reports_nothing_more() {
     assert!(page.contains("Fleets") && page.contains("5 slots &lt; 20"), "{page}");
 
     let server = server.restart("").await;
-    assert_eq!(server.get("/v1/fleets").await.body["fleets"], names);
+    assert_eq!(server.get("/v1/fleets").await.body["fleets"], fleets["fleets"]);
     for removed in [true, false] {
         assert_eq!(server.delete("/v1/fleets/a").await.body, json!({ "removed": removed }));
     }

@@ -1,10 +1,9 @@
 //! `/v1/history`.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
-use crate::common::TestServer;
+use crate::common::worker::ExternalWorker;
+use crate::common::{TestServer, until};
 
 /// A sample is taken every 10 s, so this waits for one.
 #[tokio::test]
@@ -14,26 +13,18 @@ async fn what_workers_did_is_in_the_history_also_after_a_restart() {
         let added = server.post("/v1/jobs/mail", &json!({"id": n.to_string(), "tenant": "acme"})).await;
         assert_eq!(added.status, 201);
     }
-    let registered = server.post("/v1/workers/mail", &json!({"slots": 2})).await.body;
-    let worker = format!("/v1/workers/mail/{}", registered["worker"].as_str().unwrap());
-    let accept = json!({"received": 0, "limit": 2, "wait_ms": 1000});
-    let accepted = server.post(&format!("{worker}/accept"), &accept).await.body;
-    assert_eq!(accepted["jobs"].as_array().unwrap().len(), 2);
+    let mut worker = ExternalWorker::register(&server, "mail", 2).await;
+    assert_eq!(worker.next(2).await.len(), 2);
     let has_work = |history: &Value| {
         let points = history["points"].as_array().unwrap();
         points.iter().any(|point| point["types"]["mail"]["claims"] == 2)
             && points.iter().any(|point| point["types"]["mail"]["tenants"]["acme"]["received"] == 2.0)
     };
-    let mut history = Value::Null;
-    for _ in 0..150 {
-        server.post(&format!("{worker}/ping"), &json!({})).await;
-        history = server.get("/v1/history").await.body;
-        if has_work(&history) {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    assert!(has_work(&history), "{history}");
+    let look = async || {
+        worker.ping().await;
+        server.get("/v1/history").await.body
+    };
+    let history = until("the history has the work", look, has_work).await;
     assert_eq!(history["step_s"], 10);
     let point = history["points"].as_array().unwrap().last().unwrap();
     let mail = &point["types"]["mail"];

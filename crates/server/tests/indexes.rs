@@ -1,12 +1,10 @@
 //! The indexes of a real CouchDB, which turnwise keeps up to date. CouchDB's own builder is switched off.
 
-use std::time::Duration;
-
 use reqwest::Method;
 use serde_json::{Value, json};
 use turnwise_testkit::{CouchDb, Database};
 
-use crate::common::{PATIENCE, TestServer};
+use crate::common::{TestServer, until};
 
 /// A CouchDB that builds nothing by itself.
 async fn couchdb() -> Option<CouchDb> {
@@ -46,13 +44,8 @@ async fn lacks(database: &Database, design: &str) -> u64 {
 }
 
 async fn until_built(database: &Database, design: &str) {
-    let built = async {
-        while lacks(database, design).await > 0 {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    let name = database.name();
-    assert!(tokio::time::timeout(PATIENCE, built).await.is_ok(), "{name}/{design} was never built");
+    let what = format!("{}/{design} is built", database.name());
+    until(&what, async || lacks(database, design).await, |changes| *changes == 0).await;
 }
 
 /// The indexes in the list, once `good` holds for all of them.

@@ -132,10 +132,7 @@ async fn a_change_whose_client_has_gone_is_in_the_audit_log() {
     let source = format!("http://{}/a", silent.local_addr().unwrap());
     let body = json!({"source": source, "target": source}).to_string();
     let stream = begin(&server, "POST /_replicate", &body, body.len()).await;
-    let job = async || server.get("/v1/jobs").await.body["jobs"].as_array().unwrap().len();
-    while job().await == 0 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    server.poll("/v1/jobs", |jobs| !jobs["jobs"].as_array().unwrap().is_empty()).await;
     drop(stream);
     let begun = Instant::now();
     let line = loop {

@@ -15,7 +15,7 @@ use turnwise_store::{
     runtime,
 };
 
-use crate::common::PATIENCE;
+use crate::common::{PATIENCE, until};
 
 const WORKING: u8 = 0;
 /// Every call fails immediately.
@@ -143,16 +143,8 @@ impl World {
 
     /// Repeats the request until `/_up` has this status.
     async fn until_up(&self, server: &RunningServer, wanted: u16) -> Value {
-        let asking = async {
-            loop {
-                let (status, _, body) = self.get(server, "/_up").await;
-                if status == wanted {
-                    return body;
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, asking).await.expect("/_up never says so")
+        let look = async || self.get(server, "/_up").await;
+        until(&format!("/_up answers {wanted}"), look, |(status, ..)| *status == wanted).await.2
     }
 
     async fn run_command(&self, server: &RunningServer, id: &str) -> Value {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::common::{Cluster, PATIENCE, TestServer};
+use crate::common::{Cluster, PATIENCE, TestServer, until};
 use futures::stream::{self, StreamExt};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -54,12 +54,7 @@ impl Scene {
 
     /// Waits until a document is at the target.
     async fn arrives(&self, id: &str) {
-        let arrived = async {
-            while self.target.doc(id).await.is_none() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        assert!(tokio::time::timeout(PATIENCE, arrived).await.is_ok(), "{id} never came");
+        until(&format!("{id} arrives"), async || self.target.doc(id).await, Option::is_some).await;
     }
 }
 

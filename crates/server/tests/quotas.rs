@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::common::TestServer;
+use crate::common::{TestServer, until};
 
 #[tokio::test]
 async fn a_tenant_has_no_more_waiting_jobs_than_it_may() {
@@ -36,9 +36,7 @@ async fn a_tenant_has_no_more_waiting_jobs_than_it_may() {
     let accept = format!("/v1/workers/t/{}/accept", registered["worker"].as_str().unwrap());
     let accepted = worker.post(&accept, &json!({"received": 0, "limit": 10, "wait_ms": 1000})).await.body;
     assert_eq!(accepted["jobs"].as_array().unwrap().len(), 5);
-    while add("acme").await.status != 201 {
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    until("there is room again", async || add("acme").await.status, |status| *status == 201).await;
 }
 
 #[tokio::test]

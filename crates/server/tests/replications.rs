@@ -1,6 +1,6 @@
 //! Replications through the whole server, between real peers with CouchDB's protocol.
 
-use crate::common::{TestServer, failed};
+use crate::common::{TestServer, failed, until};
 use serde_json::{Value, json};
 use turnwise_testkit::{Dataset, Fault, FaultProxy, Peer, compare};
 
@@ -77,12 +77,7 @@ async fn a_continuous_document_follows_until_it_is_deleted() {
 
 /// Waits until a document has arrived.
 async fn wait_for(database: &turnwise_testkit::Database, id: &str) {
-    let arrived = async {
-        while database.doc(id).await.is_none() {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(crate::common::PATIENCE, arrived).await.expect("the document did not arrive");
+    until(&format!("{id} arrives"), async || database.doc(id).await, Option::is_some).await;
 }
 
 #[tokio::test]

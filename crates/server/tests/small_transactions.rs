@@ -14,6 +14,7 @@ use turnwise_store::{
 };
 
 use crate::common::TestServer;
+use crate::common::worker::ExternalWorker;
 
 const DB: &str = "/_replicator";
 
@@ -50,17 +51,14 @@ async fn a_hundred_jobs_end_at_once() {
     let (_folder, server) = server().await;
     let jobs: Vec<Value> = (0..100).map(|n| json!({ "type": "t", "id": format!("{n:03}") })).collect();
     assert_eq!(server.post("/v1/jobs", &json!({ "jobs": jobs })).await.status, 200);
-    let registered = server.post("/v1/workers/t", &json!({ "slots": 100 })).await;
-    let worker = format!("/v1/workers/t/{}", registered.body["worker"].as_str().unwrap());
+    let mut worker = ExternalWorker::register(&server, "t", 100).await;
     let mut ends: Vec<Value> = Vec::new();
     while ends.len() < 100 {
-        let accept = json!({ "received": ends.len(), "limit": 100, "wait_ms": 10_000 });
-        let accepted = server.post(&format!("{worker}/accept"), &accept).await;
-        let jobs = accepted.body["jobs"].as_array().unwrap();
-        assert!(!jobs.is_empty(), "{}", accepted.body);
+        let jobs = worker.next(100).await;
+        assert!(!jobs.is_empty(), "{ends:?}");
         ends.extend(jobs.iter().map(|job| json!({ "id": job["id"], "claim": job["claim"] })));
     }
-    let ended = server.post(&format!("{worker}/end"), &json!({ "finish": ends })).await;
+    let ended = worker.call("end", json!({ "finish": ends })).await;
     assert_eq!(ended.status, 200, "{}", ended.body);
     let states = ended.body["ended"].as_array().unwrap().iter().map(|end| &end["state"]);
     assert_eq!(states.collect::<Vec<_>>(), vec!["completed"; 100]);

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::common::{As, Cluster, PATIENCE, TestServer};
+use crate::common::worker::ExternalWorker;
+use crate::common::{As, Cluster, PATIENCE, TestServer, until};
 use serde_json::{Value, json};
 
 /// A stream of events, read as a browser does.
@@ -89,11 +90,6 @@ async fn now(caller: &As<'_>) -> String {
     percent(page.body["next"].as_str().unwrap())
 }
 
-async fn worker(server: &TestServer) -> String {
-    let registered = server.post("/v1/workers/t", &json!({"slots": 9})).await.body;
-    format!("/v1/workers/t/{}", registered["worker"].as_str().unwrap())
-}
-
 /// What happens to jobs of others does not postpone the heartbeats of a stream, and its position moves on.
 #[tokio::test]
 async fn a_quiet_tenant_gets_heartbeats_while_others_are_busy() {
@@ -138,20 +134,20 @@ async fn a_quiet_tenant_gets_heartbeats_while_others_are_busy() {
 async fn a_stream_has_what_happens_to_all_jobs() {
     let server = TestServer::start_with("[jobs]\nbackoff_base_ms = 1\n").await;
     server.post("/v1/jobs/t", &json!({"id": "before"})).await;
-    let worker = worker(&server).await;
+    let worker = ExternalWorker::register(&server, "t", 9).await;
     let mut stream = Stream::open(&server.nobody(), "").await;
     let mut failures = Stream::open(&server.nobody(), "?state=failed,removed&type=t,u").await;
     server.post("/v1/jobs/t", &json!({"id": "a", "options": {"password": "hunter2"}})).await;
     server.post("/v1/jobs/t", &json!({"id": "later", "delay_ms": 3_600_000})).await;
     assert_eq!(stream.step().await, "a added pending");
     assert_eq!(stream.step().await, "later added delayed");
-    server.post(&format!("{worker}/accept"), &json!({"received": 0, "limit": 2})).await;
+    worker.call("accept", json!({"received": 0, "limit": 2})).await;
     assert_eq!(stream.step().await, "before started running");
     assert_eq!(stream.step().await, "a started running");
     let resumed_at = stream.last.clone();
-    server.post(&format!("{worker}/jobs/before/finish"), &json!({"claim": 1, "result": 7})).await;
+    worker.call("jobs/before/finish", json!({"claim": 1, "result": 7})).await;
     let failed = json!({"claim": 2, "reason": "no such mailbox", "retry": false});
-    server.post(&format!("{worker}/jobs/a/fail"), &failed).await;
+    worker.call("jobs/a/fail", failed).await;
     server.delete("/v1/jobs/t/a").await;
     server.post("/v1/jobs/t/later/cancel", &json!({})).await;
     let rest =
@@ -224,16 +220,8 @@ async fn a_position_whose_events_are_gone_is_refused() {
         let added = server.post("/v1/jobs", &json!({"jobs": jobs})).await;
         assert_eq!(added.status, 200, "{}", added.body);
     }
-    let gone = async {
-        loop {
-            let answer = server.get(&format!("/v1/events?since={start}&limit=1")).await;
-            if answer.status == 410 {
-                return answer;
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    let gone = tokio::time::timeout(PATIENCE, gone).await.unwrap();
+    let read = async || server.get(&format!("/v1/events?since={start}&limit=1")).await;
+    let gone = until("the events are removed", read, |answer| answer.status == 410).await;
     assert_eq!(gone.error(), (410, "events_gone"), "{}", gone.body);
     for since in ["x", "-1", "999999999", "sealed/x"] {
         let answer = server.get(&format!("/v1/events?since={since}&limit=1")).await;

@@ -1,10 +1,8 @@
 //! Two tenants on one server: neither learns anything about the other.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
-use crate::common::{As, PATIENCE, TestServer};
+use crate::common::{As, TestServer, until};
 
 /// A part of everything that belongs to the other tenant.
 const SECRET: &str = "bravo7f3";
@@ -47,16 +45,8 @@ async fn ok(caller: &As<'_>, method: &str, path: &str, body: &Value) -> Value {
 
 /// Waits until a bulk operation has ended.
 async fn until_done(caller: &As<'_>, path: &str) -> Value {
-    let polled = async {
-        loop {
-            let bulk = ok(caller, "GET", path, &Value::Null).await;
-            if bulk["state"] != "running" {
-                return bulk;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, polled).await.expect("it ends")
+    let look = async || ok(caller, "GET", path, &Value::Null).await;
+    until(&format!("{path} has ended"), look, |bulk| bulk["state"] != "running").await
 }
 
 async fn fill(admin: &As<'_>, tenant: &str, worker: &str) {

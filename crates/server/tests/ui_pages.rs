@@ -1,11 +1,9 @@
 //! The pages under `/ui/` beside jobs: replications, locks, workers, filters, settings, identities, and the audit log.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use turnwise_testkit::canary;
 
-use crate::common::TestServer;
+use crate::common::{TestServer, until};
 
 /// A person with a token who looks at pages and sends their forms.
 struct Person<'a> {
@@ -62,15 +60,9 @@ fn path(path: &str, fields: &[(&str, &str)]) -> String {
 }
 
 /// Looks at a page until it contains a text.
-async fn until(person: &Person<'_>, path: &str, text: &str) -> String {
-    for _ in 0..600 {
-        let html = person.page(path).await;
-        if html.contains(text) {
-            return html;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    panic!("{path} never contains {text}: {}", person.page(path).await);
+async fn until_shown(person: &Person<'_>, path: &str, text: &str) -> String {
+    let what = format!("{path} contains {text}");
+    until(&what, async || person.page(path).await, |html| html.contains(text)).await
 }
 
 /// A replication that crashes: nothing listens there.
@@ -92,7 +84,7 @@ async fn tenants_see_their_own_replications_and_nothing_is_markup() {
     let jan = Person { server: &server, token: Some(jan) };
     let reader = Person { server: &server, token: Some(reader) };
 
-    let all = until(&admin, "/ui/replications", "crashing").await;
+    let all = until_shown(&admin, "/ui/replications", "crashing").await;
     assert!(all.contains("&lt;b&gt;&quot;&amp;x") && !all.contains("<b>"), "{all}");
     assert!(all.contains("theirs") && all.contains("http://127.0.0.1:1/a/"), "{all}");
     let own = jan.page("/ui/replications").await;
@@ -127,7 +119,7 @@ async fn a_replication_is_retried_and_deleted() {
     let server = TestServer::start().await;
     let me = everyone(&server);
     server.put_ok("/_replicator/r", &crashing()).await;
-    let page = until(&me, "/ui/replication?db=_replicator&doc=r", "Next try").await;
+    let page = until_shown(&me, "/ui/replication?db=_replicator&doc=r", "Next try").await;
     assert!(page.contains("Retry now") && page.contains("127.0.0.1:1"), "{page}");
     let fields = [("db", "_replicator"), ("doc", "r"), ("action", "retry")];
     assert!(me.done("/ui/replication", &fields).await.contains("as soon as it has a slot"));
@@ -307,7 +299,7 @@ async fn filters_are_previewed_before_they_are_saved() {
     let accept = json!({ "received": 0, "limit": 8, "wait_ms": 10_000 });
     let accept_path = format!("/v1/workers/mail/{}/accept", worker["worker"].as_str().unwrap());
     assert_eq!(server.post(&accept_path, &accept).await.body["jobs"][0]["id"], "c<");
-    let page = until(&me, "/ui/filters", "2 paused").await;
+    let page = until_shown(&me, "/ui/filters", "2 paused").await;
     assert!(page.contains("&lt;i&gt;by jan") && !page.contains("<i>"), "{page}");
     let edit = me.page(&path("/ui/filters", &[("edit", "<i>night")])).await;
     assert!(edit.contains("value=\"tenant = acme\""), "{edit}");
@@ -359,7 +351,7 @@ async fn webhooks_are_added_paused_and_removed() {
     // A delivery that fails is shown with its reason.
     server.post("/v1/jobs/mail", &json!({ "id": "a", "max_attempts": 1 })).await;
     server.post("/v1/jobs/mail/a/cancel", &json!({})).await;
-    let page = until(&me, "/ui/webhooks", "Last error").await;
+    let page = until_shown(&me, "/ui/webhooks", "Last error").await;
     assert!(!page.contains("T0KEN") && !page.contains(SECRET), "{page}");
     let edit = me.page("/ui/webhooks?edit=chat").await;
     assert!(edit.contains("T0KEN") && !edit.contains(SECRET), "only the form has the whole URL: {edit}");

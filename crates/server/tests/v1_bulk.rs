@@ -319,11 +319,7 @@ async fn an_operation_ends_with_its_identity() {
         ("jwt", "done", Value::Null),
     ] {
         let path = format!("/v1/bulk/{id}");
-        let mut bulk = admin.get(&path).await.body;
-        while bulk["state"] == "running" {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            bulk = admin.get(&path).await.body;
-        }
+        let bulk = admin.poll(&path, |bulk| bulk["state"] != "running").await;
         assert_eq!((&bulk["state"], &bulk["reason"]), (&json!(state), &reason), "{bulk}");
     }
     // Each identity has a few at a time, and sees its own.

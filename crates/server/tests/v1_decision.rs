@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::common::TestServer;
+use crate::common::worker::ExternalWorker;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -50,15 +51,6 @@ async fn add(server: &TestServer, id: &str, tenant: &str, Job { priority, locks,
     assert_eq!(added.status, 201, "{}", added.body);
 }
 
-/// The ids of the jobs that one request for jobs returns.
-async fn accept(server: &TestServer, path: &str, received: usize) -> BTreeSet<String> {
-    let body = json!({ "received": received, "limit": 100, "wait_ms": 0 });
-    let accepted = server.post(&format!("{path}/accept"), &body).await;
-    assert_eq!(accepted.status, 200, "{}", accepted.body);
-    let jobs = accepted.body["jobs"].as_array().unwrap().iter();
-    jobs.map(|job| job["id"].as_str().unwrap().to_owned()).collect()
-}
-
 impl Scene {
     async fn play(&self) {
         // Jobs do not age between the answers and the pass.
@@ -67,9 +59,8 @@ impl Scene {
             // A worker's charges of the last second are not in its rows, so the running jobs belong to other tenants.
             add(&server, &format!("b{n}"), &format!("b{}", job.tenant), job).await;
         }
-        let registered = server.post("/v1/workers/mail", &json!({ "slots": self.slots })).await;
-        let path = format!("/v1/workers/mail/{}", registered.body["worker"].as_str().unwrap());
-        let running = accept(&server, &path, 0).await;
+        let mut worker = ExternalWorker::register(&server, "mail", self.slots).await;
+        let running = worker.now_ids().await;
         for (n, job) in self.after.iter().enumerate() {
             add(&server, &format!("c{n}"), &format!("c{}", job.tenant), job).await;
         }
@@ -85,7 +76,8 @@ impl Scene {
         assert_eq!(reasons.len() + running.len(), self.before.len() + self.after.len(), "{queue}");
         let starts_next = reasons.iter().filter(|(_, reason)| **reason == "starts_next");
         let starts_next: BTreeSet<String> = starts_next.map(|(id, _)| id.clone()).collect();
-        assert_eq!(accept(&server, &path, running.len()).await, starts_next, "{reasons:?}");
+        let started: BTreeSet<String> = worker.now_ids().await.into_iter().collect();
+        assert_eq!(started, starts_next, "{reasons:?}");
     }
 }
 

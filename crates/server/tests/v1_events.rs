@@ -1,5 +1,6 @@
 //! `/v1/jobs/{type}/{id}/events`: the steps of a job as they happen.
 
+use crate::common::worker::ExternalWorker;
 use crate::common::{PATIENCE, TestServer};
 use serde_json::{Value, json};
 
@@ -58,32 +59,28 @@ impl Stream {
     }
 }
 
-async fn worker(server: &TestServer) -> String {
-    let registered = server.post("/v1/workers/t", &json!({"slots": 9})).await.body;
-    format!("/v1/workers/t/{}", registered["worker"].as_str().unwrap())
-}
-
 #[tokio::test]
 async fn a_stream_has_every_step_of_a_job_and_ends_with_it() {
     let server = TestServer::start().await;
-    let worker = worker(&server).await;
+    let worker = ExternalWorker::register(&server, "t", 9).await;
     server.post("/v1/jobs/t", &json!({"id": "a", "options": {"password": "hunter2"}})).await;
     let mut stream = Stream::open(&server, "a", None).await;
     let (_, added) = stream.state().await;
     assert_eq!((&added["type"], &added["state"]), (&json!("added"), &json!("pending")));
-    server.post(&format!("{worker}/accept"), &json!({"received": 0})).await;
+    worker.call("accept", json!({"received": 0})).await;
     let (started_id, started) = stream.state().await;
     assert_eq!((&started["type"], &started["state"]), (&json!("started"), &json!("running")));
     // A report is passed on as it was written, on one line.
     let pretty = serde_json::to_string_pretty(&json!({"done": [1, "a\nb"]})).unwrap();
     let body = format!("{{\"claim\": 1, \"info\": {pretty}}}");
-    let update =
-        server.request("POST", &format!("{worker}/jobs/a/update")).header("content-type", "application/json");
+    let update = server
+        .request("POST", &format!("{}/jobs/a/update", worker.path))
+        .header("content-type", "application/json");
     assert_eq!(server.send(update.body(body)).await.status, 200);
     let progress = stream.next().await.unwrap();
     assert_eq!((progress.name.as_str(), &progress.id), ("progress", &None));
     assert_eq!(progress.data, json!({"info": {"done": [1, "a\nb"]}}));
-    server.post(&format!("{worker}/jobs/a/finish"), &json!({"claim": 1, "result": 7})).await;
+    worker.call("jobs/a/finish", json!({"claim": 1, "result": 7})).await;
     let (_, completed) = stream.state().await;
     assert_eq!((&completed["type"], &completed["state"]), (&json!("completed"), &json!("completed")));
     let end = stream.next().await.unwrap();
@@ -113,7 +110,7 @@ async fn a_stream_has_every_step_of_a_job_and_ends_with_it() {
 #[tokio::test]
 async fn a_broken_stream_resumes_where_it_was() {
     let server = TestServer::start_with("[jobs]\nbackoff_base_ms = 1\n").await;
-    let worker = worker(&server).await;
+    let worker = ExternalWorker::register(&server, "t", 9).await;
     server.post("/v1/jobs/t", &json!({"id": "a"})).await;
     let mut stream = Stream::open(&server, "a", None).await;
     let (mut last, _) = stream.state().await;
@@ -121,10 +118,8 @@ async fn a_broken_stream_resumes_where_it_was() {
     // Two attempts without a listener, and then one event at a time, each over a new connection.
     for claim in 1..=2 {
         let accept = json!({"received": claim - 1, "wait_ms": 60_000});
-        assert_eq!(server.post(&format!("{worker}/accept"), &accept).await.body["jobs"][0]["claim"], claim);
-        server
-            .post(&format!("{worker}/jobs/a/fail"), &json!({"claim": claim, "reason": format!("no {claim}")}))
-            .await;
+        assert_eq!(worker.call("accept", accept).await.body["jobs"][0]["claim"], claim);
+        worker.call("jobs/a/fail", json!({"claim": claim, "reason": format!("no {claim}")})).await;
     }
     let mut told = Vec::new();
     for _ in 0..4 {

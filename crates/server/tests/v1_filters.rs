@@ -1,25 +1,12 @@
 //! `/v1/filters`: filters hold jobs back, cancel them or accept them, and jobs report the filter.
 
 use crate::common::TestServer;
+use crate::common::worker::ExternalWorker;
 use serde_json::{Value, json};
 
 async fn add(server: &TestServer, job: Value) {
     let added = server.post("/v1/jobs/mail", &job).await;
     assert_eq!(added.status, 201, "{}", added.body);
-}
-
-async fn register(server: &TestServer) -> String {
-    let registered = server.post("/v1/workers/mail", &json!({ "slots": 100 })).await;
-    format!("/v1/workers/mail/{}/accept", registered.body["worker"].as_str().unwrap())
-}
-
-/// The ids of the jobs that a worker gets, without waiting, after it has received claims up to this number.
-async fn accept(server: &TestServer, path: &str, received: &mut u64) -> Vec<String> {
-    let body = json!({ "received": *received, "limit": 100, "wait_ms": 0 });
-    let accepted = server.post(path, &body).await.body;
-    let jobs = accepted["jobs"].as_array().unwrap();
-    *received = jobs.iter().map(|job| job["claim"].as_u64().unwrap()).max().unwrap_or(*received);
-    jobs.iter().map(|job| job["id"].as_str().unwrap().to_owned()).collect()
 }
 
 async fn job(server: &TestServer, id: &str) -> Value {
@@ -49,8 +36,8 @@ async fn a_paused_job_waits_and_a_rejected_one_is_cancelled() {
         listed["filters"].as_array().unwrap().iter().map(|filter| filter["id"].as_str().unwrap()).collect();
     assert_eq!(names, ["by hand", "hosts", "moving"]);
 
-    let (path, mut received) = (register(&server).await, 0);
-    let mut given = accept(&server, &path, &mut received).await;
+    let mut worker = ExternalWorker::register(&server, "mail", 100).await;
+    let mut given = worker.now_ids().await;
     given.sort_unstable();
     assert_eq!(given, ["good", "urgent"], "whatever stands before them");
     let paused = job(&server, "p7").await;
@@ -80,7 +67,7 @@ async fn a_paused_job_waits_and_a_rejected_one_is_cancelled() {
     server.poll(last, |job| job["state"] == "pending").await;
     let mut given = Vec::new();
     while given.len() < 98 {
-        let more = accept(&server, &path, &mut received).await;
+        let more = worker.now_ids().await;
         assert!(!more.is_empty(), "{} were given", given.len());
         given.extend(more);
     }
@@ -93,12 +80,12 @@ async fn a_drained_server_starts_nothing_until_the_filter_goes() {
     let put = server.put("/v1/filters/drain", &json!({ "action": "pause", "priority": -1000 })).await;
     assert_eq!(put.status, 200, "{}", put.body);
     add(&server, json!({ "id": "a" })).await;
-    let (path, mut received) = (register(&server).await, 0);
-    assert!(accept(&server, &path, &mut received).await.is_empty());
+    let mut worker = ExternalWorker::register(&server, "mail", 100).await;
+    assert!(worker.now_ids().await.is_empty());
     assert_eq!(job(&server, "a").await["paused_by"], "drain");
     assert_eq!(server.delete("/v1/filters/drain").await.status, 200);
     server.poll("/v1/jobs/mail/a", |job| job["state"] == "pending").await;
-    assert_eq!(accept(&server, &path, &mut received).await, ["a"]);
+    assert_eq!(worker.now_ids().await, ["a"]);
 }
 
 #[tokio::test]
@@ -115,16 +102,16 @@ async fn no_more_limited_jobs_are_given_out_than_may_run() {
         add(&server, json!({ "id": id, "reason": ["by hand", "concurrency:1:pink bunny"] })).await;
     }
     add(&server, json!({ "id": "other" })).await;
-    let (path, mut received) = (register(&server).await, 0);
+    let mut worker = ExternalWorker::register(&server, "mail", 100).await;
     let mut given = Vec::new();
     while given.len() < 4 {
-        let more = accept(&server, &path, &mut received).await;
+        let more = worker.now_ids().await;
         assert!(!more.is_empty(), "{given:?}");
         given.extend(more);
     }
     given.sort_unstable();
     assert_eq!(given, ["f1", "f2", "n1", "other"]);
-    assert_eq!(accept(&server, &path, &mut received).await, [""; 0]);
+    assert_eq!(worker.now_ids().await, [""; 0]);
     for (id, limited, sentence) in [
         (
             "f3",
@@ -144,15 +131,13 @@ async fn no_more_limited_jobs_are_given_out_than_may_run() {
         assert_eq!((&why["reason"], &why["sentence"]), (&json!("concurrency_limited"), &json!(sentence)));
         assert_eq!((&why["limited"]["running"], why.get("not_before_us")), (&limited["limit"], None));
     }
-    let claim = job(&server, "n1").await["claim"].clone();
-    let end = path.replace("accept", "jobs/n1/finish");
-    let ended = server.post(&end, &json!({ "claim": claim, "result": 1 })).await;
+    let ended = worker.end("n1", "finish", json!({ "result": 1 })).await;
     assert_eq!(ended.status, 200, "{}", ended.body);
-    assert_eq!(accept(&server, &path, &mut received).await, ["n2"]);
+    assert_eq!(worker.now_ids().await, ["n2"]);
     // Running jobs count against a new filter, and a raised limit releases the other jobs.
     server.put("/v1/filters/few", &json!({ "action": "concurrency", "limit": 3, "when": "id ~ '^f'" })).await;
     server.poll("/v1/jobs/mail/f3", |job| job["state"] == "pending").await;
-    assert_eq!(accept(&server, &path, &mut received).await, ["f3"]);
+    assert_eq!(worker.now_ids().await, ["f3"]);
     for wrong in ["concurrency:0:a", "concurrency:x:a", "concurrency:7", "concurrency:7:"] {
         let refused = server.post("/v1/jobs/mail", &json!({ "reason": [wrong] })).await;
         assert_eq!(refused.status, 400, "{}", refused.body);

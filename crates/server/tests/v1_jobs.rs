@@ -1,6 +1,7 @@
 //! `/v1` for clients: add, list, get, wait, cancel, remove.
 
 use crate::common::TestServer;
+use crate::common::worker::ExternalWorker;
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -322,12 +323,8 @@ async fn a_jobs_priority_is_shown_and_can_be_changed() {
     }
     let set = server.put("/v1/jobs/mail/c/priority", &json!({ "priority": -20 })).await;
     assert_eq!((set.status, &set.body), (200, &json!({ "changed": true, "state": "pending" })));
-    let registered = server.post("/v1/workers/mail", &json!({ "slots": 9 })).await;
-    let path = format!("/v1/workers/mail/{}/accept", registered.body["worker"].as_str().unwrap());
-    let accepted = server.post(&path, &json!({ "received": 0, "limit": 9, "wait_ms": 0 })).await.body;
-    let ids: Vec<&str> =
-        accepted["jobs"].as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap()).collect();
-    assert_eq!(ids, ["c", "b", "a"]);
+    let mut worker = ExternalWorker::register(&server, "mail", 9).await;
+    assert_eq!(worker.now_ids().await, ["c", "b", "a"]);
     let set = server.put("/v1/jobs/mail/a/priority", &json!({ "priority": 1 })).await;
     assert_eq!(set.body, json!({ "changed": true, "state": "running" }));
     server.post("/v1/jobs/mail", &json!({ "id": "d" })).await;
@@ -345,25 +342,6 @@ async fn a_jobs_priority_is_shown_and_can_be_changed() {
     assert_eq!(server.put("/v1/jobs/mail/nobody/priority", &json!({ "priority": 1 })).await.status, 404);
 }
 
-/// Registers a worker with many slots, and returns its path.
-async fn worker(server: &TestServer, job_type: &str) -> String {
-    let registered = server.post(&format!("/v1/workers/{job_type}"), &json!({ "slots": 100 })).await;
-    format!("/v1/workers/{job_type}/{}", registered.body["worker"].as_str().unwrap())
-}
-
-/// The jobs that the worker gets after it has received claims up to this number.
-async fn given(server: &TestServer, path: &str, received: u64) -> Vec<Value> {
-    let body = json!({ "received": received, "limit": 100, "wait_ms": 0 });
-    server.post(&format!("{path}/accept"), &body).await.body["jobs"].as_array().unwrap().clone()
-}
-
-async fn fail(server: &TestServer, path: &str, job: &Value) {
-    let id = job["id"].as_str().unwrap();
-    let body = json!({ "claim": job["claim"], "reason": "no such mailbox", "retry": false });
-    let failed = server.post(&format!("{path}/jobs/{id}/fail"), &body).await;
-    assert_eq!(failed.body["state"], "failed", "{}", failed.body);
-}
-
 #[tokio::test]
 async fn a_failed_or_cancelled_job_runs_again_with_its_original_values() {
     let server = TestServer::start().await;
@@ -375,11 +353,13 @@ async fn a_failed_or_cancelled_job_runs_again_with_its_original_values() {
             .post("/v1/jobs/t", &json!({"id": id, "tenant": if id == "b" { "acme" } else { "other" }}))
             .await;
     }
-    let path = worker(&server, "t").await;
-    let first = given(&server, &path, 0).await;
+    let mut worker = ExternalWorker::register(&server, "t", 100).await;
+    let first = worker.now().await;
     assert_eq!(first.len(), 3);
     for job in &first {
-        fail(&server, &path, job).await;
+        let failing = json!({ "reason": "no such mailbox", "retry": false });
+        let failed = worker.end(job["id"].as_str().unwrap(), "fail", failing).await;
+        assert_eq!(failed.body["state"], "failed", "{}", failed.body);
     }
     let retried = server.post("/v1/jobs/t/a/retry", &json!({})).await;
     assert_eq!((retried.status, retried.body), (200, json!({"retried": true, "state": "pending"})));
@@ -388,7 +368,7 @@ async fn a_failed_or_cancelled_job_runs_again_with_its_original_values() {
     let b = server.post("/v1/jobs/t/b/retry", &json!({})).await;
     assert_eq!((b.status, b.body), (200, json!({"retried": true, "state": "pending"})));
     assert_eq!(server.get("/v1/jobs/t/c").await.body["state"], "failed");
-    let again = given(&server, &path, 3).await;
+    let again = worker.now().await;
     let a = again.iter().find(|job| job["id"] == "a").unwrap();
     assert_eq!(a["options"], json!({"to": "x"}));
     let locks = server.get("/v1/locks").await.body;
@@ -396,7 +376,7 @@ async fn a_failed_or_cancelled_job_runs_again_with_its_original_values() {
     // Running and completed jobs are not retried.
     let runs = server.post("/v1/jobs/t/a/retry", &json!({})).await.body;
     assert_eq!(runs, json!({"retried": false, "state": "running"}));
-    server.post(&format!("{path}/jobs/a/finish"), &json!({"claim": a["claim"]})).await;
+    worker.end("a", "finish", json!({})).await;
     let ended = server.post("/v1/jobs/t/a/retry", &json!({})).await.body;
     assert_eq!(ended, json!({"retried": false, "state": "completed"}));
     server.post("/v1/jobs/u", &json!({"id": "x"})).await;
@@ -422,15 +402,15 @@ async fn a_job_that_is_added_again_keeps_the_members_that_the_request_omits() {
     assert_eq!(again.body["added"], "already_waiting", "{}", again.body);
     assert_eq!(shown().await, before);
     assert!(before.iter().all(|member| !member.is_null()), "{before:?}");
-    let path = worker(&server, "t").await;
-    let job = given(&server, &path, 0).await.remove(0);
+    let mut worker = ExternalWorker::register(&server, "t", 100).await;
+    let job = worker.now().await.remove(0);
     assert_eq!((&job["options"], &job["id"]), (&json!({"to": "x"}), &json!("a")));
     // The job is running: its next run gets the same values, except for the new ones.
     let next = json!({"id": "a", "options": {"to": "y"}, "if_exists": "again"});
     assert_eq!(server.post("/v1/jobs/t", &next).await.body["added"], "runs_again");
-    server.post(&format!("{path}/jobs/a/finish"), &json!({"claim": job["claim"]})).await;
+    worker.end("a", "finish", json!({})).await;
     assert_eq!(shown().await, before);
-    let job = given(&server, &path, 1).await.remove(0);
+    let job = worker.now().await.remove(0);
     assert_eq!(job["options"], json!({"to": "y"}));
     let locks = server.get("/v1/locks").await.body;
     assert!(locks.to_string().contains("n1"), "{locks}");

@@ -1,5 +1,6 @@
 //! `/v1/locks`: the jobs that hold, await or have reserved a lock.
 
+use crate::common::worker::ExternalWorker;
 use crate::common::{Cluster, TestServer};
 use serde_json::{Value, json};
 use turnwise_policy::predictive_queue::locks::{Levels, Mode, Requests};
@@ -26,16 +27,13 @@ async fn reserves(cluster: &Cluster, id: &str, ticket: i64) {
 }
 
 /// An external worker that has claimed these jobs.
-async fn worker(server: &TestServer, ids: &[&str]) -> String {
-    let registered = server.post("/v1/workers/mail", &json!({ "slots": 8 })).await;
-    let path = format!("/v1/workers/mail/{}", registered.body["worker"].as_str().unwrap());
-    for (received, id) in ids.iter().enumerate() {
-        let body = json!({ "received": received, "limit": 1, "wait_ms": 10_000 });
-        let accepted = server.post(&format!("{path}/accept"), &body).await.body;
-        assert_eq!(accepted["jobs"][0]["id"], **id, "{accepted}");
-        assert_eq!(accepted["jobs"][0]["claim"], received + 1);
+async fn worker<'a>(server: &'a TestServer, ids: &[&str]) -> ExternalWorker<'a> {
+    let mut worker = ExternalWorker::register(server, "mail", 8).await;
+    for (n, id) in ids.iter().enumerate() {
+        let job = worker.next(1).await.remove(0);
+        assert_eq!((&job["id"], &job["claim"]), (&json!(id), &json!(n + 1)));
     }
-    path
+    worker
 }
 
 /// `level/name mode how id`, or without the name for the whole level.
@@ -65,12 +63,10 @@ async fn jobs_that_hold_await_or_reserve_locks_are_listed_by_level_and_name() {
         json!({ "instance": { "exclusive": ["web1"] }, "node": { "shared": { "n1": 3 } } }),
     )
     .await;
-    let path = worker(server, &["holds"]).await;
+    let mut worker = worker(server, &["holds"]).await;
     add(&cluster, "waits", json!({ "node": { "exclusive": "unknown" } })).await;
-    let body = json!({ "received": 1, "limit": 1, "wait_ms": 10_000 });
-    let accepted = server.post(&format!("{path}/accept"), &body).await.body;
-    assert_eq!(accepted["jobs"][0]["id"], "waits", "{accepted}");
-    let claim = &Claim { worker: path.rsplit('/').next().unwrap().to_owned(), number: 2 };
+    assert_eq!(worker.next_ids(1).await, ["waits"]);
+    let claim = &Claim { worker: worker.id.clone(), number: 2 };
     let (keys, levels) = (&Keyspace::default(), &Levels::default());
     let wanted = &[LockAt::new(Spot::resource("node", "n1"), Mode::Exclusive)];
     let asked = cluster.store.transact(|tx| async move {
@@ -129,7 +125,7 @@ async fn jobs_that_hold_await_or_reserve_locks_are_listed_by_level_and_name() {
     }
     assert_eq!(rows(server, "/v1/locks?level=node&name=n1").await, all[3..]);
 
-    let ended = server.post(&format!("{path}/jobs/holds/finish"), &json!({ "claim": 1 })).await;
+    let ended = worker.call("jobs/holds/finish", json!({ "claim": 1 })).await;
     assert_eq!(ended.status, 200, "{}", ended.body);
     let left = ["big_lock exclusive reserved alone", all[2], "node exclusive reserved whole", all[5]];
     assert_eq!(rows(server, "/v1/locks").await, left);
@@ -167,17 +163,13 @@ async fn a_job_requests_locks_while_it_runs_waits_for_them_and_releases_them() {
     let cluster = Cluster::start([""]).await;
     let server = cluster.at(0);
     add(&cluster, "first", json!({ "node": { "exclusive": "unknown" } })).await;
-    let path = worker(server, &["first"]).await;
-    let accept = async |received: u64, id: &str| {
-        let body = json!({ "received": received, "limit": 1, "wait_ms": 10_000 });
-        let accepted = server.post(&format!("{path}/accept"), &body).await.body;
-        assert_eq!(accepted["jobs"][0]["id"], id, "{accepted}");
-    };
+    let mut worker = worker(server, &["first"]).await;
+    let path = worker.path.clone();
     add(&cluster, "second", json!({ "node": { "exclusive": "unknown" }, "instance": { "shared": "all" } }))
         .await;
-    accept(1, "second").await;
+    assert_eq!(worker.next_ids(1).await, ["second"]);
     add(&cluster, "third", json!({ "network": { "exclusive": ["lan"] } })).await;
-    accept(2, "third").await;
+    assert_eq!(worker.next_ids(1).await, ["third"]);
     let lock = |level: &str, name: &str, mode: &str| json!({ "level": level, "name": name, "mode": mode });
     let n1 = lock("node", "n1", "exclusive");
     let ask = async |id: &str, claim: u64, wait_ms: u64, lock: &Value| {
@@ -228,7 +220,7 @@ async fn a_job_requests_locks_while_it_runs_waits_for_them_and_releases_them() {
     // `third` holds a lock that is later in the order than all locks that the others want.
     add(&cluster, "fourth", json!({ "node": { "shared": "unknown" }, "network": { "exclusive": ["wan"] } }))
         .await;
-    accept(3, "fourth").await;
+    assert_eq!(worker.next_ids(1).await, ["fourth"]);
     for (id, claim, lock, error, says) in [
         ("fourth", 4, lock("node", "n1", "shared"), (409, "out_of_order"), "holds network/wan (exclusive)"),
         ("third", 3, lock("node", "n1", "shared"), (409, "not_declared"), "which it has not declared"),
@@ -252,10 +244,10 @@ async fn a_job_requests_locks_while_it_runs_waits_for_them_and_releases_them() {
         assert_eq!(give("second", 1, lock).await.error(), error, "{lock}");
     }
     assert_eq!(give("second", 2, "level=big_lock").await.error(), (400, "bad_request"));
-    let none = server.post(&format!("{path}/jobs/first/locks"), &json!({ "claim": 1, "locks": [] })).await;
+    let none = worker.call("jobs/first/locks", json!({ "claim": 1, "locks": [] })).await;
     assert_eq!(none.error(), (400, "bad_request"));
     // A worker that has left gets an error.
-    assert_eq!(server.post(&format!("{path}/leave"), &json!({})).await.status, 200);
+    assert_eq!(worker.call("leave", json!({})).await.status, 200);
     assert_eq!(ask("second", 2, 0, &n1).await.error(), (410, "expired_worker"));
     assert_eq!(rows(server, "/v1/locks").await, [""; 0]);
 }
@@ -265,7 +257,7 @@ async fn why_names_the_lock_that_is_not_free_the_jobs_that_block_it_and_the_weig
     let cluster = Cluster::start([""]).await;
     let server = cluster.at(0);
     add(&cluster, "holds", json!({ "instance": { "exclusive": ["web1"] } })).await;
-    let path = worker(server, &["holds"]).await;
+    let worker = worker(server, &["holds"]).await;
     add(&cluster, "old", json!({ "instance": { "exclusive": ["web1"] }, "node": { "shared": "unknown" } }))
         .await;
     let told = why(server, "old").await;
@@ -318,7 +310,7 @@ async fn why_names_the_lock_that_is_not_free_the_jobs_that_block_it_and_the_weig
     };
     assert_eq!(ids(&why(server, "new").await), ["holds holds", "old reserved"]);
     // `old` may take any node, and no job blocks it.
-    server.post(&format!("{path}/jobs/holds/finish"), &json!({ "claim": 1 })).await;
+    worker.call("jobs/holds/finish", json!({ "claim": 1 })).await;
     let told = why(server, "new").await;
     assert_eq!((&told["reason"], ids(&told)), (&json!("lock_reserved"), vec!["old reserved".to_owned()]));
     let free = why(server, "old").await;
@@ -331,6 +323,6 @@ async fn why_names_the_lock_that_is_not_free_the_jobs_that_block_it_and_the_weig
     // Without locks the response does not mention them, and without a worker they are not the reason.
     add(&cluster, "plain", json!({})).await;
     assert_eq!(why(server, "plain").await.get("locks"), None);
-    assert_eq!(server.post(&format!("{path}/leave"), &json!({})).await.status, 200);
+    assert_eq!(worker.call("leave", json!({})).await.status, 200);
     assert_eq!(why(server, "new").await["reason"], "no_worker");
 }

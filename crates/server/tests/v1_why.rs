@@ -1,7 +1,7 @@
 //! `/v1/jobs/{type}/{id}/why`, `/v1/tenants` and `/v1/queue`: jobs in each state and with each reason for waiting.
 
 use crate::common::worker::ExternalWorker;
-use crate::common::{Cluster, PATIENCE, TestServer};
+use crate::common::{Cluster, TestServer, until};
 use serde_json::{Value, json};
 use turnwise_queue::Keyspace;
 use turnwise_queue::usage::{self, Charged};
@@ -266,12 +266,8 @@ async fn every_node_gives_the_same_answer() {
         let path = format!("/v1/{path}");
         // Charges may change between the two responses, but not without end.
         let (one, other) = (cluster.at(0), cluster.at(1));
-        let same = async {
-            while one.get(&path).await.body != other.get(&path).await.body {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, same).await.expect(&path);
+        let both = async || (one.get(&path).await.body, other.get(&path).await.body);
+        until(&format!("both say the same of {path}"), both, |(one, other)| one == other).await;
     }
     assert_eq!(cluster.get("/v1/types").await, json!({ "types": ["mail"] }));
     assert_eq!(cluster.at(0).get("/v1/tenants?type=mail").await.body["tenants"][0]["running"], 1);

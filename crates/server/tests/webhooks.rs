@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::common::{As, Cluster, On, PATIENCE, TestServer};
+use crate::common::{As, Cluster, On, PATIENCE, TestServer, until};
 
 /// Marked, so that every answer and the log are searched for it.
 const SECRET: &str = "hunter2-signs-the-deliveries";
@@ -135,18 +135,13 @@ async fn put(caller: &As<'_>, id: &str, receiver: &Receiver, more: Value) -> Val
 }
 
 /// The webhook, once it is as wanted.
-async fn until(caller: &As<'_>, id: &str, good: impl Fn(&Value) -> bool) -> Value {
-    let polled = async {
-        loop {
-            let webhook = caller.get(&format!("/v1/webhooks/{id}")).await;
-            assert_eq!(webhook.status, 200, "{}", webhook.body);
-            if good(&webhook.body) {
-                return webhook.body;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+async fn webhook_is(caller: &As<'_>, id: &str, good: impl Fn(&Value) -> bool) -> Value {
+    let look = async || {
+        let webhook = caller.get(&format!("/v1/webhooks/{id}")).await;
+        assert_eq!(webhook.status, 200, "{}", webhook.body);
+        webhook.body
     };
-    tokio::time::timeout(PATIENCE, polled).await.expect("the webhook is as wanted")
+    until(&format!("the webhook {id} is as wanted"), look, good).await
 }
 
 async fn add(caller: &As<'_>, job_type: &str, id: &str, tenant: &str) {
@@ -182,7 +177,7 @@ async fn events_are_signed_and_in_order_and_those_of_deliveries_are_not_sent() {
     let first = receiver.received.borrow()[0].json();
     assert_eq!(first["webhook"], "all");
     assert_eq!(first["events"][0]["tenant"], "acme", "{first}");
-    let shown = until(&caller, "all", |webhook| webhook["behind"]["events"] == 0).await;
+    let shown = webhook_is(&caller, "all", |webhook| webhook["behind"]["events"] == 0).await;
     assert_eq!((&shown["delivered"], &shown["gaps"]), (&json!(4), &json!(0)), "{shown}");
     assert!(shown["last_success_us"].is_i64() && shown.get("last_error").is_none(), "{shown}");
     // The job is one like others, and it is the only one of the webhook.
@@ -264,7 +259,7 @@ async fn a_delivery_that_failed_is_sent_again_although_its_job_was_cancelled() {
     assert_eq!(server.get("/v1/jobs/webhook/w").await.body["state"], "cancelled");
     // Nothing else happens that the webhook wants.
     receiver.until(|received| received.len() == 2).await;
-    until(&server.nobody(), "w", |webhook| webhook["behind"]["events"] == 0).await;
+    webhook_is(&server.nobody(), "w", |webhook| webhook["behind"]["events"] == 0).await;
 }
 
 /// A target that accepts connections and never answers.
@@ -314,13 +309,8 @@ async fn silent_targets_delay_no_other_webhook() {
         add(&caller, "t", &format!("first-{tenant}"), tenant).await;
     }
     // All of them are under way, and no one has answered.
-    loop {
-        let running = caller.get("/v1/counts?type=webhook").await.body;
-        if running["counts"][0]["jobs"]["running"].as_u64().unwrap_or(0) >= 99 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let running = |found: &Value| found["counts"][0]["jobs"]["running"].as_u64().unwrap_or(0) >= 99;
+    caller.poll("/v1/counts?type=webhook", running).await;
     let begun = std::time::Instant::now();
     for n in 0..5 {
         add(&caller, "t", &n.to_string(), "t0").await;
@@ -429,13 +419,13 @@ async fn a_target_that_wants_no_more_disables_its_webhook() {
     receiver.answers(&[(410, "moved away")]);
     put(&caller, "w", &receiver, json!({"types": ["t"]})).await;
     add(&caller, "t", "a", "acme").await;
-    let webhook = until(&caller, "w", |webhook| webhook["enabled"] == false).await;
+    let webhook = webhook_is(&caller, "w", |webhook| webhook["enabled"] == false).await;
     let because = webhook["disabled_because"].as_str().unwrap();
     assert!(because.contains("410 Gone: moved away"), "{because}");
     assert_eq!(webhook["last_error"]["reason"], "410 Gone: moved away");
     assert_eq!(webhook["behind"]["events"], 1, "{webhook}");
     add(&caller, "t", "b", "acme").await;
-    until(&caller, "w", |webhook| webhook["behind"]["events"] == 2).await;
+    webhook_is(&caller, "w", |webhook| webhook["behind"]["events"] == 2).await;
     // It goes on where it was.
     let again = json!({"url": receiver.url(), "types": ["t"], "enabled": true});
     let resumed = caller.put("/v1/webhooks/w", &again).await;
@@ -450,7 +440,7 @@ async fn a_target_that_wants_no_more_disables_its_webhook() {
     let paused = json!({"url": receiver.url(), "types": ["t"], "enabled": false});
     assert_eq!(caller.put("/v1/webhooks/w", &paused).await.body["enabled"], false);
     add(&caller, "t", "c", "acme").await;
-    let webhook = until(&caller, "w", |webhook| webhook["behind"]["events"] == 1).await;
+    let webhook = webhook_is(&caller, "w", |webhook| webhook["behind"]["events"] == 1).await;
     assert!(webhook.get("disabled_because").is_none(), "{webhook}");
     assert_ne!(receiver.steps().last().unwrap(), "c added");
 }
@@ -464,7 +454,7 @@ async fn a_tenants_webhook_reaches_no_internal_address_and_an_operators_does() {
     let client = server.with(&token);
     put(&client, "tenant", &receiver, json!({})).await;
     add(&client, "t", "a", "acme").await;
-    let webhook = until(&client, "tenant", |webhook| webhook.get("last_error").is_some()).await;
+    let webhook = webhook_is(&client, "tenant", |webhook| webhook.get("last_error").is_some()).await;
     let reason = webhook["last_error"]["reason"].as_str().unwrap();
     assert!(reason.contains("[egress]"), "{reason}");
     assert_eq!(webhook["job_tenant"], "acme");
@@ -510,12 +500,7 @@ async fn the_job_of_an_operators_webhook_is_for_operators_alone() {
     add(&client, "t", "a", "default").await;
     let path = "/v1/jobs/webhook/w";
     // The failure is noted before the run has ended.
-    let crashed = async {
-        while admin.get(path).await.body["state"] != "crashing" {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, crashed).await.unwrap();
+    admin.poll(path, |job| job["state"] == "crashing").await;
     // To a client there is no such job, whatever tenants it names.
     for hidden in [path, "/v1/jobs/webhook/w/why", "/v1/jobs/webhook/w/wait?timeout_ms=0"] {
         assert_eq!(client.get(hidden).await.error(), (404, "not_found"), "{hidden}");
@@ -554,22 +539,12 @@ async fn the_job_of_an_operators_webhook_is_for_operators_alone() {
         put(&admin, "other", &receiver, json!({"job_tenant": "default"})).await["job_tenant"],
         "_operators"
     );
-    let gone = async || loop {
-        if client.get("/v1/jobs/webhook/other").await.status == 404 {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    };
-    tokio::time::timeout(PATIENCE, gone()).await.expect("the job is the operator's");
+    let read = async || client.get("/v1/jobs/webhook/other").await.status;
+    until("the job is the operator's", read, |status| *status == 404).await;
 }
 
 async fn server_is_done(caller: &As<'_>, bulk: &str) {
-    let done = async {
-        while caller.get(&format!("/v1/bulk/{bulk}")).await.body["state"] == "running" {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, done).await.expect("the operation ends");
+    caller.poll(&format!("/v1/bulk/{bulk}"), |bulk| bulk["state"] != "running").await;
 }
 
 #[tokio::test]
@@ -615,7 +590,7 @@ async fn an_identity_gets_the_events_of_its_tenants_until_it_is_revoked() {
     let id = made["id"].as_str().unwrap();
     assert_eq!(admin.delete(&format!("/v1/tokens/{id}")).await.status, 200);
     add(&admin, "t", "f", "acme").await;
-    let webhook = until(&admin, "w", |webhook| webhook["enabled"] == false).await;
+    let webhook = webhook_is(&admin, "w", |webhook| webhook["enabled"] == false).await;
     assert!(webhook["disabled_because"].as_str().unwrap().contains("identity is gone"), "{webhook}");
     assert_eq!(receiver.steps(), added(["a", "c", "e"]));
 }
@@ -639,16 +614,12 @@ async fn events_that_are_gone_are_a_gap_and_not_the_end() {
         assert_eq!(caller.post("/v1/jobs", &json!({"jobs": jobs})).await.status, 200);
     }
     // Events are removed every 10 s.
-    let gone = async {
-        while caller.get(&format!("/v1/events?since={start}&limit=1")).await.status != 410 {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, gone).await.unwrap();
+    let read = async || caller.get(&format!("/v1/events?since={start}&limit=1")).await.status;
+    until("the events are removed", read, |status| *status == 410).await;
     assert_eq!(caller.put("/v1/webhooks/w", &webhook).await.status, 200);
     add(&caller, "t", "a", "acme").await;
     receiver.until_steps(&added(["a"])).await;
-    let webhook = until(&caller, "w", |webhook| webhook["behind"]["events"] == 0).await;
+    let webhook = webhook_is(&caller, "w", |webhook| webhook["behind"]["events"] == 0).await;
     assert_eq!(webhook["gaps"], 1, "{webhook}");
     assert!(webhook["last_gap_us"].is_i64(), "{webhook}");
 }
@@ -699,7 +670,7 @@ async fn nodes_deliver_and_die(on: On) {
         let expected = of(name, &ids[..30]);
         receiver.until_steps(&expected).await;
         // The position moves after the answer of the target.
-        until(&cluster.at(0).nobody(), name, |webhook| webhook["delivered"] == expected.len()).await;
+        webhook_is(&cluster.at(0).nobody(), name, |webhook| webhook["delivered"] == expected.len()).await;
         receiver.received.borrow().iter().for_each(Received::assert_signed);
     }
     let listed = cluster.get("/v1/webhooks").await;
@@ -727,7 +698,7 @@ async fn nodes_deliver_and_die(on: On) {
     }
     let survivor = cluster.at(0);
     for (name, receiver) in &receivers {
-        let webhook = until(&survivor.nobody(), name, |webhook| webhook["behind"]["events"] == 0).await;
+        let webhook = webhook_is(&survivor.nobody(), name, |webhook| webhook["behind"]["events"] == 0).await;
         assert_eq!(
             (&webhook["delivered"], &webhook["gaps"]),
             (&json!(of(name, &ids).len()), &json!(0)),

@@ -8,6 +8,8 @@
 
 mod losses;
 mod observed;
+mod rows;
+mod transition;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -33,8 +35,10 @@ use crate::model::{self, JobRows, Row, WorkerRow};
 use crate::plan::Plan;
 use crate::rows::RowChange;
 use crate::show;
-use crate::tenants::{Tenants, Touched, is_sorted_anew};
+use crate::tenants::{self, Tenants, is_sorted_anew};
 use crate::trace::Site;
+
+use self::rows::{Report, TouchedRows};
 
 /// The state of the store, and of what happened outside of it, as derived from the commits.
 pub struct Checker {
@@ -150,17 +154,6 @@ impl CheckerState {
 /// The time that the commits of a start and an end may take, with their retries, by the clocks of their writers, in µs.
 const SLACK_US: i64 = 15_000_000;
 
-/// The rows of a job that a commit changes. Before the first change, this notes the record as it was.
-fn touch<'a>(
-    jobs: &'a mut BTreeMap<JobKey, JobRows>,
-    touched: &mut BTreeMap<JobKey, Option<Job>>,
-    job: &JobKey,
-) -> &'a mut JobRows {
-    let rows = jobs.entry(job.clone()).or_default();
-    touched.entry(job.clone()).or_insert_with(|| rows.record.clone());
-    rows
-}
-
 /// One commit, while it is checked.
 struct Commit<'a> {
     writer: &'a Writer,
@@ -225,157 +218,84 @@ impl Checker {
 
     fn check(&self, mut commit: Commit<'_>, changes: &[RowChange]) -> Result<(), Broken> {
         let known = &mut *lock(&self.known);
-        let mut touched_jobs: BTreeMap<JobKey, Option<Job>> = BTreeMap::new();
-        let mut touched_workers: BTreeSet<JobKey> = BTreeSet::new();
-        let mut reports = Vec::new();
-        let mut touched_tenants = Touched::default();
-        let mut touched_locks = locks::Touched::default();
+        let mut touched = TouchedRows::default();
         for change in changes {
-            let row = model::parse(&change.key);
-            let row =
-                row.ok_or_else(|| ("every key is known", show::row(&change.key, change.new.as_ref())))?;
-            known.tenants.observe(&row, change, &mut touched_tenants)?;
-            known.counts.enter(&row, change.old.as_ref(), change.new.as_ref());
-            let unreadable = |error| {
-                ("rows can be read", format!("{error}: {}", show::row(&change.key, change.new.as_ref())))
-            };
-            if let Some(locks) = &mut known.locks {
-                locks.observe(&row, change, &mut touched_locks).map_err(unreadable)?;
-            }
-            if let Some(filters) = &mut known.filters {
-                filters.observe(&row, change, commit.now_us).map_err(unreadable)?;
-            }
-            match row {
-                Row::Job(job) => {
-                    let rows = touch(&mut known.jobs, &mut touched_jobs, &job);
-                    rows.record = None;
-                    rows.set_record(&job, change.new.as_ref()).map_err(unreadable)?;
-                    known.changed_us.insert(job, commit.now_us);
-                }
-                Row::Options(job, n) => {
-                    let pieces = &mut known.jobs.entry(job).or_default().pieces;
-                    match &change.new {
-                        Some(value) => drop(pieces.insert(n, value.len())),
-                        None => drop(pieces.remove(&n)),
-                    }
-                }
-                Row::Index(job, place) => {
-                    if let (model::IndexRow::Active(worker), Some(old), Some(new)) =
-                        (&place, &change.old, &change.new)
-                    {
-                        reports.push((job.clone(), worker.clone(), old.clone(), new.clone()));
-                    }
-                    let places = &mut touch(&mut known.jobs, &mut touched_jobs, &job).places;
-                    match &change.new {
-                        Some(value) => drop(places.insert(place, value.clone())),
-                        None => drop(places.remove(&place)),
-                    }
-                }
-                Row::Parked(job, at) => {
-                    let parked = &mut touch(&mut known.jobs, &mut touched_jobs, &job).parked;
-                    match &change.new {
-                        Some(_) => parked.insert(at),
-                        None => parked.remove(&at),
-                    };
-                }
-                Row::Unwatched(job, at) => {
-                    let unwatched = &mut touch(&mut known.jobs, &mut touched_jobs, &job).unwatched;
-                    match &change.new {
-                        Some(_) => unwatched.insert(at),
-                        None => unwatched.remove(&at),
-                    };
-                }
-                Row::Lock(ref job, ..)
-                | Row::LockQueue(ref job, ..)
-                | Row::After(ref job, ..)
-                | Row::Deadline(ref job, _)
-                | Row::Rate(ref job, ..) => {
-                    let rows = touch(&mut known.jobs, &mut touched_jobs, job);
-                    match &row {
-                        Row::Lock(_, spot, mode) => drop(rows.locks.remove(&(spot.clone(), *mode))),
-                        Row::LockQueue(_, spot, at) => drop(rows.queued.remove(&(spot.clone(), *at))),
-                        Row::After(_, on) => rows.after.retain(|(other, _)| other != on),
-                        Row::Rate(_, bucket) => drop(rows.buckets.remove(bucket)),
-                        Row::Deadline(_, at_us) => drop(rows.deadlines.remove(at_us)),
-                        _ => {}
-                    }
-                    if let Some(value) = &change.new {
-                        rows.add(row, value).map_err(unreadable)?;
-                    }
-                }
-                Row::Dependent(job, on, group) => {
-                    let back = &mut touch(&mut known.jobs, &mut touched_jobs, &job).back;
-                    match &change.new {
-                        Some(_) => back.insert((on, group)),
-                        None => back.remove(&(on, group)),
-                    };
-                }
-                Row::Worker(worker, row) => {
-                    if row == WorkerRow::Member {
-                        commit.was_member.insert(worker.clone(), change.old.is_some());
-                    }
-                    let rows = known.workers.entry(worker.clone()).or_default();
-                    match &change.new {
-                        Some(value) => drop(rows.insert(row, value.clone())),
-                        None => drop(rows.remove(&row)),
-                    }
-                    touched_workers.insert(worker);
-                }
-                _ => {}
-            }
+            touched.note(known, &mut commit, change)?;
         }
-        let speaks_for = |charger: &JobKey| known.charges_for(commit.site, &charger.1);
-        let is_gone = |charger: &JobKey| !known.is_member(charger);
-        let removes = commit.was_member.iter().any(|(worker, was)| *was && !known.is_member(worker));
-        known.tenants.check(&touched_tenants, speaks_for, is_gone, removes)?;
-        for worker in &touched_workers {
-            self.check_worker(known, &commit, worker)?;
-        }
-        for (job, worker, old, new) in reports {
-            check_report(known, &commit, &job, &worker, &old, &new)?;
-            if let (Ok(old), Ok(new)) = (model::active(&old), model::active(&new))
-                && old.updated_us() != new.updated_us()
-            {
-                known.beats.insert((worker, new.claim), commit.now_us);
-            }
-        }
+        self.check_workers(known, &commit, &touched)?;
         if let Some((_, finding)) = known.counts.differences(&self.keys).first() {
             return Err((finding.invariant.holds(), finding.to_string()));
         }
         let CheckerState { jobs, executions, dependencies, .. } = known;
         commit.refused = dependencies.observe(&dependencies::Commit {
             op: commit.writer.op.as_ref(),
-            jobs: &touched_jobs,
+            jobs: &touched.jobs,
             known: jobs,
             executions,
             now_us: commit.now_us,
         })?;
-        for (key, old) in &touched_jobs {
-            if commit.is_client(&[OpKind::Add], key) {
+        self.check_jobs(known, &commit, &touched.jobs)?;
+        if let Some(locks) = &mut known.locks {
+            let count = |count: &dyn Fn(&mut Stats)| self.core.count(count);
+            locks.check(&touched.locks, &touched.jobs, &known.jobs, count)?;
+            locks.look(&touched.locks, touched.jobs.keys(), &known.jobs, commit.now_us);
+        }
+        if let Some(filters) = &mut known.filters {
+            filters.check()?;
+            filters.look(touched.jobs.keys(), &known.jobs, commit.now_us);
+        }
+        for key in touched.jobs.keys() {
+            self.check_places(known, key)?;
+            if known.jobs[key].is_empty() {
+                known.jobs.remove(key);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks what a commit charges to tenants, the rows of the workers that it touches, and the reports of their runs.
+    fn check_workers(
+        &self,
+        known: &mut CheckerState,
+        commit: &Commit<'_>,
+        touched: &TouchedRows,
+    ) -> Result<(), Broken> {
+        let speaks_for = |charger: &JobKey| known.charges_for(commit.site, &charger.1);
+        let is_gone = |charger: &JobKey| !known.is_member(charger);
+        let removes = commit.was_member.iter().any(|(worker, was)| *was && !known.is_member(worker));
+        known.tenants.check(&touched.tenants, speaks_for, is_gone, removes)?;
+        for worker in &touched.workers {
+            self.check_worker(known, commit, worker)?;
+        }
+        for Report { job, worker, old, new } in &touched.reports {
+            check_report(known, commit, job, worker, old, new)?;
+            if let (Ok(old), Ok(new)) = (model::active(old), model::active(new))
+                && old.updated_us() != new.updated_us()
+            {
+                known.beats.insert((worker.clone(), new.claim), commit.now_us);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the records of the jobs that a commit touches, each with its record before.
+    fn check_jobs(
+        &self,
+        known: &mut CheckerState,
+        commit: &Commit<'_>,
+        touched: &BTreeMap<JobKey, Option<Job>>,
+    ) -> Result<(), Broken> {
+        for (key, old) in touched {
+            let is_added = commit.is_client(&[OpKind::Add], key);
+            if is_added {
                 *known.adds.entry(key.clone()).or_default() += 1;
                 let waits = known.jobs[key].record.as_ref().is_some_and(|job| job.unmet() > 0);
                 self.core.count(|stats| stats.dependents += u64::from(waits));
             }
             let new = known.jobs[key].record.clone();
-            let is_added = commit.is_client(&[OpKind::Add], key);
             let change = (old.as_ref(), new.as_ref());
             known.clocks.observe(key, change, is_added, commit.clock_us(), commit.now_us)?;
-            self.check_transition(known, &commit, key, old.as_ref(), new.as_ref())?;
-        }
-        if let Some(locks) = &mut known.locks {
-            let count = |count: &dyn Fn(&mut Stats)| self.core.count(count);
-            locks.check(&touched_locks, &touched_jobs, &known.jobs, count)?;
-            locks.look(&touched_locks, touched_jobs.keys(), &known.jobs, commit.now_us);
-        }
-        if let Some(filters) = &mut known.filters {
-            filters.check()?;
-            filters.look(touched_jobs.keys(), &known.jobs, commit.now_us);
-        }
-        for key in touched_jobs.keys() {
-            self.check_places(known, key)?;
-            if known.jobs[key].is_empty() {
-                known.jobs.remove(key);
-            }
+            self.check_transition(known, commit, key, change)?;
         }
         Ok(())
     }
@@ -431,314 +351,6 @@ impl Checker {
             known.workers.remove(worker);
         }
         Ok(())
-    }
-
-    /// The state machine allows every change of a record, and its writer may make it.
-    fn check_transition(
-        &self,
-        known: &mut CheckerState,
-        commit: &Commit<'_>,
-        key: &JobKey,
-        old: Option<&Job>,
-        new: Option<&Job>,
-    ) -> Result<(), Broken> {
-        let story = || format!("job {key:?}\n  was {}\n  is  {}", in_words(old), in_words(new));
-        let by = |kinds: &[OpKind]| commit.is_client(kinds, key);
-        let refused = commit.refused.contains(key);
-        if refused {
-            self.core.count(|stats| stats.refused += 1);
-        }
-        const ALLOWED: &str = "every change of a job is allowed";
-        match (old, new) {
-            (None, None) => Ok(()),
-            (None, Some(new)) => {
-                if refused {
-                    self.count_end(known, key);
-                }
-                let waits = matches!(new.state(), State::Pending | State::Delayed) || refused;
-                ensure(waits && by(&[OpKind::Add]), ALLOWED, story)
-            }
-            (Some(old), None) => {
-                if !old.state().is_final() {
-                    self.count_end(known, key);
-                }
-                match old.state() {
-                    State::Running | State::Waiting => {
-                        self.check_release(known, commit, old, None)?;
-                        ensure(old.then() == Then::Remove, "no acknowledged job is lost", story)
-                    }
-                    state if state.is_final() => {
-                        // The retention removes it when its time has come.
-                        let told_us = commit.clock_us();
-                        let retention_us = i64::try_from(self.retention.as_micros()).unwrap_or(i64::MAX);
-                        let old_enough = told_us.saturating_sub(old.changed_us) >= retention_us;
-                        let pruned = commit.writer.op.is_none() && old_enough;
-                        ensure(pruned || by(&[OpKind::Remove]), "no acknowledged job is lost", story)
-                    }
-                    _ => ensure(by(&[OpKind::Remove]), "no acknowledged job is lost", story),
-                }
-            }
-            (Some(old), Some(new)) if by(&[OpKind::SetClass]) => {
-                ensure(differs_only(old, new, |was| was.class = new.class), ALLOWED, story)
-            }
-            (Some(old), Some(new)) if old.class != new.class && !by(&[OpKind::Add]) => {
-                Err(("a job keeps its class", story()))
-            }
-            // The first job that depends on it sets a mark in its record.
-            (Some(old), Some(new)) if is_awaited_now(old, new) => {
-                let adds = commit.writer.op.as_ref().is_some_and(|op| op.kind == OpKind::Add);
-                ensure(adds, ALLOWED, story)
-            }
-            // One commit may put the job back and take it out again. Its time may be the same as before if a clock was set back.
-            (Some(old), Some(new))
-                if commit.writer.op.is_none()
-                    && is_kept(new)
-                    && (is_moved(old, new) || differs_only(old, new, |_| {})) =>
-            {
-                self.check_filtered(known, commit, key, old, new)
-            }
-            (Some(old), Some(new)) if commit.writer.op.is_none() && is_kept(old) => {
-                let may = known
-                    .filters
-                    .as_mut()
-                    .is_some_and(|filters| filters.lets_go(key, old, new, commit.now_us));
-                ensure(may, "a paused or limited job returns to its old place, when it may", story)?;
-                match new.state() {
-                    State::Pending => Ok(()),
-                    State::Running => self.check_claim(known, commit, new),
-                    State::Cancelled => self.check_filtered(known, commit, key, old, new),
-                    _ => Err((ALLOWED, story())),
-                }
-            }
-            (Some(old), Some(new)) => match (old.state(), new.state()) {
-                (was, is) if was.is_claimed() && is.is_claimed() => {
-                    ensure(
-                        old.claim() == new.claim(),
-                        "a claim changes hands only through the queue",
-                        story,
-                    )?;
-                    if let Some(Claim { worker, number }) = &new.claim() {
-                        known.tenants.goes_on(worker, *number, is == State::Waiting, commit.now_us);
-                        if was == State::Waiting {
-                            known.beats.insert((worker.clone(), *number), commit.now_us);
-                        }
-                    }
-                    let unchanged = old.cancel_requested() == new.cancel_requested()
-                        && (old.then() == new.then() || refused && new.then() == Then::Keep)
-                        && old.history == new.history;
-                    let asked = by(&[OpKind::Add, OpKind::Cancel, OpKind::Restart, OpKind::Remove]);
-                    ensure(asked || unchanged, ALLOWED, story)?;
-                    ensure(old.history == new.history, ALLOWED, story)
-                }
-                (State::Running | State::Waiting, _) => {
-                    if new.state().is_final() {
-                        self.count_end(known, key);
-                    }
-                    self.check_release(known, commit, old, Some(new))
-                }
-                (State::Pending, State::Running) => self.check_claim(known, commit, new),
-                (State::Delayed | State::Crashing, State::Pending | State::Running) => {
-                    let told_us = commit.clock_us();
-                    let asked = old.state() == State::Delayed && by(&[OpKind::Add]) || by(&[OpKind::Retry]);
-                    ensure(asked || told_us >= old.order_us(), "no job starts before its time", story)?;
-                    // A pass may release a job and claim it immediately.
-                    if new.state() == State::Running { self.check_claim(known, commit, new) } else { Ok(()) }
-                }
-                (State::Pending | State::Delayed | State::Crashing, State::Cancelled) => {
-                    if commit.writer.op.is_none() && !refused {
-                        return self.check_filtered(known, commit, key, old, new);
-                    }
-                    self.count_end(known, key);
-                    ensure(by(&[OpKind::Cancel]) || refused, ALLOWED, story)
-                }
-                (State::Delayed, State::Delayed) => {
-                    let heard = old.unmet() > new.unmet() && old.order_us() == new.order_us();
-                    ensure(by(&[OpKind::Add]) || heard, ALLOWED, story)
-                }
-                (State::Pending | State::Crashing, State::Delayed) => {
-                    ensure(by(&[OpKind::Add]) && new.unmet() > 0, ALLOWED, story)
-                }
-                (State::Pending, State::Pending) if commit.writer.op.is_none() => {
-                    let reserves = old.reserved().is_none()
-                        && new.reserved().is_some()
-                        && old.queue_place() == new.queue_place();
-                    ensure(is_sorted_anew(old, new) || reserves, ALLOWED, story)
-                }
-                (was, is) if was == is && !refused => {
-                    let same = old.history == new.history && old.order_us() == new.order_us();
-                    ensure(same && by(&[OpKind::Add]), ALLOWED, story)
-                }
-                (was, State::Cancelled) if was.is_final() && refused => {
-                    self.count_end(known, key);
-                    ensure(by(&[OpKind::Add]), "a job that has ended starts again only if it is added", story)
-                }
-                (was, State::Pending | State::Delayed) if was.is_final() => {
-                    ensure(by(&[OpKind::Add]), "a job that has ended starts again only if it is added", story)
-                }
-                _ => Err((ALLOWED, story())),
-            },
-        }
-    }
-
-    /// A pass takes a job out of the queue because of a filter, or of a bucket that has no room.
-    fn check_filtered(
-        &self,
-        known: &mut CheckerState,
-        commit: &Commit<'_>,
-        key: &JobKey,
-        old: &Job,
-        new: &Job,
-    ) -> Result<(), Broken> {
-        let story = || format!("job {key:?}\n  was {}\n  is  {}", in_words(Some(old)), in_words(Some(new)));
-        let told_us = commit.clock_us();
-        // Its time may have come in the same commit, or its last dependency may have ended. Other checks cover these.
-        let could_run = match old.state() {
-            State::Pending => true,
-            State::Delayed | State::Crashing => is_kept(old) || told_us >= old.order_us(),
-            _ => false,
-        };
-        if new.state().is_final() {
-            self.count_end(known, key);
-        }
-        let count = |count: &dyn Fn(&mut Stats)| self.core.count(count);
-        let may =
-            known.filters.as_mut().is_some_and(|filters| filters.sorts_out(key, new, commit.now_us, count));
-        // A job that was blocked is in the queue at the time when its last dependency ended.
-        let freed = old.unmet() > 0 && new.unmet() == 0 && new.order_us() == new.changed_us;
-        let stays = new.state().is_final() || old.order_us() == new.order_us() || freed;
-        ensure(could_run && may && stays, "a job leaves the queue only for a filter or a bucket", story)
-    }
-
-    fn count_end(&self, known: &mut CheckerState, key: &JobKey) {
-        *known.ends.entry(key.clone()).or_default() += 1;
-        self.core.count(|stats| stats.ends += 1);
-    }
-
-    /// A claim is new, and a member gives it to itself.
-    fn check_claim(&self, known: &mut CheckerState, commit: &Commit<'_>, new: &Job) -> Result<(), Broken> {
-        let story = || format!("job {} is {}", new.id, in_words(Some(new)));
-        let Some(Claim { worker, number }) = new.claim().cloned() else {
-            return Err(("a running job has a claim", story()));
-        };
-        let holder = (new.job_type.clone(), worker.clone());
-        let member = commit.was_member(known, &holder) && known.is_member(&holder);
-        ensure(member, "only members claim jobs", story)?;
-        ensure(!known.mode(&holder).is_quiet(), "no quiet worker claims a job", story)?;
-        let at_home = known.speaks_for(commit.site, &worker);
-        ensure(at_home, "workers claim for themselves", story)?;
-        ensure(!new.cancel_requested(), "a cancelled job never starts again", story)?;
-        let job = (new.job_type.clone(), new.id.clone());
-        known.moved_us.insert(new.job_type.clone(), commit.now_us);
-        known.load.add(&holder, commit.now_us);
-        known.tenants.claimed(&worker, number, &new.job_type, &new.tenant, commit.now_us);
-        if let Some(filters) = &mut known.filters {
-            filters.claimed(&job, new, commit.now_us)?;
-        }
-        known.beats.insert((worker.clone(), number), commit.now_us);
-        let given = known.claims.insert((worker, number), (job, commit.now_us));
-        ensure(given.is_none(), "no claim is given twice", || format!("{} to {given:?}", story()))
-    }
-
-    /// The job's own worker ends a claim while it is a member. Otherwise the claim ends with the membership of its worker.
-    fn check_release(
-        &self,
-        known: &mut CheckerState,
-        commit: &Commit<'_>,
-        old: &Job,
-        new: Option<&Job>,
-    ) -> Result<(), Broken> {
-        let story = || format!("job {}\n  was {}\n  is  {}", old.id, in_words(Some(old)), in_words(new));
-        let holder = known.holder(old).ok_or_else(|| ("a running job has a claim", story()))?;
-        let at_home = known.speaks_for(commit.site, &holder.1);
-        let ended = at_home && commit.was_member(known, &holder) && known.is_member(&holder);
-        let removed = !known.is_member(&holder);
-        ensure(ended || removed, "only its worker, or the remover of its worker, ends a run", story)?;
-        known.moved_us.insert(old.job_type.clone(), commit.now_us);
-        known.load.take(&holder, commit.now_us);
-        if let Some(filters) = &mut known.filters {
-            filters.released(&(old.job_type.clone(), old.id.clone()), commit.now_us);
-        }
-        if let Some(Claim { worker, number }) = &old.claim() {
-            known.tenants.released(worker, *number, &old.tenant, commit.now_us);
-        }
-        let Some(new) = new else {
-            known.recorded.extend(old.claim().cloned().map(|claim| (claim.worker, claim.number)));
-            return Ok(());
-        };
-        // The next run was cancelled, now or before, and this run did not end by itself.
-        let refused_now = commit.refused.contains(&(new.job_type.clone(), new.id.clone()));
-        let refused = new.state() == State::Cancelled && refused_now;
-        let again = old.then() == Then::Again && !refused_now;
-        let waits = matches!(new.state(), State::Pending | State::Delayed);
-        match old.then() {
-            Then::Again => ensure(waits || refused_now, "a job that was added again runs again", story)?,
-            Then::Remove => return Err(("a removed job goes away", story())),
-            Then::Keep if old.cancel_requested() => {
-                ensure(new.state().is_final(), "a cancelled job never starts again", story)?;
-            }
-            Then::Keep => {}
-        }
-        let grown = |history: &[Event]| {
-            let kept = history.len().min(old.history.len() + 1);
-            kept == history.len() && kept > 0 && history[1..] == old.history[..kept - 1]
-        };
-        // The end of the run and the refusal are two events. For a run that was to stop they are one.
-        let two = refused && !(old.cancel_requested() && grown(&new.history));
-        let history = &new.history[usize::from(two).min(new.history.len())..];
-        ensure(grown(history), "every end is recorded once", story)?;
-        let event = &history[0].kind;
-        let claim = old.claim().expect("its holder was just found");
-        // A run that is to be cancelled and exceeds its time is cancelled without an event for the timeout. Either the run
-        // continues, or its worker has not reported yet that it ended by itself.
-        let key = (claim.worker.clone(), claim.number);
-        let external = known.externals.contains(&claim.worker);
-        let did = known.executions.get(&key).map(|run| &run.did);
-        let told_nothing = matches!(did, None | Some(Did::Runs | Did::Completed | Did::Failed));
-        let unsaid = *event == EventKind::Cancelled && external && told_nothing;
-        let expired = !removed && (event.reason().is_some_and(|reason| reason.contains(OVER)) || unsaid);
-        if expired {
-            self.check_expired(known, commit, old)?;
-        }
-        let taken = removed || expired && external;
-        self.check_streak(known, commit, (old, new), event)?;
-        if again {
-            let told_us = commit.clock_us();
-            let early =
-                old.order_us() > told_us && (new.state(), new.order_us()) != (State::Delayed, old.order_us());
-            ensure(!early, "a job that was added again for later keeps its delay", story)?;
-        }
-        if taken {
-            return self.check_lost(known, commit, (old, new), refused, event);
-        }
-        let first = known.recorded.insert((claim.worker.clone(), claim.number));
-        ensure(first, "every end is recorded once", story)?;
-        let did = known.executions.get(&(claim.worker.clone(), claim.number)).map(|run| run.did.clone());
-        let told = match event {
-            EventKind::Completed => did == Some(Did::Completed),
-            // The run did not stop, or had stopped only a moment before its time was over.
-            EventKind::Failed { .. } | EventKind::Crashed { .. } if expired => {
-                matches!(did, None | Some(Did::Stopped | Did::Dropped | Did::Crashed))
-            }
-            EventKind::Failed { .. } => matches!(did, Some(Did::Failed | Did::Crashed)),
-            EventKind::Crashed { .. } => did == Some(Did::Crashed),
-            // Stopped before it began: if many runs start together, the worker delays some of them for a moment.
-            EventKind::Stopped { .. } => matches!(did, None | Some(Did::Stopped | Did::Dropped)),
-            EventKind::Cancelled => matches!(did, None | Some(Did::Stopped | Did::Dropped | Did::Crashed)),
-            EventKind::Added | EventKind::Started => false,
-        };
-        ensure(told, "the recorded end is what the handler did", || format!("{did:?}, but {}", story()))?;
-        let right = match event {
-            _ if again => waits,
-            _ if refused => true,
-            EventKind::Completed => new.state() == State::Completed,
-            EventKind::Failed { .. } => new.state() == State::Failed,
-            EventKind::Cancelled => new.state() == State::Cancelled,
-            EventKind::Crashed { .. } => new.state() == State::Crashing,
-            _ => new.state() == State::Pending,
-        };
-        ensure(right, "an end leads to its state", story)?;
-        let tries_left = old.max_attempts.is_none_or(|most| new.attempts < most);
-        ensure(new.state() != State::Crashing || tries_left, "a job has no more attempts than allowed", story)
     }
 
     /// Reads the whole store, and compares it with the state derived from the commits.
@@ -798,27 +410,6 @@ impl Checker {
 
 /// The text in the reason of a run that exceeded its time.
 const OVER: &str = "timeout of ";
-
-/// Whether a job has changed its place: its state, its time, or what keeps it out of the queue.
-fn is_moved(old: &Job, new: &Job) -> bool {
-    (old.state(), old.changed_us, &old.paused(), &old.limited())
-        != (new.state(), new.changed_us, &new.paused(), &new.limited())
-}
-
-/// Whether the only change is that a first job now depends on this one.
-fn is_awaited_now(old: &Job, new: &Job) -> bool {
-    if old.awaited.is_some() || new.awaited.is_none() {
-        return false;
-    }
-    differs_only(old, new, |was| was.awaited = new.awaited)
-}
-
-/// Whether the change from `old` to `new` is exactly what `change` does.
-fn differs_only(old: &Job, new: &Job, change: impl FnOnce(&mut Job)) -> bool {
-    let mut was = old.clone();
-    change(&mut was);
-    serde_json::to_vec(&was).ok() == serde_json::to_vec(new).ok()
-}
 
 /// Only the holder of a claim reports, and only clients request a stop.
 fn check_report(

@@ -53,6 +53,7 @@ mod ports;
 pub mod process;
 mod proxy;
 mod random;
+mod until;
 
 pub use binary::turnwise_binary;
 pub use collector::{Collected, Collector, CountingCollector};
@@ -69,3 +70,4 @@ pub use peer::{Peer, PeerOptions, peers_folder};
 pub use ports::free_ports;
 pub use proxy::{Fault, FaultProxy, Request, Rule};
 pub use random::Random;
+pub use until::{PATIENCE, until};

@@ -76,6 +76,7 @@ pub use external::{
     Accepted, External, ExternalEnd, ExternalOptions, Given, MAX_ACCEPTED, MAX_EXTERNAL_SLOTS, Pinged,
     RunEnd, Wanted,
 };
+pub use fair_share::TenantCharges;
 pub use fairness::{FairRules, RotationRules, boost_of, usage_of};
 pub use filters::{Filters, holds as filter_holds};
 pub use handler::{JobContext, JobHandler, Outcome, handler_fn};

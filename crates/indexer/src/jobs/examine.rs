@@ -3,7 +3,7 @@
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use reqwest::Method;
+use http::Method;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 use turnwise_outbound::Error;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::try_join_all;
-use reqwest::Method;
+use http::Method;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -88,7 +88,7 @@ impl Handler {
             }
             End::Failed(error) if error.is_wrong_design() => Outcome::Failed(error.to_string()),
             End::Failed(error) => {
-                let is_down = error.is_silence()
+                let is_down = error.is_no_answer()
                     && info.interrupted < MAX_INTERRUPTED
                     && server.remote.request(Method::GET, "", None, None).await.is_err();
                 info.error = Some(error.to_string());

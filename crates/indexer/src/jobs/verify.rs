@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use reqwest::Method;
+use http::Method;
 use tokio::time::Instant;
 use turnwise_outbound::Error;
 use turnwise_queue::parking::ParkedJob;

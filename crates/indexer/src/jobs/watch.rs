@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use reqwest::Method;
+use http::Method;
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;

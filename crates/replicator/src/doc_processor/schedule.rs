@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
-use turnwise_queue::{Job, Keyspace, NewJob, Then, jobs};
+use turnwise_queue::{Job, Keyspace, NewJob, Then, jobs, parse_timestamp};
 use turnwise_store::Transaction;
 
 use super::summary::{self, Origin, Summary, new_job, same_options};
@@ -82,12 +82,7 @@ impl Row {
     /// The row of a document whose own members state that it has ended.
     pub(super) fn of_ended(state: RowState, rev: &Revision, body: &Map<String, Value>, now_us: i64) -> Self {
         let stats = body.get("_replication_stats").and_then(Value::as_object).cloned();
-        let time = |value: Option<&Value>| {
-            let text = value?.as_str()?;
-            let at =
-                time::OffsetDateTime::parse(text, &time::format_description::well_known::Rfc3339).ok()?;
-            at.unix_timestamp().checked_mul(1_000_000)
-        };
+        let time = |value: Option<&Value>| parse_timestamp(value?.as_str()?);
         let updated_us = time(body.get("_replication_state_time")).unwrap_or(now_us);
         let started = stats.as_ref().and_then(|stats| stats.get("start_time"));
         let start_time_us = time(started.or(body.get("_replication_start_time"))).unwrap_or(updated_us);

@@ -4,20 +4,16 @@
 
 pub mod worker;
 
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
-
-use reqwest::{Method, StatusCode};
-use serde_json::{Value, json};
 use turnwise_server::{Config, RunningServer, Server, ServerConfig, StartError, StoreUrl};
 use turnwise_store::{Store, runtime};
 use turnwise_testkit::{EtcdCluster, canary};
-
-/// Longer than any step here takes on a machine that is busy compiling.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub use turnwise_testkit::{PATIENCE, until};
 
 pub struct TestServer {
     pub server: RunningServer,
@@ -162,19 +158,7 @@ impl TestServer {
 
     /// Repeats the request until the response is good: job states have no feed to wait on.
     pub async fn poll(&self, path: &str, good: impl Fn(&Value) -> bool) -> Value {
-        let mut last = Value::Null;
-        let polled = async {
-            loop {
-                last = self.get(path).await.body;
-                if good(&last) {
-                    return;
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        let reached = tokio::time::timeout(PATIENCE, polled).await;
-        assert!(reached.is_ok(), "{path} never came to what was waited for: {last}");
-        last
+        until(&format!("{path} is as wanted"), async || self.get(path).await.body, good).await
     }
 }
 
@@ -345,6 +329,11 @@ impl As<'_> {
 
     pub async fn get(&self, path: &str) -> Answer {
         self.send("GET", path, None).await
+    }
+
+    /// Repeats the request until the response is good.
+    pub async fn poll(&self, path: &str, good: impl Fn(&Value) -> bool) -> Value {
+        until(&format!("{path} is as wanted"), async || self.get(path).await.body, good).await
     }
 
     pub async fn post(&self, path: &str, body: &Value) -> Answer {

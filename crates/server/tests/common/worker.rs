@@ -55,16 +55,31 @@ impl<'a> ExternalWorker<'a> {
 
     /// Waits for jobs, after the last one that it has received.
     pub async fn next(&mut self, limit: usize) -> Vec<Value> {
-        let body = json!({ "received": self.received, "limit": limit, "wait_ms": 10_000 });
-        let accepted = self.call("accept", body).await.body;
-        let jobs = accepted["jobs"].as_array().unwrap().clone();
-        self.received = jobs.iter().map(|job| job["claim"].as_u64().unwrap()).max().unwrap_or(self.received);
-        jobs
+        self.within(10_000, limit).await
     }
 
     /// The same, as ids.
     pub async fn next_ids(&mut self, limit: usize) -> Vec<String> {
-        self.next(limit).await.iter().map(|job| job["id"].as_str().unwrap().to_owned()).collect()
+        ids(&self.next(limit).await)
+    }
+
+    /// The jobs that it gets without a wait.
+    pub async fn now(&mut self) -> Vec<Value> {
+        self.within(0, 100).await
+    }
+
+    /// The same, as ids.
+    pub async fn now_ids(&mut self) -> Vec<String> {
+        ids(&self.now().await)
+    }
+
+    async fn within(&mut self, wait_ms: u64, limit: usize) -> Vec<Value> {
+        let body = json!({ "received": self.received, "limit": limit, "wait_ms": wait_ms });
+        let accepted = self.call("accept", body).await;
+        assert_eq!(accepted.status, 200, "{}", accepted.body);
+        let jobs = accepted.body["jobs"].as_array().unwrap().clone();
+        self.received = jobs.iter().map(|job| job["claim"].as_u64().unwrap()).max().unwrap_or(self.received);
+        jobs
     }
 
     /// Ends a job that runs here.
@@ -82,4 +97,8 @@ impl<'a> ExternalWorker<'a> {
         assert_eq!(ended.status, 200, "{}", ended.body);
         job
     }
+}
+
+fn ids(jobs: &[Value]) -> Vec<String> {
+    jobs.iter().map(|job| job["id"].as_str().unwrap().to_owned()).collect()
 }

@@ -9,6 +9,7 @@
 //! *What is lost.* If the process dies, the charges since its last write are lost, which is about one second. For
 //! running jobs, these are the charges since the last cycle.
 
+mod charges;
 mod front;
 mod keys;
 mod rows;
@@ -39,6 +40,7 @@ use crate::filters::FilterCache;
 use crate::locks::{Scan, WaitState};
 use crate::times::duration_us;
 
+pub use charges::TenantCharges;
 pub(crate) use front::Front;
 pub(crate) use keys::SORT_BATCH;
 use waiting::{TenantChange, WaitingTenants};
@@ -365,22 +367,14 @@ impl FairShare {
             return Ok(());
         }
         let (keys, job_type) = (&self.inner.keys, &self.inner.job_type);
-        let mut rows: Vec<(String, _)> = Vec::new();
-        loop {
-            let after = rows.last().map(|(tenant, _)| tenant.as_str());
-            let page = tenants::waiting(tx, keys, job_type, after, WAITING_BATCH).await?;
-            let is_last = page.len() < WAITING_BATCH;
-            rows.extend(page);
-            if is_last {
-                break;
-            }
-            if rows.len() >= MAX_WAITING {
-                static ONCE: Once = Once::new();
-                ONCE.call_once(|| {
-                    tracing::warn!(job_type, "more than {MAX_WAITING} tenants have jobs that wait: those behind them by name wait longer");
-                });
-                break;
-            }
+        let mut rows = Vec::new();
+        let each = |tenant, stamp| rows.push((tenant, stamp));
+        let bounds = (WAITING_BATCH, MAX_WAITING);
+        if tenants::each_waiting(tx, keys, job_type, None, bounds, each).await?.is_some() {
+            static ONCE: Once = Once::new();
+            ONCE.call_once(|| {
+                tracing::warn!(job_type, "more than {MAX_WAITING} tenants have jobs that wait: those behind them by name wait longer");
+            });
         }
         self.state().read_waiting(rows, wake.cloned(), now_us);
         Ok(())

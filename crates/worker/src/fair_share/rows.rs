@@ -16,7 +16,7 @@ use turnwise_policy::fair_share::rfc;
 use turnwise_queue::usage::{self, Charged};
 use turnwise_queue::{Error, Result, tenants};
 
-use super::{FairShare, Inner, OwnCharges, State};
+use super::{FairShare, Inner, OwnCharges, State, TenantCharges};
 use crate::fairness::usage_of;
 
 /// The time between a change and its write.
@@ -149,22 +149,13 @@ impl Inner {
     async fn sync(&self) -> Result<()> {
         let Inner { store, keys, job_type, .. } = self;
         let tx = store.begin().await?;
-        let mut rows: Vec<(String, String, Charged)> = Vec::new();
-        loop {
-            let after = rows.last().map(|(tenant, charger, _)| (tenant.as_str(), charger.as_str()));
-            let page = usage::of_type(&tx, keys, job_type, after, READ_BATCH).await?;
-            let is_last = page.len() < READ_BATCH;
-            rows.extend(page);
-            if is_last {
-                break;
-            }
-            if rows.len() >= MAX_ROWS {
-                static ONCE: Once = Once::new();
-                ONCE.call_once(|| {
-                    tracing::warn!(job_type, "there are more than {MAX_ROWS} charges: what other nodes have charged to the last tenants by name does not count");
-                });
-                break;
-            }
+        let mut rows = Vec::new();
+        let each = |tenant, charger, charged| rows.push((tenant, charger, charged));
+        if usage::each_of_type(&tx, keys, job_type, None, (READ_BATCH, MAX_ROWS), each).await?.is_some() {
+            static ONCE: Once = Once::new();
+            ONCE.call_once(|| {
+                tracing::warn!(job_type, "there are more than {MAX_ROWS} charges: what other nodes have charged to the last tenants by name does not count");
+            });
         }
         let now_us = store.runtime().now_us();
         self.state().learn_rows(rows, &self.charger, now_us);
@@ -415,13 +406,12 @@ impl State {
         // The tenants of which less runs elsewhere now.
         let mut ended = Vec::new();
         for (tenant, chargers) in &others {
-            // Only after all new charges were added: a tag may already include what another charger's row reports.
-            for charged in chargers.values() {
-                self.ledger.load(tenant, charged.certain_tag());
+            let mut charges = TenantCharges::default();
+            for (charger, charged) in chargers {
+                charges.add(charged, charged.certain_tag(), self.is_member(charger));
             }
-            let live = chargers.iter().filter(|(charger, _)| self.is_member(charger));
-            let in_flight_us = live.map(|(_, charged)| charged.in_flight_us).sum();
-            if self.ledger.in_flight_elsewhere(tenant, in_flight_us) {
+            // Only after all new charges were added: a tag may already include what another charger's row reports.
+            if charges.load(&mut self.ledger, tenant) {
                 ended.push(tenant.as_str());
             }
         }

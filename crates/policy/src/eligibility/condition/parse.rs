@@ -3,15 +3,13 @@
 use std::iter::Peekable;
 use std::str::CharIndices;
 
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
-
 use regex_lite::{Regex, RegexBuilder};
 
 use super::{
     Condition, Count, Field, Fields, Literal, MAX_CONDITION_BYTES, MAX_PATTERNS_BYTES, Mistake, Moment, Node,
     Number, Operator, Value,
 };
+use crate::timestamp::parse_timestamp;
 
 /// How deep parentheses and `not` may be nested.
 const MAX_DEPTH: usize = 20;
@@ -328,7 +326,10 @@ impl Parser<'_> {
                 Some(count) => number(count),
                 None => Err(self.mistake_at(at, "expected a number")),
             },
-            Field::Time(_) => time_us(&text).map_or_else(|| Err(self.no_time(at)), number),
+            Field::Time(_) => match parse_timestamp(&text) {
+                Some(at_us) => number(Number::Whole(at_us.into())),
+                None => Err(self.no_time(at)),
+            },
             Field::Age(_) => age_us(&text).map_or_else(|| Err(self.no_age(at)), number),
             Field::Option(_) if !is_quoted => {
                 let other = match text.as_str() {
@@ -388,12 +389,6 @@ impl Parser<'_> {
         self.skip_space();
         Ok(value)
     }
-}
-
-/// A time in the form of RFC 3339, in µs since the epoch.
-fn time_us(text: &str) -> Option<Number> {
-    let time = OffsetDateTime::parse(text, &Rfc3339).ok()?;
-    Some(Number::Whole(time.unix_timestamp_nanos() / 1_000))
 }
 
 /// A duration with its unit, in µs.

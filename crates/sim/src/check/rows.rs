@@ -1,0 +1,154 @@
+//! The rows that a commit changes, as the checker knows them, and which jobs and workers they belong to.
+
+use super::*;
+
+/// The change of a run's active row.
+pub(super) struct Report {
+    pub job: JobKey,
+    pub worker: String,
+    pub old: Bytes,
+    pub new: Bytes,
+}
+
+/// What the rows that a commit changes belong to.
+#[derive(Default)]
+pub(super) struct TouchedRows {
+    /// Each job, with its record before the commit.
+    pub jobs: BTreeMap<JobKey, Option<Job>>,
+    pub workers: BTreeSet<JobKey>,
+    pub reports: Vec<Report>,
+    pub tenants: tenants::Touched,
+    pub locks: locks::Touched,
+}
+
+impl TouchedRows {
+    /// Adds a changed row to what the checker knows.
+    pub fn note(
+        &mut self,
+        known: &mut CheckerState,
+        commit: &mut Commit<'_>,
+        change: &RowChange,
+    ) -> Result<(), Broken> {
+        let row = model::parse(&change.key);
+        let row = row.ok_or_else(|| ("every key is known", show::row(&change.key, change.new.as_ref())))?;
+        known.tenants.observe(&row, change, &mut self.tenants)?;
+        known.counts.enter(&row, change.old.as_ref(), change.new.as_ref());
+        let unreadable =
+            |error| ("rows can be read", format!("{error}: {}", show::row(&change.key, change.new.as_ref())));
+        if let Some(locks) = &mut known.locks {
+            locks.observe(&row, change, &mut self.locks).map_err(unreadable)?;
+        }
+        if let Some(filters) = &mut known.filters {
+            filters.observe(&row, change, commit.now_us).map_err(unreadable)?;
+        }
+        if let Row::Job(job) = &row {
+            known.changed_us.insert(job.clone(), commit.now_us);
+        }
+        match row {
+            Row::Worker(worker, row) => {
+                self.note_worker(known, commit, worker, row, change);
+                Ok(())
+            }
+            row => self.note_job(&mut known.jobs, row, change).map_err(unreadable),
+        }
+    }
+
+    fn note_worker(
+        &mut self,
+        known: &mut CheckerState,
+        commit: &mut Commit<'_>,
+        worker: JobKey,
+        row: WorkerRow,
+        change: &RowChange,
+    ) {
+        if row == WorkerRow::Member {
+            commit.was_member.insert(worker.clone(), change.old.is_some());
+        }
+        let rows = known.workers.entry(worker.clone()).or_default();
+        match &change.new {
+            Some(value) => drop(rows.insert(row, value.clone())),
+            None => drop(rows.remove(&row)),
+        }
+        self.workers.insert(worker);
+    }
+
+    /// Adds a changed row of a job. Other rows have no effect here.
+    fn note_job(
+        &mut self,
+        jobs: &mut BTreeMap<JobKey, JobRows>,
+        row: Row,
+        change: &RowChange,
+    ) -> Result<(), serde_json::Error> {
+        match row {
+            Row::Job(job) => self.touch(jobs, &job).set_record(&job, change.new.as_ref())?,
+            Row::Options(job, n) => {
+                let pieces = &mut jobs.entry(job).or_default().pieces;
+                match &change.new {
+                    Some(value) => drop(pieces.insert(n, value.len())),
+                    None => drop(pieces.remove(&n)),
+                }
+            }
+            Row::Index(job, place) => {
+                if let (model::IndexRow::Active(worker), Some(old), Some(new)) =
+                    (&place, &change.old, &change.new)
+                {
+                    let (worker, old, new) = (worker.clone(), old.clone(), new.clone());
+                    self.reports.push(Report { job: job.clone(), worker, old, new });
+                }
+                let places = &mut self.touch(jobs, &job).places;
+                match &change.new {
+                    Some(value) => drop(places.insert(place, value.clone())),
+                    None => drop(places.remove(&place)),
+                }
+            }
+            Row::Parked(job, at) => {
+                let parked = &mut self.touch(jobs, &job).parked;
+                match &change.new {
+                    Some(_) => parked.insert(at),
+                    None => parked.remove(&at),
+                };
+            }
+            Row::Unwatched(job, at) => {
+                let unwatched = &mut self.touch(jobs, &job).unwatched;
+                match &change.new {
+                    Some(_) => unwatched.insert(at),
+                    None => unwatched.remove(&at),
+                };
+            }
+            Row::Lock(ref job, ..)
+            | Row::LockQueue(ref job, ..)
+            | Row::After(ref job, ..)
+            | Row::Deadline(ref job, _)
+            | Row::Rate(ref job, ..) => {
+                let rows = self.touch(jobs, job);
+                match &row {
+                    Row::Lock(_, spot, mode) => drop(rows.locks.remove(&(spot.clone(), *mode))),
+                    Row::LockQueue(_, spot, at) => drop(rows.queued.remove(&(spot.clone(), *at))),
+                    Row::After(_, on) => rows.after.retain(|(other, _)| other != on),
+                    Row::Rate(_, bucket) => drop(rows.buckets.remove(bucket)),
+                    Row::Deadline(_, at_us) => drop(rows.deadlines.remove(at_us)),
+                    _ => {}
+                }
+                if let Some(value) = &change.new {
+                    rows.add(row, value)?;
+                }
+            }
+            Row::Dependent(job, on, group) => {
+                let back = &mut self.touch(jobs, &job).back;
+                match &change.new {
+                    Some(_) => back.insert((on, group)),
+                    None => back.remove(&(on, group)),
+                };
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The rows of a job that the commit changes. Before the first change, this notes the record as it was.
+    fn touch<'a>(&mut self, jobs: &'a mut BTreeMap<JobKey, JobRows>, job: &JobKey) -> &'a mut JobRows {
+        let rows = jobs.entry(job.clone()).or_default();
+        self.jobs.entry(job.clone()).or_insert_with(|| rows.record.clone());
+        rows
+    }
+}

@@ -1,0 +1,385 @@
+//! The state machine: which changes of a job's record are allowed, and who may make them.
+
+use super::*;
+
+/// A change that no other invariant names.
+const ALLOWED: &str = "every change of a job is allowed";
+
+/// A change of a record, and the commit that makes it.
+struct Change<'a> {
+    commit: &'a Commit<'a>,
+    key: &'a JobKey,
+    old: &'a Job,
+    new: &'a Job,
+}
+
+impl Change<'_> {
+    fn story(&self) -> String {
+        in_words_both(self.key, (Some(self.old), Some(self.new)))
+    }
+
+    /// Whether a client's operation of one of these kinds makes the change.
+    fn by(&self, kinds: &[OpKind]) -> bool {
+        self.commit.is_client(kinds, self.key)
+    }
+
+    fn is_by_client(&self) -> bool {
+        self.commit.writer.op.is_some()
+    }
+
+    /// Whether the job, or its next run, is cancelled because of its dependencies.
+    fn is_refused(&self) -> bool {
+        self.commit.refused.contains(self.key)
+    }
+}
+
+impl Checker {
+    /// The state machine allows every change of a record, and its writer may make it.
+    pub(super) fn check_transition(
+        &self,
+        known: &mut CheckerState,
+        commit: &Commit<'_>,
+        key: &JobKey,
+        (old, new): (Option<&Job>, Option<&Job>),
+    ) -> Result<(), Broken> {
+        let refused = commit.refused.contains(key);
+        if refused {
+            self.core.count(|stats| stats.refused += 1);
+        }
+        match (old, new) {
+            (None, None) => Ok(()),
+            (None, Some(new)) => {
+                if refused {
+                    self.count_end(known, key);
+                }
+                let waits = matches!(new.state(), State::Pending | State::Delayed) || refused;
+                let story = || in_words_both(key, (None, Some(new)));
+                ensure(waits && commit.is_client(&[OpKind::Add], key), ALLOWED, story)
+            }
+            (Some(old), None) => self.check_removal(known, commit, key, old),
+            (Some(old), Some(new)) => self.check_change(known, &Change { commit, key, old, new }),
+        }
+    }
+
+    /// A job is removed by a client, by the end of its run if a client has requested that, or by the retention.
+    fn check_removal(
+        &self,
+        known: &mut CheckerState,
+        commit: &Commit<'_>,
+        key: &JobKey,
+        old: &Job,
+    ) -> Result<(), Broken> {
+        const LOST: &str = "no acknowledged job is lost";
+        let story = || in_words_both(key, (Some(old), None));
+        let asked = commit.is_client(&[OpKind::Remove], key);
+        if !old.state().is_final() {
+            self.count_end(known, key);
+        }
+        match old.state() {
+            State::Running | State::Waiting => {
+                self.check_release(known, commit, old, None)?;
+                ensure(old.then() == Then::Remove, LOST, story)
+            }
+            state if state.is_final() => {
+                // The retention removes it when its time has come.
+                let told_us = commit.clock_us();
+                let retention_us = i64::try_from(self.retention.as_micros()).unwrap_or(i64::MAX);
+                let old_enough = told_us.saturating_sub(old.changed_us) >= retention_us;
+                let pruned = commit.writer.op.is_none() && old_enough;
+                ensure(pruned || asked, LOST, story)
+            }
+            _ => ensure(asked, LOST, story),
+        }
+    }
+
+    /// A record changes its class, the mark of a job that another one depends on, what keeps it out of the queue, or its
+    /// state.
+    fn check_change(&self, known: &mut CheckerState, change: &Change<'_>) -> Result<(), Broken> {
+        let Change { commit, key, old, new } = *change;
+        let story = || change.story();
+        if change.by(&[OpKind::SetClass]) {
+            return ensure(differs_only(old, new, |was| was.class = new.class), ALLOWED, story);
+        }
+        if old.class != new.class && !change.by(&[OpKind::Add]) {
+            return Err(("a job keeps its class", story()));
+        }
+        // The first job that depends on it sets a mark in its record.
+        if is_awaited_now(old, new) {
+            let adds = commit.writer.op.as_ref().is_some_and(|op| op.kind == OpKind::Add);
+            return ensure(adds, ALLOWED, story);
+        }
+        // One commit may put the job back and take it out again. Its time may be the same as before if a clock was set back.
+        let is_same = || differs_only(old, new, |_| {});
+        if !change.is_by_client() && is_kept(new) && (is_moved(old, new) || is_same()) {
+            return self.check_filtered(known, change);
+        }
+        if !change.is_by_client() && is_kept(old) {
+            let filters = known.filters.as_mut();
+            let may = filters.is_some_and(|filters| filters.lets_go(key, old, new, commit.now_us));
+            ensure(may, "a paused or limited job returns to its old place, when it may", story)?;
+            return match new.state() {
+                State::Pending => Ok(()),
+                State::Running => self.check_claim(known, commit, new),
+                State::Cancelled => self.check_filtered(known, change),
+                _ => Err((ALLOWED, story())),
+            };
+        }
+        self.check_states(known, change)
+    }
+
+    /// The edges of the state machine. A job that a filter or a concurrency limit keeps out of the queue is not checked here.
+    fn check_states(&self, known: &mut CheckerState, change: &Change<'_>) -> Result<(), Broken> {
+        let Change { commit, key, old, new } = *change;
+        let (by, refused) = (|kinds: &[OpKind]| change.by(kinds), change.is_refused());
+        let story = || change.story();
+        match (old.state(), new.state()) {
+            (was, is) if was.is_claimed() && is.is_claimed() => check_running(known, change),
+            (State::Running | State::Waiting, _) => {
+                if new.state().is_final() {
+                    self.count_end(known, key);
+                }
+                self.check_release(known, commit, old, Some(new))
+            }
+            (State::Pending, State::Running) => self.check_claim(known, commit, new),
+            (State::Delayed | State::Crashing, State::Pending | State::Running) => {
+                let told_us = commit.clock_us();
+                let asked = old.state() == State::Delayed && by(&[OpKind::Add]) || by(&[OpKind::Retry]);
+                ensure(asked || told_us >= old.order_us(), "no job starts before its time", story)?;
+                // A pass may release a job and claim it immediately.
+                if new.state() == State::Running { self.check_claim(known, commit, new) } else { Ok(()) }
+            }
+            (State::Pending | State::Delayed | State::Crashing, State::Cancelled) => {
+                if !change.is_by_client() && !refused {
+                    return self.check_filtered(known, change);
+                }
+                self.count_end(known, key);
+                ensure(by(&[OpKind::Cancel]) || refused, ALLOWED, story)
+            }
+            (State::Delayed, State::Delayed) => {
+                let heard = old.unmet() > new.unmet() && old.order_us() == new.order_us();
+                ensure(by(&[OpKind::Add]) || heard, ALLOWED, story)
+            }
+            (State::Pending | State::Crashing, State::Delayed) => {
+                ensure(by(&[OpKind::Add]) && new.unmet() > 0, ALLOWED, story)
+            }
+            (State::Pending, State::Pending) if !change.is_by_client() => {
+                let reserves = old.reserved().is_none()
+                    && new.reserved().is_some()
+                    && old.queue_place() == new.queue_place();
+                ensure(is_sorted_anew(old, new) || reserves, ALLOWED, story)
+            }
+            (was, is) if was == is && !refused => {
+                let same = old.history == new.history && old.order_us() == new.order_us();
+                ensure(same && by(&[OpKind::Add]), ALLOWED, story)
+            }
+            (was, State::Cancelled) if was.is_final() && refused => {
+                self.count_end(known, key);
+                ensure(by(&[OpKind::Add]), "a job that has ended starts again only if it is added", story)
+            }
+            (was, State::Pending | State::Delayed) if was.is_final() => {
+                ensure(by(&[OpKind::Add]), "a job that has ended starts again only if it is added", story)
+            }
+            _ => Err((ALLOWED, story())),
+        }
+    }
+
+    /// A pass takes a job out of the queue because of a filter, or of a bucket that has no room.
+    fn check_filtered(&self, known: &mut CheckerState, change: &Change<'_>) -> Result<(), Broken> {
+        let Change { commit, key, old, new } = *change;
+        let told_us = commit.clock_us();
+        // Its time may have come in the same commit, or its last dependency may have ended. Other checks cover these.
+        let could_run = match old.state() {
+            State::Pending => true,
+            State::Delayed | State::Crashing => is_kept(old) || told_us >= old.order_us(),
+            _ => false,
+        };
+        if new.state().is_final() {
+            self.count_end(known, key);
+        }
+        let count = |count: &dyn Fn(&mut Stats)| self.core.count(count);
+        let may =
+            known.filters.as_mut().is_some_and(|filters| filters.sorts_out(key, new, commit.now_us, count));
+        // A job that was blocked is in the queue at the time when its last dependency ended.
+        let freed = old.unmet() > 0 && new.unmet() == 0 && new.order_us() == new.changed_us;
+        let stays = new.state().is_final() || old.order_us() == new.order_us() || freed;
+        let fits = could_run && may && stays;
+        ensure(fits, "a job leaves the queue only for a filter or a bucket", || change.story())
+    }
+
+    fn count_end(&self, known: &mut CheckerState, key: &JobKey) {
+        *known.ends.entry(key.clone()).or_default() += 1;
+        self.core.count(|stats| stats.ends += 1);
+    }
+
+    /// A claim is new, and a member gives it to itself.
+    fn check_claim(&self, known: &mut CheckerState, commit: &Commit<'_>, new: &Job) -> Result<(), Broken> {
+        let story = || format!("job {} is {}", new.id, in_words(Some(new)));
+        let Some(Claim { worker, number }) = new.claim().cloned() else {
+            return Err(("a running job has a claim", story()));
+        };
+        let holder = (new.job_type.clone(), worker.clone());
+        let member = commit.was_member(known, &holder) && known.is_member(&holder);
+        ensure(member, "only members claim jobs", story)?;
+        ensure(!known.mode(&holder).is_quiet(), "no quiet worker claims a job", story)?;
+        let at_home = known.speaks_for(commit.site, &worker);
+        ensure(at_home, "workers claim for themselves", story)?;
+        ensure(!new.cancel_requested(), "a cancelled job never starts again", story)?;
+        let job = (new.job_type.clone(), new.id.clone());
+        known.moved_us.insert(new.job_type.clone(), commit.now_us);
+        known.load.add(&holder, commit.now_us);
+        known.tenants.claimed(&worker, number, &new.job_type, &new.tenant, commit.now_us);
+        if let Some(filters) = &mut known.filters {
+            filters.claimed(&job, new, commit.now_us)?;
+        }
+        known.beats.insert((worker.clone(), number), commit.now_us);
+        let given = known.claims.insert((worker, number), (job, commit.now_us));
+        ensure(given.is_none(), "no claim is given twice", || format!("{} to {given:?}", story()))
+    }
+
+    /// The job's own worker ends a claim while it is a member. Otherwise the claim ends with the membership of its worker.
+    fn check_release(
+        &self,
+        known: &mut CheckerState,
+        commit: &Commit<'_>,
+        old: &Job,
+        new: Option<&Job>,
+    ) -> Result<(), Broken> {
+        let story = || format!("job {}\n  was {}\n  is  {}", old.id, in_words(Some(old)), in_words(new));
+        let holder = known.holder(old).ok_or_else(|| ("a running job has a claim", story()))?;
+        let at_home = known.speaks_for(commit.site, &holder.1);
+        let ended = at_home && commit.was_member(known, &holder) && known.is_member(&holder);
+        let removed = !known.is_member(&holder);
+        ensure(ended || removed, "only its worker, or the remover of its worker, ends a run", story)?;
+        known.moved_us.insert(old.job_type.clone(), commit.now_us);
+        known.load.take(&holder, commit.now_us);
+        if let Some(filters) = &mut known.filters {
+            filters.released(&(old.job_type.clone(), old.id.clone()), commit.now_us);
+        }
+        if let Some(Claim { worker, number }) = &old.claim() {
+            known.tenants.released(worker, *number, &old.tenant, commit.now_us);
+        }
+        let Some(new) = new else {
+            known.recorded.extend(old.claim().cloned().map(|claim| (claim.worker, claim.number)));
+            return Ok(());
+        };
+        // The next run was cancelled, now or before, and this run did not end by itself.
+        let refused_now = commit.refused.contains(&(new.job_type.clone(), new.id.clone()));
+        let refused = new.state() == State::Cancelled && refused_now;
+        let again = old.then() == Then::Again && !refused_now;
+        let waits = matches!(new.state(), State::Pending | State::Delayed);
+        match old.then() {
+            Then::Again => ensure(waits || refused_now, "a job that was added again runs again", story)?,
+            Then::Remove => return Err(("a removed job goes away", story())),
+            Then::Keep if old.cancel_requested() => {
+                ensure(new.state().is_final(), "a cancelled job never starts again", story)?;
+            }
+            Then::Keep => {}
+        }
+        let grown = |history: &[Event]| {
+            let kept = history.len().min(old.history.len() + 1);
+            kept == history.len() && kept > 0 && history[1..] == old.history[..kept - 1]
+        };
+        // The end of the run and the refusal are two events. For a run that was to stop they are one.
+        let two = refused && !(old.cancel_requested() && grown(&new.history));
+        let history = &new.history[usize::from(two).min(new.history.len())..];
+        ensure(grown(history), "every end is recorded once", story)?;
+        let event = &history[0].kind;
+        let claim = old.claim().expect("its holder was just found");
+        // A run that is to be cancelled and exceeds its time is cancelled without an event for the timeout. Either the run
+        // continues, or its worker has not reported yet that it ended by itself.
+        let key = (claim.worker.clone(), claim.number);
+        let external = known.externals.contains(&claim.worker);
+        let did = known.executions.get(&key).map(|run| &run.did);
+        let told_nothing = matches!(did, None | Some(Did::Runs | Did::Completed | Did::Failed));
+        let unsaid = *event == EventKind::Cancelled && external && told_nothing;
+        let expired = !removed && (event.reason().is_some_and(|reason| reason.contains(OVER)) || unsaid);
+        if expired {
+            self.check_expired(known, commit, old)?;
+        }
+        let taken = removed || expired && external;
+        self.check_streak(known, commit, (old, new), event)?;
+        if again {
+            let told_us = commit.clock_us();
+            let early =
+                old.order_us() > told_us && (new.state(), new.order_us()) != (State::Delayed, old.order_us());
+            ensure(!early, "a job that was added again for later keeps its delay", story)?;
+        }
+        if taken {
+            return self.check_lost(known, commit, (old, new), refused, event);
+        }
+        let first = known.recorded.insert((claim.worker.clone(), claim.number));
+        ensure(first, "every end is recorded once", story)?;
+        let did = known.executions.get(&(claim.worker.clone(), claim.number)).map(|run| run.did.clone());
+        let told = match event {
+            EventKind::Completed => did == Some(Did::Completed),
+            // The run did not stop, or had stopped only a moment before its time was over.
+            EventKind::Failed { .. } | EventKind::Crashed { .. } if expired => {
+                matches!(did, None | Some(Did::Stopped | Did::Dropped | Did::Crashed))
+            }
+            EventKind::Failed { .. } => matches!(did, Some(Did::Failed | Did::Crashed)),
+            EventKind::Crashed { .. } => did == Some(Did::Crashed),
+            // Stopped before it began: if many runs start together, the worker delays some of them for a moment.
+            EventKind::Stopped { .. } => matches!(did, None | Some(Did::Stopped | Did::Dropped)),
+            EventKind::Cancelled => matches!(did, None | Some(Did::Stopped | Did::Dropped | Did::Crashed)),
+            EventKind::Added | EventKind::Started => false,
+        };
+        ensure(told, "the recorded end is what the handler did", || format!("{did:?}, but {}", story()))?;
+        let right = match event {
+            _ if again => waits,
+            _ if refused => true,
+            EventKind::Completed => new.state() == State::Completed,
+            EventKind::Failed { .. } => new.state() == State::Failed,
+            EventKind::Cancelled => new.state() == State::Cancelled,
+            EventKind::Crashed { .. } => new.state() == State::Crashing,
+            _ => new.state() == State::Pending,
+        };
+        ensure(right, "an end leads to its state", story)?;
+        let tries_left = old.max_attempts.is_none_or(|most| new.attempts < most);
+        ensure(new.state() != State::Crashing || tries_left, "a job has no more attempts than allowed", story)
+    }
+}
+
+/// A job keeps its claim while its run goes on, and only clients change what follows the run.
+fn check_running(known: &mut CheckerState, change: &Change<'_>) -> Result<(), Broken> {
+    let Change { commit, old, new, .. } = *change;
+    let story = || change.story();
+    ensure(old.claim() == new.claim(), "a claim changes hands only through the queue", story)?;
+    if let Some(Claim { worker, number }) = &new.claim() {
+        known.tenants.goes_on(worker, *number, new.state() == State::Waiting, commit.now_us);
+        if old.state() == State::Waiting {
+            known.beats.insert((worker.clone(), *number), commit.now_us);
+        }
+    }
+    let unchanged = old.cancel_requested() == new.cancel_requested()
+        && (old.then() == new.then() || change.is_refused() && new.then() == Then::Keep)
+        && old.history == new.history;
+    let asked = change.by(&[OpKind::Add, OpKind::Cancel, OpKind::Restart, OpKind::Remove]);
+    ensure(asked || unchanged, ALLOWED, story)?;
+    ensure(old.history == new.history, ALLOWED, story)
+}
+
+/// The record of a job before and after a commit.
+fn in_words_both(key: &JobKey, (old, new): (Option<&Job>, Option<&Job>)) -> String {
+    format!("job {key:?}\n  was {}\n  is  {}", in_words(old), in_words(new))
+}
+
+/// Whether a job has changed its place: its state, its time, or what keeps it out of the queue.
+fn is_moved(old: &Job, new: &Job) -> bool {
+    (old.state(), old.changed_us, &old.paused(), &old.limited())
+        != (new.state(), new.changed_us, &new.paused(), &new.limited())
+}
+
+/// Whether the only change is that a first job now depends on this one.
+fn is_awaited_now(old: &Job, new: &Job) -> bool {
+    if old.awaited.is_some() || new.awaited.is_none() {
+        return false;
+    }
+    differs_only(old, new, |was| was.awaited = new.awaited)
+}
+
+/// Whether the change from `old` to `new` is exactly what `change` does.
+fn differs_only(old: &Job, new: &Job, change: impl FnOnce(&mut Job)) -> bool {
+    let mut was = old.clone();
+    change(&mut was);
+    serde_json::to_vec(&was).ok() == serde_json::to_vec(new).ok()
+}
