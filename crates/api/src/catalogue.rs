@@ -92,7 +92,7 @@ pub fn derived(job: &NewJob, catalogue: &Catalogue, limits: &Limits) -> Requests
 
 /// Logs what users should correct in the options or in the catalogue.
 fn log_faults(job: &NewJob, derived: &Derived) {
-    let faults = derived.unknown_because.iter().filter(|because| because.reason.is_fault());
+    let faults = derived.unknown_because.iter().filter(|because| because.cause.is_fault());
     for because in faults.chain(&derived.warnings) {
         tracing::warn!(
             job_type = job.job_type,

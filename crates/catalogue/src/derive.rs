@@ -39,12 +39,12 @@ pub struct Because {
     /// The line of the catalogue.
     pub line: usize,
     /// The cause, in the options or in the catalogue.
-    pub reason: Reason,
+    pub cause: Cause,
 }
 
 /// Why a request is unknown. The text names options and never repeats their values, which may be secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Reason {
+pub enum Cause {
     /// The catalogue states `"unknown"`.
     #[error("the catalogue says that it is known only when the job runs")]
     Said,
@@ -90,10 +90,10 @@ pub enum Reason {
     },
 }
 
-impl Reason {
-    /// Whether the options or the catalogue need correction. Otherwise the reason is expected.
+impl Cause {
+    /// Whether the options or the catalogue need correction. Otherwise the cause is expected.
     pub fn is_fault(&self) -> bool {
-        !matches!(self, Reason::Said | Reason::Missing { .. })
+        !matches!(self, Cause::Said | Cause::Missing { .. })
     }
 }
 
@@ -104,8 +104,8 @@ impl fmt::Display for Because {
             Mode::Exclusive => "exclusive",
         };
         match &self.level {
-            Some(level) => write!(f, "{level}, {mode}: {}", self.reason)?,
-            None => write!(f, "every level, {mode}: {}", self.reason)?,
+            Some(level) => write!(f, "{level}, {mode}: {}", self.cause)?,
+            None => write!(f, "every level, {mode}: {}", self.cause)?,
         }
         match self.step {
             Some(step) => write!(f, " (step {step})"),
@@ -131,7 +131,7 @@ impl Catalogue {
                     deriving.operation(kind, step, Some(n));
                 }
             }
-            Steps::Wrong(reason) => deriving.unknown_at_all_levels(kind, None, &reason),
+            Steps::Wrong(cause) => deriving.unknown_at_all_levels(kind, None, &cause),
         }
         deriving.derived.fit(|requests| named(requests) <= MAX_RESOURCES);
         let Derived { requests, mut unknown_because, warnings, line } = deriving.derived;
@@ -150,7 +150,7 @@ enum Steps<'a> {
     /// The job has no list of steps, so its options are those of the only step.
     One,
     Many(&'a [Value]),
-    Wrong(Reason),
+    Wrong(Cause),
 }
 
 fn steps<'a>(kind: &Kind, options: &'a Value) -> Steps<'a> {
@@ -158,7 +158,7 @@ fn steps<'a>(kind: &Kind, options: &'a Value) -> Steps<'a> {
     match path.value(options) {
         None => Steps::One,
         Some(Value::Array(steps)) if (1..=MAX_STEPS).contains(&steps.len()) => Steps::Many(steps),
-        Some(_) => Steps::Wrong(Reason::Steps { option: path.to_string() }),
+        Some(_) => Steps::Wrong(Cause::Steps { option: path.to_string() }),
     }
 }
 
@@ -172,28 +172,28 @@ impl Deriving<'_> {
     fn operation(&mut self, kind: &Kind, options: &Value, step: Option<usize>) {
         let Some(path) = &kind.operation else { return };
         let option = path.to_string();
-        let reason = match path.value(options) {
-            None => Reason::Missing { option },
+        let cause = match path.value(options) {
+            None => Cause::Missing { option },
             Some(Value::String(name)) => match kind.operations.get(kind.operation_of(name)) {
                 Some(entry) => return self.entry(entry, options, step),
-                None => Reason::NoSuchOperation { option },
+                None => Cause::NoSuchOperation { option },
             },
-            Some(other) => Reason::WrongType { option, is: what(other), wanted: "the name of an operation" },
+            Some(other) => Cause::WrongType { option, is: what(other), wanted: "the name of an operation" },
         };
         match &kind.otherwise {
             Some(entry) => self.entry(entry, options, step),
-            None => self.unknown_at_all_levels(kind, step, &reason),
+            None => self.unknown_at_all_levels(kind, step, &cause),
         }
     }
 
     /// Requests unknown locks at each level.
-    fn unknown_at_all_levels(&mut self, kind: &Kind, step: Option<usize>, reason: &Reason) {
+    fn unknown_at_all_levels(&mut self, kind: &Kind, step: Option<usize>, cause: &Cause) {
         let levels: Vec<String> = self.levels.names().map(str::to_owned).collect();
         for level in levels {
             self.derived.add(&level, Request::UnknownExclusive);
         }
         let because =
-            Because { level: None, mode: Mode::Exclusive, step, line: kind.line, reason: reason.clone() };
+            Because { level: None, mode: Mode::Exclusive, step, line: kind.line, cause: cause.clone() };
         push(&mut self.derived.unknown_because, because);
     }
 
@@ -207,21 +207,21 @@ impl Deriving<'_> {
             }
             for (mode, which) in [(Mode::Shared, &rule.shared), (Mode::Exclusive, &rule.exclusive)] {
                 let Some(which) = which else { continue };
-                let because = |reason| {
+                let because = |cause| {
                     let level = Some(rule.level.clone());
-                    Because { level, mode, step, line: rule.line, reason }
+                    Because { level, mode, step, line: rule.line, cause }
                 };
                 let request = match names(which, options) {
                     Ok(names) if names.is_empty() => continue,
                     Ok(names) if mode == Mode::Shared => self.counted(rule, names, options, because),
                     Ok(names) => Request::Exclusive(names),
                     Err(Unnamed::All) => all(mode),
-                    Err(Unnamed::Because(Reason::TooMany)) => {
-                        push(&mut self.derived.warnings, because(Reason::TooMany));
+                    Err(Unnamed::Because(Cause::TooMany)) => {
+                        push(&mut self.derived.warnings, because(Cause::TooMany));
                         all(mode)
                     }
-                    Err(Unnamed::Because(reason)) => {
-                        push(&mut self.derived.unknown_because, because(reason));
+                    Err(Unnamed::Because(cause)) => {
+                        push(&mut self.derived.unknown_because, because(cause));
                         unknown(mode)
                     }
                 };
@@ -236,13 +236,13 @@ impl Deriving<'_> {
         rule: &Rule,
         names: BTreeSet<String>,
         options: &Value,
-        because: impl Fn(Reason) -> Because,
+        because: impl Fn(Cause) -> Because,
     ) -> Request {
         let units = match rule.units.as_ref().map_or(Ok(1), |count| count.units(options)) {
             Ok(0) => return Request::None,
             Ok(units) => units,
-            Err(reason) => {
-                push(&mut self.derived.unknown_because, because(reason));
+            Err(cause) => {
+                push(&mut self.derived.unknown_because, because(cause));
                 return Request::UnknownShared;
             }
         };
@@ -253,7 +253,7 @@ impl Deriving<'_> {
             // Without a capacity, the number of units has no meaning.
             let most = capacity.unwrap_or(1);
             if capacity.is_some() && units > most {
-                push(&mut self.derived.warnings, because(Reason::TooManyUnits(most)));
+                push(&mut self.derived.warnings, because(Cause::TooManyUnits(most)));
             }
             counted.insert(name, units.min(most));
         }
@@ -274,7 +274,7 @@ impl Derived {
             let level = level.clone();
             let line = self.line;
             self.add(&level, all(mode));
-            let because = Because { level: Some(level), mode, step: None, line, reason: Reason::TooMany };
+            let because = Because { level: Some(level), mode, step: None, line, cause: Cause::TooMany };
             push(&mut self.warnings, because);
         }
     }
@@ -307,20 +307,20 @@ fn named(requests: &Requests) -> usize {
 /// Why a request has no names.
 enum Unnamed {
     All,
-    Because(Reason),
+    Because(Cause),
 }
 
 fn names(which: &Which, options: &Value) -> Result<BTreeSet<String>, Unnamed> {
     let templates: &[Template] = match which {
         Which::All => return Err(Unnamed::All),
-        Which::Unknown => return Err(Unnamed::Because(Reason::Said)),
+        Which::Unknown => return Err(Unnamed::Because(Cause::Said)),
         Which::Names(templates) => templates,
     };
     let mut names = BTreeSet::new();
     for template in templates {
         names.extend(template.names(options).map_err(Unnamed::Because)?);
         if names.len() > MAX_RESOURCES {
-            return Err(Unnamed::Because(Reason::TooMany));
+            return Err(Unnamed::Because(Cause::TooMany));
         }
     }
     Ok(names)

@@ -45,7 +45,7 @@ use std::collections::BTreeMap;
 
 use turnwise_policy::predictive_queue::locks::Levels;
 
-pub use derive::{Because, Derived, Reason};
+pub use derive::{Because, Cause, Derived};
 pub use digits::parse_options;
 pub use wrong::Wrong;
 

@@ -13,7 +13,7 @@ use std::fmt;
 use serde_json::Value;
 use turnwise_policy::predictive_queue::locks::{MAX_CAPACITY, MAX_RESOURCES, check_name};
 
-use crate::Reason;
+use crate::Cause;
 use crate::options::{Path, what};
 
 /// Most options that one template may name.
@@ -71,7 +71,7 @@ impl Template {
     ///
     /// # Errors
     /// Why they are unknown.
-    pub fn names(&self, options: &Value) -> Result<Vec<String>, Reason> {
+    pub fn names(&self, options: &Value) -> Result<Vec<String>, Cause> {
         let mut names = vec![String::new()];
         for part in &self.parts {
             let more = match part {
@@ -79,13 +79,13 @@ impl Template {
                 Part::Option(path, absent) => texts(path, absent, options)?,
             };
             if names.len().saturating_mul(more.len()) > MAX_RESOURCES {
-                return Err(Reason::TooMany);
+                return Err(Cause::TooMany);
             }
             names =
                 names.iter().flat_map(|name| more.iter().map(move |text| format!("{name}{text}"))).collect();
         }
         let bad = names.iter().any(|name| check_name(name).is_err());
-        if bad { Err(Reason::NoName { template: self.text.clone() }) } else { Ok(names) }
+        if bad { Err(Cause::NoName { template: self.text.clone() }) } else { Ok(names) }
     }
 }
 
@@ -99,19 +99,19 @@ impl Part {
 }
 
 /// The texts of one option.
-fn texts(path: &Path, absent: &Absent, options: &Value) -> Result<Vec<String>, Reason> {
+fn texts(path: &Path, absent: &Absent, options: &Value) -> Result<Vec<String>, Cause> {
     let found = path.find(options, MAX_RESOURCES);
     if found.more {
-        return Err(Reason::TooMany);
+        return Err(Cause::TooMany);
     }
     let text = |value: &Value| match value {
         Value::String(text) => Ok(text.clone()),
         Value::Number(number) => Ok(number.to_string()),
-        other => Err(Reason::WrongType { option: path.to_string(), is: what(other), wanted: "a name" }),
+        other => Err(Cause::WrongType { option: path.to_string(), is: what(other), wanted: "a name" }),
     };
-    let mut texts = found.values.into_iter().map(text).collect::<Result<Vec<String>, Reason>>()?;
+    let mut texts = found.values.into_iter().map(text).collect::<Result<Vec<String>, Cause>>()?;
     match absent {
-        Absent::Unknown if found.missing => return Err(Reason::Missing { option: path.to_string() }),
+        Absent::Unknown if found.missing => return Err(Cause::Missing { option: path.to_string() }),
         Absent::Text(text) if found.missing => texts.push(text.clone()),
         _ => {}
     }
@@ -199,18 +199,18 @@ impl Count {
     ///
     /// # Errors
     /// Why it is unknown.
-    pub fn units(&self, options: &Value) -> Result<u32, Reason> {
+    pub fn units(&self, options: &Value) -> Result<u32, Cause> {
         let (path, absent) = match self {
             Count::Fixed(units) => return Ok(*units),
             Count::Option(path, absent) => (path, absent),
         };
-        let wrong = |value| Reason::WrongType {
+        let wrong = |value| Cause::WrongType {
             option: path.to_string(),
             is: what(value),
             wanted: "a number of units (0 or more)",
         };
         match path.value(options) {
-            None => absent.ok_or_else(|| Reason::Missing { option: path.to_string() }),
+            None => absent.ok_or_else(|| Cause::Missing { option: path.to_string() }),
             Some(Value::Array(elements)) => Ok(u32::try_from(elements.len()).unwrap_or(u32::MAX)),
             Some(value @ Value::Number(number)) => match number.as_u64() {
                 Some(units) => Ok(u32::try_from(units).unwrap_or(u32::MAX)),
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     fn names(template: &str, options: &Value) -> Result<Vec<String>, String> {
-        Template::parse(template).unwrap().names(options).map_err(|reason| reason.to_string())
+        Template::parse(template).unwrap().names(options).map_err(|cause| cause.to_string())
     }
 
     #[test]
@@ -291,7 +291,7 @@ mod tests {
     fn units_are_numbers_or_the_lengths_of_lists() {
         let options = json!({"n": 3, "l": [1, 2], "none": [], "t": "3", "neg": -1, "f": 1.5, "zero": 0});
         let units =
-            |text: &str| Count::parse(text).unwrap().units(&options).map_err(|reason| reason.to_string());
+            |text: &str| Count::parse(text).unwrap().units(&options).map_err(|cause| cause.to_string());
         assert_eq!(
             (units("{n}"), units("{l}"), units("{none}"), units("{zero}")),
             (Ok(3), Ok(2), Ok(0), Ok(0))

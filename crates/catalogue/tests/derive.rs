@@ -52,9 +52,9 @@ fn an_option_of_the_wrong_type_makes_it_unknown_and_is_a_fault() {
         texts(&derived.unknown_because),
         [r#"node, shared: its option "a" is an object, and must be a name"#]
     );
-    assert!(derived.unknown_because[0].reason.is_fault());
+    assert!(derived.unknown_because[0].cause.is_fault());
     let derived = derive("node.shared = ['{a}']", json!({}));
-    assert!(!derived.unknown_because[0].reason.is_fault());
+    assert!(!derived.unknown_because[0].cause.is_fault());
     let derived = derive("node.shared = ['{a}']", json!("a text for options"));
     assert_eq!(texts(&derived.unknown_because), [r#"node, shared: its option "a" is missing"#]);
 }
@@ -73,7 +73,7 @@ fn units_are_counted_and_never_more_than_there_are() {
         ["disk, shared: it wants more units than the 4 that there are, and gets these"]
     );
     let derived = wants(locks, json!({"on": "a", "n": -1}), json!({"disk": {"shared": "unknown"}}));
-    assert!(derived.unknown_because[0].reason.is_fault());
+    assert!(derived.unknown_because[0].cause.is_fault());
 }
 
 #[test]

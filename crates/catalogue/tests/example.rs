@@ -172,7 +172,7 @@ fn each_operation_locks_what_it_must() {
         let unknown = bare.matches('?').count();
         assert!(derived.unknown_because.len() >= unknown, "{operation}: {:?}", derived.unknown_because);
         assert_eq!(derived.unknown_because.is_empty(), unknown == 0, "{operation}");
-        assert!(derived.unknown_because.iter().all(|because| !because.reason.is_fault()), "{operation}");
+        assert!(derived.unknown_because.iter().all(|because| !because.cause.is_fault()), "{operation}");
     }
 }
 

@@ -30,7 +30,7 @@ mod sandbox;
 #[cfg(target_os = "linux")]
 mod system;
 #[cfg(not(target_os = "linux"))]
-#[path = "other.rs"]
+#[path = "without_sandbox.rs"]
 mod system;
 
 pub use capture::Captured;

@@ -1,4 +1,4 @@
-//! What only Linux can do for a sandbox. [`other`](../other.rs) takes its place elsewhere.
+//! What only Linux can do for a sandbox. [`without_sandbox`](../without_sandbox.rs) takes its place elsewhere.
 
 use std::ffi::CString;
 use std::fs::File;

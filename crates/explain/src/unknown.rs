@@ -1,6 +1,6 @@
 //! A job's unknown locks, and the cause.
 
-use turnwise_catalogue::{Because, Derived, Reason};
+use turnwise_catalogue::{Because, Cause, Derived};
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_protocol::UnknownLocks;
 use turnwise_queue::locks::has_room;
@@ -30,10 +30,10 @@ pub(crate) async fn look(reader: &Reader<'_>, job: &Job) -> Result<Vec<UnknownLo
             level: level.to_owned(),
             mode: lock_mode(mode),
             because: match because {
-                Some(because) => because.reason.to_string(),
+                Some(because) => because.cause.to_string(),
                 None => "the job's declaration stated this when the job was added".to_owned(),
             },
-            option: because.and_then(|because| option(&because.reason)),
+            option: because.and_then(|because| option(&because.cause)),
             line: because.map(|because| because.line),
             step: because.and_then(|because| because.step),
         });
@@ -47,12 +47,12 @@ fn because<'a>(derived: &'a Derived, level: &str, mode: Mode) -> Option<&'a Beca
     derived.unknown_because.iter().find(is_it)
 }
 
-fn option(reason: &Reason) -> Option<String> {
-    match reason {
-        Reason::Missing { option }
-        | Reason::WrongType { option, .. }
-        | Reason::NoSuchOperation { option }
-        | Reason::Steps { option } => Some(option.clone()),
+fn option(cause: &Cause) -> Option<String> {
+    match cause {
+        Cause::Missing { option }
+        | Cause::WrongType { option, .. }
+        | Cause::NoSuchOperation { option }
+        | Cause::Steps { option } => Some(option.clone()),
         _ => None,
     }
 }

@@ -22,7 +22,7 @@ mod supervisor;
 #[cfg(target_os = "linux")]
 mod system;
 #[cfg(not(target_os = "linux"))]
-#[path = "other.rs"]
+#[path = "without_linux.rs"]
 mod system;
 
 pub use config::{Config, ConfigError, Kind, MAX_TYPES, MAX_WORKERS, TypeConfig};

@@ -9,7 +9,7 @@ use std::fmt;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use turnwise_policy::fair_share::Shares;
-use turnwise_policy::fair_share::rfc::whole::Whole;
+use turnwise_policy::fair_share::rfc::integers::Integers;
 use turnwise_policy::fair_share::rfc::{Boost, Key, Rules, Usage, increment};
 
 #[derive(Deserialize)]
@@ -118,7 +118,7 @@ fn truncated_to_whole_numbers_the_recorded_runs_are_identical() {
     assert_eq!(scenarios.len(), 5);
     for scenario in &scenarios {
         let (rules, shares) = (scenario.rules(), scenario.shares());
-        let mut whole = Whole::default();
+        let mut whole = Integers::default();
         let mut running = scenario.added();
         for id in &running {
             whole.added(tenant(id), id, &shares);

@@ -23,7 +23,7 @@
 //! *Patterns* cost a processor's time, and the client chooses them. One job at a time is searched for them in a process ([`searching`]), so the
 //! other threads keep answering; the more the patterns cost, the fewer jobs are looked at for one request ([`Selection::most_looks`]).
 
-mod about;
+mod estimate;
 
 use std::borrow::Cow;
 use std::cell::OnceCell;

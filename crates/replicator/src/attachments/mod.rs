@@ -1,17 +1,17 @@
 //! Revisions with attachments: each is copied separately, as a stream from the source into the target.
 //!
 //! There are two ways. A source that answers `open_revs` with `multipart/mixed` (CouchDB) returns a whole revision as
-//! one `multipart/related` part. Its parts go into the request to the target as they arrive ([`whole`]). Otherwise each
+//! one `multipart/related` part. Its parts go into the request to the target as they arrive ([`with_document`]). Otherwise each
 //! attachment is read separately ([`pieces`]): with PouchDB Server as the source, or as the target of text that CouchDB
 //! has gzipped. Neither way holds more of an attachment than a few pieces. Small attachments travel inside their
 //! documents: see [`crate::copy`].
 
 mod frame;
-mod inside;
+mod inlined;
 mod parts;
 mod pieces;
 mod stubs;
-mod whole;
+mod with_document;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -28,10 +28,10 @@ use crate::refusal::passes_over_put;
 use crate::stats::Tally;
 
 use frame::Body;
-pub(crate) use inside::Insides;
+pub(crate) use inlined::Insides;
 pub(crate) use stubs::{Head, Summary, summary};
 use turnwise_outbound::{BodyError, Error, Fault, Optional, Peer, PeerError, Side, Upload, beginning};
-pub(crate) use whole::absent;
+pub(crate) use with_document::absent;
 
 /// Pieces of a body between the source's response and the target's request. Including the connections' buffers, a
 /// revision in flight holds less than half a megabyte.

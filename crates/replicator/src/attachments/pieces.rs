@@ -4,7 +4,7 @@ use turnwise_outbound::{Error, Fault, Request};
 
 use super::frame::{Frame, frame};
 use super::stubs::{self, Stub};
-use super::whole::{too_long, too_short};
+use super::with_document::{too_long, too_short};
 use super::{Copier, CopyResult, Filler, Revision};
 use crate::query::{DocName, Query, doc_path, encode_segment};
 use crate::stats::Tally;

@@ -139,7 +139,8 @@ impl Scheme for Whole {
 mod tests {
     use proptest::prelude::*;
     use turnwise_policy::fair_share::Shares;
-    use turnwise_policy::fair_share::rfc::{Rules, whole};
+    use turnwise_policy::fair_share::rfc::Rules;
+    use turnwise_policy::fair_share::rfc::integers::Integers;
 
     use super::*;
     use crate::scheme::{Job, Tenant};
@@ -156,7 +157,7 @@ mod tests {
             let scenario = Scenario::parse(scenario).expect("it is one");
             let names = ["a", "b", "c"];
             let of: Shares = names.iter().zip(&shares).map(|(name, shares)| ((*name).to_owned(), *shares)).collect();
-            let (mut mine, mut theirs) = (Whole::new(&scenario, 3), whole::Whole::default());
+            let (mut mine, mut theirs) = (Whole::new(&scenario, 3), Integers::default());
             let (mut jobs, mut running): (Vec<Job>, Vec<JobId>) = (Vec::new(), Vec::new());
             let tenant = |(name, shares): (&&str, &u32)| Tenant {
                 name: (*name).to_owned(), shares: *shares, jobs: 0, waiting: 0,

@@ -13,7 +13,7 @@ use turnwise_outbound::{Answer, Error, Fault};
 
 use super::parts::Parts;
 use super::stubs;
-use super::whole::{too_long, too_short};
+use super::with_document::{too_long, too_short};
 use crate::multipart;
 
 /// The most attachment bytes of one document that are held together. The caller has checked the sizes, so more is an error.

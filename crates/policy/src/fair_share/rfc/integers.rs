@@ -10,14 +10,14 @@ use crate::fair_share::Shares;
 
 /// All tenants' usages and all jobs' priorities.
 #[derive(Debug, Clone, Default)]
-pub struct Whole {
+pub struct Integers {
     usage: BTreeMap<String, u64>,
     accumulated: BTreeMap<String, u64>,
     jobs: BTreeMap<String, u64>,
     priority: BTreeMap<String, u64>,
 }
 
-impl Whole {
+impl Integers {
     /// Adds a job of a tenant. Its priority starts as if it had run one cycle.
     pub fn added(&mut self, tenant: &str, id: &str, shares: &Shares) {
         *self.jobs.entry(tenant.to_owned()).or_default() += 1;
