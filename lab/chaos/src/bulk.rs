@@ -201,10 +201,18 @@ impl Operator {
         let choice = Choice::random(&mut self.random, &members);
         slowest = slowest.max(self.change(&group, &members, action, &choice).await?);
         self.repeat().await;
-        // Jobs that a clock put after their operation are still there.
-        let jobs = self.jobs().await;
-        let left: Vec<Member> = members.into_iter().filter(|member| jobs.contains_key(&member.id)).collect();
-        Some(slowest.max(self.change(&group, &left, Action::Remove, &every).await?))
+        // Jobs that a clock put after their operation are still there, and would in the end be all that the tenant may have.
+        let mut left = members;
+        loop {
+            let jobs = self.jobs().await;
+            left.retain(|member| jobs.contains_key(&member.id));
+            slowest = slowest.max(self.change(&group, &left, Action::Remove, &every).await?);
+            if !self.is_left_by_clock || self.world.stop.is_cancelled() {
+                return Some(slowest);
+            }
+            self.is_left_by_clock = false;
+            tokio::time::sleep(PAUSE).await;
+        }
     }
 
     fn member(&mut self, group: &str, number: u64) -> Member {

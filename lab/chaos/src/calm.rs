@@ -34,12 +34,10 @@ impl Calm {
     pub fn between(&self, from: Instant, to: Instant, grace: Duration) -> Duration {
         let faults = self.0.lock().expect("no holder of this lock panics");
         // Faults come one after the other, but the grace of one may reach into the next.
+        let before = faults.partition_point(|(_, end)| end.is_some_and(|end| end + grace <= from));
         let (mut calm, mut at) = (Duration::ZERO, from);
-        for (begin, end) in faults.iter() {
+        for (begin, end) in faults[before..].iter().take_while(|(begin, _)| *begin < to) {
             let end = end.map_or(to, |end| end + grace);
-            if end <= at {
-                continue;
-            }
             calm += begin.min(&to).saturating_duration_since(at);
             at = at.max(end);
         }

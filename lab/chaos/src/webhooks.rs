@@ -180,10 +180,14 @@ impl Webhooks {
         self.clocks.lock().expect("no holder of this lock panics").push((Instant::now(), offset));
     }
 
-    /// Whether a clock says so, or said so a moment ago.
+    /// Whether a clock says so, or said so a moment ago. The true time is always right: a node with few descriptors has it, because the library that
+    /// changes its clock cannot open its file.
     fn is_now(&self, signed_s: i64) -> bool {
         let real = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
         let real = i64::try_from(real).expect("a small number");
+        if (signed_s - real).abs() <= CLOCK_TOLERANCE_S {
+            return true;
+        }
         let clocks = self.clocks.lock().expect("no holder of this lock panics");
         let ends = clocks.iter().skip(1).map(|(at, _)| Some(*at)).chain([None]);
         clocks.iter().zip(ends).any(|((_, offset), end)| {
