@@ -15,9 +15,8 @@ use super::event_log::Events;
 use super::quota::WaitingJobs;
 use super::workers_of::RegisteredBy;
 
-/// The state of this API.
-#[derive(Clone)]
-pub struct App(Arc<AppState>);
+/// The state of this API. Each request clones it, so it is one pointer.
+pub type App = Arc<AppState>;
 
 /// See [`App`].
 pub struct AppState {
@@ -56,14 +55,6 @@ pub struct Health {
     pub timeout: Duration,
 }
 
-impl Deref for App {
-    type Target = AppState;
-
-    fn deref(&self) -> &AppState {
-        &self.0
-    }
-}
-
 impl Deref for AppState {
     type Target = Web;
 
@@ -72,12 +63,7 @@ impl Deref for AppState {
     }
 }
 
-impl App {
-    /// With this state.
-    pub fn new(state: AppState) -> Self {
-        App(Arc::new(state))
-    }
-
+impl AppState {
     /// The longest time that a request waits.
     pub fn max_wait(&self) -> Duration {
         self.config.get().jobs.max_wait

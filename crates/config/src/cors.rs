@@ -1,4 +1,4 @@
-//! Which origins may use a server: `[chttpd] enable_cors` and `[cors]`. What follows from that is in `http::cors`.
+//! Which origins may use a server: `[chttpd] enable_cors` and `[cors]`. What follows from that is in `web::cors`.
 
 /// Every origin.
 pub const ANY: &str = "*";

@@ -166,13 +166,6 @@ pub struct FairShare {
 }
 
 impl FairShare {
-    /// How tenants share the slots, and how replications rotate, with this quiet period of the cluster.
-    pub fn rules(&self, quiet_period: Duration) -> FairRules {
-        let FairShare { fairness, rotation, shares, .. } = self;
-        let rotation = RotationRules { quiet_period, ..*rotation };
-        FairRules { fairness: *fairness, rfc: self.rfc(), shares: shares.clone(), rotation: Some(rotation) }
-    }
-
     /// The rules of the fairness `rfc`. Steps without an interval of their own happen once per `interval`, as in CouchDB.
     pub fn rfc(&self) -> rfc::Rules {
         let interval_us = i64::try_from(self.rotation.interval.as_micros()).unwrap_or(i64::MAX);
@@ -454,6 +447,18 @@ impl fmt::Display for Problem {
 impl std::error::Error for Problem {}
 
 impl Config {
+    /// How the tenants of replications share the slots, and how replications rotate.
+    pub fn replication_rules(&self) -> FairRules {
+        let FairShare { fairness, rotation, shares, .. } = &self.fair_share;
+        let rotation = RotationRules { quiet_period: self.periods.quiet, ..*rotation };
+        FairRules {
+            fairness: *fairness,
+            rfc: self.fair_share.rfc(),
+            shares: shares.clone(),
+            rotation: Some(rotation),
+        }
+    }
+
     /// The running configuration after the file was read again: settings that can change at run time come from the
     /// file, the others stay.
     pub fn reloaded(&self, file: Config) -> Config {

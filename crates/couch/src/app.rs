@@ -13,9 +13,8 @@ use turnwise_replicator::upstream::Condition;
 use turnwise_web::{Web, traced};
 use turnwise_worker::{Live, Spans};
 
-/// The state of this API.
-#[derive(Clone)]
-pub struct App(Arc<AppState>);
+/// The state of this API. Each request clones it, so it is one pointer.
+pub type App = Arc<AppState>;
 
 /// See [`App`].
 pub struct AppState {
@@ -33,16 +32,8 @@ pub struct AppState {
     pub metrics: Arc<Metrics>,
     /// Where the spans of traced jobs go.
     pub spans: Spans,
-    /// See [`App::turn`].
+    /// See [`AppState::turn`].
     pub turns: Turns,
-}
-
-impl Deref for App {
-    type Target = AppState;
-
-    fn deref(&self) -> &AppState {
-        &self.0
-    }
 }
 
 impl Deref for AppState {
@@ -57,12 +48,7 @@ impl Deref for AppState {
 #[derive(Clone, Default)]
 pub struct Turns(Arc<[tokio::sync::Mutex<()>; 32]>);
 
-impl App {
-    /// With this state.
-    pub fn new(state: AppState) -> Self {
-        App(Arc::new(state))
-    }
-
+impl AppState {
     /// Waits for a turn to write documents of a database. All writes of a database take the next sequence number, so
     /// only one of several concurrent writes can commit. Serial writes avoid conflicts and their pauses. Correctness
     /// does not depend on it: other processes and ending jobs write without a turn.

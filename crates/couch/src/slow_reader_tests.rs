@@ -81,7 +81,7 @@ impl World {
             refused_page: |_, _| unreachable!("nothing asks for a page"),
         });
         let metrics = Metrics::new(web.clone(), client.clone(), indexing, Default::default(), PATTERNS);
-        let app = App::new(AppState {
+        let app = Arc::new(AppState {
             web,
             settings: Settings { server_uuid: "uuid".into(), defaults: Defaults::default() }.into(),
             client,

@@ -283,7 +283,7 @@ impl Common {
         let counters = (counted, replicated);
         let metrics = Metrics::new(web.clone(), client.clone(), indexing.clone(), counters, PATTERNS);
         let metrics = Arc::new(metrics);
-        let api = turnwise_api::App::new(turnwise_api::AppState {
+        let api = Arc::new(turnwise_api::AppState {
             web: web.clone(),
             store_url: url,
             external,
@@ -300,7 +300,7 @@ impl Common {
             events,
             spans: self.spans.clone(),
         });
-        let couch = turnwise_couch::App::new(turnwise_couch::AppState {
+        let couch = Arc::new(turnwise_couch::AppState {
             web: web.clone(),
             settings: self.settings.clone(),
             client,

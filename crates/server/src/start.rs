@@ -215,7 +215,7 @@ fn listen_hint(cause: &io::Error) -> &'static str {
 }
 
 /// Checks that no other user of the machine may use the files that are not for them. A key that becomes readable later is
-/// not used (`http::tls`).
+/// not used (`web::tls`).
 pub(crate) fn check_files(config: &Config) -> Result<(), StartError> {
     let exposed = |setting: &str, problem| StartError::Exposed(format!("{setting} {problem}"));
     if let Some(key) = config.tls.key.as_deref().filter(|key| key.exists()) {

@@ -39,7 +39,7 @@ impl Explained {
     pub fn rules(&self) -> Rules {
         let config = self.config.get();
         Rules {
-            fair: BTreeMap::from([(REPLICATION, config.fair_share.rules(config.periods.quiet))]),
+            fair: BTreeMap::from([(REPLICATION, config.replication_rules())]),
             fair_others: config.jobs.fair(),
             queue: self.external.options().get().queue.clone(),
             catalogue: Arc::clone(&self.catalogue),

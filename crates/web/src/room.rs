@@ -75,7 +75,7 @@ pub struct MemoryPermit(Option<PoolPermit>);
 pub struct Full;
 
 impl Full {
-    /// What a client is told.
+    /// The reason in the response.
     pub const REASON: &'static str = "too many large bodies are being sent";
 }
 

@@ -132,7 +132,7 @@ fn tune(config: &Config, queue: &Arc<QueueRules>, now: usize) -> Tunables {
         backoff: config.backoff,
         on_lost: config.on_lost,
         timeouts: super::timeouts(config, JOB_TYPE),
-        fair: config.fair_share.rules(config.periods.quiet),
+        fair: config.replication_rules(),
         queue: queue.clone(),
     }
 }
