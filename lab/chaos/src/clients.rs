@@ -130,15 +130,15 @@ impl Client {
                     if self.world.options.engine == Engine::Etcd && (jobs.len() > 1 || big) =>
                 {
                     self.world.counts.add("requests too large for etcd", 1);
-                    return;
+                    return self.give_up(&keys);
                 }
                 Answer::Got(status, answer) if status.is_client_error() => {
                     self.world.ledger.repeated("jobs were refused", &format!("{keys:?}: {answer}"));
-                    return;
+                    return self.give_up(&keys);
                 }
                 _ if !patient => {
                     self.world.counts.add("adds of unknown outcome", 1);
-                    return;
+                    return self.give_up(&keys);
                 }
                 _ => {
                     self.world.counts.add("requests repeated", 1);
@@ -154,6 +154,12 @@ impl Client {
         }
         let excess = self.recent.len().saturating_sub(RECENT);
         self.recent.drain(..excess);
+    }
+
+    fn give_up(&self, keys: &[String]) {
+        for key in keys {
+            self.world.ledger.change(key, |entry| entry.given_up = Some(Instant::now()));
+        }
     }
 
     /// A random job, as one of many users would add it.

@@ -76,6 +76,8 @@ impl Life {
 pub(super) struct Entry {
     pub kind: Kind,
     pub acknowledged: bool,
+    /// When its client stopped repeating the request without knowing whether the job was added.
+    pub given_up: Option<Instant>,
     /// The request that added the job, and its number of jobs. Either all or none of them exist. The number is 0 if the
     /// request may need several transactions.
     pub batch: (u64, usize),
@@ -104,6 +106,7 @@ impl Entry {
         Entry {
             kind,
             acknowledged: false,
+            given_up: None,
             batch: (0, 0),
             again: 0,
             cancel_tried: false,

@@ -20,6 +20,8 @@ use super::workers::TYPES;
 const IN_FLIGHT: usize = 8;
 /// The number of jobs that are checked in one sweep.
 const BATCH: usize = 500;
+/// A request that its client gave up has no effect any more after this time.
+const NEVER_ADDED: Duration = Duration::from_secs(60);
 /// The number of jobs that do not end and are shown.
 const SHOWN: usize = 5;
 /// The time between two checks of the remaining jobs.
@@ -46,6 +48,11 @@ pub(super) async fn sweep(world: &World, count: usize, last: bool) {
                     world.ledger.finding(format!("{key} was acknowledged, and is not there"));
                 }
                 true
+            }
+            // A job that was never added would stay open for ever, and the clients add no more beyond a number of those.
+            Answer::Got(StatusCode::NOT_FOUND, _) => {
+                let given_up = world.ledger.change(&key, |entry| entry.given_up).flatten();
+                given_up.is_some_and(|at| at.elapsed() > NEVER_ADDED)
             }
             _ => false,
         };
