@@ -4,12 +4,13 @@
 //! first call that it could not answer until the next one that it could. A commit of unknown outcome counts as not
 //! answered. After a failed commit, only a commit ends the failure: a store that is full still answers reads.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
 use crate::metrics::{CALL_BOUNDS_US, Histogram, Times};
+use crate::sync::Mutex;
 use crate::walk::Rest;
 use crate::{Changes, Error, KeyValue, RangeRead, Result, Runtime, Snapshot, Versionstamp, Visit};
 
@@ -172,16 +173,12 @@ impl Meter {
 
     /// Whether the store works, according to the latest calls.
     pub fn condition(&self) -> Condition {
-        match &*self.failure() {
+        match &*self.failure.lock() {
             None => Condition::Working,
             Some(Failure { since_us, reason, .. }) => {
                 Condition::Failing { since_us: *since_us, reason: reason.clone() }
             }
         }
-    }
-
-    fn failure(&self) -> MutexGuard<'_, Option<Failure>> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a transaction that was begun, and the result of its snapshot.
@@ -241,7 +238,7 @@ impl Meter {
         if !self.failing.load(Relaxed) {
             return;
         }
-        let mut failure = self.failure();
+        let mut failure = self.failure.lock();
         let over = |failure: &mut Failure| call == Call::Commit || !failure.of_commits;
         if let Some(over) = failure.take_if(over) {
             self.failing.store(false, Relaxed);
@@ -251,7 +248,7 @@ impl Meter {
     }
 
     fn fails(&self, call: Call, reason: &str) {
-        let mut failure = self.failure();
+        let mut failure = self.failure.lock();
         match &mut *failure {
             Some(failure) => {
                 reason.clone_into(&mut failure.reason);

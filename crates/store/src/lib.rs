@@ -33,6 +33,7 @@ mod retry;
 pub mod runtime;
 mod sealed;
 mod sum;
+mod sync;
 mod transaction;
 mod url;
 mod walk;

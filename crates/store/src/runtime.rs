@@ -1,12 +1,14 @@
 //! Time and randomness as a trait, so that a simulation can control both.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::sync::oneshot;
+
+use crate::sync::Mutex;
 
 /// The clock and the random numbers of all code above the store.
 #[async_trait]
@@ -92,13 +94,9 @@ impl Manual {
         Arc::new(Manual { state: Mutex::new(state), slept: tokio::sync::Notify::new() })
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, ManualState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Moves the clock forward and wakes the sleepers whose time has come, earliest first.
     pub fn advance(&self, duration: Duration) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.elapsed_us = add_us(state.elapsed_us, duration);
         let after_now = (state.elapsed_us.saturating_add(1), 0);
         let later = state.sleepers.split_off(&after_now);
@@ -109,7 +107,7 @@ impl Manual {
 
     /// Sets the clock forward or back, as a machine's owner may. No time passes, and no sleeper wakes.
     pub fn set_clock(&self, by_us: i64) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.set_us = state.set_us.saturating_add(by_us);
     }
 
@@ -124,7 +122,7 @@ impl Manual {
         loop {
             let slept = self.slept.notified();
             {
-                let mut state = self.state();
+                let mut state = self.state.lock();
                 let from = add_us(state.elapsed_us, duration);
                 state.sleepers.retain(|_, wake| !wake.is_closed());
                 if state.sleepers.range((from, 0)..).count() >= count {
@@ -143,17 +141,17 @@ fn add_us(now_us: i64, duration: Duration) -> i64 {
 #[async_trait]
 impl Runtime for Manual {
     fn now_us(&self) -> i64 {
-        let state = self.state();
+        let state = self.state.lock();
         state.elapsed_us.saturating_add(state.set_us)
     }
 
     fn elapsed_us(&self) -> i64 {
-        self.state().elapsed_us
+        self.state.lock().elapsed_us
     }
 
     async fn sleep(&self, duration: Duration) {
         let woken = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let (wake, woken) = oneshot::channel();
             let at_us = add_us(state.elapsed_us, duration);
             state.next_sleeper += 1;
@@ -166,6 +164,6 @@ impl Runtime for Manual {
     }
 
     fn random(&self) -> u64 {
-        self.state().rng.random()
+        self.state.lock().rng.random()
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map};
 use std::hash::BuildHasher as _;
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use foldhash::fast::FixedState;
@@ -12,6 +12,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use crate::appends::{self, Appended, Mode, ROW_BYTES, STAMP_BYTES, SUFFIX_BYTES};
 use crate::counters::Metered;
 use crate::key::successor;
+use crate::sync::Mutex;
 use crate::walk::Rest;
 use crate::{Changes, Error, KeyValue, Limits, RangeRead, Result, Runtime, Sum, Versionstamp, Visit};
 
@@ -212,10 +213,6 @@ impl Transaction {
         Transaction { snapshot, limits, runtime, begun_us, mode, pending: Arc::default() }
     }
 
-    fn pending(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The value of a key.
     pub async fn get(&self, key: &Bytes) -> Result<Option<Bytes>> {
         self.get_with(key, Isolation::Serializable).await
@@ -228,7 +225,7 @@ impl Transaction {
         }
         let value = self.snapshot.get(key).await?;
         if isolation == Isolation::Serializable {
-            self.pending().note_read(key.clone(), &value);
+            self.pending.lock().note_read(key.clone(), &value);
         }
         Ok(value)
     }
@@ -240,14 +237,14 @@ impl Transaction {
         }
         let value = self.snapshot.get(&key).await?;
         if isolation == Isolation::Serializable {
-            self.pending().note_read(key, &value);
+            self.pending.lock().note_read(key, &value);
         }
         Ok(value)
     }
 
     /// The value of a key, if the transaction has written or read it.
     fn known(&self, key: &Bytes, isolation: Isolation) -> Result<Option<Option<Bytes>>> {
-        let mut pending = self.pending();
+        let mut pending = self.pending.lock();
         if let Some(own) = pending.own(key)? {
             return Ok(Some(own));
         }
@@ -275,7 +272,7 @@ impl Transaction {
             return Ok(());
         }
         let wanted: Vec<Bytes> = {
-            let pending = self.pending();
+            let pending = self.pending.lock();
             let is_known = |key: &Bytes| {
                 pending.prefetched.contains_key(key) || matches!(pending.read_keys.get(key), Some(Some(_)))
             };
@@ -286,7 +283,7 @@ impl Transaction {
             Ok::<_, Error>((key, value))
         };
         let read: Vec<_> = stream::iter(wanted).map(read).buffered(CONCURRENT_READS).try_collect().await?;
-        self.pending().prefetched.extend(read);
+        self.pending.lock().prefetched.extend(read);
         Ok(())
     }
 
@@ -296,7 +293,7 @@ impl Transaction {
             return Ok(());
         }
         let wanted: Vec<RangeRead> = {
-            let pending = self.pending();
+            let pending = self.pending.lock();
             reads.into_iter().filter(|read| !pending.prefetched_ranges.contains_key(read)).collect()
         };
         let read = |read: RangeRead| async move {
@@ -304,13 +301,13 @@ impl Transaction {
             Ok::<_, Error>((read, rows))
         };
         let read: Vec<_> = stream::iter(wanted).map(read).buffered(CONCURRENT_READS).try_collect().await?;
-        self.pending().prefetched_ranges.extend(read);
+        self.pending.lock().prefetched_ranges.extend(read);
         Ok(())
     }
 
     /// The rows of a range in the snapshot.
     async fn stored(&self, read: &RangeRead) -> Result<Vec<KeyValue>> {
-        let known = self.pending().prefetched_ranges.get(read).cloned();
+        let known = self.pending.lock().prefetched_ranges.get(read).cloned();
         match known {
             Some(rows) => Ok(rows),
             None => self.snapshot.range(read).await,
@@ -354,7 +351,7 @@ impl Transaction {
     /// Adds the conflict of a read: the commit fails if another transaction writes to what was read.
     pub fn prove(&self, proof: Proof) {
         let Proof { range: Some((begin, end)), size } = proof else { return };
-        let mut pending = self.pending();
+        let mut pending = self.pending.lock();
         pending.bytes += begin.len() + end.len() + size.bytes;
         pending.rows_seen += size.rows;
         pending.read_ranges.push((begin, end));
@@ -364,7 +361,7 @@ impl Transaction {
     /// it serves callers that rely on the absence of further rows. It costs one conflict, however many rows were read.
     pub fn prove_arrivals(&self, proof: Proof) {
         let Some((begin, end)) = proof.range else { return };
-        let mut pending = self.pending();
+        let mut pending = self.pending.lock();
         pending.bytes += begin.len() + end.len();
         pending.arrivals.push((begin, end));
     }
@@ -441,7 +438,7 @@ impl Transaction {
 
     /// The own writes within a range; `None` if there are none, as in most reads.
     fn own_writes_in(&self, read: &RangeRead) -> Result<Option<OwnWrites>> {
-        let pending = self.pending();
+        let pending = self.pending.lock();
         let bounds = (Bound::Included(&read.begin), Bound::Excluded(&read.end));
         let is_unknown = pending.versionstamped.range::<Bytes, _>(bounds).next().is_some()
             || pending.adds.range::<Bytes, _>(bounds).next().is_some();
@@ -478,7 +475,7 @@ impl Transaction {
     }
 
     fn write(&self, key: Bytes, value: Option<Bytes>) -> Result<()> {
-        let mut pending = self.pending();
+        let mut pending = self.pending.lock();
         pending.bytes += key.len() + value.as_ref().map_or(0, Bytes::len);
         pending.note_split(&key);
         if pending.touch(&key) {
@@ -497,7 +494,7 @@ impl Transaction {
         }
         // The end of a range may be the successor of the longest key.
         self.check("key", begin.len().max(end.len()), self.limits.key_bytes + 1)?;
-        let mut pending = self.pending();
+        let mut pending = self.pending.lock();
         let inside = |key: &Bytes| begin <= *key && *key < end;
         pending.writes.retain(|key, _| !inside(key));
         pending.versionstamped.retain(|key| !inside(key));
@@ -517,7 +514,7 @@ impl Transaction {
     /// another transaction of this process commits at the same moment and also sets it.
     pub fn set_versionstamp(&self, key: Bytes) -> Result<()> {
         self.check("key", key.len(), self.limits.key_bytes)?;
-        let mut pending = self.pending();
+        let mut pending = self.pending.lock();
         pending.bytes += key.len();
         pending.note_split(&key);
         if pending.touch(&key) {
@@ -529,7 +526,7 @@ impl Transaction {
 
     /// Makes the commit fail if another transaction writes `key`, without reading it.
     pub fn add_read_conflict(&self, key: Bytes) {
-        self.pending().add_read_key(key);
+        self.pending.lock().add_read_key(key);
     }
 
     /// Adds to the sum of a key, which no part of this transaction may read, set or clear. No other row's key may begin with this
@@ -537,7 +534,7 @@ impl Transaction {
     /// that adds to it, and counts as a written row. [`Transaction::sum`] reads it.
     pub fn add(&self, key: Bytes, sum: Sum) -> Result<()> {
         self.check("key", key.len() + SUM_SUFFIX_BYTES, self.limits.key_bytes)?;
-        let mut pending = self.pending();
+        let mut pending = self.pending.lock();
         // A key that is written afterwards leaves `adds`.
         if let Some(before) = pending.adds.get_mut(&key) {
             *before += sum;
@@ -567,7 +564,7 @@ impl Transaction {
         }
         self.check("key", log.len() + SUFFIX_BYTES, self.limits.key_bytes)?;
         self.check("value", line.len(), ROW_BYTES)?;
-        let mut pending = self.pending();
+        let mut pending = self.pending.lock();
         let rows = pending.appended.entry(log.clone()).or_default();
         let before = rows.len();
         rows.push(line);
@@ -627,7 +624,7 @@ impl Transaction {
     /// and of conflicts is left. This share is [`STEP_WRITES`] and [`STEP`], or half of the limit if that is less.
     pub fn has_space(&self) -> bool {
         let below = |most: usize, step: usize| most - step.min(most / 2);
-        let pending = self.pending();
+        let pending = self.pending.lock();
         pending.bytes < self.limits.transaction_bytes / 5 * 2
             && pending.written() < below(self.limits.transaction_writes, STEP_WRITES)
             && pending.conflicts() < below(self.limits.transaction_conflicts, STEP)
@@ -637,7 +634,7 @@ impl Transaction {
     pub fn has_room_for(&self, writes: usize, conflicts: usize) -> bool {
         // Its steps may append.
         let appended = if self.appends() { APPENDED } else { 0 };
-        let pending = self.pending();
+        let pending = self.pending.lock();
         pending.written().saturating_add(writes + appended) <= self.limits.transaction_writes
             && pending.conflicts().saturating_add(conflicts) <= self.limits.transaction_conflicts
     }
@@ -655,7 +652,7 @@ impl Transaction {
     /// Commits. A transaction that wrote nothing always succeeds, because it read one consistent snapshot. The call consumes the
     /// reads and writes so far, whether it succeeds or not.
     pub async fn commit(&self) -> Result<Option<Versionstamp>> {
-        let mut pending = std::mem::take(&mut *self.pending());
+        let mut pending = std::mem::take(&mut *self.pending.lock());
         // Changes that cancel each other out are no write.
         pending.adds.retain(|_, sum| !sum.is_zero());
         let wrote_nothing = pending.writes.is_empty()

@@ -6,7 +6,7 @@
 //! The thread retries a failure for as long as the store is open: it reopens the base and repeats the checkpoint. Meanwhile the
 //! committer receives the reason why there is no next segment. Acknowledged writes are safe in the log.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::base::Base;
@@ -16,6 +16,7 @@ use super::memtable::Memtable;
 use super::view::Tables;
 use super::wal::Segment;
 use super::{Shared, count};
+use crate::sync::Mutex;
 use crate::{Error, Result};
 
 /// The pause between two attempts to write the log.
@@ -59,10 +60,6 @@ struct Work {
 }
 
 impl Checkpoints {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
@@ -72,7 +69,7 @@ impl Checkpoints {
     /// # Errors
     /// The reason why there is no segment now. The thread tries again.
     pub(super) fn next_segment(&self) -> Result<Segment> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         loop {
             if state.frozen.is_none()
                 && let Some(spare) = state.spare.take()
@@ -90,25 +87,25 @@ impl Checkpoints {
 
     /// Passes a memtable to the thread.
     pub(super) fn start(&self, frozen: Frozen) {
-        self.state().frozen = Some(frozen);
+        self.state.lock().frozen = Some(frozen);
         self.changed.notify_all();
     }
 
     /// Requests that the base is reopened, after a read has failed.
     pub(super) fn mend(&self) {
-        self.state().broken = true;
+        self.state.lock().broken = true;
         self.changed.notify_all();
     }
 
     /// Tells the thread to end after the current checkpoint.
     pub(super) fn close(&self) {
-        self.state().closed = true;
+        self.state.lock().closed = true;
         self.changed.notify_all();
     }
 
     /// Waits for work. Returns `None` once the store is closed.
     fn next_work(&self) -> Option<Work> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         while state.frozen.is_none() && state.spare.is_some() && !state.broken && !state.closed {
             state = self.wait(state);
         }
@@ -120,7 +117,7 @@ impl Checkpoints {
 
     /// Records the result of the latest attempt.
     fn attempted(&self, attempt: &Result<(), Trouble>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.failed = attempt.as_ref().err().map(|trouble| trouble.error.clone());
         drop(state);
         self.changed.notify_all();
@@ -130,7 +127,7 @@ impl Checkpoints {
     fn pause(&self) {
         // A read that has failed meanwhile does not wait.
         let open = |state: &mut State| !state.closed && !state.broken;
-        drop(self.changed.wait_timeout_while(self.state(), CHECKPOINT_PAUSE, open));
+        drop(self.changed.wait_timeout_while(self.state.lock(), CHECKPOINT_PAUSE, open));
     }
 }
 
@@ -167,7 +164,7 @@ impl Checkpointer {
 
     /// Reopens the base if it has failed.
     fn mend(&mut self) -> Result<(), Trouble> {
-        self.shared.checkpoints.state().broken = false;
+        self.shared.checkpoints.state.lock().broken = false;
         if self.base.has_failed() {
             let reopened = self.base.reopen();
             if self.base.is_readable() {
@@ -182,13 +179,13 @@ impl Checkpointer {
         self.mend()?;
         if let Some((version, memtable, next)) = work.frozen {
             self.write_to_base(version, &memtable, next)?;
-            if let Some(frozen) = self.shared.checkpoints.state().frozen.take() {
+            if let Some(frozen) = self.shared.checkpoints.state.lock().frozen.take() {
                 self.used.extend(frozen.files);
             }
         }
         if work.needs_spare {
             let spare = self.spare()?;
-            self.shared.checkpoints.state().spare = Some(spare);
+            self.shared.checkpoints.state.lock().spare = Some(spare);
         }
         Ok(())
     }
@@ -246,7 +243,7 @@ impl Checkpointer {
 impl Drop for Checkpointer {
     /// On close or panic: the committer must not wait for a thread that has ended.
     fn drop(&mut self) {
-        let mut state = self.shared.checkpoints.state();
+        let mut state = self.shared.checkpoints.state.lock();
         state.failed.get_or_insert_with(|| Error::Unavailable("checkpoints have ended".into()));
         drop(state);
         self.shared.checkpoints.changed.notify_all();

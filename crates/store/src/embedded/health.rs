@@ -1,6 +1,5 @@
 //! The store's health: whether its data is damaged, and whether it can continue at all.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
@@ -8,6 +7,7 @@ use tokio::sync::watch;
 use super::Shared;
 use super::disk::{Trouble, TroubleKind};
 use crate::Error;
+use crate::sync::Mutex;
 
 /// The health that all threads and snapshots of the store share.
 pub(super) struct Health {
@@ -24,13 +24,9 @@ impl Default for Health {
 }
 
 impl Health {
-    fn locked(&self) -> MutexGuard<'_, Option<Error>> {
-        self.damage.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The damage, if any was found.
     pub(super) fn damage(&self) -> Option<Error> {
-        self.locked().clone()
+        self.damage.lock().clone()
     }
 
     /// The error for writes to a damaged store.
@@ -53,7 +49,7 @@ impl Health {
 impl Shared {
     /// Records that stored data is damaged. The store no longer writes, and still serves reads where it can.
     pub(super) fn is_damaged(&self, error: &Error) {
-        let mut damage = self.health.locked();
+        let mut damage = self.health.damage.lock();
         if damage.is_some() {
             return;
         }

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map;
 use std::ops::Bound;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::RwLockReadGuard;
 
 use bytes::Bytes;
+
+use crate::sync::RwLock;
 
 /// The rows of a log segment, in key order. Only the committer writes, and only while the segment receives records.
 #[derive(Default)]
@@ -76,7 +78,7 @@ pub(super) fn span<'a>(
 impl Memtable {
     /// Locks the rows for reading. Keep the lock short, because the committer waits for it.
     pub(super) fn read(&self) -> Cells<'_> {
-        self.cells.read().unwrap_or_else(PoisonError::into_inner)
+        self.cells.read()
     }
 
     /// The row of `key` as of `version`; `None` if this memtable does not have it.
@@ -91,7 +93,7 @@ impl Memtable {
         rows: impl Iterator<Item = (Bytes, Option<Bytes>)>,
         oldest: u64,
     ) {
-        let mut cells = self.cells.write().unwrap_or_else(PoisonError::into_inner);
+        let mut cells = self.cells.write();
         for (key, value) in rows {
             let next = Version { number: version, value };
             match cells.entry(key) {

@@ -53,8 +53,8 @@ mod watches;
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -77,6 +77,7 @@ use self::view::Tables;
 use self::wal::{Segment, Unwritten};
 use self::watches::Watches;
 use crate::metrics::{CALL_BOUNDS_US, Histogram, Times};
+use crate::sync::RwLock;
 use crate::{Engine, Error, Limits, Result, Runtime, Snapshot, Watch, runtime};
 
 /// How to open an embedded store.
@@ -215,18 +216,18 @@ impl Shared {
     }
 
     fn published(&self) -> Arc<Published> {
-        self.published.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.published.read().clone()
     }
 
     /// Makes new snapshots see the next version.
     fn publish(&self, lease: Arc<Lease>) {
-        let mut published = self.published.write().unwrap_or_else(PoisonError::into_inner);
+        let mut published = self.published.write();
         *published = Arc::new(Published { lease, tables: published.tables.clone() });
     }
 
     /// Makes new snapshots read the same version from other tables.
     fn replace_tables(&self, replace: impl FnOnce(&Tables) -> Tables) {
-        let mut published = self.published.write().unwrap_or_else(PoisonError::into_inner);
+        let mut published = self.published.write();
         let tables = replace(&published.tables);
         *published = Arc::new(Published { lease: published.lease.clone(), tables });
     }

@@ -13,11 +13,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 
 use redb::StorageBackend;
 
 use super::disk::{Disk, DiskFile, Trouble};
+use crate::sync::{Mutex, RwLock};
 
 const PAGE_BYTES: usize = 4_096;
 const SUM_BYTES: usize = 4;
@@ -34,10 +35,6 @@ fn sum_of(n: usize, page: &[u8]) -> u32 {
 
 /// Replaces the checksum of a page of zeros that was never written.
 const NEVER_WRITTEN: u32 = 0;
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The file of rows.
 pub(super) struct Pages {
@@ -92,12 +89,12 @@ impl Pages {
 
     /// The first failure since the last call of [`Pages::mend`].
     pub(super) fn failure(&self) -> Option<Trouble> {
-        locked(&self.failed).clone()
+        self.failed.lock().clone()
     }
 
     /// Clears the failure, before the storage crate reopens the file.
     pub(super) fn mend(&self) {
-        *locked(&self.failed) = None;
+        *self.failed.lock() = None;
     }
 
     /// Records the error if it is the first failure.
@@ -109,7 +106,7 @@ impl Pages {
 
     /// Records the trouble if it is the first failure.
     pub(super) fn fail(&self, trouble: &Trouble) {
-        locked(&self.failed).get_or_insert_with(|| trouble.clone());
+        self.failed.lock().get_or_insert_with(|| trouble.clone());
     }
 
     fn read_checked(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
@@ -120,7 +117,7 @@ impl Pages {
             ),
             _ => error,
         })?;
-        let table = self.sums.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.sums.table.read();
         for (n, page) in whole_pages(offset, out)? {
             let sound = match table.get(n).copied().unwrap_or(NEVER_WRITTEN) {
                 NEVER_WRITTEN => page.iter().all(|byte| *byte == 0),
@@ -140,13 +137,13 @@ impl Pages {
 
     fn write_summed(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.rows.write_at(data, offset)?;
-        let mut table = self.sums.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.sums.table.write();
         for (n, page) in whole_pages(offset, data)? {
             if n >= table.len() {
                 table.resize(n + 1, NEVER_WRITTEN);
             }
             table[n] = sum_of(n, page);
-            locked(&self.sums.dirty).insert(n / SUMS_PER_BLOCK);
+            self.sums.dirty.lock().insert(n / SUMS_PER_BLOCK);
         }
         Ok(())
     }
@@ -154,10 +151,10 @@ impl Pages {
     fn resize(&self, len: u64) -> io::Result<()> {
         self.rows.set_len(len)?;
         let count = count(&self.rows)?;
-        let mut table = self.sums.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.sums.table.write();
         let known = table.len().min(count);
         table.resize(count, NEVER_WRITTEN);
-        locked(&self.sums.dirty).extend(known / SUMS_PER_BLOCK..count.div_ceil(SUMS_PER_BLOCK));
+        self.sums.dirty.lock().extend(known / SUMS_PER_BLOCK..count.div_ceil(SUMS_PER_BLOCK));
         Ok(())
     }
 
@@ -173,21 +170,21 @@ impl Sums {
     }
 
     fn sync(&self) -> io::Result<()> {
-        let dirty = std::mem::take(&mut *locked(&self.dirty));
+        let dirty = std::mem::take(&mut *self.dirty.lock());
         if dirty.is_empty() {
             return Ok(());
         }
         let synced = self.write(&dirty).and_then(|()| self.file.sync());
         if synced.is_err() {
             // The content of the file is unknown, so all of it is written again.
-            let count = self.table.read().unwrap_or_else(PoisonError::into_inner).len();
-            locked(&self.dirty).extend(0..count.div_ceil(SUMS_PER_BLOCK));
+            let count = self.table.read().len();
+            self.dirty.lock().extend(0..count.div_ceil(SUMS_PER_BLOCK));
         }
         synced
     }
 
     fn write(&self, blocks: &BTreeSet<usize>) -> io::Result<()> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.read();
         for block in blocks {
             let first = (block * SUMS_PER_BLOCK).min(table.len());
             let sums = &table[first..table.len().min(first + SUMS_PER_BLOCK)];
@@ -293,11 +290,11 @@ impl Overlay {
 
 impl StorageBackend for Overlay {
     fn len(&self) -> io::Result<u64> {
-        Ok(locked(&self.state).len)
+        Ok(self.state.lock().len)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let state = locked(&self.state);
+        let state = self.state.lock();
         let page_bytes = PAGE_BYTES as u64;
         let mut done = 0;
         while done < out.len() {
@@ -311,7 +308,7 @@ impl StorageBackend for Overlay {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        locked(&self.state).len = len;
+        self.state.lock().len = len;
         Ok(())
     }
 
@@ -320,7 +317,7 @@ impl StorageBackend for Overlay {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let mut state = locked(&self.state);
+        let mut state = self.state.lock();
         let page_bytes = PAGE_BYTES as u64;
         let mut done = 0;
         while done < data.len() {

@@ -1,12 +1,13 @@
 //! Watches, and the keys that they wait for.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
+use crate::sync::Mutex;
 use crate::{Error, Result, Watch};
 
 /// Most watches at a time; each takes about 200 bytes.
@@ -34,13 +35,9 @@ struct Waiter {
 }
 
 impl Watches {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Registers a watch. The caller must read the key afterwards, to find changes that were committed before this call.
     pub(super) fn register(self: &Arc<Self>, key: Bytes, seen: Option<Bytes>) -> Result<Watch> {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         if waiting.closed {
             return Err(Error::Unavailable("the store is closed".into()));
         }
@@ -65,7 +62,7 @@ impl Watches {
         if self.count.load(Ordering::SeqCst) == 0 {
             return;
         }
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         for (key, value) in rows {
             let Some(waiters) = waiting.by_key.get_mut(key) else { continue };
             let before = waiters.len();
@@ -81,19 +78,19 @@ impl Watches {
 
     /// Wakes all watches, because no change will follow.
     pub(super) fn wake_all(&self) {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         self.count.store(0, Ordering::SeqCst);
         waiting.by_key.clear();
     }
 
     /// Wakes all watches and refuses new ones.
     pub(super) fn close(&self) {
-        self.waiting().closed = true;
+        self.waiting.lock().closed = true;
         self.wake_all();
     }
 
     fn forget(&self, key: &Bytes, id: u64) {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         let Some(waiters) = waiting.by_key.get_mut(key) else { return };
         let before = waiters.len();
         waiters.retain(|waiter| waiter.id != id);
@@ -130,7 +127,7 @@ mod tests {
         assert_eq!(watches.count.load(Ordering::SeqCst), 1);
         drop(two);
         assert_eq!(watches.count.load(Ordering::SeqCst), 0);
-        assert!(watches.waiting().by_key.is_empty());
+        assert!(watches.waiting.lock().by_key.is_empty());
     }
 
     #[test]

@@ -23,7 +23,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
@@ -41,17 +41,12 @@ const MAX_UNDER_WAY: usize = 4;
 /// Commits that wait to be sent.
 #[derive(Default)]
 pub(super) struct Groups {
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
     waiting: VecDeque<Submission>,
     /// The number of groups under way, by the member that was current when they began.
     under_way: HashMap<usize, usize>,
 }
 
-impl State {
+impl Groups {
     /// Whether one more group may begin with `member`. If so, counts it.
     fn begins(&mut self, member: usize) -> bool {
         let under_way = self.under_way.entry(member).or_default();
@@ -72,20 +67,14 @@ struct Submission {
     answer: oneshot::Sender<Result<Versionstamp>>,
 }
 
-impl Groups {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Commits, alone or in a group.
 pub(super) async fn commit(shared: &Arc<Shared>, prepared: Prepared) -> Result<Versionstamp> {
     let (answer, answered) = oneshot::channel();
     {
-        let mut state = shared.groups.state();
-        state.waiting.push_back(Submission { prepared, answer });
+        let mut groups = shared.groups.lock();
+        groups.waiting.push_back(Submission { prepared, answer });
         let member = shared.members.current();
-        if state.begins(member) {
+        if groups.begins(member) {
             // A separate task, because a caller that drops its future must not stop other commits.
             tokio::spawn(run(shared.clone(), member));
         }
@@ -97,18 +86,18 @@ pub(super) async fn commit(shared: &Arc<Shared>, prepared: Prepared) -> Result<V
 async fn run(shared: Arc<Shared>, mut member: usize) {
     loop {
         let group = {
-            let mut state = shared.groups.state();
+            let mut groups = shared.groups.lock();
             let current = shared.members.current();
             if current != member {
-                state.ends(member);
-                if !state.begins(current) {
+                groups.ends(member);
+                if !groups.begins(current) {
                     return;
                 }
                 member = current;
             }
-            let group = Group::of(&mut state.waiting, shared.max_txn_ops, shared.max_request_bytes);
+            let group = Group::of(&mut groups.waiting, shared.max_txn_ops, shared.max_request_bytes);
             if group.members.is_empty() {
-                state.ends(member);
+                groups.ends(member);
                 return;
             }
             group

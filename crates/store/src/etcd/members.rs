@@ -5,7 +5,6 @@
 //! another member. A commit is repeated only if it was certainly not done.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::Stream;
@@ -21,6 +20,7 @@ use super::api::{
     RangeResponse, RequestOp, TxnRequest, TxnResponse, WatchRequest, WatchResponse, path,
 };
 use super::failure::{FULL, Failure, Refusal, innermost};
+use crate::sync::Mutex;
 use crate::{Error, EtcdUrl, Result};
 
 /// How long a connection may take to be established.
@@ -80,7 +80,7 @@ struct Token {
 
 impl Credentials {
     fn token(&self) -> Token {
-        self.token.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.token.lock().clone()
     }
 }
 
@@ -347,7 +347,7 @@ impl Members {
     /// Drops the token, so that the next call fetches a new one.
     pub(super) fn forget_token(&self) {
         if let Some(credentials) = &self.credentials {
-            credentials.token.lock().unwrap_or_else(PoisonError::into_inner).value = None;
+            credentials.token.lock().value = None;
         }
     }
 
@@ -382,7 +382,7 @@ impl Members {
             Err(failure) => return Err(Failure::Unsent(format!("authentication: {}", text_of(failure)))),
         };
         let token = Token { value, generation: generation + 1 };
-        *credentials.token.lock().unwrap_or_else(PoisonError::into_inner) = token.clone();
+        *credentials.token.lock() = token.clone();
         Ok(token)
     }
 }

@@ -40,7 +40,6 @@ use bytes::Bytes;
 use tokio::task::AbortHandle;
 
 use self::commit::Additions;
-use self::group::Groups;
 use self::heads::Heads;
 use self::members::Members;
 use self::reads::Reads;
@@ -48,6 +47,7 @@ use self::shared::Shared;
 use self::snapshot::EtcdSnapshot;
 use self::space::Space;
 use self::watches::Watches;
+use crate::sync::Mutex;
 use crate::{Engine, EtcdUrl, Limits, Result, Runtime, Snapshot, Watch};
 
 /// A store in an etcd cluster. Dropping it wakes its watches.
@@ -66,7 +66,7 @@ impl Etcd {
         let space = Space::new(&url.prefix);
         let members = Members::new(url, runtime.random())?;
         let shared = Arc::new(Shared {
-            groups: Groups::default(),
+            groups: Mutex::default(),
             heads: Heads::default(),
             reads: Reads::new(members.len()),
             members,

@@ -11,6 +11,7 @@ use super::heads::Heads;
 use super::members::Members;
 use super::reads::{self, Reads};
 use super::space::{self, Space};
+use crate::sync::Mutex;
 use crate::{Limits, Result};
 
 /// State shared by the engine, its snapshots and its tasks.
@@ -18,7 +19,7 @@ pub(super) struct Shared {
     pub space: Space,
     pub additions: Additions,
     pub members: Members,
-    pub groups: Groups,
+    pub groups: Mutex<Groups>,
     pub reads: Reads,
     pub heads: Heads,
     pub limits: Limits,

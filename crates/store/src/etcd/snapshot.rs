@@ -1,6 +1,6 @@
 //! A snapshot. Its first read determines the revision of all others.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -10,6 +10,7 @@ use super::commit::{self, Intervals, Prepared, ReadSet};
 use super::shared::Shared;
 use super::{group, heads, reads, space};
 use crate::key::successor;
+use crate::sync::Mutex;
 use crate::{Changes, Error, KeyValue, RangeRead, Result, Snapshot, Versionstamp};
 
 /// Rows of a range's first page. A row has at most 100 kB.
@@ -48,18 +49,14 @@ impl EtcdSnapshot {
         EtcdSnapshot { shared, state: Mutex::default(), first: tokio::sync::Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Reads at the snapshot's revision, and pins it if this is the first read.
     async fn read(&self, request: RangeRequest) -> Result<RangeResponse> {
-        let pin = self.state().pin;
+        let pin = self.state.lock().pin;
         if let Some(pin) = pin {
             return self.read_at(pin, request).await;
         }
         let turn = self.first.lock().await;
-        let pin = self.state().pin;
+        let pin = self.state.lock().pin;
         if let Some(pin) = pin {
             // Those who waited for the first read now read at the same time.
             drop(turn);
@@ -71,7 +68,7 @@ impl EtcdSnapshot {
             .map(|header| header.revision)
             .filter(|revision| *revision > 0)
             .ok_or_else(|| Error::Corrupt("an answer of etcd has no revision".into()))?;
-        self.state().pin = Some(Pin { revision, member });
+        self.state.lock().pin = Some(Pin { revision, member });
         Ok(response)
     }
 
@@ -79,7 +76,7 @@ impl EtcdSnapshot {
         request.revision = pin.revision;
         let (response, member) = reads::range(&self.shared, request, Some(pin.member)).await?;
         if member != pin.member {
-            self.state().pin = Some(Pin { member, ..pin });
+            self.state.lock().pin = Some(Pin { member, ..pin });
         }
         Ok(response)
     }
@@ -129,7 +126,7 @@ impl EtcdSnapshot {
                 }
                 _ => (begin.clone(), end.clone()),
             };
-            self.state().read_set.add(covered, page, keys_only);
+            self.state.lock().read_set.add(covered, page, keys_only);
             let space = &self.shared.space;
             rows.extend(page.iter().map(|row| (space.stripped(&row.key), space::value(row))));
             if rows.len() >= read.limit {
@@ -167,7 +164,7 @@ impl Snapshot for EtcdSnapshot {
         let key = self.shared.space.key(key)?;
         let response = self.read(RangeRequest { key: key.clone(), ..RangeRequest::default() }).await?;
         let after = successor(&key);
-        self.state().read_set.add((key, after), &response.kvs, false);
+        self.state.lock().read_set.add((key, after), &response.kvs, false);
         Ok(response.kvs.first().map(space::value))
     }
 
@@ -180,14 +177,14 @@ impl Snapshot for EtcdSnapshot {
     }
 
     async fn commit(&self, changes: Changes) -> Result<Versionstamp> {
-        let pin = self.state().pin;
+        let pin = self.state.lock().pin;
         let (mut needed, mut compares) = Default::default();
         // A transaction that has read nothing has nothing to check.
         if let Some(pin) = pin {
             needed = commit::needed(&self.shared.space, &changes)?;
-            let missing = self.state().read_set.missing(&needed);
+            let missing = self.state.lock().read_set.missing(&needed);
             self.see(&missing, self.shared.limits.transaction_conflicts + 1).await?;
-            compares = self.state().read_set.compares(&needed, pin.revision);
+            compares = self.state.lock().read_set.compares(&needed, pin.revision);
         }
         let writes = commit::writes(&self.shared.space, &self.shared.additions, &changes)?;
         group::commit(&self.shared, Prepared { needed, compares, writes }).await

@@ -19,7 +19,7 @@
 //! member reports that it has no leader.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -33,6 +33,7 @@ use super::api::{
 use super::failure::{Failure, Refusal};
 use super::shared::Shared;
 use super::space;
+use crate::sync::Mutex;
 use crate::{Error, Result, Watch};
 
 /// Most watches at a time.
@@ -144,17 +145,13 @@ impl Watches {
         Arc::new(Watches { shared, state: Mutex::default(), wanted: Notify::new() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns a watch that resolves once `key`, one of etcd's, has another value than `seen`. If a stream breaks meanwhile, this
     /// tries again, because the next stream may go to a member that works.
     pub(super) async fn watch(self: &Arc<Self>, key: Bytes, seen: Option<Bytes>) -> Result<Watch> {
         let mut attempt = 1;
         loop {
             match self.try_watch(&key, &seen).await {
-                Err(Error::Unavailable(why)) if attempt < CREATE_ATTEMPTS && !self.state().closed => {
+                Err(Error::Unavailable(why)) if attempt < CREATE_ATTEMPTS && !self.state.lock().closed => {
                     tracing::debug!(why, attempt, "etcd: no watch yet");
                     attempt += 1;
                 }
@@ -175,10 +172,11 @@ impl Watches {
         }
         let watch_id = registration.watch_id;
         let same = |watched: &&Watched| watched.id == watch_id;
-        let known = self.state().watched.get(key).filter(same).and_then(|watched| watched.latest.clone());
+        let known =
+            self.state.lock().watched.get(key).filter(same).and_then(|watched| watched.latest.clone());
         if known.is_none_or(|(value, _)| value != *seen) {
             let (value, revision) = self.shared.newest(key).await?;
-            let mut state = self.state();
+            let mut state = self.state.lock();
             // The key may have another watch by now, which did not exist when this read began.
             if let Some(watched) = state.watched.get_mut(key).filter(|watched| watched.id == watch_id) {
                 let woken = watched.learn(value.clone(), revision);
@@ -204,7 +202,7 @@ impl Watches {
         key: &Bytes,
         seen: &Option<Bytes>,
     ) -> Result<(Registration, oneshot::Receiver<()>, Option<oneshot::Receiver<Option<String>>>)> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.closed {
             return Err(Error::Unavailable("the store is closed".into()));
         }
@@ -236,7 +234,7 @@ impl Watches {
     }
 
     fn forget(&self, key: &Bytes, id: i64) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let Some(watched) = state.watched.get_mut(key) else { return };
         let before = watched.waiters.len();
         watched.waiters.retain(|waiter| waiter.id != id);
@@ -248,14 +246,14 @@ impl Watches {
 
     /// Wakes all waiters and refuses new ones.
     pub(super) fn close(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.closed = true;
         state.clear("the store is closed");
     }
 
     /// Handles a message of a member. An error ends the stream.
     fn receive(&self, response: WatchResponse) -> Result<(), Failure> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let Some(key) = state.keys.get(&response.watch_id).cloned() else {
             // An unknown id: a watch could not be created, and the member does not state which.
             return match response.canceled && response.created {
@@ -289,7 +287,7 @@ impl Watches {
     /// Runs one stream until it breaks.
     async fn stream(&self, member: usize) -> Failure {
         let requests = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let (send, requests) = mpsc::unbounded();
             state.requests = Some(send);
             for (key, watched) in &state.watched {
@@ -315,7 +313,7 @@ impl Watches {
                 Err(_) if asked => return Failure::Lost("the stream of watches is silent".into()),
                 Err(_) => {
                     asked = true;
-                    self.state().send(WatchDo::Progress(WatchProgress {}));
+                    self.state.lock().send(WatchDo::Progress(WatchProgress {}));
                 }
             }
         }
@@ -329,7 +327,7 @@ fn refused(reason: String) -> Failure {
 /// Keeps a stream open while there are waiters.
 pub(super) async fn run(watches: Arc<Watches>) {
     loop {
-        if watches.state().watched.is_empty() {
+        if watches.state.lock().watched.is_empty() {
             watches.wanted.notified().await;
             continue;
         }
@@ -342,7 +340,7 @@ pub(super) async fn run(watches: Arc<Watches>) {
             _ => {}
         }
         tracing::debug!(?failure, "etcd: the stream of watches has ended");
-        watches.state().clear(&failure.into_error(members.user()).to_string());
+        watches.state.lock().clear(&failure.into_error(members.user()).to_string());
         tokio::time::sleep(REOPEN_PAUSE).await;
     }
 }
