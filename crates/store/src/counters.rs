@@ -11,7 +11,6 @@ use bytes::Bytes;
 
 use crate::metrics::{CALL_BOUNDS_US, Histogram, Times};
 use crate::sync::Mutex;
-use crate::walk::Rest;
 use crate::{Changes, Error, KeyValue, RangeRead, Result, Runtime, Snapshot, Versionstamp, Visit};
 
 /// The work that a store has done since it was opened.
@@ -294,10 +293,8 @@ impl Metered {
     }
 
     /// A walk counts as a read of a range. Returns whether the engine has made it.
-    pub(crate) fn walk(&self, rest: &Rest, visit: &mut Visit<'_>) -> Result<bool> {
-        let Some(result) = self.snapshot.walk(&rest.begin, &rest.end, rest.reverse, visit) else {
-            return Ok(false);
-        };
+    pub(crate) fn walk(&self, range: &RangeRead, visit: &mut Visit<'_>) -> Result<bool> {
+        let Some(result) = self.snapshot.walk(range, visit) else { return Ok(false) };
         add(&self.meter.ranges, 1);
         if let Ok(rows) = &result {
             add(&self.meter.rows_read, *rows);

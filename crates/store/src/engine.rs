@@ -10,6 +10,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use crate::key::successor;
 use crate::metrics::Times;
 use crate::{Error, Result, Sum, Visit};
 
@@ -104,6 +105,45 @@ pub struct RangeRead {
     pub reverse: bool,
 }
 
+/// A range that is read in several parts has its rest here.
+impl RangeRead {
+    /// The bound where it begins to read.
+    pub(crate) fn front(&self) -> &Bytes {
+        if self.reverse { &self.end } else { &self.begin }
+    }
+
+    /// The bound where it ends.
+    pub(crate) fn back(&self) -> &Bytes {
+        if self.reverse { &self.begin } else { &self.end }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.begin >= self.end
+    }
+
+    /// Whether `a` precedes `b` in the direction of this read.
+    pub(crate) fn precedes(&self, a: &[u8], b: &[u8]) -> bool {
+        if self.reverse { a > b } else { a < b }
+    }
+
+    /// Goes on behind the row `key`.
+    pub(crate) fn pass(&mut self, key: &Bytes) {
+        match self.reverse {
+            true => self.end = key.clone(),
+            false => self.begin = successor(key),
+        }
+    }
+
+    /// Goes on at `to`, if that is ahead: at the first row from there on, or backwards at the last row before it.
+    pub(crate) fn seek(&mut self, to: &[u8]) {
+        match self.reverse {
+            true if to < &self.end[..] => self.end = Bytes::copy_from_slice(to),
+            false if to > &self.begin[..] => self.begin = Bytes::copy_from_slice(to),
+            _ => {}
+        }
+    }
+}
+
 /// All that a transaction passes to its commit. Ranges are `[begin, end)`.
 #[derive(Debug, Clone, Default)]
 pub struct Changes {
@@ -141,16 +181,10 @@ pub trait Snapshot: Send + Sync {
     /// that there are no more.
     async fn range(&self, read: &RangeRead) -> Result<Vec<KeyValue>>;
 
-    /// Shows `visit` rows of `[begin, end)`, without copies of them, and without a read for each place that it goes to. Returns how many they
-    /// were; `None` if this engine has nothing better than ranges.
-    fn walk(
-        &self,
-        begin: &Bytes,
-        end: &Bytes,
-        reverse: bool,
-        visit: &mut Visit<'_>,
-    ) -> Option<Result<usize>> {
-        let _ = (begin, end, reverse, visit);
+    /// Shows `visit` rows of a range, whatever its limit, without copies of them, and without a read for each place that it goes to. Returns
+    /// how many they were; `None` if this engine has nothing better than ranges.
+    fn walk(&self, range: &RangeRead, visit: &mut Visit<'_>) -> Option<Result<usize>> {
+        let _ = (range, visit);
         None
     }
 

@@ -290,13 +290,7 @@ impl Snapshot for SealedSnapshot {
         Ok(rows)
     }
 
-    fn walk(
-        &self,
-        begin: &Bytes,
-        end: &Bytes,
-        reverse: bool,
-        visit: &mut Visit<'_>,
-    ) -> Option<Result<usize>> {
+    fn walk(&self, range: &RangeRead, visit: &mut Visit<'_>) -> Option<Result<usize>> {
         let Over { sealing, mark } = &self.over;
         let mut opened = |key: &[u8], value: &[u8], to: &mut Vec<u8>| {
             if key == &mark[..] {
@@ -307,7 +301,7 @@ impl Snapshot for SealedSnapshot {
                 false => visit(key, value, to),
             }
         };
-        self.snapshot.walk(begin, end, reverse, &mut opened)
+        self.snapshot.walk(range, &mut opened)
     }
 
     fn appended(&self, key: &[u8], stored: Bytes) -> Result<Bytes> {

@@ -13,8 +13,7 @@ use crate::appends::{self, Appended, Mode, ROW_BYTES, STAMP_BYTES, SUFFIX_BYTES}
 use crate::counters::Metered;
 use crate::key::successor;
 use crate::sync::Mutex;
-use crate::walk::Rest;
-use crate::{Changes, Error, KeyValue, Limits, RangeRead, Result, Runtime, Sum, Versionstamp, Visit};
+use crate::{Changes, Error, KeyValue, Limits, RangeRead, Result, Runtime, Step, Sum, Versionstamp, Visit};
 
 /// Whether a read must still be valid at commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -375,19 +374,32 @@ impl Transaction {
         limit: usize,
         visit: &mut Visit<'_>,
     ) -> Result<()> {
-        let mut rest = Rest { begin, end, reverse };
-        if rest.is_empty() {
+        let mut rest = RangeRead { begin, end, limit, reverse };
+        if !rest.is_empty() && self.own_writes_in(&rest)?.is_none() && self.snapshot.walk(&rest, visit)? {
             return Ok(());
         }
-        if self.own_writes_in(&rest.read(limit))?.is_none() && self.snapshot.walk(&rest, visit)? {
-            return Ok(());
-        }
-        loop {
-            let rows = self.range_with(rest.read(limit), Isolation::Snapshot).await?;
-            if !rest.visit(rows, limit, visit)? {
-                return Ok(());
+        let mut to = Vec::new();
+        while !rest.is_empty() {
+            let rows = self.range_with(rest.clone(), Isolation::Snapshot).await?;
+            let is_last = rows.len() < limit;
+            for (key, value) in rows {
+                // The walk may go on behind it.
+                if key < rest.begin || key >= rest.end {
+                    continue;
+                }
+                let step = visit(&key, &value, &mut to)?;
+                rest.pass(&key);
+                match step {
+                    Step::Next => {}
+                    Step::Seek => rest.seek(&to),
+                    Step::End => return Ok(()),
+                }
+            }
+            if is_last {
+                break;
             }
         }
+        Ok(())
     }
 
     /// Merges the snapshot's rows with the own writes until `limit` rows are found or the range ends. Also returns what was read
@@ -406,11 +418,7 @@ impl Transaction {
             size.add(&chunk);
             let exhausted = chunk.len() < rest.limit;
             if let Some((last, _)) = chunk.last() {
-                if read.reverse {
-                    rest.end = last.clone();
-                } else {
-                    rest.begin = successor(last);
-                }
+                rest.pass(last);
             }
             for (key, value) in chunk {
                 while let Some((own_key, own_value)) =
@@ -708,13 +716,6 @@ impl Transaction {
             return self.too_many(format!("proves {conflicts} reads"), most);
         }
         Ok(())
-    }
-}
-
-impl RangeRead {
-    /// Whether `a` precedes `b` in the direction of this read.
-    fn precedes(&self, a: &Bytes, b: &Bytes) -> bool {
-        if self.reverse { a > b } else { a < b }
     }
 }
 

@@ -258,26 +258,13 @@ impl BaseView {
 }
 
 impl BaseRows {
-    /// The next row, without a copy.
-    pub(super) fn next_guard(&mut self, reverse: bool) -> Result<Option<BaseRow>> {
+    /// The next row, from the front or the back.
+    pub(super) fn next(&mut self, reverse: bool) -> Result<Option<BaseRow>> {
         let rows = &mut self.rows;
         Ok(guarded(&self.pages, || {
             let row = if reverse { rows.next_back() } else { rows.next() };
             Ok(row.transpose()?)
         })?)
-    }
-
-    /// The next row, from the front or the back.
-    pub(super) fn next(&mut self, reverse: bool) -> Result<Option<(Bytes, Bytes)>> {
-        let rows = &mut self.rows;
-        let row = guarded(&self.pages, || {
-            let row = if reverse { rows.next_back() } else { rows.next() };
-            Ok(row.transpose()?)
-        })?;
-        let copied = |(key, value): (redb::AccessGuard<'_, &[u8]>, redb::AccessGuard<'_, &[u8]>)| {
-            (Bytes::copy_from_slice(key.value()), Bytes::copy_from_slice(value.value()))
-        };
-        Ok(row.map(copied))
     }
 }
 

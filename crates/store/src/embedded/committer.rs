@@ -18,7 +18,6 @@ use super::view::Tables;
 use super::wal::{self, Segment, Unwritten};
 use super::{Lease, Published, Shared, count};
 use crate::appends;
-use crate::key::successor;
 use crate::{Changes, Error, RangeRead, Result, Sum, Versionstamp};
 
 /// Rows per read when a range is cleared.
@@ -244,7 +243,7 @@ impl Committer {
                 let chunk = newest.tables.range(&rest, self.version, &self.shared.gaps)?;
                 let more = chunk.len() == rest.limit;
                 if let Some((last, _)) = chunk.last() {
-                    rest.begin = successor(last);
+                    rest.pass(last);
                 }
                 rows.extend(chunk.into_iter().map(|(key, _)| key));
                 if !more {

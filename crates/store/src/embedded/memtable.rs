@@ -63,21 +63,18 @@ impl Cell {
     }
 }
 
-/// The cells under the read lock.
-pub(super) type Cells<'a> = RwLockReadGuard<'a, BTreeMap<Bytes, Cell>>;
-
-/// The cells of `[begin, end)`.
+/// The cells of `[begin, end)`; none if `end` is before `begin`.
 pub(super) fn span<'a>(
-    cells: &'a Cells<'_>,
-    begin: &Bytes,
-    end: &Bytes,
+    cells: &'a BTreeMap<Bytes, Cell>,
+    begin: &[u8],
+    end: &[u8],
 ) -> btree_map::Range<'a, Bytes, Cell> {
-    cells.range::<Bytes, _>((Bound::Included(begin), Bound::Excluded(end)))
+    cells.range::<[u8], _>((Bound::Included(begin), Bound::Excluded(end.max(begin))))
 }
 
 impl Memtable {
     /// Locks the rows for reading. Keep the lock short, because the committer waits for it.
-    pub(super) fn read(&self) -> Cells<'_> {
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, BTreeMap<Bytes, Cell>> {
         self.cells.read()
     }
 

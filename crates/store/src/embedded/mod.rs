@@ -38,6 +38,7 @@ mod base;
 mod checkpoint;
 mod committer;
 mod conflicts;
+mod cursor;
 mod disk;
 mod folder;
 mod gaps;
@@ -48,7 +49,6 @@ mod snapshot;
 mod submissions;
 mod view;
 mod wal;
-mod walk;
 mod watches;
 
 use std::os::unix::fs::DirBuilderExt;
