@@ -5,63 +5,61 @@
 //! answered. After a failed commit, only a commit ends the failure: a store that is full still answers reads.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use bytes::Bytes;
 
-use crate::metrics::{CALL_BOUNDS_US, Histogram, Times};
+use crate::metrics::{CALL_BOUNDS_US, Counter, Histogram, Times};
 use crate::sync::Mutex;
 use crate::{Changes, Error, KeyValue, RangeRead, Result, Runtime, Snapshot, Versionstamp, Visit};
 
-/// The work that a store has done since it was opened.
+/// The work that a store has done since it was opened, as numbers, or while it is counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct Counters<N = u64> {
     /// Transactions that were begun. Each attempt counts.
-    pub transactions: u64,
+    pub transactions: N,
     /// Commits that the engine was called for, successful or not. A transaction that wrote nothing calls for none.
-    pub commits: u64,
+    pub commits: N,
     /// Commits that failed because of a conflict.
-    pub conflicts: u64,
+    pub conflicts: N,
     /// Reads and commits that failed because their transaction was too old.
-    pub too_old: u64,
+    pub too_old: N,
     /// Commits with an unknown outcome.
-    pub unknown_outcomes: u64,
+    pub unknown_outcomes: N,
     /// Calls that the store could not answer.
-    pub unavailable: u64,
+    pub unavailable: N,
     /// Reads of one key.
-    pub gets: u64,
+    pub gets: N,
     /// Reads of a range.
-    pub ranges: u64,
+    pub ranges: N,
     /// Rows that these reads returned.
-    pub rows_read: u64,
+    pub rows_read: N,
     /// Rows and ranges that successful commits wrote or cleared.
-    pub rows_written: u64,
+    pub rows_written: N,
     /// The total duration of all commits, in µs.
-    pub commit_us: u64,
+    pub commit_us: N,
     /// Writes and commits that were refused because of a limit: a caller's mistake, or data that is too large.
-    pub too_much: u64,
+    pub too_much: N,
     /// Transactions that were run again after a conflict or a failure that passes.
-    pub retries: u64,
+    pub retries: N,
 }
 
-impl Counters {
-    /// The difference to `earlier`.
-    #[must_use]
-    pub fn since(&self, earlier: &Counters) -> Counters {
+impl Counters<Counter> {
+    fn read(&self) -> Counters {
         Counters {
-            transactions: self.transactions.saturating_sub(earlier.transactions),
-            commits: self.commits.saturating_sub(earlier.commits),
-            conflicts: self.conflicts.saturating_sub(earlier.conflicts),
-            too_old: self.too_old.saturating_sub(earlier.too_old),
-            unknown_outcomes: self.unknown_outcomes.saturating_sub(earlier.unknown_outcomes),
-            unavailable: self.unavailable.saturating_sub(earlier.unavailable),
-            gets: self.gets.saturating_sub(earlier.gets),
-            ranges: self.ranges.saturating_sub(earlier.ranges),
-            rows_read: self.rows_read.saturating_sub(earlier.rows_read),
-            rows_written: self.rows_written.saturating_sub(earlier.rows_written),
-            commit_us: self.commit_us.saturating_sub(earlier.commit_us),
-            too_much: self.too_much.saturating_sub(earlier.too_much),
-            retries: self.retries.saturating_sub(earlier.retries),
+            transactions: self.transactions.get(),
+            commits: self.commits.get(),
+            conflicts: self.conflicts.get(),
+            too_old: self.too_old.get(),
+            unknown_outcomes: self.unknown_outcomes.get(),
+            unavailable: self.unavailable.get(),
+            gets: self.gets.get(),
+            ranges: self.ranges.get(),
+            rows_read: self.rows_read.get(),
+            rows_written: self.rows_written.get(),
+            commit_us: self.commit_us.get(),
+            too_much: self.too_much.get(),
+            retries: self.retries.get(),
         }
     }
 }
@@ -83,19 +81,8 @@ pub enum Condition {
 /// Counts calls, and detects when the store starts and stops failing. It may outlive its store.
 pub struct Meter {
     runtime: Arc<dyn Runtime>,
-    transactions: AtomicU64,
-    commits: AtomicU64,
-    conflicts: AtomicU64,
-    too_old: AtomicU64,
-    unknown_outcomes: AtomicU64,
-    unavailable: AtomicU64,
-    gets: AtomicU64,
-    ranges: AtomicU64,
-    rows_read: AtomicU64,
-    rows_written: AtomicU64,
+    pub(crate) counts: Counters<Counter>,
     commits_took: Histogram,
-    too_much: AtomicU64,
-    retries: AtomicU64,
     /// Whether `failure` is set. A successful call reads only this flag.
     failing: AtomicBool,
     failure: Mutex<Option<Failure>>,
@@ -115,27 +102,12 @@ enum Call {
     Commit,
 }
 
-fn add(counter: &AtomicU64, n: usize) {
-    counter.fetch_add(u64::try_from(n).unwrap_or(u64::MAX), Relaxed);
-}
-
 impl Meter {
     pub(crate) fn new(runtime: Arc<dyn Runtime>) -> Arc<Meter> {
         Arc::new(Meter {
             runtime,
-            transactions: AtomicU64::default(),
-            commits: AtomicU64::default(),
-            conflicts: AtomicU64::default(),
-            too_old: AtomicU64::default(),
-            unknown_outcomes: AtomicU64::default(),
-            unavailable: AtomicU64::default(),
-            gets: AtomicU64::default(),
-            ranges: AtomicU64::default(),
-            rows_read: AtomicU64::default(),
-            rows_written: AtomicU64::default(),
+            counts: Counters::default(),
             commits_took: Histogram::new(CALL_BOUNDS_US),
-            too_much: AtomicU64::default(),
-            retries: AtomicU64::default(),
             failing: AtomicBool::default(),
             failure: Mutex::default(),
         })
@@ -143,31 +115,12 @@ impl Meter {
 
     /// The counters so far.
     pub fn counters(&self) -> Counters {
-        Counters {
-            transactions: self.transactions.load(Relaxed),
-            commits: self.commits.load(Relaxed),
-            conflicts: self.conflicts.load(Relaxed),
-            too_old: self.too_old.load(Relaxed),
-            unknown_outcomes: self.unknown_outcomes.load(Relaxed),
-            unavailable: self.unavailable.load(Relaxed),
-            gets: self.gets.load(Relaxed),
-            ranges: self.ranges.load(Relaxed),
-            rows_read: self.rows_read.load(Relaxed),
-            rows_written: self.rows_written.load(Relaxed),
-            commit_us: self.commits_took.sum_us(),
-            too_much: self.too_much.load(Relaxed),
-            retries: self.retries.load(Relaxed),
-        }
+        self.counts.read()
     }
 
     /// How long commits took, successful or not.
     pub fn commits_took(&self) -> Times {
         self.commits_took.read()
-    }
-
-    /// Counts a transaction that runs again.
-    pub(crate) fn retried(&self) {
-        add(&self.retries, 1);
     }
 
     /// Whether the store works, according to the latest calls.
@@ -182,23 +135,13 @@ impl Meter {
 
     /// Counts a transaction that was begun, and the result of its snapshot.
     pub(crate) fn began<T>(&self, result: &Result<T>) {
-        add(&self.transactions, 1);
-        self.promised(result);
-    }
-
-    /// Counts a limit that was exceeded.
-    pub(crate) fn was_too_much(&self) {
-        add(&self.too_much, 1);
-    }
-
-    /// Records the result of a request for a watch.
-    pub(crate) fn watched<T>(&self, result: &Result<T>) {
+        self.counts.transactions.add(1);
         self.promised(result);
     }
 
     /// Records the result of a call that the engine accepted or refused. Only a refusal counts: success proves nothing, because
     /// an engine may contact its server only at the first read.
-    fn promised<T>(&self, result: &Result<T>) {
+    pub(crate) fn promised<T>(&self, result: &Result<T>) {
         if result.is_err() {
             self.answered(Call::Read, result);
         }
@@ -212,20 +155,20 @@ impl Meter {
         match error {
             // A conflict is an answer, so the store works.
             Error::Conflict => {
-                add(&self.conflicts, 1);
+                self.counts.conflicts.add(1);
                 self.works(call);
             }
-            Error::TooOld { .. } => add(&self.too_old, 1),
+            Error::TooOld { .. } => self.counts.too_old.add(1),
             Error::Unavailable(reason) => {
-                add(&self.unavailable, 1);
+                self.counts.unavailable.add(1);
                 self.fails(call, reason);
             }
             Error::NoRoom { .. } => {
-                add(&self.unavailable, 1);
+                self.counts.unavailable.add(1);
                 self.fails(call, &error.to_string());
             }
             Error::UnknownOutcome(reason) => {
-                add(&self.unknown_outcomes, 1);
+                self.counts.unknown_outcomes.add(1);
                 self.fails(call, reason);
             }
             Error::Corrupt(reason) => self.fails(call, reason),
@@ -274,9 +217,9 @@ pub(crate) struct Metered {
 impl Metered {
     pub(crate) async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         let result = self.snapshot.get(key).await;
-        add(&self.meter.gets, 1);
+        self.meter.counts.gets.add(1);
         if let Ok(Some(_)) = result {
-            add(&self.meter.rows_read, 1);
+            self.meter.counts.rows_read.add(1);
         }
         self.meter.answered(Call::Read, &result);
         result
@@ -284,9 +227,9 @@ impl Metered {
 
     pub(crate) async fn range(&self, read: &RangeRead) -> Result<Vec<KeyValue>> {
         let result = self.snapshot.range(read).await;
-        add(&self.meter.ranges, 1);
+        self.meter.counts.ranges.add(1);
         if let Ok(rows) = &result {
-            add(&self.meter.rows_read, rows.len());
+            self.meter.counts.rows_read.add(rows.len() as u64);
         }
         self.meter.answered(Call::Read, &result);
         result
@@ -295,9 +238,9 @@ impl Metered {
     /// A walk counts as a read of a range. Returns whether the engine has made it.
     pub(crate) fn walk(&self, range: &RangeRead, visit: &mut Visit<'_>) -> Result<bool> {
         let Some(result) = self.snapshot.walk(range, visit) else { return Ok(false) };
-        add(&self.meter.ranges, 1);
+        self.meter.counts.ranges.add(1);
         if let Ok(rows) = &result {
-            add(&self.meter.rows_read, *rows);
+            self.meter.counts.rows_read.add(*rows as u64);
         }
         self.meter.answered(Call::Read, &result);
         result.map(|_| true)
@@ -309,10 +252,11 @@ impl Metered {
         let begun_us = self.meter.runtime.elapsed_us();
         let result = self.snapshot.commit(changes).await;
         let took_us = self.meter.runtime.elapsed_us().saturating_sub(begun_us);
-        add(&self.meter.commits, 1);
+        self.meter.counts.commits.add(1);
+        self.meter.counts.commit_us.add(u64::try_from(took_us).unwrap_or(0));
         self.meter.commits_took.observe_us(took_us);
         if result.is_ok() {
-            add(&self.meter.rows_written, rows);
+            self.meter.counts.rows_written.add(rows as u64);
         }
         self.meter.answered(Call::Commit, &result);
         result

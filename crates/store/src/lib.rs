@@ -44,7 +44,7 @@ pub use counters::{Condition, Counters, Meter};
 pub use engine::{Changes, Engine, KeyValue, Limits, RangeRead, Snapshot, Versionstamp, Watch};
 pub use error::{Error, Result};
 pub use foundationdb_tuple as tuple;
-pub use open::{Seal, open, open_to_read, open_to_read_with, open_with};
+pub use open::{Seal, open, open_to_read, open_with};
 pub use retry::{MaybeStoreError, Store};
 pub use runtime::Runtime;
 pub use sealed::Sealing;

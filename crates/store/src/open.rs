@@ -15,30 +15,17 @@ use crate::{Engine, Error, Result, Runtime, Sealing, Store, StoreUrl, sealed};
 const EMBEDDED_FOLDER: &str = "store";
 
 /// Opens a store for reading. Several readers may open an embedded store at the same time. It is not written to, so its disk may
-/// be read-only. An embedded store that a server uses is refused. A shared store is opened as [`open`] opens it.
+/// be read-only. An embedded store that a server uses is refused. A shared store is opened as [`open_with`] opens it.
 ///
 /// # Errors
-/// As [`open`]; [`Error::Misuse`] if there is no embedded store.
-pub async fn open_to_read(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<Store> {
-    let engine = engine_to_read(url, &runtime).await?;
-    Ok(Store::new(engine, runtime))
-}
-
-/// Like [`open_to_read`], for a store whose rows may be sealed.
-///
-/// # Errors
-/// As there; [`Error::Misuse`] if the store is sealed, and its keys are not given.
-pub async fn open_to_read_with(url: &StoreUrl, runtime: Arc<dyn Runtime>, seal: &Seal) -> Result<Store> {
-    let engine = engine_to_read(url, &runtime).await?;
+/// As [`open_with`]; [`Error::Misuse`] if there is no embedded store.
+pub async fn open_to_read(url: &StoreUrl, runtime: Arc<dyn Runtime>, seal: &Seal) -> Result<Store> {
+    let engine = match url {
+        StoreUrl::Embedded { data_dir } => Embedded::open_to_read(data_dir.join(EMBEDDED_FOLDER))?,
+        url => engine(url, &runtime).await?,
+    };
     let engine = sealed::over(engine, seal.sealing.as_ref(), &seal.mark, false).await?;
     Ok(Store::new(engine, runtime))
-}
-
-async fn engine_to_read(url: &StoreUrl, runtime: &Arc<dyn Runtime>) -> Result<Arc<dyn Engine>> {
-    match url {
-        StoreUrl::Embedded { data_dir } => Ok(Embedded::open_to_read(data_dir.join(EMBEDDED_FOLDER))?),
-        url => engine(url, runtime).await,
-    }
 }
 
 /// Whether and how the rows of a store are sealed.

@@ -693,13 +693,13 @@ impl Transaction {
     }
 
     fn too_many(&self, what: String, limit: usize) -> Result<()> {
-        self.snapshot.meter.was_too_much();
+        self.snapshot.meter.counts.too_much.add(1);
         Err(Error::TooMany { what, limit })
     }
 
     fn check(&self, what: &'static str, size: usize, limit: usize) -> Result<()> {
         if size > limit {
-            self.snapshot.meter.was_too_much();
+            self.snapshot.meter.counts.too_much.add(1);
             return Err(Error::TooLarge { what, size, limit });
         }
         Ok(())

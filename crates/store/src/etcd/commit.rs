@@ -13,7 +13,6 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicI64, Ordering};
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -23,6 +22,7 @@ use super::api::{
     RequestOp, TxnRequest,
 };
 use super::space::{self, Space};
+use crate::appends::RowKeys;
 use crate::key::successor;
 use crate::{Changes, Error, Limits, Result};
 
@@ -203,29 +203,6 @@ pub(super) struct Writes {
     pub(super) cleared: Intervals,
 }
 
-/// Keys of the rows that commits append to sums. etcd cannot add to a value, so each commit sets a row of its own.
-#[derive(Debug)]
-pub(super) struct Additions {
-    process: i64,
-    next: AtomicI64,
-}
-
-impl Additions {
-    /// `random` tells the rows of this process from those of others.
-    pub(super) fn new(random: u64) -> Self {
-        // Tuples with larger integers cannot be read by all.
-        Additions { process: (random >> 1).cast_signed(), next: AtomicI64::new(0) }
-    }
-
-    /// A new key behind the key of a sum.
-    fn key(&self, sum: &Bytes) -> Bytes {
-        let suffix = (self.process, self.next.fetch_add(1, Ordering::Relaxed));
-        let mut key = sum.to_vec();
-        foundationdb_tuple::pack_into(&suffix, &mut key);
-        key.into()
-    }
-}
-
 /// The new value of a key.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Put {
@@ -235,7 +212,7 @@ pub(super) enum Put {
     Appended(Bytes),
 }
 
-pub(super) fn writes(space: &Space, additions: &Additions, changes: &Changes) -> Result<Writes> {
+pub(super) fn writes(space: &Space, additions: &RowKeys, changes: &Changes) -> Result<Writes> {
     let mut cleared = Intervals::default();
     for (begin, end) in &changes.clear_ranges {
         if let Some((begin, end)) = space.range(begin, end) {
@@ -262,6 +239,7 @@ pub(super) fn writes(space: &Space, additions: &Additions, changes: &Changes) ->
     for (key, lines) in &changes.appends {
         puts.insert(space.key(key)?, Put::Appended(lines.clone()));
     }
+    // etcd cannot add to a value, so each commit sets a row of its own.
     for (key, sum) in &changes.adds {
         puts.insert(space.key(&additions.key(key))?, Put::Value(sum.to_bytes()));
     }
@@ -531,7 +509,7 @@ mod tests {
             versionstamped: vec![key("g")],
             ..Changes::default()
         };
-        let operations = writes(&space(), &Additions::new(1), &changes).unwrap().operations(0);
+        let operations = writes(&space(), &RowKeys::new(1), &changes).unwrap().operations(0);
         let texts: Vec<_> = operations
             .iter()
             .map(|operation| match operation.request.as_ref().unwrap() {
@@ -547,7 +525,7 @@ mod tests {
     #[test]
     fn a_commit_that_only_clears_also_sets_a_key() {
         let changes = Changes { puts: vec![(key("a"), None)], ..Changes::default() };
-        let mut writes = writes(&space(), &Additions::new(1), &changes).unwrap();
+        let mut writes = writes(&space(), &RowKeys::new(1), &changes).unwrap();
         assert_eq!(writes.len(), 2);
         writes.anchor(&space(), 3);
         assert_eq!(writes.puts.keys().cloned().collect::<Vec<_>>(), [space().own("cleared 3")]);
@@ -602,7 +580,7 @@ mod tests {
     fn the_row_that_adds_to_a_sum_has_a_tuple_as_its_key() {
         let sum = Bytes::from(foundationdb_tuple::pack(&("counts", "mail", "acme")));
         for random in [0, 1, u64::MAX] {
-            let additions = Additions::new(random);
+            let additions = RowKeys::new(random);
             let keys = [additions.key(&sum), additions.key(&sum)];
             assert_ne!(keys[0], keys[1]);
             for key in &keys {

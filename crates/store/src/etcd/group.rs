@@ -261,10 +261,11 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::super::api::Compare;
-    use super::super::commit::{Additions, needed, writes};
+    use super::super::commit::{needed, writes};
     use super::super::space::Space;
     use super::*;
     use crate::Changes;
+    use crate::appends::RowKeys;
 
     fn key(name: &str) -> Bytes {
         Bytes::copy_from_slice(name.as_bytes())
@@ -303,7 +304,7 @@ mod tests {
         let prepared = Prepared {
             needed: needed(&space, changes).unwrap(),
             compares: vec![Compare::default(); compares],
-            writes: writes(&space, &Additions::new(1), changes).unwrap(),
+            writes: writes(&space, &RowKeys::new(1), changes).unwrap(),
         };
         (Submission { prepared, answer }, answered)
     }

@@ -39,7 +39,6 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::task::AbortHandle;
 
-use self::commit::Additions;
 use self::heads::Heads;
 use self::members::Members;
 use self::reads::Reads;
@@ -47,6 +46,7 @@ use self::shared::Shared;
 use self::snapshot::EtcdSnapshot;
 use self::space::Space;
 use self::watches::Watches;
+use crate::appends::RowKeys;
 use crate::sync::Mutex;
 use crate::{Engine, EtcdUrl, Limits, Result, Runtime, Snapshot, Watch};
 
@@ -72,7 +72,7 @@ impl Etcd {
             members,
             limits: commit::limits(url.max_txn_ops, url.max_request_bytes, space.overhead()),
             space,
-            additions: Additions::new(runtime.random()),
+            additions: RowKeys::new(runtime.random()),
             max_txn_ops: url.max_txn_ops,
             max_request_bytes: url.max_request_bytes,
         });
