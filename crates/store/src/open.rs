@@ -20,7 +20,7 @@ const EMBEDDED_FOLDER: &str = "store";
 /// # Errors
 /// As [`open_with`]; [`Error::Misuse`] if there is no embedded store.
 pub async fn open_to_read(url: &StoreUrl, runtime: Arc<dyn Runtime>, seal: &Seal) -> Result<Store> {
-    let engine = match url {
+    let engine: Arc<dyn Engine> = match url {
         StoreUrl::Embedded { data_dir } => Embedded::open_to_read(data_dir.join(EMBEDDED_FOLDER))?,
         url => engine(url, &runtime).await?,
     };
