@@ -9,13 +9,13 @@
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::Shared;
 use super::base::Base;
 use super::disk::{DiskFile, DiskFolder, Trouble};
 use super::health::Patience;
 use super::memtable::Memtable;
 use super::view::Tables;
 use super::wal::Segment;
-use super::{Shared, count};
 use crate::sync::Mutex;
 use crate::{Error, Result};
 
@@ -85,22 +85,24 @@ impl Checkpoints {
         }
     }
 
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.lock());
+        self.changed.notify_all();
+    }
+
     /// Passes a memtable to the thread.
     pub(super) fn start(&self, frozen: Frozen) {
-        self.state.lock().frozen = Some(frozen);
-        self.changed.notify_all();
+        self.change(|state| state.frozen = Some(frozen));
     }
 
     /// Requests that the base is reopened, after a read has failed.
     pub(super) fn mend(&self) {
-        self.state.lock().broken = true;
-        self.changed.notify_all();
+        self.change(|state| state.broken = true);
     }
 
     /// Tells the thread to end after the current checkpoint.
     pub(super) fn close(&self) {
-        self.state.lock().closed = true;
-        self.changed.notify_all();
+        self.change(|state| state.closed = true);
     }
 
     /// Waits for work. Returns `None` once the store is closed.
@@ -113,14 +115,6 @@ impl Checkpoints {
         let frozen = frozen.map(|frozen| (frozen.version, frozen.memtable.clone(), frozen.next));
         let work = Work { frozen, needs_spare: state.spare.is_none() };
         (!state.closed).then_some(work)
-    }
-
-    /// Records the result of the latest attempt.
-    fn attempted(&self, attempt: &Result<(), Trouble>) {
-        let mut state = self.state.lock();
-        state.failed = attempt.as_ref().err().map(|trouble| trouble.error.clone());
-        drop(state);
-        self.changed.notify_all();
     }
 
     /// Waits before the next attempt, unless the store is closed.
@@ -149,7 +143,8 @@ impl Checkpointer {
         let shared = self.shared.clone();
         while let Some(work) = shared.checkpoints.next_work() {
             let attempt = self.attempt(work);
-            shared.checkpoints.attempted(&attempt);
+            let failed = attempt.as_ref().err().map(|trouble| trouble.error.clone());
+            shared.checkpoints.change(|state| state.failed = failed);
             match attempt {
                 Ok(()) => self.patience.works(),
                 Err(trouble) => {
@@ -192,10 +187,8 @@ impl Checkpointer {
 
     /// Writes a memtable to the base, and makes new snapshots read it there.
     fn write_to_base(&mut self, version: u64, memtable: &Memtable, next: u64) -> Result<(), Trouble> {
-        if self.shared.health.damage().is_some() {
-            // Damaged data is not overwritten, because it may have to be examined.
-            return Err(self.shared.health.stopped());
-        }
+        // Damaged data is not overwritten, because it may have to be examined.
+        self.shared.health.check()?;
         // It may already be there: the error may have come after all was written.
         let stored = self.base.stored()?;
         if stored.version < version || stored.segments.is_none_or(|segments| *segments.start() < next) {
@@ -203,7 +196,7 @@ impl Checkpointer {
         }
         self.segments = next..=*self.segments.end();
         self.show(true)?;
-        count(&self.shared.counters.checkpoints, 1);
+        self.shared.stats.checkpoints.add(1);
         Ok(())
     }
 
@@ -243,10 +236,9 @@ impl Checkpointer {
 impl Drop for Checkpointer {
     /// On close or panic: the committer must not wait for a thread that has ended.
     fn drop(&mut self) {
-        let mut state = self.shared.checkpoints.state.lock();
-        state.failed.get_or_insert_with(|| Error::Unavailable("checkpoints have ended".into()));
-        drop(state);
-        self.shared.checkpoints.changed.notify_all();
+        self.shared.checkpoints.change(|state| {
+            state.failed.get_or_insert_with(|| Error::Unavailable("checkpoints have ended".into()));
+        });
         if std::thread::panicking() {
             self.shared.end("the thread of the store's checkpoints has panicked");
         }

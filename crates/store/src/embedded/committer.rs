@@ -16,7 +16,7 @@ use super::memtable::Memtable;
 use super::submissions::{Decision, MAX_GROUP, Submission};
 use super::view::Tables;
 use super::wal::{self, Segment, Unwritten};
-use super::{Lease, Published, Shared, count};
+use super::{Lease, Published, Shared};
 use crate::appends;
 use crate::{Changes, Error, RangeRead, Result, Sum, Versionstamp};
 
@@ -126,7 +126,7 @@ impl Committer {
                 }
                 Err(error) => {
                     match error {
-                        Error::Conflict => count(&self.shared.counters.conflicts, 1),
+                        Error::Conflict => self.shared.stats.conflicts.add(1),
                         Error::Unavailable(_) | Error::NoRoom { .. } | Error::Corrupt(_) => unread = true,
                         _ => {}
                     }
@@ -149,9 +149,9 @@ impl Committer {
     fn write_and_publish(&mut self, batch: Batch, accepted: Accepted) {
         let version = self.version + 1;
         let written = match self.write(version, &batch) {
-            Err(Failed { in_doubt: true, trouble }) => {
+            Err(Unwritten { in_doubt: true, trouble }) => {
                 self.disk_patience.bear(&trouble, "the store cannot write its log", &self.shared);
-                self.write(version, &batch).map_err(|failed| Failed { in_doubt: true, ..failed })
+                self.write(version, &batch).map_err(|unwritten| Unwritten { in_doubt: true, ..unwritten })
             }
             written => written,
         };
@@ -160,7 +160,7 @@ impl Committer {
                 self.disk_patience.works();
                 self.publish(version, batch, &written, accepted);
             }
-            Err(Failed { trouble, in_doubt }) => {
+            Err(Unwritten { trouble, in_doubt }) => {
                 self.disk_patience.bear(&trouble, "the store cannot write its log", &self.shared);
                 // Without waiting transactions this still is the doubtful group.
                 let in_doubt = in_doubt || accepted.is_empty();
@@ -193,10 +193,10 @@ impl Committer {
             replaced.replaced_us = Some(self.shared.runtime.elapsed_us());
         }
         self.leased.push_back(leased);
-        let counters = &self.shared.counters;
-        count(&counters.groups, 1);
-        count(&counters.commits, accepted.len());
-        count(&counters.log_bytes, written.log_bytes);
+        let stats = &self.shared.stats;
+        stats.groups.add(1);
+        stats.commits.add(accepted.len() as u64);
+        stats.log_bytes.add(written.log_bytes);
         // The transactions that already wait, and the clients that return with their next one after this answer.
         self.expected = (self.shared.submissions.len() + accepted.len()).min(MAX_GROUP);
         for (answer, stamp) in accepted {
@@ -269,23 +269,18 @@ impl Committer {
     }
 
     /// Writes a group to the log, in the next segment if this one is full.
-    fn write(&mut self, version: u64, batch: &Batch) -> Result<Written, Failed> {
-        let rows = wal::encode(batch.iter()).map_err(Failed::before_the_log)?;
+    fn write(&mut self, version: u64, batch: &Batch) -> Result<Written, Unwritten> {
+        let rows = wal::encode(batch.iter()).map_err(before_the_log)?;
         if self.spoiled || !self.segment.has_room(&rows, self.shared.segment_bytes) {
-            self.rotate().map_err(Failed::before_the_log)?;
+            self.rotate().map_err(before_the_log)?;
         }
         let start = Instant::now();
         let appended = self.segment.append(version, &rows);
         let took = start.elapsed();
         self.shared.log_writes.observe_us(i64::try_from(took.as_micros()).unwrap_or(i64::MAX));
         self.patience = took / PATIENCE_PART;
-        let (error, in_doubt) = match appended {
-            Ok(log_bytes) => return Ok(Written { rows, log_bytes }),
-            Err(Unwritten::Nothing(error)) => (error, false),
-            Err(Unwritten::Doubtful(error)) => (error, true),
-        };
-        self.spoiled |= in_doubt;
-        Err(Failed { trouble: Trouble::at(self.segment.path(), &error), in_doubt })
+        let log_bytes = appended.inspect_err(|unwritten| self.spoiled |= unwritten.in_doubt)?;
+        Ok(Written { rows, log_bytes })
     }
 
     /// Starts the next segment and a new memtable, and passes the old ones to the checkpointer.
@@ -341,21 +336,12 @@ struct Written {
     /// Its rows, encoded.
     rows: Bytes,
     /// The length of its record.
-    log_bytes: usize,
+    log_bytes: u64,
 }
 
-/// A group that could not be written.
-struct Failed {
-    trouble: Trouble,
-    /// Whether the log may contain it nevertheless.
-    in_doubt: bool,
-}
-
-impl Failed {
-    /// The checkpointer handles its own errors, so this one is only passed on.
-    fn before_the_log(error: Error) -> Self {
-        Failed { trouble: Trouble { kind: TroubleKind::Room, error }, in_doubt: false }
-    }
+/// An error before the log is written. The checkpointer handles its own errors, so this one is only passed on.
+fn before_the_log(error: Error) -> Unwritten {
+    Unwritten { trouble: Trouble { kind: TroubleKind::Room, error }, in_doubt: false }
 }
 
 impl Drop for Committer {

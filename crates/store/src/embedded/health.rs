@@ -10,6 +10,7 @@ use crate::Error;
 use crate::sync::Mutex;
 
 /// The health that all threads and snapshots of the store share.
+#[derive(Default)]
 pub(super) struct Health {
     /// The first damage found. The store writes nothing from then on.
     damage: Mutex<Option<Error>>,
@@ -17,22 +18,13 @@ pub(super) struct Health {
     ended: watch::Sender<Option<String>>,
 }
 
-impl Default for Health {
-    fn default() -> Self {
-        Health { damage: Mutex::default(), ended: watch::Sender::new(None) }
-    }
-}
-
 impl Health {
-    /// The damage, if any was found.
-    pub(super) fn damage(&self) -> Option<Error> {
-        self.damage.lock().clone()
-    }
-
-    /// The error for writes to a damaged store.
-    pub(super) fn stopped(&self) -> Trouble {
-        let error = self.damage().unwrap_or_else(|| Error::Corrupt("the store is damaged".into()));
-        Trouble { kind: TroubleKind::Damage, error }
+    /// Refuses to write to a damaged store.
+    pub(super) fn check(&self) -> Result<(), Trouble> {
+        match self.damage.lock().clone() {
+            Some(error) => Err(Trouble { kind: TroubleKind::Damage, error }),
+            None => Ok(()),
+        }
     }
 
     /// Returns the reason once the store cannot continue.

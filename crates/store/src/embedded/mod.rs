@@ -54,7 +54,7 @@ mod watches;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -74,9 +74,9 @@ use self::memtable::Memtable;
 use self::snapshot::EmbeddedSnapshot;
 use self::submissions::Submissions;
 use self::view::Tables;
-use self::wal::{Segment, Unwritten};
+use self::wal::Segment;
 use self::watches::Watches;
-use crate::metrics::{CALL_BOUNDS_US, Histogram, Times};
+use crate::metrics::{CALL_BOUNDS_US, Counter, Histogram, Times};
 use crate::sync::RwLock;
 use crate::{Engine, Error, Limits, Result, Runtime, Snapshot, Watch, runtime};
 
@@ -138,37 +138,24 @@ struct Shared {
     checkpoints: Checkpoints,
     watches: Arc<Watches>,
     health: Health,
-    counters: Counters,
+    stats: Stats<Counter>,
     /// How long the writes of groups took, each with its fsync.
     log_writes: Histogram,
 }
 
-/// What the engine has done since it was opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stats {
+/// What the engine has done since it was opened, as numbers, or while it is counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats<N = u64> {
     /// Transactions that were committed.
-    pub commits: u64,
+    pub commits: N,
     /// Transactions that were refused because of a conflict.
-    pub conflicts: u64,
+    pub conflicts: N,
     /// Groups of commits, each written with one fsync.
-    pub groups: u64,
+    pub groups: N,
     /// Bytes that were written to the log.
-    pub log_bytes: u64,
+    pub log_bytes: N,
     /// Memtables that were written to the B-tree.
-    pub checkpoints: u64,
-}
-
-#[derive(Default)]
-struct Counters {
-    commits: AtomicU64,
-    conflicts: AtomicU64,
-    groups: AtomicU64,
-    log_bytes: AtomicU64,
-    checkpoints: AtomicU64,
-}
-
-fn count(counter: &AtomicU64, more: usize) {
-    counter.fetch_add(more as u64, Ordering::Relaxed);
+    pub checkpoints: N,
 }
 
 /// The store as of one version.
@@ -210,7 +197,7 @@ impl Shared {
             checkpoints: Checkpoints::default(),
             watches: Arc::default(),
             health: Health::default(),
-            counters: Counters::default(),
+            stats: Stats::default(),
             log_writes: Histogram::new(CALL_BOUNDS_US),
         }
     }
@@ -295,8 +282,7 @@ impl Embedded {
         let number = found.last_number + 1;
         let mut segment = Segment::create(&log_folder, number, &mut None).map_err(failed)?;
         if let Some((version, rows)) = found.records.last() {
-            let written = segment.append(*version, rows);
-            written.map_err(|(Unwritten::Nothing(error) | Unwritten::Doubtful(error))| failed(error))?;
+            segment.append(*version, rows).map_err(|unwritten| unwritten.trouble)?;
         }
         let first = match segments {
             Some(segments) if !recovered.is_empty() => *segments.start(),
@@ -358,11 +344,14 @@ impl Embedded {
 
     /// What the engine has done since it was opened.
     pub fn stats(&self) -> Stats {
-        let Counters { commits, conflicts, groups, log_bytes, checkpoints } = &self.shared.counters;
-        let [commits, conflicts, groups, log_bytes, checkpoints] =
-            [commits, conflicts, groups, log_bytes, checkpoints]
-                .map(|counter| counter.load(Ordering::Relaxed));
-        Stats { commits, conflicts, groups, log_bytes, checkpoints }
+        let counted = &self.shared.stats;
+        Stats {
+            commits: counted.commits.get(),
+            conflicts: counted.conflicts.get(),
+            groups: counted.groups.get(),
+            log_bytes: counted.log_bytes.get(),
+            checkpoints: counted.checkpoints.get(),
+        }
     }
 }
 

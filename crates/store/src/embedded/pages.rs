@@ -208,17 +208,20 @@ fn open(path: &Path, disk: &Disk, write: bool) -> Result<DiskFile, Trouble> {
     })
 }
 
+/// The number of the page at `offset`, where `length` bytes are whole pages, or a part of the first page of the file.
+fn page_at(offset: u64, length: usize) -> io::Result<usize> {
+    let page = PAGE_BYTES as u64;
+    let is_header = offset == 0 && length <= PAGE_BYTES;
+    if !is_header && (!offset.is_multiple_of(page) || !length.is_multiple_of(PAGE_BYTES)) {
+        let line = format!("{length} bytes at {offset} are no pages");
+        return Err(io::Error::new(ErrorKind::InvalidInput, line));
+    }
+    usize::try_from(offset / page).map_err(|_| ErrorKind::FileTooLarge.into())
+}
+
 /// Divides `bytes` into pages with their numbers, without the first page of the file.
 fn whole_pages(offset: u64, bytes: &[u8]) -> io::Result<impl Iterator<Item = (usize, &[u8])>> {
-    let page = PAGE_BYTES as u64;
-    let is_header = offset == 0 && bytes.len() <= PAGE_BYTES;
-    if !is_header && (!offset.is_multiple_of(page) || !bytes.len().is_multiple_of(PAGE_BYTES)) {
-        return Err(io::Error::new(
-            ErrorKind::InvalidInput,
-            format!("{} bytes at {offset} are no pages", bytes.len()),
-        ));
-    }
-    let first = usize::try_from(offset / page).map_err(|_| ErrorKind::FileTooLarge)?;
+    let first = page_at(offset, bytes.len())?;
     Ok((first..).zip(bytes.chunks(PAGE_BYTES)).filter(|(n, _)| *n > 0))
 }
 
@@ -265,7 +268,7 @@ pub(super) struct Overlay {
 struct OverlayState {
     len: u64,
     /// Pages that were written.
-    pages: HashMap<u64, Vec<u8>>,
+    pages: HashMap<usize, Vec<u8>>,
 }
 
 impl Overlay {
@@ -275,12 +278,12 @@ impl Overlay {
     }
 
     /// The current content of a page.
-    fn page(&self, state: &OverlayState, n: u64) -> io::Result<Vec<u8>> {
+    fn page(&self, state: &OverlayState, n: usize) -> io::Result<Vec<u8>> {
         if let Some(page) = state.pages.get(&n) {
             return Ok(page.clone());
         }
         let mut page = vec![0; PAGE_BYTES];
-        let (begin, end) = (n * PAGE_BYTES as u64, self.below.len()?);
+        let (begin, end) = ((n * PAGE_BYTES) as u64, self.below.len()?);
         if begin < end {
             self.below.read(begin, &mut page)?;
         }
@@ -295,14 +298,8 @@ impl StorageBackend for Overlay {
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let state = self.state.lock();
-        let page_bytes = PAGE_BYTES as u64;
-        let mut done = 0;
-        while done < out.len() {
-            let at = offset + done as u64;
-            let (page, from) = (self.page(&state, at / page_bytes)?, (at % page_bytes) as usize);
-            let bytes = (PAGE_BYTES - from).min(out.len() - done);
-            out[done..done + bytes].copy_from_slice(&page[from..from + bytes]);
-            done += bytes;
+        for (n, bytes) in (page_at(offset, out.len())?..).zip(out.chunks_mut(PAGE_BYTES)) {
+            bytes.copy_from_slice(&self.page(&state, n)?[..bytes.len()]);
         }
         Ok(())
     }
@@ -318,16 +315,10 @@ impl StorageBackend for Overlay {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.state.lock();
-        let page_bytes = PAGE_BYTES as u64;
-        let mut done = 0;
-        while done < data.len() {
-            let at = offset + done as u64;
-            let (n, from) = (at / page_bytes, (at % page_bytes) as usize);
-            let bytes = (PAGE_BYTES - from).min(data.len() - done);
-            let mut page = if bytes < PAGE_BYTES { self.page(&state, n)? } else { vec![0; PAGE_BYTES] };
-            page[from..from + bytes].copy_from_slice(&data[done..done + bytes]);
+        for (n, bytes) in (page_at(offset, data.len())?..).zip(data.chunks(PAGE_BYTES)) {
+            let mut page = if bytes.len() < PAGE_BYTES { self.page(&state, n)? } else { vec![0; PAGE_BYTES] };
+            page[..bytes.len()].copy_from_slice(bytes);
             state.pages.insert(n, page);
-            done += bytes;
         }
         Ok(())
     }

@@ -214,11 +214,10 @@ pub(super) struct Segment {
 }
 
 /// Why a record was not written.
-pub(super) enum Unwritten {
-    /// Nothing of it was written.
-    Nothing(io::Error),
-    /// The file may have it or not, now or after a crash.
-    Doubtful(io::Error),
+pub(super) struct Unwritten {
+    pub(super) trouble: Trouble,
+    /// Whether the file may have it nevertheless, now or after a crash.
+    pub(super) in_doubt: bool,
 }
 
 impl Segment {
@@ -265,9 +264,9 @@ impl Segment {
         self.filled == 0 || self.filled + plain_bytes(rows) <= segment_bytes
     }
 
-    /// Writes the record of a group and waits for the disk. Returns its length. After a doubtful error the caller must not use the
-    /// segment again.
-    pub(super) fn append(&mut self, version: u64, rows: &[u8]) -> Result<usize, Unwritten> {
+    /// Writes the record of a group and waits for the disk. Returns its length. After an error that leaves doubt the caller must not
+    /// use the segment again.
+    pub(super) fn append(&mut self, version: u64, rows: &[u8]) -> Result<u64, Unwritten> {
         self.packer.pack(self.number, version, rows);
         let record = std::mem::take(&mut self.packer.record);
         let written = self.write(&record);
@@ -279,15 +278,20 @@ impl Segment {
         Ok(written)
     }
 
-    fn write(&mut self, record: &[u8]) -> Result<usize, Unwritten> {
-        let end = self.position + record.len() as u64;
+    fn write(&mut self, record: &[u8]) -> Result<u64, Unwritten> {
+        let length = record.len() as u64;
+        let end = self.position + length;
         if self.file.is_durable() && end > self.allocated {
-            self.grow(end).map_err(Unwritten::Nothing)?;
+            self.grow(end).map_err(|error| self.unwritten(&error, false))?;
         }
         let written = self.file.write_at(record, self.position).and_then(|()| self.file.sync());
-        written.map_err(Unwritten::Doubtful)?;
+        written.map_err(|error| self.unwritten(&error, true))?;
         self.position = end;
-        Ok(record.len())
+        Ok(length)
+    }
+
+    fn unwritten(&self, error: &io::Error, in_doubt: bool) -> Unwritten {
+        Unwritten { trouble: Trouble::at(self.file.path(), error), in_doubt }
     }
 
     /// Writes zeros ahead of the records, so that the next records find allocated blocks. The head states the new length after
@@ -299,11 +303,6 @@ impl Segment {
         self.file.write_at(&file_head(self.number, allocated), 0)?;
         self.allocated = allocated;
         Ok(())
-    }
-
-    /// The path of the file.
-    pub(super) fn path(&self) -> &Path {
-        self.file.path()
     }
 
     /// The file, for reuse.
