@@ -200,31 +200,21 @@ pub(crate) async fn over(
         }
         None => {}
     }
-    Ok(Arc::new(Sealed { engine, over: Over { sealing: sealing.clone(), mark: mark.clone() } }))
+    Ok(Arc::new(Sealed { inner: engine, sealing: sealing.clone(), mark: mark.clone() }))
 }
 
-/// The keys, and the row that is not visible.
-#[derive(Clone)]
-struct Over {
+/// An engine or a snapshot whose secret rows are sealed.
+struct Sealed<T: ?Sized> {
+    inner: Arc<T>,
     sealing: Sealing,
+    /// The key of the row that is not visible.
     mark: Bytes,
 }
 
-/// An engine whose secret rows are sealed.
-struct Sealed {
-    engine: Arc<dyn Engine>,
-    over: Over,
-}
-
-struct SealedSnapshot {
-    snapshot: Arc<dyn Snapshot>,
-    over: Over,
-}
-
 #[async_trait]
-impl Engine for Sealed {
+impl Engine for Sealed<dyn Engine> {
     fn limits(&self) -> Limits {
-        let limits = self.engine.limits();
+        let limits = self.inner.limits();
         // Every row that a transaction writes may be sealed.
         let overheads = limits.transaction_writes.saturating_mul(OVERHEAD);
         Limits {
@@ -235,86 +225,78 @@ impl Engine for Sealed {
     }
 
     async fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
-        Ok(Arc::new(SealedSnapshot { snapshot: self.engine.snapshot().await?, over: self.over.clone() }))
+        let (sealing, mark) = (self.sealing.clone(), self.mark.clone());
+        Ok(Arc::new(Sealed { inner: self.inner.snapshot().await?, sealing, mark }))
     }
 
     async fn watch(&self, key: Bytes, seen: Option<Bytes>) -> Result<Watch> {
-        let Over { sealing, .. } = &self.over;
-        if !(sealing.seals)(&key) {
-            return self.engine.watch(key, seen).await;
+        if !(self.sealing.seals)(&key) {
+            return self.inner.watch(key, seen).await;
         }
         // The engine compares what is stored, and a value may be stored under another key, or not sealed yet.
-        let stored = self.engine.snapshot().await?.get(&key).await?;
-        let opened = stored.clone().map(|value| sealing.open(&key, value)).transpose()?;
+        let stored = self.inner.snapshot().await?.get(&key).await?;
+        let opened = stored.clone().map(|value| self.sealing.open(&key, value)).transpose()?;
         match opened == seen {
-            true => self.engine.watch(key, stored).await,
+            true => self.inner.watch(key, stored).await,
             false => Ok(Box::pin(std::future::ready(()))),
         }
     }
 
     async fn ended(&self) -> String {
-        self.engine.ended().await
+        self.inner.ended().await
     }
 
     fn log_writes(&self) -> Option<Times> {
-        self.engine.log_writes()
+        self.inner.log_writes()
     }
 }
 
 #[async_trait]
-impl Snapshot for SealedSnapshot {
+impl Snapshot for Sealed<dyn Snapshot> {
     async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        let Over { sealing, mark } = &self.over;
-        let value = self.snapshot.get(key).await?.filter(|_| key != mark);
-        value.map(|value| sealing.open(key, value)).transpose()
+        let value = self.inner.get(key).await?.filter(|_| key != self.mark);
+        value.map(|value| self.sealing.open(key, value)).transpose()
     }
 
     async fn range(&self, read: &RangeRead) -> Result<Vec<KeyValue>> {
-        let Over { sealing, mark } = &self.over;
-        let mut rows = match read.begin <= *mark && *mark < read.end {
-            // Fewer rows than the limit would mean that there are no more.
-            true => {
-                self.snapshot
-                    .range(&RangeRead { limit: read.limit.saturating_add(1), ..read.clone() })
-                    .await?
-            }
-            false => self.snapshot.range(read).await?,
+        // Fewer rows than the limit would mean that there are no more.
+        let limit = match read.begin <= self.mark && self.mark < read.end {
+            true => read.limit.saturating_add(1),
+            false => read.limit,
         };
-        rows.retain(|(key, _)| key != mark);
+        let mut rows = self.inner.range(&RangeRead { limit, ..read.clone() }).await?;
+        rows.retain(|(key, _)| *key != self.mark);
         rows.truncate(read.limit);
         for (key, value) in &mut rows {
-            if value.first() == Some(&SEALED) {
-                *value = sealing.open(key, std::mem::take(value))?;
-            }
+            *value = self.sealing.open(key, std::mem::take(value))?;
         }
         Ok(rows)
     }
 
     fn walk(&self, range: &RangeRead, visit: &mut Visit<'_>) -> Option<Result<usize>> {
-        let Over { sealing, mark } = &self.over;
         let mut opened = |key: &[u8], value: &[u8], to: &mut Vec<u8>| {
-            if key == &mark[..] {
+            if key == self.mark {
                 return Ok(Step::Next);
             }
             match value.first() == Some(&SEALED) {
-                true => visit(key, &sealing.open(key, Bytes::copy_from_slice(value))?, to),
+                true => visit(key, &self.sealing.open(key, Bytes::copy_from_slice(value))?, to),
                 false => visit(key, value, to),
             }
         };
-        self.snapshot.walk(range, &mut opened)
+        self.inner.walk(range, &mut opened)
     }
 
     fn appended(&self, key: &[u8], stored: Bytes) -> Result<Bytes> {
-        let stored = self.snapshot.appended(key, stored)?;
-        self.over.sealing.open(key, stored)
+        let stored = self.inner.appended(key, stored)?;
+        self.sealing.open(key, stored)
     }
 
     fn is_remote(&self) -> bool {
-        self.snapshot.is_remote()
+        self.inner.is_remote()
     }
 
     async fn commit(&self, mut changes: Changes) -> Result<Versionstamp> {
-        let Over { sealing, mark } = &self.over;
+        let Sealed { sealing, mark, .. } = self;
         let clears = changes.clear_ranges.iter().any(|(begin, end)| begin <= mark && mark < end);
         if clears && let Err(at) = changes.puts.binary_search_by(|(key, _)| key.cmp(mark)) {
             changes.puts.insert(at, (mark.clone(), Some(Bytes::from_static(b"true"))));
@@ -327,7 +309,7 @@ impl Snapshot for SealedSnapshot {
         for (key, lines) in changes.appends.iter_mut().filter(|(key, _)| (sealing.seals)(key)) {
             *lines = sealing.seal(key, lines);
         }
-        self.snapshot.commit(changes).await
+        self.inner.commit(changes).await
     }
 }
 

@@ -183,18 +183,13 @@ struct OwnWrites {
 #[derive(Debug, Clone, Default)]
 pub struct Proof {
     range: Option<(Bytes, Bytes)>,
-    size: ReadSize,
-}
-
-/// The size of what a range read returned of the snapshot.
-#[derive(Debug, Clone, Default)]
-struct ReadSize {
+    /// The rows that the read returned of the snapshot.
     rows: usize,
     /// The total size of their keys.
     bytes: usize,
 }
 
-impl ReadSize {
+impl Proof {
     fn add(&mut self, rows: &[KeyValue]) {
         self.rows += rows.len();
         self.bytes += rows.iter().map(|(key, _)| key.len()).sum::<usize>();
@@ -214,19 +209,12 @@ impl Transaction {
 
     /// The value of a key.
     pub async fn get(&self, key: &Bytes) -> Result<Option<Bytes>> {
-        self.get_with(key, Isolation::Serializable).await
+        self.get_owned(key.clone(), Isolation::Serializable).await
     }
 
     /// The value of a key, read with the given isolation.
     pub async fn get_with(&self, key: &Bytes, isolation: Isolation) -> Result<Option<Bytes>> {
-        if let Some(value) = self.known(key, isolation)? {
-            return Ok(value);
-        }
-        let value = self.snapshot.get(key).await?;
-        if isolation == Isolation::Serializable {
-            self.pending.lock().note_read(key.clone(), &value);
-        }
-        Ok(value)
+        self.get_owned(key.clone(), isolation).await
     }
 
     /// The same for a key that the caller no longer needs, which saves a copy of it.
@@ -267,7 +255,7 @@ impl Transaction {
     /// Reads at the same time the keys that the caller will read one after the other. Adds no conflict: reading a key adds it.
     /// Does nothing where a read does not wait ([`crate::Snapshot::is_remote`]).
     pub async fn prefetch(&self, keys: impl IntoIterator<Item = Bytes>) -> Result<()> {
-        if !self.snapshot.snapshot.is_remote() {
+        if !self.is_remote() {
             return Ok(());
         }
         let wanted: Vec<Bytes> = {
@@ -288,7 +276,7 @@ impl Transaction {
 
     /// The same for ranges. A range counts as read only by a read with the same bounds and limit.
     pub async fn prefetch_ranges(&self, reads: impl IntoIterator<Item = RangeRead>) -> Result<()> {
-        if !self.snapshot.snapshot.is_remote() {
+        if !self.is_remote() {
             return Ok(());
         }
         let wanted: Vec<RangeRead> = {
@@ -335,7 +323,7 @@ impl Transaction {
         if read.limit == 0 || read.begin >= read.end {
             return Ok((Vec::new(), Proof::default()));
         }
-        let (rows, size) = self.merged(&read).await?;
+        let (rows, seen) = self.merged(&read).await?;
         let (mut begin, mut end) = (read.begin, read.end);
         if let (true, Some((last, _))) = (rows.len() == read.limit, rows.last()) {
             if read.reverse {
@@ -344,15 +332,15 @@ impl Transaction {
                 end = successor(last);
             }
         }
-        Ok((rows, Proof { range: Some((begin, end)), size }))
+        Ok((rows, Proof { range: Some((begin, end)), ..seen }))
     }
 
     /// Adds the conflict of a read: the commit fails if another transaction writes to what was read.
     pub fn prove(&self, proof: Proof) {
-        let Proof { range: Some((begin, end)), size } = proof else { return };
+        let Proof { range: Some((begin, end)), rows, bytes } = proof else { return };
         let mut pending = self.pending.lock();
-        pending.bytes += begin.len() + end.len() + size.bytes;
-        pending.rows_seen += size.rows;
+        pending.bytes += begin.len() + end.len() + bytes;
+        pending.rows_seen += rows;
         pending.read_ranges.push((begin, end));
     }
 
@@ -404,18 +392,18 @@ impl Transaction {
 
     /// Merges the snapshot's rows with the own writes until `limit` rows are found or the range ends. Also returns what was read
     /// of the snapshot.
-    async fn merged(&self, read: &RangeRead) -> Result<(Vec<KeyValue>, ReadSize)> {
-        let mut size = ReadSize::default();
+    async fn merged(&self, read: &RangeRead) -> Result<(Vec<KeyValue>, Proof)> {
+        let mut seen = Proof::default();
         let Some(OwnWrites { rows: mut own, cleared }) = self.own_writes_in(read)? else {
             let rows = self.stored(read).await?;
-            size.add(&rows);
-            return Ok((rows, size));
+            seen.add(&rows);
+            return Ok((rows, seen));
         };
         let mut rows = Vec::new();
         let mut rest = read.clone();
         loop {
             let chunk = self.stored(&rest).await?;
-            size.add(&chunk);
+            seen.add(&chunk);
             let exhausted = chunk.len() < rest.limit;
             if let Some((last, _)) = chunk.last() {
                 rest.pass(last);
@@ -441,7 +429,7 @@ impl Transaction {
             }
         }
         rows.truncate(read.limit);
-        Ok((rows, size))
+        Ok((rows, seen))
     }
 
     /// The own writes within a range; `None` if there are none, as in most reads.
@@ -609,7 +597,7 @@ impl Transaction {
                 sum += Sum::read(value)?;
             }
             match rows.last() {
-                Some((last, _)) if rows.len() == SUM_PAGE => rest.begin = successor(last),
+                Some((last, _)) if rows.len() == SUM_PAGE => rest.pass(last),
                 _ => return Ok(sum),
             }
         }
@@ -663,15 +651,13 @@ impl Transaction {
         let mut pending = std::mem::take(&mut *self.pending.lock());
         // Changes that cancel each other out are no write.
         pending.adds.retain(|_, sum| !sum.is_zero());
-        let wrote_nothing = pending.writes.is_empty()
-            && pending.cleared.is_empty()
-            && pending.versionstamped.is_empty()
-            && pending.adds.is_empty()
-            && pending.appended.is_empty();
-        if wrote_nothing {
+        if pending.written() == 0 {
             return Ok(None);
         }
         self.check_transaction(&pending)?;
+        let appends = pending.appended.into_iter().flat_map(|(log, rows)| {
+            rows.into_iter().map(move |lines| (self.mode.key(&log, &*self.runtime), lines))
+        });
         let changes = Changes {
             read_keys: pending.read_keys.into_keys().collect(),
             read_ranges: pending.read_ranges,
@@ -680,16 +666,9 @@ impl Transaction {
             puts: pending.writes.into_iter().collect(),
             versionstamped: pending.versionstamped.into_iter().collect(),
             adds: pending.adds.into_iter().collect(),
-            appends: self.rows_to_append(pending.appended),
+            appends: appends.collect(),
         };
         self.snapshot.commit(changes).await.map(Some)
-    }
-
-    fn rows_to_append(&self, logs: BTreeMap<Bytes, appends::Rows>) -> Vec<(Bytes, Bytes)> {
-        let rows = logs.into_iter().flat_map(|(log, rows)| {
-            rows.into_iter().map(move |lines| (log.clone(), lines)).collect::<Vec<_>>()
-        });
-        rows.map(|(log, lines)| (self.mode.key(&log, &*self.runtime), lines)).collect()
     }
 
     fn too_many(&self, what: String, limit: usize) -> Result<()> {
