@@ -37,6 +37,15 @@ pub(super) struct Intervals {
 }
 
 impl Intervals {
+    /// Ranges of the store, in etcd's keys.
+    fn of(space: &Space, ranges: &[(Bytes, Bytes)]) -> Intervals {
+        let mut intervals = Intervals::default();
+        for (begin, end) in ranges.iter().filter_map(|(begin, end)| space.range(begin, end)) {
+            intervals.add(begin, end);
+        }
+        intervals
+    }
+
     pub(super) fn add(&mut self, begin: Bytes, end: Bytes) {
         if begin >= end {
             return;
@@ -106,12 +115,7 @@ pub(super) struct Needed {
 }
 
 pub(super) fn needed(space: &Space, changes: &Changes) -> Result<Needed> {
-    let mut ranges = Intervals::default();
-    for (begin, end) in &changes.read_ranges {
-        if let Some((begin, end)) = space.range(begin, end) {
-            ranges.add(begin, end);
-        }
-    }
+    let ranges = Intervals::of(space, &changes.read_ranges);
     let mut strict = ranges.clone();
     let mut keys = Vec::new();
     for key in &changes.read_keys {
@@ -121,12 +125,7 @@ pub(super) fn needed(space: &Space, changes: &Changes) -> Result<Needed> {
             keys.push(key);
         }
     }
-    let mut arrivals = Intervals::default();
-    for (begin, end) in &changes.arrivals {
-        if let Some((begin, end)) = space.range(begin, end) {
-            arrivals.add(begin, end);
-        }
-    }
+    let arrivals = Intervals::of(space, &changes.arrivals);
     let mut all = strict.clone();
     arrivals.iter().for_each(|(begin, end)| all.add(begin.clone(), end.clone()));
     Ok(Needed { all, strict, ranges, arrivals, keys })
@@ -213,12 +212,7 @@ pub(super) enum Put {
 }
 
 pub(super) fn writes(space: &Space, additions: &RowKeys, changes: &Changes) -> Result<Writes> {
-    let mut cleared = Intervals::default();
-    for (begin, end) in &changes.clear_ranges {
-        if let Some((begin, end)) = space.range(begin, end) {
-            cleared.add(begin, end);
-        }
-    }
+    let mut cleared = Intervals::of(space, &changes.clear_ranges);
     let mut puts = BTreeMap::new();
     for (key, value) in &changes.puts {
         let key = space.key(key)?;

@@ -15,8 +15,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::api::{
-    CompactionRequest, CompactionResponse, Compare, CompareResult, CompareTarget, CompareWith, PutRequest,
-    RangeRequest, Request, RequestOp, Response, TxnRequest, path,
+    CompactionRequest, Compare, CompareResult, CompareTarget, CompareWith, PutRequest, RangeRequest, Request,
+    RequestOp, Response, TxnRequest, path,
 };
 use super::failure::{Failure, Refusal};
 use super::shared::Shared;
@@ -105,8 +105,7 @@ async fn take_turn(shared: &Shared, row: &mut CompactionRow) -> Result<Option<i6
 async fn compact(shared: &Shared, revision: i64) {
     let members = &shared.members;
     let request = CompactionRequest { revision, physical: true };
-    let done: Result<CompactionResponse, _> =
-        members.call(members.current(), path::COMPACT, request, DEADLINE).await;
+    let done: Result<(), _> = members.call(members.current(), path::COMPACT, request, DEADLINE).await;
     match done {
         // Another process has compacted further.
         Ok(_) | Err(Failure::Refused(Refusal::Compacted, _)) => {

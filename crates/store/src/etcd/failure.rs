@@ -157,8 +157,15 @@ impl Failure {
         }
         Error::UnknownOutcome(match self {
             Failure::Refused(Refusal::Full, _) => FULL.into(),
-            Failure::Unsent(text) | Failure::Lost(text) | Failure::Refused(_, text) => text,
+            failure => failure.into_text(),
         })
+    }
+
+    /// What was told.
+    pub(super) fn into_text(self) -> String {
+        match self {
+            Failure::Unsent(text) | Failure::Lost(text) | Failure::Refused(_, text) => text,
+        }
     }
 }
 

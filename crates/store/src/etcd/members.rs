@@ -16,8 +16,8 @@ use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::api::{
-    self, AlarmRequest, AlarmResponse, AuthenticateRequest, AuthenticateResponse, RangeRequest,
-    RangeResponse, RequestOp, TxnRequest, TxnResponse, WatchRequest, WatchResponse, path,
+    self, AlarmResponse, AuthenticateRequest, AuthenticateResponse, RangeRequest, RangeResponse, RequestOp,
+    TxnRequest, TxnResponse, WatchRequest, WatchResponse, path,
 };
 use super::failure::{FULL, Failure, Refusal, innermost};
 use crate::sync::Mutex;
@@ -269,8 +269,9 @@ impl Members {
 
     /// Whether etcd refuses writes because it is full; `false` if that is unknown.
     async fn is_full(&self) -> bool {
+        // A request without an action asks for all alarms.
         let alarms: Result<AlarmResponse, _> =
-            self.call(self.current(), path::ALARM, AlarmRequest {}, READ_DEADLINE).await;
+            self.call(self.current(), path::ALARM, (), READ_DEADLINE).await;
         alarms.is_ok_and(|answer| answer.alarms.iter().any(|alarm| alarm.alarm == 1))
     }
 
@@ -316,11 +317,7 @@ impl Members {
             let codec = ProstCodec::<Q, A>::default();
             grpc.unary(request, PathAndQuery::from_static(path), codec).await
         };
-        match tokio::time::timeout(deadline, answer).await {
-            Ok(Ok(answer)) => Ok(answer.into_inner()),
-            Ok(Err(status)) => Err(Failure::from_status(&status)),
-            Err(_) => Err(Failure::Lost(format!("no answer within {} s", deadline.as_secs()))),
-        }
+        within(deadline, answer).await
     }
 
     /// Opens a stream of watches.
@@ -337,11 +334,7 @@ impl Members {
             let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
             grpc.streaming(request, PathAndQuery::from_static(path::WATCH), codec).await
         };
-        match tokio::time::timeout(READ_DEADLINE, answer).await {
-            Ok(Ok(answer)) => Ok(answer.into_inner()),
-            Ok(Err(status)) => Err(Failure::from_status(&status)),
-            Err(_) => Err(Failure::Lost("no answer to a watch".into())),
-        }
+        within(READ_DEADLINE, answer).await
     }
 
     /// Drops the token, so that the next call fetches a new one.
@@ -379,7 +372,7 @@ impl Members {
             Err(Failure::Refused(_, text)) if text.contains("authentication is not enabled") => None,
             // The password is wrong, or a member does not answer. The actual call was not sent yet.
             Err(failure) if failure.wrote_nothing() => return Err(failure),
-            Err(failure) => return Err(Failure::Unsent(format!("authentication: {}", text_of(failure)))),
+            Err(failure) => return Err(Failure::Unsent(format!("authentication: {}", failure.into_text()))),
         };
         let token = Token { value, generation: generation + 1 };
         *credentials.token.lock() = token.clone();
@@ -387,9 +380,15 @@ impl Members {
     }
 }
 
-fn text_of(failure: Failure) -> String {
-    match failure {
-        Failure::Unsent(text) | Failure::Lost(text) | Failure::Refused(_, text) => text,
+/// The answer to a call, which is lost after the deadline.
+async fn within<A>(
+    deadline: Duration,
+    answer: impl Future<Output = Result<tonic::Response<A>, Status>>,
+) -> Result<A, Failure> {
+    match tokio::time::timeout(deadline, answer).await {
+        Ok(Ok(answer)) => Ok(answer.into_inner()),
+        Ok(Err(status)) => Err(Failure::from_status(&status)),
+        Err(_) => Err(Failure::Lost(format!("no answer within {} s", deadline.as_secs()))),
     }
 }
 

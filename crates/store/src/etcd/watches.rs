@@ -27,9 +27,7 @@ use futures::StreamExt;
 use futures::channel::mpsc;
 use tokio::sync::{Notify, oneshot};
 
-use super::api::{
-    Event, EventType, WatchCancel, WatchCreate, WatchDo, WatchProgress, WatchRequest, WatchResponse,
-};
+use super::api::{Event, EventType, WatchCancel, WatchCreate, WatchDo, WatchRequest, WatchResponse};
 use super::failure::{Failure, Refusal};
 use super::shared::Shared;
 use super::space;
@@ -313,7 +311,7 @@ impl Watches {
                 Err(_) if asked => return Failure::Lost("the stream of watches is silent".into()),
                 Err(_) => {
                     asked = true;
-                    self.state.lock().send(WatchDo::Progress(WatchProgress {}));
+                    self.state.lock().send(WatchDo::Progress(()));
                 }
             }
         }
