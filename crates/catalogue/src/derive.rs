@@ -211,16 +211,21 @@ impl Deriving<'_> {
                     let level = Some(rule.level.clone());
                     Because { level, mode, step, line: rule.line, cause }
                 };
-                let request = match names(which, options) {
-                    Ok(names) if names.is_empty() => continue,
-                    Ok(names) if mode == Mode::Shared => self.counted(rule, names, options, because),
-                    Ok(names) => Request::Exclusive(names),
-                    Err(Unnamed::All) => all(mode),
-                    Err(Unnamed::Because(Cause::TooMany)) => {
+                let names = match which {
+                    Which::All => Ok(None),
+                    Which::Unknown => Err(Cause::Said),
+                    Which::Names(templates) => names(templates, options).map(Some),
+                };
+                let request = match names {
+                    Ok(None) => all(mode),
+                    Ok(Some(names)) if names.is_empty() => continue,
+                    Ok(Some(names)) if mode == Mode::Shared => self.counted(rule, names, options, because),
+                    Ok(Some(names)) => Request::Exclusive(names),
+                    Err(Cause::TooMany) => {
                         push(&mut self.derived.warnings, because(Cause::TooMany));
                         all(mode)
                     }
-                    Err(Unnamed::Because(cause)) => {
+                    Err(cause) => {
                         push(&mut self.derived.unknown_because, because(cause));
                         unknown(mode)
                     }
@@ -304,23 +309,12 @@ fn named(requests: &Requests) -> usize {
     requests.levels.values().flat_map(AtLevel::requests).map(count).sum()
 }
 
-/// Why a request has no names.
-enum Unnamed {
-    All,
-    Because(Cause),
-}
-
-fn names(which: &Which, options: &Value) -> Result<BTreeSet<String>, Unnamed> {
-    let templates: &[Template] = match which {
-        Which::All => return Err(Unnamed::All),
-        Which::Unknown => return Err(Unnamed::Because(Cause::Said)),
-        Which::Names(templates) => templates,
-    };
+fn names(templates: &[Template], options: &Value) -> Result<BTreeSet<String>, Cause> {
     let mut names = BTreeSet::new();
     for template in templates {
-        names.extend(template.names(options).map_err(Unnamed::Because)?);
+        names.extend(template.names(options)?);
         if names.len() > MAX_RESOURCES {
-            return Err(Unnamed::Because(Cause::TooMany));
+            return Err(Cause::TooMany);
         }
     }
     Ok(names)

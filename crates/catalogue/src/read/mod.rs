@@ -141,11 +141,10 @@ impl Reading<'_> {
             steps: path("steps")?,
             ..Kind::default()
         };
-        if let Some((node, value)) = node.member(table, "locks") {
-            kind.locks = Some(self.entry(&node, value, false)?);
-        }
-        if let Some((node, value)) = node.member(table, "otherwise") {
-            kind.otherwise = Some(self.entry(&node, value, false)?);
+        for (name, locks) in [("locks", &mut kind.locks), ("otherwise", &mut kind.otherwise)] {
+            if let Some((node, value)) = node.member(table, name) {
+                *locks = Some(self.entry(&node, value, false)?);
+            }
         }
         if let Some((node, value)) = node.member(table, "operations") {
             let table = node.table(value, "a table for each operation, [jobs.TYPE.operations.NAME]")?;
