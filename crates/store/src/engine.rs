@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use crate::key::successor;
 use crate::metrics::Times;
-use crate::{Error, Result, Sum, Visit};
+use crate::{Error, Result, Sum};
 
 /// A key and its value.
 pub type KeyValue = (Bytes, Bytes);
@@ -24,6 +24,16 @@ pub type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Ten bytes that order all commits of a store: larger means later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Versionstamp(pub [u8; 10]);
+
+impl Versionstamp {
+    /// That of the commit at `place` among those of a version.
+    pub(crate) fn of(version: u64, place: u16) -> Self {
+        let mut stamp = [0; 10];
+        stamp[..8].copy_from_slice(&version.to_be_bytes());
+        stamp[8..].copy_from_slice(&place.to_be_bytes());
+        Versionstamp(stamp)
+    }
+}
 
 /// The limits of an engine. Code that batches reads them, and so needs to know no engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,6 +153,22 @@ impl RangeRead {
         }
     }
 }
+
+/// Where a walk goes on after a row. A walk reads few rows of a range, at many places: for example the first row of each group of rows. A range
+/// per group costs more than the row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// At the next row.
+    Next,
+    /// At the key in the buffer: the first row from there on, or backwards the last row before it. It must not be behind the walk.
+    Seek,
+    /// Nowhere.
+    End,
+}
+
+/// Is shown a row of a walk, its key and its value, and a buffer for the key of [`Step::Seek`]. It may be called under a lock, so it must be
+/// quick.
+pub type Visit<'a> = dyn FnMut(&[u8], &[u8], &mut Vec<u8>) -> Result<Step> + Send + 'a;
 
 /// All that a transaction passes to its commit. Ranges are `[begin, end)`.
 #[derive(Debug, Clone, Default)]

@@ -36,12 +36,11 @@ mod sum;
 mod sync;
 mod transaction;
 mod url;
-mod walk;
 
 pub use appends::Appended;
 pub use clock::Clock;
 pub use counters::{Condition, Counters, Meter};
-pub use engine::{Changes, Engine, KeyValue, Limits, RangeRead, Snapshot, Versionstamp, Watch};
+pub use engine::{Changes, Engine, KeyValue, Limits, RangeRead, Snapshot, Step, Versionstamp, Visit, Watch};
 pub use error::{Error, Result};
 pub use foundationdb_tuple as tuple;
 pub use open::{Seal, open, open_to_read, open_with};
@@ -51,4 +50,3 @@ pub use sealed::Sealing;
 pub use sum::Sum;
 pub use transaction::{Isolation, Proof, Transaction};
 pub use url::{DEFAULT_PREFIX, EtcdUrl, InvalidUrl, StoreUrl};
-pub use walk::{Step, Visit};

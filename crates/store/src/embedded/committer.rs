@@ -113,7 +113,8 @@ impl Committer {
         let mut accepted = Vec::with_capacity(group.len());
         let mut unread = false;
         for submission in group {
-            let stamp = stamp(version, accepted.len());
+            let place = u16::try_from(accepted.len()).expect("a group is smaller than MAX_GROUP");
+            let stamp = Versionstamp::of(version, place);
             let checked = self.check(&submission, &batch, now_us).and_then(|()| {
                 let cleared = self.rows_to_clear(&newest, &submission.changes, &batch)?;
                 Ok((cleared, self.sums(&newest, &submission.changes, &batch)?))
@@ -373,13 +374,4 @@ fn collect(changes: Changes, cleared: Vec<Bytes>, stamp: Versionstamp, batch: &m
         changes.appends.into_iter().map(|(key, lines)| (key, Some(appends::stamped(&bytes, &lines)))),
     );
     batch.extend(changes.versionstamped.into_iter().map(|key| (key, Some(stamp.clone()))));
-}
-
-/// The version in eight bytes, the place in the group in two.
-fn stamp(version: u64, place: usize) -> Versionstamp {
-    let place = u16::try_from(place).expect("a group is smaller than MAX_GROUP");
-    let mut stamp = [0; 10];
-    stamp[..8].copy_from_slice(&version.to_be_bytes());
-    stamp[8..].copy_from_slice(&place.to_be_bytes());
-    Versionstamp(stamp)
 }

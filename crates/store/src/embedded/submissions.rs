@@ -86,29 +86,24 @@ impl Submissions {
     /// All waiting transactions, up to the size of a group. `None` once the store is closed and the queue is empty. Once
     /// one transaction waits, this waits up to `patience` until there are as many as `expected`.
     pub(super) fn next_group(&self, expected: usize, patience: Duration) -> Option<VecDeque<Submission>> {
-        let mut waiting = self.wait_for(self.waiting.lock(), 1, None);
+        let mut waiting = self.wait_for(self.waiting.lock(), 1, Duration::MAX);
         if waiting.queue.len() < expected && !waiting.closed {
-            waiting = self.wait_for(waiting, expected, Some(patience));
+            waiting = self.wait_for(waiting, expected, patience);
         }
         (!waiting.queue.is_empty()).then(|| waiting.take_group())
     }
 
-    /// Waits until `wanted` transactions wait, or the store is closed.
+    /// Waits until `wanted` transactions wait, or the store is closed, but no longer than `longest`.
     fn wait_for<'a>(
         &'a self,
         mut waiting: MutexGuard<'a, Waiting>,
         wanted: usize,
-        longest: Option<Duration>,
+        longest: Duration,
     ) -> MutexGuard<'a, Waiting> {
         waiting.wanted = wanted;
         let goes_on = |waiting: &mut Waiting| waiting.queue.len() < wanted && !waiting.closed;
-        match longest {
-            None => self.arrived.wait_while(waiting, goes_on).unwrap_or_else(PoisonError::into_inner),
-            Some(longest) => {
-                let waited = self.arrived.wait_timeout_while(waiting, longest, goes_on);
-                waited.unwrap_or_else(PoisonError::into_inner).0
-            }
-        }
+        let waited = self.arrived.wait_timeout_while(waiting, longest, goes_on);
+        waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Refuses all transactions from now on, including those that wait. None of them has been written.

@@ -272,8 +272,8 @@ impl Writes {
         });
         let puts = self.puts.iter().map(|(key, value)| match value {
             Put::Value(value) => put(key.clone(), value.clone()),
-            Put::Versionstamp => put(key.clone(), space::stamped(place)),
-            Put::Appended(lines) => put(key.clone(), space::appended(place, lines)),
+            Put::Versionstamp => put(key.clone(), space::stamped(place, &[])),
+            Put::Appended(lines) => put(key.clone(), space::stamped(place, lines)),
         });
         deletes.chain(puts).collect()
     }

@@ -207,7 +207,8 @@ impl Group {
             operations.push(RequestOp { request: Some(Request::Txn(txn)) });
             answers.push(answer);
         }
-        operations.extend(shared_stamps.into_iter().map(|(key, (_, last))| put(key, space::stamped(last))));
+        operations
+            .extend(shared_stamps.into_iter().map(|(key, (_, last))| put(key, space::stamped(last, &[]))));
         let request = TxnRequest { success: operations, ..TxnRequest::default() };
         match shared.members.commit(request).await {
             Ok(response) => answer_all(answers, &response),

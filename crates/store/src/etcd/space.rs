@@ -77,15 +77,8 @@ fn is_stamped(value: &[u8]) -> bool {
     value.len() >= STAMPED.len() + 2 && value.starts_with(STAMPED)
 }
 
-/// The value to store for the versionstamp of a commit, at `place` in its revision.
-pub(super) fn stamped(place: u16) -> Bytes {
-    let mut value = BytesMut::from(STAMPED);
-    value.put_u16(place);
-    value.freeze()
-}
-
-/// The value to store for the versionstamp of a commit, at `place` in its revision, and bytes behind it.
-pub(super) fn appended(place: u16, lines: &[u8]) -> Bytes {
+/// The value to store for the versionstamp of a commit, at `place` in its revision, and for bytes behind it.
+pub(super) fn stamped(place: u16, lines: &[u8]) -> Bytes {
     let mut value = BytesMut::with_capacity(STAMPED.len() + 2 + lines.len());
     value.put_slice(STAMPED);
     value.put_u16(place);
@@ -95,10 +88,7 @@ pub(super) fn appended(place: u16, lines: &[u8]) -> Bytes {
 
 /// The versionstamp of the commit at `place` in a revision.
 pub(super) fn versionstamp(revision: i64, place: u16) -> Versionstamp {
-    let mut stamp = [0; 10];
-    stamp[..8].copy_from_slice(&revision.to_be_bytes());
-    stamp[8..].copy_from_slice(&place.to_be_bytes());
-    Versionstamp(stamp)
+    Versionstamp::of(revision.cast_unsigned(), place)
 }
 
 /// The value of a row.
@@ -137,16 +127,16 @@ mod tests {
 
     #[test]
     fn a_versionstamp_is_the_revision_that_stored_it() {
-        let stored = KeyValue { value: stamped(3), mod_revision: 0x0102, ..KeyValue::default() };
+        let stored = KeyValue { value: stamped(3, b""), mod_revision: 0x0102, ..KeyValue::default() };
         assert_eq!(&value(&stored)[..], [0, 0, 0, 0, 0, 0, 1, 2, 0, 3]);
         assert!(check_literal(&stored.value).is_err());
-        let stored = KeyValue { value: appended(3, b"line\n"), ..stored };
+        let stored = KeyValue { value: stamped(3, b"line\n"), ..stored };
         assert_eq!(&value(&stored)[..], b"\0\0\0\0\0\0\x01\x02\0\x03line\n");
         assert!(check_literal(&stored.value).is_err());
         let literal = KeyValue { value: Bytes::from_static(b"{}"), mod_revision: 9, ..KeyValue::default() };
         assert_eq!(value(&literal), "{}");
         assert!(check_literal(&literal.value).is_ok());
         assert!(versionstamp(7, 9) < versionstamp(8, 0));
-        assert!(std::str::from_utf8(&stamped(0)).is_err());
+        assert!(std::str::from_utf8(&stamped(0, b"")).is_err());
     }
 }
