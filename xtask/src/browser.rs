@@ -6,9 +6,7 @@ use crate::bench;
 use crate::command::{Failure, is_ci};
 use crate::peers;
 
-/// The version of Playwright.
 const PLAYWRIGHT: &str = "playwright==1.65.2";
-/// Where Debian installs Chromium.
 const CHROMIUM: &str = "/usr/bin/chromium";
 /// Tells the test which Python has Playwright.
 pub const PYTHON: &str = "TURNWISE_TEST_BROWSER_PYTHON";

@@ -166,7 +166,6 @@ impl Run<'_> {
         });
     }
 
-    /// A file for the output of a command.
     fn file(&self, name: &str) -> PathBuf {
         bench::target().join(name).with_extension("output")
     }
@@ -224,7 +223,6 @@ impl Program {
         self.has_faults() && ALONE.iter().any(|target| name.starts_with(target))
     }
 
-    /// The line that announces it.
     fn header(&self) -> String {
         format!("     Running {} ({})", self.package.display(), self.executable.display())
     }

@@ -37,7 +37,6 @@ const FAMILIES: [&str; 15] = [
     "usage",
     "waiting",
 ];
-/// The number of pages that the reader reads ahead.
 const PAGES_AHEAD: usize = 2;
 
 /// A range of keys, `[begin, end)`.

@@ -121,7 +121,6 @@ impl fmt::Display for Path {
     }
 }
 
-/// The values at a path.
 #[derive(Debug, Default)]
 pub(crate) struct PathValues<'a> {
     /// No lists, nulls or empty texts.

@@ -98,7 +98,6 @@ impl Part {
     }
 }
 
-/// The texts of one option.
 fn texts(path: &Path, absent: &Absent, options: &Value) -> Result<Vec<String>, Cause> {
     let found = path.find(options, MAX_RESOURCES);
     if found.more {
@@ -118,7 +117,6 @@ fn texts(path: &Path, absent: &Absent, options: &Value) -> Result<Vec<String>, C
     Ok(texts)
 }
 
-/// Splits a template into its parts.
 fn parts(text: &str) -> Result<Vec<Part>, Problem> {
     let unpaired = |brace: &str| {
         let fix = format!("write \"{{option}}\", or {brace}{brace} for the brace itself");

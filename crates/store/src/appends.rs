@@ -20,7 +20,6 @@ use crate::sync::Mutex;
 pub(crate) const ROW_BYTES: usize = 45_000;
 /// The most bytes that a row's key has behind that of its log.
 pub(crate) const SUFFIX_BYTES: usize = 20;
-/// The bytes of a versionstamp.
 pub(crate) const STAMP_BYTES: usize = 10;
 
 /// What one commit has appended: a row of a log.
@@ -67,7 +66,6 @@ impl RowKeys {
 }
 
 impl Mode {
-    /// A new key behind that of a log.
     pub(crate) fn key(&self, log: &Bytes, runtime: &dyn Runtime) -> Bytes {
         self.keys.get_or_init(|| RowKeys::new(runtime.random())).key(log)
     }
@@ -87,7 +85,6 @@ impl Appends {
         self.mode.lock().clone()
     }
 
-    /// Changes the mode.
     pub(crate) fn switch(&self, on: bool) {
         let mut mode = self.mode.lock();
         if mode.appends != on {

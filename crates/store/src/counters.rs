@@ -95,7 +95,6 @@ struct Failure {
     of_commits: bool,
 }
 
-/// The kind of a call to the engine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Call {
     Read,

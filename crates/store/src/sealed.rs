@@ -34,9 +34,7 @@ const ID_BYTES: usize = 4;
 const TAG_BYTES: usize = 16;
 /// What sealing adds to a value, in bytes.
 const OVERHEAD: usize = 1 + ID_BYTES + NONCE_LEN + TAG_BYTES;
-/// Bytes of a master key.
 const KEY_BYTES: usize = 32;
-/// The most master keys.
 const MAX_KEYS: usize = 100;
 
 /// The master keys, and which rows they seal. Cheap to clone.

@@ -3,7 +3,6 @@
 
 use std::sync::{self, MutexGuard, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
-/// A mutex.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(sync::Mutex<T>);
 
@@ -17,7 +16,6 @@ impl<T> Mutex<T> {
     }
 }
 
-/// A lock for several readers, or one writer.
 #[derive(Debug, Default)]
 pub(crate) struct RwLock<T>(sync::RwLock<T>);
 

@@ -35,7 +35,6 @@ pub struct Transaction {
     runtime: Arc<dyn Runtime>,
     /// When the transaction began, in µs of `runtime`'s elapsed time.
     begun_us: i64,
-    /// Whether it appends to logs.
     mode: Arc<Mode>,
     pending: Arc<Mutex<Pending>>,
 }
@@ -147,7 +146,6 @@ impl Pending {
     }
 }
 
-/// Rows per read of a sum.
 const SUM_PAGE: usize = 1_000;
 /// The most bytes that an engine appends to the key of a sum.
 const SUM_SUFFIX_BYTES: usize = 20;
@@ -172,7 +170,6 @@ fn is_within(key: &[u8], ranges: &[(Bytes, Bytes)]) -> bool {
     ranges.iter().any(|(begin, end)| begin.as_ref() <= key && key < end.as_ref())
 }
 
-/// The own writes that affect a range.
 struct OwnWrites {
     /// In the direction of the read.
     rows: std::iter::Peekable<std::vec::IntoIter<(Bytes, Option<Bytes>)>>,

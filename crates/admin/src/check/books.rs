@@ -79,7 +79,6 @@ fn of_document(db: &str, id: &str) -> u64 {
     hash(&Subject::Document((db.to_owned(), id.to_owned())))
 }
 
-/// The subjects that a row is about.
 pub(super) fn subjects(row: &Row, value: &Bytes) -> Vec<Subject> {
     let document = |db: &String, id: &String| Subject::Document((db.clone(), id.clone()));
     if let Some(job) = row.of_job() {
@@ -175,7 +174,6 @@ impl<'a> Books<'a> {
         workers.chain(types).chain(tenants).chain(levels).chain(buckets).collect()
     }
 
-    /// Enters a row.
     pub(super) fn enter(&mut self, key: &Bytes, value: &Bytes) -> Result<(), Full> {
         let Some(row) = Row::parse(self.keys, key) else {
             self.enter_unknown(key);

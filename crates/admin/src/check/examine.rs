@@ -37,11 +37,9 @@ const COUNT_ATTEMPTS: u32 = 3;
 /// What a row belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Subject {
-    /// A job.
     Job(JobKey),
     /// A worker, by type and id.
     Worker(JobKey),
-    /// A job type.
     Type(String),
     /// A tenant, by type and name.
     Tenant((String, String)),
@@ -55,7 +53,6 @@ pub(super) enum Subject {
     DocumentsJob(String),
 }
 
-/// Examines subjects.
 pub(super) struct Examiner {
     pub(super) store: Store,
     pub(super) keys: Keyspace,
@@ -319,9 +316,7 @@ impl Examiner {
 /// What is counted in one transaction, to compare it with its counters.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Count<'a> {
-    /// The documents of a database.
     Documents(&'a str),
-    /// The jobs of a type.
     Jobs(&'a str),
 }
 

@@ -36,7 +36,6 @@ use examine::{Count, Examiner, Subject};
 const OPEN_SUBJECTS: usize = 4_000_000;
 /// The maximum number of suspected subjects that are examined.
 const SUSPECTS: usize = 200_000;
-/// The number of subjects that are examined concurrently.
 const EXAMINED_AT_ONCE: usize = 32;
 /// The maximum number of findings that the report lists; it counts all of them.
 const FINDINGS: usize = 1_000;
@@ -174,7 +173,6 @@ async fn check_counts(
     Ok(())
 }
 
-/// Enters all rows into the books.
 async fn pass(store: &Store, books: &mut Books<'_>, progress: &Progress) -> Result<Result<(), Full>> {
     let mut scan = Scan::new(store, everything());
     while let Some((key, value)) = scan.next().await? {
@@ -244,7 +242,6 @@ async fn examine(
     }
 }
 
-/// Checks the store's format.
 async fn check_format(store: &Store, keys: &Keyspace, report: &mut Report) -> Result<()> {
     let format = store.transact(|tx| async move { tx.get(&keys.format()).await }).await?;
     let problem = match format.as_deref().map(Format::read) {

@@ -22,7 +22,6 @@ use crate::options::Path;
 use crate::template::{Count, Template};
 use crate::{Entry, MAX_CONDITIONS, Rule, Which};
 
-/// The members of a request.
 const OF_A_REQUEST: [&str; 5] = ["shared", "exclusive", "units", "when", "unless"];
 
 impl Reading<'_> {

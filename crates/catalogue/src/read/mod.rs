@@ -33,7 +33,6 @@ type Result<T> = std::result::Result<T, Wrong>;
 
 /// The member of an operation that lists its aliases.
 const ALIASES: &str = "aliases";
-/// The members of a type.
 const OF_A_TYPE: [&str; 5] = ["operation", "steps", "locks", "operations", "otherwise"];
 
 impl Catalogue {
@@ -183,7 +182,6 @@ impl Reading<'_> {
         }
     }
 
-    /// Reads the aliases of an operation.
     fn aliases(
         &mut self,
         node: &Node<'_>,

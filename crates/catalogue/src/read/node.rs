@@ -6,7 +6,6 @@ use toml::de::{DeArray, DeTable, DeValue};
 use super::Result;
 use crate::Wrong;
 
-/// The file that is read.
 #[derive(Clone, Copy)]
 pub(super) struct File<'a> {
     /// Its name in errors.

@@ -30,7 +30,6 @@ const VERSION: &str = "version";
 const FIRST_SEGMENT: &str = "first_segment";
 const LAST_SEGMENT: &str = "last_segment";
 
-/// The file of the base.
 pub(super) struct Base {
     /// `None` while it cannot be reopened.
     database: Option<Database>,
@@ -90,7 +89,6 @@ impl Base {
         Ok(Base { database, only_read: false, pages, cache_bytes })
     }
 
-    /// Opens the files of a store without writing.
     pub(super) fn open_to_read(folder: &Folder, disk: &Disk, cache_bytes: usize) -> Result<Self, Trouble> {
         let pages = Pages::open(&folder.base(), &folder.sums(), disk, false)?;
         let database = open(overlay(&pages)?, &pages, cache_bytes)?;
@@ -120,7 +118,6 @@ impl Base {
         self.database.is_none() || self.only_read || self.pages.failure().is_some()
     }
 
-    /// Whether it can be read.
     pub(super) fn is_readable(&self) -> bool {
         self.database.is_some() && self.pages.failure().is_none()
     }
@@ -129,7 +126,6 @@ impl Base {
         self.database.as_ref().ok_or(redb::Error::DatabaseClosed)
     }
 
-    /// Reads the base's metadata.
     pub(super) fn stored(&self) -> Result<Stored, Trouble> {
         let stored = guarded(&self.pages, || {
             let meta = self.database()?.begin_read()?.open_table(META)?;
@@ -141,7 +137,6 @@ impl Base {
         Ok(Stored { version: version.unwrap_or(0), segments })
     }
 
-    /// A view of the current rows.
     pub(super) fn view(&self) -> Result<BaseView, Trouble> {
         let rows = guarded(&self.pages, || Ok(self.database()?.begin_read()?.open_table(ROWS)?))?;
         Ok(BaseView { rows, pages: self.pages.clone() })
@@ -227,7 +222,6 @@ struct NextStored {
 }
 
 impl NextStored {
-    /// Whether `key` is stored.
     fn is(&mut self, key: &[u8]) -> Result<bool, redb::StorageError> {
         let passed = |found: &Option<Vec<u8>>| found.as_ref().is_some_and(|found| found.as_slice() < key);
         if self.found.as_ref().is_none_or(passed) {
@@ -239,7 +233,6 @@ impl NextStored {
 }
 
 impl BaseView {
-    /// The value of a key.
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         let value = guarded(&self.pages, || Ok(self.rows.get(key)?))?;
         Ok(value.map(|value| Bytes::copy_from_slice(value.value())))
@@ -295,7 +288,6 @@ fn broken(pages: &Pages, error: &redb::Error) -> Trouble {
     }
 }
 
-/// Whether the file exists.
 pub(super) fn is_there(path: &Path) -> Result<bool> {
     fs::exists(path).map_err(|error| at(path, &error))
 }

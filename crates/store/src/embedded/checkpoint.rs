@@ -125,7 +125,6 @@ impl Checkpoints {
     }
 }
 
-/// The thread's own state.
 pub(super) struct Checkpointer {
     pub(super) shared: Arc<Shared>,
     pub(super) base: Base,

@@ -20,7 +20,6 @@ use super::{Lease, Published, Shared};
 use crate::appends;
 use crate::{Changes, Error, RangeRead, Result, Sum, Versionstamp};
 
-/// Rows per read when a range is cleared.
 const CLEAR_CHUNK: usize = 1_000;
 
 /// The next group waits for more transactions, at most for the last write's duration divided by this. A client that just
@@ -31,7 +30,6 @@ const PATIENCE_PART: u32 = 8;
 /// The writes of a group: rows to set, and keys to remove where the value is `None`.
 type Batch = BTreeMap<Bytes, Option<Bytes>>;
 
-/// The committer's own state.
 pub(super) struct Committer {
     shared: Arc<Shared>,
     segment: Segment,
@@ -52,7 +50,6 @@ pub(super) struct Committer {
     patience: Duration,
 }
 
-/// A version that a snapshot may hold.
 struct LeasedVersion {
     version: u64,
     /// When the next version was published, after which no snapshot of this one was taken.
@@ -334,9 +331,7 @@ type Accepted = Vec<(oneshot::Sender<Decision>, Versionstamp)>;
 
 /// A group that is in the log.
 struct Written {
-    /// Its rows, encoded.
     rows: Bytes,
-    /// The length of its record.
     log_bytes: u64,
 }
 

@@ -123,7 +123,6 @@ fn rest<'r>(range: &'r RangeRead, to: &'r [u8]) -> (&'r [u8], &'r [u8]) {
     if range.reverse { (&range.begin[..], to) } else { (to, &range.end[..]) }
 }
 
-/// A memtable.
 struct InMemory<'a> {
     cells: &'a BTreeMap<Bytes, Cell>,
     range: &'a RangeRead,
@@ -167,7 +166,6 @@ impl<'a> InMemory<'a> {
     }
 }
 
-/// The base.
 struct InBase<'a> {
     view: &'a BaseView,
     range: &'a RangeRead,

@@ -78,7 +78,6 @@ impl Disk {
     }
 }
 
-/// An open file.
 pub(super) struct DiskFile {
     file: File,
     path: PathBuf,
@@ -96,7 +95,6 @@ impl DiskFile {
         &self.path
     }
 
-    /// Whether a sync waits for the disk.
     pub(super) fn is_durable(&self) -> bool {
         self.disk.durable
     }
@@ -110,7 +108,6 @@ impl DiskFile {
         self.file.read_exact_at(bytes, offset)
     }
 
-    /// The whole content.
     pub(super) fn read(&self) -> io::Result<Vec<u8>> {
         let len = usize::try_from(self.len()?).map_err(|_| ErrorKind::FileTooLarge)?;
         let mut bytes = vec![0; len];
@@ -182,7 +179,6 @@ pub(super) enum TroubleKind {
 }
 
 impl Trouble {
-    /// A disk error at `path`.
     pub(super) fn at(path: &Path, error: &io::Error) -> Self {
         let damage = [ErrorKind::InvalidData, ErrorKind::UnexpectedEof].contains(&error.kind());
         if damage {

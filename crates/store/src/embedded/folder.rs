@@ -96,12 +96,10 @@ impl Folder {
         self.path.join("rows.sums")
     }
 
-    /// The folder of the log.
     pub(super) fn log(&self) -> PathBuf {
         self.path.join("log")
     }
 
-    /// Whether its creation was completed.
     pub(super) fn is_complete(&self) -> bool {
         self.is_complete
     }

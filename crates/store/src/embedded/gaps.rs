@@ -21,7 +21,6 @@ use crate::sync::Mutex;
 /// Most gaps to keep. Beyond that, all are dropped.
 const MAX_GAPS: usize = 4_096;
 
-/// The gaps of a store.
 #[derive(Default)]
 pub(super) struct Gaps {
     state: Mutex<State>,

@@ -102,7 +102,6 @@ impl Memtable {
         }
     }
 
-    /// Whether there are no rows.
     pub(super) fn is_empty(&self) -> bool {
         self.read().is_empty()
     }

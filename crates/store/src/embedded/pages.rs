@@ -36,7 +36,6 @@ fn sum_of(n: usize, page: &[u8]) -> u32 {
 /// Replaces the checksum of a page of zeros that was never written.
 const NEVER_WRITTEN: u32 = 0;
 
-/// The file of rows.
 pub(super) struct Pages {
     rows: DiskFile,
     sums: Sums,
@@ -44,7 +43,6 @@ pub(super) struct Pages {
     failed: Mutex<Option<Trouble>>,
 }
 
-/// The checksums of all pages.
 struct Sums {
     file: DiskFile,
     table: RwLock<Vec<u32>>,
@@ -53,7 +51,6 @@ struct Sums {
 }
 
 impl Pages {
-    /// Creates new, empty files.
     pub(super) fn create(rows: &Path, sums: &Path, disk: &Disk) -> Result<Arc<Self>, Trouble> {
         let new = |path: &Path| {
             let file = disk.create(path.to_owned()).and_then(|file| file.set_len(0).map(|()| file));
@@ -277,7 +274,6 @@ impl Overlay {
         Ok(Overlay { below: Backend(below), state: Mutex::new(state) })
     }
 
-    /// The current content of a page.
     fn page(&self, state: &OverlayState, n: usize) -> io::Result<Vec<u8>> {
         if let Some(page) = state.pages.get(&n) {
             return Ok(page.clone());

@@ -12,28 +12,23 @@ use crate::{Changes, Error, Result, Versionstamp};
 
 /// Most transactions that may wait. Further ones are refused as unavailable.
 const MAX_WAITING: usize = 65_536;
-/// Most bytes that may wait.
 const MAX_WAITING_BYTES: usize = 256 << 20;
 /// Most transactions that share one fsync, because two bytes of the versionstamp number them.
 pub(super) const MAX_GROUP: usize = 8_192;
 /// Most bytes that share one fsync, except for a single larger transaction: a fraction of a log segment.
 const MAX_GROUP_BYTES: usize = 8 << 20;
 
-/// The result of a transaction.
 pub(super) type Decision = Result<Versionstamp>;
 
-/// A transaction that waits for its result.
 pub(super) struct Submission {
     /// The version of its snapshot.
     pub(super) version: u64,
-    /// When its snapshot was taken.
     pub(super) taken_us: i64,
     pub(super) changes: Changes,
     pub(super) answer: oneshot::Sender<Decision>,
     bytes: usize,
 }
 
-/// The committer's queue.
 #[derive(Default)]
 pub(super) struct Submissions {
     waiting: Mutex<Waiting>,
@@ -78,7 +73,6 @@ impl Submissions {
         Ok(decision)
     }
 
-    /// The number of waiting transactions.
     pub(super) fn len(&self) -> usize {
         self.waiting.lock().queue.len()
     }

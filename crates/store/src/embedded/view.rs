@@ -33,7 +33,6 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// The value of a key as of `version`.
     pub(super) fn get(&self, key: &[u8], version: u64) -> Result<Option<Bytes>> {
         let frozen = || self.frozen.as_ref().and_then(|frozen| frozen.get(key, version));
         match self.active.get(key, version).or_else(frozen) {
@@ -87,7 +86,6 @@ impl Tables {
     }
 }
 
-/// A scan in progress.
 struct Scan<'a> {
     tables: &'a Tables,
     gaps: &'a Gaps,
@@ -110,7 +108,6 @@ struct Run {
 }
 
 impl Run {
-    /// Begins the next run.
     fn restart(&mut self) {
         (self.dead, self.next_to_gap, self.after_seek) = (0, false, false);
     }

@@ -64,7 +64,6 @@ const MOST_COMPRESSION: usize = 256;
 /// A buffer up to this size is kept for the next record.
 const KEPT_BYTES: usize = 1 << 20;
 
-/// Encodes the rows of a group.
 pub(super) fn encode<'a>(
     batch: impl Iterator<Item = (&'a Bytes, &'a Option<Bytes>)> + Clone,
 ) -> Result<Bytes> {
@@ -162,7 +161,6 @@ impl Iterator for Rows {
 #[derive(Debug, PartialEq, Eq)]
 struct Found {
     version: u64,
-    /// The length of the record.
     bytes: usize,
     unpacked: usize,
     body: Bytes,
@@ -305,7 +303,6 @@ impl Segment {
         Ok(())
     }
 
-    /// The file, for reuse.
     pub(super) fn into_file(self) -> DiskFile {
         self.file
     }
@@ -349,7 +346,6 @@ fn path_of(folder: &Path, number: u64) -> PathBuf {
     folder.join(format!("{number:020}"))
 }
 
-/// The result of reading a log.
 #[derive(Default)]
 pub(super) struct LogContents {
     /// The rows of each record after the checkpoint, with consecutive versions.
@@ -453,7 +449,6 @@ fn numbers(folder: &Path, demanded: bool) -> Result<Vec<u64>, Trouble> {
     Ok(numbers)
 }
 
-/// The records of a file.
 fn read_segment(path: &Path, number: u64, bytes: &Bytes) -> Result<Vec<Found>, Trouble> {
     let mut records: Vec<Found> = Vec::new();
     let mut position = bytes.len().min(FILE_HEAD_BYTES as usize);

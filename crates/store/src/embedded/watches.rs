@@ -13,7 +13,6 @@ use crate::{Error, Result, Watch};
 /// Most watches at a time; each takes about 200 bytes.
 const MAX_WATCHES: usize = 100_000;
 
-/// All watches of a store.
 #[derive(Default)]
 pub(super) struct Watches {
     waiting: Mutex<Waiting>,

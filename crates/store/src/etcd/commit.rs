@@ -131,7 +131,6 @@ pub(super) fn needed(space: &Space, changes: &Changes) -> Result<Needed> {
     Ok(Needed { all, strict, ranges, arrivals, keys })
 }
 
-/// What a snapshot has read.
 #[derive(Debug, Default)]
 pub(super) struct ReadSet {
     /// The ranges whose rows are all known.
@@ -202,7 +201,6 @@ pub(super) struct Writes {
     pub(super) cleared: Intervals,
 }
 
-/// The new value of a key.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Put {
     Value(Bytes),
@@ -246,12 +244,10 @@ pub(super) fn writes(space: &Space, additions: &RowKeys, changes: &Changes) -> R
 }
 
 impl Writes {
-    /// The number of operations.
     pub(super) fn len(&self) -> usize {
         self.puts.len().max(1) + self.cleared.ends.len()
     }
 
-    /// The keys that are set to the versionstamp.
     pub(super) fn stamped(&self) -> impl Iterator<Item = &Bytes> {
         self.puts.iter().filter(|(_, put)| **put == Put::Versionstamp).map(|(key, _)| key)
     }
@@ -279,7 +275,6 @@ impl Writes {
     }
 }
 
-/// A commit that is ready to be sent.
 #[derive(Debug)]
 pub(super) struct Prepared {
     pub(super) needed: Needed,

@@ -10,7 +10,6 @@ use tonic::{Code, Status};
 
 use crate::{Error, Limits};
 
-/// What to do about a full etcd.
 pub(super) const FULL: &str = "etcd is full (NOSPACE): compact its history, defragment its members and disarm the alarm, or raise --quota-backend-bytes";
 const NO_LEADER: &str =
     "the etcd cluster has no leader: more than half of its members must run and reach each other";
@@ -33,9 +32,7 @@ pub(super) enum Refusal {
     Token,
     /// The user or the password is wrong.
     Credentials,
-    /// The user lacks permission.
     Permission,
-    /// The revision is compacted.
     Compacted,
     /// The member has not seen this revision yet.
     Future,
@@ -150,7 +147,6 @@ impl Failure {
         }
     }
 
-    /// The error of a commit.
     pub(super) fn into_commit_error(self, user: Option<&str>) -> Error {
         if self.wrote_nothing() {
             return self.into_error(user);
@@ -161,7 +157,6 @@ impl Failure {
         })
     }
 
-    /// What was told.
     pub(super) fn into_text(self) -> String {
         match self {
             Failure::Unsent(text) | Failure::Lost(text) | Failure::Refused(_, text) => text,
@@ -169,7 +164,6 @@ impl Failure {
     }
 }
 
-/// An error and its causes, in order.
 fn causes<'a>(
     error: &'a (dyn std::error::Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {

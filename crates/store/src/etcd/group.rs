@@ -38,7 +38,6 @@ use crate::{Error, Result, Versionstamp};
 /// nothing once another member is current.
 const MAX_UNDER_WAY: usize = 4;
 
-/// Commits that wait to be sent.
 #[derive(Default)]
 pub(super) struct Groups {
     waiting: VecDeque<Submission>,
@@ -110,13 +109,11 @@ async fn run(shared: Arc<Shared>, mut member: usize) {
 #[derive(Default)]
 struct Group {
     members: Vec<Submission>,
-    /// Keys that they set.
     puts: BTreeSet<Bytes>,
     /// The keys that they set to versionstamps: by how many commits, and the place of the last one.
     stamped: BTreeMap<Bytes, (usize, u16)>,
     /// The number of keys that several commits set to their versionstamp.
     shared: usize,
-    /// Ranges that they clear.
     cleared: Intervals,
     bytes: usize,
 }

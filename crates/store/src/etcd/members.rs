@@ -23,7 +23,6 @@ use super::failure::{FULL, Failure, Refusal, innermost};
 use crate::sync::Mutex;
 use crate::{Error, EtcdUrl, Result};
 
-/// How long a connection may take to be established.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(1);
 /// How long a member may take for a read before the read goes to another one.
 const READ_DEADLINE: Duration = Duration::from_secs(2);
@@ -48,7 +47,6 @@ const TOKEN_HEADER: &str = "token";
 /// Makes a member that has lost its leader return an error instead of waiting for a leader.
 const LEADER_HEADER: &str = "hasleader";
 
-/// The members of a cluster.
 pub(super) struct Members {
     members: Vec<Member>,
     current: AtomicUsize,
@@ -136,7 +134,6 @@ impl Members {
         Ok(Members { members, current: AtomicUsize::new(first), credentials, full: AtomicBool::default() })
     }
 
-    /// The user name, for messages.
     pub(super) fn user(&self) -> Option<&str> {
         self.credentials.as_ref().map(|credentials| credentials.user.as_str())
     }
@@ -214,7 +211,6 @@ impl Members {
         Ok(responses)
     }
 
-    /// The number of members.
     pub(super) fn len(&self) -> usize {
         self.members.len()
     }
@@ -320,7 +316,6 @@ impl Members {
         within(deadline, answer).await
     }
 
-    /// Opens a stream of watches.
     pub(super) async fn watch(
         &self,
         member: usize,

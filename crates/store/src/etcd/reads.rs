@@ -22,7 +22,6 @@ const MAX_TOGETHER: usize = 32;
 /// A read of more rows is sent alone, so that it does not delay other reads.
 const MAX_ROWS: i64 = 200;
 
-/// Reads that wait to be sent.
 pub(super) struct Reads {
     fresh: Mutex<Queue>,
     /// By member.

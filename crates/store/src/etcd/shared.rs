@@ -14,7 +14,6 @@ use crate::appends::RowKeys;
 use crate::sync::Mutex;
 use crate::{Limits, Result};
 
-/// State shared by the engine, its snapshots and its tasks.
 pub(super) struct Shared {
     pub space: Space,
     /// Keys of the rows that add to sums.

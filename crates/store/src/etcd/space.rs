@@ -15,7 +15,6 @@ const RESERVED: u8 = 0xff;
 /// The stored form of a versionstamp, without its last two bytes. It is neither JSON nor any other UTF-8.
 const STAMPED: &[u8] = b"\xff\xfeversionstamp\xff";
 
-/// The keys of one store in an etcd.
 pub(super) struct Space {
     prefix: Bytes,
 }
@@ -91,7 +90,6 @@ pub(super) fn versionstamp(revision: i64, place: u16) -> Versionstamp {
     Versionstamp::of(revision.cast_unsigned(), place)
 }
 
-/// The value of a row.
 pub(super) fn value(stored: &KeyValue) -> Bytes {
     if !is_stamped(&stored.value) {
         return stored.value.clone();

@@ -34,7 +34,6 @@ use super::space;
 use crate::sync::Mutex;
 use crate::{Error, Result, Watch};
 
-/// Most watches at a time.
 const MAX_WATCHES: usize = 100_000;
 /// How long a watch may take to be created: longer than the detection of a dead stream.
 const CREATE_DEADLINE: Duration = Duration::from_secs(7);
@@ -47,7 +46,6 @@ const REOPEN_PAUSE: Duration = Duration::from_millis(200);
 /// read at the same moment.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// All watches of a store.
 pub(super) struct Watches {
     shared: Arc<Shared>,
     state: Mutex<State>,
