@@ -131,8 +131,5 @@ impl Rows {
 
 /// The stored form: the stamp, then the lines.
 pub(crate) fn stamped(stamp: &[u8; STAMP_BYTES], lines: &[u8]) -> Bytes {
-    let mut value = BytesMut::with_capacity(STAMP_BYTES + lines.len());
-    value.put_slice(stamp);
-    value.put_slice(lines);
-    value.freeze()
+    [&stamp[..], lines].concat().into()
 }

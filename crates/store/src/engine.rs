@@ -88,17 +88,18 @@ impl Limits {
     /// [`Error::Misuse`] with the limit that is below [`Limits::SMALL`].
     pub fn check(&self) -> Result<()> {
         let needed = Limits::SMALL;
-        let wrong = [
+        for (what, has, needs) in [
             ("writes", self.transaction_writes, needed.transaction_writes),
             ("conflicts", self.transaction_conflicts, needed.transaction_conflicts),
-        ];
-        let Some((what, has, needs)) = wrong.into_iter().find(|(_, has, needs)| has < needs) else {
-            return Ok(());
-        };
-        Err(Error::Misuse(format!(
-            "a transaction of this store has room for {has} {what}, and {needs} are needed: raise etcd's --max-txn-ops to 128 or more, and \
-             name it in the URL"
-        )))
+        ] {
+            if has < needs {
+                return Err(Error::Misuse(format!(
+                    "a transaction of this store has room for {has} {what}, and {needs} are needed: raise etcd's --max-txn-ops to 128 or more, \
+                     and name it in the URL"
+                )));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -152,10 +152,7 @@ const SUM_SUFFIX_BYTES: usize = 20;
 
 /// The end of the rows that are the sum of a key, exclusive. Engines append tuples, whose first byte is lower than this one.
 fn end_of_sum(key: &Bytes) -> Bytes {
-    let mut end = Vec::with_capacity(key.len() + 1);
-    end.extend_from_slice(key);
-    end.push(0xff);
-    end.into()
+    [&key[..], &[0xff][..]].concat().into()
 }
 
 fn hash_of(key: &Bytes) -> u64 {

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use redb::{Database, ReadableDatabase, StorageBackend, TableDefinition};
+use redb::{Database, ReadableDatabase, TableDefinition};
 
 use super::disk::{Disk, Trouble, TroubleKind, at};
 use super::folder::Folder;
@@ -70,7 +70,7 @@ impl Base {
         let (rows, sums) =
             (folder.base().with_extension("redb.new"), folder.sums().with_extension("sums.new"));
         let pages = Pages::create(&rows, &sums, disk)?;
-        let database = Some(open(Backend(pages.clone()), &pages, cache_bytes)?);
+        let database = Some(open(&pages, cache_bytes, false)?);
         let base = Base { database, only_read: false, pages, cache_bytes };
         base.write(|writing| {
             writing.open_table(ROWS)?;
@@ -82,17 +82,16 @@ impl Base {
         Pages::rename(pages, &folder.base(), &folder.sums()).map_err(|error| Trouble::at(&rows, &error))
     }
 
-    /// Opens the files of a store. Their pages use at most `cache_bytes` of memory.
-    pub(super) fn open(folder: &Folder, disk: &Disk, cache_bytes: usize) -> Result<Self, Trouble> {
-        let pages = Pages::open(&folder.base(), &folder.sums(), disk, true)?;
-        let database = Some(open(Backend(pages.clone()), &pages, cache_bytes)?);
-        Ok(Base { database, only_read: false, pages, cache_bytes })
-    }
-
-    pub(super) fn open_to_read(folder: &Folder, disk: &Disk, cache_bytes: usize) -> Result<Self, Trouble> {
-        let pages = Pages::open(&folder.base(), &folder.sums(), disk, false)?;
-        let database = open(overlay(&pages)?, &pages, cache_bytes)?;
-        Ok(Base { database: Some(database), only_read: true, pages, cache_bytes })
+    /// Opens the files of a store, to read only or also to write. Their pages use at most `cache_bytes` of memory.
+    pub(super) fn open(
+        folder: &Folder,
+        disk: &Disk,
+        cache_bytes: usize,
+        only_read: bool,
+    ) -> Result<Self, Trouble> {
+        let pages = Pages::open(&folder.base(), &folder.sums(), disk, !only_read)?;
+        let database = Some(open(&pages, cache_bytes, only_read)?);
+        Ok(Base { database, only_read, pages, cache_bytes })
     }
 
     /// Reopens the files after a failure. Earlier views fail from now on. A disk that refuses writes may still be readable. So
@@ -100,13 +99,13 @@ impl Base {
     pub(super) fn reopen(&mut self) -> Result<(), Trouble> {
         drop(self.database.take());
         self.pages.mend();
-        let opened = open(Backend(self.pages.clone()), &self.pages, self.cache_bytes);
+        let opened = open(&self.pages, self.cache_bytes, false);
         self.only_read = opened.is_err();
         self.database = Some(match opened {
             Ok(database) => database,
             Err(trouble) => {
                 self.pages.mend();
-                self.database = Some(open(overlay(&self.pages)?, &self.pages, self.cache_bytes)?);
+                self.database = Some(open(&self.pages, self.cache_bytes, true)?);
                 return Err(trouble);
             }
         });
@@ -191,13 +190,15 @@ impl Base {
     }
 }
 
-fn overlay(pages: &Arc<Pages>) -> Result<Overlay, Trouble> {
-    Overlay::new(pages.clone()).map_err(|error| Trouble::at(pages.path(), &error))
-}
-
 /// Opens an existing database, or creates one in an empty file.
-fn open(backend: impl StorageBackend, pages: &Pages, cache_bytes: usize) -> Result<Database, Trouble> {
-    guarded(pages, || Ok(Database::builder().set_cache_size(cache_bytes).create_with_backend(backend)?))
+fn open(pages: &Arc<Pages>, cache_bytes: usize, only_read: bool) -> Result<Database, Trouble> {
+    let mut builder = Database::builder();
+    builder.set_cache_size(cache_bytes);
+    if !only_read {
+        return guarded(pages, || Ok(builder.create_with_backend(Backend(pages.clone()))?));
+    }
+    let overlay = Overlay::new(pages.clone()).map_err(|error| Trouble::at(pages.path(), &error))?;
+    guarded(pages, || Ok(builder.create_with_backend(overlay)?))
 }
 
 /// Calls the storage crate. A panic means that it has read data that it never wrote. Only its header has no

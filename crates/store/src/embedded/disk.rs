@@ -4,7 +4,7 @@
 //! words: a full disk is always reported as a full disk, whichever call found it.
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -58,18 +58,19 @@ pub(super) struct Disk {
 impl Disk {
     /// Opens a file for reading and writing, and creates it if it is missing.
     pub(super) fn create(&self, path: PathBuf) -> io::Result<DiskFile> {
-        let file = || {
-            File::options().create(true).truncate(false).read(true).write(true).mode(PRIVATE_FILE).open(&path)
-        };
-        let file = self.faults.before(DiskCall::Open, &path).and_then(|()| file())?;
-        Ok(DiskFile { file, path, disk: self.clone() })
+        let mut options = File::options();
+        options.create(true).truncate(false).read(true).write(true).mode(PRIVATE_FILE);
+        self.opened(path, &options)
     }
 
     /// Opens an existing file for reading, and for writing if `write`.
     pub(super) fn open(&self, path: PathBuf, write: bool) -> io::Result<DiskFile> {
-        let file = || File::options().read(true).write(write).open(&path);
-        let file = self.faults.before(DiskCall::Open, &path).and_then(|()| file())?;
-        Ok(DiskFile { file, path, disk: self.clone() })
+        self.opened(path, File::options().read(true).write(write))
+    }
+
+    fn opened(&self, path: PathBuf, options: &OpenOptions) -> io::Result<DiskFile> {
+        self.faults.before(DiskCall::Open, &path)?;
+        Ok(DiskFile { file: options.open(&path)?, path, disk: self.clone() })
     }
 
     /// Opens a folder, to make the names in it durable.

@@ -30,11 +30,8 @@ impl Health {
     /// Returns the reason once the store cannot continue.
     pub(super) async fn ended(&self) -> String {
         let mut ended = self.ended.subscribe();
-        match ended.wait_for(Option::is_some).await.map(|reason| reason.clone()) {
-            Ok(Some(reason)) => reason,
-            // The sender lives as long as `self`.
-            _ => std::future::pending().await,
-        }
+        let reason = ended.wait_for(Option::is_some).await.expect("the sender lives as long as `self`");
+        reason.clone().expect("it was waited for")
     }
 }
 

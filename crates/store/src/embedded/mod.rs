@@ -265,7 +265,7 @@ impl Embedded {
         if !folder.is_complete() {
             folder.complete()?;
         }
-        let base = Base::open(&folder, &disk, options.cache_bytes)?;
+        let base = Base::open(&folder, &disk, options.cache_bytes, false)?;
         let Stored { version, segments } = base.stored()?;
         let log = folder.log();
         let failed = |error: std::io::Error| Trouble::at(&log, &error);
@@ -327,7 +327,7 @@ impl Embedded {
         let folder = Folder::open_to_read(path.as_ref())?;
         let options = Options::default();
         let disk = Disk { durable: false, faults: Faults::default() };
-        let base = Base::open_to_read(&folder, &disk, options.cache_bytes)?;
+        let base = Base::open(&folder, &disk, options.cache_bytes, true)?;
         let Stored { version, segments } = base.stored()?;
         let found = wal::read(&folder.log(), version, segments.as_ref(), &disk, false)?;
         let (recovered, version) = recovered(&found.records, version);

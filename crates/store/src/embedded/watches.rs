@@ -30,7 +30,8 @@ struct Waiting {
 struct Waiter {
     id: u64,
     seen: Option<Bytes>,
-    wake: oneshot::Sender<()>,
+    /// Wakes the watch when it is dropped.
+    _wake: oneshot::Sender<()>,
 }
 
 impl Watches {
@@ -46,12 +47,12 @@ impl Watches {
         let id = waiting.next_id;
         waiting.next_id += 1;
         let (wake, woken) = oneshot::channel();
-        waiting.by_key.entry(key.clone()).or_default().push(Waiter { id, seen, wake });
+        waiting.by_key.entry(key.clone()).or_default().push(Waiter { id, seen, _wake: wake });
         self.count.fetch_add(1, Ordering::SeqCst);
         let registration = Registration { watches: self.clone(), key, id };
         Ok(Box::pin(async move {
             let _registration = registration;
-            // An error means that the store was closed. The watcher then reads the key and gets the error.
+            // If the store was closed, the watcher reads the key and gets the error.
             let _ = woken.await;
         }))
     }
@@ -63,15 +64,18 @@ impl Watches {
         }
         let mut waiting = self.waiting.lock();
         for (key, value) in rows {
-            let Some(waiters) = waiting.by_key.get_mut(key) else { continue };
-            let before = waiters.len();
-            for waiter in waiters.extract_if(.., |waiter| waiter.seen != *value) {
-                let _ = waiter.wake.send(());
-            }
-            self.count.fetch_sub(before - waiters.len(), Ordering::SeqCst);
-            if waiters.is_empty() {
-                waiting.by_key.remove(key);
-            }
+            self.retain(&mut waiting, key, |waiter| waiter.seen == *value);
+        }
+    }
+
+    /// Removes the waiters of a key, except those to `keep`.
+    fn retain(&self, waiting: &mut Waiting, key: &Bytes, keep: impl Fn(&Waiter) -> bool) {
+        let Some(waiters) = waiting.by_key.get_mut(key) else { return };
+        let before = waiters.len();
+        waiters.retain(keep);
+        self.count.fetch_sub(before - waiters.len(), Ordering::SeqCst);
+        if waiters.is_empty() {
+            waiting.by_key.remove(key);
         }
     }
 
@@ -87,17 +91,6 @@ impl Watches {
         self.waiting.lock().closed = true;
         self.wake_all();
     }
-
-    fn forget(&self, key: &Bytes, id: u64) {
-        let mut waiting = self.waiting.lock();
-        let Some(waiters) = waiting.by_key.get_mut(key) else { return };
-        let before = waiters.len();
-        waiters.retain(|waiter| waiter.id != id);
-        self.count.fetch_sub(before - waiters.len(), Ordering::SeqCst);
-        if waiters.is_empty() {
-            waiting.by_key.remove(key);
-        }
-    }
 }
 
 /// Removes the watch when it is dropped.
@@ -109,7 +102,7 @@ struct Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.watches.forget(&self.key, self.id);
+        self.watches.retain(&mut self.watches.waiting.lock(), &self.key, |waiter| waiter.id != self.id);
     }
 }
 

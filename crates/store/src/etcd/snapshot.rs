@@ -84,17 +84,17 @@ impl EtcdSnapshot {
     /// Reads a range page by page, and remembers what was read. With `keys_only` it always remembers, because the commit needs
     /// it.
     async fn pages(&self, read: &RangeRead, keys_only: bool) -> Result<Vec<KeyValue>> {
-        let Some((mut begin, mut end)) = self.shared.space.range(&read.begin, &read.end) else {
+        let Some((begin, end)) = self.shared.space.range(&read.begin, &read.end) else {
             return Ok(Vec::new());
         };
-        let whole = (begin.clone(), end.clone());
+        // In etcd's keys.
+        let mut rest = RangeRead { begin, end, ..*read };
+        let whole = (rest.begin.clone(), rest.end.clone());
         let is_head = !read.reverse && !keys_only && read.limit <= heads::MAX_ROWS;
-        // The range after the head, if the head is read first.
-        let mut rest = None;
-        if is_head && let Some(head) = self.shared.heads.end_of(&begin, &end) {
-            rest = Some((head.clone(), end));
-            end = head;
-        }
+        // Where the range goes on after its head, if the head is read first.
+        let head = if is_head { self.shared.heads.end_of(&whole.0, &whole.1) } else { None };
+        let mut after_head = head.clone();
+        rest.end = head.unwrap_or(rest.end);
         let mut rows = Vec::new();
         let mut page_rows = FIRST_PAGE_ROWS;
         loop {
@@ -102,8 +102,8 @@ impl EtcdSnapshot {
             let order = if read.reverse { SortOrder::Descend } else { SortOrder::None };
             let response = self
                 .read(RangeRequest {
-                    key: begin.clone(),
-                    range_end: end.clone(),
+                    key: rest.begin.clone(),
+                    range_end: rest.end.clone(),
                     limit: i64::try_from(limit).unwrap_or(i64::MAX),
                     sort_order: order as i32,
                     keys_only,
@@ -112,32 +112,26 @@ impl EtcdSnapshot {
                 .await?;
             let page = &response.kvs;
             let bytes: usize = page.iter().map(|row| row.key.len() + row.value.len()).sum();
-            let covered = match page.last() {
-                Some(last) if response.more && read.reverse => {
-                    let covered = (last.key.clone(), end);
-                    end = last.key.clone();
-                    covered
+            let mut covered = (rest.begin.clone(), rest.end.clone());
+            if let Some(last) = page.last().filter(|_| response.more) {
+                rest.pass(&last.key);
+                match read.reverse {
+                    true => covered.0 = rest.end.clone(),
+                    false => covered.1 = rest.begin.clone(),
                 }
-                Some(last) if response.more => {
-                    let after = successor(&last.key);
-                    let covered = (begin, after.clone());
-                    begin = after;
-                    covered
-                }
-                _ => (begin.clone(), end.clone()),
-            };
+            }
             self.state.lock().read_set.add(covered, page, keys_only);
             let space = &self.shared.space;
             rows.extend(page.iter().map(|row| (space.stripped(&row.key), space::value(row))));
             if rows.len() >= read.limit {
-                if is_head && rest.is_none() && response.more {
+                if is_head && after_head.is_none() && response.more {
                     heads::missed(&self.shared, &whole.0, &whole.1);
                 }
                 return Ok(rows);
             }
             if !response.more {
-                let Some(after) = rest.take() else { return Ok(rows) };
-                (begin, end) = after;
+                let Some(head) = after_head.take() else { return Ok(rows) };
+                (rest.begin, rest.end) = (head, whole.1.clone());
                 continue;
             }
             page_rows = (PAGE_BYTES.saturating_mul(page.len()) / bytes.max(1)).clamp(16, MAX_PAGE_ROWS);

@@ -5,7 +5,7 @@
 //! PREFIX/\xff…          the engine's own
 //! ```
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 
 use super::api::KeyValue;
 use crate::{Error, Result, Versionstamp};
@@ -30,10 +30,7 @@ impl Space {
     }
 
     fn join(&self, key: &[u8]) -> Bytes {
-        let mut whole = BytesMut::with_capacity(self.prefix.len() + key.len());
-        whole.put_slice(&self.prefix);
-        whole.put_slice(key);
-        whole.freeze()
+        [&self.prefix[..], key].concat().into()
     }
 
     /// etcd's key of a row.
@@ -52,10 +49,7 @@ impl Space {
 
     /// The key of an entry of the engine itself.
     pub(super) fn own(&self, name: &str) -> Bytes {
-        let mut whole = BytesMut::from(&self.prefix[..]);
-        whole.put_u8(RESERVED);
-        whole.put_slice(name.as_bytes());
-        whole.freeze()
+        self.join(&[&[RESERVED][..], name.as_bytes()].concat())
     }
 
     /// The store's key, from one of etcd's.
@@ -78,11 +72,7 @@ fn is_stamped(value: &[u8]) -> bool {
 
 /// The value to store for the versionstamp of a commit, at `place` in its revision, and for bytes behind it.
 pub(super) fn stamped(place: u16, lines: &[u8]) -> Bytes {
-    let mut value = BytesMut::with_capacity(STAMPED.len() + 2 + lines.len());
-    value.put_slice(STAMPED);
-    value.put_u16(place);
-    value.put_slice(lines);
-    value.freeze()
+    [STAMPED, &place.to_be_bytes()[..], lines].concat().into()
 }
 
 /// The versionstamp of the commit at `place` in a revision.

@@ -80,7 +80,8 @@ struct Watched {
 struct Waiter {
     id: i64,
     seen: Option<Bytes>,
-    wake: oneshot::Sender<()>,
+    /// Wakes the watch when it is dropped.
+    _wake: oneshot::Sender<()>,
 }
 
 impl Watched {
@@ -90,9 +91,7 @@ impl Watched {
             return 0;
         }
         let before = self.waiters.len();
-        for waiter in self.waiters.extract_if(.., |waiter| waiter.seen != value) {
-            let _ = waiter.wake.send(());
-        }
+        self.waiters.retain(|waiter| waiter.seen == value);
         self.latest = Some((value, revision));
         before - self.waiters.len()
     }
@@ -119,7 +118,6 @@ impl State {
             for creating in watched.creating {
                 let _ = creating.send(Some(why.to_owned()));
             }
-            // The waiters' senders are dropped, which wakes them.
         }
         self.waiting = 0;
     }
@@ -220,7 +218,7 @@ impl Watches {
         state.waiting += 1;
         let watched = state.watched.get_mut(key).expect("it was put there if it was not");
         let watch_id = watched.id;
-        watched.waiters.push(Waiter { id, seen: seen.clone(), wake });
+        watched.waiters.push(Waiter { id, seen: seen.clone(), _wake: wake });
         let created = (!watched.created).then(|| {
             let (creating, created) = oneshot::channel();
             watched.creating.push(creating);
