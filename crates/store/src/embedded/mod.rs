@@ -129,7 +129,6 @@ pub struct Embedded {
 /// What the engine, its snapshots and its threads share.
 struct Shared {
     runtime: Arc<dyn Runtime>,
-    limits: Limits,
     segment_bytes: u64,
     /// The version that new snapshots see.
     published: RwLock<Arc<Published>>,
@@ -189,7 +188,6 @@ impl Shared {
         let tables = Tables { active: Arc::default(), generation: 0, frozen, base };
         Shared {
             runtime: options.runtime.clone(),
-            limits: Limits::DEFAULT,
             segment_bytes: options.segment_bytes,
             published: RwLock::new(Arc::new(Published { lease: Lease::new(version), tables })),
             gaps: Gaps::default(),
@@ -229,14 +227,14 @@ impl Shared {
     }
 
     fn too_old(&self) -> Error {
-        Error::TooOld { limit_ms: self.limits.transaction_ms }
+        Error::TooOld { limit_ms: Limits::DEFAULT.transaction_ms }
     }
 
     /// Returns an error if a transaction that began at `taken_us` is too old.
     fn check_age(&self, taken_us: i64, now_us: i64) -> Result<()> {
         let age_ms = now_us.saturating_sub(taken_us) / 1_000;
         match u64::try_from(age_ms) {
-            Ok(age_ms) if age_ms > self.limits.transaction_ms => Err(self.too_old()),
+            Ok(age_ms) if age_ms > Limits::DEFAULT.transaction_ms => Err(self.too_old()),
             _ => Ok(()),
         }
     }
@@ -390,7 +388,7 @@ impl Drop for Embedded {
 #[async_trait]
 impl Engine for Embedded {
     fn limits(&self) -> Limits {
-        self.shared.limits
+        Limits::DEFAULT
     }
 
     async fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {

@@ -104,9 +104,7 @@ impl Intervals {
 /// What a commit must check to be unchanged, in etcd's keys.
 #[derive(Debug, Default)]
 pub(super) struct Needed {
-    /// All ranges, with keys as ranges of one key.
-    pub(super) all: Intervals,
-    /// The same without `arrivals`. Each row in these must be known.
+    /// The ranges without `arrivals`, with keys as ranges of one key. Each row in these must be known.
     strict: Intervals,
     ranges: Intervals,
     arrivals: Intervals,
@@ -126,9 +124,14 @@ pub(super) fn needed(space: &Space, changes: &Changes) -> Result<Needed> {
         }
     }
     let arrivals = Intervals::of(space, &changes.arrivals);
-    let mut all = strict.clone();
-    arrivals.iter().for_each(|(begin, end)| all.add(begin.clone(), end.clone()));
-    Ok(Needed { all, strict, ranges, arrivals, keys })
+    Ok(Needed { strict, ranges, arrivals, keys })
+}
+
+impl Needed {
+    /// All ranges and keys, as ranges.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Bytes, &Bytes)> {
+        self.strict.iter().chain(self.arrivals.iter())
+    }
 }
 
 #[derive(Debug, Default)]
@@ -485,7 +488,7 @@ mod tests {
         read_set.add(range.clone(), &rows, false);
         let changes = Changes { read_ranges: vec![(key("a"), key("b"))], ..Changes::default() };
         let needed = needed(&space(), &changes).unwrap();
-        assert_eq!(read_set.missing(&needed), needed.all);
+        assert_eq!(read_set.missing(&needed), needed.strict);
         read_set.add(range, &rows[..1], true);
         assert_eq!(read_set.compares(&needed, 1).len(), 2);
     }

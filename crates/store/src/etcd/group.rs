@@ -167,7 +167,7 @@ impl Group {
 
     /// Whether the group writes what another commit has read.
     fn writes_any_of(&self, needed: &Needed) -> bool {
-        needed.all.iter().any(|(begin, end)| self.puts_in(begin, end) || self.cleared.overlaps(begin, end))
+        needed.iter().any(|(begin, end)| self.puts_in(begin, end) || self.cleared.overlaps(begin, end))
     }
 
     /// Whether the group writes what another commit writes, except a versionstamp in both.

@@ -155,7 +155,7 @@ impl Watches {
     }
 
     async fn try_watch(self: &Arc<Self>, key: &Bytes, seen: &Option<Bytes>) -> Result<Watch> {
-        let (registration, woken, created) = self.register(key, seen)?;
+        let (registration, created) = self.register(key, seen)?;
         if let Some(created) = created {
             match tokio::time::timeout(CREATE_DEADLINE, created).await {
                 Ok(Ok(None)) => {}
@@ -184,18 +184,17 @@ impl Watches {
         let spread = u32::try_from(registration.id % 64).unwrap_or_default();
         let longest = LONGEST_WAIT + LONGEST_WAIT / 128 * spread;
         Ok(Box::pin(async move {
-            let _registration = registration;
-            let _ = tokio::time::timeout(longest, woken).await;
+            let mut registration = registration;
+            let _ = tokio::time::timeout(longest, &mut registration.woken).await;
         }))
     }
 
-    /// Registers a waiter. The third value is there if the watch must be created first.
-    #[expect(clippy::type_complexity, reason = "three halves of channels, used once")]
+    /// Registers a waiter. The second value is there if the watch must be created first.
     fn register(
         self: &Arc<Self>,
         key: &Bytes,
         seen: &Option<Bytes>,
-    ) -> Result<(Registration, oneshot::Receiver<()>, Option<oneshot::Receiver<Option<String>>>)> {
+    ) -> Result<(Registration, Option<oneshot::Receiver<Option<String>>>)> {
         let mut state = self.state.lock();
         if state.closed {
             return Err(Error::Unavailable("the store is closed".into()));
@@ -224,7 +223,7 @@ impl Watches {
             watched.creating.push(creating);
             created
         });
-        Ok((Registration { watches: self.clone(), key: key.clone(), id, watch_id }, woken, created))
+        Ok((Registration { watches: self.clone(), key: key.clone(), id, watch_id, woken }, created))
     }
 
     fn forget(&self, key: &Bytes, id: i64) {
@@ -346,6 +345,7 @@ struct Registration {
     id: i64,
     /// The watch that the waiter belongs to.
     watch_id: i64,
+    woken: oneshot::Receiver<()>,
 }
 
 impl Drop for Registration {
