@@ -125,13 +125,13 @@ impl Catalogue {
             deriving.entry(entry, options, None);
         }
         match steps(kind, options) {
-            Steps::One => deriving.operation(kind, options, None),
-            Steps::Many(steps) => {
+            Ok(None) => deriving.operation(kind, options, None),
+            Ok(Some(steps)) => {
                 for (n, step) in (1..).zip(steps) {
                     deriving.operation(kind, step, Some(n));
                 }
             }
-            Steps::Wrong(cause) => deriving.unknown_at_all_levels(kind, None, &cause),
+            Err(cause) => deriving.unknown_at_all_levels(kind, None, &cause),
         }
         deriving.derived.fit(|requests| named(requests) <= MAX_RESOURCES);
         let Derived { requests, mut unknown_because, warnings, line } = deriving.derived;
@@ -146,19 +146,13 @@ impl Catalogue {
     }
 }
 
-enum Steps<'a> {
-    /// The job has no list of steps, so its options are those of the only step.
-    One,
-    Many(&'a [Value]),
-    Wrong(Cause),
-}
-
-fn steps<'a>(kind: &Kind, options: &'a Value) -> Steps<'a> {
-    let Some(path) = &kind.steps else { return Steps::One };
+/// The steps of a job. If it has no list of them, its options are those of the only step.
+fn steps<'a>(kind: &Kind, options: &'a Value) -> Result<Option<&'a [Value]>, Cause> {
+    let Some(path) = &kind.steps else { return Ok(None) };
     match path.value(options) {
-        None => Steps::One,
-        Some(Value::Array(steps)) if (1..=MAX_STEPS).contains(&steps.len()) => Steps::Many(steps),
-        Some(_) => Steps::Wrong(Cause::Steps { option: path.to_string() }),
+        None => Ok(None),
+        Some(Value::Array(steps)) if (1..=MAX_STEPS).contains(&steps.len()) => Ok(Some(steps)),
+        Some(_) => Err(Cause::Steps { option: path.to_string() }),
     }
 }
 

@@ -86,9 +86,25 @@ pub(super) fn encode<'a>(
     Ok(rows.freeze())
 }
 
-/// The rows that [`encode`] has encoded. They share its memory.
-pub(super) fn rows(encoded: &Bytes) -> Rows {
-    Rows { rest: encoded.clone() }
+/// The rows that [`encode`] has encoded. They share its memory. Ends early if the lengths are inconsistent: the checksum has been
+/// checked before.
+pub(super) fn rows(encoded: &Bytes) -> impl Iterator<Item = Row> + use<> {
+    let mut rest = encoded.clone();
+    std::iter::from_fn(move || {
+        if rest.len() < ROW_HEADER_BYTES {
+            return None;
+        }
+        let key_bytes = rest.get_u32_le() as usize;
+        let value_bytes = rest.get_u32_le();
+        let has_value = value_bytes != NO_VALUE;
+        let value_bytes = if has_value { value_bytes as usize } else { 0 };
+        if rest.len() < key_bytes.saturating_add(value_bytes) {
+            return None;
+        }
+        let key = rest.split_to(key_bytes);
+        let value = rest.split_to(value_bytes);
+        Some((key, has_value.then_some(value)))
+    })
 }
 
 /// Makes records, in the same memory.
@@ -128,32 +144,6 @@ impl Packer {
         record[0..4].copy_from_slice(&length.to_le_bytes());
         let crc = crc32fast::hash(&record[8..]);
         record[4..8].copy_from_slice(&crc.to_le_bytes());
-    }
-}
-
-/// See [`rows`].
-pub(super) struct Rows {
-    rest: Bytes,
-}
-
-impl Iterator for Rows {
-    type Item = Row;
-
-    /// Ends early if the lengths are inconsistent. The checksum has been checked before.
-    fn next(&mut self) -> Option<Row> {
-        if self.rest.len() < ROW_HEADER_BYTES {
-            return None;
-        }
-        let key_bytes = self.rest.get_u32_le() as usize;
-        let value_bytes = self.rest.get_u32_le();
-        let has_value = value_bytes != NO_VALUE;
-        let value_bytes = if has_value { value_bytes as usize } else { 0 };
-        if self.rest.len() < key_bytes.saturating_add(value_bytes) {
-            return None;
-        }
-        let key = self.rest.split_to(key_bytes);
-        let value = self.rest.split_to(value_bytes);
-        Some((key, has_value.then_some(value)))
     }
 }
 
