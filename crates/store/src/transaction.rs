@@ -1,6 +1,6 @@
 //! A transaction: a snapshot, the transaction's own writes on top of it, and what must not have changed at commit.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map};
+use std::collections::{BTreeMap, HashMap, HashSet, hash_map};
 use std::hash::BuildHasher as _;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -50,14 +50,11 @@ struct Pending {
     prefetched: BTreeMap<Bytes, Option<Bytes>>,
     /// The same for ranges.
     prefetched_ranges: HashMap<RangeRead, Vec<KeyValue>>,
-    /// The hashes of the keys in `writes`, `versionstamped` and `adds`, and perhaps of others: most keys that are read or written are
-    /// in none of them.
+    /// The hashes of the keys in `writes`, and perhaps of others: most keys that are read or written are not in it.
     touched: HashSet<u64, FixedState>,
     /// Written after `cleared`: an entry here overrides a cleared range around it.
-    writes: BTreeMap<Bytes, Option<Bytes>>,
+    writes: BTreeMap<Bytes, Write>,
     cleared: Vec<(Bytes, Bytes)>,
-    versionstamped: BTreeSet<Bytes>,
-    adds: BTreeMap<Bytes, Sum>,
     /// The lines to append, by log.
     appended: BTreeMap<Bytes, appends::Rows>,
     /// Keys written within a range that was cleared before. An engine whose commits cannot do both to one key clears the ranges
@@ -68,6 +65,27 @@ struct Pending {
     /// Rows that were read in `read_ranges`.
     rows_seen: usize,
     bytes: usize,
+}
+
+/// What becomes of a key.
+enum Write {
+    Set(Bytes),
+    Clear,
+    Versionstamp,
+    Add(Box<Sum>),
+}
+
+impl Write {
+    /// The value that the transaction reads from now on.
+    fn value(&self) -> Result<Option<Bytes>> {
+        match self {
+            Write::Set(value) => Ok(Some(value.clone())),
+            Write::Clear => Ok(None),
+            Write::Versionstamp | Write::Add(_) => {
+                Err(Error::Misuse("a versionstamp, or a sum, is unknown before the commit".into()))
+            }
+        }
+    }
 }
 
 /// The reads of a [`Transaction::prefetch`] that are under way at the same time.
@@ -86,15 +104,11 @@ const APPENDED: usize = 4;
 impl Pending {
     /// The own write that decides the value of `key`, if there is one.
     fn own(&self, key: &Bytes) -> Result<Option<Option<Bytes>>> {
-        if self.is_touched(key) {
-            if self.versionstamped.contains(key) || self.adds.contains_key(key) {
-                return Err(unknown_before_commit());
-            }
-            if let Some(written) = self.writes.get(key) {
-                return Ok(Some(written.clone()));
-            }
+        let written = if self.is_touched(key) { self.writes.get(key) } else { None };
+        match written {
+            Some(write) => write.value().map(Some),
+            None => Ok(self.is_cleared(key).then_some(None)),
         }
-        Ok(self.is_cleared(key).then_some(None))
     }
 
     /// Whether the key may have been written.
@@ -102,9 +116,18 @@ impl Pending {
         self.touched.contains(&hash_of(key))
     }
 
-    /// Notes that the key is written. Returns whether it may have been written before.
-    fn touch(&mut self, key: &Bytes) -> bool {
-        !self.touched.insert(hash_of(key))
+    /// Writes a key, instead of what was written to it before.
+    fn write(&mut self, key: Bytes, write: Write) {
+        self.bytes += key.len();
+        self.bytes += match &write {
+            Write::Set(value) => value.len(),
+            Write::Clear | Write::Versionstamp => 0,
+            Write::Add(_) => SUM_SUFFIX_BYTES + Sum::BYTES,
+        };
+        self.touched.insert(hash_of(&key));
+        let is_cleared = self.is_cleared(&key);
+        let is_first = self.writes.insert(key, write).is_none();
+        self.splits += usize::from(is_cleared && is_first);
     }
 
     fn add_read_key(&mut self, key: Bytes) {
@@ -126,18 +149,10 @@ impl Pending {
         is_within(key, &self.cleared)
     }
 
-    /// Counts a split if `key` is in a cleared range and was not written before. Call it before the write.
-    fn note_split(&mut self, key: &Bytes) {
-        let is_split =
-            self.is_cleared(key) && !self.writes.contains_key(key) && !self.versionstamped.contains(key);
-        self.splits += usize::from(is_split);
-    }
-
     /// The number of rows and ranges that the commit writes.
     fn written(&self) -> usize {
         let appended: usize = self.appended.values().map(appends::Rows::len).sum();
-        let set = self.writes.len() + self.versionstamped.len() + self.adds.len() + appended;
-        set + self.cleared.len() + self.splits
+        self.writes.len() + appended + self.cleared.len() + self.splits
     }
 
     /// The number of conflicts that the commit checks.
@@ -157,10 +172,6 @@ fn end_of_sum(key: &Bytes) -> Bytes {
 
 fn hash_of(key: &Bytes) -> u64 {
     FixedState::default().hash_one(key)
-}
-
-fn unknown_before_commit() -> Error {
-    Error::Misuse("a versionstamp, or a sum, is unknown before the commit".into())
 }
 
 fn is_within(key: &[u8], ranges: &[(Bytes, Bytes)]) -> bool {
@@ -430,16 +441,9 @@ impl Transaction {
     fn own_writes_in(&self, read: &RangeRead) -> Result<Option<OwnWrites>> {
         let pending = self.pending.lock();
         let bounds = (Bound::Included(&read.begin), Bound::Excluded(&read.end));
-        let is_unknown = pending.versionstamped.range::<Bytes, _>(bounds).next().is_some()
-            || pending.adds.range::<Bytes, _>(bounds).next().is_some();
-        if is_unknown {
-            return Err(unknown_before_commit());
-        }
-        let mut rows: Vec<_> = pending
-            .writes
-            .range::<Bytes, _>(bounds)
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect();
+        let written = pending.writes.range::<Bytes, _>(bounds);
+        let row = |(key, write): (&Bytes, &Write)| Ok((key.clone(), write.value()?));
+        let mut rows = written.map(row).collect::<Result<Vec<_>>>()?;
         let overlaps = |(begin, end): &&(Bytes, Bytes)| *begin < read.end && read.begin < *end;
         let cleared: Vec<_> = pending.cleared.iter().filter(overlaps).cloned().collect();
         if rows.is_empty() && cleared.is_empty() {
@@ -453,26 +457,21 @@ impl Transaction {
 
     /// Sets a key.
     pub fn set(&self, key: Bytes, value: Bytes) -> Result<()> {
-        self.check("key", key.len(), self.limits.key_bytes)?;
-        self.check("value", value.len(), self.limits.value_bytes)?;
-        self.write(key, Some(value))
+        self.write(key, Write::Set(value))
     }
 
     /// Removes a key, if it is there.
     pub fn clear(&self, key: Bytes) -> Result<()> {
-        self.check("key", key.len(), self.limits.key_bytes)?;
-        self.write(key, None)
+        self.write(key, Write::Clear)
     }
 
-    fn write(&self, key: Bytes, value: Option<Bytes>) -> Result<()> {
-        let mut pending = self.pending.lock();
-        pending.bytes += key.len() + value.as_ref().map_or(0, Bytes::len);
-        pending.note_split(&key);
-        if pending.touch(&key) {
-            pending.versionstamped.remove(&key);
-            pending.adds.remove(&key);
+    fn write(&self, key: Bytes, write: Write) -> Result<()> {
+        self.check("key", key.len(), self.limits.key_bytes)?;
+        if let Write::Set(value) = &write {
+            self.check("value", value.len(), self.limits.value_bytes)?;
         }
-        pending.writes.insert(key, value);
+        let mut pending = self.pending.lock();
+        pending.write(key, write);
         self.check_transaction(&pending)
     }
 
@@ -487,14 +486,11 @@ impl Transaction {
         let mut pending = self.pending.lock();
         let inside = |key: &Bytes| begin <= *key && *key < end;
         pending.writes.retain(|key, _| !inside(key));
-        pending.versionstamped.retain(|key| !inside(key));
-        pending.adds.retain(|key, _| !inside(key));
         pending.bytes += begin.len() + end.len();
         // The new range covers these.
         pending.cleared.retain(|(first, last)| !(begin <= *first && *last <= end));
         pending.cleared.push((begin, end));
-        let written = pending.writes.keys().chain(&pending.versionstamped);
-        pending.splits = written.filter(|key| pending.is_cleared(key)).count();
+        pending.splits = pending.writes.keys().filter(|key| pending.is_cleared(key)).count();
         self.check_transaction(&pending)
     }
 
@@ -503,15 +499,7 @@ impl Transaction {
     /// Use it only to signal a change. On etcd the key may be set although the transaction conflicts. That happens if
     /// another transaction of this process commits at the same moment and also sets it.
     pub fn set_versionstamp(&self, key: Bytes) -> Result<()> {
-        self.check("key", key.len(), self.limits.key_bytes)?;
-        let mut pending = self.pending.lock();
-        pending.bytes += key.len();
-        pending.note_split(&key);
-        if pending.touch(&key) {
-            pending.writes.remove(&key);
-        }
-        pending.versionstamped.insert(key);
-        self.check_transaction(&pending)
+        self.write(key, Write::Versionstamp)
     }
 
     /// Makes the commit fail if another transaction writes `key`, without reading it.
@@ -525,18 +513,20 @@ impl Transaction {
     pub fn add(&self, key: Bytes, sum: Sum) -> Result<()> {
         self.check("key", key.len() + SUM_SUFFIX_BYTES, self.limits.key_bytes)?;
         let mut pending = self.pending.lock();
-        // A key that is written afterwards leaves `adds`.
-        if let Some(before) = pending.adds.get_mut(&key) {
-            *before += sum;
-            return Ok(());
+        let mut is_set = pending.is_cleared(&key);
+        if pending.is_touched(&key) {
+            match pending.writes.get_mut(&key) {
+                Some(Write::Add(before)) => {
+                    **before += sum;
+                    return Ok(());
+                }
+                written => is_set |= written.is_some(),
+            }
         }
-        let is_set = pending.is_touched(&key) && pending.writes.contains_key(&key);
-        if is_set || pending.is_cleared(&key) {
+        if is_set {
             return Err(Error::Misuse("a transaction adds to a key that it has set or cleared".into()));
         }
-        pending.touch(&key);
-        pending.bytes += key.len() + SUM_SUFFIX_BYTES + Sum::BYTES;
-        pending.adds.insert(key, sum);
+        pending.write(key, Write::Add(Box::new(sum)));
         self.check_transaction(&pending)
     }
 
@@ -644,7 +634,7 @@ impl Transaction {
     pub async fn commit(&self) -> Result<Option<Versionstamp>> {
         let mut pending = std::mem::take(&mut *self.pending.lock());
         // Changes that cancel each other out are no write.
-        pending.adds.retain(|_, sum| !sum.is_zero());
+        pending.writes.retain(|_, write| !matches!(write, Write::Add(sum) if sum.is_zero()));
         if pending.written() == 0 {
             return Ok(None);
         }
@@ -652,16 +642,23 @@ impl Transaction {
         let appends = pending.appended.into_iter().flat_map(|(log, rows)| {
             rows.into_iter().map(move |lines| (self.mode.key(&log, &*self.runtime), lines))
         });
-        let changes = Changes {
+        let mut changes = Changes {
             read_keys: pending.read_keys.into_keys().collect(),
             read_ranges: pending.read_ranges,
             arrivals: pending.arrivals,
             clear_ranges: pending.cleared,
-            puts: pending.writes.into_iter().collect(),
-            versionstamped: pending.versionstamped.into_iter().collect(),
-            adds: pending.adds.into_iter().collect(),
+            puts: Vec::with_capacity(pending.writes.len()),
             appends: appends.collect(),
+            ..Changes::default()
         };
+        for (key, write) in pending.writes {
+            match write {
+                Write::Set(value) => changes.puts.push((key, Some(value))),
+                Write::Clear => changes.puts.push((key, None)),
+                Write::Versionstamp => changes.versionstamped.push(key),
+                Write::Add(sum) => changes.adds.push((key, *sum)),
+            }
+        }
         self.snapshot.commit(changes).await.map(Some)
     }
 

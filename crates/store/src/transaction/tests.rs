@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
+
 use async_trait::async_trait;
 use futures::FutureExt;
 use proptest::prelude::*;
