@@ -216,33 +216,28 @@ pub(crate) struct Metered {
 impl Metered {
     pub(crate) async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         let result = self.snapshot.get(key).await;
-        self.meter.counts.gets.add(1);
-        if let Ok(Some(_)) = result {
-            self.meter.counts.rows_read.add(1);
-        }
-        self.meter.answered(Call::Read, &result);
-        result
+        self.read(&self.meter.counts.gets, result, |value| usize::from(value.is_some()))
     }
 
     pub(crate) async fn range(&self, read: &RangeRead) -> Result<Vec<KeyValue>> {
         let result = self.snapshot.range(read).await;
-        self.meter.counts.ranges.add(1);
-        if let Ok(rows) = &result {
-            self.meter.counts.rows_read.add(rows.len() as u64);
-        }
-        self.meter.answered(Call::Read, &result);
-        result
+        self.read(&self.meter.counts.ranges, result, Vec::len)
     }
 
     /// A walk counts as a read of a range. Returns whether the engine has made it.
     pub(crate) fn walk(&self, range: &RangeRead, visit: &mut Visit<'_>) -> Result<bool> {
         let Some(result) = self.snapshot.walk(range, visit) else { return Ok(false) };
-        self.meter.counts.ranges.add(1);
-        if let Ok(rows) = &result {
-            self.meter.counts.rows_read.add(*rows as u64);
+        self.read(&self.meter.counts.ranges, result, |rows| *rows).map(|_| true)
+    }
+
+    /// Counts a read, and the rows that it has returned.
+    fn read<T>(&self, reads: &Counter, result: Result<T>, rows: impl Fn(&T) -> usize) -> Result<T> {
+        reads.add(1);
+        if let Ok(found) = &result {
+            self.meter.counts.rows_read.add(rows(found) as u64);
         }
         self.meter.answered(Call::Read, &result);
-        result.map(|_| true)
+        result
     }
 
     pub(crate) async fn commit(&self, changes: Changes) -> Result<Versionstamp> {

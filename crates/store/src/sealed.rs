@@ -143,7 +143,9 @@ impl Sealing {
         }
         let (id, rest) = value[1..].split_at(ID_BYTES);
         let (nonce, text) = rest.split_at(NONCE_LEN);
-        let key = self.keys.iter().find(|key| key.id == id).ok_or_else(no_key)?;
+        let key = self.keys.iter().find(|key| key.id == id).ok_or_else(|| {
+            Error::Misuse("its rows are sealed with a key that is not in the file of --seal-keys".to_owned())
+        })?;
         key.open(row, nonce, text).ok_or_else(broken)
     }
 }
@@ -157,10 +159,6 @@ fn hex(text: &str) -> Option<[u8; KEY_BYTES]> {
         *byte = u8::from_str_radix(&text[2 * n..2 * n + 2], 16).ok()?;
     }
     Some(key)
-}
-
-fn no_key() -> Error {
-    Error::Misuse("its rows are sealed with a key that is not in the file of --seal-keys".to_owned())
 }
 
 /// Puts sealing over an engine, or refuses one whose sealed rows could not be read. `mark` is the key of a row that
