@@ -78,9 +78,7 @@ impl Reading<'_> {
         if rule.shared.is_none() && rule.exclusive.is_none() {
             return Err(node.wrong("locks nothing", "write `shared` or `exclusive`"));
         }
-        if let Some((node, value)) = node.member(table, "units") {
-            rule.units = Some(self.units(&rule, &node, value)?);
-        }
+        rule.units = node.optional(table, "units", |node, value| self.units(&rule, node, value))?;
         both_modes(node, &rule.shared, &rule.exclusive)?;
         Ok(rule)
     }

@@ -129,6 +129,16 @@ impl<'a> Node<'a> {
         self.members(table).find(|(member, ..)| *member == name).map(|(_, node, value)| (node, value))
     }
 
+    /// Reads one member of a table; `None` if it is not there.
+    pub fn optional<T>(
+        &self,
+        table: &DeTable<'_>,
+        name: &str,
+        read: impl FnOnce(&Node<'a>, &DeValue<'_>) -> Result<T>,
+    ) -> Result<Option<T>> {
+        self.member(table, name).map(|(node, value)| read(&node, value)).transpose()
+    }
+
     /// The elements of a list.
     pub fn elements<'v, 't>(
         &self,
