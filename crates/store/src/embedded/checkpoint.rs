@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::Shared;
 use super::base::Base;
-use super::disk::{DiskFile, DiskFolder, Trouble};
+use super::disk::{DiskFile, DiskFolder, at};
 use super::health::Patience;
 use super::memtable::Memtable;
 use super::view::Tables;
@@ -142,12 +142,12 @@ impl Checkpointer {
         let shared = self.shared.clone();
         while let Some(work) = shared.checkpoints.next_work() {
             let attempt = self.attempt(work);
-            let failed = attempt.as_ref().err().map(|trouble| trouble.error.clone());
+            let failed = attempt.as_ref().err().cloned();
             shared.checkpoints.change(|state| state.failed = failed);
             match attempt {
                 Ok(()) => self.patience.works(),
-                Err(trouble) => {
-                    self.patience.bear(&trouble, "the store cannot write a checkpoint", &shared);
+                Err(error) => {
+                    self.patience.bear(&error, "the store cannot write a checkpoint", &shared);
                     // Reads can then continue meanwhile. If this fails, the next attempt starts with it.
                     drop(self.mend());
                     shared.checkpoints.pause();
@@ -157,7 +157,7 @@ impl Checkpointer {
     }
 
     /// Reopens the base if it has failed.
-    fn mend(&mut self) -> Result<(), Trouble> {
+    fn mend(&mut self) -> Result<()> {
         self.shared.checkpoints.state.lock().broken = false;
         if self.base.has_failed() {
             let reopened = self.base.reopen();
@@ -169,7 +169,7 @@ impl Checkpointer {
         Ok(())
     }
 
-    fn attempt(&mut self, work: Work) -> Result<(), Trouble> {
+    fn attempt(&mut self, work: Work) -> Result<()> {
         self.mend()?;
         if let Some((version, memtable, next)) = work.frozen {
             self.write_to_base(version, &memtable, next)?;
@@ -185,7 +185,7 @@ impl Checkpointer {
     }
 
     /// Writes a memtable to the base, and makes new snapshots read it there.
-    fn write_to_base(&mut self, version: u64, memtable: &Memtable, next: u64) -> Result<(), Trouble> {
+    fn write_to_base(&mut self, version: u64, memtable: &Memtable, next: u64) -> Result<()> {
         // Damaged data is not overwritten, because it may have to be examined.
         self.shared.health.check()?;
         // It may already be there: the error may have come after all was written.
@@ -200,7 +200,7 @@ impl Checkpointer {
     }
 
     /// Makes new snapshots read the current base, without the frozen memtable if the base now has its rows.
-    fn show(&self, has_frozen: bool) -> Result<(), Trouble> {
+    fn show(&self, has_frozen: bool) -> Result<()> {
         let base = Arc::new(self.base.view()?);
         self.shared.replace_tables(|tables| {
             let frozen = tables.frozen.clone().filter(|_| !has_frozen);
@@ -210,22 +210,22 @@ impl Checkpointer {
     }
 
     /// The next segment, from a used file if there is one. Deletes all other used files.
-    fn spare(&mut self) -> Result<Segment, Trouble> {
+    fn spare(&mut self) -> Result<Segment> {
         while self.used.len() > 1
             && let Some(file) = self.used.last()
         {
-            std::fs::remove_file(file.path()).map_err(|error| Trouble::at(file.path(), &error))?;
+            std::fs::remove_file(file.path()).map_err(|error| at(file.path(), &error))?;
             self.used.pop();
         }
         let number = self.segments.end() + 1;
         let mut old = self.used.pop();
         let made = Segment::create(&self.log, number, &mut old);
         self.used.extend(old);
-        let segment = made.map_err(|error| Trouble::at(self.log.path(), &error))?;
+        let segment = made.map_err(|error| at(self.log.path(), &error))?;
         let segments = *self.segments.start()..=number;
-        if let Err(trouble) = self.base.demand(&segments) {
+        if let Err(error) = self.base.demand(&segments) {
             self.used.push(segment.into_file());
-            return Err(trouble);
+            return Err(error);
         }
         self.segments = segments;
         Ok(segment)

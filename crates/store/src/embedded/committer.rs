@@ -10,7 +10,6 @@ use tokio::sync::oneshot;
 
 use super::checkpoint::{Frozen, RETRY_PAUSE};
 use super::conflicts::Window;
-use super::disk::{Trouble, TroubleKind};
 use super::health::Patience;
 use super::memtable::Memtable;
 use super::submissions::{Decision, MAX_GROUP, Submission};
@@ -21,6 +20,7 @@ use crate::appends;
 use crate::{Changes, Error, RangeRead, Result, Sum, Versionstamp};
 
 const CLEAR_CHUNK: usize = 1_000;
+const CANNOT_WRITE: &str = "the store cannot write its log";
 
 /// The next group waits for more transactions, at most for the last write's duration divided by this. A client that just
 /// got its answer returns within microseconds. On a disk that takes milliseconds, one write for all of them is better than
@@ -147,8 +147,7 @@ impl Committer {
     fn write_and_publish(&mut self, batch: Batch, accepted: Accepted) {
         let version = self.version + 1;
         let written = match self.write(version, &batch) {
-            Err(Unwritten { in_doubt: true, trouble }) => {
-                self.disk_patience.bear(&trouble, "the store cannot write its log", &self.shared);
+            Err(Unwritten { in_doubt: true, .. }) => {
                 self.write(version, &batch).map_err(|unwritten| Unwritten { in_doubt: true, ..unwritten })
             }
             written => written,
@@ -158,17 +157,16 @@ impl Committer {
                 self.disk_patience.works();
                 self.publish(version, batch, &written, accepted);
             }
-            Err(Unwritten { trouble, in_doubt }) => {
-                self.disk_patience.bear(&trouble, "the store cannot write its log", &self.shared);
+            Err(Unwritten { error, in_doubt }) => {
                 // Without waiting transactions this still is the doubtful group.
                 let in_doubt = in_doubt || accepted.is_empty();
                 for (answer, _) in accepted {
                     let _ = answer.send(Err(match in_doubt {
-                        true => Error::UnknownOutcome(trouble.error.to_string()),
-                        false => trouble.error.clone(),
+                        true => Error::UnknownOutcome(error.to_string()),
+                        false => error.clone(),
                     }));
                 }
-                self.shared.submissions.refuse_waiting(&trouble.error);
+                self.shared.submissions.refuse_waiting(&error);
                 match in_doubt {
                     true => self.doubtful = Some(batch),
                     false => drop(self.shared.submissions.pause(RETRY_PAUSE)),
@@ -268,17 +266,26 @@ impl Committer {
 
     /// Writes a group to the log, in the next segment if this one is full.
     fn write(&mut self, version: u64, batch: &Batch) -> Result<Written, Unwritten> {
-        let rows = wal::encode(batch.iter()).map_err(before_the_log)?;
+        let rows = wal::encode(batch.iter()).map_err(|error| self.before_the_log(error))?;
         if self.spoiled || !self.segment.has_room(&rows, self.shared.segment_bytes) {
-            self.rotate().map_err(before_the_log)?;
+            self.rotate().map_err(|error| self.before_the_log(error))?;
         }
         let start = Instant::now();
         let appended = self.segment.append(version, &rows);
         let took = start.elapsed();
         self.shared.log_writes.observe_us(i64::try_from(took.as_micros()).unwrap_or(i64::MAX));
         self.patience = took / PATIENCE_PART;
-        let log_bytes = appended.inspect_err(|unwritten| self.spoiled |= unwritten.in_doubt)?;
+        let log_bytes = appended.inspect_err(|Unwritten { error, in_doubt }| {
+            self.spoiled |= in_doubt;
+            self.disk_patience.bear(error, CANNOT_WRITE, &self.shared);
+        })?;
         Ok(Written { rows, log_bytes })
+    }
+
+    /// An error before the log is written. The checkpointer bears its own errors, so this one is only passed on.
+    fn before_the_log(&mut self, error: Error) -> Unwritten {
+        self.disk_patience.pass(&error, CANNOT_WRITE);
+        Unwritten { error, in_doubt: false }
     }
 
     /// Starts the next segment and a new memtable, and passes the old ones to the checkpointer.
@@ -333,11 +340,6 @@ type Accepted = Vec<(oneshot::Sender<Decision>, Versionstamp)>;
 struct Written {
     rows: Bytes,
     log_bytes: u64,
-}
-
-/// An error before the log is written. The checkpointer handles its own errors, so this one is only passed on.
-fn before_the_log(error: Error) -> Unwritten {
-    Unwritten { trouble: Trouble { kind: TroubleKind::Room, error }, in_doubt: false }
 }
 
 impl Drop for Committer {

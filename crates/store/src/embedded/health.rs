@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use super::Shared;
-use super::disk::{Trouble, TroubleKind};
-use crate::Error;
 use crate::sync::Mutex;
+use crate::{Error, Result};
 
 /// The health that all threads and snapshots of the store share.
 #[derive(Default)]
@@ -20,11 +19,8 @@ pub(super) struct Health {
 
 impl Health {
     /// Refuses to write to a damaged store.
-    pub(super) fn check(&self) -> Result<(), Trouble> {
-        match self.damage.lock().clone() {
-            Some(error) => Err(Trouble { kind: TroubleKind::Damage, error }),
-            None => Ok(()),
-        }
+    pub(super) fn check(&self) -> Result<()> {
+        self.damage.lock().clone().map_or(Ok(()), Err)
     }
 
     /// Returns the reason once the store cannot continue.
@@ -89,21 +85,31 @@ impl Patience {
 
     /// Logs the failure, and ends the store if further attempts make no sense. A disk without room may get some at any time. A
     /// disk that fails otherwise must work again within `longest`.
-    pub(super) fn bear(&mut self, trouble: &Trouble, what: &str, shared: &Shared) {
-        let line = trouble.error.to_string();
-        if self.said.as_ref() != Some(&line) {
-            tracing::error!("{what}: {line}");
-            self.said = Some(line.clone());
-        }
-        match trouble.kind {
-            TroubleKind::Room => self.failing = None,
-            TroubleKind::Damage => shared.is_damaged(&trouble.error),
-            TroubleKind::Disk => {
+    pub(super) fn bear(&mut self, error: &Error, what: &str, shared: &Shared) {
+        self.say(error, what);
+        match error {
+            Error::NoRoom { .. } => self.failing = None,
+            Error::Corrupt(_) => shared.is_damaged(error),
+            _ => {
                 let failing = self.failing.get_or_insert_with(Instant::now);
                 if failing.elapsed() >= self.longest {
-                    shared.end(&format!("{what} for {} s: {line}", self.longest.as_secs()));
+                    shared.end(&format!("{what} for {} s: {error}", self.longest.as_secs()));
                 }
             }
+        }
+    }
+
+    /// Only logs a failure that another thread bears.
+    pub(super) fn pass(&mut self, error: &Error, what: &str) {
+        self.say(error, what);
+        self.failing = None;
+    }
+
+    fn say(&mut self, error: &Error, what: &str) {
+        let line = Some(error.to_string());
+        if self.said != line {
+            tracing::error!("{what}: {error}");
+            self.said = line;
         }
     }
 }

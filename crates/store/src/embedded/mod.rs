@@ -64,7 +64,7 @@ use bytes::Bytes;
 use self::base::{Base, BaseView, Stored};
 use self::checkpoint::{Checkpointer, Checkpoints, Frozen};
 use self::committer::Committer;
-use self::disk::{Disk, Trouble, TroubleKind};
+use self::disk::{Disk, at, damage};
 pub use self::disk::{DiskCall, Faults};
 use self::folder::Folder;
 pub(crate) use self::folder::PRIVATE_FOLDER;
@@ -219,9 +219,9 @@ impl Shared {
 
     /// Requests that a base with a failed read is reopened.
     fn look_after(&self, tables: &Tables) {
-        let Some(trouble) = tables.base.failure() else { return };
-        if trouble.kind == TroubleKind::Damage {
-            self.is_damaged(&trouble.error);
+        let Some(error) = tables.base.failure() else { return };
+        if matches!(error, Error::Corrupt(_)) {
+            self.is_damaged(&error);
         }
         self.checkpoints.mend();
     }
@@ -256,7 +256,7 @@ impl Embedded {
         if !base::is_there(&folder.base())? && !folder.is_complete() {
             // A new store, or one whose creation was interrupted before it had any rows.
             if base::is_there(&folder.log())? {
-                return Err(Trouble::damage(&folder.base(), "the file is missing").into());
+                return Err(damage(&folder.base(), "the file is missing"));
             }
             Base::create(&folder, &disk, options.cache_bytes)?;
         }
@@ -266,7 +266,7 @@ impl Embedded {
         let base = Base::open(&folder, &disk, options.cache_bytes, false)?;
         let Stored { version, segments } = base.stored()?;
         let log = folder.log();
-        let failed = |error: std::io::Error| Trouble::at(&log, &error);
+        let failed = |error: std::io::Error| at(&log, &error);
         if segments.is_none() && !base::is_there(&log)? {
             std::fs::DirBuilder::new().mode(PRIVATE_FOLDER).create(&log).map_err(failed)?;
             folder.sync()?;
@@ -280,7 +280,7 @@ impl Embedded {
         let number = found.last_number + 1;
         let mut segment = Segment::create(&log_folder, number, &mut None).map_err(failed)?;
         if let Some((version, rows)) = found.records.last() {
-            segment.append(*version, rows).map_err(|unwritten| unwritten.trouble)?;
+            segment.append(*version, rows).map_err(|unwritten| unwritten.error)?;
         }
         let first = match segments {
             Some(segments) if !recovered.is_empty() => *segments.start(),

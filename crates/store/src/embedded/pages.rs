@@ -17,8 +17,9 @@ use std::sync::Arc;
 
 use redb::StorageBackend;
 
-use super::disk::{Disk, DiskFile, Trouble};
+use super::disk::{Disk, DiskFile, at, damage};
 use crate::sync::{Mutex, RwLock};
+use crate::{Error, Result};
 
 const PAGE_BYTES: usize = 4_096;
 const SUM_BYTES: usize = 4;
@@ -40,7 +41,7 @@ pub(super) struct Pages {
     rows: DiskFile,
     sums: Sums,
     /// The first failure since it was opened. The storage crate refuses everything after it.
-    failed: Mutex<Option<Trouble>>,
+    failed: Mutex<Option<Error>>,
 }
 
 struct Sums {
@@ -51,10 +52,10 @@ struct Sums {
 }
 
 impl Pages {
-    pub(super) fn create(rows: &Path, sums: &Path, disk: &Disk) -> Result<Arc<Self>, Trouble> {
+    pub(super) fn create(rows: &Path, sums: &Path, disk: &Disk) -> Result<Arc<Self>> {
         let new = |path: &Path| {
             let file = disk.create(path.to_owned()).and_then(|file| file.set_len(0).map(|()| file));
-            file.map_err(|error| Trouble::at(path, &error))
+            file.map_err(|error| at(path, &error))
         };
         let (rows, file) = (new(rows)?, new(sums)?);
         let sums = Sums { file, table: RwLock::default(), dirty: Mutex::default() };
@@ -62,13 +63,13 @@ impl Pages {
     }
 
     /// Opens the files of a store for reading, and for writing if `write`.
-    pub(super) fn open(rows: &Path, sums: &Path, disk: &Disk, write: bool) -> Result<Arc<Self>, Trouble> {
+    pub(super) fn open(rows: &Path, sums: &Path, disk: &Disk, write: bool) -> Result<Arc<Self>> {
         let file = open(sums, disk, write)?;
         let rows = open(rows, disk, write)?;
-        let bytes = file.read().map_err(|error| Trouble::at(sums, &error))?;
+        let bytes = file.read().map_err(|error| at(sums, &error))?;
         let sum = |bytes: &[u8]| bytes.try_into().map_or(NEVER_WRITTEN, u32::from_le_bytes);
         let mut table: Vec<u32> = bytes.chunks_exact(SUM_BYTES).map(sum).collect();
-        table.resize(count(&rows).map_err(|error| Trouble::at(rows.path(), &error))?, NEVER_WRITTEN);
+        table.resize(count(&rows).map_err(|error| at(rows.path(), &error))?, NEVER_WRITTEN);
         let sums = Sums { file, table: RwLock::new(table), dirty: Mutex::default() };
         Ok(Arc::new(Pages { rows, sums, failed: Mutex::default() }))
     }
@@ -85,7 +86,7 @@ impl Pages {
     }
 
     /// The first failure since the last call of [`Pages::mend`].
-    pub(super) fn failure(&self) -> Option<Trouble> {
+    pub(super) fn failure(&self) -> Option<Error> {
         self.failed.lock().clone()
     }
 
@@ -97,13 +98,13 @@ impl Pages {
     /// Records the error if it is the first failure.
     fn failing<T>(&self, result: io::Result<T>) -> io::Result<T> {
         result.inspect_err(|error| {
-            self.fail(&Trouble::at(self.path(), error));
+            self.fail(&at(self.path(), error));
         })
     }
 
-    /// Records the trouble if it is the first failure.
-    pub(super) fn fail(&self, trouble: &Trouble) {
-        self.failed.lock().get_or_insert_with(|| trouble.clone());
+    /// Records the error if it is the first failure.
+    pub(super) fn fail(&self, error: &Error) {
+        self.failed.lock().get_or_insert_with(|| error.clone());
     }
 
     fn read_checked(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
@@ -198,10 +199,10 @@ fn count(file: &DiskFile) -> io::Result<usize> {
     usize::try_from(pages).map_err(|_| ErrorKind::FileTooLarge.into())
 }
 
-fn open(path: &Path, disk: &Disk, write: bool) -> Result<DiskFile, Trouble> {
+fn open(path: &Path, disk: &Disk, write: bool) -> Result<DiskFile> {
     disk.open(path.to_owned(), write).map_err(|error| match error.kind() {
-        ErrorKind::NotFound => Trouble::damage(path, "the file is missing"),
-        _ => Trouble::at(path, &error),
+        ErrorKind::NotFound => damage(path, "the file is missing"),
+        _ => at(path, &error),
     })
 }
 

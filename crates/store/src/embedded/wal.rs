@@ -40,7 +40,7 @@ use std::path::{Path, PathBuf};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 
-use super::disk::{Disk, DiskFile, DiskFolder, Trouble};
+use super::disk::{Disk, DiskFile, DiskFolder, at, damage};
 use crate::{Error, Result};
 
 /// A row to set, or a key to remove if the value is `None`.
@@ -203,7 +203,7 @@ pub(super) struct Segment {
 
 /// Why a record was not written.
 pub(super) struct Unwritten {
-    pub(super) trouble: Trouble,
+    pub(super) error: Error,
     /// Whether the file may have it nevertheless, now or after a crash.
     pub(super) in_doubt: bool,
 }
@@ -279,7 +279,7 @@ impl Segment {
     }
 
     fn unwritten(&self, error: &io::Error, in_doubt: bool) -> Unwritten {
-        Unwritten { trouble: Trouble::at(self.file.path(), error), in_doubt }
+        Unwritten { error: at(self.file.path(), error), in_doubt }
     }
 
     /// Writes zeros ahead of the records, so that the next records find allocated blocks. The head states the new length after
@@ -359,14 +359,11 @@ pub(super) fn read(
     demanded: Option<&RangeInclusive<u64>>,
     disk: &Disk,
     write: bool,
-) -> Result<LogContents, Trouble> {
+) -> Result<LogContents> {
     let numbers = numbers(folder, demanded.is_some())?;
     if let Some(missing) = demanded.and_then(|demanded| demanded.clone().find(|n| !numbers.contains(n))) {
         let path = path_of(folder, missing);
-        return Err(Trouble::damage(
-            &path,
-            "this part of the log is missing: what was acknowledged last is in it",
-        ));
+        return Err(damage(&path, "this part of the log is missing: what was acknowledged last is in it"));
     }
     let mut contents =
         LogContents { last_number: demanded.map_or(0, |demanded| *demanded.end()), ..LogContents::default() };
@@ -378,19 +375,19 @@ pub(super) fn read(
             continue;
         }
         let is_demanded = demanded.is_some_and(|demanded| demanded.contains(&number));
-        let failed = |error: &io::Error| Trouble::at(&path, error);
+        let failed = |error: &io::Error| at(&path, error);
         let file = disk.open(path.clone(), write).map_err(|error| failed(&error))?;
         let bytes = Bytes::from(file.read().map_err(|error| failed(&error))?);
         let records = match stated_by_head(&bytes) {
             Some((segment, length)) if segment == number => {
                 if is_demanded && (bytes.len() as u64) < length {
                     let line = format!("the log is cut: it has {} bytes here, and had {length}", bytes.len());
-                    return Err(Trouble::damage(&path, line));
+                    return Err(damage(&path, line));
                 }
                 read_segment(&path, number, &bytes)?
             }
             _ if is_demanded => {
-                return Err(Trouble::damage(&path, "the head of this part of the log is damaged"));
+                return Err(damage(&path, "the head of this part of the log is damaged"));
             }
             // It was not finished, or has the head of its previous number.
             _ => Vec::new(),
@@ -402,13 +399,10 @@ pub(super) fn read(
                 continue;
             }
             if next != last + 1 {
-                return Err(Trouble::damage(
-                    &path,
-                    format!("the log goes on with version {next} after {last}"),
-                ));
+                return Err(damage(&path, format!("the log goes on with version {next} after {last}")));
             }
             last = next;
-            let unreadable = || Trouble::damage(&path, format!("the rows of version {next} cannot be read"));
+            let unreadable = || damage(&path, format!("the rows of version {next} cannot be read"));
             contents.records.push((next, record.rows().ok_or_else(unreadable)?));
         }
         contents.files.push(file);
@@ -418,13 +412,13 @@ pub(super) fn read(
 }
 
 /// The numbers of the segments in a folder, in order.
-fn numbers(folder: &Path, demanded: bool) -> Result<Vec<u64>, Trouble> {
-    let failed = |error: &io::Error| Trouble::at(folder, error);
+fn numbers(folder: &Path, demanded: bool) -> Result<Vec<u64>> {
+    let failed = |error: &io::Error| at(folder, error);
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound && !demanded => return Ok(Vec::new()),
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            return Err(Trouble::damage(folder, "the log is missing: what was acknowledged last is in it"));
+            return Err(damage(folder, "the log is missing: what was acknowledged last is in it"));
         }
         Err(error) => return Err(failed(&error)),
     };
@@ -432,14 +426,13 @@ fn numbers(folder: &Path, demanded: bool) -> Result<Vec<u64>, Trouble> {
     for entry in entries {
         let name = entry.map_err(|error| failed(&error))?.file_name();
         let number = name.to_str().and_then(|name| name.parse::<u64>().ok());
-        numbers
-            .push(number.ok_or_else(|| Trouble::damage(&folder.join(&name), "this is no part of the log"))?);
+        numbers.push(number.ok_or_else(|| damage(&folder.join(&name), "this is no part of the log"))?);
     }
     numbers.sort_unstable();
     Ok(numbers)
 }
 
-fn read_segment(path: &Path, number: u64, bytes: &Bytes) -> Result<Vec<Found>, Trouble> {
+fn read_segment(path: &Path, number: u64, bytes: &Bytes) -> Result<Vec<Found>> {
     let mut records: Vec<Found> = Vec::new();
     let mut position = bytes.len().min(FILE_HEAD_BYTES as usize);
     while let Some(record) = whole_record(&bytes.slice(position..), number) {
@@ -453,7 +446,7 @@ fn read_segment(path: &Path, number: u64, bytes: &Bytes) -> Result<Vec<Found>, T
         let may_be_one = bytes[ahead + 8..ahead + 16] == own_number;
         if may_be_one && whole_record(&bytes.slice(ahead..), number).is_some() {
             let line = format!("the record at byte {position} is damaged, and one at {ahead} is whole");
-            return Err(Trouble::damage(path, line));
+            return Err(damage(path, line));
         }
         ahead += ALIGNMENT;
     }
@@ -506,7 +499,7 @@ mod tests {
     }
 
     fn demanding(folder: &Path, version: u64, demanded: RangeInclusive<u64>) -> Result<LogContents> {
-        Ok(read(folder, version, Some(&demanded), &disk(), true)?)
+        read(folder, version, Some(&demanded), &disk(), true)
     }
 
     fn versions_of(contents: LogContents) -> Vec<u64> {
