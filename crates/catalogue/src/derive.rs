@@ -103,10 +103,8 @@ impl fmt::Display for Because {
             Mode::Shared => "shared",
             Mode::Exclusive => "exclusive",
         };
-        match &self.level {
-            Some(level) => write!(f, "{level}, {mode}: {}", self.cause)?,
-            None => write!(f, "every level, {mode}: {}", self.cause)?,
-        }
+        let level = self.level.as_deref().unwrap_or("every level");
+        write!(f, "{level}, {mode}: {}", self.cause)?;
         match self.step {
             Some(step) => write!(f, " (step {step})"),
             None => Ok(()),

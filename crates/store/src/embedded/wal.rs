@@ -375,9 +375,8 @@ pub(super) fn read(
             continue;
         }
         let is_demanded = demanded.is_some_and(|demanded| demanded.contains(&number));
-        let failed = |error: &io::Error| at(&path, error);
-        let file = disk.open(path.clone(), write).map_err(|error| failed(&error))?;
-        let bytes = Bytes::from(file.read().map_err(|error| failed(&error))?);
+        let file = disk.open(path.clone(), write).map_err(|error| at(&path, &error))?;
+        let bytes = Bytes::from(file.read().map_err(|error| at(&path, &error))?);
         let records = match stated_by_head(&bytes) {
             Some((segment, length)) if segment == number => {
                 if is_demanded && (bytes.len() as u64) < length {
@@ -413,18 +412,17 @@ pub(super) fn read(
 
 /// The numbers of the segments in a folder, in order.
 fn numbers(folder: &Path, demanded: bool) -> Result<Vec<u64>> {
-    let failed = |error: &io::Error| at(folder, error);
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound && !demanded => return Ok(Vec::new()),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             return Err(damage(folder, "the log is missing: what was acknowledged last is in it"));
         }
-        Err(error) => return Err(failed(&error)),
+        Err(error) => return Err(at(folder, &error)),
     };
     let mut numbers = Vec::new();
     for entry in entries {
-        let name = entry.map_err(|error| failed(&error))?.file_name();
+        let name = entry.map_err(|error| at(folder, &error))?.file_name();
         let number = name.to_str().and_then(|name| name.parse::<u64>().ok());
         numbers.push(number.ok_or_else(|| damage(&folder.join(&name), "this is no part of the log"))?);
     }

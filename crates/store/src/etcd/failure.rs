@@ -167,12 +167,7 @@ impl Failure {
 fn causes<'a>(
     error: &'a (dyn std::error::Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
-    let mut next = Some(error);
-    std::iter::from_fn(move || {
-        let error = next?;
-        next = error.source();
-        Some(error)
-    })
+    std::iter::successors(Some(error), |error| error.source())
 }
 
 /// The text of the last cause, which is the most specific.

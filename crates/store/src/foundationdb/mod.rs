@@ -92,11 +92,6 @@ impl Shared {
         [&self.prefix[..], key].concat().into()
     }
 
-    /// The key in the store.
-    fn without_prefix(&self, key: &[u8]) -> Bytes {
-        Bytes::copy_from_slice(&key[self.prefix.len()..])
-    }
-
     /// A transaction of the client that ends after `timeout_ms`.
     fn transaction(&self, timeout_ms: i32) -> Result<Transaction> {
         let transaction = self.database.create_trx().map_err(|error| self.cluster.unavailable(error))?;
