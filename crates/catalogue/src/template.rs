@@ -60,9 +60,9 @@ impl Template {
             return Err((format!("makes a name of {places} options"), fix));
         }
         if places == 0 {
-            let name: String = parts.iter().map(Part::text).collect();
+            let name = if let [Part::Text(name)] = &parts[..] { name.as_str() } else { "" };
             let fix = "write a name, or an option that has one, as in \"{instance}\"";
-            check_name(&name).map_err(|problem| (problem, fix.to_owned()))?;
+            check_name(name).map_err(|problem| (problem, fix.to_owned()))?;
         }
         Ok(Template { text: text.to_owned(), parts })
     }
@@ -86,15 +86,6 @@ impl Template {
         }
         let bad = names.iter().any(|name| check_name(name).is_err());
         if bad { Err(Cause::NoName { template: self.text.clone() }) } else { Ok(names) }
-    }
-}
-
-impl Part {
-    fn text(&self) -> &str {
-        match self {
-            Part::Text(text) => text,
-            Part::Option(..) => "",
-        }
     }
 }
 

@@ -4,12 +4,11 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures::future::BoxFuture;
 
 use crate::embedded::{self, Embedded, PRIVATE_FOLDER};
 use crate::etcd::Etcd;
-use crate::{Engine, Error, Result, Runtime, Sealing, Store, StoreUrl, sealed};
+use crate::{Engine, Error, Result, Runtime, Seal, Store, StoreUrl, sealed};
 
 /// The folder of the embedded store within the data directory.
 const EMBEDDED_FOLDER: &str = "store";
@@ -24,17 +23,8 @@ pub async fn open_to_read(url: &StoreUrl, runtime: Arc<dyn Runtime>, seal: &Seal
         StoreUrl::Embedded { data_dir } => Embedded::open_to_read(data_dir.join(EMBEDDED_FOLDER))?,
         url => engine(url, &runtime).await?,
     };
-    let engine = sealed::over(engine, seal.sealing.as_ref(), &seal.mark, false).await?;
+    let engine = sealed::over(engine, seal, false).await?;
     Ok(Store::new(engine, runtime))
-}
-
-/// Whether and how the rows of a store are sealed.
-#[derive(Debug, Clone)]
-pub struct Seal {
-    /// The keys; `None` for a store without sealed rows.
-    pub sealing: Option<Sealing>,
-    /// The key of the row that sealed stores have.
-    pub mark: Bytes,
 }
 
 /// Opens a store whose rows are sealed, or are not.
@@ -44,7 +34,7 @@ pub struct Seal {
 pub async fn open_with(url: &StoreUrl, runtime: Arc<dyn Runtime>, seal: &Seal) -> Result<Store> {
     let engine = engine(url, &runtime).await?;
     engine.limits().check()?;
-    let engine = sealed::over(engine, seal.sealing.as_ref(), &seal.mark, true).await?;
+    let engine = sealed::over(engine, seal, true).await?;
     Ok(Store::new(engine, runtime))
 }
 

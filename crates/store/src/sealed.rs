@@ -161,14 +161,18 @@ fn hex(text: &str) -> Option<[u8; KEY_BYTES]> {
     Some(key)
 }
 
-/// Puts sealing over an engine, or refuses one whose sealed rows could not be read. `mark` is the key of a row that
-/// sealed stores have, and that is sealed itself; a store that is opened to write gets it.
-pub(crate) async fn over(
-    engine: Arc<dyn Engine>,
-    sealing: Option<&Sealing>,
-    mark: &Bytes,
-    writes: bool,
-) -> Result<Arc<dyn Engine>> {
+/// Whether and how the rows of a store are sealed.
+#[derive(Debug, Clone)]
+pub struct Seal {
+    /// The keys; `None` for a store without sealed rows.
+    pub sealing: Option<Sealing>,
+    /// The key of the row that sealed stores have. It is sealed itself.
+    pub mark: Bytes,
+}
+
+/// Puts sealing over an engine, or refuses one whose sealed rows could not be read. A store that is opened to write gets the mark.
+pub(crate) async fn over(engine: Arc<dyn Engine>, seal: &Seal, writes: bool) -> Result<Arc<dyn Engine>> {
+    let Seal { sealing, mark } = seal;
     let snapshot = engine.snapshot().await?;
     let found = snapshot.get(mark).await?;
     let Some(sealing) = sealing else {
@@ -330,7 +334,7 @@ mod tests {
     async fn store(folder: &tempfile::TempDir, keys: &str) -> Result<Store> {
         let engine: Arc<dyn Engine> = Embedded::open(folder.path().join("store"))?;
         let sealing = (!keys.is_empty()).then(|| sealing(keys));
-        let engine = over(engine, sealing.as_ref(), &Bytes::from_static(b"secret mark"), true).await?;
+        let engine = over(engine, &Seal { sealing, mark: "secret mark".into() }, true).await?;
         Ok(Store::new(engine, Arc::new(runtime::System)))
     }
 

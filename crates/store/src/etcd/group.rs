@@ -112,8 +112,6 @@ struct Group {
     puts: BTreeSet<Bytes>,
     /// The keys that they set to versionstamps: by how many commits, and the place of the last one.
     stamped: BTreeMap<Bytes, (usize, u16)>,
-    /// The number of keys that several commits set to their versionstamp.
-    shared: usize,
     cleared: Intervals,
     bytes: usize,
 }
@@ -130,7 +128,8 @@ impl Group {
             let bytes = prepared.bytes();
             let joins = group.members.is_empty()
                 || is_small
-                    && group.members.len() + group.shared + prepared.writes.stamped().count() < room
+                    && group.members.len() + group.shared().count() + prepared.writes.stamped().count()
+                        < room
                     && group.bytes + bytes <= max_request_bytes / 2
                     && !group.writes_any_of(&prepared.needed)
                     && !group.overlaps(prepared);
@@ -148,7 +147,6 @@ impl Group {
                 let (stamps, last) = group.stamped.entry(key.clone()).or_default();
                 *stamps += 1;
                 *last = place_of(group.members.len());
-                group.shared += usize::from(*stamps == 2);
             }
             for (begin, end) in next.prepared.writes.cleared.iter() {
                 group.cleared.add(begin.clone(), end.clone());
@@ -159,6 +157,11 @@ impl Group {
             }
         }
         group
+    }
+
+    /// The keys that several commits set to their versionstamp, each with the place of the last one.
+    fn shared(&self) -> impl Iterator<Item = (&Bytes, u16)> {
+        self.stamped.iter().filter(|(_, (stamps, _))| *stamps > 1).map(|(key, (_, last))| (key, *last))
     }
 
     fn puts_in(&self, begin: &Bytes, end: &Bytes) -> bool {
@@ -189,13 +192,12 @@ impl Group {
         }
         let room = shared.max_txn_ops / 2;
         let (mut operations, mut answers) = (Vec::new(), Vec::new());
-        let mut shared_stamps = self.stamped;
-        shared_stamps.retain(|_, (stamps, _)| *stamps > 1);
+        let shared_stamps: Vec<_> = self.shared().map(|(key, last)| (key.clone(), last)).collect();
         for (place, Submission { prepared, answer }) in self.members.into_iter().enumerate() {
             let place = place_of(place);
             let Prepared { compares, mut writes, .. } = prepared;
             debug_assert!(compares.len() <= room);
-            for key in shared_stamps.keys() {
+            for (key, _) in &shared_stamps {
                 writes.puts.remove(key);
             }
             writes.anchor(&shared.space, place);
@@ -204,8 +206,7 @@ impl Group {
             operations.push(RequestOp { request: Some(Request::Txn(txn)) });
             answers.push(answer);
         }
-        operations
-            .extend(shared_stamps.into_iter().map(|(key, (_, last))| put(key, space::stamped(last, &[]))));
+        operations.extend(shared_stamps.into_iter().map(|(key, last)| put(key, space::stamped(last, &[]))));
         let request = TxnRequest { success: operations, ..TxnRequest::default() };
         match shared.members.commit(request).await {
             Ok(response) => answer_all(answers, &response),
