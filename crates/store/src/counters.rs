@@ -64,6 +64,28 @@ impl Counters<Counter> {
     }
 }
 
+impl Counters {
+    /// The difference to `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Counters) -> Counters {
+        Counters {
+            transactions: self.transactions.saturating_sub(earlier.transactions),
+            commits: self.commits.saturating_sub(earlier.commits),
+            conflicts: self.conflicts.saturating_sub(earlier.conflicts),
+            too_old: self.too_old.saturating_sub(earlier.too_old),
+            unknown_outcomes: self.unknown_outcomes.saturating_sub(earlier.unknown_outcomes),
+            unavailable: self.unavailable.saturating_sub(earlier.unavailable),
+            gets: self.gets.saturating_sub(earlier.gets),
+            ranges: self.ranges.saturating_sub(earlier.ranges),
+            rows_read: self.rows_read.saturating_sub(earlier.rows_read),
+            rows_written: self.rows_written.saturating_sub(earlier.rows_written),
+            commit_us: self.commit_us.saturating_sub(earlier.commit_us),
+            too_much: self.too_much.saturating_sub(earlier.too_much),
+            retries: self.retries.saturating_sub(earlier.retries),
+        }
+    }
+}
+
 /// Whether a store works.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Condition {
