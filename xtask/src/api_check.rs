@@ -4,10 +4,10 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use crate::command::{Failure, Result, cargo, fetch, root, run};
-use crate::{bench, foundationdb};
+use crate::command::{Beside, Failure, Result, cargo, remove_folder, root, run};
+use crate::{bench, foundationdb, peers};
 
 const HELP: &str = "\
 usage: cargo xtask api-check [OPTION]...
@@ -28,7 +28,9 @@ pub fn api_check(options: &[&str]) -> Result {
         return Ok(());
     }
     let (settings, folder) = (root().join("xtask/api_check"), bench::target().join("api_check"));
-    let venv = install(&settings, &folder)?;
+    let requirements = settings.join("requirements.txt");
+    let versions = std::fs::read_to_string(&requirements).map_err(Failure::cannot("read", &requirements))?;
+    let venv = peers::install_venv(&folder, &versions, &["-r".as_ref(), requirements.as_ref()])?;
     run(Command::new(venv.join("openapi-spec-validator")).arg(root().join("docs/openapi.json")))?;
     let foundationdb = foundationdb::client_to_build_with()?;
     build(foundationdb.as_deref())?;
@@ -66,27 +68,9 @@ fn build(foundationdb: Option<&Path>) -> Result {
     run(&mut build)
 }
 
-/// Creates the Python environment, unless it exists with the same versions. Returns the folder of its programs.
-fn install(settings: &Path, folder: &Path) -> std::result::Result<PathBuf, Failure> {
-    let requirements = settings.join("requirements.txt");
-    let (venv, installed) = (folder.join("venv"), folder.join("installed.txt"));
-    let wanted = std::fs::read(&requirements).map_err(cannot("read", &requirements))?;
-    if std::fs::read(&installed).ok().as_ref() != Some(&wanted) {
-        std::fs::create_dir_all(folder).map_err(cannot("create", folder))?;
-        run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
-        fetch(Command::new(venv.join("bin/pip")).args(["install", "--quiet", "-r"]).arg(&requirements))?;
-        std::fs::write(&installed, wanted).map_err(cannot("write", &installed))?;
-    }
-    Ok(venv.join("bin"))
-}
-
-fn cannot<'a>(what: &'a str, path: &'a Path) -> impl FnOnce(std::io::Error) -> Failure + 'a {
-    move |error| Failure::new(format!("cannot {what} {}: {error}", path.display()))
-}
-
 /// A server for this check, on a free port. It is killed when this is dropped.
 struct Server {
-    child: Child,
+    _child: Beside,
     url: String,
     log: PathBuf,
     /// The token of an administrator. A request for the first identity would close an open store to all further ones.
@@ -100,13 +84,8 @@ impl Server {
         foundationdb: Option<&Path>,
     ) -> std::result::Result<Server, Failure> {
         let (data, log) = (folder.join("data"), folder.join("server.log"));
-        match std::fs::remove_dir_all(&data) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(cannot("remove", &data)(error));
-            }
-            _ => {}
-        }
-        let file = std::fs::File::create(&log).map_err(cannot("create", &log))?;
+        remove_folder(&data)?;
+        let file = std::fs::File::create(&log).map_err(Failure::cannot("create", &log))?;
         let program = bench::target().join("debug/turnwise");
         let turnwise = || {
             let mut command = Command::new(&program);
@@ -117,7 +96,7 @@ impl Server {
         };
         let store = format!("embedded:{}", data.display());
         let added = turnwise().args(["tokens", "add", "--scope", "admin", "--store", &store]).output();
-        let added = added.map_err(cannot("run", &program))?;
+        let added = added.map_err(Failure::cannot("run", &program))?;
         if !added.status.success() {
             let problem = String::from_utf8_lossy(&added.stderr).into_owned();
             return Err(Failure::new(format!("cannot add a token: {problem}")));
@@ -130,25 +109,17 @@ impl Server {
             .stdout(Stdio::piped())
             .stderr(file)
             .spawn()
-            .map_err(cannot("run", &program))?;
+            .map_err(Failure::cannot("run", &program))?;
         let stdout = child.stdout.take().expect("it is piped");
-        let mut server = Server { child, url: String::new(), log, token };
+        let mut server = Server { _child: Beside(child), url: String::new(), log, token };
         let mut line = String::new();
         // The first line states where it listens. Its pipe stays open while it runs, and nothing more comes.
         let mut reader = BufReader::new(stdout);
-        reader.read_line(&mut line).map_err(cannot("read the output of", &program))?;
+        reader.read_line(&mut line).map_err(Failure::cannot("read the output of", &program))?;
         let Some((_, url)) = line.trim().split_once("listens on ") else {
             return Err(Failure::new(format!("the server did not start: {}", server.log.display())));
         };
         server.url = url.to_owned();
         Ok(server)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

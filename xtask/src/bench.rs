@@ -16,7 +16,6 @@ enum Needs {
     TurnwiseAndPeers,
     /// The same, and the job server that `--apalis` names ([`setup`]).
     TurnwiseAndApalis,
-    /// etcd.
     Etcd,
     /// etcd, members on the disk, and FoundationDB's engine if there is a cluster of it.
     Cluster,

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
 /// The pauses before a failed download is repeated. Problems of networks and registries often pass.
@@ -24,6 +24,22 @@ impl Failure {
     /// A failure of this program itself.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), code: 1 }
+    }
+
+    /// A failure with a file: what cannot be done to it.
+    pub fn cannot<'a>(what: &'a str, path: &'a Path) -> impl FnOnce(std::io::Error) -> Self + 'a {
+        move |error| Self::new(format!("cannot {what} {}: {error}", path.display()))
+    }
+}
+
+/// A program that runs beside this one. It is killed when this is dropped.
+pub struct Beside(pub Child);
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -62,6 +78,19 @@ pub fn judge(command: &Command, status: ExitStatus) -> Result {
     }
     let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
     Err(Failure { message: format!("`{}` failed: {status}", command.get_program().to_string_lossy()), code })
+}
+
+/// Whether this is a run that may leave nothing out.
+pub fn is_ci() -> bool {
+    std::env::var("CI").as_deref() == Ok("true")
+}
+
+/// Removes a folder, if it is there.
+pub fn remove_folder(folder: &Path) -> Result {
+    match std::fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(Failure::cannot("remove", folder)(error)),
+        _ => Ok(()),
+    }
 }
 
 /// A command for the cargo that runs this program, in the root of the repository.

@@ -4,10 +4,10 @@
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::command::{Failure, Result, root, run};
+use crate::command::{Beside, Failure, Result, root, run};
 use crate::{bench, peers};
 
 /// The folder of the program, unless a variable names another one.
@@ -70,7 +70,7 @@ pub struct Server {
     folder: PathBuf,
     client: PathBuf,
     port: u16,
-    child: Child,
+    child: Beside,
 }
 
 impl Server {
@@ -92,7 +92,7 @@ impl Server {
         let mut command = Command::new(&program);
         let child = command.arg(&folder).arg(port.to_string()).stdin(Stdio::null()).spawn();
         let child = child.map_err(|error| failed("it does not start", error))?;
-        let mut server = Server { program, folder, client, port, child };
+        let mut server = Server { program, folder, client, port, child: Beside(child) };
         server.wait_until_ready()?;
         Ok(Some(server))
     }
@@ -100,7 +100,7 @@ impl Server {
     fn wait_until_ready(&mut self) -> Result {
         let started = Instant::now();
         while !self.folder.join("ready").exists() {
-            let ended = self.child.try_wait().ok().flatten();
+            let ended = self.child.0.try_wait().ok().flatten();
             if ended.is_some() || started.elapsed() > READY {
                 let log = self.folder.join("log");
                 return Err(Failure::new(format!(
@@ -141,7 +141,5 @@ impl Drop for Server {
     fn drop(&mut self) {
         // A server that a test has restarted is no longer the child.
         let _ = Command::new("pkill").args(["-9", "-f", &self.pattern()]).status();
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::command::{Failure, Result};
+use crate::command::{Failure, Result, remove_folder};
 
 /// The variable that names the folder for findings. It equals `turnwise_testkit::canary::FOLDER_VARIABLE`.
 const VARIABLE: &str = "TURNWISE_TEST_LEAKS";
@@ -15,12 +15,8 @@ pub struct Folder(PathBuf);
 impl Folder {
     /// A folder without the findings of an earlier run.
     pub fn empty(folder: PathBuf) -> std::result::Result<Self, Failure> {
-        match std::fs::remove_dir_all(&folder) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(Failure::new(format!("cannot remove {}: {error}", folder.display())))
-            }
-            _ => Ok(Self(folder)),
-        }
+        remove_folder(&folder)?;
+        Ok(Self(folder))
     }
 
     /// Sets the folder for the tests of a command.

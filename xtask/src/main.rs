@@ -3,14 +3,12 @@
 mod api_check;
 mod bench;
 mod browser;
-mod chaos;
 mod command;
 mod failures;
 mod foundationdb;
+mod lab;
 mod leaks;
 mod peers;
-mod sim;
-mod soak;
 mod test_programs;
 
 use std::process::ExitCode;
@@ -39,9 +37,9 @@ fn main() -> ExitCode {
             None => return wrong_usage(),
         },
         ["api-check", options @ ..] => api_check::api_check(options),
-        ["sim", options @ ..] => sim::sim(options),
-        ["soak", options @ ..] => soak::soak(options),
-        ["chaos", options @ ..] => chaos::chaos(options),
+        ["sim", options @ ..] => lab::sim(options),
+        ["soak", options @ ..] => lab::soak(options),
+        ["chaos", options @ ..] => lab::chaos(options),
         _ => return wrong_usage(),
     };
     match result {

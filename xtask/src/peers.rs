@@ -1,10 +1,11 @@
 //! Installs the servers that tests use.
 
-use std::path::Path;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
-use crate::command::{Failure, Result, fetch, root};
+use crate::command::{Failure, Result, fetch, is_ci, root, run};
 
 /// Runs `npm ci` in `peers/`, unless the installation is at least as new as the lock file.
 pub fn install() -> Result {
@@ -33,6 +34,25 @@ pub fn install_python() -> Result {
     if found { Ok(()) } else { install_from_debian(&["python3", "python3-venv"]) }
 }
 
+/// Creates a Python environment in a folder, with what these arguments of pip install, unless it exists with the same versions. Returns
+/// the folder of its programs.
+pub fn install_venv(
+    folder: &Path,
+    versions: &str,
+    arguments: &[&OsStr],
+) -> std::result::Result<PathBuf, Failure> {
+    let (venv, installed) = (folder.join("venv"), folder.join("installed.txt"));
+    if std::fs::read_to_string(&installed).is_ok_and(|text| text == versions) {
+        return Ok(venv.join("bin"));
+    }
+    println!("installing for Python, in {}", folder.display());
+    std::fs::create_dir_all(folder).map_err(Failure::cannot("create", folder))?;
+    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
+    fetch(Command::new(venv.join("bin/pip")).args(["install", "--quiet"]).args(arguments))?;
+    std::fs::write(&installed, versions).map_err(Failure::cannot("write", &installed))?;
+    Ok(venv.join("bin"))
+}
+
 /// Installs etcd for the tests that start a cluster, unless it exists. If the installation is not allowed, prints a line.
 /// These tests are then skipped, except with `CI=true`, where this is an error.
 pub fn install_etcd() -> Result {
@@ -49,7 +69,7 @@ fn install_optional(program: &str, package: &str, skipped: &str) -> Result {
         return Ok(());
     }
     match install_as_root(&[package]) {
-        Err(failure) if std::env::var("CI").as_deref() != Ok("true") => {
+        Err(failure) if !is_ci() => {
             println!("{program} is not installed: {}. {skipped}", failure.message);
             Ok(())
         }
@@ -82,12 +102,11 @@ pub fn install_libclang() -> std::result::Result<bool, Failure> {
     {
         return Ok(true);
     }
-    let is_ci = std::env::var("CI").as_deref() == Ok("true");
-    if !is_ci && !root_may_install() {
+    if !is_ci() && !root_may_install() {
         return Ok(false);
     }
     match install_from_debian(&["libclang-dev"]) {
-        Err(failure) if is_ci => Err(failure),
+        Err(failure) if is_ci() => Err(failure),
         installed => Ok(installed.is_ok()),
     }
 }

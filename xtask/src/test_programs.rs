@@ -2,17 +2,16 @@
 //! timeout, a server's start, a disk. So they begin while cargo still compiles others. `cargo test` compiles all first, and
 //! then runs one after another.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 
-use crate::command::{self, Failure, cargo, root};
+use crate::command::{self, Beside, Failure, cargo, root};
 use crate::{bench, failures};
 
 /// The number of test programs that run at the same time. Two keep the processors busy; with more, servers of tests do not answer in time.
@@ -41,36 +40,17 @@ struct Program {
     executable: PathBuf,
 }
 
-/// The environment and the arguments for cargo which select what is built, as `tests` has them.
-struct Selection {
-    environment: Vec<(OsString, Option<OsString>)>,
-    arguments: Vec<OsString>,
+/// Gives a command the environment of `tests`.
+fn set_env(command: &mut Command, tests: &Command) {
+    command.envs(tests.get_envs().filter_map(|(key, value)| Some((key, value?))));
 }
 
-impl Selection {
-    fn of(tests: &Command) -> Selection {
-        let environment =
-            tests.get_envs().map(|(key, value)| (key.to_owned(), value.map(OsString::from))).collect();
-        Selection { environment, arguments: tests.get_args().map(OsString::from).collect() }
-    }
-
-    /// Gives a command the environment.
-    fn set_env(&self, command: &mut Command) {
-        for (key, value) in &self.environment {
-            match value {
-                Some(value) => command.env(key, value),
-                None => command.env_remove(key),
-            };
-        }
-    }
-
-    /// The same `cargo test`, with further arguments.
-    fn cargo(&self, arguments: &[&str]) -> Command {
-        let mut command = low_priority(&cargo());
-        self.set_env(&mut command);
-        command.args(&self.arguments).args(arguments);
-        command
-    }
+/// The same `cargo test` as `tests`, with further arguments.
+fn cargo_test(tests: &Command, arguments: &[&str]) -> Command {
+    let mut command = low_priority(&cargo());
+    set_env(&mut command, tests);
+    command.args(tests.get_args()).args(arguments);
+    command
 }
 
 /// The same program without arguments, in the root of the repository, at a low priority.
@@ -82,7 +62,7 @@ fn low_priority(program: &Command) -> Command {
 
 /// Cargo, while it builds the test programs. It is killed when this is dropped.
 pub struct Build {
-    child: Child,
+    child: Beside,
     /// The programs, each as soon as it is built.
     programs: Receiver<Program>,
 }
@@ -90,8 +70,7 @@ pub struct Build {
 impl Build {
     /// Begins to build what the `cargo test` of `tests` runs.
     pub fn start(tests: &Command) -> Result<Build, Failure> {
-        let mut command =
-            Selection::of(tests).cargo(&["--no-run", "--message-format", "json-render-diagnostics"]);
+        let mut command = cargo_test(tests, &["--no-run", "--message-format", "json-render-diagnostics"]);
         let mut child = command.stdout(Stdio::piped()).spawn().map_err(cannot_run)?;
         let output = BufReader::new(child.stdout.take().expect("it is piped"));
         let (sender, programs) = mpsc::channel();
@@ -102,21 +81,13 @@ impl Build {
                 }
             }
         });
-        Ok(Build { child, programs })
+        Ok(Build { child: Beside(child), programs })
     }
 
     /// Passes each program on when it is built. Fails if something could not be built.
     fn each(&mut self, take: impl FnMut(Program)) -> command::Result {
         self.programs.iter().for_each(take);
-        command::judge(&cargo(), self.child.wait().map_err(cannot_run)?)
-    }
-}
-
-impl Drop for Build {
-    fn drop(&mut self) {
-        // It has ended, unless the run was given up before.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        command::judge(&cargo(), self.child.0.wait().map_err(cannot_run)?)
     }
 }
 
@@ -128,7 +99,7 @@ fn cannot_run(error: std::io::Error) -> Failure {
 /// it also runs the command `beside`, if there is one, beside the programs that may share the processors. The output of a program is
 /// printed when it has ended. Fails if a program fails; all run nevertheless. Failures are repeated at the end.
 pub fn run(mut build: Build, tests: &Command, beside: Option<&str>) -> command::Result {
-    let run = Run::new(Selection::of(tests));
+    let run = Run { tests, failed: Mutex::default(), given_up: AtomicBool::new(false) };
     let (mut faults, mut alone) = (Vec::new(), Vec::new());
     let (begin, first) = mpsc::channel();
     std::thread::scope(|scope| {
@@ -145,7 +116,7 @@ pub fn run(mut build: Build, tests: &Command, beside: Option<&str>) -> command::
         }
         // One after another: cargo locks the folder in which it builds.
         let others = scope.spawn(|| {
-            let documentation = run.selection.cargo(&["--doc"]);
+            let documentation = cargo_test(tests, &["--doc"]);
             run.one("     Running documentation", documentation, &run.file("documentation"));
             if let Some(beside) = beside {
                 let command = low_priority(&Command::new(beside));
@@ -169,19 +140,16 @@ pub fn run(mut build: Build, tests: &Command, beside: Option<&str>) -> command::
 }
 
 /// What the threads of a run share.
-struct Run {
-    selection: Selection,
+struct Run<'a> {
+    /// The `cargo test` whose programs run.
+    tests: &'a Command,
     /// The failures, in the order in which the programs ended; also held while the output of a program is printed.
     failed: Mutex<Vec<String>>,
     /// No further program begins.
     given_up: AtomicBool,
 }
 
-impl Run {
-    fn new(selection: Selection) -> Run {
-        Run { selection, failed: Mutex::default(), given_up: AtomicBool::new(false) }
-    }
-
+impl Run<'_> {
     /// Runs programs, several at the same time.
     fn programs(&self, programs: impl Iterator<Item = Program> + Send, at_once: usize) {
         let programs = Mutex::new(programs);
@@ -191,14 +159,13 @@ impl Run {
                 scope.spawn(|| {
                     while let Some(program) = next().filter(|_| !self.given_up.load(Ordering::Relaxed)) {
                         let file = program.executable.with_extension("output");
-                        self.one(&program.header(), program.command(&self.selection), &file);
+                        self.one(&program.header(), program.command(self.tests), &file);
                     }
                 });
             }
         });
     }
 
-    /// A file for the output of a command.
     fn file(&self, name: &str) -> PathBuf {
         bench::target().join(name).with_extension("output")
     }
@@ -256,14 +223,13 @@ impl Program {
         self.has_faults() && ALONE.iter().any(|target| name.starts_with(target))
     }
 
-    /// The line that announces it.
     fn header(&self) -> String {
         format!("     Running {} ({})", self.package.display(), self.executable.display())
     }
 
-    fn command(&self, selection: &Selection) -> Command {
+    fn command(&self, tests: &Command) -> Command {
         let mut command = Command::new(&self.executable);
-        selection.set_env(&mut command);
+        set_env(&mut command, tests);
         command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);
         if !self.has_faults() && std::env::var_os(TEST_THREADS).is_none() {
             let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);

@@ -36,50 +36,30 @@ fn value_text(row: Option<&Row>, value: &Bytes, with_secrets: bool) -> String {
         return "null".to_owned();
     }
     let hidden = || json!({ "$hidden": value.len() }).to_string();
+    let stamp = || json!({ "$versionstamp": hex(value) }).to_string();
+    // An object without what `hide` hides.
+    let without = |hide: fn(&mut Map<String, Value>)| match serde_json::from_slice(value) {
+        Ok(mut object) => {
+            hide(&mut object);
+            Value::Object(object).to_string()
+        }
+        Err(_) => hidden(),
+    };
     match row {
-        Some(
-            Row::Wake(_)
-            | Row::Waiting(..)
-            | Row::Membership(_)
-            | Row::UnresolvedWake
-            | Row::UnwatchedWake(_)
-            | Row::UnsettledWake
-            | Row::FilterStamp
-            | Row::BulkWake
-            | Row::ConfigStamp
-            | Row::EventWake
-            | Row::WebhookStamp
-            | Row::IdentityStamp
-            | Row::Worker(_, WorkerRow::Signal),
-        ) => json!({ "$versionstamp": hex(value) }).to_string(),
+        Some(Row::Wake(_) | Row::UnresolvedWake | Row::UnwatchedWake(_) | Row::UnsettledWake) => stamp(),
+        Some(Row::Waiting(..) | Row::Membership(_) | Row::Worker(_, WorkerRow::Signal)) => stamp(),
+        Some(Row::FilterStamp | Row::ConfigStamp | Row::WebhookStamp | Row::IdentityStamp) => stamp(),
+        Some(Row::BulkWake | Row::EventWake) => stamp(),
         Some(Row::Options(..)) if with_secrets => text(value),
         Some(Row::Body(_, _, n)) if with_secrets && (*n > 0 || value.len() == PIECE_BYTES) => text(value),
-        None
-        | Some(
-            Row::EventIn
-            | Row::Options(..)
-            | Row::Bulk(_)
-            | Row::User(_)
-            | Row::Token(_)
-            | Row::SessionKey
-            | Row::Webhook(_),
-        ) if !with_secrets => hidden(),
-        Some(Row::Job(_)) if !with_secrets => match serde_json::from_slice::<Map<String, Value>>(value) {
-            Ok(mut job) => {
-                if let Some(options) = job.get_mut("options") {
-                    *options = Value::from(HIDDEN);
-                }
-                Value::Object(job).to_string()
+        None | Some(Row::EventIn | Row::Options(..) | Row::Bulk(_)) if !with_secrets => hidden(),
+        Some(Row::User(_) | Row::Token(_) | Row::SessionKey | Row::Webhook(_)) if !with_secrets => hidden(),
+        Some(Row::Job(_)) if !with_secrets => without(|job| {
+            if let Some(options) = job.get_mut("options") {
+                *options = Value::from(HIDDEN);
             }
-            Err(_) => hidden(),
-        },
-        Some(Row::Body(..)) if !with_secrets => match serde_json::from_slice::<Map<String, Value>>(value) {
-            Ok(mut body) => {
-                redaction::hide(&mut body);
-                Value::Object(body).to_string()
-            }
-            Err(_) => hidden(),
-        },
+        }),
+        Some(Row::Body(..)) if !with_secrets => without(redaction::hide),
         _ => json_line(value),
     }
 }

@@ -16,10 +16,10 @@ pub async fn open_existing(url: &StoreUrl, seal: &Seal) -> Result<Store> {
 /// Opens an existing store for reading. Nothing is written to an embedded store, so its disk may be read-only.
 ///
 /// # Errors
-/// As [`turnwise_store::open_to_read_with`]; [`Error::Unavailable`] if the folder holds no embedded store, or a server uses it.
+/// As [`turnwise_store::open_to_read`]; [`Error::Unavailable`] if the folder holds no embedded store, or a server uses it.
 pub async fn open_to_read(url: &StoreUrl, seal: &Seal) -> Result<Store> {
     is_there(url)?;
-    turnwise_store::open_to_read_with(url, Arc::new(runtime::System), seal).await
+    turnwise_store::open_to_read(url, Arc::new(runtime::System), seal).await
 }
 
 fn is_there(url: &StoreUrl) -> Result<()> {

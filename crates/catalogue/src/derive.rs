@@ -103,10 +103,8 @@ impl fmt::Display for Because {
             Mode::Shared => "shared",
             Mode::Exclusive => "exclusive",
         };
-        match &self.level {
-            Some(level) => write!(f, "{level}, {mode}: {}", self.cause)?,
-            None => write!(f, "every level, {mode}: {}", self.cause)?,
-        }
+        let level = self.level.as_deref().unwrap_or("every level");
+        write!(f, "{level}, {mode}: {}", self.cause)?;
         match self.step {
             Some(step) => write!(f, " (step {step})"),
             None => Ok(()),
@@ -125,13 +123,13 @@ impl Catalogue {
             deriving.entry(entry, options, None);
         }
         match steps(kind, options) {
-            Steps::One => deriving.operation(kind, options, None),
-            Steps::Many(steps) => {
+            Ok(None) => deriving.operation(kind, options, None),
+            Ok(Some(steps)) => {
                 for (n, step) in (1..).zip(steps) {
                     deriving.operation(kind, step, Some(n));
                 }
             }
-            Steps::Wrong(cause) => deriving.unknown_at_all_levels(kind, None, &cause),
+            Err(cause) => deriving.unknown_at_all_levels(kind, None, &cause),
         }
         deriving.derived.fit(|requests| named(requests) <= MAX_RESOURCES);
         let Derived { requests, mut unknown_because, warnings, line } = deriving.derived;
@@ -146,19 +144,13 @@ impl Catalogue {
     }
 }
 
-enum Steps<'a> {
-    /// The job has no list of steps, so its options are those of the only step.
-    One,
-    Many(&'a [Value]),
-    Wrong(Cause),
-}
-
-fn steps<'a>(kind: &Kind, options: &'a Value) -> Steps<'a> {
-    let Some(path) = &kind.steps else { return Steps::One };
+/// The steps of a job. If it has no list of them, its options are those of the only step.
+fn steps<'a>(kind: &Kind, options: &'a Value) -> Result<Option<&'a [Value]>, Cause> {
+    let Some(path) = &kind.steps else { return Ok(None) };
     match path.value(options) {
-        None => Steps::One,
-        Some(Value::Array(steps)) if (1..=MAX_STEPS).contains(&steps.len()) => Steps::Many(steps),
-        Some(_) => Steps::Wrong(Cause::Steps { option: path.to_string() }),
+        None => Ok(None),
+        Some(Value::Array(steps)) if (1..=MAX_STEPS).contains(&steps.len()) => Ok(Some(steps)),
+        Some(_) => Err(Cause::Steps { option: path.to_string() }),
     }
 }
 
@@ -211,16 +203,21 @@ impl Deriving<'_> {
                     let level = Some(rule.level.clone());
                     Because { level, mode, step, line: rule.line, cause }
                 };
-                let request = match names(which, options) {
-                    Ok(names) if names.is_empty() => continue,
-                    Ok(names) if mode == Mode::Shared => self.counted(rule, names, options, because),
-                    Ok(names) => Request::Exclusive(names),
-                    Err(Unnamed::All) => all(mode),
-                    Err(Unnamed::Because(Cause::TooMany)) => {
+                let names = match which {
+                    Which::All => Ok(None),
+                    Which::Unknown => Err(Cause::Said),
+                    Which::Names(templates) => names(templates, options).map(Some),
+                };
+                let request = match names {
+                    Ok(None) => all(mode),
+                    Ok(Some(names)) if names.is_empty() => continue,
+                    Ok(Some(names)) if mode == Mode::Shared => self.counted(rule, names, options, because),
+                    Ok(Some(names)) => Request::Exclusive(names),
+                    Err(Cause::TooMany) => {
                         push(&mut self.derived.warnings, because(Cause::TooMany));
                         all(mode)
                     }
-                    Err(Unnamed::Because(cause)) => {
+                    Err(cause) => {
                         push(&mut self.derived.unknown_because, because(cause));
                         unknown(mode)
                     }
@@ -304,23 +301,12 @@ fn named(requests: &Requests) -> usize {
     requests.levels.values().flat_map(AtLevel::requests).map(count).sum()
 }
 
-/// Why a request has no names.
-enum Unnamed {
-    All,
-    Because(Cause),
-}
-
-fn names(which: &Which, options: &Value) -> Result<BTreeSet<String>, Unnamed> {
-    let templates: &[Template] = match which {
-        Which::All => return Err(Unnamed::All),
-        Which::Unknown => return Err(Unnamed::Because(Cause::Said)),
-        Which::Names(templates) => templates,
-    };
+fn names(templates: &[Template], options: &Value) -> Result<BTreeSet<String>, Cause> {
     let mut names = BTreeSet::new();
     for template in templates {
-        names.extend(template.names(options).map_err(Unnamed::Because)?);
+        names.extend(template.names(options)?);
         if names.len() > MAX_RESOURCES {
-            return Err(Unnamed::Because(Cause::TooMany));
+            return Err(Cause::TooMany);
         }
     }
     Ok(names)

@@ -1,6 +1,7 @@
 //! Options by their path: `instance`, `backend.node`, `disks.name`, `argv.1`.
 
 use std::fmt;
+use std::ops::ControlFlow;
 
 use serde_json::Value;
 
@@ -57,16 +58,60 @@ impl Path {
     /// Whether a value at the path, with lists expanded, is one that `is_it` accepts. Reads all of them: their number is bounded by the
     /// size of the options, and a bound here would let a long list hide what a condition asks for.
     pub fn any(&self, options: &Value, is_it: impl Fn(&Value) -> bool) -> bool {
-        let members: Vec<&str> = self.0.split('.').collect();
-        any(options, &members, &is_it)
+        let accepted = |value: Option<&Value>| match value {
+            Some(value) if is_it(value) => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        };
+        self.each(options, accepted).is_break()
     }
 
     /// All values at the path, with lists expanded.
     pub fn find<'a>(&self, options: &'a Value, most: usize) -> PathValues<'a> {
         let mut found = PathValues::default();
-        let members: Vec<&str> = self.0.split('.').collect();
-        found.walk(options, &members, most);
+        let ended = self.each(options, |value| {
+            match value {
+                Some(_) if found.values.len() > most => return ControlFlow::Break(()),
+                Some(value) => found.values.push(value),
+                None => found.missing = true,
+            }
+            ControlFlow::Continue(())
+        });
+        found.more = ended.is_break();
         found
+    }
+
+    /// Shows `visit` each value at the path, with lists expanded, and `None` for each one that is missing.
+    fn each<'a>(
+        &self,
+        options: &'a Value,
+        mut visit: impl FnMut(Option<&'a Value>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let members: Vec<&str> = self.0.split('.').collect();
+        each(options, &members, &mut visit)
+    }
+}
+
+fn each<'a>(
+    value: &'a Value,
+    members: &[&str],
+    visit: &mut impl FnMut(Option<&'a Value>) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    let next = match (value, members) {
+        (Value::Array(elements), [number, rest @ ..]) if number.parse::<usize>().is_ok() => {
+            (number.parse().ok().and_then(|number: usize| elements.get(number)), rest)
+        }
+        (Value::Array(elements), _) if !elements.is_empty() => {
+            return elements.iter().try_for_each(|element| each(element, members, visit));
+        }
+        (Value::Object(object), [member, rest @ ..]) => (object.get(*member), rest),
+        (Value::Array(_) | Value::Null, []) => return visit(None),
+        (Value::String(text), []) if text.is_empty() => return visit(None),
+        (value, []) => return visit(Some(value)),
+        (_, _) => return visit(None),
+    };
+    match next {
+        (Some(value), rest) => each(value, rest, visit),
+        (None, _) => visit(None),
     }
 }
 
@@ -76,7 +121,6 @@ impl fmt::Display for Path {
     }
 }
 
-/// The values at a path.
 #[derive(Debug, Default)]
 pub(crate) struct PathValues<'a> {
     /// No lists, nulls or empty texts.
@@ -85,59 +129,6 @@ pub(crate) struct PathValues<'a> {
     pub missing: bool,
     /// There are more values than requested.
     pub more: bool,
-}
-
-impl<'a> PathValues<'a> {
-    fn walk(&mut self, value: &'a Value, members: &[&str], most: usize) {
-        if self.values.len() > most {
-            self.more = true;
-            return;
-        }
-        match (value, members) {
-            (Value::Array(elements), [number, rest @ ..]) if number.parse::<usize>().is_ok() => {
-                let element = number.parse().ok().and_then(|number: usize| elements.get(number));
-                match element {
-                    Some(element) => self.walk(element, rest, most),
-                    None => self.missing = true,
-                }
-            }
-            (Value::Array(elements), _) => {
-                self.missing |= elements.is_empty();
-                for element in elements {
-                    if self.more {
-                        return;
-                    }
-                    self.walk(element, members, most);
-                }
-            }
-            (Value::Null, _) => self.missing = true,
-            (Value::String(text), []) if text.is_empty() => self.missing = true,
-            (value, []) => self.values.push(value),
-            (Value::Object(object), [member, rest @ ..]) => match object.get(*member) {
-                Some(value) => self.walk(value, rest, most),
-                None => self.missing = true,
-            },
-            (_, _) => self.missing = true,
-        }
-    }
-}
-
-/// The values are those of [`PathValues`].
-fn any(value: &Value, members: &[&str], is_it: &impl Fn(&Value) -> bool) -> bool {
-    match (value, members) {
-        (Value::Array(elements), [number, rest @ ..]) if number.parse::<usize>().is_ok() => {
-            let element = number.parse().ok().and_then(|number: usize| elements.get(number));
-            element.is_some_and(|element| any(element, rest, is_it))
-        }
-        (Value::Array(elements), _) => elements.iter().any(|element| any(element, members, is_it)),
-        (Value::Null, _) => false,
-        (Value::String(text), []) if text.is_empty() => false,
-        (value, []) => is_it(value),
-        (Value::Object(object), [member, rest @ ..]) => {
-            object.get(*member).is_some_and(|value| any(value, rest, is_it))
-        }
-        (_, _) => false,
-    }
 }
 
 /// The type of a value, in words.

@@ -60,9 +60,9 @@ impl Template {
             return Err((format!("makes a name of {places} options"), fix));
         }
         if places == 0 {
-            let name: String = parts.iter().map(Part::text).collect();
+            let name = if let [Part::Text(name)] = &parts[..] { name.as_str() } else { "" };
             let fix = "write a name, or an option that has one, as in \"{instance}\"";
-            check_name(&name).map_err(|problem| (problem, fix.to_owned()))?;
+            check_name(name).map_err(|problem| (problem, fix.to_owned()))?;
         }
         Ok(Template { text: text.to_owned(), parts })
     }
@@ -89,16 +89,6 @@ impl Template {
     }
 }
 
-impl Part {
-    fn text(&self) -> &str {
-        match self {
-            Part::Text(text) => text,
-            Part::Option(..) => "",
-        }
-    }
-}
-
-/// The texts of one option.
 fn texts(path: &Path, absent: &Absent, options: &Value) -> Result<Vec<String>, Cause> {
     let found = path.find(options, MAX_RESOURCES);
     if found.more {
@@ -118,7 +108,6 @@ fn texts(path: &Path, absent: &Absent, options: &Value) -> Result<Vec<String>, C
     Ok(texts)
 }
 
-/// Splits a template into its parts.
 fn parts(text: &str) -> Result<Vec<Part>, Problem> {
     let unpaired = |brace: &str| {
         let fix = format!("write \"{{option}}\", or {brace}{brace} for the brace itself");

@@ -8,18 +8,18 @@
 //! Appending is switched on and off for all users of a store in this process ([`Store::append_from_now_on`](crate::Store)): a
 //! transaction that began while it was off appends nothing, and costs nothing.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 
 use crate::Runtime;
+use crate::sync::Mutex;
 
 /// The most bytes of lines in one row. Twice this fits into a value on every engine.
 pub(crate) const ROW_BYTES: usize = 45_000;
 /// The most bytes that a row's key has behind that of its log.
 pub(crate) const SUFFIX_BYTES: usize = 20;
-/// The bytes of a versionstamp.
 pub(crate) const STAMP_BYTES: usize = 10;
 
 /// What one commit has appended: a row of a log.
@@ -39,27 +39,35 @@ pub struct Appended {
 #[derive(Debug, Default)]
 pub(crate) struct Mode {
     pub(crate) appends: bool,
-    keys: Arc<RowKeys>,
+    keys: Arc<OnceLock<RowKeys>>,
 }
 
-/// Keys of the rows that this process appends.
-#[derive(Debug, Default)]
-struct RowKeys {
-    /// Tells the rows of this process from those of others.
-    process: OnceLock<i64>,
+/// Keys of rows that no other commit uses.
+#[derive(Debug)]
+pub(crate) struct RowKeys {
+    process: i64,
     next: AtomicI64,
 }
 
-impl Mode {
-    /// A new key behind that of a log.
-    pub(crate) fn key(&self, log: &Bytes, runtime: &dyn Runtime) -> Bytes {
-        let RowKeys { process, next } = &*self.keys;
+impl RowKeys {
+    /// `random` tells the rows of this process from those of others.
+    pub(crate) fn new(random: u64) -> Self {
         // Tuples with larger integers cannot be read by all.
-        let process = *process.get_or_init(|| (runtime.random() >> 1).cast_signed());
-        let suffix = (process, next.fetch_add(1, Ordering::Relaxed));
-        let mut key = log.to_vec();
+        RowKeys { process: (random >> 1).cast_signed(), next: AtomicI64::new(0) }
+    }
+
+    /// A new key behind that of a log or of a sum.
+    pub(crate) fn key(&self, prefix: &Bytes) -> Bytes {
+        let suffix = (self.process, self.next.fetch_add(1, Ordering::Relaxed));
+        let mut key = prefix.to_vec();
         foundationdb_tuple::pack_into(&suffix, &mut key);
         key.into()
+    }
+}
+
+impl Mode {
+    pub(crate) fn key(&self, log: &Bytes, runtime: &dyn Runtime) -> Bytes {
+        self.keys.get_or_init(|| RowKeys::new(runtime.random())).key(log)
     }
 }
 
@@ -69,35 +77,26 @@ pub(crate) struct Appends {
     mode: Mutex<Arc<Mode>>,
     /// The mode before the latest switch. It lives as long as a transaction that began in it.
     former: Mutex<Weak<Mode>>,
-    /// The same as `mode`, to find out quickly that nothing has changed.
-    is_on: AtomicBool,
 }
 
 impl Appends {
     /// The mode for a transaction that begins now.
     pub(crate) fn mode(&self) -> Arc<Mode> {
-        self.mode.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.mode.lock().clone()
     }
 
-    /// Whether transactions that begin now append.
-    pub(crate) fn is_on(&self) -> bool {
-        self.is_on.load(Ordering::Acquire)
-    }
-
-    /// Changes the mode.
     pub(crate) fn switch(&self, on: bool) {
-        let mut mode = self.mode.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut mode = self.mode.lock();
         if mode.appends != on {
             let next = Arc::new(Mode { appends: on, keys: mode.keys.clone() });
             let former = std::mem::replace(&mut *mode, next);
-            *self.former.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&former);
-            self.is_on.store(on, Ordering::Release);
+            *self.former.lock() = Arc::downgrade(&former);
         }
     }
 
     /// Whether a transaction is left that began before the latest switch.
     pub(crate) fn has_former(&self) -> bool {
-        self.former.lock().unwrap_or_else(PoisonError::into_inner).strong_count() > 0
+        self.former.lock().strong_count() > 0
     }
 }
 
@@ -132,8 +131,5 @@ impl Rows {
 
 /// The stored form: the stamp, then the lines.
 pub(crate) fn stamped(stamp: &[u8; STAMP_BYTES], lines: &[u8]) -> Bytes {
-    let mut value = BytesMut::with_capacity(STAMP_BYTES + lines.len());
-    value.put_slice(stamp);
-    value.put_slice(lines);
-    value.freeze()
+    [&stamp[..], lines].concat().into()
 }

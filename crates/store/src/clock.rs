@@ -9,13 +9,14 @@
 //! ahead. This clock then runs slower by an eighth until both show the same time. So a wrong clock is corrected eventually,
 //! and a wait for a time takes at most a seventh longer.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::Notify;
 
 use crate::Runtime;
+use crate::sync::Mutex;
 
 /// A clock that is ahead loses 1 µs of this many µs.
 const SLOWER: i64 = 8;
@@ -56,10 +57,6 @@ impl Clock {
         Arc::new(Clock { machine, state: Mutex::new(state), raised: Notify::new() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The earliest time that a comparison can set: the later of its own time and the machine's, in µs since the epoch.
     pub fn wanted_us(&self) -> i64 {
         self.now_us().max(self.machine.now_us())
@@ -69,7 +66,7 @@ impl Clock {
     pub fn compare(&self, agreed_us: i64) {
         let (machine_us, elapsed_us) = (self.machine.now_us(), self.machine.elapsed_us());
         let raised_us = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let (now_us, was_ahead) = (state.now_us(elapsed_us), state.ahead_us >= AHEAD_US);
             let at_us = now_us.max(agreed_us);
             let ahead_us = at_us.saturating_sub(machine_us).max(0);
@@ -91,7 +88,7 @@ impl Clock {
 #[async_trait]
 impl Runtime for Clock {
     fn now_us(&self) -> i64 {
-        self.state().now_us(self.machine.elapsed_us())
+        self.state.lock().now_us(self.machine.elapsed_us())
     }
 
     fn machine_us(&self) -> i64 {

@@ -4,44 +4,64 @@
 //! first call that it could not answer until the next one that it could. A commit of unknown outcome counts as not
 //! answered. After a failed commit, only a commit ends the failure: a store that is full still answers reads.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use bytes::Bytes;
 
-use crate::metrics::{CALL_BOUNDS_US, Histogram, Times};
-use crate::walk::Rest;
+use crate::metrics::{CALL_BOUNDS_US, Counter, Histogram, Times};
+use crate::sync::Mutex;
 use crate::{Changes, Error, KeyValue, RangeRead, Result, Runtime, Snapshot, Versionstamp, Visit};
 
-/// The work that a store has done since it was opened.
+/// The work that a store has done since it was opened, as numbers, or while it is counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct Counters<N = u64> {
     /// Transactions that were begun. Each attempt counts.
-    pub transactions: u64,
+    pub transactions: N,
     /// Commits that the engine was called for, successful or not. A transaction that wrote nothing calls for none.
-    pub commits: u64,
+    pub commits: N,
     /// Commits that failed because of a conflict.
-    pub conflicts: u64,
+    pub conflicts: N,
     /// Reads and commits that failed because their transaction was too old.
-    pub too_old: u64,
+    pub too_old: N,
     /// Commits with an unknown outcome.
-    pub unknown_outcomes: u64,
+    pub unknown_outcomes: N,
     /// Calls that the store could not answer.
-    pub unavailable: u64,
+    pub unavailable: N,
     /// Reads of one key.
-    pub gets: u64,
+    pub gets: N,
     /// Reads of a range.
-    pub ranges: u64,
+    pub ranges: N,
     /// Rows that these reads returned.
-    pub rows_read: u64,
+    pub rows_read: N,
     /// Rows and ranges that successful commits wrote or cleared.
-    pub rows_written: u64,
+    pub rows_written: N,
     /// The total duration of all commits, in µs.
-    pub commit_us: u64,
+    pub commit_us: N,
     /// Writes and commits that were refused because of a limit: a caller's mistake, or data that is too large.
-    pub too_much: u64,
+    pub too_much: N,
     /// Transactions that were run again after a conflict or a failure that passes.
-    pub retries: u64,
+    pub retries: N,
+}
+
+impl Counters<Counter> {
+    fn read(&self) -> Counters {
+        Counters {
+            transactions: self.transactions.get(),
+            commits: self.commits.get(),
+            conflicts: self.conflicts.get(),
+            too_old: self.too_old.get(),
+            unknown_outcomes: self.unknown_outcomes.get(),
+            unavailable: self.unavailable.get(),
+            gets: self.gets.get(),
+            ranges: self.ranges.get(),
+            rows_read: self.rows_read.get(),
+            rows_written: self.rows_written.get(),
+            commit_us: self.commit_us.get(),
+            too_much: self.too_much.get(),
+            retries: self.retries.get(),
+        }
+    }
 }
 
 impl Counters {
@@ -83,19 +103,8 @@ pub enum Condition {
 /// Counts calls, and detects when the store starts and stops failing. It may outlive its store.
 pub struct Meter {
     runtime: Arc<dyn Runtime>,
-    transactions: AtomicU64,
-    commits: AtomicU64,
-    conflicts: AtomicU64,
-    too_old: AtomicU64,
-    unknown_outcomes: AtomicU64,
-    unavailable: AtomicU64,
-    gets: AtomicU64,
-    ranges: AtomicU64,
-    rows_read: AtomicU64,
-    rows_written: AtomicU64,
+    pub(crate) counts: Counters<Counter>,
     commits_took: Histogram,
-    too_much: AtomicU64,
-    retries: AtomicU64,
     /// Whether `failure` is set. A successful call reads only this flag.
     failing: AtomicBool,
     failure: Mutex<Option<Failure>>,
@@ -108,34 +117,18 @@ struct Failure {
     of_commits: bool,
 }
 
-/// The kind of a call to the engine.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Call {
     Read,
     Commit,
 }
 
-fn add(counter: &AtomicU64, n: usize) {
-    counter.fetch_add(u64::try_from(n).unwrap_or(u64::MAX), Relaxed);
-}
-
 impl Meter {
     pub(crate) fn new(runtime: Arc<dyn Runtime>) -> Arc<Meter> {
         Arc::new(Meter {
             runtime,
-            transactions: AtomicU64::default(),
-            commits: AtomicU64::default(),
-            conflicts: AtomicU64::default(),
-            too_old: AtomicU64::default(),
-            unknown_outcomes: AtomicU64::default(),
-            unavailable: AtomicU64::default(),
-            gets: AtomicU64::default(),
-            ranges: AtomicU64::default(),
-            rows_read: AtomicU64::default(),
-            rows_written: AtomicU64::default(),
+            counts: Counters::default(),
             commits_took: Histogram::new(CALL_BOUNDS_US),
-            too_much: AtomicU64::default(),
-            retries: AtomicU64::default(),
             failing: AtomicBool::default(),
             failure: Mutex::default(),
         })
@@ -143,21 +136,7 @@ impl Meter {
 
     /// The counters so far.
     pub fn counters(&self) -> Counters {
-        Counters {
-            transactions: self.transactions.load(Relaxed),
-            commits: self.commits.load(Relaxed),
-            conflicts: self.conflicts.load(Relaxed),
-            too_old: self.too_old.load(Relaxed),
-            unknown_outcomes: self.unknown_outcomes.load(Relaxed),
-            unavailable: self.unavailable.load(Relaxed),
-            gets: self.gets.load(Relaxed),
-            ranges: self.ranges.load(Relaxed),
-            rows_read: self.rows_read.load(Relaxed),
-            rows_written: self.rows_written.load(Relaxed),
-            commit_us: self.commits_took.sum_us(),
-            too_much: self.too_much.load(Relaxed),
-            retries: self.retries.load(Relaxed),
-        }
+        self.counts.read()
     }
 
     /// How long commits took, successful or not.
@@ -165,14 +144,9 @@ impl Meter {
         self.commits_took.read()
     }
 
-    /// Counts a transaction that runs again.
-    pub(crate) fn retried(&self) {
-        add(&self.retries, 1);
-    }
-
     /// Whether the store works, according to the latest calls.
     pub fn condition(&self) -> Condition {
-        match &*self.failure() {
+        match &*self.failure.lock() {
             None => Condition::Working,
             Some(Failure { since_us, reason, .. }) => {
                 Condition::Failing { since_us: *since_us, reason: reason.clone() }
@@ -180,29 +154,15 @@ impl Meter {
         }
     }
 
-    fn failure(&self) -> MutexGuard<'_, Option<Failure>> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Counts a transaction that was begun, and the result of its snapshot.
     pub(crate) fn began<T>(&self, result: &Result<T>) {
-        add(&self.transactions, 1);
-        self.promised(result);
-    }
-
-    /// Counts a limit that was exceeded.
-    pub(crate) fn was_too_much(&self) {
-        add(&self.too_much, 1);
-    }
-
-    /// Records the result of a request for a watch.
-    pub(crate) fn watched<T>(&self, result: &Result<T>) {
+        self.counts.transactions.add(1);
         self.promised(result);
     }
 
     /// Records the result of a call that the engine accepted or refused. Only a refusal counts: success proves nothing, because
     /// an engine may contact its server only at the first read.
-    fn promised<T>(&self, result: &Result<T>) {
+    pub(crate) fn promised<T>(&self, result: &Result<T>) {
         if result.is_err() {
             self.answered(Call::Read, result);
         }
@@ -216,20 +176,20 @@ impl Meter {
         match error {
             // A conflict is an answer, so the store works.
             Error::Conflict => {
-                add(&self.conflicts, 1);
+                self.counts.conflicts.add(1);
                 self.works(call);
             }
-            Error::TooOld { .. } => add(&self.too_old, 1),
+            Error::TooOld { .. } => self.counts.too_old.add(1),
             Error::Unavailable(reason) => {
-                add(&self.unavailable, 1);
+                self.counts.unavailable.add(1);
                 self.fails(call, reason);
             }
             Error::NoRoom { .. } => {
-                add(&self.unavailable, 1);
+                self.counts.unavailable.add(1);
                 self.fails(call, &error.to_string());
             }
             Error::UnknownOutcome(reason) => {
-                add(&self.unknown_outcomes, 1);
+                self.counts.unknown_outcomes.add(1);
                 self.fails(call, reason);
             }
             Error::Corrupt(reason) => self.fails(call, reason),
@@ -241,7 +201,7 @@ impl Meter {
         if !self.failing.load(Relaxed) {
             return;
         }
-        let mut failure = self.failure();
+        let mut failure = self.failure.lock();
         let over = |failure: &mut Failure| call == Call::Commit || !failure.of_commits;
         if let Some(over) = failure.take_if(over) {
             self.failing.store(false, Relaxed);
@@ -251,7 +211,7 @@ impl Meter {
     }
 
     fn fails(&self, call: Call, reason: &str) {
-        let mut failure = self.failure();
+        let mut failure = self.failure.lock();
         match &mut *failure {
             Some(failure) => {
                 reason.clone_into(&mut failure.reason);
@@ -278,35 +238,28 @@ pub(crate) struct Metered {
 impl Metered {
     pub(crate) async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         let result = self.snapshot.get(key).await;
-        add(&self.meter.gets, 1);
-        if let Ok(Some(_)) = result {
-            add(&self.meter.rows_read, 1);
-        }
-        self.meter.answered(Call::Read, &result);
-        result
+        self.read(&self.meter.counts.gets, result, |value| usize::from(value.is_some()))
     }
 
     pub(crate) async fn range(&self, read: &RangeRead) -> Result<Vec<KeyValue>> {
         let result = self.snapshot.range(read).await;
-        add(&self.meter.ranges, 1);
-        if let Ok(rows) = &result {
-            add(&self.meter.rows_read, rows.len());
-        }
-        self.meter.answered(Call::Read, &result);
-        result
+        self.read(&self.meter.counts.ranges, result, Vec::len)
     }
 
     /// A walk counts as a read of a range. Returns whether the engine has made it.
-    pub(crate) fn walk(&self, rest: &Rest, visit: &mut Visit<'_>) -> Result<bool> {
-        let Some(result) = self.snapshot.walk(&rest.begin, &rest.end, rest.reverse, visit) else {
-            return Ok(false);
-        };
-        add(&self.meter.ranges, 1);
-        if let Ok(rows) = &result {
-            add(&self.meter.rows_read, *rows);
+    pub(crate) fn walk(&self, range: &RangeRead, visit: &mut Visit<'_>) -> Result<bool> {
+        let Some(result) = self.snapshot.walk(range, visit) else { return Ok(false) };
+        self.read(&self.meter.counts.ranges, result, |rows| *rows).map(|_| true)
+    }
+
+    /// Counts a read, and the rows that it has returned.
+    fn read<T>(&self, reads: &Counter, result: Result<T>, rows: impl Fn(&T) -> usize) -> Result<T> {
+        reads.add(1);
+        if let Ok(found) = &result {
+            self.meter.counts.rows_read.add(rows(found) as u64);
         }
         self.meter.answered(Call::Read, &result);
-        result.map(|_| true)
+        result
     }
 
     pub(crate) async fn commit(&self, changes: Changes) -> Result<Versionstamp> {
@@ -315,10 +268,11 @@ impl Metered {
         let begun_us = self.meter.runtime.elapsed_us();
         let result = self.snapshot.commit(changes).await;
         let took_us = self.meter.runtime.elapsed_us().saturating_sub(begun_us);
-        add(&self.meter.commits, 1);
+        self.meter.counts.commits.add(1);
+        self.meter.counts.commit_us.add(u64::try_from(took_us).unwrap_or(0));
         self.meter.commits_took.observe_us(took_us);
         if result.is_ok() {
-            add(&self.meter.rows_written, rows);
+            self.meter.counts.rows_written.add(rows as u64);
         }
         self.meter.answered(Call::Commit, &result);
         result

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use crate::key::successor;
 use crate::metrics::Times;
-use crate::{Error, Result, Sum, Visit};
+use crate::{Error, Result, Sum};
 
 /// A key and its value.
 pub type KeyValue = (Bytes, Bytes);
@@ -23,6 +24,16 @@ pub type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Ten bytes that order all commits of a store: larger means later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Versionstamp(pub [u8; 10]);
+
+impl Versionstamp {
+    /// That of the commit at `place` among those of a version.
+    pub(crate) fn of(version: u64, place: u16) -> Self {
+        let mut stamp = [0; 10];
+        stamp[..8].copy_from_slice(&version.to_be_bytes());
+        stamp[8..].copy_from_slice(&place.to_be_bytes());
+        Versionstamp(stamp)
+    }
+}
 
 /// The limits of an engine. Code that batches reads them, and so needs to know no engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,17 +88,18 @@ impl Limits {
     /// [`Error::Misuse`] with the limit that is below [`Limits::SMALL`].
     pub fn check(&self) -> Result<()> {
         let needed = Limits::SMALL;
-        let wrong = [
+        for (what, has, needs) in [
             ("writes", self.transaction_writes, needed.transaction_writes),
             ("conflicts", self.transaction_conflicts, needed.transaction_conflicts),
-        ];
-        let Some((what, has, needs)) = wrong.into_iter().find(|(_, has, needs)| has < needs) else {
-            return Ok(());
-        };
-        Err(Error::Misuse(format!(
-            "a transaction of this store has room for {has} {what}, and {needs} are needed: raise etcd's --max-txn-ops to 128 or more, and \
-             name it in the URL"
-        )))
+        ] {
+            if has < needs {
+                return Err(Error::Misuse(format!(
+                    "a transaction of this store has room for {has} {what}, and {needs} are needed: raise etcd's --max-txn-ops to 128 or more, \
+                     and name it in the URL"
+                )));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -103,6 +115,61 @@ pub struct RangeRead {
     /// Whether to read backwards from the end.
     pub reverse: bool,
 }
+
+/// A range that is read in several parts has its rest here.
+impl RangeRead {
+    /// The bound where it begins to read.
+    pub(crate) fn front(&self) -> &Bytes {
+        if self.reverse { &self.end } else { &self.begin }
+    }
+
+    /// The bound where it ends.
+    pub(crate) fn back(&self) -> &Bytes {
+        if self.reverse { &self.begin } else { &self.end }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.begin >= self.end
+    }
+
+    /// Whether `a` precedes `b` in the direction of this read.
+    pub(crate) fn precedes(&self, a: &[u8], b: &[u8]) -> bool {
+        if self.reverse { a > b } else { a < b }
+    }
+
+    /// Goes on behind the row `key`.
+    pub(crate) fn pass(&mut self, key: &Bytes) {
+        match self.reverse {
+            true => self.end = key.clone(),
+            false => self.begin = successor(key),
+        }
+    }
+
+    /// Goes on at `to`, if that is ahead: at the first row from there on, or backwards at the last row before it.
+    pub(crate) fn seek(&mut self, to: &[u8]) {
+        match self.reverse {
+            true if to < &self.end[..] => self.end = Bytes::copy_from_slice(to),
+            false if to > &self.begin[..] => self.begin = Bytes::copy_from_slice(to),
+            _ => {}
+        }
+    }
+}
+
+/// Where a walk goes on after a row. A walk reads few rows of a range, at many places: for example the first row of each group of rows. A range
+/// per group costs more than the row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// At the next row.
+    Next,
+    /// At the key in the buffer: the first row from there on, or backwards the last row before it. It must not be behind the walk.
+    Seek,
+    /// Nowhere.
+    End,
+}
+
+/// Is shown a row of a walk, its key and its value, and a buffer for the key of [`Step::Seek`]. It may be called under a lock, so it must be
+/// quick.
+pub type Visit<'a> = dyn FnMut(&[u8], &[u8], &mut Vec<u8>) -> Result<Step> + Send + 'a;
 
 /// All that a transaction passes to its commit. Ranges are `[begin, end)`.
 #[derive(Debug, Clone, Default)]
@@ -141,16 +208,10 @@ pub trait Snapshot: Send + Sync {
     /// that there are no more.
     async fn range(&self, read: &RangeRead) -> Result<Vec<KeyValue>>;
 
-    /// Shows `visit` rows of `[begin, end)`, without copies of them, and without a read for each place that it goes to. Returns how many they
-    /// were; `None` if this engine has nothing better than ranges.
-    fn walk(
-        &self,
-        begin: &Bytes,
-        end: &Bytes,
-        reverse: bool,
-        visit: &mut Visit<'_>,
-    ) -> Option<Result<usize>> {
-        let _ = (begin, end, reverse, visit);
+    /// Shows `visit` rows of a range, whatever its limit, without copies of them, and without a read for each place that it goes to. Returns
+    /// how many they were; `None` if this engine has nothing better than ranges.
+    fn walk(&self, range: &RangeRead, visit: &mut Visit<'_>) -> Option<Result<usize>> {
+        let _ = (range, visit);
         None
     }
 

@@ -38,10 +38,7 @@ pub fn children<T: TuplePack>(space: &Subspace, prefix: &T) -> (Bytes, Bytes) {
 
 /// The first key after `key`.
 pub fn successor(key: &[u8]) -> Bytes {
-    let mut next = Vec::with_capacity(key.len() + 1);
-    next.extend_from_slice(key);
-    next.push(0);
-    Bytes::from(next)
+    [key, &[0][..]].concat().into()
 }
 
 #[cfg(test)]

@@ -4,50 +4,27 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures::future::BoxFuture;
 
 use crate::embedded::{self, Embedded, PRIVATE_FOLDER};
 use crate::etcd::Etcd;
-use crate::{Engine, Error, Result, Runtime, Sealing, Store, StoreUrl, sealed};
+use crate::{Engine, Error, Result, Runtime, Seal, Store, StoreUrl, sealed};
 
 /// The folder of the embedded store within the data directory.
 const EMBEDDED_FOLDER: &str = "store";
 
 /// Opens a store for reading. Several readers may open an embedded store at the same time. It is not written to, so its disk may
-/// be read-only. An embedded store that a server uses is refused. A shared store is opened as [`open`] opens it.
+/// be read-only. An embedded store that a server uses is refused. A shared store is opened as [`open_with`] opens it.
 ///
 /// # Errors
-/// As [`open`]; [`Error::Misuse`] if there is no embedded store.
-pub async fn open_to_read(url: &StoreUrl, runtime: Arc<dyn Runtime>) -> Result<Store> {
-    let engine = engine_to_read(url, &runtime).await?;
+/// As [`open_with`]; [`Error::Misuse`] if there is no embedded store.
+pub async fn open_to_read(url: &StoreUrl, runtime: Arc<dyn Runtime>, seal: &Seal) -> Result<Store> {
+    let engine: Arc<dyn Engine> = match url {
+        StoreUrl::Embedded { data_dir } => Embedded::open_to_read(data_dir.join(EMBEDDED_FOLDER))?,
+        url => engine(url, &runtime).await?,
+    };
+    let engine = sealed::over(engine, seal, false).await?;
     Ok(Store::new(engine, runtime))
-}
-
-/// Like [`open_to_read`], for a store whose rows may be sealed.
-///
-/// # Errors
-/// As there; [`Error::Misuse`] if the store is sealed, and its keys are not given.
-pub async fn open_to_read_with(url: &StoreUrl, runtime: Arc<dyn Runtime>, seal: &Seal) -> Result<Store> {
-    let engine = engine_to_read(url, &runtime).await?;
-    let engine = sealed::over(engine, seal.sealing.as_ref(), &seal.mark, false).await?;
-    Ok(Store::new(engine, runtime))
-}
-
-async fn engine_to_read(url: &StoreUrl, runtime: &Arc<dyn Runtime>) -> Result<Arc<dyn Engine>> {
-    match url {
-        StoreUrl::Embedded { data_dir } => Ok(Embedded::open_to_read(data_dir.join(EMBEDDED_FOLDER))?),
-        url => engine(url, runtime).await,
-    }
-}
-
-/// Whether and how the rows of a store are sealed.
-#[derive(Debug, Clone)]
-pub struct Seal {
-    /// The keys; `None` for a store without sealed rows.
-    pub sealing: Option<Sealing>,
-    /// The key of the row that sealed stores have.
-    pub mark: Bytes,
 }
 
 /// Opens a store whose rows are sealed, or are not.
@@ -57,7 +34,7 @@ pub struct Seal {
 pub async fn open_with(url: &StoreUrl, runtime: Arc<dyn Runtime>, seal: &Seal) -> Result<Store> {
     let engine = engine(url, &runtime).await?;
     engine.limits().check()?;
-    let engine = sealed::over(engine, seal.sealing.as_ref(), &seal.mark, true).await?;
+    let engine = sealed::over(engine, seal, true).await?;
     Ok(Store::new(engine, runtime))
 }
 

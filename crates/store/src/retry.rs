@@ -109,12 +109,7 @@ impl Store {
         self.meter.condition()
     }
 
-    /// Whether transactions that begin now append to logs ([`Transaction::append`]). Off at first.
-    pub fn is_appending(&self) -> bool {
-        self.appends.is_on()
-    }
-
-    /// Transactions of this process that begin from now on append to logs. Returns when all that began before have ended, or can no
+    /// Transactions of this process that begin from now on append to logs ([`Transaction::append`]); at first, none does. Returns when all that began before have ended, or can no
     /// longer commit: from then on, each commit of this process has appended what it had to.
     pub async fn append_from_now_on(&self) {
         self.appends.switch(true);
@@ -183,7 +178,7 @@ impl Store {
     /// misses a change in between. It may resolve early, so the caller reads the key again.
     pub async fn watch(&self, key: Bytes, seen: Option<Bytes>) -> Result<Watch> {
         let watch = self.engine.watch(key, seen).await;
-        self.meter.watched(&watch);
+        self.meter.promised(&watch);
         watch
     }
 }
@@ -220,7 +215,7 @@ impl<'a> Retries<'a> {
         if !cause.is_retryable() || self.attempts >= MAX_ATTEMPTS || (cause.is_away() && is_late) {
             return false;
         }
-        self.store.meter.retried();
+        self.store.meter.counts.retries.add(1);
         tracing::debug!(attempt = self.attempts, %cause, "transaction runs again");
         let is_immediate = matches!(cause, Error::Conflict) && self.attempts <= IMMEDIATE_RETRIES;
         if !is_immediate {

@@ -34,9 +34,7 @@ const ID_BYTES: usize = 4;
 const TAG_BYTES: usize = 16;
 /// What sealing adds to a value, in bytes.
 const OVERHEAD: usize = 1 + ID_BYTES + NONCE_LEN + TAG_BYTES;
-/// Bytes of a master key.
 const KEY_BYTES: usize = 32;
-/// The most master keys.
 const MAX_KEYS: usize = 100;
 
 /// The master keys, and which rows they seal. Cheap to clone.
@@ -145,7 +143,9 @@ impl Sealing {
         }
         let (id, rest) = value[1..].split_at(ID_BYTES);
         let (nonce, text) = rest.split_at(NONCE_LEN);
-        let key = self.keys.iter().find(|key| key.id == id).ok_or_else(no_key)?;
+        let key = self.keys.iter().find(|key| key.id == id).ok_or_else(|| {
+            Error::Misuse("its rows are sealed with a key that is not in the file of --seal-keys".to_owned())
+        })?;
         key.open(row, nonce, text).ok_or_else(broken)
     }
 }
@@ -161,18 +161,18 @@ fn hex(text: &str) -> Option<[u8; KEY_BYTES]> {
     Some(key)
 }
 
-fn no_key() -> Error {
-    Error::Misuse("its rows are sealed with a key that is not in the file of --seal-keys".to_owned())
+/// Whether and how the rows of a store are sealed.
+#[derive(Debug, Clone)]
+pub struct Seal {
+    /// The keys; `None` for a store without sealed rows.
+    pub sealing: Option<Sealing>,
+    /// The key of the row that sealed stores have. It is sealed itself.
+    pub mark: Bytes,
 }
 
-/// Puts sealing over an engine, or refuses one whose sealed rows could not be read. `mark` is the key of a row that
-/// sealed stores have, and that is sealed itself; a store that is opened to write gets it.
-pub(crate) async fn over(
-    engine: Arc<dyn Engine>,
-    sealing: Option<&Sealing>,
-    mark: &Bytes,
-    writes: bool,
-) -> Result<Arc<dyn Engine>> {
+/// Puts sealing over an engine, or refuses one whose sealed rows could not be read. A store that is opened to write gets the mark.
+pub(crate) async fn over(engine: Arc<dyn Engine>, seal: &Seal, writes: bool) -> Result<Arc<dyn Engine>> {
+    let Seal { sealing, mark } = seal;
     let snapshot = engine.snapshot().await?;
     let found = snapshot.get(mark).await?;
     let Some(sealing) = sealing else {
@@ -200,31 +200,21 @@ pub(crate) async fn over(
         }
         None => {}
     }
-    Ok(Arc::new(Sealed { engine, over: Over { sealing: sealing.clone(), mark: mark.clone() } }))
+    Ok(Arc::new(Sealed { inner: engine, sealing: sealing.clone(), mark: mark.clone() }))
 }
 
-/// The keys, and the row that is not visible.
-#[derive(Clone)]
-struct Over {
+/// An engine or a snapshot whose secret rows are sealed.
+struct Sealed<T: ?Sized> {
+    inner: Arc<T>,
     sealing: Sealing,
+    /// The key of the row that is not visible.
     mark: Bytes,
 }
 
-/// An engine whose secret rows are sealed.
-struct Sealed {
-    engine: Arc<dyn Engine>,
-    over: Over,
-}
-
-struct SealedSnapshot {
-    snapshot: Arc<dyn Snapshot>,
-    over: Over,
-}
-
 #[async_trait]
-impl Engine for Sealed {
+impl Engine for Sealed<dyn Engine> {
     fn limits(&self) -> Limits {
-        let limits = self.engine.limits();
+        let limits = self.inner.limits();
         // Every row that a transaction writes may be sealed.
         let overheads = limits.transaction_writes.saturating_mul(OVERHEAD);
         Limits {
@@ -235,92 +225,78 @@ impl Engine for Sealed {
     }
 
     async fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {
-        Ok(Arc::new(SealedSnapshot { snapshot: self.engine.snapshot().await?, over: self.over.clone() }))
+        let (sealing, mark) = (self.sealing.clone(), self.mark.clone());
+        Ok(Arc::new(Sealed { inner: self.inner.snapshot().await?, sealing, mark }))
     }
 
     async fn watch(&self, key: Bytes, seen: Option<Bytes>) -> Result<Watch> {
-        let Over { sealing, .. } = &self.over;
-        if !(sealing.seals)(&key) {
-            return self.engine.watch(key, seen).await;
+        if !(self.sealing.seals)(&key) {
+            return self.inner.watch(key, seen).await;
         }
         // The engine compares what is stored, and a value may be stored under another key, or not sealed yet.
-        let stored = self.engine.snapshot().await?.get(&key).await?;
-        let opened = stored.clone().map(|value| sealing.open(&key, value)).transpose()?;
+        let stored = self.inner.snapshot().await?.get(&key).await?;
+        let opened = stored.clone().map(|value| self.sealing.open(&key, value)).transpose()?;
         match opened == seen {
-            true => self.engine.watch(key, stored).await,
+            true => self.inner.watch(key, stored).await,
             false => Ok(Box::pin(std::future::ready(()))),
         }
     }
 
     async fn ended(&self) -> String {
-        self.engine.ended().await
+        self.inner.ended().await
     }
 
     fn log_writes(&self) -> Option<Times> {
-        self.engine.log_writes()
+        self.inner.log_writes()
     }
 }
 
 #[async_trait]
-impl Snapshot for SealedSnapshot {
+impl Snapshot for Sealed<dyn Snapshot> {
     async fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        let Over { sealing, mark } = &self.over;
-        let value = self.snapshot.get(key).await?.filter(|_| key != mark);
-        value.map(|value| sealing.open(key, value)).transpose()
+        let value = self.inner.get(key).await?.filter(|_| key != self.mark);
+        value.map(|value| self.sealing.open(key, value)).transpose()
     }
 
     async fn range(&self, read: &RangeRead) -> Result<Vec<KeyValue>> {
-        let Over { sealing, mark } = &self.over;
-        let mut rows = match read.begin <= *mark && *mark < read.end {
-            // Fewer rows than the limit would mean that there are no more.
-            true => {
-                self.snapshot
-                    .range(&RangeRead { limit: read.limit.saturating_add(1), ..read.clone() })
-                    .await?
-            }
-            false => self.snapshot.range(read).await?,
+        // Fewer rows than the limit would mean that there are no more.
+        let limit = match read.begin <= self.mark && self.mark < read.end {
+            true => read.limit.saturating_add(1),
+            false => read.limit,
         };
-        rows.retain(|(key, _)| key != mark);
+        let mut rows = self.inner.range(&RangeRead { limit, ..read.clone() }).await?;
+        rows.retain(|(key, _)| *key != self.mark);
         rows.truncate(read.limit);
         for (key, value) in &mut rows {
-            if value.first() == Some(&SEALED) {
-                *value = sealing.open(key, std::mem::take(value))?;
-            }
+            *value = self.sealing.open(key, std::mem::take(value))?;
         }
         Ok(rows)
     }
 
-    fn walk(
-        &self,
-        begin: &Bytes,
-        end: &Bytes,
-        reverse: bool,
-        visit: &mut Visit<'_>,
-    ) -> Option<Result<usize>> {
-        let Over { sealing, mark } = &self.over;
+    fn walk(&self, range: &RangeRead, visit: &mut Visit<'_>) -> Option<Result<usize>> {
         let mut opened = |key: &[u8], value: &[u8], to: &mut Vec<u8>| {
-            if key == &mark[..] {
+            if key == self.mark {
                 return Ok(Step::Next);
             }
             match value.first() == Some(&SEALED) {
-                true => visit(key, &sealing.open(key, Bytes::copy_from_slice(value))?, to),
+                true => visit(key, &self.sealing.open(key, Bytes::copy_from_slice(value))?, to),
                 false => visit(key, value, to),
             }
         };
-        self.snapshot.walk(begin, end, reverse, &mut opened)
+        self.inner.walk(range, &mut opened)
     }
 
     fn appended(&self, key: &[u8], stored: Bytes) -> Result<Bytes> {
-        let stored = self.snapshot.appended(key, stored)?;
-        self.over.sealing.open(key, stored)
+        let stored = self.inner.appended(key, stored)?;
+        self.sealing.open(key, stored)
     }
 
     fn is_remote(&self) -> bool {
-        self.snapshot.is_remote()
+        self.inner.is_remote()
     }
 
     async fn commit(&self, mut changes: Changes) -> Result<Versionstamp> {
-        let Over { sealing, mark } = &self.over;
+        let Sealed { sealing, mark, .. } = self;
         let clears = changes.clear_ranges.iter().any(|(begin, end)| begin <= mark && mark < end);
         if clears && let Err(at) = changes.puts.binary_search_by(|(key, _)| key.cmp(mark)) {
             changes.puts.insert(at, (mark.clone(), Some(Bytes::from_static(b"true"))));
@@ -333,7 +309,7 @@ impl Snapshot for SealedSnapshot {
         for (key, lines) in changes.appends.iter_mut().filter(|(key, _)| (sealing.seals)(key)) {
             *lines = sealing.seal(key, lines);
         }
-        self.snapshot.commit(changes).await
+        self.inner.commit(changes).await
     }
 }
 
@@ -358,7 +334,7 @@ mod tests {
     async fn store(folder: &tempfile::TempDir, keys: &str) -> Result<Store> {
         let engine: Arc<dyn Engine> = Embedded::open(folder.path().join("store"))?;
         let sealing = (!keys.is_empty()).then(|| sealing(keys));
-        let engine = over(engine, sealing.as_ref(), &Bytes::from_static(b"secret mark"), true).await?;
+        let engine = over(engine, &Seal { sealing, mark: "secret mark".into() }, true).await?;
         Ok(Store::new(engine, Arc::new(runtime::System)))
     }
 

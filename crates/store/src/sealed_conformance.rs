@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::{Sealing, over};
+use super::{Seal, Sealing, over};
 use crate::conformance::Subject;
 use crate::embedded::{Embedded, Options};
 use crate::engine::{Changes, Engine, KeyValue, Limits, RangeRead, Snapshot, Versionstamp, Watch};
@@ -80,8 +80,8 @@ impl Subject for InFolder {
     async fn open(&self) -> Arc<dyn Engine> {
         let options = Options { durable: false, runtime: self.clock.clone(), ..Options::default() };
         let engine = Strict(Embedded::open_with(self.folder.path(), options).unwrap());
-        let sealing = Sealing::parse(KEY, self.seals).unwrap();
-        over(Arc::new(engine), Some(&sealing), &Bytes::from_static(MARK), true).await.unwrap()
+        let sealing = Some(Sealing::parse(KEY, self.seals).unwrap());
+        over(Arc::new(engine), &Seal { sealing, mark: MARK.into() }, true).await.unwrap()
     }
 
     fn clock(&self) -> Option<Arc<Manual>> {

@@ -1,9 +1,9 @@
 //! A transaction: a snapshot, the transaction's own writes on top of it, and what must not have changed at commit.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map};
+use std::collections::{BTreeMap, HashMap, HashSet, hash_map};
 use std::hash::BuildHasher as _;
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use foldhash::fast::FixedState;
@@ -12,8 +12,8 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use crate::appends::{self, Appended, Mode, ROW_BYTES, STAMP_BYTES, SUFFIX_BYTES};
 use crate::counters::Metered;
 use crate::key::successor;
-use crate::walk::Rest;
-use crate::{Changes, Error, KeyValue, Limits, RangeRead, Result, Runtime, Sum, Versionstamp, Visit};
+use crate::sync::Mutex;
+use crate::{Changes, Error, KeyValue, Limits, RangeRead, Result, Runtime, Step, Sum, Versionstamp, Visit};
 
 /// Whether a read must still be valid at commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,6 @@ pub struct Transaction {
     runtime: Arc<dyn Runtime>,
     /// When the transaction began, in µs of `runtime`'s elapsed time.
     begun_us: i64,
-    /// Whether it appends to logs.
     mode: Arc<Mode>,
     pending: Arc<Mutex<Pending>>,
 }
@@ -51,14 +50,11 @@ struct Pending {
     prefetched: BTreeMap<Bytes, Option<Bytes>>,
     /// The same for ranges.
     prefetched_ranges: HashMap<RangeRead, Vec<KeyValue>>,
-    /// The hashes of the keys in `writes`, `versionstamped` and `adds`, and perhaps of others: most keys that are read or written are
-    /// in none of them.
+    /// The hashes of the keys in `writes`, and perhaps of others: most keys that are read or written are not in it.
     touched: HashSet<u64, FixedState>,
     /// Written after `cleared`: an entry here overrides a cleared range around it.
-    writes: BTreeMap<Bytes, Option<Bytes>>,
+    writes: BTreeMap<Bytes, Write>,
     cleared: Vec<(Bytes, Bytes)>,
-    versionstamped: BTreeSet<Bytes>,
-    adds: BTreeMap<Bytes, Sum>,
     /// The lines to append, by log.
     appended: BTreeMap<Bytes, appends::Rows>,
     /// Keys written within a range that was cleared before. An engine whose commits cannot do both to one key clears the ranges
@@ -69,6 +65,27 @@ struct Pending {
     /// Rows that were read in `read_ranges`.
     rows_seen: usize,
     bytes: usize,
+}
+
+/// What becomes of a key.
+enum Write {
+    Set(Bytes),
+    Clear,
+    Versionstamp,
+    Add(Box<Sum>),
+}
+
+impl Write {
+    /// The value that the transaction reads from now on.
+    fn value(&self) -> Result<Option<Bytes>> {
+        match self {
+            Write::Set(value) => Ok(Some(value.clone())),
+            Write::Clear => Ok(None),
+            Write::Versionstamp | Write::Add(_) => {
+                Err(Error::Misuse("a versionstamp, or a sum, is unknown before the commit".into()))
+            }
+        }
+    }
 }
 
 /// The reads of a [`Transaction::prefetch`] that are under way at the same time.
@@ -87,15 +104,11 @@ const APPENDED: usize = 4;
 impl Pending {
     /// The own write that decides the value of `key`, if there is one.
     fn own(&self, key: &Bytes) -> Result<Option<Option<Bytes>>> {
-        if self.is_touched(key) {
-            if self.versionstamped.contains(key) || self.adds.contains_key(key) {
-                return Err(unknown_before_commit());
-            }
-            if let Some(written) = self.writes.get(key) {
-                return Ok(Some(written.clone()));
-            }
+        let written = if self.is_touched(key) { self.writes.get(key) } else { None };
+        match written {
+            Some(write) => write.value().map(Some),
+            None => Ok(self.is_cleared(key).then_some(None)),
         }
-        Ok(self.is_cleared(key).then_some(None))
     }
 
     /// Whether the key may have been written.
@@ -103,9 +116,18 @@ impl Pending {
         self.touched.contains(&hash_of(key))
     }
 
-    /// Notes that the key is written. Returns whether it may have been written before.
-    fn touch(&mut self, key: &Bytes) -> bool {
-        !self.touched.insert(hash_of(key))
+    /// Writes a key, instead of what was written to it before.
+    fn write(&mut self, key: Bytes, write: Write) {
+        self.bytes += key.len();
+        self.bytes += match &write {
+            Write::Set(value) => value.len(),
+            Write::Clear | Write::Versionstamp => 0,
+            Write::Add(_) => SUM_SUFFIX_BYTES + Sum::BYTES,
+        };
+        self.touched.insert(hash_of(&key));
+        let is_cleared = self.is_cleared(&key);
+        let is_first = self.writes.insert(key, write).is_none();
+        self.splits += usize::from(is_cleared && is_first);
     }
 
     fn add_read_key(&mut self, key: Bytes) {
@@ -127,18 +149,10 @@ impl Pending {
         is_within(key, &self.cleared)
     }
 
-    /// Counts a split if `key` is in a cleared range and was not written before. Call it before the write.
-    fn note_split(&mut self, key: &Bytes) {
-        let is_split =
-            self.is_cleared(key) && !self.writes.contains_key(key) && !self.versionstamped.contains(key);
-        self.splits += usize::from(is_split);
-    }
-
     /// The number of rows and ranges that the commit writes.
     fn written(&self) -> usize {
         let appended: usize = self.appended.values().map(appends::Rows::len).sum();
-        let set = self.writes.len() + self.versionstamped.len() + self.adds.len() + appended;
-        set + self.cleared.len() + self.splits
+        self.writes.len() + appended + self.cleared.len() + self.splits
     }
 
     /// The number of conflicts that the commit checks.
@@ -147,32 +161,23 @@ impl Pending {
     }
 }
 
-/// Rows per read of a sum.
 const SUM_PAGE: usize = 1_000;
 /// The most bytes that an engine appends to the key of a sum.
 const SUM_SUFFIX_BYTES: usize = 20;
 
 /// The end of the rows that are the sum of a key, exclusive. Engines append tuples, whose first byte is lower than this one.
 fn end_of_sum(key: &Bytes) -> Bytes {
-    let mut end = Vec::with_capacity(key.len() + 1);
-    end.extend_from_slice(key);
-    end.push(0xff);
-    end.into()
+    [&key[..], &[0xff][..]].concat().into()
 }
 
 fn hash_of(key: &Bytes) -> u64 {
     FixedState::default().hash_one(key)
 }
 
-fn unknown_before_commit() -> Error {
-    Error::Misuse("a versionstamp, or a sum, is unknown before the commit".into())
-}
-
 fn is_within(key: &[u8], ranges: &[(Bytes, Bytes)]) -> bool {
     ranges.iter().any(|(begin, end)| begin.as_ref() <= key && key < end.as_ref())
 }
 
-/// The own writes that affect a range.
 struct OwnWrites {
     /// In the direction of the read.
     rows: std::iter::Peekable<std::vec::IntoIter<(Bytes, Option<Bytes>)>>,
@@ -183,18 +188,13 @@ struct OwnWrites {
 #[derive(Debug, Clone, Default)]
 pub struct Proof {
     range: Option<(Bytes, Bytes)>,
-    size: ReadSize,
-}
-
-/// The size of what a range read returned of the snapshot.
-#[derive(Debug, Clone, Default)]
-struct ReadSize {
+    /// The rows that the read returned of the snapshot.
     rows: usize,
     /// The total size of their keys.
     bytes: usize,
 }
 
-impl ReadSize {
+impl Proof {
     fn add(&mut self, rows: &[KeyValue]) {
         self.rows += rows.len();
         self.bytes += rows.iter().map(|(key, _)| key.len()).sum::<usize>();
@@ -212,25 +212,14 @@ impl Transaction {
         Transaction { snapshot, limits, runtime, begun_us, mode, pending: Arc::default() }
     }
 
-    fn pending(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The value of a key.
     pub async fn get(&self, key: &Bytes) -> Result<Option<Bytes>> {
-        self.get_with(key, Isolation::Serializable).await
+        self.get_owned(key.clone(), Isolation::Serializable).await
     }
 
     /// The value of a key, read with the given isolation.
     pub async fn get_with(&self, key: &Bytes, isolation: Isolation) -> Result<Option<Bytes>> {
-        if let Some(value) = self.known(key, isolation)? {
-            return Ok(value);
-        }
-        let value = self.snapshot.get(key).await?;
-        if isolation == Isolation::Serializable {
-            self.pending().note_read(key.clone(), &value);
-        }
-        Ok(value)
+        self.get_owned(key.clone(), isolation).await
     }
 
     /// The same for a key that the caller no longer needs, which saves a copy of it.
@@ -240,14 +229,14 @@ impl Transaction {
         }
         let value = self.snapshot.get(&key).await?;
         if isolation == Isolation::Serializable {
-            self.pending().note_read(key, &value);
+            self.pending.lock().note_read(key, &value);
         }
         Ok(value)
     }
 
     /// The value of a key, if the transaction has written or read it.
     fn known(&self, key: &Bytes, isolation: Isolation) -> Result<Option<Option<Bytes>>> {
-        let mut pending = self.pending();
+        let mut pending = self.pending.lock();
         if let Some(own) = pending.own(key)? {
             return Ok(Some(own));
         }
@@ -271,11 +260,11 @@ impl Transaction {
     /// Reads at the same time the keys that the caller will read one after the other. Adds no conflict: reading a key adds it.
     /// Does nothing where a read does not wait ([`crate::Snapshot::is_remote`]).
     pub async fn prefetch(&self, keys: impl IntoIterator<Item = Bytes>) -> Result<()> {
-        if !self.snapshot.snapshot.is_remote() {
+        if !self.is_remote() {
             return Ok(());
         }
         let wanted: Vec<Bytes> = {
-            let pending = self.pending();
+            let pending = self.pending.lock();
             let is_known = |key: &Bytes| {
                 pending.prefetched.contains_key(key) || matches!(pending.read_keys.get(key), Some(Some(_)))
             };
@@ -286,17 +275,17 @@ impl Transaction {
             Ok::<_, Error>((key, value))
         };
         let read: Vec<_> = stream::iter(wanted).map(read).buffered(CONCURRENT_READS).try_collect().await?;
-        self.pending().prefetched.extend(read);
+        self.pending.lock().prefetched.extend(read);
         Ok(())
     }
 
     /// The same for ranges. A range counts as read only by a read with the same bounds and limit.
     pub async fn prefetch_ranges(&self, reads: impl IntoIterator<Item = RangeRead>) -> Result<()> {
-        if !self.snapshot.snapshot.is_remote() {
+        if !self.is_remote() {
             return Ok(());
         }
         let wanted: Vec<RangeRead> = {
-            let pending = self.pending();
+            let pending = self.pending.lock();
             reads.into_iter().filter(|read| !pending.prefetched_ranges.contains_key(read)).collect()
         };
         let read = |read: RangeRead| async move {
@@ -304,13 +293,13 @@ impl Transaction {
             Ok::<_, Error>((read, rows))
         };
         let read: Vec<_> = stream::iter(wanted).map(read).buffered(CONCURRENT_READS).try_collect().await?;
-        self.pending().prefetched_ranges.extend(read);
+        self.pending.lock().prefetched_ranges.extend(read);
         Ok(())
     }
 
     /// The rows of a range in the snapshot.
     async fn stored(&self, read: &RangeRead) -> Result<Vec<KeyValue>> {
-        let known = self.pending().prefetched_ranges.get(read).cloned();
+        let known = self.pending.lock().prefetched_ranges.get(read).cloned();
         match known {
             Some(rows) => Ok(rows),
             None => self.snapshot.range(read).await,
@@ -339,7 +328,7 @@ impl Transaction {
         if read.limit == 0 || read.begin >= read.end {
             return Ok((Vec::new(), Proof::default()));
         }
-        let (rows, size) = self.merged(&read).await?;
+        let (rows, seen) = self.merged(&read).await?;
         let (mut begin, mut end) = (read.begin, read.end);
         if let (true, Some((last, _))) = (rows.len() == read.limit, rows.last()) {
             if read.reverse {
@@ -348,15 +337,15 @@ impl Transaction {
                 end = successor(last);
             }
         }
-        Ok((rows, Proof { range: Some((begin, end)), size }))
+        Ok((rows, Proof { range: Some((begin, end)), ..seen }))
     }
 
     /// Adds the conflict of a read: the commit fails if another transaction writes to what was read.
     pub fn prove(&self, proof: Proof) {
-        let Proof { range: Some((begin, end)), size } = proof else { return };
-        let mut pending = self.pending();
-        pending.bytes += begin.len() + end.len() + size.bytes;
-        pending.rows_seen += size.rows;
+        let Proof { range: Some((begin, end)), rows, bytes } = proof else { return };
+        let mut pending = self.pending.lock();
+        pending.bytes += begin.len() + end.len() + bytes;
+        pending.rows_seen += rows;
         pending.read_ranges.push((begin, end));
     }
 
@@ -364,7 +353,7 @@ impl Transaction {
     /// it serves callers that rely on the absence of further rows. It costs one conflict, however many rows were read.
     pub fn prove_arrivals(&self, proof: Proof) {
         let Some((begin, end)) = proof.range else { return };
-        let mut pending = self.pending();
+        let mut pending = self.pending.lock();
         pending.bytes += begin.len() + end.len();
         pending.arrivals.push((begin, end));
     }
@@ -378,42 +367,51 @@ impl Transaction {
         limit: usize,
         visit: &mut Visit<'_>,
     ) -> Result<()> {
-        let mut rest = Rest { begin, end, reverse };
-        if rest.is_empty() {
+        let mut rest = RangeRead { begin, end, limit, reverse };
+        if !rest.is_empty() && self.own_writes_in(&rest)?.is_none() && self.snapshot.walk(&rest, visit)? {
             return Ok(());
         }
-        if self.own_writes_in(&rest.read(limit))?.is_none() && self.snapshot.walk(&rest, visit)? {
-            return Ok(());
-        }
-        loop {
-            let rows = self.range_with(rest.read(limit), Isolation::Snapshot).await?;
-            if !rest.visit(rows, limit, visit)? {
-                return Ok(());
+        let mut to = Vec::new();
+        while !rest.is_empty() {
+            let rows = self.range_with(rest.clone(), Isolation::Snapshot).await?;
+            let is_last = rows.len() < limit;
+            for (key, value) in rows {
+                // The walk may go on behind it.
+                if key < rest.begin || key >= rest.end {
+                    continue;
+                }
+                let step = visit(&key, &value, &mut to)?;
+                rest.pass(&key);
+                match step {
+                    Step::Next => {}
+                    Step::Seek => rest.seek(&to),
+                    Step::End => return Ok(()),
+                }
+            }
+            if is_last {
+                break;
             }
         }
+        Ok(())
     }
 
     /// Merges the snapshot's rows with the own writes until `limit` rows are found or the range ends. Also returns what was read
     /// of the snapshot.
-    async fn merged(&self, read: &RangeRead) -> Result<(Vec<KeyValue>, ReadSize)> {
-        let mut size = ReadSize::default();
+    async fn merged(&self, read: &RangeRead) -> Result<(Vec<KeyValue>, Proof)> {
+        let mut seen = Proof::default();
         let Some(OwnWrites { rows: mut own, cleared }) = self.own_writes_in(read)? else {
             let rows = self.stored(read).await?;
-            size.add(&rows);
-            return Ok((rows, size));
+            seen.add(&rows);
+            return Ok((rows, seen));
         };
         let mut rows = Vec::new();
         let mut rest = read.clone();
         loop {
             let chunk = self.stored(&rest).await?;
-            size.add(&chunk);
+            seen.add(&chunk);
             let exhausted = chunk.len() < rest.limit;
             if let Some((last, _)) = chunk.last() {
-                if read.reverse {
-                    rest.end = last.clone();
-                } else {
-                    rest.begin = successor(last);
-                }
+                rest.pass(last);
             }
             for (key, value) in chunk {
                 while let Some((own_key, own_value)) =
@@ -436,23 +434,16 @@ impl Transaction {
             }
         }
         rows.truncate(read.limit);
-        Ok((rows, size))
+        Ok((rows, seen))
     }
 
     /// The own writes within a range; `None` if there are none, as in most reads.
     fn own_writes_in(&self, read: &RangeRead) -> Result<Option<OwnWrites>> {
-        let pending = self.pending();
+        let pending = self.pending.lock();
         let bounds = (Bound::Included(&read.begin), Bound::Excluded(&read.end));
-        let is_unknown = pending.versionstamped.range::<Bytes, _>(bounds).next().is_some()
-            || pending.adds.range::<Bytes, _>(bounds).next().is_some();
-        if is_unknown {
-            return Err(unknown_before_commit());
-        }
-        let mut rows: Vec<_> = pending
-            .writes
-            .range::<Bytes, _>(bounds)
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect();
+        let written = pending.writes.range::<Bytes, _>(bounds);
+        let row = |(key, write): (&Bytes, &Write)| Ok((key.clone(), write.value()?));
+        let mut rows = written.map(row).collect::<Result<Vec<_>>>()?;
         let overlaps = |(begin, end): &&(Bytes, Bytes)| *begin < read.end && read.begin < *end;
         let cleared: Vec<_> = pending.cleared.iter().filter(overlaps).cloned().collect();
         if rows.is_empty() && cleared.is_empty() {
@@ -466,26 +457,21 @@ impl Transaction {
 
     /// Sets a key.
     pub fn set(&self, key: Bytes, value: Bytes) -> Result<()> {
-        self.check("key", key.len(), self.limits.key_bytes)?;
-        self.check("value", value.len(), self.limits.value_bytes)?;
-        self.write(key, Some(value))
+        self.write(key, Write::Set(value))
     }
 
     /// Removes a key, if it is there.
     pub fn clear(&self, key: Bytes) -> Result<()> {
-        self.check("key", key.len(), self.limits.key_bytes)?;
-        self.write(key, None)
+        self.write(key, Write::Clear)
     }
 
-    fn write(&self, key: Bytes, value: Option<Bytes>) -> Result<()> {
-        let mut pending = self.pending();
-        pending.bytes += key.len() + value.as_ref().map_or(0, Bytes::len);
-        pending.note_split(&key);
-        if pending.touch(&key) {
-            pending.versionstamped.remove(&key);
-            pending.adds.remove(&key);
+    fn write(&self, key: Bytes, write: Write) -> Result<()> {
+        self.check("key", key.len(), self.limits.key_bytes)?;
+        if let Write::Set(value) = &write {
+            self.check("value", value.len(), self.limits.value_bytes)?;
         }
-        pending.writes.insert(key, value);
+        let mut pending = self.pending.lock();
+        pending.write(key, write);
         self.check_transaction(&pending)
     }
 
@@ -497,17 +483,14 @@ impl Transaction {
         }
         // The end of a range may be the successor of the longest key.
         self.check("key", begin.len().max(end.len()), self.limits.key_bytes + 1)?;
-        let mut pending = self.pending();
+        let mut pending = self.pending.lock();
         let inside = |key: &Bytes| begin <= *key && *key < end;
         pending.writes.retain(|key, _| !inside(key));
-        pending.versionstamped.retain(|key| !inside(key));
-        pending.adds.retain(|key, _| !inside(key));
         pending.bytes += begin.len() + end.len();
         // The new range covers these.
         pending.cleared.retain(|(first, last)| !(begin <= *first && *last <= end));
         pending.cleared.push((begin, end));
-        let written = pending.writes.keys().chain(&pending.versionstamped);
-        pending.splits = written.filter(|key| pending.is_cleared(key)).count();
+        pending.splits = pending.writes.keys().filter(|key| pending.is_cleared(key)).count();
         self.check_transaction(&pending)
     }
 
@@ -516,20 +499,12 @@ impl Transaction {
     /// Use it only to signal a change. On etcd the key may be set although the transaction conflicts. That happens if
     /// another transaction of this process commits at the same moment and also sets it.
     pub fn set_versionstamp(&self, key: Bytes) -> Result<()> {
-        self.check("key", key.len(), self.limits.key_bytes)?;
-        let mut pending = self.pending();
-        pending.bytes += key.len();
-        pending.note_split(&key);
-        if pending.touch(&key) {
-            pending.writes.remove(&key);
-        }
-        pending.versionstamped.insert(key);
-        self.check_transaction(&pending)
+        self.write(key, Write::Versionstamp)
     }
 
     /// Makes the commit fail if another transaction writes `key`, without reading it.
     pub fn add_read_conflict(&self, key: Bytes) {
-        self.pending().add_read_key(key);
+        self.pending.lock().add_read_key(key);
     }
 
     /// Adds to the sum of a key, which no part of this transaction may read, set or clear. No other row's key may begin with this
@@ -537,19 +512,21 @@ impl Transaction {
     /// that adds to it, and counts as a written row. [`Transaction::sum`] reads it.
     pub fn add(&self, key: Bytes, sum: Sum) -> Result<()> {
         self.check("key", key.len() + SUM_SUFFIX_BYTES, self.limits.key_bytes)?;
-        let mut pending = self.pending();
-        // A key that is written afterwards leaves `adds`.
-        if let Some(before) = pending.adds.get_mut(&key) {
-            *before += sum;
-            return Ok(());
+        let mut pending = self.pending.lock();
+        let mut is_set = pending.is_cleared(&key);
+        if pending.is_touched(&key) {
+            match pending.writes.get_mut(&key) {
+                Some(Write::Add(before)) => {
+                    **before += sum;
+                    return Ok(());
+                }
+                written => is_set |= written.is_some(),
+            }
         }
-        let is_set = pending.is_touched(&key) && pending.writes.contains_key(&key);
-        if is_set || pending.is_cleared(&key) {
+        if is_set {
             return Err(Error::Misuse("a transaction adds to a key that it has set or cleared".into()));
         }
-        pending.touch(&key);
-        pending.bytes += key.len() + SUM_SUFFIX_BYTES + Sum::BYTES;
-        pending.adds.insert(key, sum);
+        pending.write(key, Write::Add(Box::new(sum)));
         self.check_transaction(&pending)
     }
 
@@ -567,7 +544,7 @@ impl Transaction {
         }
         self.check("key", log.len() + SUFFIX_BYTES, self.limits.key_bytes)?;
         self.check("value", line.len(), ROW_BYTES)?;
-        let mut pending = self.pending();
+        let mut pending = self.pending.lock();
         let rows = pending.appended.entry(log.clone()).or_default();
         let before = rows.len();
         rows.push(line);
@@ -604,7 +581,7 @@ impl Transaction {
                 sum += Sum::read(value)?;
             }
             match rows.last() {
-                Some((last, _)) if rows.len() == SUM_PAGE => rest.begin = successor(last),
+                Some((last, _)) if rows.len() == SUM_PAGE => rest.pass(last),
                 _ => return Ok(sum),
             }
         }
@@ -627,7 +604,7 @@ impl Transaction {
     /// and of conflicts is left. This share is [`STEP_WRITES`] and [`STEP`], or half of the limit if that is less.
     pub fn has_space(&self) -> bool {
         let below = |most: usize, step: usize| most - step.min(most / 2);
-        let pending = self.pending();
+        let pending = self.pending.lock();
         pending.bytes < self.limits.transaction_bytes / 5 * 2
             && pending.written() < below(self.limits.transaction_writes, STEP_WRITES)
             && pending.conflicts() < below(self.limits.transaction_conflicts, STEP)
@@ -637,7 +614,7 @@ impl Transaction {
     pub fn has_room_for(&self, writes: usize, conflicts: usize) -> bool {
         // Its steps may append.
         let appended = if self.appends() { APPENDED } else { 0 };
-        let pending = self.pending();
+        let pending = self.pending.lock();
         pending.written().saturating_add(writes + appended) <= self.limits.transaction_writes
             && pending.conflicts().saturating_add(conflicts) <= self.limits.transaction_conflicts
     }
@@ -655,46 +632,44 @@ impl Transaction {
     /// Commits. A transaction that wrote nothing always succeeds, because it read one consistent snapshot. The call consumes the
     /// reads and writes so far, whether it succeeds or not.
     pub async fn commit(&self) -> Result<Option<Versionstamp>> {
-        let mut pending = std::mem::take(&mut *self.pending());
+        let mut pending = std::mem::take(&mut *self.pending.lock());
         // Changes that cancel each other out are no write.
-        pending.adds.retain(|_, sum| !sum.is_zero());
-        let wrote_nothing = pending.writes.is_empty()
-            && pending.cleared.is_empty()
-            && pending.versionstamped.is_empty()
-            && pending.adds.is_empty()
-            && pending.appended.is_empty();
-        if wrote_nothing {
+        pending.writes.retain(|_, write| !matches!(write, Write::Add(sum) if sum.is_zero()));
+        if pending.written() == 0 {
             return Ok(None);
         }
         self.check_transaction(&pending)?;
-        let changes = Changes {
+        let appends = pending.appended.into_iter().flat_map(|(log, rows)| {
+            rows.into_iter().map(move |lines| (self.mode.key(&log, &*self.runtime), lines))
+        });
+        let mut changes = Changes {
             read_keys: pending.read_keys.into_keys().collect(),
             read_ranges: pending.read_ranges,
             arrivals: pending.arrivals,
             clear_ranges: pending.cleared,
-            puts: pending.writes.into_iter().collect(),
-            versionstamped: pending.versionstamped.into_iter().collect(),
-            adds: pending.adds.into_iter().collect(),
-            appends: self.rows_to_append(pending.appended),
+            puts: Vec::with_capacity(pending.writes.len()),
+            appends: appends.collect(),
+            ..Changes::default()
         };
+        for (key, write) in pending.writes {
+            match write {
+                Write::Set(value) => changes.puts.push((key, Some(value))),
+                Write::Clear => changes.puts.push((key, None)),
+                Write::Versionstamp => changes.versionstamped.push(key),
+                Write::Add(sum) => changes.adds.push((key, *sum)),
+            }
+        }
         self.snapshot.commit(changes).await.map(Some)
     }
 
-    fn rows_to_append(&self, logs: BTreeMap<Bytes, appends::Rows>) -> Vec<(Bytes, Bytes)> {
-        let rows = logs.into_iter().flat_map(|(log, rows)| {
-            rows.into_iter().map(move |lines| (log.clone(), lines)).collect::<Vec<_>>()
-        });
-        rows.map(|(log, lines)| (self.mode.key(&log, &*self.runtime), lines)).collect()
-    }
-
     fn too_many(&self, what: String, limit: usize) -> Result<()> {
-        self.snapshot.meter.was_too_much();
+        self.snapshot.meter.counts.too_much.add(1);
         Err(Error::TooMany { what, limit })
     }
 
     fn check(&self, what: &'static str, size: usize, limit: usize) -> Result<()> {
         if size > limit {
-            self.snapshot.meter.was_too_much();
+            self.snapshot.meter.counts.too_much.add(1);
             return Err(Error::TooLarge { what, size, limit });
         }
         Ok(())
@@ -711,13 +686,6 @@ impl Transaction {
             return self.too_many(format!("proves {conflicts} reads"), most);
         }
         Ok(())
-    }
-}
-
-impl RangeRead {
-    /// Whether `a` precedes `b` in the direction of this read.
-    fn precedes(&self, a: &Bytes, b: &Bytes) -> bool {
-        if self.reverse { a > b } else { a < b }
     }
 }
 

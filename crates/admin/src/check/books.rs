@@ -71,7 +71,14 @@ pub(super) fn hash(subject: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// The subjects that a row is about.
+fn of_job(job: &JobKey) -> u64 {
+    hash(&Subject::Job(job.clone()))
+}
+
+fn of_document(db: &str, id: &str) -> u64 {
+    hash(&Subject::Document((db.to_owned(), id.to_owned())))
+}
+
 pub(super) fn subjects(row: &Row, value: &Bytes) -> Vec<Subject> {
     let document = |db: &String, id: &String| Subject::Document((db.clone(), id.clone()));
     if let Some(job) = row.of_job() {
@@ -113,6 +120,14 @@ pub(super) fn is_of_lost(row: &Row, lost: &BTreeSet<JobKey>) -> bool {
         }
         _ => false,
     }
+}
+
+/// The value of a name, which is copied only if it is new.
+fn named<'m, V: Default>(values: &'m mut BTreeMap<String, V>, name: &str) -> &'m mut V {
+    if !values.contains_key(name) {
+        values.insert(name.to_owned(), V::default());
+    }
+    values.get_mut(name).expect("it is there by now")
 }
 
 impl<'a> Books<'a> {
@@ -159,7 +174,6 @@ impl<'a> Books<'a> {
         workers.chain(types).chain(tenants).chain(levels).chain(buckets).collect()
     }
 
-    /// Enters a row.
     pub(super) fn enter(&mut self, key: &Bytes, value: &Bytes) -> Result<(), Full> {
         let Some(row) = Row::parse(self.keys, key) else {
             self.enter_unknown(key);
@@ -175,45 +189,38 @@ impl<'a> Books<'a> {
         self.counts.enter(&row, None, Some(value));
         match &row {
             Row::Job(job) => self.enter_job(job, key, value)?,
-            Row::Options(job, n) => {
-                let subject = hash(&Subject::Job(job.clone()));
-                self.enter_piece(subject, *n, value.len())?;
-            }
+            Row::Options(job, n) => self.enter_piece(of_job(job), *n, value.len())?,
             Row::Index(job, place) => self.enter_index(job, place, key, value)?,
             Row::Parked(job, at) => {
-                let subject = hash(&Subject::Job(job.clone()));
+                let subject = of_job(job);
                 if serde_json::from_slice::<String>(value).is_err() {
                     self.flag(subject);
                 }
                 self.find(subject, hash(&("parked", at)))?;
             }
             Row::Lock(job, spot, mode) => {
-                if !self.levels.contains(&spot.level) {
-                    self.levels.insert(spot.level.clone());
-                }
+                self.levels.insert(spot.level.clone());
                 let holder: Option<HolderRow> = self.read(key, value);
                 let fact = holder.map_or(0, |holder| hash(&("lock", spot, mode, holder.claim)));
-                self.find(hash(&Subject::Job(job.clone())), fact)?;
+                self.find(of_job(job), fact)?;
             }
             Row::LockQueue(job, spot, ticket) => {
                 self.read::<QueueRow>(key, value);
-                self.find(hash(&Subject::Job(job.clone())), hash(&("lock_queue", spot, ticket)))?;
+                self.find(of_job(job), hash(&("lock_queue", spot, ticket)))?;
             }
             Row::Rate(job, bucket) => {
                 self.enter_bucket(bucket);
                 let row: Option<RateRow> = self.read(key, value);
                 let fact = row.map_or(0, |row| hash(&("rate", bucket, row.claim)));
-                self.find(hash(&Subject::Job(job.clone())), fact)?;
+                self.find(of_job(job), fact)?;
             }
             Row::Deadline(job, at_us) => {
                 let claim: Option<Claim> = self.read(key, value);
                 let fact = claim.map_or(0, |claim| hash(&("deadline", *at_us, claim)));
-                self.find(hash(&Subject::Job(job.clone())), fact)?;
+                self.find(of_job(job), fact)?;
             }
-            // These rows are few compared with jobs.
-            Row::After(job, _) | Row::Dependent(job, _, _) => self.flag(hash(&Subject::Job(job.clone()))),
-            // These rows are few, and soon cleared.
-            Row::Unwatched(job, _) => self.flag(hash(&Subject::Job(job.clone()))),
+            // These rows are few compared with jobs, or soon cleared.
+            Row::After(job, _) | Row::Dependent(job, _, _) | Row::Unwatched(job, _) => self.flag(of_job(job)),
             Row::Worker(worker, _) => {
                 self.types.insert(worker.0.clone());
                 self.workers.insert(worker.clone());
@@ -232,31 +239,17 @@ impl<'a> Books<'a> {
             | Row::Change(..)
             | Row::Replication(..)
             | Row::Unresolved(..)
-            | Row::FilterCheck(..) => {
-                self.enter_document(&row, value)?;
-            }
+            | Row::FilterCheck(..) => self.enter_document(&row, value)?,
             Row::Counts(..) | Row::CountsGuard | Row::History(..) => {}
-            Row::EventIn
-            | Row::EventWake
-            | Row::Events(_)
-            | Row::EventHead
-            | Row::EventRecording
-            | Row::EventNode(_) => {}
+            Row::EventIn | Row::EventWake | Row::Events(_) | Row::EventHead => {}
+            Row::EventRecording | Row::EventNode(_) => {}
             Row::Usage(..) | Row::Boost(_) | Row::Clock | Row::Roomy(..) => {}
             Row::LockWake | Row::UnsettledWake | Row::UnwatchedWake(_) | Row::UnresolvedWake => {}
-            Row::Format
-            | Row::ServerUuid
-            | Row::Config(..)
-            | Row::ConfigStamp
-            | Row::Filter(_)
-            | Row::NodeMode(_) => {}
+            Row::Format | Row::ServerUuid | Row::Config(..) | Row::ConfigStamp => {}
+            Row::Filter(_) | Row::FilterStamp | Row::NodeMode(_) => {}
             Row::User(_) | Row::Token(_) | Row::TokenUse(_) | Row::Bulk(_) | Row::BulkWake => {}
             Row::SessionKey | Row::IdentityStamp | Row::Fleet(_) | Row::Webhook(_) | Row::WebhookStamp => {}
-            Row::FilterStamp
-            | Row::Unsettled(..)
-            | Row::RateGuard(_)
-            | Row::AfterGuard
-            | Row::Unmarked(_) => {}
+            Row::Unsettled(..) | Row::RateGuard(_) | Row::AfterGuard | Row::Unmarked(_) => {}
         }
         Ok(())
     }
@@ -268,6 +261,7 @@ impl<'a> Books<'a> {
         key: &Bytes,
         value: &Bytes,
     ) -> Result<(), Full> {
+        let subject = of_job(job);
         let fact = match place {
             IndexRow::Active(worker) => match self.read::<Active>(key, value) {
                 Some(active) => {
@@ -275,7 +269,7 @@ impl<'a> Books<'a> {
                     if let Some(deadline) = active.deadline {
                         let claim = Claim { worker: worker.clone(), number: active.claim };
                         let promised = hash(&("deadline", deadline.at_us, claim));
-                        self.promise(hash(&Subject::Job(job.clone())), promised)?;
+                        self.promise(subject, promised)?;
                     }
                     hash(&(place, active.claim, active.cancel_requested))
                 }
@@ -289,15 +283,15 @@ impl<'a> Books<'a> {
         }
         if let IndexRow::Pending(place) = place {
             if !value.is_empty() {
-                self.find(hash(&Subject::Job(job.clone())), hash(&("pending", value)))?;
+                self.find(subject, hash(&("pending", value)))?;
             }
             self.enter_pending(&job.0, &place.tenant);
         }
         if states_tenant(place) {
-            self.find(hash(&Subject::Job(job.clone())), hash(&("stated", value)))?;
+            self.find(subject, hash(&("stated", value)))?;
         }
         self.types.insert(job.0.clone());
-        self.find(hash(&Subject::Job(job.clone())), fact)
+        self.find(subject, fact)
     }
 
     /// The rows of a bucket are adjacent, so a comparison with the last one suffices.
@@ -315,7 +309,7 @@ impl<'a> Books<'a> {
     }
 
     fn enter_job(&mut self, key: &JobKey, row: &Bytes, value: &Bytes) -> Result<(), Full> {
-        let subject = hash(&Subject::Job(key.clone()));
+        let subject = of_job(key);
         let job = match read_record(key, value) {
             Ok(job) => job,
             Err(error) => {
@@ -367,13 +361,12 @@ impl<'a> Books<'a> {
     }
 
     fn enter_document(&mut self, row: &Row, value: &Bytes) -> Result<(), Full> {
-        let subject = |db: &String, id: &String| hash(&Subject::Document((db.clone(), id.clone())));
         match row {
             Row::Document(db, id) => {
                 let Ok(head) = serde_json::from_slice::<Head>(value) else { return Ok(()) };
                 let (_, _, tally) = self.database(db);
                 tally.add(&head);
-                let subject = subject(db, id);
+                let subject = of_document(db, id);
                 self.promise(subject, hash(&("change", head.sequence)))?;
                 self.promise(subject, hash(&"pieces"))?;
                 // A database that is being deleted may lack these rows; the examination clears its documents.
@@ -384,11 +377,11 @@ impl<'a> Books<'a> {
             Row::Change(db, sequence) => {
                 let Ok(id) = serde_json::from_slice::<String>(value) else { return Ok(()) };
                 self.database(db);
-                self.find(subject(db, &id), hash(&("change", *sequence)))?;
+                self.find(of_document(db, &id), hash(&("change", *sequence)))?;
             }
             Row::Body(db, id, n) => {
                 self.database(db);
-                let subject = subject(db, id);
+                let subject = of_document(db, id);
                 self.enter_piece(subject, *n, value.len())?;
                 // A body in one piece is read here; the examination reads the others.
                 if value.len() == PIECE_BYTES || serde_json::from_slice::<IgnoredAny>(value).is_err() {
@@ -398,7 +391,7 @@ impl<'a> Books<'a> {
             Row::Replication(db, id) => {
                 let Ok(row) = serde_json::from_slice::<doc_processor::Row>(value) else { return Ok(()) };
                 self.database(db);
-                let subject = subject(db, id);
+                let subject = of_document(db, id);
                 self.find(subject, hash(&("replication", row.rev.to_string())))?;
                 if let Some(due_us) = row.due_us {
                     self.promise(subject, hash(&("due", due_us)))?;
@@ -415,11 +408,11 @@ impl<'a> Books<'a> {
             }
             Row::Unresolved(due_us, db, id) => {
                 self.database(db);
-                self.find(subject(db, id), hash(&("due", *due_us)))?;
+                self.find(of_document(db, id), hash(&("due", *due_us)))?;
             }
             Row::FilterCheck(check_us, db, id) => {
                 self.database(db);
-                self.find(subject(db, id), hash(&("check", *check_us)))?;
+                self.find(of_document(db, id), hash(&("check", *check_us)))?;
             }
             _ => {}
         }
@@ -467,17 +460,11 @@ impl<'a> Books<'a> {
     }
 
     fn database(&mut self, db: &str) -> &mut (Option<Database>, Option<Counters>, Tally) {
-        if !self.databases.contains_key(db) {
-            self.databases.insert(db.to_owned(), Default::default());
-        }
-        self.databases.get_mut(db).expect("it is there by now")
+        named(&mut self.databases, db)
     }
 
     fn family(&mut self, name: &str) -> &mut u64 {
-        if !self.families.contains_key(name) {
-            self.families.insert(name.to_owned(), 0);
-        }
-        self.families.get_mut(name).expect("it is there by now")
+        named(&mut self.families, name)
     }
 
     /// Counts a row of an unknown family, and reports the first row of each such family.

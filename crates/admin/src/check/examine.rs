@@ -37,11 +37,9 @@ const COUNT_ATTEMPTS: u32 = 3;
 /// What a row belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Subject {
-    /// A job.
     Job(JobKey),
     /// A worker, by type and id.
     Worker(JobKey),
-    /// A job type.
     Type(String),
     /// A tenant, by type and name.
     Tenant((String, String)),
@@ -55,7 +53,6 @@ pub(super) enum Subject {
     DocumentsJob(String),
 }
 
-/// Examines subjects.
 pub(super) struct Examiner {
     pub(super) store: Store,
     pub(super) keys: Keyspace,
@@ -316,84 +313,74 @@ impl Examiner {
     }
 }
 
-/// Counts a database's documents in one transaction, and checks its counters. `None` if no transaction lives long enough.
-pub(super) async fn count(store: &Store, keys: &Keyspace, db: &str) -> Result<Option<Vec<Finding>>> {
-    for _ in 0..COUNT_ATTEMPTS {
-        let tx = store.begin().await?;
-        match count_in(&tx, keys, db).await {
-            Err(Error::TooOld { .. }) => {}
-            counted => return counted.map(Some),
-        }
-    }
-    Ok(None)
+/// What is counted in one transaction, to compare it with its counters.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Count<'a> {
+    Documents(&'a str),
+    Jobs(&'a str),
 }
 
-async fn count_in(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<Vec<Finding>> {
+impl Count<'_> {
+    /// What is wrong with the counters. `None` if no transaction lives long enough to count.
+    pub(super) async fn check(self, store: &Store, keys: &Keyspace) -> Result<Option<Vec<Finding>>> {
+        for _ in 0..COUNT_ATTEMPTS {
+            let tx = store.begin().await?;
+            let counted = match self {
+                Count::Documents(db) => count_documents(&tx, keys, db).await,
+                Count::Jobs(job_type) => count_jobs(&tx, keys, job_type).await,
+            };
+            match counted {
+                Err(Error::TooOld { .. }) => {}
+                counted => return counted.map(Some),
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Shows `each` all rows of a range.
+async fn for_each(
+    tx: &Transaction,
+    (mut begin, end): KeyRange,
+    mut each: impl FnMut(&Bytes, &Bytes),
+) -> Result<()> {
+    loop {
+        let rows = range(tx, (begin, end.clone()), PAGE_ROWS).await?;
+        rows.iter().for_each(|(key, value)| each(key, value));
+        match rows.last() {
+            Some((last, _)) if rows.len() == PAGE_ROWS => begin = successor(last),
+            _ => return Ok(()),
+        }
+    }
+}
+
+async fn count_documents(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<Vec<Finding>> {
     let database: Option<Database> = read(tx, &keys.database(db)).await?;
     let counters: Option<Counters> = read(tx, &keys.sequence(db)).await?;
-    let (mut begin, end) = keys.documents(db);
     let mut tally = Tally::default();
     let mut any = database.is_some() || counters.is_some();
-    loop {
-        let heads = range(tx, (begin, end.clone()), PAGE_ROWS).await?;
-        any = any || !heads.is_empty();
-        for (_, value) in &heads {
-            if let Ok(head) = serde_json::from_slice::<Head>(value) {
-                tally.add(&head);
-            }
-        }
-        match heads.last() {
-            Some((last, _)) if heads.len() == PAGE_ROWS => begin = successor(last),
-            _ => break,
-        }
+    for_each(tx, keys.documents(db), |_, value| {
+        any = true;
+        let _ = serde_json::from_slice::<Head>(value).map(|head| tally.add(&head));
+    })
+    .await?;
+    for family in [keys.bodies(db), keys.changes(db), keys.locals(db), keys.replications(db)] {
+        any = any || !range(tx, family, 1).await?.is_empty();
     }
-    // The database was deleted after the pass read it, and no rows are left.
-    if !any && !has_rows(tx, keys, db).await? {
-        return Ok(Vec::new());
-    }
-    Ok(check_database(keys, db, database.as_ref(), counters.as_ref(), &tally).into_iter().collect())
+    // Otherwise the database was deleted after the pass read it, and no rows are left.
+    let finding = any.then(|| check_database(keys, db, database.as_ref(), counters.as_ref(), &tally));
+    Ok(finding.flatten().into_iter().collect())
 }
 
-/// Counts the jobs of a type in one transaction, and compares them with their counts. `None` if no transaction lives long enough.
-pub(super) async fn count_jobs(
-    store: &Store,
-    keys: &Keyspace,
-    job_type: &str,
-) -> Result<Option<Vec<Finding>>> {
-    for _ in 0..COUNT_ATTEMPTS {
-        let tx = store.begin().await?;
-        match count_jobs_in(&tx, keys, job_type).await {
-            Err(Error::TooOld { .. }) => {}
-            counted => return counted.map(Some),
-        }
-    }
-    Ok(None)
-}
-
-async fn count_jobs_in(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<Vec<Finding>> {
+async fn count_jobs(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<Vec<Finding>> {
     let mut tally = CountTally::default();
-    for (mut begin, end) in [keys.jobs(job_type), keys.counts(job_type)] {
-        loop {
-            let rows = range(tx, (begin, end.clone()), PAGE_ROWS).await?;
-            for (key, value) in &rows {
-                if let Some(row) = Row::parse(keys, key) {
-                    tally.enter(&row, None, Some(value));
-                }
+    for rows in [keys.jobs(job_type), keys.counts(job_type)] {
+        for_each(tx, rows, |key, value| {
+            if let Some(row) = Row::parse(keys, key) {
+                tally.enter(&row, None, Some(value));
             }
-            match rows.last() {
-                Some((last, _)) if rows.len() == PAGE_ROWS => begin = successor(last),
-                _ => break,
-            }
-        }
+        })
+        .await?;
     }
     Ok(tally.differences(keys).into_iter().map(|(_, finding)| finding).collect())
-}
-
-async fn has_rows(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<bool> {
-    for family in [keys.bodies(db), keys.changes(db), keys.locals(db), keys.replications(db)] {
-        if !range(tx, family, 1).await?.is_empty() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }

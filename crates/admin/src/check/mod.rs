@@ -30,13 +30,12 @@ use turnwise_store::{Result, Store};
 
 use crate::scan::{Scan, everything};
 use books::{Books, Full};
-use examine::{Examiner, Subject};
+use examine::{Count, Examiner, Subject};
 
 /// The maximum number of subjects that are open at the same time: 160 MB.
 const OPEN_SUBJECTS: usize = 4_000_000;
 /// The maximum number of suspected subjects that are examined.
 const SUSPECTS: usize = 200_000;
-/// The number of subjects that are examined concurrently.
 const EXAMINED_AT_ONCE: usize = 32;
 /// The maximum number of findings that the report lists; it counts all of them.
 const FINDINGS: usize = 1_000;
@@ -128,10 +127,8 @@ async fn check_with(store: &Store, is_shared: bool, progress: &Progress, open: u
     }
 
     let lost = books.lost_holders();
-    let mut subjects: BTreeMap<Subject, BTreeSet<Bytes>> = BTreeMap::new();
-    for subject in books.whole() {
-        subjects.insert(subject, BTreeSet::new());
-    }
+    let mut subjects: BTreeMap<Subject, BTreeSet<Bytes>> =
+        books.whole().into_iter().map(|subject| (subject, BTreeSet::new())).collect();
     if !suspects.is_empty() || !lost.is_empty() {
         let left_out = name(store, &keys, &suspects, &lost, &mut subjects, progress).await?;
         if left_out > 0 {
@@ -144,7 +141,7 @@ async fn check_with(store: &Store, is_shared: bool, progress: &Progress, open: u
     for (db, (database, counters, tally)) in &books.databases {
         let finding = check_database(&keys, db, database.as_ref(), counters.as_ref(), tally);
         match finding {
-            Some(_) if is_shared => match examine::count(store, &keys, db).await? {
+            Some(_) if is_shared => match Count::Documents(db).check(store, &keys).await? {
                 Some(finding) => report.add(finding),
                 None => report.undecided.push(format!(
                     "database {db:?} is in use, and has too many documents to be counted in one transaction"
@@ -166,7 +163,7 @@ async fn check_counts(
 ) -> Result<()> {
     let types: BTreeSet<String> = differences.into_iter().map(|(job_type, _)| job_type).collect();
     for job_type in types {
-        match examine::count_jobs(store, keys, &job_type).await? {
+        match Count::Jobs(&job_type).check(store, keys).await? {
             Some(findings) => report.add(findings),
             None => report.undecided.push(format!(
                 "jobs of type {job_type:?} move, and are too many to be counted in one transaction"
@@ -176,7 +173,6 @@ async fn check_counts(
     Ok(())
 }
 
-/// Enters all rows into the books.
 async fn pass(store: &Store, books: &mut Books<'_>, progress: &Progress) -> Result<Result<(), Full>> {
     let mut scan = Scan::new(store, everything());
     while let Some((key, value)) = scan.next().await? {
@@ -246,15 +242,8 @@ async fn examine(
     }
 }
 
-/// Checks the store's format.
 async fn check_format(store: &Store, keys: &Keyspace, report: &mut Report) -> Result<()> {
-    let key = keys.format();
-    let format = store
-        .transact(|tx| {
-            let key = &key;
-            async move { tx.get(key).await }
-        })
-        .await?;
+    let format = store.transact(|tx| async move { tx.get(&keys.format()).await }).await?;
     let problem = match format.as_deref().map(Format::read) {
         Some(Format::Version(FORMAT_VERSION)) => return Ok(()),
         Some(Format::Version(other)) => {
@@ -266,7 +255,7 @@ async fn check_format(store: &Store, keys: &Keyspace, report: &mut Report) -> Re
         None if report.rows() == 0 => return Ok(()),
         None => "it has no format row".to_owned(),
     };
-    report.add([Finding::new(Invariant::Format, &key, problem)]);
+    report.add([Finding::new(Invariant::Format, &keys.format(), problem)]);
     Ok(())
 }
 

@@ -10,15 +10,12 @@ use crate::scan::{KeyRange, Scan, everything};
 
 /// What the two stores have at the next key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Step {
-    /// Both have the same row.
-    Same(Bytes, Bytes),
-    /// Only the source has the row.
-    Missing(Bytes, Bytes),
-    /// Both have a row, with different values. The value is the source's.
-    Different(Bytes, Bytes),
-    /// Only the target has a row.
-    Extra(Bytes),
+pub(super) struct Step {
+    pub key: Bytes,
+    /// The source's value; `None` if only the target has a row.
+    pub value: Option<Bytes>,
+    /// Whether the target has the same row.
+    pub is_same: bool,
 }
 
 /// Source and target, in key order.
@@ -40,11 +37,10 @@ impl Merge {
     pub(super) async fn next(&mut self) -> Result<Option<Step>> {
         loop {
             let step = self.step().await?;
-            let is_skipped = |key: &Bytes| self.skipped.0 <= *key && *key < self.skipped.1;
-            match &step {
-                Some(Step::Same(key, _) | Step::Missing(key, _) | Step::Different(key, _))
-                    if is_skipped(key) => {}
-                _ => return Ok(step),
+            let (begin, end) = &self.skipped;
+            let is_skipped = |step: &Step| step.value.is_some() && *begin <= step.key && step.key < *end;
+            if !step.as_ref().is_some_and(is_skipped) {
+                return Ok(step);
             }
         }
     }
@@ -59,11 +55,10 @@ impl Merge {
         };
         let source = if order.is_le() { self.source.next().await? } else { None };
         let target = if order.is_ge() { self.target.next().await? } else { None };
-        Ok(match (source, target) {
-            (Some((key, value)), None) => Some(Step::Missing(key, value)),
-            (Some((key, value)), Some((_, other))) if value == other => Some(Step::Same(key, value)),
-            (Some((key, value)), Some(_)) => Some(Step::Different(key, value)),
-            (None, other) => other.map(|(key, _)| Step::Extra(key)),
+        let is_same = source == target;
+        Ok(match source {
+            Some((key, value)) => Some(Step { key, value: Some(value), is_same }),
+            None => target.map(|(key, _)| Step { key, value: None, is_same }),
         })
     }
 }

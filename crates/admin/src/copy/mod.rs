@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 use turnwise_queue::check::key_text;
 use turnwise_queue::keyspace::FORMAT_VERSION;
 use turnwise_queue::{Copying, Format, Keyspace};
-use turnwise_store::{Error as StoreError, MaybeStoreError, Store, Transaction};
+use turnwise_store::{Error as StoreError, MaybeStoreError, Store};
 
 use crate::scan;
 use merge::{Merge, Step};
@@ -232,50 +232,37 @@ impl Copy {
         let most_rows = BATCH_ROWS.min(limits.transaction_writes.saturating_sub(1)).max(1);
         let format = keys.format();
         let mut merge = Merge::new(&self.source, &self.target);
-        let mut batch: Vec<(Bytes, Option<Bytes>)> = Vec::new();
+        let mut batch = Rows::new();
         let (mut batch_bytes, mut written) = (0, 0);
         let mut in_flight: JoinSet<Result<(), Error>> = JoinSet::new();
         loop {
             let step = merge.next().await?;
-            let write = match &step {
-                Some(Step::Missing(key, _) | Step::Different(key, _) | Step::Extra(key))
-                    if *key == format =>
-                {
-                    None
+            let is_last = step.is_none();
+            let (mut row, mut row_bytes) = (None, 0);
+            if let Some(Step { key, value, is_same }) = step {
+                let bytes = key.len() + value.as_ref().map_or(0, Bytes::len);
+                if is_same {
+                    self.progress.count(1, bytes);
+                } else if key != format {
+                    (row, row_bytes) = (Some((key, value)), bytes);
                 }
-                Some(Step::Missing(key, value) | Step::Different(key, value)) => {
-                    Some((key.clone(), Some(value.clone())))
-                }
-                Some(Step::Extra(key)) => Some((key.clone(), None)),
-                Some(Step::Same(key, value)) => {
-                    self.progress.count(1, key.len() + value.len());
-                    None
-                }
-                None => None,
-            };
-            let row_bytes =
-                write.as_ref().map_or(0, |(key, value)| key.len() + value.as_ref().map_or(0, Bytes::len));
+            }
             let is_full = batch.len() == most_rows || batch_bytes + row_bytes > most_bytes;
-            if !batch.is_empty() && (is_full || step.is_none()) {
+            if !batch.is_empty() && (is_full || is_last) {
                 if in_flight.len() == BATCHES_IN_FLIGHT
                     && let Some(done) = in_flight.join_next().await
                 {
                     done.expect("a batch is written without a panic")?;
                 }
-                let write = Write {
-                    target: self.target.clone(),
-                    keys: keys.clone(),
-                    marker: marker.clone(),
-                    rows: std::mem::take(&mut batch),
-                    progress: self.progress.clone(),
-                };
-                in_flight.spawn(write.run());
+                let (target, progress) = (self.target.clone(), self.progress.clone());
+                let rows = std::mem::take(&mut batch);
+                in_flight.spawn(write(target, keys.clone(), marker.clone(), rows, progress));
                 batch_bytes = 0;
             }
-            if step.is_none() {
+            if is_last {
                 break;
             }
-            if let Some(row) = write {
+            if let Some(row) = row {
                 batch.push(row);
                 batch_bytes += row_bytes;
                 written += 1;
@@ -295,10 +282,7 @@ impl Copy {
         let (mut rows, mut bytes) = (0, 0);
         while let Some(step) = merge.next().await? {
             match step {
-                Step::Missing(key, _) | Step::Different(key, _) | Step::Extra(key) if key != format => {
-                    return Err(Error::Differs(key_text(&key)));
-                }
-                Step::Same(key, value) => {
+                Step { key, value: Some(value), is_same: true } => {
                     for part in [&key, &value] {
                         digest.update(u32::try_from(part.len()).unwrap_or(u32::MAX).to_le_bytes());
                         digest.update(part);
@@ -308,7 +292,8 @@ impl Copy {
                     self.progress.compared.store(rows, Ordering::Relaxed);
                 }
                 // The target has the marker in place of the format row.
-                _ => {}
+                Step { key, .. } if key == format => {}
+                Step { key, .. } => return Err(Error::Differs(key_text(&key))),
             }
         }
         let checksum = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -316,40 +301,36 @@ impl Copy {
     }
 }
 
-/// A batch that is being written.
-struct Write {
+/// Keys with their new values; `None` clears the row.
+type Rows = Vec<(Bytes, Option<Bytes>)>;
+
+/// Writes a batch, if the marker in the target is still that of this run.
+async fn write(
     target: Store,
     keys: Keyspace,
     marker: Bytes,
-    /// Keys with their new values; `None` clears the row.
-    rows: Vec<(Bytes, Option<Bytes>)>,
+    rows: Rows,
     progress: Arc<Progress>,
-}
-
-impl Write {
-    async fn run(self) -> Result<(), Error> {
-        let this = &self;
-        this.target.transact(|tx| async move { this.attempt(&tx).await }).await?;
-        let bytes =
-            self.rows.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, Bytes::len)).sum();
-        self.progress.count(self.rows.iter().filter(|(_, value)| value.is_some()).count(), bytes);
-        Ok(())
-    }
-
-    /// Writes the rows, if the marker in the target is still that of this run.
-    async fn attempt(&self, tx: &Transaction) -> Result<(), Error> {
-        if tx.get(&self.keys.format()).await?.as_ref() != Some(&self.marker) {
-            return Err(Error::TakenOver);
-        }
-        for (key, value) in &self.rows {
-            let written = match value {
-                Some(value) => tx.set(key.clone(), value.clone()),
-                None => tx.clear(key.clone()),
-            };
-            written.map_err(|cause| Error::Row { key: key_text(key), cause })?;
-        }
-        Ok(())
-    }
+) -> Result<(), Error> {
+    let (keys, marker, all) = (&keys, &marker, &rows);
+    target
+        .transact(|tx| async move {
+            if tx.get(&keys.format()).await?.as_ref() != Some(marker) {
+                return Err(Error::TakenOver);
+            }
+            for (key, value) in all {
+                let written = match value {
+                    Some(value) => tx.set(key.clone(), value.clone()),
+                    None => tx.clear(key.clone()),
+                };
+                written.map_err(|cause| Error::Row { key: key_text(key), cause })?;
+            }
+            Ok(())
+        })
+        .await?;
+    let bytes = rows.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, Bytes::len)).sum();
+    progress.count(rows.iter().filter(|(_, value)| value.is_some()).count(), bytes);
+    Ok(())
 }
 
 #[cfg(test)]

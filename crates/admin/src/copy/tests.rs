@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use turnwise_store::embedded::{Embedded, Options};
-use turnwise_store::runtime;
+use turnwise_store::{Transaction, runtime};
 
 use super::*;
 

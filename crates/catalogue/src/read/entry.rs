@@ -22,7 +22,6 @@ use crate::options::Path;
 use crate::template::{Count, Template};
 use crate::{Entry, MAX_CONDITIONS, Rule, Which};
 
-/// The members of a request.
 const OF_A_REQUEST: [&str; 5] = ["shared", "exclusive", "units", "when", "unless"];
 
 impl Reading<'_> {
@@ -79,9 +78,7 @@ impl Reading<'_> {
         if rule.shared.is_none() && rule.exclusive.is_none() {
             return Err(node.wrong("locks nothing", "write `shared` or `exclusive`"));
         }
-        if let Some((node, value)) = node.member(table, "units") {
-            rule.units = Some(self.units(&rule, &node, value)?);
-        }
+        rule.units = node.optional(table, "units", |node, value| self.units(&rule, node, value))?;
         both_modes(node, &rule.shared, &rule.exclusive)?;
         Ok(rule)
     }

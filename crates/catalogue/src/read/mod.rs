@@ -33,7 +33,6 @@ type Result<T> = std::result::Result<T, Wrong>;
 
 /// The member of an operation that lists its aliases.
 const ALIASES: &str = "aliases";
-/// The members of a type.
 const OF_A_TYPE: [&str; 5] = ["operation", "steps", "locks", "operations", "otherwise"];
 
 impl Catalogue {
@@ -52,10 +51,7 @@ impl Catalogue {
         let table = DeTable::parse(text).map_err(|error| file.not_toml(&error))?;
         let root = Node::new(file, String::new(), table.span().start);
         root.only(table.get_ref(), &["levels", "jobs"])?;
-        let levels = match root.member(table.get_ref(), "levels") {
-            Some((node, value)) => read_levels(&node, value)?,
-            None => Levels::default(),
-        };
+        let levels = root.optional(table.get_ref(), "levels", read_levels)?.unwrap_or_default();
         let mut reading = Reading { levels: &levels, entries: 0 };
         let mut types = BTreeMap::new();
         if let Some((node, value)) = root.member(table.get_ref(), "jobs") {
@@ -86,12 +82,9 @@ fn read_levels(node: &Node<'_>, value: &DeValue<'_>) -> Result<Levels> {
         };
         let mut level = Level {
             name: named.text(name, "the level's name")?.to_owned(),
-            capacity: None,
+            capacity: node.optional(table, "capacity", units)?,
             capacities: BTreeMap::new(),
         };
-        if let Some((node, value)) = node.member(table, "capacity") {
-            level.capacity = Some(units(&node, value)?);
-        }
         if let Some((node, value)) = node.member(table, "capacities") {
             let table = node.table(value, "resources with their units, as in { big = 8 }")?;
             if table.is_empty() {
@@ -128,25 +121,18 @@ impl Reading<'_> {
             return Err(node.wrong("no longer exists", "leave it out, and declare the locks of each job"));
         }
         node.only(table, &OF_A_TYPE)?;
-        let path = |name: &str| match node.member(table, name) {
-            None => Ok(None),
-            Some((node, value)) => {
-                let text = node.text(value, "the name of an option")?;
-                Path::parse(text).map(Some).map_err(|(problem, fix)| node.wrong(problem, fix))
-            }
+        let path = |node: &Node<'_>, value: &DeValue<'_>| {
+            let text = node.text(value, "the name of an option")?;
+            Path::parse(text).map_err(|(problem, fix)| node.wrong(problem, fix))
         };
         let mut kind = Kind {
             line: node.line(),
-            operation: path("operation")?,
-            steps: path("steps")?,
+            operation: node.optional(table, "operation", path)?,
+            steps: node.optional(table, "steps", path)?,
+            locks: node.optional(table, "locks", |node, value| self.entry(node, value, false))?,
+            otherwise: node.optional(table, "otherwise", |node, value| self.entry(node, value, false))?,
             ..Kind::default()
         };
-        if let Some((node, value)) = node.member(table, "locks") {
-            kind.locks = Some(self.entry(&node, value, false)?);
-        }
-        if let Some((node, value)) = node.member(table, "otherwise") {
-            kind.otherwise = Some(self.entry(&node, value, false)?);
-        }
         if let Some((node, value)) = node.member(table, "operations") {
             let table = node.table(value, "a table for each operation, [jobs.TYPE.operations.NAME]")?;
             for (name, node, value) in node.members(table) {
@@ -184,7 +170,6 @@ impl Reading<'_> {
         }
     }
 
-    /// Reads the aliases of an operation.
     fn aliases(
         &mut self,
         node: &Node<'_>,

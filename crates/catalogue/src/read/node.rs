@@ -6,7 +6,6 @@ use toml::de::{DeArray, DeTable, DeValue};
 use super::Result;
 use crate::Wrong;
 
-/// The file that is read.
 #[derive(Clone, Copy)]
 pub(super) struct File<'a> {
     /// Its name in errors.
@@ -128,6 +127,16 @@ impl<'a> Node<'a> {
     /// One member of a table.
     pub fn member<'v, 't>(&self, table: &'v DeTable<'t>, name: &str) -> Option<(Node<'a>, &'v DeValue<'t>)> {
         self.members(table).find(|(member, ..)| *member == name).map(|(_, node, value)| (node, value))
+    }
+
+    /// Reads one member of a table; `None` if it is not there.
+    pub fn optional<T>(
+        &self,
+        table: &DeTable<'_>,
+        name: &str,
+        read: impl FnOnce(&Node<'a>, &DeValue<'_>) -> Result<T>,
+    ) -> Result<Option<T>> {
+        self.member(table, name).map(|(node, value)| read(&node, value)).transpose()
     }
 
     /// The elements of a list.

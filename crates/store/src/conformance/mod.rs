@@ -48,6 +48,7 @@
 //! - **A clock that tests can move**. Embedded: yes. All others: none; the suite skips the cases that need one, see
 //!   [`Subject::clock`].
 
+mod clock;
 mod durability;
 mod isolation;
 mod limits;
@@ -63,6 +64,7 @@ mod watches;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use clock::Manual;
 pub use scene::Subject;
 use scene::{Case, Scene};
 

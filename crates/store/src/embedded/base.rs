@@ -14,9 +14,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use redb::{Database, ReadableDatabase, StorageBackend, TableDefinition};
+use redb::{Database, ReadableDatabase, TableDefinition};
 
-use super::disk::{Disk, Trouble, TroubleKind, at};
+use super::disk::{Disk, at, damage};
 use super::folder::Folder;
 use super::memtable::Memtable;
 use super::pages::{Backend, Overlay, Pages};
@@ -30,7 +30,6 @@ const VERSION: &str = "version";
 const FIRST_SEGMENT: &str = "first_segment";
 const LAST_SEGMENT: &str = "last_segment";
 
-/// The file of the base.
 pub(super) struct Base {
     /// `None` while it cannot be reopened.
     database: Option<Database>,
@@ -67,11 +66,11 @@ pub(super) type BaseRow =
 
 impl Base {
     /// Creates the files of a new store. The store exists once the last of them has its final name.
-    pub(super) fn create(folder: &Folder, disk: &Disk, cache_bytes: usize) -> Result<(), Trouble> {
+    pub(super) fn create(folder: &Folder, disk: &Disk, cache_bytes: usize) -> Result<()> {
         let (rows, sums) =
             (folder.base().with_extension("redb.new"), folder.sums().with_extension("sums.new"));
         let pages = Pages::create(&rows, &sums, disk)?;
-        let database = Some(open(Backend(pages.clone()), &pages, cache_bytes)?);
+        let database = Some(open(&pages, cache_bytes, false)?);
         let base = Base { database, only_read: false, pages, cache_bytes };
         base.write(|writing| {
             writing.open_table(ROWS)?;
@@ -80,36 +79,29 @@ impl Base {
         })?;
         let Base { database, pages, .. } = base;
         drop(database);
-        Pages::rename(pages, &folder.base(), &folder.sums()).map_err(|error| Trouble::at(&rows, &error))
+        Pages::rename(pages, &folder.base(), &folder.sums()).map_err(|error| at(&rows, &error))
     }
 
-    /// Opens the files of a store. Their pages use at most `cache_bytes` of memory.
-    pub(super) fn open(folder: &Folder, disk: &Disk, cache_bytes: usize) -> Result<Self, Trouble> {
-        let pages = Pages::open(&folder.base(), &folder.sums(), disk, true)?;
-        let database = Some(open(Backend(pages.clone()), &pages, cache_bytes)?);
-        Ok(Base { database, only_read: false, pages, cache_bytes })
-    }
-
-    /// Opens the files of a store without writing.
-    pub(super) fn open_to_read(folder: &Folder, disk: &Disk, cache_bytes: usize) -> Result<Self, Trouble> {
-        let pages = Pages::open(&folder.base(), &folder.sums(), disk, false)?;
-        let database = open(overlay(&pages)?, &pages, cache_bytes)?;
-        Ok(Base { database: Some(database), only_read: true, pages, cache_bytes })
+    /// Opens the files of a store, to read only or also to write. Their pages use at most `cache_bytes` of memory.
+    pub(super) fn open(folder: &Folder, disk: &Disk, cache_bytes: usize, only_read: bool) -> Result<Self> {
+        let pages = Pages::open(&folder.base(), &folder.sums(), disk, !only_read)?;
+        let database = Some(open(&pages, cache_bytes, only_read)?);
+        Ok(Base { database, only_read, pages, cache_bytes })
     }
 
     /// Reopens the files after a failure. Earlier views fail from now on. A disk that refuses writes may still be readable. So
     /// after an error there is a database for reads, unless that could not be opened either.
-    pub(super) fn reopen(&mut self) -> Result<(), Trouble> {
+    pub(super) fn reopen(&mut self) -> Result<()> {
         drop(self.database.take());
         self.pages.mend();
-        let opened = open(Backend(self.pages.clone()), &self.pages, self.cache_bytes);
+        let opened = open(&self.pages, self.cache_bytes, false);
         self.only_read = opened.is_err();
         self.database = Some(match opened {
             Ok(database) => database,
-            Err(trouble) => {
+            Err(error) => {
                 self.pages.mend();
-                self.database = Some(open(overlay(&self.pages)?, &self.pages, self.cache_bytes)?);
-                return Err(trouble);
+                self.database = Some(open(&self.pages, self.cache_bytes, true)?);
+                return Err(error);
             }
         });
         Ok(())
@@ -120,7 +112,6 @@ impl Base {
         self.database.is_none() || self.only_read || self.pages.failure().is_some()
     }
 
-    /// Whether it can be read.
     pub(super) fn is_readable(&self) -> bool {
         self.database.is_some() && self.pages.failure().is_none()
     }
@@ -129,8 +120,7 @@ impl Base {
         self.database.as_ref().ok_or(redb::Error::DatabaseClosed)
     }
 
-    /// Reads the base's metadata.
-    pub(super) fn stored(&self) -> Result<Stored, Trouble> {
+    pub(super) fn stored(&self) -> Result<Stored> {
         let stored = guarded(&self.pages, || {
             let meta = self.database()?.begin_read()?.open_table(META)?;
             let number = |key: &str| Ok::<_, redb::Error>(meta.get(key)?.map(|number| number.value()));
@@ -141,14 +131,13 @@ impl Base {
         Ok(Stored { version: version.unwrap_or(0), segments })
     }
 
-    /// A view of the current rows.
-    pub(super) fn view(&self) -> Result<BaseView, Trouble> {
+    pub(super) fn view(&self) -> Result<BaseView> {
         let rows = guarded(&self.pages, || Ok(self.database()?.begin_read()?.open_table(ROWS)?))?;
         Ok(BaseView { rows, pages: self.pages.clone() })
     }
 
     /// Requires from now on that the log has these segments.
-    pub(super) fn demand(&self, segments: &RangeInclusive<u64>) -> Result<(), Trouble> {
+    pub(super) fn demand(&self, segments: &RangeInclusive<u64>) -> Result<()> {
         self.write(|writing| {
             let mut meta = writing.open_table(META)?;
             meta.insert(FIRST_SEGMENT, segments.start())?;
@@ -159,7 +148,7 @@ impl Base {
 
     /// Writes the newest rows of a frozen memtable, and their version: all or nothing, and durable when this returns. From then
     /// on the log begins with the segment `first`.
-    pub(super) fn checkpoint(&self, version: u64, memtable: &Memtable, first: u64) -> Result<(), Trouble> {
+    pub(super) fn checkpoint(&self, version: u64, memtable: &Memtable, first: u64) -> Result<()> {
         self.write(|writing| {
             let mut rows = writing.open_table(ROWS)?;
             // Most rows of a queue are cleared before they reach the base. One read of the next stored key shows for all cleared
@@ -181,10 +170,7 @@ impl Base {
         })
     }
 
-    fn write(
-        &self,
-        write: impl FnOnce(&redb::WriteTransaction) -> Result<(), redb::Error>,
-    ) -> Result<(), Trouble> {
+    fn write(&self, write: impl FnOnce(&redb::WriteTransaction) -> Result<(), redb::Error>) -> Result<()> {
         guarded(&self.pages, || {
             let mut writing = self.database()?.begin_write()?;
             writing.set_quick_repair(true);
@@ -192,31 +178,33 @@ impl Base {
             Ok(writing.commit()?)
         })
         // Whatever failed, no later write may build on it.
-        .inspect_err(|trouble| self.pages.fail(trouble))
+        .inspect_err(|error| self.pages.fail(error))
     }
 }
 
-fn overlay(pages: &Arc<Pages>) -> Result<Overlay, Trouble> {
-    Overlay::new(pages.clone()).map_err(|error| Trouble::at(pages.path(), &error))
-}
-
 /// Opens an existing database, or creates one in an empty file.
-fn open(backend: impl StorageBackend, pages: &Pages, cache_bytes: usize) -> Result<Database, Trouble> {
-    guarded(pages, || Ok(Database::builder().set_cache_size(cache_bytes).create_with_backend(backend)?))
+fn open(pages: &Arc<Pages>, cache_bytes: usize, only_read: bool) -> Result<Database> {
+    let mut builder = Database::builder();
+    builder.set_cache_size(cache_bytes);
+    if !only_read {
+        return guarded(pages, || Ok(builder.create_with_backend(Backend(pages.clone()))?));
+    }
+    let overlay = Overlay::new(pages.clone()).map_err(|error| at(pages.path(), &error))?;
+    guarded(pages, || Ok(builder.create_with_backend(overlay)?))
 }
 
 /// Calls the storage crate. A panic means that it has read data that it never wrote. Only its header has no
 /// checksum in [`Pages`].
-fn guarded<T>(pages: &Pages, ask: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, Trouble> {
-    let trouble = match catch_unwind(AssertUnwindSafe(ask)) {
+fn guarded<T>(pages: &Pages, ask: impl FnOnce() -> Result<T, redb::Error>) -> Result<T> {
+    let error = match catch_unwind(AssertUnwindSafe(ask)) {
         Ok(Ok(answer)) => return Ok(answer),
         Ok(Err(error)) => broken(pages, &error),
-        Err(_) => Trouble::damage(pages.path(), "its header, or what it refers to, makes no sense"),
+        Err(_) => damage(pages.path(), "its header, or what it refers to, makes no sense"),
     };
-    if trouble.kind == TroubleKind::Damage {
-        pages.fail(&trouble);
+    if matches!(error, Error::Corrupt(_)) {
+        pages.fail(&error);
     }
-    Err(trouble)
+    Err(error)
 }
 
 /// Answers which keys are stored, for queries in key order.
@@ -227,7 +215,6 @@ struct NextStored {
 }
 
 impl NextStored {
-    /// Whether `key` is stored.
     fn is(&mut self, key: &[u8]) -> Result<bool, redb::StorageError> {
         let passed = |found: &Option<Vec<u8>>| found.as_ref().is_some_and(|found| found.as_slice() < key);
         if self.found.as_ref().is_none_or(passed) {
@@ -239,7 +226,6 @@ impl NextStored {
 }
 
 impl BaseView {
-    /// The value of a key.
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         let value = guarded(&self.pages, || Ok(self.rows.get(key)?))?;
         Ok(value.map(|value| Bytes::copy_from_slice(value.value())))
@@ -252,46 +238,31 @@ impl BaseView {
     }
 
     /// The failure after which the base must be reopened, if there was one.
-    pub(super) fn failure(&self) -> Option<Trouble> {
+    pub(super) fn failure(&self) -> Option<Error> {
         self.pages.failure()
     }
 }
 
 impl BaseRows {
-    /// The next row, without a copy.
-    pub(super) fn next_guard(&mut self, reverse: bool) -> Result<Option<BaseRow>> {
-        let rows = &mut self.rows;
-        Ok(guarded(&self.pages, || {
-            let row = if reverse { rows.next_back() } else { rows.next() };
-            Ok(row.transpose()?)
-        })?)
-    }
-
     /// The next row, from the front or the back.
-    pub(super) fn next(&mut self, reverse: bool) -> Result<Option<(Bytes, Bytes)>> {
+    pub(super) fn next(&mut self, reverse: bool) -> Result<Option<BaseRow>> {
         let rows = &mut self.rows;
-        let row = guarded(&self.pages, || {
+        guarded(&self.pages, || {
             let row = if reverse { rows.next_back() } else { rows.next() };
             Ok(row.transpose()?)
-        })?;
-        let copied = |(key, value): (redb::AccessGuard<'_, &[u8]>, redb::AccessGuard<'_, &[u8]>)| {
-            (Bytes::copy_from_slice(key.value()), Bytes::copy_from_slice(value.value()))
-        };
-        Ok(row.map(copied))
+        })
     }
 }
 
 /// Prefers the failure that the pages recorded, because the storage crate may only repeat that there was an error. Disk errors
 /// may pass; format errors do not.
-fn broken(pages: &Pages, error: &redb::Error) -> Trouble {
-    let unavailable = |error: &dyn Display| Trouble {
-        kind: TroubleKind::Disk,
-        error: Error::Unavailable(format!("{}: {error}", pages.path().display())),
-    };
+fn broken(pages: &Pages, error: &redb::Error) -> Error {
+    let unavailable =
+        |error: &dyn Display| Error::Unavailable(format!("{}: {error}", pages.path().display()));
     let was_before = matches!(error, redb::Error::PreviousIo | redb::Error::DatabaseClosed);
     match pages.failure() {
         // Another read found the damage. The rows of this read may be intact.
-        Some(Trouble { kind: TroubleKind::Damage, .. }) if was_before => {
+        Some(Error::Corrupt(_)) if was_before => {
             return unavailable(&"another part of it is damaged, and it is being opened again");
         }
         Some(failure) => return failure,
@@ -301,14 +272,13 @@ fn broken(pages: &Pages, error: &redb::Error) -> Trouble {
         redb::Error::Corrupted(_)
         | redb::Error::UpgradeRequired(_)
         | redb::Error::TableTypeMismatch { .. }
-        | redb::Error::TableDoesNotExist(_) => Trouble::damage(pages.path(), error),
-        redb::Error::Io(error) => Trouble::at(pages.path(), error),
+        | redb::Error::TableDoesNotExist(_) => damage(pages.path(), error),
+        redb::Error::Io(error) => at(pages.path(), error),
         redb::Error::PreviousIo | redb::Error::DatabaseClosed => unavailable(&"it is being opened again"),
         error => unavailable(error),
     }
 }
 
-/// Whether the file exists.
 pub(super) fn is_there(path: &Path) -> Result<bool> {
     fs::exists(path).map_err(|error| at(path, &error))
 }

@@ -6,16 +6,17 @@
 //! The thread retries a failure for as long as the store is open: it reopens the base and repeats the checkpoint. Meanwhile the
 //! committer receives the reason why there is no next segment. Acknowledged writes are safe in the log.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::Shared;
 use super::base::Base;
-use super::disk::{DiskFile, DiskFolder, Trouble};
+use super::disk::{DiskFile, DiskFolder, at};
 use super::health::Patience;
 use super::memtable::Memtable;
 use super::view::Tables;
 use super::wal::Segment;
-use super::{Shared, count};
+use crate::sync::Mutex;
 use crate::{Error, Result};
 
 /// The pause between two attempts to write the log.
@@ -59,10 +60,6 @@ struct Work {
 }
 
 impl Checkpoints {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
@@ -72,7 +69,7 @@ impl Checkpoints {
     /// # Errors
     /// The reason why there is no segment now. The thread tries again.
     pub(super) fn next_segment(&self) -> Result<Segment> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         loop {
             if state.frozen.is_none()
                 && let Some(spare) = state.spare.take()
@@ -88,27 +85,29 @@ impl Checkpoints {
         }
     }
 
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.lock());
+        self.changed.notify_all();
+    }
+
     /// Passes a memtable to the thread.
     pub(super) fn start(&self, frozen: Frozen) {
-        self.state().frozen = Some(frozen);
-        self.changed.notify_all();
+        self.change(|state| state.frozen = Some(frozen));
     }
 
     /// Requests that the base is reopened, after a read has failed.
     pub(super) fn mend(&self) {
-        self.state().broken = true;
-        self.changed.notify_all();
+        self.change(|state| state.broken = true);
     }
 
     /// Tells the thread to end after the current checkpoint.
     pub(super) fn close(&self) {
-        self.state().closed = true;
-        self.changed.notify_all();
+        self.change(|state| state.closed = true);
     }
 
     /// Waits for work. Returns `None` once the store is closed.
     fn next_work(&self) -> Option<Work> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         while state.frozen.is_none() && state.spare.is_some() && !state.broken && !state.closed {
             state = self.wait(state);
         }
@@ -118,23 +117,14 @@ impl Checkpoints {
         (!state.closed).then_some(work)
     }
 
-    /// Records the result of the latest attempt.
-    fn attempted(&self, attempt: &Result<(), Trouble>) {
-        let mut state = self.state();
-        state.failed = attempt.as_ref().err().map(|trouble| trouble.error.clone());
-        drop(state);
-        self.changed.notify_all();
-    }
-
     /// Waits before the next attempt, unless the store is closed.
     fn pause(&self) {
         // A read that has failed meanwhile does not wait.
         let open = |state: &mut State| !state.closed && !state.broken;
-        drop(self.changed.wait_timeout_while(self.state(), CHECKPOINT_PAUSE, open));
+        drop(self.changed.wait_timeout_while(self.state.lock(), CHECKPOINT_PAUSE, open));
     }
 }
 
-/// The thread's own state.
 pub(super) struct Checkpointer {
     pub(super) shared: Arc<Shared>,
     pub(super) base: Base,
@@ -152,11 +142,12 @@ impl Checkpointer {
         let shared = self.shared.clone();
         while let Some(work) = shared.checkpoints.next_work() {
             let attempt = self.attempt(work);
-            shared.checkpoints.attempted(&attempt);
+            let failed = attempt.as_ref().err().cloned();
+            shared.checkpoints.change(|state| state.failed = failed);
             match attempt {
                 Ok(()) => self.patience.works(),
-                Err(trouble) => {
-                    self.patience.bear(&trouble, "the store cannot write a checkpoint", &shared);
+                Err(error) => {
+                    self.patience.bear(&error, "the store cannot write a checkpoint", &shared);
                     // Reads can then continue meanwhile. If this fails, the next attempt starts with it.
                     drop(self.mend());
                     shared.checkpoints.pause();
@@ -166,8 +157,8 @@ impl Checkpointer {
     }
 
     /// Reopens the base if it has failed.
-    fn mend(&mut self) -> Result<(), Trouble> {
-        self.shared.checkpoints.state().broken = false;
+    fn mend(&mut self) -> Result<()> {
+        self.shared.checkpoints.state.lock().broken = false;
         if self.base.has_failed() {
             let reopened = self.base.reopen();
             if self.base.is_readable() {
@@ -178,27 +169,25 @@ impl Checkpointer {
         Ok(())
     }
 
-    fn attempt(&mut self, work: Work) -> Result<(), Trouble> {
+    fn attempt(&mut self, work: Work) -> Result<()> {
         self.mend()?;
         if let Some((version, memtable, next)) = work.frozen {
             self.write_to_base(version, &memtable, next)?;
-            if let Some(frozen) = self.shared.checkpoints.state().frozen.take() {
+            if let Some(frozen) = self.shared.checkpoints.state.lock().frozen.take() {
                 self.used.extend(frozen.files);
             }
         }
         if work.needs_spare {
             let spare = self.spare()?;
-            self.shared.checkpoints.state().spare = Some(spare);
+            self.shared.checkpoints.state.lock().spare = Some(spare);
         }
         Ok(())
     }
 
     /// Writes a memtable to the base, and makes new snapshots read it there.
-    fn write_to_base(&mut self, version: u64, memtable: &Memtable, next: u64) -> Result<(), Trouble> {
-        if self.shared.health.damage().is_some() {
-            // Damaged data is not overwritten, because it may have to be examined.
-            return Err(self.shared.health.stopped());
-        }
+    fn write_to_base(&mut self, version: u64, memtable: &Memtable, next: u64) -> Result<()> {
+        // Damaged data is not overwritten, because it may have to be examined.
+        self.shared.health.check()?;
         // It may already be there: the error may have come after all was written.
         let stored = self.base.stored()?;
         if stored.version < version || stored.segments.is_none_or(|segments| *segments.start() < next) {
@@ -206,12 +195,12 @@ impl Checkpointer {
         }
         self.segments = next..=*self.segments.end();
         self.show(true)?;
-        count(&self.shared.counters.checkpoints, 1);
+        self.shared.stats.checkpoints.add(1);
         Ok(())
     }
 
     /// Makes new snapshots read the current base, without the frozen memtable if the base now has its rows.
-    fn show(&self, has_frozen: bool) -> Result<(), Trouble> {
+    fn show(&self, has_frozen: bool) -> Result<()> {
         let base = Arc::new(self.base.view()?);
         self.shared.replace_tables(|tables| {
             let frozen = tables.frozen.clone().filter(|_| !has_frozen);
@@ -221,22 +210,22 @@ impl Checkpointer {
     }
 
     /// The next segment, from a used file if there is one. Deletes all other used files.
-    fn spare(&mut self) -> Result<Segment, Trouble> {
+    fn spare(&mut self) -> Result<Segment> {
         while self.used.len() > 1
             && let Some(file) = self.used.last()
         {
-            std::fs::remove_file(file.path()).map_err(|error| Trouble::at(file.path(), &error))?;
+            std::fs::remove_file(file.path()).map_err(|error| at(file.path(), &error))?;
             self.used.pop();
         }
         let number = self.segments.end() + 1;
         let mut old = self.used.pop();
         let made = Segment::create(&self.log, number, &mut old);
         self.used.extend(old);
-        let segment = made.map_err(|error| Trouble::at(self.log.path(), &error))?;
+        let segment = made.map_err(|error| at(self.log.path(), &error))?;
         let segments = *self.segments.start()..=number;
-        if let Err(trouble) = self.base.demand(&segments) {
+        if let Err(error) = self.base.demand(&segments) {
             self.used.push(segment.into_file());
-            return Err(trouble);
+            return Err(error);
         }
         self.segments = segments;
         Ok(segment)
@@ -246,10 +235,9 @@ impl Checkpointer {
 impl Drop for Checkpointer {
     /// On close or panic: the committer must not wait for a thread that has ended.
     fn drop(&mut self) {
-        let mut state = self.shared.checkpoints.state();
-        state.failed.get_or_insert_with(|| Error::Unavailable("checkpoints have ended".into()));
-        drop(state);
-        self.shared.checkpoints.changed.notify_all();
+        self.shared.checkpoints.change(|state| {
+            state.failed.get_or_insert_with(|| Error::Unavailable("checkpoints have ended".into()));
+        });
         if std::thread::panicking() {
             self.shared.end("the thread of the store's checkpoints has panicked");
         }

@@ -10,19 +10,17 @@ use tokio::sync::oneshot;
 
 use super::checkpoint::{Frozen, RETRY_PAUSE};
 use super::conflicts::Window;
-use super::disk::{Trouble, TroubleKind};
 use super::health::Patience;
 use super::memtable::Memtable;
 use super::submissions::{Decision, MAX_GROUP, Submission};
 use super::view::Tables;
 use super::wal::{self, Segment, Unwritten};
-use super::{Lease, Published, Shared, count};
+use super::{Lease, Published, Shared};
 use crate::appends;
-use crate::key::successor;
 use crate::{Changes, Error, RangeRead, Result, Sum, Versionstamp};
 
-/// Rows per read when a range is cleared.
 const CLEAR_CHUNK: usize = 1_000;
+const CANNOT_WRITE: &str = "the store cannot write its log";
 
 /// The next group waits for more transactions, at most for the last write's duration divided by this. A client that just
 /// got its answer returns within microseconds. On a disk that takes milliseconds, one write for all of them is better than
@@ -32,7 +30,6 @@ const PATIENCE_PART: u32 = 8;
 /// The writes of a group: rows to set, and keys to remove where the value is `None`.
 type Batch = BTreeMap<Bytes, Option<Bytes>>;
 
-/// The committer's own state.
 pub(super) struct Committer {
     shared: Arc<Shared>,
     segment: Segment,
@@ -53,7 +50,6 @@ pub(super) struct Committer {
     patience: Duration,
 }
 
-/// A version that a snapshot may hold.
 struct LeasedVersion {
     version: u64,
     /// When the next version was published, after which no snapshot of this one was taken.
@@ -114,7 +110,8 @@ impl Committer {
         let mut accepted = Vec::with_capacity(group.len());
         let mut unread = false;
         for submission in group {
-            let stamp = stamp(version, accepted.len());
+            let place = u16::try_from(accepted.len()).expect("a group is smaller than MAX_GROUP");
+            let stamp = Versionstamp::of(version, place);
             let checked = self.check(&submission, &batch, now_us).and_then(|()| {
                 let cleared = self.rows_to_clear(&newest, &submission.changes, &batch)?;
                 Ok((cleared, self.sums(&newest, &submission.changes, &batch)?))
@@ -127,7 +124,7 @@ impl Committer {
                 }
                 Err(error) => {
                     match error {
-                        Error::Conflict => count(&self.shared.counters.conflicts, 1),
+                        Error::Conflict => self.shared.stats.conflicts.add(1),
                         Error::Unavailable(_) | Error::NoRoom { .. } | Error::Corrupt(_) => unread = true,
                         _ => {}
                     }
@@ -150,9 +147,8 @@ impl Committer {
     fn write_and_publish(&mut self, batch: Batch, accepted: Accepted) {
         let version = self.version + 1;
         let written = match self.write(version, &batch) {
-            Err(Failed { in_doubt: true, trouble }) => {
-                self.disk_patience.bear(&trouble, "the store cannot write its log", &self.shared);
-                self.write(version, &batch).map_err(|failed| Failed { in_doubt: true, ..failed })
+            Err(Unwritten { in_doubt: true, .. }) => {
+                self.write(version, &batch).map_err(|unwritten| Unwritten { in_doubt: true, ..unwritten })
             }
             written => written,
         };
@@ -161,17 +157,16 @@ impl Committer {
                 self.disk_patience.works();
                 self.publish(version, batch, &written, accepted);
             }
-            Err(Failed { trouble, in_doubt }) => {
-                self.disk_patience.bear(&trouble, "the store cannot write its log", &self.shared);
+            Err(Unwritten { error, in_doubt }) => {
                 // Without waiting transactions this still is the doubtful group.
                 let in_doubt = in_doubt || accepted.is_empty();
                 for (answer, _) in accepted {
                     let _ = answer.send(Err(match in_doubt {
-                        true => Error::UnknownOutcome(trouble.error.to_string()),
-                        false => trouble.error.clone(),
+                        true => Error::UnknownOutcome(error.to_string()),
+                        false => error.clone(),
                     }));
                 }
-                self.shared.submissions.refuse_waiting(&trouble.error);
+                self.shared.submissions.refuse_waiting(&error);
                 match in_doubt {
                     true => self.doubtful = Some(batch),
                     false => drop(self.shared.submissions.pause(RETRY_PAUSE)),
@@ -194,10 +189,10 @@ impl Committer {
             replaced.replaced_us = Some(self.shared.runtime.elapsed_us());
         }
         self.leased.push_back(leased);
-        let counters = &self.shared.counters;
-        count(&counters.groups, 1);
-        count(&counters.commits, accepted.len());
-        count(&counters.log_bytes, written.log_bytes);
+        let stats = &self.shared.stats;
+        stats.groups.add(1);
+        stats.commits.add(accepted.len() as u64);
+        stats.log_bytes.add(written.log_bytes);
         // The transactions that already wait, and the clients that return with their next one after this answer.
         self.expected = (self.shared.submissions.len() + accepted.len()).min(MAX_GROUP);
         for (answer, stamp) in accepted {
@@ -244,7 +239,7 @@ impl Committer {
                 let chunk = newest.tables.range(&rest, self.version, &self.shared.gaps)?;
                 let more = chunk.len() == rest.limit;
                 if let Some((last, _)) = chunk.last() {
-                    rest.begin = successor(last);
+                    rest.pass(last);
                 }
                 rows.extend(chunk.into_iter().map(|(key, _)| key));
                 if !more {
@@ -270,23 +265,27 @@ impl Committer {
     }
 
     /// Writes a group to the log, in the next segment if this one is full.
-    fn write(&mut self, version: u64, batch: &Batch) -> Result<Written, Failed> {
-        let rows = wal::encode(batch.iter()).map_err(Failed::before_the_log)?;
+    fn write(&mut self, version: u64, batch: &Batch) -> Result<Written, Unwritten> {
+        let rows = wal::encode(batch.iter()).map_err(|error| self.before_the_log(error))?;
         if self.spoiled || !self.segment.has_room(&rows, self.shared.segment_bytes) {
-            self.rotate().map_err(Failed::before_the_log)?;
+            self.rotate().map_err(|error| self.before_the_log(error))?;
         }
         let start = Instant::now();
         let appended = self.segment.append(version, &rows);
         let took = start.elapsed();
         self.shared.log_writes.observe_us(i64::try_from(took.as_micros()).unwrap_or(i64::MAX));
         self.patience = took / PATIENCE_PART;
-        let (error, in_doubt) = match appended {
-            Ok(log_bytes) => return Ok(Written { rows, log_bytes }),
-            Err(Unwritten::Nothing(error)) => (error, false),
-            Err(Unwritten::Doubtful(error)) => (error, true),
-        };
-        self.spoiled |= in_doubt;
-        Err(Failed { trouble: Trouble::at(self.segment.path(), &error), in_doubt })
+        let log_bytes = appended.inspect_err(|Unwritten { error, in_doubt }| {
+            self.spoiled |= in_doubt;
+            self.disk_patience.bear(error, CANNOT_WRITE, &self.shared);
+        })?;
+        Ok(Written { rows, log_bytes })
+    }
+
+    /// An error before the log is written. The checkpointer bears its own errors, so this one is only passed on.
+    fn before_the_log(&mut self, error: Error) -> Unwritten {
+        self.disk_patience.pass(&error, CANNOT_WRITE);
+        Unwritten { error, in_doubt: false }
     }
 
     /// Starts the next segment and a new memtable, and passes the old ones to the checkpointer.
@@ -339,24 +338,8 @@ type Accepted = Vec<(oneshot::Sender<Decision>, Versionstamp)>;
 
 /// A group that is in the log.
 struct Written {
-    /// Its rows, encoded.
     rows: Bytes,
-    /// The length of its record.
-    log_bytes: usize,
-}
-
-/// A group that could not be written.
-struct Failed {
-    trouble: Trouble,
-    /// Whether the log may contain it nevertheless.
-    in_doubt: bool,
-}
-
-impl Failed {
-    /// The checkpointer handles its own errors, so this one is only passed on.
-    fn before_the_log(error: Error) -> Self {
-        Failed { trouble: Trouble { kind: TroubleKind::Room, error }, in_doubt: false }
-    }
+    log_bytes: u64,
 }
 
 impl Drop for Committer {
@@ -388,13 +371,4 @@ fn collect(changes: Changes, cleared: Vec<Bytes>, stamp: Versionstamp, batch: &m
         changes.appends.into_iter().map(|(key, lines)| (key, Some(appends::stamped(&bytes, &lines)))),
     );
     batch.extend(changes.versionstamped.into_iter().map(|key| (key, Some(stamp.clone()))));
-}
-
-/// The version in eight bytes, the place in the group in two.
-fn stamp(version: u64, place: usize) -> Versionstamp {
-    let place = u16::try_from(place).expect("a group is smaller than MAX_GROUP");
-    let mut stamp = [0; 10];
-    stamp[..8].copy_from_slice(&version.to_be_bytes());
-    stamp[8..].copy_from_slice(&place.to_be_bytes());
-    Versionstamp(stamp)
 }

@@ -34,7 +34,6 @@ struct Run {
 }
 
 impl Window {
-    /// An empty window for a store at `version`.
     pub(super) fn new(version: u64) -> Self {
         Window { runs: VecDeque::new(), start: version, keys: 0, merge_at: FEW_RUNS }
     }

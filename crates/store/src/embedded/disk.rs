@@ -4,7 +4,7 @@
 //! words: a full disk is always reported as a full disk, whichever call found it.
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -58,18 +58,19 @@ pub(super) struct Disk {
 impl Disk {
     /// Opens a file for reading and writing, and creates it if it is missing.
     pub(super) fn create(&self, path: PathBuf) -> io::Result<DiskFile> {
-        let file = || {
-            File::options().create(true).truncate(false).read(true).write(true).mode(PRIVATE_FILE).open(&path)
-        };
-        let file = self.faults.before(DiskCall::Open, &path).and_then(|()| file())?;
-        Ok(DiskFile { file, path, disk: self.clone() })
+        let mut options = File::options();
+        options.create(true).truncate(false).read(true).write(true).mode(PRIVATE_FILE);
+        self.opened(path, &options)
     }
 
     /// Opens an existing file for reading, and for writing if `write`.
     pub(super) fn open(&self, path: PathBuf, write: bool) -> io::Result<DiskFile> {
-        let file = || File::options().read(true).write(write).open(&path);
-        let file = self.faults.before(DiskCall::Open, &path).and_then(|()| file())?;
-        Ok(DiskFile { file, path, disk: self.clone() })
+        self.opened(path, File::options().read(true).write(write))
+    }
+
+    fn opened(&self, path: PathBuf, options: &OpenOptions) -> io::Result<DiskFile> {
+        self.faults.before(DiskCall::Open, &path)?;
+        Ok(DiskFile { file: options.open(&path)?, path, disk: self.clone() })
     }
 
     /// Opens a folder, to make the names in it durable.
@@ -78,7 +79,6 @@ impl Disk {
     }
 }
 
-/// An open file.
 pub(super) struct DiskFile {
     file: File,
     path: PathBuf,
@@ -96,7 +96,6 @@ impl DiskFile {
         &self.path
     }
 
-    /// Whether a sync waits for the disk.
     pub(super) fn is_durable(&self) -> bool {
         self.disk.durable
     }
@@ -110,7 +109,6 @@ impl DiskFile {
         self.file.read_exact_at(bytes, offset)
     }
 
-    /// The whole content.
     pub(super) fn read(&self) -> io::Result<Vec<u8>> {
         let len = usize::try_from(self.len()?).map_err(|_| ErrorKind::FileTooLarge)?;
         let mut bytes = vec![0; len];
@@ -163,58 +161,23 @@ impl DiskFolder {
     }
 }
 
-/// Why the engine cannot do something.
-#[derive(Debug, Clone)]
-pub(super) struct Trouble {
-    pub(super) kind: TroubleKind,
-    pub(super) error: Error,
-}
-
-/// What can be done about a trouble.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TroubleKind {
-    /// No space or no descriptor is left. The call works again once there is room.
-    Room,
-    /// The disk fails, once or permanently.
-    Disk,
-    /// The stored data is not what was written.
-    Damage,
-}
-
-impl Trouble {
-    /// A disk error at `path`.
-    pub(super) fn at(path: &Path, error: &io::Error) -> Self {
-        let damage = [ErrorKind::InvalidData, ErrorKind::UnexpectedEof].contains(&error.kind());
-        if damage {
-            return Trouble::damage(path, error);
-        }
-        let kind = if no_room(error).is_some() { TroubleKind::Room } else { TroubleKind::Disk };
-        Trouble { kind, error: at(path, error) }
-    }
-
-    /// A description of damaged data at `path`.
-    pub(super) fn damage(path: &Path, what: impl fmt::Display) -> Self {
-        let error = Error::Corrupt(format!("{}: {what}", path.display()));
-        Trouble { kind: TroubleKind::Damage, error }
-    }
-}
-
-impl From<Trouble> for Error {
-    fn from(trouble: Trouble) -> Error {
-        trouble.error
-    }
-}
-
-/// A disk error, with the path.
+/// The error of a disk call at `path`. Without room, the call works again once there is some. An unavailable disk fails once, or
+/// permanently.
 pub(super) fn at(path: &Path, error: &io::Error) -> Error {
     let place = format!("{}: {error}", path.display());
-    match no_room(error) {
-        Some(what) => Error::NoRoom { what, place },
-        None if error.kind() == ErrorKind::ReadOnlyFilesystem => {
+    match (error.kind(), no_room(error)) {
+        (ErrorKind::InvalidData | ErrorKind::UnexpectedEof, _) => damage(path, error),
+        (_, Some(what)) => Error::NoRoom { what, place },
+        (ErrorKind::ReadOnlyFilesystem, None) => {
             Error::Unavailable(format!("the disk is read-only ({place})"))
         }
-        None => Error::Unavailable(place),
+        (_, None) => Error::Unavailable(place),
     }
+}
+
+/// The error of data at `path` that is not what was written.
+pub(super) fn damage(path: &Path, what: impl fmt::Display) -> Error {
+    Error::Corrupt(format!("{}: {what}", path.display()))
 }
 
 /// The resource that is used up, if that is the cause.
@@ -245,8 +208,9 @@ mod tests {
             let error = at(Path::new("/d/log"), &io::Error::from_raw_os_error(code)).to_string();
             assert!(error.contains(words) && error.contains("/d/log"), "{error}");
         }
-        let kind = |code| Trouble::at(Path::new("x"), &io::Error::from_raw_os_error(code)).kind;
-        assert_eq!([kind(28), kind(24), kind(5)], [TroubleKind::Room, TroubleKind::Room, TroubleKind::Disk]);
-        assert_eq!(Trouble::at(Path::new("x"), &ErrorKind::UnexpectedEof.into()).kind, TroubleKind::Damage);
+        let error = |code| at(Path::new("x"), &io::Error::from_raw_os_error(code));
+        assert!(matches!(error(28), Error::NoRoom { .. }) && matches!(error(24), Error::NoRoom { .. }));
+        assert!(matches!(error(5), Error::Unavailable(_)));
+        assert!(matches!(at(Path::new("x"), &ErrorKind::UnexpectedEof.into()), Error::Corrupt(_)));
     }
 }

@@ -37,9 +37,9 @@ impl Folder {
             .mode(PRIVATE_FOLDER)
             .create(path)
             .map_err(|error| at(path, &error))?;
-        check_strangers(path)?;
         if !path.join("FORMAT").exists() {
             // Nothing of a store is in it yet.
+            check_strangers(path)?;
             tighten(path, PRIVATE_FOLDER);
         }
         check_private(path)?;
@@ -96,12 +96,10 @@ impl Folder {
         self.path.join("rows.sums")
     }
 
-    /// The folder of the log.
     pub(super) fn log(&self) -> PathBuf {
         self.path.join("log")
     }
 
-    /// Whether its creation was completed.
     pub(super) fn is_complete(&self) -> bool {
         self.is_complete
     }
@@ -193,9 +191,6 @@ fn is_complete(folder: &Path) -> Result<bool> {
 
 /// Refuses a folder that contains files of another program.
 fn check_strangers(path: &Path) -> Result<()> {
-    if path.join("FORMAT").exists() {
-        return Ok(());
-    }
     for entry in fs::read_dir(path).map_err(|error| at(path, &error))? {
         let name = entry.map_err(|error| at(path, &error))?.file_name();
         if !BEFORE_FORMAT.iter().any(|known| name == *known) {

@@ -11,17 +11,16 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
 use super::memtable::{Memtable, span};
 use crate::key::successor;
+use crate::sync::Mutex;
 
 /// Most gaps to keep. Beyond that, all are dropped.
 const MAX_GAPS: usize = 4_096;
 
-/// The gaps of a store.
 #[derive(Default)]
 pub(super) struct Gaps {
     state: Mutex<State>,
@@ -43,16 +42,12 @@ struct Gap {
 }
 
 impl Gaps {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The gap around `key`, or before it if `reverse`, that a snapshot of `version` may skip.
     pub(super) fn around(&self, key: &Bytes, reverse: bool, version: u64) -> Option<(Bytes, Bytes)> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
-        let state = self.state();
+        let state = self.state.lock();
         let bound = if reverse { Bound::Excluded(key) } else { Bound::Included(key) };
         let (begin, gap) = state.gaps.range::<Bytes, _>((Bound::Unbounded, bound)).next_back()?;
         let reaches = if reverse { gap.end >= *key } else { gap.end > *key };
@@ -69,7 +64,7 @@ impl Gaps {
         generation: u64,
         active: &Memtable,
     ) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.generation != generation {
             return;
         }
@@ -85,7 +80,7 @@ impl Gaps {
 
     /// Splits the gaps at keys that were set.
     pub(super) fn cut<'a>(&self, keys: impl Iterator<Item = &'a Bytes>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.gaps.is_empty() {
             return;
         }
@@ -109,7 +104,7 @@ impl Gaps {
 
     /// Records that another memtable becomes active.
     pub(super) fn rotate(&self, generation: u64) {
-        self.state().generation = generation;
+        self.state.lock().generation = generation;
     }
 }
 
@@ -173,7 +168,7 @@ mod tests {
         note(&gaps, "d", "f", 6);
         assert_eq!(around(&gaps, "b", 7), Some((key("b"), key("h"))));
         assert_eq!(around(&gaps, "b", 6), None);
-        assert_eq!(gaps.state().gaps.len(), 1);
+        assert_eq!(gaps.state.lock().gaps.len(), 1);
     }
 
     #[test]

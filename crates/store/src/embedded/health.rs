@@ -1,15 +1,15 @@
 //! The store's health: whether its data is damaged, and whether it can continue at all.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
 use super::Shared;
-use super::disk::{Trouble, TroubleKind};
-use crate::Error;
+use crate::sync::Mutex;
+use crate::{Error, Result};
 
 /// The health that all threads and snapshots of the store share.
+#[derive(Default)]
 pub(super) struct Health {
     /// The first damage found. The store writes nothing from then on.
     damage: Mutex<Option<Error>>,
@@ -17,43 +17,24 @@ pub(super) struct Health {
     ended: watch::Sender<Option<String>>,
 }
 
-impl Default for Health {
-    fn default() -> Self {
-        Health { damage: Mutex::default(), ended: watch::Sender::new(None) }
-    }
-}
-
 impl Health {
-    fn locked(&self) -> MutexGuard<'_, Option<Error>> {
-        self.damage.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The damage, if any was found.
-    pub(super) fn damage(&self) -> Option<Error> {
-        self.locked().clone()
-    }
-
-    /// The error for writes to a damaged store.
-    pub(super) fn stopped(&self) -> Trouble {
-        let error = self.damage().unwrap_or_else(|| Error::Corrupt("the store is damaged".into()));
-        Trouble { kind: TroubleKind::Damage, error }
+    /// Refuses to write to a damaged store.
+    pub(super) fn check(&self) -> Result<()> {
+        self.damage.lock().clone().map_or(Ok(()), Err)
     }
 
     /// Returns the reason once the store cannot continue.
     pub(super) async fn ended(&self) -> String {
         let mut ended = self.ended.subscribe();
-        match ended.wait_for(Option::is_some).await.map(|reason| reason.clone()) {
-            Ok(Some(reason)) => reason,
-            // The sender lives as long as `self`.
-            _ => std::future::pending().await,
-        }
+        let reason = ended.wait_for(Option::is_some).await.expect("the sender lives as long as `self`");
+        reason.clone().expect("it was waited for")
     }
 }
 
 impl Shared {
     /// Records that stored data is damaged. The store no longer writes, and still serves reads where it can.
     pub(super) fn is_damaged(&self, error: &Error) {
-        let mut damage = self.health.locked();
+        let mut damage = self.health.damage.lock();
         if damage.is_some() {
             return;
         }
@@ -104,21 +85,31 @@ impl Patience {
 
     /// Logs the failure, and ends the store if further attempts make no sense. A disk without room may get some at any time. A
     /// disk that fails otherwise must work again within `longest`.
-    pub(super) fn bear(&mut self, trouble: &Trouble, what: &str, shared: &Shared) {
-        let line = trouble.error.to_string();
-        if self.said.as_ref() != Some(&line) {
-            tracing::error!("{what}: {line}");
-            self.said = Some(line.clone());
-        }
-        match trouble.kind {
-            TroubleKind::Room => self.failing = None,
-            TroubleKind::Damage => shared.is_damaged(&trouble.error),
-            TroubleKind::Disk => {
+    pub(super) fn bear(&mut self, error: &Error, what: &str, shared: &Shared) {
+        self.say(error, what);
+        match error {
+            Error::NoRoom { .. } => self.failing = None,
+            Error::Corrupt(_) => shared.is_damaged(error),
+            _ => {
                 let failing = self.failing.get_or_insert_with(Instant::now);
                 if failing.elapsed() >= self.longest {
-                    shared.end(&format!("{what} for {} s: {line}", self.longest.as_secs()));
+                    shared.end(&format!("{what} for {} s: {error}", self.longest.as_secs()));
                 }
             }
+        }
+    }
+
+    /// Only logs a failure that another thread bears.
+    pub(super) fn pass(&mut self, error: &Error, what: &str) {
+        self.say(error, what);
+        self.failing = None;
+    }
+
+    fn say(&mut self, error: &Error, what: &str) {
+        let line = Some(error.to_string());
+        if self.said != line {
+            tracing::error!("{what}: {error}");
+            self.said = line;
         }
     }
 }

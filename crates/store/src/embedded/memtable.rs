@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map;
 use std::ops::Bound;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::RwLockReadGuard;
 
 use bytes::Bytes;
+
+use crate::sync::RwLock;
 
 /// The rows of a log segment, in key order. Only the committer writes, and only while the segment receives records.
 #[derive(Default)]
@@ -61,22 +63,19 @@ impl Cell {
     }
 }
 
-/// The cells under the read lock.
-pub(super) type Cells<'a> = RwLockReadGuard<'a, BTreeMap<Bytes, Cell>>;
-
-/// The cells of `[begin, end)`.
+/// The cells of `[begin, end)`; none if `end` is before `begin`.
 pub(super) fn span<'a>(
-    cells: &'a Cells<'_>,
-    begin: &Bytes,
-    end: &Bytes,
+    cells: &'a BTreeMap<Bytes, Cell>,
+    begin: &[u8],
+    end: &[u8],
 ) -> btree_map::Range<'a, Bytes, Cell> {
-    cells.range::<Bytes, _>((Bound::Included(begin), Bound::Excluded(end)))
+    cells.range::<[u8], _>((Bound::Included(begin), Bound::Excluded(end.max(begin))))
 }
 
 impl Memtable {
     /// Locks the rows for reading. Keep the lock short, because the committer waits for it.
-    pub(super) fn read(&self) -> Cells<'_> {
-        self.cells.read().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, BTreeMap<Bytes, Cell>> {
+        self.cells.read()
     }
 
     /// The row of `key` as of `version`; `None` if this memtable does not have it.
@@ -91,7 +90,7 @@ impl Memtable {
         rows: impl Iterator<Item = (Bytes, Option<Bytes>)>,
         oldest: u64,
     ) {
-        let mut cells = self.cells.write().unwrap_or_else(PoisonError::into_inner);
+        let mut cells = self.cells.write();
         for (key, value) in rows {
             let next = Version { number: version, value };
             match cells.entry(key) {
@@ -103,7 +102,6 @@ impl Memtable {
         }
     }
 
-    /// Whether there are no rows.
     pub(super) fn is_empty(&self) -> bool {
         self.read().is_empty()
     }

@@ -38,6 +38,7 @@ mod base;
 mod checkpoint;
 mod committer;
 mod conflicts;
+mod cursor;
 mod disk;
 mod folder;
 mod gaps;
@@ -48,13 +49,12 @@ mod snapshot;
 mod submissions;
 mod view;
 mod wal;
-mod walk;
 mod watches;
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ use bytes::Bytes;
 use self::base::{Base, BaseView, Stored};
 use self::checkpoint::{Checkpointer, Checkpoints, Frozen};
 use self::committer::Committer;
-use self::disk::{Disk, Trouble, TroubleKind};
+use self::disk::{Disk, at, damage};
 pub use self::disk::{DiskCall, Faults};
 use self::folder::Folder;
 pub(crate) use self::folder::PRIVATE_FOLDER;
@@ -74,9 +74,10 @@ use self::memtable::Memtable;
 use self::snapshot::EmbeddedSnapshot;
 use self::submissions::Submissions;
 use self::view::Tables;
-use self::wal::{Segment, Unwritten};
+use self::wal::Segment;
 use self::watches::Watches;
-use crate::metrics::{CALL_BOUNDS_US, Histogram, Times};
+use crate::metrics::{CALL_BOUNDS_US, Counter, Histogram, Times};
+use crate::sync::RwLock;
 use crate::{Engine, Error, Limits, Result, Runtime, Snapshot, Watch, runtime};
 
 /// How to open an embedded store.
@@ -128,7 +129,6 @@ pub struct Embedded {
 /// What the engine, its snapshots and its threads share.
 struct Shared {
     runtime: Arc<dyn Runtime>,
-    limits: Limits,
     segment_bytes: u64,
     /// The version that new snapshots see.
     published: RwLock<Arc<Published>>,
@@ -137,37 +137,24 @@ struct Shared {
     checkpoints: Checkpoints,
     watches: Arc<Watches>,
     health: Health,
-    counters: Counters,
+    stats: Stats<Counter>,
     /// How long the writes of groups took, each with its fsync.
     log_writes: Histogram,
 }
 
-/// What the engine has done since it was opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stats {
+/// What the engine has done since it was opened, as numbers, or while it is counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats<N = u64> {
     /// Transactions that were committed.
-    pub commits: u64,
+    pub commits: N,
     /// Transactions that were refused because of a conflict.
-    pub conflicts: u64,
+    pub conflicts: N,
     /// Groups of commits, each written with one fsync.
-    pub groups: u64,
+    pub groups: N,
     /// Bytes that were written to the log.
-    pub log_bytes: u64,
+    pub log_bytes: N,
     /// Memtables that were written to the B-tree.
-    pub checkpoints: u64,
-}
-
-#[derive(Default)]
-struct Counters {
-    commits: AtomicU64,
-    conflicts: AtomicU64,
-    groups: AtomicU64,
-    log_bytes: AtomicU64,
-    checkpoints: AtomicU64,
-}
-
-fn count(counter: &AtomicU64, more: usize) {
-    counter.fetch_add(more as u64, Ordering::Relaxed);
+    pub checkpoints: N,
 }
 
 /// The store as of one version.
@@ -201,7 +188,6 @@ impl Shared {
         let tables = Tables { active: Arc::default(), generation: 0, frozen, base };
         Shared {
             runtime: options.runtime.clone(),
-            limits: Limits::DEFAULT,
             segment_bytes: options.segment_bytes,
             published: RwLock::new(Arc::new(Published { lease: Lease::new(version), tables })),
             gaps: Gaps::default(),
@@ -209,46 +195,46 @@ impl Shared {
             checkpoints: Checkpoints::default(),
             watches: Arc::default(),
             health: Health::default(),
-            counters: Counters::default(),
+            stats: Stats::default(),
             log_writes: Histogram::new(CALL_BOUNDS_US),
         }
     }
 
     fn published(&self) -> Arc<Published> {
-        self.published.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.published.read().clone()
     }
 
     /// Makes new snapshots see the next version.
     fn publish(&self, lease: Arc<Lease>) {
-        let mut published = self.published.write().unwrap_or_else(PoisonError::into_inner);
+        let mut published = self.published.write();
         *published = Arc::new(Published { lease, tables: published.tables.clone() });
     }
 
     /// Makes new snapshots read the same version from other tables.
     fn replace_tables(&self, replace: impl FnOnce(&Tables) -> Tables) {
-        let mut published = self.published.write().unwrap_or_else(PoisonError::into_inner);
+        let mut published = self.published.write();
         let tables = replace(&published.tables);
         *published = Arc::new(Published { lease: published.lease.clone(), tables });
     }
 
     /// Requests that a base with a failed read is reopened.
     fn look_after(&self, tables: &Tables) {
-        let Some(trouble) = tables.base.failure() else { return };
-        if trouble.kind == TroubleKind::Damage {
-            self.is_damaged(&trouble.error);
+        let Some(error) = tables.base.failure() else { return };
+        if matches!(error, Error::Corrupt(_)) {
+            self.is_damaged(&error);
         }
         self.checkpoints.mend();
     }
 
     fn too_old(&self) -> Error {
-        Error::TooOld { limit_ms: self.limits.transaction_ms }
+        Error::TooOld { limit_ms: Limits::DEFAULT.transaction_ms }
     }
 
     /// Returns an error if a transaction that began at `taken_us` is too old.
     fn check_age(&self, taken_us: i64, now_us: i64) -> Result<()> {
         let age_ms = now_us.saturating_sub(taken_us) / 1_000;
         match u64::try_from(age_ms) {
-            Ok(age_ms) if age_ms > self.limits.transaction_ms => Err(self.too_old()),
+            Ok(age_ms) if age_ms > Limits::DEFAULT.transaction_ms => Err(self.too_old()),
             _ => Ok(()),
         }
     }
@@ -270,17 +256,17 @@ impl Embedded {
         if !base::is_there(&folder.base())? && !folder.is_complete() {
             // A new store, or one whose creation was interrupted before it had any rows.
             if base::is_there(&folder.log())? {
-                return Err(Trouble::damage(&folder.base(), "the file is missing").into());
+                return Err(damage(&folder.base(), "the file is missing"));
             }
             Base::create(&folder, &disk, options.cache_bytes)?;
         }
         if !folder.is_complete() {
             folder.complete()?;
         }
-        let base = Base::open(&folder, &disk, options.cache_bytes)?;
+        let base = Base::open(&folder, &disk, options.cache_bytes, false)?;
         let Stored { version, segments } = base.stored()?;
         let log = folder.log();
-        let failed = |error: std::io::Error| Trouble::at(&log, &error);
+        let failed = |error: std::io::Error| at(&log, &error);
         if segments.is_none() && !base::is_there(&log)? {
             std::fs::DirBuilder::new().mode(PRIVATE_FOLDER).create(&log).map_err(failed)?;
             folder.sync()?;
@@ -294,8 +280,7 @@ impl Embedded {
         let number = found.last_number + 1;
         let mut segment = Segment::create(&log_folder, number, &mut None).map_err(failed)?;
         if let Some((version, rows)) = found.records.last() {
-            let written = segment.append(*version, rows);
-            written.map_err(|(Unwritten::Nothing(error) | Unwritten::Doubtful(error))| failed(error))?;
+            segment.append(*version, rows).map_err(|unwritten| unwritten.error)?;
         }
         let first = match segments {
             Some(segments) if !recovered.is_empty() => *segments.start(),
@@ -340,7 +325,7 @@ impl Embedded {
         let folder = Folder::open_to_read(path.as_ref())?;
         let options = Options::default();
         let disk = Disk { durable: false, faults: Faults::default() };
-        let base = Base::open_to_read(&folder, &disk, options.cache_bytes)?;
+        let base = Base::open(&folder, &disk, options.cache_bytes, true)?;
         let Stored { version, segments } = base.stored()?;
         let found = wal::read(&folder.log(), version, segments.as_ref(), &disk, false)?;
         let (recovered, version) = recovered(&found.records, version);
@@ -357,11 +342,14 @@ impl Embedded {
 
     /// What the engine has done since it was opened.
     pub fn stats(&self) -> Stats {
-        let Counters { commits, conflicts, groups, log_bytes, checkpoints } = &self.shared.counters;
-        let [commits, conflicts, groups, log_bytes, checkpoints] =
-            [commits, conflicts, groups, log_bytes, checkpoints]
-                .map(|counter| counter.load(Ordering::Relaxed));
-        Stats { commits, conflicts, groups, log_bytes, checkpoints }
+        let counted = &self.shared.stats;
+        Stats {
+            commits: counted.commits.get(),
+            conflicts: counted.conflicts.get(),
+            groups: counted.groups.get(),
+            log_bytes: counted.log_bytes.get(),
+            checkpoints: counted.checkpoints.get(),
+        }
     }
 }
 
@@ -400,7 +388,7 @@ impl Drop for Embedded {
 #[async_trait]
 impl Engine for Embedded {
     fn limits(&self) -> Limits {
-        self.shared.limits
+        Limits::DEFAULT
     }
 
     async fn snapshot(&self) -> Result<Arc<dyn Snapshot>> {

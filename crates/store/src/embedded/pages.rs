@@ -13,11 +13,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 
 use redb::StorageBackend;
 
-use super::disk::{Disk, DiskFile, Trouble};
+use super::disk::{Disk, DiskFile, at, damage};
+use crate::sync::{Mutex, RwLock};
+use crate::{Error, Result};
 
 const PAGE_BYTES: usize = 4_096;
 const SUM_BYTES: usize = 4;
@@ -35,19 +37,13 @@ fn sum_of(n: usize, page: &[u8]) -> u32 {
 /// Replaces the checksum of a page of zeros that was never written.
 const NEVER_WRITTEN: u32 = 0;
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The file of rows.
 pub(super) struct Pages {
     rows: DiskFile,
     sums: Sums,
     /// The first failure since it was opened. The storage crate refuses everything after it.
-    failed: Mutex<Option<Trouble>>,
+    failed: Mutex<Option<Error>>,
 }
 
-/// The checksums of all pages.
 struct Sums {
     file: DiskFile,
     table: RwLock<Vec<u32>>,
@@ -56,11 +52,10 @@ struct Sums {
 }
 
 impl Pages {
-    /// Creates new, empty files.
-    pub(super) fn create(rows: &Path, sums: &Path, disk: &Disk) -> Result<Arc<Self>, Trouble> {
+    pub(super) fn create(rows: &Path, sums: &Path, disk: &Disk) -> Result<Arc<Self>> {
         let new = |path: &Path| {
             let file = disk.create(path.to_owned()).and_then(|file| file.set_len(0).map(|()| file));
-            file.map_err(|error| Trouble::at(path, &error))
+            file.map_err(|error| at(path, &error))
         };
         let (rows, file) = (new(rows)?, new(sums)?);
         let sums = Sums { file, table: RwLock::default(), dirty: Mutex::default() };
@@ -68,13 +63,13 @@ impl Pages {
     }
 
     /// Opens the files of a store for reading, and for writing if `write`.
-    pub(super) fn open(rows: &Path, sums: &Path, disk: &Disk, write: bool) -> Result<Arc<Self>, Trouble> {
+    pub(super) fn open(rows: &Path, sums: &Path, disk: &Disk, write: bool) -> Result<Arc<Self>> {
         let file = open(sums, disk, write)?;
         let rows = open(rows, disk, write)?;
-        let bytes = file.read().map_err(|error| Trouble::at(sums, &error))?;
+        let bytes = file.read().map_err(|error| at(sums, &error))?;
         let sum = |bytes: &[u8]| bytes.try_into().map_or(NEVER_WRITTEN, u32::from_le_bytes);
         let mut table: Vec<u32> = bytes.chunks_exact(SUM_BYTES).map(sum).collect();
-        table.resize(count(&rows).map_err(|error| Trouble::at(rows.path(), &error))?, NEVER_WRITTEN);
+        table.resize(count(&rows).map_err(|error| at(rows.path(), &error))?, NEVER_WRITTEN);
         let sums = Sums { file, table: RwLock::new(table), dirty: Mutex::default() };
         Ok(Arc::new(Pages { rows, sums, failed: Mutex::default() }))
     }
@@ -91,25 +86,25 @@ impl Pages {
     }
 
     /// The first failure since the last call of [`Pages::mend`].
-    pub(super) fn failure(&self) -> Option<Trouble> {
-        locked(&self.failed).clone()
+    pub(super) fn failure(&self) -> Option<Error> {
+        self.failed.lock().clone()
     }
 
     /// Clears the failure, before the storage crate reopens the file.
     pub(super) fn mend(&self) {
-        *locked(&self.failed) = None;
+        *self.failed.lock() = None;
     }
 
     /// Records the error if it is the first failure.
     fn failing<T>(&self, result: io::Result<T>) -> io::Result<T> {
         result.inspect_err(|error| {
-            self.fail(&Trouble::at(self.path(), error));
+            self.fail(&at(self.path(), error));
         })
     }
 
-    /// Records the trouble if it is the first failure.
-    pub(super) fn fail(&self, trouble: &Trouble) {
-        locked(&self.failed).get_or_insert_with(|| trouble.clone());
+    /// Records the error if it is the first failure.
+    pub(super) fn fail(&self, error: &Error) {
+        self.failed.lock().get_or_insert_with(|| error.clone());
     }
 
     fn read_checked(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
@@ -120,7 +115,7 @@ impl Pages {
             ),
             _ => error,
         })?;
-        let table = self.sums.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.sums.table.read();
         for (n, page) in whole_pages(offset, out)? {
             let sound = match table.get(n).copied().unwrap_or(NEVER_WRITTEN) {
                 NEVER_WRITTEN => page.iter().all(|byte| *byte == 0),
@@ -140,13 +135,13 @@ impl Pages {
 
     fn write_summed(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.rows.write_at(data, offset)?;
-        let mut table = self.sums.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.sums.table.write();
         for (n, page) in whole_pages(offset, data)? {
             if n >= table.len() {
                 table.resize(n + 1, NEVER_WRITTEN);
             }
             table[n] = sum_of(n, page);
-            locked(&self.sums.dirty).insert(n / SUMS_PER_BLOCK);
+            self.sums.dirty.lock().insert(n / SUMS_PER_BLOCK);
         }
         Ok(())
     }
@@ -154,10 +149,10 @@ impl Pages {
     fn resize(&self, len: u64) -> io::Result<()> {
         self.rows.set_len(len)?;
         let count = count(&self.rows)?;
-        let mut table = self.sums.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.sums.table.write();
         let known = table.len().min(count);
         table.resize(count, NEVER_WRITTEN);
-        locked(&self.sums.dirty).extend(known / SUMS_PER_BLOCK..count.div_ceil(SUMS_PER_BLOCK));
+        self.sums.dirty.lock().extend(known / SUMS_PER_BLOCK..count.div_ceil(SUMS_PER_BLOCK));
         Ok(())
     }
 
@@ -173,21 +168,21 @@ impl Sums {
     }
 
     fn sync(&self) -> io::Result<()> {
-        let dirty = std::mem::take(&mut *locked(&self.dirty));
+        let dirty = std::mem::take(&mut *self.dirty.lock());
         if dirty.is_empty() {
             return Ok(());
         }
         let synced = self.write(&dirty).and_then(|()| self.file.sync());
         if synced.is_err() {
             // The content of the file is unknown, so all of it is written again.
-            let count = self.table.read().unwrap_or_else(PoisonError::into_inner).len();
-            locked(&self.dirty).extend(0..count.div_ceil(SUMS_PER_BLOCK));
+            let count = self.table.read().len();
+            self.dirty.lock().extend(0..count.div_ceil(SUMS_PER_BLOCK));
         }
         synced
     }
 
     fn write(&self, blocks: &BTreeSet<usize>) -> io::Result<()> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.read();
         for block in blocks {
             let first = (block * SUMS_PER_BLOCK).min(table.len());
             let sums = &table[first..table.len().min(first + SUMS_PER_BLOCK)];
@@ -204,24 +199,27 @@ fn count(file: &DiskFile) -> io::Result<usize> {
     usize::try_from(pages).map_err(|_| ErrorKind::FileTooLarge.into())
 }
 
-fn open(path: &Path, disk: &Disk, write: bool) -> Result<DiskFile, Trouble> {
+fn open(path: &Path, disk: &Disk, write: bool) -> Result<DiskFile> {
     disk.open(path.to_owned(), write).map_err(|error| match error.kind() {
-        ErrorKind::NotFound => Trouble::damage(path, "the file is missing"),
-        _ => Trouble::at(path, &error),
+        ErrorKind::NotFound => damage(path, "the file is missing"),
+        _ => at(path, &error),
     })
+}
+
+/// The number of the page at `offset`, where `length` bytes are whole pages, or a part of the first page of the file.
+fn page_at(offset: u64, length: usize) -> io::Result<usize> {
+    let page = PAGE_BYTES as u64;
+    let is_header = offset == 0 && length <= PAGE_BYTES;
+    if !is_header && (!offset.is_multiple_of(page) || !length.is_multiple_of(PAGE_BYTES)) {
+        let line = format!("{length} bytes at {offset} are no pages");
+        return Err(io::Error::new(ErrorKind::InvalidInput, line));
+    }
+    usize::try_from(offset / page).map_err(|_| ErrorKind::FileTooLarge.into())
 }
 
 /// Divides `bytes` into pages with their numbers, without the first page of the file.
 fn whole_pages(offset: u64, bytes: &[u8]) -> io::Result<impl Iterator<Item = (usize, &[u8])>> {
-    let page = PAGE_BYTES as u64;
-    let is_header = offset == 0 && bytes.len() <= PAGE_BYTES;
-    if !is_header && (!offset.is_multiple_of(page) || !bytes.len().is_multiple_of(PAGE_BYTES)) {
-        return Err(io::Error::new(
-            ErrorKind::InvalidInput,
-            format!("{} bytes at {offset} are no pages", bytes.len()),
-        ));
-    }
-    let first = usize::try_from(offset / page).map_err(|_| ErrorKind::FileTooLarge)?;
+    let first = page_at(offset, bytes.len())?;
     Ok((first..).zip(bytes.chunks(PAGE_BYTES)).filter(|(n, _)| *n > 0))
 }
 
@@ -268,7 +266,7 @@ pub(super) struct Overlay {
 struct OverlayState {
     len: u64,
     /// Pages that were written.
-    pages: HashMap<u64, Vec<u8>>,
+    pages: HashMap<usize, Vec<u8>>,
 }
 
 impl Overlay {
@@ -277,13 +275,12 @@ impl Overlay {
         Ok(Overlay { below: Backend(below), state: Mutex::new(state) })
     }
 
-    /// The current content of a page.
-    fn page(&self, state: &OverlayState, n: u64) -> io::Result<Vec<u8>> {
+    fn page(&self, state: &OverlayState, n: usize) -> io::Result<Vec<u8>> {
         if let Some(page) = state.pages.get(&n) {
             return Ok(page.clone());
         }
         let mut page = vec![0; PAGE_BYTES];
-        let (begin, end) = (n * PAGE_BYTES as u64, self.below.len()?);
+        let (begin, end) = ((n * PAGE_BYTES) as u64, self.below.len()?);
         if begin < end {
             self.below.read(begin, &mut page)?;
         }
@@ -293,25 +290,19 @@ impl Overlay {
 
 impl StorageBackend for Overlay {
     fn len(&self) -> io::Result<u64> {
-        Ok(locked(&self.state).len)
+        Ok(self.state.lock().len)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let state = locked(&self.state);
-        let page_bytes = PAGE_BYTES as u64;
-        let mut done = 0;
-        while done < out.len() {
-            let at = offset + done as u64;
-            let (page, from) = (self.page(&state, at / page_bytes)?, (at % page_bytes) as usize);
-            let bytes = (PAGE_BYTES - from).min(out.len() - done);
-            out[done..done + bytes].copy_from_slice(&page[from..from + bytes]);
-            done += bytes;
+        let state = self.state.lock();
+        for (n, bytes) in (page_at(offset, out.len())?..).zip(out.chunks_mut(PAGE_BYTES)) {
+            bytes.copy_from_slice(&self.page(&state, n)?[..bytes.len()]);
         }
         Ok(())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        locked(&self.state).len = len;
+        self.state.lock().len = len;
         Ok(())
     }
 
@@ -320,17 +311,11 @@ impl StorageBackend for Overlay {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let mut state = locked(&self.state);
-        let page_bytes = PAGE_BYTES as u64;
-        let mut done = 0;
-        while done < data.len() {
-            let at = offset + done as u64;
-            let (n, from) = (at / page_bytes, (at % page_bytes) as usize);
-            let bytes = (PAGE_BYTES - from).min(data.len() - done);
-            let mut page = if bytes < PAGE_BYTES { self.page(&state, n)? } else { vec![0; PAGE_BYTES] };
-            page[from..from + bytes].copy_from_slice(&data[done..done + bytes]);
+        let mut state = self.state.lock();
+        for (n, bytes) in (page_at(offset, data.len())?..).zip(data.chunks(PAGE_BYTES)) {
+            let mut page = if bytes.len() < PAGE_BYTES { self.page(&state, n)? } else { vec![0; PAGE_BYTES] };
+            page[..bytes.len()].copy_from_slice(bytes);
             state.pages.insert(n, page);
-            done += bytes;
         }
         Ok(())
     }

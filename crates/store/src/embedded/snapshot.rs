@@ -7,9 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::view::Tables;
-use super::walk::walk;
 use super::{Published, Shared};
-use crate::walk::Rest;
 use crate::{Changes, Error, KeyValue, RangeRead, Result, Snapshot, Versionstamp, Visit};
 
 /// The store as it was at `taken_us`.
@@ -51,15 +49,8 @@ impl Snapshot for EmbeddedSnapshot {
         self.read(|tables, version| tables.range(read, version, &self.shared.gaps))
     }
 
-    fn walk(
-        &self,
-        begin: &Bytes,
-        end: &Bytes,
-        reverse: bool,
-        visit: &mut Visit<'_>,
-    ) -> Option<Result<usize>> {
-        let rest = Rest { begin: begin.clone(), end: end.clone(), reverse };
-        Some(self.read(|tables, version| walk(tables, rest, version, &self.shared.gaps, visit)))
+    fn walk(&self, range: &RangeRead, visit: &mut Visit<'_>) -> Option<Result<usize>> {
+        Some(self.read(|tables, version| tables.walk(range, version, &self.shared.gaps, visit)))
     }
 
     async fn commit(&self, changes: Changes) -> Result<Versionstamp> {

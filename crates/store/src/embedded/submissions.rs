@@ -1,38 +1,34 @@
 //! The transactions that wait for the committer.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
+use crate::sync::Mutex;
 use crate::{Changes, Error, Result, Versionstamp};
 
 /// Most transactions that may wait. Further ones are refused as unavailable.
 const MAX_WAITING: usize = 65_536;
-/// Most bytes that may wait.
 const MAX_WAITING_BYTES: usize = 256 << 20;
 /// Most transactions that share one fsync, because two bytes of the versionstamp number them.
 pub(super) const MAX_GROUP: usize = 8_192;
 /// Most bytes that share one fsync, except for a single larger transaction: a fraction of a log segment.
 const MAX_GROUP_BYTES: usize = 8 << 20;
 
-/// The result of a transaction.
 pub(super) type Decision = Result<Versionstamp>;
 
-/// A transaction that waits for its result.
 pub(super) struct Submission {
     /// The version of its snapshot.
     pub(super) version: u64,
-    /// When its snapshot was taken.
     pub(super) taken_us: i64,
     pub(super) changes: Changes,
     pub(super) answer: oneshot::Sender<Decision>,
     bytes: usize,
 }
 
-/// The committer's queue.
 #[derive(Default)]
 pub(super) struct Submissions {
     waiting: Mutex<Waiting>,
@@ -51,10 +47,6 @@ struct Waiting {
 }
 
 impl Submissions {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Submits a transaction to the committer. The receiver gets the result.
     pub(super) fn submit(
         &self,
@@ -64,7 +56,7 @@ impl Submissions {
     ) -> Result<oneshot::Receiver<Decision>> {
         let (answer, decision) = oneshot::channel();
         let bytes = changes_bytes(&changes);
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         if let Some(error) = &waiting.refused {
             return Err(error.clone());
         }
@@ -81,48 +73,42 @@ impl Submissions {
         Ok(decision)
     }
 
-    /// The number of waiting transactions.
     pub(super) fn len(&self) -> usize {
-        self.waiting().queue.len()
+        self.waiting.lock().queue.len()
     }
 
     /// All waiting transactions, up to the size of a group. `None` once the store is closed and the queue is empty. Once
     /// one transaction waits, this waits up to `patience` until there are as many as `expected`.
     pub(super) fn next_group(&self, expected: usize, patience: Duration) -> Option<VecDeque<Submission>> {
-        let mut waiting = self.wait_for(self.waiting(), 1, None);
+        let mut waiting = self.wait_for(self.waiting.lock(), 1, Duration::MAX);
         if waiting.queue.len() < expected && !waiting.closed {
-            waiting = self.wait_for(waiting, expected, Some(patience));
+            waiting = self.wait_for(waiting, expected, patience);
         }
         (!waiting.queue.is_empty()).then(|| waiting.take_group())
     }
 
-    /// Waits until `wanted` transactions wait, or the store is closed.
+    /// Waits until `wanted` transactions wait, or the store is closed, but no longer than `longest`.
     fn wait_for<'a>(
         &'a self,
         mut waiting: MutexGuard<'a, Waiting>,
         wanted: usize,
-        longest: Option<Duration>,
+        longest: Duration,
     ) -> MutexGuard<'a, Waiting> {
         waiting.wanted = wanted;
         let goes_on = |waiting: &mut Waiting| waiting.queue.len() < wanted && !waiting.closed;
-        match longest {
-            None => self.arrived.wait_while(waiting, goes_on).unwrap_or_else(PoisonError::into_inner),
-            Some(longest) => {
-                let waited = self.arrived.wait_timeout_while(waiting, longest, goes_on);
-                waited.unwrap_or_else(PoisonError::into_inner).0
-            }
-        }
+        let waited = self.arrived.wait_timeout_while(waiting, longest, goes_on);
+        waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Refuses all transactions from now on, including those that wait. None of them has been written.
     pub(super) fn refuse(&self, error: &Error) {
-        self.waiting().refused.get_or_insert_with(|| error.clone());
+        self.waiting.lock().refused.get_or_insert_with(|| error.clone());
         self.refuse_waiting(error);
     }
 
     /// Refuses the waiting transactions. None of them has been written.
     pub(super) fn refuse_waiting(&self, error: &Error) {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         waiting.bytes = 0;
         for submission in waiting.queue.drain(..) {
             let _ = submission.answer.send(Err(error.clone()));
@@ -132,13 +118,13 @@ impl Submissions {
     /// Waits for `longest`, or until the store is closed. Returns whether it is closed.
     pub(super) fn pause(&self, longest: Duration) -> bool {
         let open = |waiting: &mut Waiting| !waiting.closed;
-        let waited = self.arrived.wait_timeout_while(self.waiting(), longest, open);
+        let waited = self.arrived.wait_timeout_while(self.waiting.lock(), longest, open);
         waited.unwrap_or_else(PoisonError::into_inner).0.closed
     }
 
     /// Refuses new transactions. The committer still decides those that wait.
     pub(super) fn close(&self) {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         waiting.refused.get_or_insert_with(|| Error::Unavailable("the store is closed".to_owned()));
         waiting.closed = true;
         drop(waiting);
@@ -192,7 +178,7 @@ mod tests {
             groups.push(submissions.next_group(0, Duration::ZERO).unwrap().len());
         }
         assert_eq!(groups, [2, 1, 1, MAX_GROUP, 2]);
-        assert_eq!(submissions.waiting().bytes, 0);
+        assert_eq!(submissions.waiting.lock().bytes, 0);
     }
 
     #[test]

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::base::BaseView;
+use super::cursor::{Cursor, Head, Row};
 use super::gaps::Gaps;
-use super::memtable::{Cell, Memtable, span};
+use super::memtable::Memtable;
 use crate::key::successor;
-use crate::{KeyValue, RangeRead, Result};
+use crate::{KeyValue, RangeRead, Result, Step, Visit};
 
 /// Rows that a scan crosses before it releases the lock for the committer.
 const STEPS_PER_LOCK: usize = 512;
@@ -16,6 +17,8 @@ const STEPS_PER_LOCK: usize = 512;
 const DEAD_PER_GAP: usize = 64;
 /// The number of dead rows next to a gap that justify extending it.
 const DEAD_TO_GROW: usize = 8;
+/// The number of dead rows after which a walk searches for a gap at the place that it went to.
+const DEAD_AFTER_SEEK: usize = 16;
 
 /// The tables that hold the rows. An earlier table hides the rows of later ones.
 #[derive(Clone)]
@@ -30,7 +33,6 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// The value of a key as of `version`.
     pub(super) fn get(&self, key: &[u8], version: u64) -> Result<Option<Bytes>> {
         let frozen = || self.frozen.as_ref().and_then(|frozen| frozen.get(key, version));
         match self.active.get(key, version).or_else(frozen) {
@@ -41,62 +43,98 @@ impl Tables {
 
     /// The rows of a range as of `version`.
     pub(super) fn range(&self, read: &RangeRead, version: u64, gaps: &Gaps) -> Result<Vec<KeyValue>> {
-        let mut scan = Scan {
-            tables: self,
-            gaps,
-            version,
-            reverse: read.reverse,
-            begin: read.begin.clone(),
-            end: read.end.clone(),
-            run: Run::starting_at(if read.reverse { &read.end } else { &read.begin }),
-            found: Vec::new(),
-        };
         let mut rows = Vec::new();
-        while rows.len() < read.limit && scan.begin < scan.end {
+        self.scan(read, version, gaps, |row, _| {
+            rows.push(row.to_owned());
+            Ok(if rows.len() == read.limit { Step::End } else { Step::Next })
+        })?;
+        Ok(rows)
+    }
+
+    /// Shows `visit` rows of a range as of `version`. Returns how many they were.
+    pub(super) fn walk(
+        &self,
+        range: &RangeRead,
+        version: u64,
+        gaps: &Gaps,
+        visit: &mut Visit<'_>,
+    ) -> Result<usize> {
+        let mut visited = 0;
+        self.scan(range, version, gaps, |row, to| {
+            visited += 1;
+            visit(row.key(), row.value(), to)
+        })?;
+        Ok(visited)
+    }
+
+    fn scan(
+        &self,
+        range: &RangeRead,
+        version: u64,
+        gaps: &Gaps,
+        mut visit: impl FnMut(Row<'_>, &mut Vec<u8>) -> Result<Step>,
+    ) -> Result<()> {
+        let (rest, run) = (range.clone(), Run::default());
+        let mut scan = Scan { tables: self, gaps, version, rest, run, found: Vec::new() };
+        let mut has_ended = false;
+        while !has_ended && !scan.rest.is_empty() {
             scan.jump();
-            scan.advance(read.limit, &mut rows)?;
+            has_ended = scan.advance(&mut visit)?;
             scan.note_found();
         }
-        Ok(rows)
+        Ok(())
     }
 }
 
-/// A scan in progress. The rest of the range is `[begin, end)`.
 struct Scan<'a> {
     tables: &'a Tables,
     gaps: &'a Gaps,
     version: u64,
-    reverse: bool,
-    begin: Bytes,
-    end: Bytes,
+    rest: RangeRead,
     run: Run,
     /// Runs to record as gaps, once the memtables are no longer locked: [`Gaps::note`] locks them while it holds the lock of the
     /// gaps.
     found: Vec<(Bytes, Bytes)>,
 }
 
-/// The dead rows that were crossed since the last live row, or since the last gap.
+/// The dead rows that were crossed since the last live row, the last gap, or the place that a walk went to.
+#[derive(Default)]
 struct Run {
-    from: Bytes,
-    /// Whether the run begins behind the row `from`, and not at it. Most runs are short: their bounds are never needed.
-    behind: bool,
+    /// Where it begins, if there are any.
+    from: Vec<u8>,
     dead: usize,
     next_to_gap: bool,
+    after_seek: bool,
 }
 
 impl Run {
-    fn starting_at(from: &Bytes) -> Self {
-        Run { from: from.clone(), behind: false, dead: 0, next_to_gap: false }
+    fn restart(&mut self) {
+        (self.dead, self.next_to_gap, self.after_seek) = (0, false, false);
     }
 
-    /// A run that begins behind a live row.
-    fn behind(row: Bytes, reverse: bool) -> Self {
-        Run { behind: !reverse, ..Run::starting_at(&row) }
+    /// Adds a dead row, which is the first one at or behind `place`.
+    fn cross(&mut self, place: &[u8]) {
+        if self.dead == 0 {
+            self.from.clear();
+            self.from.extend_from_slice(place);
+        }
+        self.dead += 1;
+    }
+
+    /// Whether there may be a gap ahead.
+    fn wants_gap(&self) -> bool {
+        self.dead > 0 && self.dead.is_multiple_of(DEAD_PER_GAP)
+            || self.after_seek && self.dead == DEAD_AFTER_SEEK
+    }
+
+    /// Whether it is long enough to be kept.
+    fn is_worth(&self) -> bool {
+        self.dead >= if self.next_to_gap { DEAD_TO_GROW } else { DEAD_PER_GAP }
     }
 
     /// The range of the run, if it ends at `to`.
     fn up_to(&self, to: Bytes, reverse: bool) -> (Bytes, Bytes) {
-        let from = if self.behind { successor(&self.from) } else { self.from.clone() };
+        let from = Bytes::copy_from_slice(&self.from);
         if reverse { (to, from) } else { (from, to) }
     }
 }
@@ -104,121 +142,79 @@ impl Run {
 impl Scan<'_> {
     /// Skips the gaps at the scan's position.
     fn jump(&mut self) {
-        while self.begin < self.end {
-            let place = if self.reverse { &self.end } else { &self.begin };
-            let Some((begin, end)) = self.gaps.around(place, self.reverse, self.version) else { return };
+        let reverse = self.rest.reverse;
+        while !self.rest.is_empty() {
+            let place = self.rest.front();
+            let Some((begin, end)) = self.gaps.around(place, reverse, self.version) else { return };
             if self.run.dead > 0 {
-                let place = place.clone();
-                self.found.push(self.run.up_to(place, self.reverse));
+                self.found.push(self.run.up_to(place.clone(), reverse));
                 self.note_found();
             }
-            if self.reverse {
-                self.end = begin;
-                self.run = Run { next_to_gap: true, ..Run::starting_at(&self.end) };
-            } else {
-                self.begin = end;
-                self.run = Run { next_to_gap: true, ..Run::starting_at(&self.begin) };
+            match reverse {
+                true => self.rest.end = begin,
+                false => self.rest.begin = end,
             }
+            self.run.restart();
+            self.run.next_to_gap = true;
         }
     }
 
-    /// Reads on until there are enough rows, or until the committer should get the lock.
-    fn advance(&mut self, limit: usize, rows: &mut Vec<KeyValue>) -> Result<()> {
-        if self.begin >= self.end {
-            return Ok(());
+    /// Shows the next rows, until the walk ends, or until the committer should get the lock. Returns whether it has ended.
+    fn advance(&mut self, visit: &mut impl FnMut(Row<'_>, &mut Vec<u8>) -> Result<Step>) -> Result<bool> {
+        if self.rest.is_empty() {
+            return Ok(true);
         }
         let Tables { active, frozen, base, .. } = self.tables;
-        let active = active.read();
-        let frozen = frozen.as_ref().map(|frozen| frozen.read());
-        let (begin, end, reverse) = (self.begin.clone(), self.end.clone(), self.reverse);
-        let mut in_active = span(&active, &begin, &end);
-        let mut in_frozen = frozen.as_ref().map(|frozen| span(frozen, &begin, &end));
-        let mut in_base = base.range(&begin, &end)?;
-        let mut next_active = || if reverse { in_active.next_back() } else { in_active.next() };
-        let mut next_frozen =
-            || in_frozen.as_mut().and_then(|cells| if reverse { cells.next_back() } else { cells.next() });
-        let mut head_active = next_active();
-        let mut head_frozen = next_frozen();
-        let mut head_base = in_base.next(reverse)?;
-        let mut last = None;
+        let (active, frozen) = (active.read(), frozen.as_ref().map(|frozen| frozen.read()));
+        let range = self.rest.clone();
+        let mut cursor = Cursor::new(&active, frozen.as_deref(), base, &range)?;
+        // All rows before this place are crossed.
+        let mut place = range.front().to_vec();
+        let mut to = Vec::new();
         for _ in 0..STEPS_PER_LOCK {
-            let heads = [
-                head_active.map(|(key, _)| key),
-                head_frozen.map(|(key, _)| key),
-                head_base.as_ref().map(|(key, _)| key),
-            ];
-            let heads = heads.into_iter().flatten();
-            let Some(key) = (if reverse { heads.max() } else { heads.min() }).cloned() else {
-                // The range has ended.
-                self.end_run(if reverse { &begin } else { &end });
-                self.begin = self.end.clone();
-                return Ok(());
+            let Some(Head { key, row, tables }) = cursor.head(self.version) else {
+                self.end_run(|| range.back().clone());
+                return Ok(true);
             };
-            // The first table that has the row decides, and all of them advance past it.
-            let mut known: Option<Option<Bytes>> = None;
-            let visible = |cell: &Cell| cell.at(self.version).cloned();
-            if let Some((_, cell)) = head_active.filter(|(head, _)| **head == key) {
-                known = visible(cell);
-                head_active = next_active();
-            }
-            if let Some((_, cell)) = head_frozen.filter(|(head, _)| **head == key) {
-                known = known.or_else(|| visible(cell));
-                head_frozen = next_frozen();
-            }
-            if let Some((_, value)) = head_base.take_if(|(head, _)| *head == key) {
-                known = known.or(Some(Some(value)));
-                head_base = in_base.next(reverse)?;
-            }
-            match known.flatten() {
-                Some(value) => {
-                    self.end_run_before(&key);
-                    self.run = Run::behind(key.clone(), reverse);
-                    rows.push((key.clone(), value));
-                    last = Some(key);
-                    if rows.len() == limit {
-                        break;
-                    }
+            let step = match row {
+                Some(row) => {
+                    self.end_run(|| if range.reverse { successor(key) } else { Bytes::copy_from_slice(key) });
+                    self.run.restart();
+                    visit(row, &mut to)?
                 }
                 None => {
-                    last = Some(key);
-                    self.run.dead += 1;
-                    if self.run.dead.is_multiple_of(DEAD_PER_GAP) {
-                        break;
+                    self.run.cross(&place);
+                    Step::Next
+                }
+            };
+            match step {
+                Step::End => return Ok(true),
+                Step::Seek if range.precedes(key, &to) => {
+                    place.clone_from(&to);
+                    cursor.seek(&to)?;
+                    self.run.after_seek = true;
+                }
+                Step::Seek | Step::Next => {
+                    place.clear();
+                    place.extend_from_slice(key);
+                    if !range.reverse {
+                        place.push(0);
                     }
+                    cursor.pass(tables)?;
                 }
             }
+            if self.run.wants_gap() {
+                break;
+            }
         }
-        if let Some(last) = last {
-            self.pass(&last);
-        }
-        Ok(())
+        self.rest.seek(&place);
+        Ok(false)
     }
 
-    /// Moves the rest of the range past `key`.
-    fn pass(&mut self, key: &Bytes) {
-        if self.reverse {
-            self.end = key.clone();
-        } else {
-            self.begin = successor(key);
-        }
-    }
-
-    /// Whether the run of dead rows is long enough to be kept.
-    fn is_worth(&self) -> bool {
-        self.run.dead >= if self.run.next_to_gap { DEAD_TO_GROW } else { DEAD_PER_GAP }
-    }
-
-    /// Ends a run of dead rows at `to`, and keeps it if it was long.
-    fn end_run(&mut self, to: &Bytes) {
-        if self.is_worth() {
-            self.found.push(self.run.up_to(to.clone(), self.reverse));
-        }
-    }
-
-    /// The same at a live row.
-    fn end_run_before(&mut self, row: &Bytes) {
-        if self.is_worth() {
-            self.end_run(&if self.reverse { successor(row) } else { row.clone() });
+    /// Ends a run of dead rows, and keeps it if it was long.
+    fn end_run(&mut self, to: impl FnOnce() -> Bytes) {
+        if self.run.is_worth() {
+            self.found.push(self.run.up_to(to(), self.rest.reverse));
         }
     }
 

@@ -40,7 +40,7 @@ use std::path::{Path, PathBuf};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 
-use super::disk::{Disk, DiskFile, DiskFolder, Trouble};
+use super::disk::{Disk, DiskFile, DiskFolder, at, damage};
 use crate::{Error, Result};
 
 /// A row to set, or a key to remove if the value is `None`.
@@ -64,7 +64,6 @@ const MOST_COMPRESSION: usize = 256;
 /// A buffer up to this size is kept for the next record.
 const KEPT_BYTES: usize = 1 << 20;
 
-/// Encodes the rows of a group.
 pub(super) fn encode<'a>(
     batch: impl Iterator<Item = (&'a Bytes, &'a Option<Bytes>)> + Clone,
 ) -> Result<Bytes> {
@@ -87,9 +86,25 @@ pub(super) fn encode<'a>(
     Ok(rows.freeze())
 }
 
-/// The rows that [`encode`] has encoded. They share its memory.
-pub(super) fn rows(encoded: &Bytes) -> Rows {
-    Rows { rest: encoded.clone() }
+/// The rows that [`encode`] has encoded. They share its memory. Ends early if the lengths are inconsistent: the checksum has been
+/// checked before.
+pub(super) fn rows(encoded: &Bytes) -> impl Iterator<Item = Row> + use<> {
+    let mut rest = encoded.clone();
+    std::iter::from_fn(move || {
+        if rest.len() < ROW_HEADER_BYTES {
+            return None;
+        }
+        let key_bytes = rest.get_u32_le() as usize;
+        let value_bytes = rest.get_u32_le();
+        let has_value = value_bytes != NO_VALUE;
+        let value_bytes = if has_value { value_bytes as usize } else { 0 };
+        if rest.len() < key_bytes.saturating_add(value_bytes) {
+            return None;
+        }
+        let key = rest.split_to(key_bytes);
+        let value = rest.split_to(value_bytes);
+        Some((key, has_value.then_some(value)))
+    })
 }
 
 /// Makes records, in the same memory.
@@ -132,37 +147,10 @@ impl Packer {
     }
 }
 
-/// See [`rows`].
-pub(super) struct Rows {
-    rest: Bytes,
-}
-
-impl Iterator for Rows {
-    type Item = Row;
-
-    /// Ends early if the lengths are inconsistent. The checksum has been checked before.
-    fn next(&mut self) -> Option<Row> {
-        if self.rest.len() < ROW_HEADER_BYTES {
-            return None;
-        }
-        let key_bytes = self.rest.get_u32_le() as usize;
-        let value_bytes = self.rest.get_u32_le();
-        let has_value = value_bytes != NO_VALUE;
-        let value_bytes = if has_value { value_bytes as usize } else { 0 };
-        if self.rest.len() < key_bytes.saturating_add(value_bytes) {
-            return None;
-        }
-        let key = self.rest.split_to(key_bytes);
-        let value = self.rest.split_to(value_bytes);
-        Some((key, has_value.then_some(value)))
-    }
-}
-
 /// A record as it is in a file.
 #[derive(Debug, PartialEq, Eq)]
 struct Found {
     version: u64,
-    /// The length of the record.
     bytes: usize,
     unpacked: usize,
     body: Bytes,
@@ -214,11 +202,10 @@ pub(super) struct Segment {
 }
 
 /// Why a record was not written.
-pub(super) enum Unwritten {
-    /// Nothing of it was written.
-    Nothing(io::Error),
-    /// The file may have it or not, now or after a crash.
-    Doubtful(io::Error),
+pub(super) struct Unwritten {
+    pub(super) error: Error,
+    /// Whether the file may have it nevertheless, now or after a crash.
+    pub(super) in_doubt: bool,
 }
 
 impl Segment {
@@ -265,9 +252,9 @@ impl Segment {
         self.filled == 0 || self.filled + plain_bytes(rows) <= segment_bytes
     }
 
-    /// Writes the record of a group and waits for the disk. Returns its length. After a doubtful error the caller must not use the
-    /// segment again.
-    pub(super) fn append(&mut self, version: u64, rows: &[u8]) -> Result<usize, Unwritten> {
+    /// Writes the record of a group and waits for the disk. Returns its length. After an error that leaves doubt the caller must not
+    /// use the segment again.
+    pub(super) fn append(&mut self, version: u64, rows: &[u8]) -> Result<u64, Unwritten> {
         self.packer.pack(self.number, version, rows);
         let record = std::mem::take(&mut self.packer.record);
         let written = self.write(&record);
@@ -279,15 +266,20 @@ impl Segment {
         Ok(written)
     }
 
-    fn write(&mut self, record: &[u8]) -> Result<usize, Unwritten> {
-        let end = self.position + record.len() as u64;
+    fn write(&mut self, record: &[u8]) -> Result<u64, Unwritten> {
+        let length = record.len() as u64;
+        let end = self.position + length;
         if self.file.is_durable() && end > self.allocated {
-            self.grow(end).map_err(Unwritten::Nothing)?;
+            self.grow(end).map_err(|error| self.unwritten(&error, false))?;
         }
         let written = self.file.write_at(record, self.position).and_then(|()| self.file.sync());
-        written.map_err(Unwritten::Doubtful)?;
+        written.map_err(|error| self.unwritten(&error, true))?;
         self.position = end;
-        Ok(record.len())
+        Ok(length)
+    }
+
+    fn unwritten(&self, error: &io::Error, in_doubt: bool) -> Unwritten {
+        Unwritten { error: at(self.file.path(), error), in_doubt }
     }
 
     /// Writes zeros ahead of the records, so that the next records find allocated blocks. The head states the new length after
@@ -301,12 +293,6 @@ impl Segment {
         Ok(())
     }
 
-    /// The path of the file.
-    pub(super) fn path(&self) -> &Path {
-        self.file.path()
-    }
-
-    /// The file, for reuse.
     pub(super) fn into_file(self) -> DiskFile {
         self.file
     }
@@ -350,7 +336,6 @@ fn path_of(folder: &Path, number: u64) -> PathBuf {
     folder.join(format!("{number:020}"))
 }
 
-/// The result of reading a log.
 #[derive(Default)]
 pub(super) struct LogContents {
     /// The rows of each record after the checkpoint, with consecutive versions.
@@ -374,14 +359,11 @@ pub(super) fn read(
     demanded: Option<&RangeInclusive<u64>>,
     disk: &Disk,
     write: bool,
-) -> Result<LogContents, Trouble> {
+) -> Result<LogContents> {
     let numbers = numbers(folder, demanded.is_some())?;
     if let Some(missing) = demanded.and_then(|demanded| demanded.clone().find(|n| !numbers.contains(n))) {
         let path = path_of(folder, missing);
-        return Err(Trouble::damage(
-            &path,
-            "this part of the log is missing: what was acknowledged last is in it",
-        ));
+        return Err(damage(&path, "this part of the log is missing: what was acknowledged last is in it"));
     }
     let mut contents =
         LogContents { last_number: demanded.map_or(0, |demanded| *demanded.end()), ..LogContents::default() };
@@ -393,19 +375,18 @@ pub(super) fn read(
             continue;
         }
         let is_demanded = demanded.is_some_and(|demanded| demanded.contains(&number));
-        let failed = |error: &io::Error| Trouble::at(&path, error);
-        let file = disk.open(path.clone(), write).map_err(|error| failed(&error))?;
-        let bytes = Bytes::from(file.read().map_err(|error| failed(&error))?);
+        let file = disk.open(path.clone(), write).map_err(|error| at(&path, &error))?;
+        let bytes = Bytes::from(file.read().map_err(|error| at(&path, &error))?);
         let records = match stated_by_head(&bytes) {
             Some((segment, length)) if segment == number => {
                 if is_demanded && (bytes.len() as u64) < length {
                     let line = format!("the log is cut: it has {} bytes here, and had {length}", bytes.len());
-                    return Err(Trouble::damage(&path, line));
+                    return Err(damage(&path, line));
                 }
                 read_segment(&path, number, &bytes)?
             }
             _ if is_demanded => {
-                return Err(Trouble::damage(&path, "the head of this part of the log is damaged"));
+                return Err(damage(&path, "the head of this part of the log is damaged"));
             }
             // It was not finished, or has the head of its previous number.
             _ => Vec::new(),
@@ -417,13 +398,10 @@ pub(super) fn read(
                 continue;
             }
             if next != last + 1 {
-                return Err(Trouble::damage(
-                    &path,
-                    format!("the log goes on with version {next} after {last}"),
-                ));
+                return Err(damage(&path, format!("the log goes on with version {next} after {last}")));
             }
             last = next;
-            let unreadable = || Trouble::damage(&path, format!("the rows of version {next} cannot be read"));
+            let unreadable = || damage(&path, format!("the rows of version {next} cannot be read"));
             contents.records.push((next, record.rows().ok_or_else(unreadable)?));
         }
         contents.files.push(file);
@@ -433,29 +411,26 @@ pub(super) fn read(
 }
 
 /// The numbers of the segments in a folder, in order.
-fn numbers(folder: &Path, demanded: bool) -> Result<Vec<u64>, Trouble> {
-    let failed = |error: &io::Error| Trouble::at(folder, error);
+fn numbers(folder: &Path, demanded: bool) -> Result<Vec<u64>> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound && !demanded => return Ok(Vec::new()),
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            return Err(Trouble::damage(folder, "the log is missing: what was acknowledged last is in it"));
+            return Err(damage(folder, "the log is missing: what was acknowledged last is in it"));
         }
-        Err(error) => return Err(failed(&error)),
+        Err(error) => return Err(at(folder, &error)),
     };
     let mut numbers = Vec::new();
     for entry in entries {
-        let name = entry.map_err(|error| failed(&error))?.file_name();
+        let name = entry.map_err(|error| at(folder, &error))?.file_name();
         let number = name.to_str().and_then(|name| name.parse::<u64>().ok());
-        numbers
-            .push(number.ok_or_else(|| Trouble::damage(&folder.join(&name), "this is no part of the log"))?);
+        numbers.push(number.ok_or_else(|| damage(&folder.join(&name), "this is no part of the log"))?);
     }
     numbers.sort_unstable();
     Ok(numbers)
 }
 
-/// The records of a file.
-fn read_segment(path: &Path, number: u64, bytes: &Bytes) -> Result<Vec<Found>, Trouble> {
+fn read_segment(path: &Path, number: u64, bytes: &Bytes) -> Result<Vec<Found>> {
     let mut records: Vec<Found> = Vec::new();
     let mut position = bytes.len().min(FILE_HEAD_BYTES as usize);
     while let Some(record) = whole_record(&bytes.slice(position..), number) {
@@ -469,7 +444,7 @@ fn read_segment(path: &Path, number: u64, bytes: &Bytes) -> Result<Vec<Found>, T
         let may_be_one = bytes[ahead + 8..ahead + 16] == own_number;
         if may_be_one && whole_record(&bytes.slice(ahead..), number).is_some() {
             let line = format!("the record at byte {position} is damaged, and one at {ahead} is whole");
-            return Err(Trouble::damage(path, line));
+            return Err(damage(path, line));
         }
         ahead += ALIGNMENT;
     }
@@ -522,7 +497,7 @@ mod tests {
     }
 
     fn demanding(folder: &Path, version: u64, demanded: RangeInclusive<u64>) -> Result<LogContents> {
-        Ok(read(folder, version, Some(&demanded), &disk(), true)?)
+        read(folder, version, Some(&demanded), &disk(), true)
     }
 
     fn versions_of(contents: LogContents) -> Vec<u64> {

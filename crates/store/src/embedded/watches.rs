@@ -1,18 +1,18 @@
 //! Watches, and the keys that they wait for.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
+use crate::sync::Mutex;
 use crate::{Error, Result, Watch};
 
 /// Most watches at a time; each takes about 200 bytes.
 const MAX_WATCHES: usize = 100_000;
 
-/// All watches of a store.
 #[derive(Default)]
 pub(super) struct Watches {
     waiting: Mutex<Waiting>,
@@ -30,17 +30,14 @@ struct Waiting {
 struct Waiter {
     id: u64,
     seen: Option<Bytes>,
-    wake: oneshot::Sender<()>,
+    /// Wakes the watch when it is dropped.
+    _wake: oneshot::Sender<()>,
 }
 
 impl Watches {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Registers a watch. The caller must read the key afterwards, to find changes that were committed before this call.
     pub(super) fn register(self: &Arc<Self>, key: Bytes, seen: Option<Bytes>) -> Result<Watch> {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         if waiting.closed {
             return Err(Error::Unavailable("the store is closed".into()));
         }
@@ -50,12 +47,12 @@ impl Watches {
         let id = waiting.next_id;
         waiting.next_id += 1;
         let (wake, woken) = oneshot::channel();
-        waiting.by_key.entry(key.clone()).or_default().push(Waiter { id, seen, wake });
+        waiting.by_key.entry(key.clone()).or_default().push(Waiter { id, seen, _wake: wake });
         self.count.fetch_add(1, Ordering::SeqCst);
         let registration = Registration { watches: self.clone(), key, id };
         Ok(Box::pin(async move {
             let _registration = registration;
-            // An error means that the store was closed. The watcher then reads the key and gets the error.
+            // If the store was closed, the watcher reads the key and gets the error.
             let _ = woken.await;
         }))
     }
@@ -65,42 +62,34 @@ impl Watches {
         if self.count.load(Ordering::SeqCst) == 0 {
             return;
         }
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         for (key, value) in rows {
-            let Some(waiters) = waiting.by_key.get_mut(key) else { continue };
-            let before = waiters.len();
-            for waiter in waiters.extract_if(.., |waiter| waiter.seen != *value) {
-                let _ = waiter.wake.send(());
-            }
-            self.count.fetch_sub(before - waiters.len(), Ordering::SeqCst);
-            if waiters.is_empty() {
-                waiting.by_key.remove(key);
-            }
+            self.retain(&mut waiting, key, |waiter| waiter.seen == *value);
+        }
+    }
+
+    /// Removes the waiters of a key, except those to `keep`.
+    fn retain(&self, waiting: &mut Waiting, key: &Bytes, keep: impl Fn(&Waiter) -> bool) {
+        let Some(waiters) = waiting.by_key.get_mut(key) else { return };
+        let before = waiters.len();
+        waiters.retain(keep);
+        self.count.fetch_sub(before - waiters.len(), Ordering::SeqCst);
+        if waiters.is_empty() {
+            waiting.by_key.remove(key);
         }
     }
 
     /// Wakes all watches, because no change will follow.
     pub(super) fn wake_all(&self) {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         self.count.store(0, Ordering::SeqCst);
         waiting.by_key.clear();
     }
 
     /// Wakes all watches and refuses new ones.
     pub(super) fn close(&self) {
-        self.waiting().closed = true;
+        self.waiting.lock().closed = true;
         self.wake_all();
-    }
-
-    fn forget(&self, key: &Bytes, id: u64) {
-        let mut waiting = self.waiting();
-        let Some(waiters) = waiting.by_key.get_mut(key) else { return };
-        let before = waiters.len();
-        waiters.retain(|waiter| waiter.id != id);
-        self.count.fetch_sub(before - waiters.len(), Ordering::SeqCst);
-        if waiters.is_empty() {
-            waiting.by_key.remove(key);
-        }
     }
 }
 
@@ -113,7 +102,7 @@ struct Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.watches.forget(&self.key, self.id);
+        self.watches.retain(&mut self.watches.waiting.lock(), &self.key, |waiter| waiter.id != self.id);
     }
 }
 
@@ -130,7 +119,7 @@ mod tests {
         assert_eq!(watches.count.load(Ordering::SeqCst), 1);
         drop(two);
         assert_eq!(watches.count.load(Ordering::SeqCst), 0);
-        assert!(watches.waiting().by_key.is_empty());
+        assert!(watches.waiting.lock().by_key.is_empty());
     }
 
     #[test]

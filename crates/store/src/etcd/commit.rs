@@ -13,7 +13,6 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicI64, Ordering};
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -23,6 +22,7 @@ use super::api::{
     RequestOp, TxnRequest,
 };
 use super::space::{self, Space};
+use crate::appends::RowKeys;
 use crate::key::successor;
 use crate::{Changes, Error, Limits, Result};
 
@@ -37,6 +37,15 @@ pub(super) struct Intervals {
 }
 
 impl Intervals {
+    /// Ranges of the store, in etcd's keys.
+    fn of(space: &Space, ranges: &[(Bytes, Bytes)]) -> Intervals {
+        let mut intervals = Intervals::default();
+        for (begin, end) in ranges.iter().filter_map(|(begin, end)| space.range(begin, end)) {
+            intervals.add(begin, end);
+        }
+        intervals
+    }
+
     pub(super) fn add(&mut self, begin: Bytes, end: Bytes) {
         if begin >= end {
             return;
@@ -95,9 +104,7 @@ impl Intervals {
 /// What a commit must check to be unchanged, in etcd's keys.
 #[derive(Debug, Default)]
 pub(super) struct Needed {
-    /// All ranges, with keys as ranges of one key.
-    pub(super) all: Intervals,
-    /// The same without `arrivals`. Each row in these must be known.
+    /// The ranges without `arrivals`, with keys as ranges of one key. Each row in these must be known.
     strict: Intervals,
     ranges: Intervals,
     arrivals: Intervals,
@@ -106,12 +113,7 @@ pub(super) struct Needed {
 }
 
 pub(super) fn needed(space: &Space, changes: &Changes) -> Result<Needed> {
-    let mut ranges = Intervals::default();
-    for (begin, end) in &changes.read_ranges {
-        if let Some((begin, end)) = space.range(begin, end) {
-            ranges.add(begin, end);
-        }
-    }
+    let ranges = Intervals::of(space, &changes.read_ranges);
     let mut strict = ranges.clone();
     let mut keys = Vec::new();
     for key in &changes.read_keys {
@@ -121,18 +123,17 @@ pub(super) fn needed(space: &Space, changes: &Changes) -> Result<Needed> {
             keys.push(key);
         }
     }
-    let mut arrivals = Intervals::default();
-    for (begin, end) in &changes.arrivals {
-        if let Some((begin, end)) = space.range(begin, end) {
-            arrivals.add(begin, end);
-        }
-    }
-    let mut all = strict.clone();
-    arrivals.iter().for_each(|(begin, end)| all.add(begin.clone(), end.clone()));
-    Ok(Needed { all, strict, ranges, arrivals, keys })
+    let arrivals = Intervals::of(space, &changes.arrivals);
+    Ok(Needed { strict, ranges, arrivals, keys })
 }
 
-/// What a snapshot has read.
+impl Needed {
+    /// All ranges and keys, as ranges.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Bytes, &Bytes)> {
+        self.strict.iter().chain(self.arrivals.iter())
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct ReadSet {
     /// The ranges whose rows are all known.
@@ -203,30 +204,6 @@ pub(super) struct Writes {
     pub(super) cleared: Intervals,
 }
 
-/// Keys of the rows that commits append to sums. etcd cannot add to a value, so each commit sets a row of its own.
-#[derive(Debug)]
-pub(super) struct Additions {
-    process: i64,
-    next: AtomicI64,
-}
-
-impl Additions {
-    /// `random` tells the rows of this process from those of others.
-    pub(super) fn new(random: u64) -> Self {
-        // Tuples with larger integers cannot be read by all.
-        Additions { process: (random >> 1).cast_signed(), next: AtomicI64::new(0) }
-    }
-
-    /// A new key behind the key of a sum.
-    fn key(&self, sum: &Bytes) -> Bytes {
-        let suffix = (self.process, self.next.fetch_add(1, Ordering::Relaxed));
-        let mut key = sum.to_vec();
-        foundationdb_tuple::pack_into(&suffix, &mut key);
-        key.into()
-    }
-}
-
-/// The new value of a key.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Put {
     Value(Bytes),
@@ -235,13 +212,8 @@ pub(super) enum Put {
     Appended(Bytes),
 }
 
-pub(super) fn writes(space: &Space, additions: &Additions, changes: &Changes) -> Result<Writes> {
-    let mut cleared = Intervals::default();
-    for (begin, end) in &changes.clear_ranges {
-        if let Some((begin, end)) = space.range(begin, end) {
-            cleared.add(begin, end);
-        }
-    }
+pub(super) fn writes(space: &Space, additions: &RowKeys, changes: &Changes) -> Result<Writes> {
+    let mut cleared = Intervals::of(space, &changes.clear_ranges);
     let mut puts = BTreeMap::new();
     for (key, value) in &changes.puts {
         let key = space.key(key)?;
@@ -262,6 +234,7 @@ pub(super) fn writes(space: &Space, additions: &Additions, changes: &Changes) ->
     for (key, lines) in &changes.appends {
         puts.insert(space.key(key)?, Put::Appended(lines.clone()));
     }
+    // etcd cannot add to a value, so each commit sets a row of its own.
     for (key, sum) in &changes.adds {
         puts.insert(space.key(&additions.key(key))?, Put::Value(sum.to_bytes()));
     }
@@ -274,12 +247,10 @@ pub(super) fn writes(space: &Space, additions: &Additions, changes: &Changes) ->
 }
 
 impl Writes {
-    /// The number of operations.
     pub(super) fn len(&self) -> usize {
         self.puts.len().max(1) + self.cleared.ends.len()
     }
 
-    /// The keys that are set to the versionstamp.
     pub(super) fn stamped(&self) -> impl Iterator<Item = &Bytes> {
         self.puts.iter().filter(|(_, put)| **put == Put::Versionstamp).map(|(key, _)| key)
     }
@@ -300,14 +271,13 @@ impl Writes {
         });
         let puts = self.puts.iter().map(|(key, value)| match value {
             Put::Value(value) => put(key.clone(), value.clone()),
-            Put::Versionstamp => put(key.clone(), space::stamped(place)),
-            Put::Appended(lines) => put(key.clone(), space::appended(place, lines)),
+            Put::Versionstamp => put(key.clone(), space::stamped(place, &[])),
+            Put::Appended(lines) => put(key.clone(), space::stamped(place, lines)),
         });
         deletes.chain(puts).collect()
     }
 }
 
-/// A commit that is ready to be sent.
 #[derive(Debug)]
 pub(super) struct Prepared {
     pub(super) needed: Needed,
@@ -518,7 +488,7 @@ mod tests {
         read_set.add(range.clone(), &rows, false);
         let changes = Changes { read_ranges: vec![(key("a"), key("b"))], ..Changes::default() };
         let needed = needed(&space(), &changes).unwrap();
-        assert_eq!(read_set.missing(&needed), needed.all);
+        assert_eq!(read_set.missing(&needed), needed.strict);
         read_set.add(range, &rows[..1], true);
         assert_eq!(read_set.compares(&needed, 1).len(), 2);
     }
@@ -531,7 +501,7 @@ mod tests {
             versionstamped: vec![key("g")],
             ..Changes::default()
         };
-        let operations = writes(&space(), &Additions::new(1), &changes).unwrap().operations(0);
+        let operations = writes(&space(), &RowKeys::new(1), &changes).unwrap().operations(0);
         let texts: Vec<_> = operations
             .iter()
             .map(|operation| match operation.request.as_ref().unwrap() {
@@ -547,7 +517,7 @@ mod tests {
     #[test]
     fn a_commit_that_only_clears_also_sets_a_key() {
         let changes = Changes { puts: vec![(key("a"), None)], ..Changes::default() };
-        let mut writes = writes(&space(), &Additions::new(1), &changes).unwrap();
+        let mut writes = writes(&space(), &RowKeys::new(1), &changes).unwrap();
         assert_eq!(writes.len(), 2);
         writes.anchor(&space(), 3);
         assert_eq!(writes.puts.keys().cloned().collect::<Vec<_>>(), [space().own("cleared 3")]);
@@ -602,7 +572,7 @@ mod tests {
     fn the_row_that_adds_to_a_sum_has_a_tuple_as_its_key() {
         let sum = Bytes::from(foundationdb_tuple::pack(&("counts", "mail", "acme")));
         for random in [0, 1, u64::MAX] {
-            let additions = Additions::new(random);
+            let additions = RowKeys::new(random);
             let keys = [additions.key(&sum), additions.key(&sum)];
             assert_ne!(keys[0], keys[1]);
             for key in &keys {

@@ -15,9 +15,10 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::api::{
-    CompactionRequest, CompactionResponse, Compare, CompareResult, CompareTarget, CompareWith, PutRequest,
-    RangeRequest, Request, RequestOp, Response, TxnRequest, path,
+    CompactionRequest, Compare, CompareResult, CompareTarget, CompareWith, RangeRequest, Request, RequestOp,
+    Response, TxnRequest, path,
 };
+use super::commit::put;
 use super::failure::{Failure, Refusal};
 use super::shared::Shared;
 use crate::{Result, Runtime};
@@ -76,11 +77,10 @@ async fn take_turn(shared: &Shared, row: &mut CompactionRow) -> Result<Option<i6
         with: Some(CompareWith::Version(row.version)),
         range_end: Bytes::new(),
     };
-    let put = Request::Put(PutRequest { key: key.clone(), value: Bytes::new() });
-    let look = Request::Range(RangeRequest { key, ..RangeRequest::default() });
+    let look = Request::Range(RangeRequest { key: key.clone(), ..RangeRequest::default() });
     let request = TxnRequest {
         compare: vec![unchanged],
-        success: vec![RequestOp { request: Some(put) }],
+        success: vec![put(key, Bytes::new())],
         failure: vec![RequestOp { request: Some(look) }],
     };
     let response = shared.members.commit(request).await?;
@@ -105,8 +105,7 @@ async fn take_turn(shared: &Shared, row: &mut CompactionRow) -> Result<Option<i6
 async fn compact(shared: &Shared, revision: i64) {
     let members = &shared.members;
     let request = CompactionRequest { revision, physical: true };
-    let done: Result<CompactionResponse, _> =
-        members.call(members.current(), path::COMPACT, request, DEADLINE).await;
+    let done: Result<(), _> = members.call(members.current(), path::COMPACT, request, DEADLINE).await;
     match done {
         // Another process has compacted further.
         Ok(_) | Err(Failure::Refused(Refusal::Compacted, _)) => {

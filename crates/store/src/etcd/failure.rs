@@ -10,7 +10,6 @@ use tonic::{Code, Status};
 
 use crate::{Error, Limits};
 
-/// What to do about a full etcd.
 pub(super) const FULL: &str = "etcd is full (NOSPACE): compact its history, defragment its members and disarm the alarm, or raise --quota-backend-bytes";
 const NO_LEADER: &str =
     "the etcd cluster has no leader: more than half of its members must run and reach each other";
@@ -33,9 +32,7 @@ pub(super) enum Refusal {
     Token,
     /// The user or the password is wrong.
     Credentials,
-    /// The user lacks permission.
     Permission,
-    /// The revision is compacted.
     Compacted,
     /// The member has not seen this revision yet.
     Future,
@@ -150,28 +147,27 @@ impl Failure {
         }
     }
 
-    /// The error of a commit.
     pub(super) fn into_commit_error(self, user: Option<&str>) -> Error {
         if self.wrote_nothing() {
             return self.into_error(user);
         }
         Error::UnknownOutcome(match self {
             Failure::Refused(Refusal::Full, _) => FULL.into(),
-            Failure::Unsent(text) | Failure::Lost(text) | Failure::Refused(_, text) => text,
+            failure => failure.into_text(),
         })
+    }
+
+    pub(super) fn into_text(self) -> String {
+        match self {
+            Failure::Unsent(text) | Failure::Lost(text) | Failure::Refused(_, text) => text,
+        }
     }
 }
 
-/// An error and its causes, in order.
 fn causes<'a>(
     error: &'a (dyn std::error::Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
-    let mut next = Some(error);
-    std::iter::from_fn(move || {
-        let error = next?;
-        next = error.source();
-        Some(error)
-    })
+    std::iter::successors(Some(error), |error| error.source())
 }
 
 /// The text of the last cause, which is the most specific.

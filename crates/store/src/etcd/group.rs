@@ -23,7 +23,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
@@ -38,20 +38,14 @@ use crate::{Error, Result, Versionstamp};
 /// nothing once another member is current.
 const MAX_UNDER_WAY: usize = 4;
 
-/// Commits that wait to be sent.
 #[derive(Default)]
 pub(super) struct Groups {
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
     waiting: VecDeque<Submission>,
     /// The number of groups under way, by the member that was current when they began.
     under_way: HashMap<usize, usize>,
 }
 
-impl State {
+impl Groups {
     /// Whether one more group may begin with `member`. If so, counts it.
     fn begins(&mut self, member: usize) -> bool {
         let under_way = self.under_way.entry(member).or_default();
@@ -72,20 +66,14 @@ struct Submission {
     answer: oneshot::Sender<Result<Versionstamp>>,
 }
 
-impl Groups {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Commits, alone or in a group.
 pub(super) async fn commit(shared: &Arc<Shared>, prepared: Prepared) -> Result<Versionstamp> {
     let (answer, answered) = oneshot::channel();
     {
-        let mut state = shared.groups.state();
-        state.waiting.push_back(Submission { prepared, answer });
+        let mut groups = shared.groups.lock();
+        groups.waiting.push_back(Submission { prepared, answer });
         let member = shared.members.current();
-        if state.begins(member) {
+        if groups.begins(member) {
             // A separate task, because a caller that drops its future must not stop other commits.
             tokio::spawn(run(shared.clone(), member));
         }
@@ -97,18 +85,18 @@ pub(super) async fn commit(shared: &Arc<Shared>, prepared: Prepared) -> Result<V
 async fn run(shared: Arc<Shared>, mut member: usize) {
     loop {
         let group = {
-            let mut state = shared.groups.state();
+            let mut groups = shared.groups.lock();
             let current = shared.members.current();
             if current != member {
-                state.ends(member);
-                if !state.begins(current) {
+                groups.ends(member);
+                if !groups.begins(current) {
                     return;
                 }
                 member = current;
             }
-            let group = Group::of(&mut state.waiting, shared.max_txn_ops, shared.max_request_bytes);
+            let group = Group::of(&mut groups.waiting, shared.max_txn_ops, shared.max_request_bytes);
             if group.members.is_empty() {
-                state.ends(member);
+                groups.ends(member);
                 return;
             }
             group
@@ -121,13 +109,9 @@ async fn run(shared: Arc<Shared>, mut member: usize) {
 #[derive(Default)]
 struct Group {
     members: Vec<Submission>,
-    /// Keys that they set.
     puts: BTreeSet<Bytes>,
     /// The keys that they set to versionstamps: by how many commits, and the place of the last one.
     stamped: BTreeMap<Bytes, (usize, u16)>,
-    /// The number of keys that several commits set to their versionstamp.
-    shared: usize,
-    /// Ranges that they clear.
     cleared: Intervals,
     bytes: usize,
 }
@@ -144,7 +128,8 @@ impl Group {
             let bytes = prepared.bytes();
             let joins = group.members.is_empty()
                 || is_small
-                    && group.members.len() + group.shared + prepared.writes.stamped().count() < room
+                    && group.members.len() + group.shared().count() + prepared.writes.stamped().count()
+                        < room
                     && group.bytes + bytes <= max_request_bytes / 2
                     && !group.writes_any_of(&prepared.needed)
                     && !group.overlaps(prepared);
@@ -162,7 +147,6 @@ impl Group {
                 let (stamps, last) = group.stamped.entry(key.clone()).or_default();
                 *stamps += 1;
                 *last = place_of(group.members.len());
-                group.shared += usize::from(*stamps == 2);
             }
             for (begin, end) in next.prepared.writes.cleared.iter() {
                 group.cleared.add(begin.clone(), end.clone());
@@ -175,13 +159,18 @@ impl Group {
         group
     }
 
+    /// The keys that several commits set to their versionstamp, each with the place of the last one.
+    fn shared(&self) -> impl Iterator<Item = (&Bytes, u16)> {
+        self.stamped.iter().filter(|(_, (stamps, _))| *stamps > 1).map(|(key, (_, last))| (key, *last))
+    }
+
     fn puts_in(&self, begin: &Bytes, end: &Bytes) -> bool {
         self.puts.range::<Bytes, _>((Bound::Included(begin), Bound::Excluded(end))).next().is_some()
     }
 
     /// Whether the group writes what another commit has read.
     fn writes_any_of(&self, needed: &Needed) -> bool {
-        needed.all.iter().any(|(begin, end)| self.puts_in(begin, end) || self.cleared.overlaps(begin, end))
+        needed.iter().any(|(begin, end)| self.puts_in(begin, end) || self.cleared.overlaps(begin, end))
     }
 
     /// Whether the group writes what another commit writes, except a versionstamp in both.
@@ -203,13 +192,12 @@ impl Group {
         }
         let room = shared.max_txn_ops / 2;
         let (mut operations, mut answers) = (Vec::new(), Vec::new());
-        let mut shared_stamps = self.stamped;
-        shared_stamps.retain(|_, (stamps, _)| *stamps > 1);
+        let shared_stamps: Vec<_> = self.shared().map(|(key, last)| (key.clone(), last)).collect();
         for (place, Submission { prepared, answer }) in self.members.into_iter().enumerate() {
             let place = place_of(place);
             let Prepared { compares, mut writes, .. } = prepared;
             debug_assert!(compares.len() <= room);
-            for key in shared_stamps.keys() {
+            for (key, _) in &shared_stamps {
                 writes.puts.remove(key);
             }
             writes.anchor(&shared.space, place);
@@ -218,7 +206,7 @@ impl Group {
             operations.push(RequestOp { request: Some(Request::Txn(txn)) });
             answers.push(answer);
         }
-        operations.extend(shared_stamps.into_iter().map(|(key, (_, last))| put(key, space::stamped(last))));
+        operations.extend(shared_stamps.into_iter().map(|(key, last)| put(key, space::stamped(last, &[]))));
         let request = TxnRequest { success: operations, ..TxnRequest::default() };
         match shared.members.commit(request).await {
             Ok(response) => answer_all(answers, &response),
@@ -272,10 +260,11 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::super::api::Compare;
-    use super::super::commit::{Additions, needed, writes};
+    use super::super::commit::{needed, writes};
     use super::super::space::Space;
     use super::*;
     use crate::Changes;
+    use crate::appends::RowKeys;
 
     fn key(name: &str) -> Bytes {
         Bytes::copy_from_slice(name.as_bytes())
@@ -314,7 +303,7 @@ mod tests {
         let prepared = Prepared {
             needed: needed(&space, changes).unwrap(),
             compares: vec![Compare::default(); compares],
-            writes: writes(&space, &Additions::new(1), changes).unwrap(),
+            writes: writes(&space, &RowKeys::new(1), changes).unwrap(),
         };
         (Submission { prepared, answer }, answered)
     }

@@ -8,13 +8,14 @@
 //! the bound is a guess; the rows below it are exact. Otherwise the rest of the range is read too, at the same revision.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::api::RangeRequest;
 use super::reads;
 use super::shared::Shared;
+use crate::sync::Mutex;
 
 /// Reads of more rows are scans.
 pub(super) const MAX_ROWS: usize = 500;
@@ -40,20 +41,16 @@ struct Head {
 }
 
 impl Heads {
-    fn known(&self) -> MutexGuard<'_, HashMap<Bytes, Head>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Where in `[begin, end)` a read of the first rows should end at first.
     pub(super) fn end_of(&self, begin: &Bytes, end: &Bytes) -> Option<Bytes> {
-        let known = self.known();
+        let known = self.known.lock();
         let head = known.get(begin)?.end.as_ref()?;
         (begin < head && head < end).then(|| head.clone())
     }
 
     /// Records that a read of the first rows visited the whole range. Returns whether to look up its head.
     fn missed(&self, begin: &Bytes) -> bool {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         if known.len() >= MAX_RANGES && !known.contains_key(begin) {
             known.clear();
         }
@@ -65,7 +62,7 @@ impl Heads {
     }
 
     fn learn(&self, begin: &Bytes, end: Option<Bytes>) {
-        if let Some(head) = self.known().get_mut(begin) {
+        if let Some(head) = self.known.lock().get_mut(begin) {
             head.wait = if end.is_some() { 0 } else { READS_WHILE_SHORT };
             head.end = end;
         }
@@ -126,6 +123,6 @@ mod tests {
         for n in 0..MAX_RANGES * 3 {
             heads.missed(&Bytes::from(n.to_string()));
         }
-        assert!(heads.known().len() <= MAX_RANGES);
+        assert!(heads.known.lock().len() <= MAX_RANGES);
     }
 }

@@ -5,7 +5,6 @@
 //! another member. A commit is repeated only if it was certainly not done.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::Stream;
@@ -17,13 +16,13 @@ use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::api::{
-    self, AlarmRequest, AlarmResponse, AuthenticateRequest, AuthenticateResponse, RangeRequest,
-    RangeResponse, RequestOp, TxnRequest, TxnResponse, WatchRequest, WatchResponse, path,
+    self, AlarmResponse, AuthenticateRequest, AuthenticateResponse, RangeRequest, RangeResponse, RequestOp,
+    TxnRequest, TxnResponse, WatchRequest, WatchResponse, path,
 };
 use super::failure::{FULL, Failure, Refusal, innermost};
+use crate::sync::Mutex;
 use crate::{Error, EtcdUrl, Result};
 
-/// How long a connection may take to be established.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(1);
 /// How long a member may take for a read before the read goes to another one.
 const READ_DEADLINE: Duration = Duration::from_secs(2);
@@ -48,7 +47,6 @@ const TOKEN_HEADER: &str = "token";
 /// Makes a member that has lost its leader return an error instead of waiting for a leader.
 const LEADER_HEADER: &str = "hasleader";
 
-/// The members of a cluster.
 pub(super) struct Members {
     members: Vec<Member>,
     current: AtomicUsize,
@@ -80,7 +78,7 @@ struct Token {
 
 impl Credentials {
     fn token(&self) -> Token {
-        self.token.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.token.lock().clone()
     }
 }
 
@@ -136,7 +134,6 @@ impl Members {
         Ok(Members { members, current: AtomicUsize::new(first), credentials, full: AtomicBool::default() })
     }
 
-    /// The user name, for messages.
     pub(super) fn user(&self) -> Option<&str> {
         self.credentials.as_ref().map(|credentials| credentials.user.as_str())
     }
@@ -214,7 +211,6 @@ impl Members {
         Ok(responses)
     }
 
-    /// The number of members.
     pub(super) fn len(&self) -> usize {
         self.members.len()
     }
@@ -269,8 +265,9 @@ impl Members {
 
     /// Whether etcd refuses writes because it is full; `false` if that is unknown.
     async fn is_full(&self) -> bool {
+        // A request without an action asks for all alarms.
         let alarms: Result<AlarmResponse, _> =
-            self.call(self.current(), path::ALARM, AlarmRequest {}, READ_DEADLINE).await;
+            self.call(self.current(), path::ALARM, (), READ_DEADLINE).await;
         alarms.is_ok_and(|answer| answer.alarms.iter().any(|alarm| alarm.alarm == 1))
     }
 
@@ -316,14 +313,9 @@ impl Members {
             let codec = ProstCodec::<Q, A>::default();
             grpc.unary(request, PathAndQuery::from_static(path), codec).await
         };
-        match tokio::time::timeout(deadline, answer).await {
-            Ok(Ok(answer)) => Ok(answer.into_inner()),
-            Ok(Err(status)) => Err(Failure::from_status(&status)),
-            Err(_) => Err(Failure::Lost(format!("no answer within {} s", deadline.as_secs()))),
-        }
+        within(deadline, answer).await
     }
 
-    /// Opens a stream of watches.
     pub(super) async fn watch(
         &self,
         member: usize,
@@ -337,17 +329,13 @@ impl Members {
             let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
             grpc.streaming(request, PathAndQuery::from_static(path::WATCH), codec).await
         };
-        match tokio::time::timeout(READ_DEADLINE, answer).await {
-            Ok(Ok(answer)) => Ok(answer.into_inner()),
-            Ok(Err(status)) => Err(Failure::from_status(&status)),
-            Err(_) => Err(Failure::Lost("no answer to a watch".into())),
-        }
+        within(READ_DEADLINE, answer).await
     }
 
     /// Drops the token, so that the next call fetches a new one.
     pub(super) fn forget_token(&self) {
         if let Some(credentials) = &self.credentials {
-            credentials.token.lock().unwrap_or_else(PoisonError::into_inner).value = None;
+            credentials.token.lock().value = None;
         }
     }
 
@@ -379,17 +367,23 @@ impl Members {
             Err(Failure::Refused(_, text)) if text.contains("authentication is not enabled") => None,
             // The password is wrong, or a member does not answer. The actual call was not sent yet.
             Err(failure) if failure.wrote_nothing() => return Err(failure),
-            Err(failure) => return Err(Failure::Unsent(format!("authentication: {}", text_of(failure)))),
+            Err(failure) => return Err(Failure::Unsent(format!("authentication: {}", failure.into_text()))),
         };
         let token = Token { value, generation: generation + 1 };
-        *credentials.token.lock().unwrap_or_else(PoisonError::into_inner) = token.clone();
+        *credentials.token.lock() = token.clone();
         Ok(token)
     }
 }
 
-fn text_of(failure: Failure) -> String {
-    match failure {
-        Failure::Unsent(text) | Failure::Lost(text) | Failure::Refused(_, text) => text,
+/// The answer to a call, which is lost after the deadline.
+async fn within<A>(
+    deadline: Duration,
+    answer: impl Future<Output = Result<tonic::Response<A>, Status>>,
+) -> Result<A, Failure> {
+    match tokio::time::timeout(deadline, answer).await {
+        Ok(Ok(answer)) => Ok(answer.into_inner()),
+        Ok(Err(status)) => Err(Failure::from_status(&status)),
+        Err(_) => Err(Failure::Lost(format!("no answer within {} s", deadline.as_secs()))),
     }
 }
 

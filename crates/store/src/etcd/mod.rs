@@ -39,8 +39,6 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::task::AbortHandle;
 
-use self::commit::Additions;
-use self::group::Groups;
 use self::heads::Heads;
 use self::members::Members;
 use self::reads::Reads;
@@ -48,6 +46,8 @@ use self::shared::Shared;
 use self::snapshot::EtcdSnapshot;
 use self::space::Space;
 use self::watches::Watches;
+use crate::appends::RowKeys;
+use crate::sync::Mutex;
 use crate::{Engine, EtcdUrl, Limits, Result, Runtime, Snapshot, Watch};
 
 /// A store in an etcd cluster. Dropping it wakes its watches.
@@ -66,13 +66,13 @@ impl Etcd {
         let space = Space::new(&url.prefix);
         let members = Members::new(url, runtime.random())?;
         let shared = Arc::new(Shared {
-            groups: Groups::default(),
+            groups: Mutex::default(),
             heads: Heads::default(),
             reads: Reads::new(members.len()),
             members,
             limits: commit::limits(url.max_txn_ops, url.max_request_bytes, space.overhead()),
             space,
-            additions: Additions::new(runtime.random()),
+            additions: RowKeys::new(runtime.random()),
             max_txn_ops: url.max_txn_ops,
             max_request_bytes: url.max_request_bytes,
         });

@@ -6,12 +6,13 @@
 //! such a transaction fails, for any reason, each of its reads is repeated separately.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
 use super::api::{RangeRequest, RangeResponse};
 use super::shared::Shared;
+use crate::sync::Mutex;
 use crate::{Error, Result};
 
 /// Calls of one kind that are sent before the first of them has been answered.
@@ -21,20 +22,14 @@ const MAX_TOGETHER: usize = 32;
 /// A read of more rows is sent alone, so that it does not delay other reads.
 const MAX_ROWS: i64 = 200;
 
-/// Reads that wait to be sent.
 pub(super) struct Reads {
-    fresh: Queue,
+    fresh: Mutex<Queue>,
     /// By member.
-    pinned: Vec<Queue>,
+    pinned: Vec<Mutex<Queue>>,
 }
 
 #[derive(Default)]
 struct Queue {
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
     waiting: VecDeque<Read>,
     under_way: usize,
 }
@@ -46,17 +41,11 @@ struct Read {
 
 impl Reads {
     pub(super) fn new(members: usize) -> Self {
-        Reads { fresh: Queue::default(), pinned: (0..members).map(|_| Queue::default()).collect() }
+        Reads { fresh: Mutex::default(), pinned: (0..members).map(|_| Mutex::default()).collect() }
     }
 
-    fn queue(&self, member: Option<usize>) -> &Queue {
+    fn queue(&self, member: Option<usize>) -> &Mutex<Queue> {
         member.map_or(&self.fresh, |member| &self.pinned[member])
-    }
-}
-
-impl Queue {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -73,10 +62,10 @@ pub(super) async fn range(
     }
     let (answer, answered) = oneshot::channel();
     {
-        let mut state = shared.reads.queue(member).state();
-        state.waiting.push_back(Read { request, answer });
-        if state.under_way < MAX_UNDER_WAY {
-            state.under_way += 1;
+        let mut queue = shared.reads.queue(member).lock();
+        queue.waiting.push_back(Read { request, answer });
+        if queue.under_way < MAX_UNDER_WAY {
+            queue.under_way += 1;
             // A separate task, because a caller that drops its future must not stop other reads.
             tokio::spawn(run(shared.clone(), member));
         }
@@ -89,9 +78,9 @@ async fn run(shared: Arc<Shared>, member: Option<usize>) {
     loop {
         let mut together = Vec::new();
         {
-            let mut state = shared.reads.queue(member).state();
+            let mut queue = shared.reads.queue(member).lock();
             while together.len() < MAX_TOGETHER
-                && let Some(read) = state.waiting.pop_front()
+                && let Some(read) = queue.waiting.pop_front()
             {
                 // The caller may have gone.
                 if !read.answer.is_closed() {
@@ -99,7 +88,7 @@ async fn run(shared: Arc<Shared>, member: Option<usize>) {
                 }
             }
             if together.is_empty() {
-                state.under_way -= 1;
+                queue.under_way -= 1;
                 return;
             }
         }

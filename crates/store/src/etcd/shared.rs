@@ -5,20 +5,21 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::api::RangeRequest;
-use super::commit::Additions;
 use super::group::Groups;
 use super::heads::Heads;
 use super::members::Members;
 use super::reads::{self, Reads};
 use super::space::{self, Space};
+use crate::appends::RowKeys;
+use crate::sync::Mutex;
 use crate::{Limits, Result};
 
-/// State shared by the engine, its snapshots and its tasks.
 pub(super) struct Shared {
     pub space: Space,
-    pub additions: Additions,
+    /// Keys of the rows that add to sums.
+    pub additions: RowKeys,
     pub members: Members,
-    pub groups: Groups,
+    pub groups: Mutex<Groups>,
     pub reads: Reads,
     pub heads: Heads,
     pub limits: Limits,

@@ -1,6 +1,6 @@
 //! A snapshot. Its first read determines the revision of all others.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -10,6 +10,7 @@ use super::commit::{self, Intervals, Prepared, ReadSet};
 use super::shared::Shared;
 use super::{group, heads, reads, space};
 use crate::key::successor;
+use crate::sync::Mutex;
 use crate::{Changes, Error, KeyValue, RangeRead, Result, Snapshot, Versionstamp};
 
 /// Rows of a range's first page. A row has at most 100 kB.
@@ -48,18 +49,14 @@ impl EtcdSnapshot {
         EtcdSnapshot { shared, state: Mutex::default(), first: tokio::sync::Mutex::default() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Reads at the snapshot's revision, and pins it if this is the first read.
     async fn read(&self, request: RangeRequest) -> Result<RangeResponse> {
-        let pin = self.state().pin;
+        let pin = self.state.lock().pin;
         if let Some(pin) = pin {
             return self.read_at(pin, request).await;
         }
         let turn = self.first.lock().await;
-        let pin = self.state().pin;
+        let pin = self.state.lock().pin;
         if let Some(pin) = pin {
             // Those who waited for the first read now read at the same time.
             drop(turn);
@@ -71,7 +68,7 @@ impl EtcdSnapshot {
             .map(|header| header.revision)
             .filter(|revision| *revision > 0)
             .ok_or_else(|| Error::Corrupt("an answer of etcd has no revision".into()))?;
-        self.state().pin = Some(Pin { revision, member });
+        self.state.lock().pin = Some(Pin { revision, member });
         Ok(response)
     }
 
@@ -79,7 +76,7 @@ impl EtcdSnapshot {
         request.revision = pin.revision;
         let (response, member) = reads::range(&self.shared, request, Some(pin.member)).await?;
         if member != pin.member {
-            self.state().pin = Some(Pin { member, ..pin });
+            self.state.lock().pin = Some(Pin { member, ..pin });
         }
         Ok(response)
     }
@@ -87,17 +84,17 @@ impl EtcdSnapshot {
     /// Reads a range page by page, and remembers what was read. With `keys_only` it always remembers, because the commit needs
     /// it.
     async fn pages(&self, read: &RangeRead, keys_only: bool) -> Result<Vec<KeyValue>> {
-        let Some((mut begin, mut end)) = self.shared.space.range(&read.begin, &read.end) else {
+        let Some((begin, end)) = self.shared.space.range(&read.begin, &read.end) else {
             return Ok(Vec::new());
         };
-        let whole = (begin.clone(), end.clone());
+        // In etcd's keys.
+        let mut rest = RangeRead { begin, end, ..*read };
+        let whole = (rest.begin.clone(), rest.end.clone());
         let is_head = !read.reverse && !keys_only && read.limit <= heads::MAX_ROWS;
-        // The range after the head, if the head is read first.
-        let mut rest = None;
-        if is_head && let Some(head) = self.shared.heads.end_of(&begin, &end) {
-            rest = Some((head.clone(), end));
-            end = head;
-        }
+        // Where the range goes on after its head, if the head is read first.
+        let head = if is_head { self.shared.heads.end_of(&whole.0, &whole.1) } else { None };
+        let mut after_head = head.clone();
+        rest.end = head.unwrap_or(rest.end);
         let mut rows = Vec::new();
         let mut page_rows = FIRST_PAGE_ROWS;
         loop {
@@ -105,8 +102,8 @@ impl EtcdSnapshot {
             let order = if read.reverse { SortOrder::Descend } else { SortOrder::None };
             let response = self
                 .read(RangeRequest {
-                    key: begin.clone(),
-                    range_end: end.clone(),
+                    key: rest.begin.clone(),
+                    range_end: rest.end.clone(),
                     limit: i64::try_from(limit).unwrap_or(i64::MAX),
                     sort_order: order as i32,
                     keys_only,
@@ -115,32 +112,26 @@ impl EtcdSnapshot {
                 .await?;
             let page = &response.kvs;
             let bytes: usize = page.iter().map(|row| row.key.len() + row.value.len()).sum();
-            let covered = match page.last() {
-                Some(last) if response.more && read.reverse => {
-                    let covered = (last.key.clone(), end);
-                    end = last.key.clone();
-                    covered
+            let mut covered = (rest.begin.clone(), rest.end.clone());
+            if let Some(last) = page.last().filter(|_| response.more) {
+                rest.pass(&last.key);
+                match read.reverse {
+                    true => covered.0 = rest.end.clone(),
+                    false => covered.1 = rest.begin.clone(),
                 }
-                Some(last) if response.more => {
-                    let after = successor(&last.key);
-                    let covered = (begin, after.clone());
-                    begin = after;
-                    covered
-                }
-                _ => (begin.clone(), end.clone()),
-            };
-            self.state().read_set.add(covered, page, keys_only);
+            }
+            self.state.lock().read_set.add(covered, page, keys_only);
             let space = &self.shared.space;
             rows.extend(page.iter().map(|row| (space.stripped(&row.key), space::value(row))));
             if rows.len() >= read.limit {
-                if is_head && rest.is_none() && response.more {
+                if is_head && after_head.is_none() && response.more {
                     heads::missed(&self.shared, &whole.0, &whole.1);
                 }
                 return Ok(rows);
             }
             if !response.more {
-                let Some(after) = rest.take() else { return Ok(rows) };
-                (begin, end) = after;
+                let Some(head) = after_head.take() else { return Ok(rows) };
+                (rest.begin, rest.end) = (head, whole.1.clone());
                 continue;
             }
             page_rows = (PAGE_BYTES.saturating_mul(page.len()) / bytes.max(1)).clamp(16, MAX_PAGE_ROWS);
@@ -167,7 +158,7 @@ impl Snapshot for EtcdSnapshot {
         let key = self.shared.space.key(key)?;
         let response = self.read(RangeRequest { key: key.clone(), ..RangeRequest::default() }).await?;
         let after = successor(&key);
-        self.state().read_set.add((key, after), &response.kvs, false);
+        self.state.lock().read_set.add((key, after), &response.kvs, false);
         Ok(response.kvs.first().map(space::value))
     }
 
@@ -180,14 +171,14 @@ impl Snapshot for EtcdSnapshot {
     }
 
     async fn commit(&self, changes: Changes) -> Result<Versionstamp> {
-        let pin = self.state().pin;
+        let pin = self.state.lock().pin;
         let (mut needed, mut compares) = Default::default();
         // A transaction that has read nothing has nothing to check.
         if let Some(pin) = pin {
             needed = commit::needed(&self.shared.space, &changes)?;
-            let missing = self.state().read_set.missing(&needed);
+            let missing = self.state.lock().read_set.missing(&needed);
             self.see(&missing, self.shared.limits.transaction_conflicts + 1).await?;
-            compares = self.state().read_set.compares(&needed, pin.revision);
+            compares = self.state.lock().read_set.compares(&needed, pin.revision);
         }
         let writes = commit::writes(&self.shared.space, &self.shared.additions, &changes)?;
         group::commit(&self.shared, Prepared { needed, compares, writes }).await

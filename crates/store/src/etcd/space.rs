@@ -5,7 +5,7 @@
 //! PREFIX/\xff…          the engine's own
 //! ```
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 
 use super::api::KeyValue;
 use crate::{Error, Result, Versionstamp};
@@ -15,7 +15,6 @@ const RESERVED: u8 = 0xff;
 /// The stored form of a versionstamp, without its last two bytes. It is neither JSON nor any other UTF-8.
 const STAMPED: &[u8] = b"\xff\xfeversionstamp\xff";
 
-/// The keys of one store in an etcd.
 pub(super) struct Space {
     prefix: Bytes,
 }
@@ -31,10 +30,7 @@ impl Space {
     }
 
     fn join(&self, key: &[u8]) -> Bytes {
-        let mut whole = BytesMut::with_capacity(self.prefix.len() + key.len());
-        whole.put_slice(&self.prefix);
-        whole.put_slice(key);
-        whole.freeze()
+        [&self.prefix[..], key].concat().into()
     }
 
     /// etcd's key of a row.
@@ -53,10 +49,7 @@ impl Space {
 
     /// The key of an entry of the engine itself.
     pub(super) fn own(&self, name: &str) -> Bytes {
-        let mut whole = BytesMut::from(&self.prefix[..]);
-        whole.put_u8(RESERVED);
-        whole.put_slice(name.as_bytes());
-        whole.freeze()
+        self.join(&[&[RESERVED][..], name.as_bytes()].concat())
     }
 
     /// The store's key, from one of etcd's.
@@ -77,31 +70,16 @@ fn is_stamped(value: &[u8]) -> bool {
     value.len() >= STAMPED.len() + 2 && value.starts_with(STAMPED)
 }
 
-/// The value to store for the versionstamp of a commit, at `place` in its revision.
-pub(super) fn stamped(place: u16) -> Bytes {
-    let mut value = BytesMut::from(STAMPED);
-    value.put_u16(place);
-    value.freeze()
-}
-
-/// The value to store for the versionstamp of a commit, at `place` in its revision, and bytes behind it.
-pub(super) fn appended(place: u16, lines: &[u8]) -> Bytes {
-    let mut value = BytesMut::with_capacity(STAMPED.len() + 2 + lines.len());
-    value.put_slice(STAMPED);
-    value.put_u16(place);
-    value.put_slice(lines);
-    value.freeze()
+/// The value to store for the versionstamp of a commit, at `place` in its revision, and for bytes behind it.
+pub(super) fn stamped(place: u16, lines: &[u8]) -> Bytes {
+    [STAMPED, &place.to_be_bytes()[..], lines].concat().into()
 }
 
 /// The versionstamp of the commit at `place` in a revision.
 pub(super) fn versionstamp(revision: i64, place: u16) -> Versionstamp {
-    let mut stamp = [0; 10];
-    stamp[..8].copy_from_slice(&revision.to_be_bytes());
-    stamp[8..].copy_from_slice(&place.to_be_bytes());
-    Versionstamp(stamp)
+    Versionstamp::of(revision.cast_unsigned(), place)
 }
 
-/// The value of a row.
 pub(super) fn value(stored: &KeyValue) -> Bytes {
     if !is_stamped(&stored.value) {
         return stored.value.clone();
@@ -137,16 +115,16 @@ mod tests {
 
     #[test]
     fn a_versionstamp_is_the_revision_that_stored_it() {
-        let stored = KeyValue { value: stamped(3), mod_revision: 0x0102, ..KeyValue::default() };
+        let stored = KeyValue { value: stamped(3, b""), mod_revision: 0x0102, ..KeyValue::default() };
         assert_eq!(&value(&stored)[..], [0, 0, 0, 0, 0, 0, 1, 2, 0, 3]);
         assert!(check_literal(&stored.value).is_err());
-        let stored = KeyValue { value: appended(3, b"line\n"), ..stored };
+        let stored = KeyValue { value: stamped(3, b"line\n"), ..stored };
         assert_eq!(&value(&stored)[..], b"\0\0\0\0\0\0\x01\x02\0\x03line\n");
         assert!(check_literal(&stored.value).is_err());
         let literal = KeyValue { value: Bytes::from_static(b"{}"), mod_revision: 9, ..KeyValue::default() };
         assert_eq!(value(&literal), "{}");
         assert!(check_literal(&literal.value).is_ok());
         assert!(versionstamp(7, 9) < versionstamp(8, 0));
-        assert!(std::str::from_utf8(&stamped(0)).is_err());
+        assert!(std::str::from_utf8(&stamped(0, b"")).is_err());
     }
 }

@@ -19,23 +19,21 @@
 //! member reports that it has no leader.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::channel::mpsc;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, watch};
 
-use super::api::{
-    Event, EventType, WatchCancel, WatchCreate, WatchDo, WatchProgress, WatchRequest, WatchResponse,
-};
+use super::api::{Event, EventType, WatchCancel, WatchCreate, WatchDo, WatchRequest, WatchResponse};
 use super::failure::{Failure, Refusal};
 use super::shared::Shared;
 use super::space;
+use crate::sync::Mutex;
 use crate::{Error, Result, Watch};
 
-/// Most watches at a time.
 const MAX_WATCHES: usize = 100_000;
 /// How long a watch may take to be created: longer than the detection of a dead stream.
 const CREATE_DEADLINE: Duration = Duration::from_secs(7);
@@ -48,7 +46,6 @@ const REOPEN_PAUSE: Duration = Duration::from_millis(200);
 /// read at the same moment.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// All watches of a store.
 pub(super) struct Watches {
     shared: Arc<Shared>,
     state: Mutex<State>,
@@ -72,32 +69,30 @@ struct State {
 /// A key that has a watch in etcd, or will have one.
 struct Watched {
     id: i64,
-    created: bool,
-    /// The tasks that wait for `created`, or for the reason why it failed.
-    creating: Vec<oneshot::Sender<Option<String>>>,
-    waiters: Vec<Waiter>,
-    /// The latest value, and a revision at which the key had it.
-    latest: Option<(Option<Bytes>, i64)>,
+    told: watch::Sender<Told>,
 }
 
-struct Waiter {
-    id: i64,
-    seen: Option<Bytes>,
-    wake: oneshot::Sender<()>,
+/// What the waiters of a key are told.
+enum Told {
+    /// The watch does not exist yet.
+    Creating,
+    /// It exists. The latest value that is known, and a revision at which the key had it.
+    Created(Option<(Option<Bytes>, i64)>),
+    /// It does not exist any more, with the reason. Later changes are not detected.
+    Lost(String),
 }
 
 impl Watched {
-    /// Records a value that the key had at a revision, and wakes the waiters that have seen another one.
-    fn learn(&mut self, value: Option<Bytes>, revision: i64) -> usize {
-        if self.latest.as_ref().is_some_and(|(_, known)| *known >= revision) {
-            return 0;
-        }
-        let before = self.waiters.len();
-        for waiter in self.waiters.extract_if(.., |waiter| waiter.seen != value) {
-            let _ = waiter.wake.send(());
-        }
-        self.latest = Some((value, revision));
-        before - self.waiters.len()
+    /// Records a value that the key had at a revision.
+    fn learn(&self, value: Option<Bytes>, revision: i64) {
+        self.told.send_if_modified(|told| {
+            let Told::Created(latest) = told else { return false };
+            let is_news = latest.as_ref().is_none_or(|(known, at)| *at < revision && *known != value);
+            if is_news {
+                *latest = Some((value, revision));
+            }
+            is_news
+        });
     }
 }
 
@@ -114,27 +109,12 @@ impl State {
         self.next_id
     }
 
-    /// Wakes all waiters, because later changes are not detected.
+    /// Wakes all waiters.
     fn clear(&mut self, why: &str) {
         self.requests = None;
         self.keys.clear();
         for watched in std::mem::take(&mut self.watched).into_values() {
-            for creating in watched.creating {
-                let _ = creating.send(Some(why.to_owned()));
-            }
-            // The waiters' senders are dropped, which wakes them.
-        }
-        self.waiting = 0;
-    }
-
-    /// Ends the watch of a key that has no waiters.
-    fn tidy(&mut self, key: &Bytes) {
-        let idle = |watched: &Watched| watched.waiters.is_empty() && watched.creating.is_empty();
-        if self.watched.get(key).is_some_and(idle)
-            && let Some(watched) = self.watched.remove(key)
-        {
-            self.keys.remove(&watched.id);
-            self.send(WatchDo::Cancel(WatchCancel { watch_id: watched.id }));
+            watched.told.send_replace(Told::Lost(why.to_owned()));
         }
     }
 }
@@ -144,17 +124,13 @@ impl Watches {
         Arc::new(Watches { shared, state: Mutex::default(), wanted: Notify::new() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns a watch that resolves once `key`, one of etcd's, has another value than `seen`. If a stream breaks meanwhile, this
     /// tries again, because the next stream may go to a member that works.
     pub(super) async fn watch(self: &Arc<Self>, key: Bytes, seen: Option<Bytes>) -> Result<Watch> {
         let mut attempt = 1;
         loop {
             match self.try_watch(&key, &seen).await {
-                Err(Error::Unavailable(why)) if attempt < CREATE_ATTEMPTS && !self.state().closed => {
+                Err(Error::Unavailable(why)) if attempt < CREATE_ATTEMPTS && !self.state.lock().closed => {
                     tracing::debug!(why, attempt, "etcd: no watch yet");
                     attempt += 1;
                 }
@@ -164,59 +140,56 @@ impl Watches {
     }
 
     async fn try_watch(self: &Arc<Self>, key: &Bytes, seen: &Option<Bytes>) -> Result<Watch> {
-        let (registration, woken, created) = self.register(key, seen)?;
-        if let Some(created) = created {
-            match tokio::time::timeout(CREATE_DEADLINE, created).await {
-                Ok(Ok(None)) => {}
-                Ok(Ok(Some(why))) => return Err(Error::Unavailable(format!("etcd: no watch: {why}"))),
-                Ok(Err(_)) => return Err(Error::Unavailable("the store is closed".into())),
-                Err(_) => return Err(Error::Unavailable("etcd: no watch in time".into())),
+        let mut registration = self.register(key)?;
+        let created = registration.told.wait_for(|told| !matches!(told, Told::Creating));
+        let known = match tokio::time::timeout(CREATE_DEADLINE, created).await {
+            Ok(Ok(told)) => match &*told {
+                Told::Lost(why) => return Err(Error::Unavailable(format!("etcd: no watch: {why}"))),
+                Told::Created(latest) => latest.clone(),
+                Told::Creating => None,
+            },
+            Ok(Err(_)) => return Err(Error::Unavailable("the store is closed".into())),
+            Err(_) => return Err(Error::Unavailable("etcd: no watch in time".into())),
+        };
+        // From this revision on, a change is an event.
+        let since = match known {
+            Some((value, revision)) if value == *seen => revision,
+            _ => {
+                let (value, revision) = self.shared.newest(key).await?;
+                // The key may have another watch by now, which did not exist when this read began.
+                let same = |watched: &&Watched| watched.id == registration.watch_id;
+                if let Some(watched) = self.state.lock().watched.get(key).filter(same) {
+                    watched.learn(value.clone(), revision);
+                }
+                if value != *seen {
+                    return Ok(Box::pin(std::future::ready(())));
+                }
+                revision
             }
-        }
-        let watch_id = registration.watch_id;
-        let same = |watched: &&Watched| watched.id == watch_id;
-        let known = self.state().watched.get(key).filter(same).and_then(|watched| watched.latest.clone());
-        if known.is_none_or(|(value, _)| value != *seen) {
-            let (value, revision) = self.shared.newest(key).await?;
-            let mut state = self.state();
-            // The key may have another watch by now, which did not exist when this read began.
-            if let Some(watched) = state.watched.get_mut(key).filter(|watched| watched.id == watch_id) {
-                let woken = watched.learn(value.clone(), revision);
-                state.waiting -= woken;
-            }
-            drop(state);
-            if value != *seen {
-                return Ok(Box::pin(std::future::ready(())));
-            }
-        }
+        };
         let spread = u32::try_from(registration.id % 64).unwrap_or_default();
         let longest = LONGEST_WAIT + LONGEST_WAIT / 128 * spread;
         Ok(Box::pin(async move {
-            let _registration = registration;
-            let _ = tokio::time::timeout(longest, woken).await;
+            let mut registration = registration;
+            let is_old = |latest: &Option<(_, i64)>| latest.as_ref().is_none_or(|(_, at)| *at <= since);
+            let told =
+                registration.told.wait_for(|told| !matches!(told, Told::Created(latest) if is_old(latest)));
+            let _ = tokio::time::timeout(longest, told).await;
         }))
     }
 
-    /// Registers a waiter. The third value is there if the watch must be created first.
-    #[expect(clippy::type_complexity, reason = "three halves of channels, used once")]
-    fn register(
-        self: &Arc<Self>,
-        key: &Bytes,
-        seen: &Option<Bytes>,
-    ) -> Result<(Registration, oneshot::Receiver<()>, Option<oneshot::Receiver<Option<String>>>)> {
-        let mut state = self.state();
+    /// Registers a waiter, and asks for the watch if there is none.
+    fn register(self: &Arc<Self>, key: &Bytes) -> Result<Registration> {
+        let mut state = self.state.lock();
         if state.closed {
             return Err(Error::Unavailable("the store is closed".into()));
         }
         if state.waiting >= MAX_WATCHES {
             return Err(Error::Unavailable(format!("more than {MAX_WATCHES} watches")));
         }
-        let id = state.next_id();
-        let (wake, woken) = oneshot::channel();
         if !state.watched.contains_key(key) {
             let watch_id = state.next_id();
-            let watched =
-                Watched { id: watch_id, created: false, creating: vec![], waiters: vec![], latest: None };
+            let watched = Watched { id: watch_id, told: watch::Sender::new(Told::Creating) };
             state.watched.insert(key.clone(), watched);
             state.keys.insert(watch_id, key.clone());
             // Without a stream, the request is sent when one opens.
@@ -224,72 +197,50 @@ impl Watches {
             self.wanted.notify_one();
         }
         state.waiting += 1;
-        let watched = state.watched.get_mut(key).expect("it was put there if it was not");
-        let watch_id = watched.id;
-        watched.waiters.push(Waiter { id, seen: seen.clone(), wake });
-        let created = (!watched.created).then(|| {
-            let (creating, created) = oneshot::channel();
-            watched.creating.push(creating);
-            created
-        });
-        Ok((Registration { watches: self.clone(), key: key.clone(), id, watch_id }, woken, created))
-    }
-
-    fn forget(&self, key: &Bytes, id: i64) {
-        let mut state = self.state();
-        let Some(watched) = state.watched.get_mut(key) else { return };
-        let before = watched.waiters.len();
-        watched.waiters.retain(|waiter| waiter.id != id);
-        watched.creating.retain(|creating| !creating.is_closed());
-        let gone = before - watched.waiters.len();
-        state.waiting -= gone;
-        state.tidy(key);
+        let id = state.next_id();
+        let Watched { id: watch_id, told } = &state.watched[key];
+        let (watch_id, told) = (*watch_id, told.subscribe());
+        Ok(Registration { watches: self.clone(), key: key.clone(), id, watch_id, told })
     }
 
     /// Wakes all waiters and refuses new ones.
     pub(super) fn close(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.closed = true;
         state.clear("the store is closed");
     }
 
     /// Handles a message of a member. An error ends the stream.
     fn receive(&self, response: WatchResponse) -> Result<(), Failure> {
-        let mut state = self.state();
-        let Some(key) = state.keys.get(&response.watch_id).cloned() else {
+        let state = self.state.lock();
+        let Some(key) = state.keys.get(&response.watch_id) else {
             // An unknown id: a watch could not be created, and the member does not state which.
             return match response.canceled && response.created {
                 true => Err(refused(response.cancel_reason)),
                 false => Ok(()),
             };
         };
-        let Some(watched) = state.watched.get_mut(&key) else { return Ok(()) };
+        let Some(watched) = state.watched.get(key) else { return Ok(()) };
         if response.canceled {
             return Err(refused(response.cancel_reason));
         }
         if response.created {
-            watched.created = true;
-            for creating in watched.creating.drain(..) {
-                let _ = creating.send(None);
-            }
+            watched.told.send_replace(Told::Created(None));
         }
-        let mut woken = 0;
         for Event { r#type, kv } in response.events {
             let Some(row) = kv else { continue };
             let is_put = r#type == EventType::Put as i32;
             // A copy, because the event's bytes are part of a larger buffer.
             let value = is_put.then(|| Bytes::copy_from_slice(&space::value(&row)));
-            woken += watched.learn(value, row.mod_revision);
+            watched.learn(value, row.mod_revision);
         }
-        state.waiting -= woken;
-        state.tidy(&key);
         Ok(())
     }
 
     /// Runs one stream until it breaks.
     async fn stream(&self, member: usize) -> Failure {
         let requests = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let (send, requests) = mpsc::unbounded();
             state.requests = Some(send);
             for (key, watched) in &state.watched {
@@ -315,7 +266,7 @@ impl Watches {
                 Err(_) if asked => return Failure::Lost("the stream of watches is silent".into()),
                 Err(_) => {
                     asked = true;
-                    self.state().send(WatchDo::Progress(WatchProgress {}));
+                    self.state.lock().send(WatchDo::Progress(()));
                 }
             }
         }
@@ -329,7 +280,7 @@ fn refused(reason: String) -> Failure {
 /// Keeps a stream open while there are waiters.
 pub(super) async fn run(watches: Arc<Watches>) {
     loop {
-        if watches.state().watched.is_empty() {
+        if watches.state.lock().watched.is_empty() {
             watches.wanted.notified().await;
             continue;
         }
@@ -342,22 +293,30 @@ pub(super) async fn run(watches: Arc<Watches>) {
             _ => {}
         }
         tracing::debug!(?failure, "etcd: the stream of watches has ended");
-        watches.state().clear(&failure.into_error(members.user()).to_string());
+        watches.state.lock().clear(&failure.into_error(members.user()).to_string());
         tokio::time::sleep(REOPEN_PAUSE).await;
     }
 }
 
-/// Removes the waiter when it is dropped.
+/// A waiter. The watch of its key ends with the last one.
 struct Registration {
     watches: Arc<Watches>,
     key: Bytes,
     id: i64,
     /// The watch that the waiter belongs to.
     watch_id: i64,
+    told: watch::Receiver<Told>,
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.watches.forget(&self.key, self.id);
+        let mut state = self.watches.state.lock();
+        state.waiting -= 1;
+        let is_last = |watched: &Watched| watched.id == self.watch_id && watched.told.receiver_count() == 1;
+        if state.watched.get(&self.key).is_some_and(is_last) {
+            state.watched.remove(&self.key);
+            state.keys.remove(&self.watch_id);
+            state.send(WatchDo::Cancel(WatchCancel { watch_id: self.watch_id }));
+        }
     }
 }

@@ -28,8 +28,10 @@ impl Cluster {
     /// The error of an operation that cannot have written anything.
     pub(super) fn read_error(&self, error: FdbError) -> Error {
         match error.code() {
-            TRANSACTION_TOO_OLD => too_old(),
-            code if is_mistake(code) => misuse(error),
+            TRANSACTION_TOO_OLD => Error::TooOld { limit_ms: Limits::DEFAULT.transaction_ms },
+            code if is_mistake(code) => {
+                Error::Misuse(format!("FoundationDB: {} (error {code})", error.message()))
+            }
             _ => self.unavailable(error),
         }
     }
@@ -38,8 +40,7 @@ impl Cluster {
     pub(super) fn commit_error(&self, error: FdbError) -> Error {
         match error.code() {
             NOT_COMMITTED => Error::Conflict,
-            TRANSACTION_TOO_OLD => too_old(),
-            code if is_mistake(code) => misuse(error),
+            code if code == TRANSACTION_TOO_OLD || is_mistake(code) => self.read_error(error),
             _ if error.is_retryable_not_committed() => self.unavailable(error),
             _ => Error::UnknownOutcome(self.explain(error)),
         }
@@ -82,14 +83,6 @@ pub(super) fn cannot_start<T>(result: FdbResult<T>) -> Result<T> {
 
 fn is_mistake(code: i32) -> bool {
     MISTAKES.iter().any(|mistakes| mistakes.contains(&code))
-}
-
-fn too_old() -> Error {
-    Error::TooOld { limit_ms: Limits::DEFAULT.transaction_ms }
-}
-
-fn misuse(error: FdbError) -> Error {
-    Error::Misuse(format!("FoundationDB: {} (error {})", error.message(), error.code()))
 }
 
 #[cfg(test)]

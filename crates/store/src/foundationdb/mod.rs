@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use foundationdb::options::{DatabaseOption, TransactionOption};
 use foundationdb::{Database, Transaction};
 use tokio::sync::watch;
@@ -89,15 +89,7 @@ struct Shared {
 impl Shared {
     /// The key in the cluster.
     fn key(&self, key: &[u8]) -> Bytes {
-        let mut whole = BytesMut::with_capacity(self.prefix.len() + key.len() + 1);
-        whole.put_slice(&self.prefix);
-        whole.put_slice(key);
-        whole.freeze()
-    }
-
-    /// The key in the store.
-    fn without_prefix(&self, key: &[u8]) -> Bytes {
-        Bytes::copy_from_slice(&key[self.prefix.len()..])
+        [&self.prefix[..], key].concat().into()
     }
 
     /// A transaction of the client that ends after `timeout_ms`.

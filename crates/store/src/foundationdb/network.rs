@@ -1,11 +1,12 @@
 //! The client's network thread: one per process, from the first store to the end of the process.
 
-use std::sync::{Condvar, Mutex, Once, OnceLock, PoisonError};
+use std::sync::{Condvar, Once, OnceLock};
 use std::thread::JoinHandle;
 
 use foundationdb::api::{FdbApiBuilder, NetworkAutoStop};
 
 use super::errors::cannot_start;
+use crate::sync::Mutex;
 use crate::{Error, Result};
 
 static STARTED: OnceLock<Result<()>> = OnceLock::new();
@@ -27,7 +28,7 @@ fn start() -> Result<()> {
         .name("foundationdb-stop".to_owned())
         .spawn(|| wait_and_drop(network))
         .map_err(|error| Error::Unavailable(format!("no thread for FoundationDB's client: {error}")))?;
-    *STOPPER.lock().unwrap_or_else(PoisonError::into_inner) = Some(stopper);
+    *STOPPER.lock() = Some(stopper);
     stop_at_exit();
     Ok(())
 }
@@ -59,16 +60,16 @@ fn stop_at_exit() {
 
 fn wait_and_drop(network: NetworkAutoStop) {
     let (stopping, changed) = &STOPPING;
-    let waited = changed.wait_while(stopping.lock().unwrap_or_else(PoisonError::into_inner), |stops| !*stops);
+    let waited = changed.wait_while(stopping.lock(), |stops| !*stops);
     drop(waited);
     drop(network);
 }
 
 extern "C" fn stop() {
     let (stopping, changed) = &STOPPING;
-    *stopping.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    *stopping.lock() = true;
     changed.notify_all();
-    let stopper = STOPPER.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let stopper = STOPPER.lock().take();
     // The thread always ends. If it ends by a panic, the process ends anyway.
     let _ = stopper.map(JoinHandle::join);
 }

@@ -119,7 +119,8 @@ impl Snapshot for FoundationdbSnapshot {
             let chunk = self.transaction.get_range(&rest, 1, true).await;
             let chunk = chunk.map_err(|error| shared.cluster.read_error(error))?;
             let row = |row: &foundationdb::future::FdbKeyValue| {
-                (shared.without_prefix(row.key()), Bytes::copy_from_slice(row.value()))
+                let key = Bytes::copy_from_slice(&row.key()[shared.prefix.len()..]);
+                (key, Bytes::copy_from_slice(row.value()))
             };
             rows.extend(chunk.iter().map(row));
             match rest.next_range(&chunk) {

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
+
 use async_trait::async_trait;
 use futures::FutureExt;
 use proptest::prelude::*;
@@ -34,7 +36,7 @@ impl Snapshot for Plain {
     }
 
     async fn commit(&self, changes: Changes) -> Result<Versionstamp> {
-        self.committed.lock().unwrap().push(changes);
+        self.committed.lock().push(changes);
         Ok(STAMP)
     }
 }
@@ -228,7 +230,7 @@ proptest! {
         prop_assert_eq!(seen, expected_seen);
         block_on(tx.commit()).unwrap();
         let mut left = rows;
-        for changes in plain.committed.lock().unwrap().iter() {
+        for changes in plain.committed.lock().iter() {
             prop_assert!(changes.puts.is_sorted_by(|a, b| a.0 < b.0));
             apply(&mut left, changes);
         }
@@ -252,7 +254,7 @@ proptest! {
             None => drop(others.remove(&key(changed))),
         }
         let (again, _) = transaction_on(others);
-        if let (true, Some(changes)) = (take(&again, &steps) != seen, plain.committed.lock().unwrap().first()) {
+        if let (true, Some(changes)) = (take(&again, &steps) != seen, plain.committed.lock().first()) {
             let found = changes.read_keys.contains(&key(changed))
                 || is_within(&key(changed), &changes.read_ranges);
             prop_assert!(found, "{:?} is missing in {:?}", key(changed), changes);
@@ -268,7 +270,7 @@ fn a_prefetched_key_conflicts_once_it_is_read() {
     assert_eq!(block_on(tx.get(&key(2))).unwrap(), None);
     tx.set(key(5), value(5)).unwrap();
     block_on(tx.commit()).unwrap();
-    assert_eq!(plain.committed.lock().unwrap()[0].read_keys, [key(2)]);
+    assert_eq!(plain.committed.lock()[0].read_keys, [key(2)]);
 }
 
 #[test]
@@ -279,7 +281,7 @@ fn a_limited_read_conflicts_only_up_to_its_last_row() {
     block_on(tx.range_with(RangeRead { reverse: true, ..read }, Isolation::Serializable)).unwrap();
     tx.set(key(0), value(0)).unwrap();
     block_on(tx.commit()).unwrap();
-    let committed = plain.committed.lock().unwrap();
+    let committed = plain.committed.lock();
     assert_eq!(committed[0].read_ranges, [(key(1), successor(&key(2))), (key(6), key(8))]);
 }
 

@@ -1,11 +1,29 @@
-//! The chaos test: `lab/chaos`, with a turnwise that is built for it.
+//! The simulation (`crates/sim`), the soak and the chaos test (`lab/`). Each gets all options of the command.
 
 use std::path::PathBuf;
 
 use crate::command::{Result, cargo, run};
 use crate::{bench, foundationdb, peers};
 
-/// `cargo xtask chaos`: builds what the store needs, and passes all options to the program.
+/// `cargo xtask sim`: builds the simulation for speed.
+pub fn sim(options: &[&str]) -> Result {
+    let program = ["run", "--quiet", "--profile", "sim", "--package", "turnwise-sim", "--"];
+    run(cargo().args(program).args(options))
+}
+
+/// `cargo xtask soak`: also builds a turnwise for speed, unless there is one.
+pub fn soak(options: &[&str]) -> Result {
+    peers::install()?;
+    let mut command = cargo();
+    command.args(["run", "--release", "--quiet", "--package", "turnwise-lab-soak", "--"]);
+    if !options.contains(&"--turnwise") && !options.contains(&"--help") {
+        run(cargo().args(["build", "--release", "--package", "turnwise"]))?;
+        command.arg("--turnwise").arg(bench::target().join("release").join("turnwise"));
+    }
+    run(command.args(options))
+}
+
+/// `cargo xtask chaos`: also builds a turnwise, unless there is one, and what the store needs.
 pub fn chaos(options: &[&str]) -> Result {
     let value = |name: &str| Some(*options.get(1 + options.iter().position(|option| *option == name)?)?);
     let debug = options.contains(&"--debug-build");
