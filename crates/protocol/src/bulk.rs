@@ -1,11 +1,9 @@
 //! Bulk operations: one change to all jobs that meet a condition.
 
 use serde::{Deserialize, Serialize};
-#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
 use crate::State;
-#[cfg(feature = "openapi")]
 use crate::names::{JobId, JobType, Name};
 
 /// Longest id of a bulk operation, in bytes.
@@ -20,31 +18,29 @@ pub fn quoted(text: &str) -> Option<String> {
 }
 
 /// A request for a bulk operation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", schema(example = json!({
+#[schema(example = json!({
     "action": "retry", "where": "type = mail and state = failed and reason ~ timeout and ended_age < 2d"
-})))]
+}))]
 pub struct PutBulk {
     /// What happens to each job.
     pub action: BulkAction,
     /// `priority`: the new priority class. Required there, and allowed only there.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = -20, maximum = 19))]
+    #[schema(minimum = -20, maximum = 19)]
     pub priority: Option<i32>,
     /// The condition, in the language of filters, with more fields: `id`, `type`, `tenant`, `user`, `state`, `reason` (a text of the add, or why the job
     /// failed, crashed or was cancelled), `options.NAME`, `priority`, `attempts`, `crashes`, the times `added`, `changed` and `ended` (compared with
     /// `2026-01-31T12:00:00Z`), and the ages `age`, `changed_age` and `ended_age` (compared with `90s` or `2d`). The operators are `=`, `!=`, `<`, `<=`,
     /// `>`, `>=`, `~`, `!~` and `in (…)`. Combine comparisons with `and`, `or`, `not` and parentheses. Ages are measured from the start.
     #[serde(rename = "where")]
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 4000))]
+    #[schema(min_length = 1, max_length = 4000)]
     pub condition: String,
 }
 
 /// What a bulk operation does to each job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BulkAction {
     /// As `POST /v1/jobs/{type}/{id}/retry`.
@@ -89,8 +85,7 @@ impl<'de> Deserialize<'de> for BulkAction {
 }
 
 /// How a bulk operation stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BulkState {
     /// It is not at its end.
@@ -116,8 +111,7 @@ impl BulkState {
 }
 
 /// A bulk operation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Bulk {
     /// Its id.
     pub id: String,
@@ -125,32 +119,32 @@ pub struct Bulk {
     pub action: BulkAction,
     /// `priority`: the new priority class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub priority: Option<i32>,
     /// The condition.
     #[serde(rename = "where")]
     pub condition: String,
     /// The identity that asked for it, such as `user:jan`. Missing on a store without identities.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub by: Option<String>,
     /// How it stands.
     pub state: BulkState,
     /// `failed`: why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub reason: Option<String>,
     /// When it began, in µs since the Unix epoch.
     pub begun_us: i64,
     /// When it ended, in µs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub ended_us: Option<i64>,
     /// Number of jobs that it has looked at, without those that its identity may not see.
     pub looked_at: u64,
     /// About how many it will look at, as counted when it began. Missing where there were too many types and tenants to count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub about: Option<u64>,
     /// Number of these jobs that met the condition.
     pub matched: u64,
@@ -161,8 +155,7 @@ pub struct Bulk {
 }
 
 /// Jobs that a bulk operation does not change.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RefusedJobs {
     /// Why.
     pub reason: String,
@@ -171,20 +164,18 @@ pub struct RefusedJobs {
 }
 
 /// A page of bulk operations, by id.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Bulks {
     /// The operations.
     pub bulk: Vec<Bulk>,
     /// There are more: repeat the request with `after` set to this. Missing on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub next: Option<String>,
 }
 
 /// A count of the jobs that meet a condition.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MatchingJobs {
     /// Whether all jobs were reached. If not, the time was over, and there may be more.
     pub complete: bool,
@@ -194,29 +185,28 @@ pub struct MatchingJobs {
     pub matched: u64,
     /// With an action: the number of these jobs that it would change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub changes: Option<u64>,
     /// With an action: the others of them, by the reason why they would be unchanged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "openapi", schema(required = false))]
+    #[schema(required = false)]
     pub refused: Vec<RefusedJobs>,
     /// Some of the jobs that meet the condition, and that the action would change: at most 20.
     pub examples: Vec<ExampleJob>,
 }
 
 /// A job that meets a condition.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExampleJob {
     /// Its type.
     #[serde(rename = "type")]
-    #[cfg_attr(feature = "openapi", schema(value_type = JobType))]
+    #[schema(value_type = JobType)]
     pub job_type: String,
     /// Its id.
-    #[cfg_attr(feature = "openapi", schema(value_type = JobId))]
+    #[schema(value_type = JobId)]
     pub id: String,
     /// Its tenant.
-    #[cfg_attr(feature = "openapi", schema(value_type = Name))]
+    #[schema(value_type = Name)]
     pub tenant: String,
     /// Its state.
     pub state: State,

@@ -1,22 +1,20 @@
 //! The one shape of every error response.
 
 use serde::{Deserialize, Serialize};
-#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
 use crate::workers::Answer;
 
 /// The body of every response with a status of 400 or more.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[cfg_attr(feature = "openapi", schema(example = json!({
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({
     "error": "not_found",
     "reason": "there is no job `mail-17` of type `mail`",
     "hint": "it was never added, was removed, or ended longer ago than jobs are kept"
-})))]
+}))]
 pub struct Error {
     /// The error as a stable code, on which programs decide. See [`codes`].
-    #[cfg_attr(feature = "openapi", schema(example = "not_found"))]
+    #[schema(example = "not_found")]
     pub error: String,
     /// What went wrong, for people.
     pub reason: String,
@@ -24,7 +22,7 @@ pub struct Error {
     pub hint: String,
     /// `halt` when a worker has lost its claim: it stops the job and sends nothing more for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub answer: Option<Answer>,
 }
 

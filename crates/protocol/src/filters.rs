@@ -1,7 +1,6 @@
 //! Job filters: rules that decide which waiting jobs may start.
 
 use serde::{Deserialize, Serialize};
-#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
 /// Maximum number of filters in a store.
@@ -14,42 +13,40 @@ pub const MAX_CONDITION_BYTES: usize = 4_000;
 pub const MAX_NOTE_BYTES: usize = 500;
 
 /// A filter to be written.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", schema(example = json!({
+#[schema(example = json!({
     "action": "pause", "when": "type = mail and options.to ~ \"@example\\.org$\"", "priority": 10, "note": "their server is moved"
-})))]
+}))]
 pub struct PutFilter {
     /// What the filter does with the jobs that meet its condition.
     pub action: Action,
     /// Maximum number of these jobs that run at the same time. Required for `concurrency`, and allowed only there.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
+    #[schema(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,
     /// The condition. Left out or empty, it applies to all jobs. It compares `id`, `type`, `tenant`, `user`, `reason` and `options.NAME` (names
     /// separated by dots) with a number, a word, or text in quotes. The operators are `=`, `!=`, `<`, `<=`, `>`, `>=`, `~` (a regular expression that
     /// matches anywhere in the value) and `!~`. Combine comparisons with `and`, `or`, `not` and parentheses.
     #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(max_length = 4000))]
+    #[schema(max_length = 4000)]
     pub when: String,
     /// The server evaluates filters with a lower priority first. Filters of equal priority are ordered by watermark, then by name.
     #[serde(default, deserialize_with = "crate::number::whole")]
-    #[cfg_attr(feature = "openapi", schema(minimum = -1000, maximum = 1000))]
+    #[schema(minimum = -1000, maximum = 1000)]
     pub priority: i32,
     /// The filter applies only to jobs that were added at this time or later, in µs since the Unix epoch. 0 means all jobs.
     #[serde(default, deserialize_with = "crate::number::whole")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 253_402_300_799_999_999_i64))]
+    #[schema(minimum = 0, maximum = 253_402_300_799_999_999_i64)]
     pub watermark_us: i64,
     /// Why the filter exists, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 500))]
+    #[schema(min_length = 1, max_length = 500)]
     pub note: Option<String>,
 }
 
 /// What a filter does with the jobs that meet its condition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
     /// They may run, regardless of later filters.
@@ -95,8 +92,7 @@ impl<'de> Deserialize<'de> for Action {
 }
 
 /// A job filter.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Filter {
     /// Its name.
     pub id: String,
@@ -104,7 +100,7 @@ pub struct Filter {
     pub action: Action,
     /// `concurrency`: the maximum number of these jobs that run at the same time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub limit: Option<u32>,
     /// The condition. Empty means all jobs.
     pub when: String,
@@ -114,13 +110,12 @@ pub struct Filter {
     pub watermark_us: i64,
     /// Why the filter exists, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub note: Option<String>,
 }
 
 /// The concurrency limit that a job waits for: as many jobs of its bucket run as the limit allows.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Limited {
     /// What defines the bucket.
     pub by: LimitedBy,
@@ -130,13 +125,12 @@ pub struct Limited {
     pub limit: u32,
     /// Number of jobs that run now. Only `why` returns it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub running: Option<usize>,
 }
 
 /// What defines a job's bucket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitedBy {
     /// A filter.
@@ -146,16 +140,14 @@ pub enum LimitedBy {
 }
 
 /// All filters, in the order in which the server evaluates them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Filters {
     /// The first filter whose condition holds for a job decides.
     pub filters: Vec<Filter>,
 }
 
 /// The result of removing a filter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RemovedFilter {
     /// The filter does not exist any more.
     pub removed: bool,

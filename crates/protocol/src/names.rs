@@ -6,7 +6,6 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
 /// Longest job type, in bytes.
@@ -21,49 +20,28 @@ pub const MAX_WORKER_NAME_BYTES: usize = 128;
 pub const WORKER_ID_BYTES: usize = 33;
 
 /// A job type: 1 to 64 letters, digits, `_`, `-` and `.`; not `.` or `..`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[cfg_attr(
-    feature = "openapi",
-    schema(example = "mail", min_length = 1, max_length = 64, pattern = r"^(?!\.{1,2}$)[A-Za-z0-9_.-]+$")
-)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = "mail", min_length = 1, max_length = 64, pattern = r"^(?!\.{1,2}$)[A-Za-z0-9_.-]+$")]
 pub struct JobType(pub String);
 
 /// A job's id, unique within its type: at most 512 bytes without control characters; not `.` or `..`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[cfg_attr(
-    feature = "openapi",
-    schema(
-        example = "mail-17",
-        min_length = 1,
-        max_length = 512,
-        pattern = r"^(?!\.{1,2}$)[^\u0000-\u001f\u007f-\u009f]+$"
-    )
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(
+    example = "mail-17",
+    min_length = 1,
+    max_length = 512,
+    pattern = r"^(?!\.{1,2}$)[^\u0000-\u001f\u007f-\u009f]+$"
 )]
 pub struct JobId(pub String);
 
 /// The name of a tenant or a user: at most 512 bytes without control characters.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[cfg_attr(
-    feature = "openapi",
-    schema(
-        example = "acme",
-        min_length = 1,
-        max_length = 512,
-        pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$"
-    )
-)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = "acme", min_length = 1, max_length = 512, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")]
 pub struct Name(pub String);
 
 /// A worker's id, assigned by the server. It belongs to one registration, and the server never assigns it again.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[cfg_attr(
-    feature = "openapi",
-    schema(example = "000643d1a2b3c4d5-9f3a1c5e7b2d4860", pattern = "^[0-9a-f]{16}-[0-9a-f]{16}$")
-)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = "000643d1a2b3c4d5-9f3a1c5e7b2d4860", pattern = "^[0-9a-f]{16}-[0-9a-f]{16}$")]
 pub struct WorkerId(pub String);
 
 /// What is wrong with a name, and which names are valid.

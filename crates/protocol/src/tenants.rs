@@ -1,7 +1,6 @@
 //! Tenants with their shares, and the waiting and running jobs of a type.
 
 use serde::{Deserialize, Serialize};
-#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
 use crate::filters::Limited;
@@ -9,17 +8,16 @@ use crate::jobs::State;
 use crate::why::Reason;
 
 /// A tenant's standing for jobs of one type.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[cfg_attr(feature = "openapi", schema(example = json!({
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({
     "type": "mail", "tenant": "acme", "shares": 200, "service_us": 93_000_000_u64, "usage_us": 41_000_000_u64,
     "deficit_us": -1_200_000_i64, "expected_run_us": 800_000_u64, "running": 3, "pending": 10_000,
     "oldest_claimable_us": 1_790_000_000_000_000_i64
-})))]
+}))]
 pub struct Tenant {
     /// The type of its jobs.
     #[serde(rename = "type")]
-    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    #[schema(value_type = String)]
     pub job_type: String,
     /// Its name.
     pub tenant: String,
@@ -34,11 +32,11 @@ pub struct Tenant {
     /// waiting jobs has no deficit. Missing under CouchDB's fair-share scheduling, which has no virtual time, and before a worker has recorded the
     /// tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub deficit_us: Option<i64>,
     /// Expected run time of one of its jobs, estimated from past runs, in µs. For continuous jobs, the length of a turn until preemption.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub expected_run_us: Option<u64>,
     /// Number of running jobs.
     pub running: usize,
@@ -46,13 +44,12 @@ pub struct Tenant {
     pub pending: u64,
     /// When the oldest pending job began to wait, in µs since the Unix epoch. Delayed and crashing jobs do not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub oldest_claimable_us: Option<i64>,
 }
 
 /// A page of tenants.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Tenants {
     /// The types that the server read. Each summary covers the whole type, regardless of which tenants are on the page.
     pub types: Vec<TypeSummary>,
@@ -60,7 +57,7 @@ pub struct Tenants {
     pub tenants: Vec<Tenant>,
     /// There are more: repeat the request with `after` set to this. Missing on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub next: Option<String>,
     /// There are more tenants or types than this order can sort, so that only the first ones by name were sorted. The order `name` lists all of them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -68,8 +65,7 @@ pub struct Tenants {
 }
 
 /// The order of tenants.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TenantOrder {
     /// By type and name.
@@ -86,12 +82,11 @@ pub enum TenantOrder {
 }
 
 /// Summary of a type: its workers, its tenants and its jobs that wait outside of a queue.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TypeSummary {
     /// The type.
     #[serde(rename = "type")]
-    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    #[schema(value_type = String)]
     pub job_type: String,
     /// The workers and slots for its jobs.
     pub capacity: Capacity,
@@ -106,8 +101,7 @@ pub struct TypeSummary {
 }
 
 /// Numbers of jobs, by state. They are exact, and those of one moment.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct JobCounts {
     /// They wait in the queue of their tenant.
@@ -154,36 +148,33 @@ impl JobCounts {
 }
 
 /// Numbers of jobs of one type, of one tenant or of all.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CountedJobs {
     /// The type.
     #[serde(rename = "type")]
-    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    #[schema(value_type = String)]
     pub job_type: String,
     /// The tenant. Missing if these are the jobs of all tenants whose jobs this identity may read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub tenant: Option<String>,
     /// The numbers.
     pub jobs: JobCounts,
 }
 
 /// A page of counts.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CountPage {
     /// The counts, by type and tenant. Those without any job are left out.
     pub counts: Vec<CountedJobs>,
     /// There are more: repeat the request with `after` set to this. Missing on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub next: Option<String>,
 }
 
 /// Of what jobs are counted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CountBy {
     /// All jobs of a type.
@@ -194,8 +185,7 @@ pub enum CountBy {
 }
 
 /// The workers and slots for the jobs of a type.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Capacity {
     /// Number of registered workers with slots, without the quiet ones.
     pub workers: usize,
@@ -203,28 +193,27 @@ pub struct Capacity {
     pub slots: usize,
     /// The most slots that they may have together. Missing if the slots of none of them follow the demand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub most_slots: Option<usize>,
     /// Number of jobs that they run now, counted up to 20,000.
     pub running: usize,
     /// Number of quiet workers: they get no new jobs.
     #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(required = true))]
+    #[schema(required = true)]
     pub quiet: usize,
 }
 
 /// How many slots the jobs of a type need.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[cfg_attr(feature = "openapi", schema(example = json!({
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({
     "type": "mail", "runnable": 980, "oldest_age_us": 1_200_000, "expected_run_us": 200_000, "running": 20, "workers": 2, "slots": 20,
     "needed_slots": 20, "wanted_slots": 20, "active": true,
     "tenants": [{"tenant": "acme", "runnable": 980, "running": 20, "expected_run_us": 200_000, "needed_slots": 24}]
-})))]
+}))]
 pub struct Demand {
     /// The type.
     #[serde(rename = "type")]
-    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    #[schema(value_type = String)]
     pub job_type: String,
     /// Number of jobs that could run now if there were slots. Exact if no filter, concurrency limit or lock concerns the pending jobs; otherwise estimated from
     /// the heads of the queues.
@@ -253,8 +242,7 @@ pub struct Demand {
 }
 
 /// How many slots a tenant's jobs of a type need.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TenantDemand {
     /// The tenant.
     pub tenant: String,
@@ -269,8 +257,7 @@ pub struct TenantDemand {
 }
 
 /// How the workers of a type share the slots between its tenants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Fairness {
     /// By the run time of each tenant, divided by its shares.
@@ -281,8 +268,7 @@ pub enum Fairness {
 
 /// Jobs that have not ended: first the running ones, then the pending ones in the order in which they will start, then those that wait outside of a
 /// queue.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Queue {
     /// The types that the server read.
     pub types: Vec<TypeSummary>,
@@ -290,23 +276,22 @@ pub struct Queue {
     pub jobs: Vec<QueuedJob>,
     /// There are more types: repeat the request with `after` set to this. Missing if there are no more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub next: Option<String>,
 }
 
 /// A job that has not ended, and the reason for its state. `/v1/jobs/{type}/{id}/why` has the details.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QueuedJob {
     /// Its type.
     #[serde(rename = "type")]
-    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    #[schema(value_type = String)]
     pub job_type: String,
     /// Its id.
     pub id: String,
     /// Replications: the document in the replicator database, which is the tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub document: Option<String>,
     /// The tenant that it is charged to.
     pub tenant: String,
@@ -318,22 +303,22 @@ pub struct QueuedJob {
     pub since_us: i64,
     /// It does not start before this time, in µs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub not_before_us: Option<i64>,
     /// Paused: the filter that pauses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub paused_by: Option<String>,
     /// Limited: the bucket that has no room.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub limited: Option<Limited>,
     /// Blocked: the number of its dependencies that have not ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub waits_for: Option<u32>,
     /// Running: its worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub worker: Option<String>,
 }

@@ -11,7 +11,6 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
 use crate::names::Problem;
@@ -38,45 +37,44 @@ pub const TIMESTAMP_HEADER: &str = "x-turnwise-timestamp";
 pub const SIGNATURE_HEADER: &str = "x-turnwise-signature";
 
 /// A webhook to be written.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[cfg_attr(feature = "openapi", schema(example = json!({
+#[schema(example = json!({
     "url": "https://example.com/hooks/turnwise", "secret": "a long random text", "types": ["mail"], "events": ["failed"]
-})))]
+}))]
 pub struct PutWebhook {
     /// Where events are sent: an `http` or `https` URL of at most 2,000 bytes, without a user and a password.
-    #[cfg_attr(feature = "openapi", schema(max_length = 2000))]
+    #[schema(max_length = 2000)]
     pub url: String,
     /// Signs the deliveries: 16 to 256 bytes. It is never shown. Left out, an existing webhook keeps its secret, and its identity; another
     /// identity can then only change `enabled`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(min_length = 16, max_length = 256))]
+    #[schema(min_length = 16, max_length = 256)]
     pub secret: Option<String>,
     /// Whether it delivers. One that does not keeps its position.
     #[serde(default = "yes")]
-    #[cfg_attr(feature = "openapi", schema(default = true))]
+    #[schema(default = true)]
     pub enabled: bool,
     /// Only events of jobs of these types. Empty means all.
     #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(max_items = 100))]
+    #[schema(max_items = 100)]
     pub types: Vec<String>,
     /// Only events of jobs of this tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<crate::names::Name>))]
+    #[schema(value_type = Option<crate::names::Name>)]
     pub tenant: Option<String>,
     /// Only events after which the job is in one of these states. Empty means all.
     #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(max_items = 100))]
+    #[schema(max_items = 100)]
     pub states: Vec<String>,
     /// Only these events: `added`, `started`, `stopped`, `crashed`, `completed`, `failed`, `cancelled`, `removed`. Empty means all.
     #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(max_items = 100))]
+    #[schema(max_items = 100)]
     pub events: Vec<String>,
     /// The tenant of the job that delivers. By default `tenant`, or the tenant of the identity if it has one, or `default`. For an operator it is
     /// `_operators`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<crate::names::Name>))]
+    #[schema(value_type = Option<crate::names::Name>)]
     pub job_tenant: Option<String>,
 }
 
@@ -92,8 +90,7 @@ impl fmt::Debug for PutWebhook {
 }
 
 /// A webhook, without its secret.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Webhook {
     /// Its id, which is also that of its job of type `webhook`.
     pub id: String,
@@ -103,13 +100,13 @@ pub struct Webhook {
     pub enabled: bool,
     /// Why the server has disabled it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub disabled_because: Option<String>,
     /// Only events of jobs of these types. Empty means all.
     pub types: Vec<String>,
     /// Only events of jobs of this tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub tenant: Option<String>,
     /// Only events after which the job is in one of these states. Empty means all.
     pub states: Vec<String>,
@@ -119,7 +116,7 @@ pub struct Webhook {
     pub job_tenant: String,
     /// The identity whose events it gets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub by: Option<String>,
     /// When it was created, in µs since the Unix epoch.
     pub created_us: i64,
@@ -129,27 +126,26 @@ pub struct Webhook {
     pub delivered: u64,
     /// When a delivery succeeded last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub last_success_us: Option<i64>,
     /// The last attempt that failed. It may be from before the last success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub last_error: Option<WebhookError>,
     /// How often events were removed before they were delivered (`[events] keep`).
     pub gaps: u64,
     /// When that happened last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub last_gap_us: Option<i64>,
     /// How far it is behind. Lists leave it out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub behind: Option<Behind>,
 }
 
 /// An attempt to deliver that failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WebhookError {
     /// When, in µs since the Unix epoch.
     pub at_us: i64,
@@ -158,8 +154,7 @@ pub struct WebhookError {
 }
 
 /// Events that a webhook must still deliver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Behind {
     /// How many.
     pub events: u64,
@@ -167,29 +162,26 @@ pub struct Behind {
     pub more: bool,
     /// When the first of them happened, in µs since the Unix epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub since_us: Option<i64>,
 }
 
 /// All webhooks that an identity may change, by id.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Webhooks {
     /// The webhooks.
     pub webhooks: Vec<Webhook>,
 }
 
 /// The result of removing a webhook.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RemovedWebhook {
     /// It does not exist any more.
     pub removed: bool,
 }
 
 /// What a target receives.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Delivery {
     /// The webhook's id.
     pub webhook: String,

@@ -1,20 +1,17 @@
 //! Why a job is in its state, and when it is expected to start.
 
 use serde::{Deserialize, Serialize};
-#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
 use crate::after::{End, Otherwise};
 use crate::filters::Limited;
 use crate::jobs::State;
 use crate::locking::WhyLocks;
-#[cfg(feature = "openapi")]
 use crate::names::{JobId, JobType, WorkerId};
 use crate::tenants::{Capacity, Tenant};
 
 /// The reason for a job's state, as a stable code on which programs decide. New values may be added.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
     /// Pending: no worker of its type is registered.
@@ -103,9 +100,8 @@ impl Reason {
 }
 
 /// Why a job is in its state.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[cfg_attr(feature = "openapi", schema(example = json!({
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({
     "type": "mail",
     "id": "mail-17",
     "state": "pending",
@@ -126,11 +122,11 @@ impl Reason {
         "at_us": 1_790_000_004_400_000_i64, "earliest": false,
         "basis": "22 jobs must end first; they run 0.8 s each, as learnt, on 4 slots"
     }
-})))]
+}))]
 pub struct Why {
     /// Its type.
     #[serde(rename = "type")]
-    #[cfg_attr(feature = "openapi", schema(value_type = JobType))]
+    #[schema(value_type = JobType)]
     pub job_type: String,
     /// Its id.
     pub id: String,
@@ -144,73 +140,72 @@ pub struct Why {
     pub since_us: i64,
     /// It does not start before this time, in µs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub not_before_us: Option<i64>,
     /// Number of consecutive crashes.
     pub crashes: u32,
     /// The error of its last run, if that run crashed or failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub error: Option<String>,
     /// Its dependencies, by type and id: the first 100.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "openapi", schema(required = false))]
+    #[schema(required = false)]
     pub after: Vec<Awaited>,
     /// The worker that runs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<WorkerId>, nullable = false))]
+    #[schema(value_type = Option<WorkerId>, nullable = false)]
     pub worker: Option<String>,
     /// The node that runs it, or that its worker is registered with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub node: Option<String>,
     /// Its priority class, -20 to 19. Within a tenant, jobs of lower classes start first.
     #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(required = true))]
+    #[schema(required = true)]
     pub priority: i32,
     /// The tenant that it is charged to, with its standing.
     pub tenant: Tenant,
     /// Pending: its place in the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub place: Option<Position>,
     /// Pending: other tenants whose jobs precede it, in the order of their next jobs: the first 10.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "openapi", schema(required = false))]
+    #[schema(required = false)]
     pub before: Vec<Before>,
     /// Whether there are more of them.
     #[serde(default)]
     pub before_more: bool,
     /// The workers and slots for jobs of its type. Missing for a job that has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub capacity: Option<Capacity>,
     /// The locks that it holds or wants. Missing for a job that declares no locks, and for one that has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub locks: Option<WhyLocks>,
     /// Limited: the bucket that has no room.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub limited: Option<Limited>,
     /// When the job is expected to start (again). Null if nothing is known to estimate it, and if the job will not start.
     pub expected: Option<Expected>,
 }
 
 /// A dependency of a job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Awaited {
     /// Its type.
     #[serde(rename = "type")]
-    #[cfg_attr(feature = "openapi", schema(value_type = JobType))]
+    #[schema(value_type = JobType)]
     pub job_type: String,
     /// Its id.
-    #[cfg_attr(feature = "openapi", schema(value_type = JobId))]
+    #[schema(value_type = JobId)]
     pub id: String,
     /// Its state. Missing if it has just been removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub state: Option<State>,
     /// The final states that are accepted.
     pub accepted: Vec<End>,
@@ -219,8 +214,7 @@ pub struct Awaited {
 }
 
 /// The position of a pending job in the queue.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Position {
     /// Number of jobs of its tenant that precede it, counted up to 10,000.
     pub in_tenant: usize,
@@ -233,8 +227,7 @@ pub struct Position {
 }
 
 /// A tenant whose jobs precede the job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Before {
     /// Its name.
     pub tenant: String,
@@ -247,8 +240,7 @@ pub struct Before {
 }
 
 /// When a job is expected to start.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Expected {
     /// The expected time, in µs since the Unix epoch.
     pub at_us: i64,
@@ -259,8 +251,7 @@ pub struct Expected {
 }
 
 /// Why the replication of a document is in its state.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DocumentWhy {
     /// The `_replicator` database.
     pub database: String,
@@ -272,10 +263,10 @@ pub struct DocumentWhy {
     pub sentence: String,
     /// The last error, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub error: Option<String>,
     /// The document's job, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    #[schema(nullable = false)]
     pub job: Option<Why>,
 }
