@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::names::{JobId, JobType};
+use crate::word::words;
 
 /// Maximum number of dependencies of one job.
 pub const MAX_AFTER: usize = 100;
@@ -34,48 +35,26 @@ fn completed() -> Vec<End> {
     vec![End::Completed]
 }
 
-/// The final states of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum End {
-    /// It completed.
-    Completed,
-    /// It failed with an error that is not retried, or in its last attempt.
-    Failed,
-    /// Its user cancelled it, or the server rejected it.
-    Cancelled,
-}
-
-impl<'de> Deserialize<'de> for End {
-    /// Reads strings only: the derived implementation would also accept an object.
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match std::borrow::Cow::<str>::deserialize(deserializer)?.as_ref() {
-            "completed" => Ok(End::Completed),
-            "failed" => Ok(End::Failed),
-            "cancelled" => Ok(End::Cancelled),
-            _ => Err(serde::de::Error::custom("expected `completed`, `failed` or `cancelled`")),
-        }
+words! {
+    /// The final states of a job.
+    pub enum End {
+        /// It completed.
+        Completed = "completed",
+        /// It failed with an error that is not retried, or in its last attempt.
+        Failed = "failed",
+        /// Its user cancelled it, or the server rejected it.
+        Cancelled = "cancelled",
     }
 }
 
-/// What happens to a job when a dependency ends in a state that the job does not accept.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Otherwise {
-    /// The job is cancelled.
-    #[default]
-    Cancel,
-    /// The job stops waiting for this dependency.
-    Free,
-}
-
-impl<'de> Deserialize<'de> for Otherwise {
-    /// Reads strings only: the derived implementation would also accept an object.
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match std::borrow::Cow::<str>::deserialize(deserializer)?.as_ref() {
-            "cancel" => Ok(Otherwise::Cancel),
-            "free" => Ok(Otherwise::Free),
-            _ => Err(serde::de::Error::custom("expected `cancel` or `free`")),
-        }
+words! {
+    /// What happens to a job when a dependency ends in a state that the job does not accept.
+    #[derive(Default)]
+    pub enum Otherwise {
+        /// The job is cancelled.
+        #[default]
+        Cancel = "cancel",
+        /// The job stops waiting for this dependency.
+        Free = "free",
     }
 }

@@ -5,6 +5,7 @@ use utoipa::ToSchema;
 
 use crate::State;
 use crate::names::{JobId, JobType, Name};
+use crate::word::words;
 
 /// Longest id of a bulk operation, in bytes.
 pub const MAX_BULK_ID_BYTES: usize = 128;
@@ -39,74 +40,33 @@ pub struct PutBulk {
     pub condition: String,
 }
 
-/// What a bulk operation does to each job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum BulkAction {
-    /// As `POST /v1/jobs/{type}/{id}/retry`.
-    Retry,
-    /// As `POST /v1/jobs/{type}/{id}/cancel`.
-    Cancel,
-    /// As `DELETE /v1/jobs/{type}/{id}`.
-    Remove,
-    /// As `PUT /v1/jobs/{type}/{id}/priority`.
-    Priority,
-    /// A job that is delayed, parked or crashing is pending now. Other jobs are unchanged.
-    RunNow,
-}
-
-impl BulkAction {
-    /// The action's name in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            BulkAction::Retry => "retry",
-            BulkAction::Cancel => "cancel",
-            BulkAction::Remove => "remove",
-            BulkAction::Priority => "priority",
-            BulkAction::RunNow => "run_now",
-        }
+words! {
+    /// What a bulk operation does to each job.
+    pub enum BulkAction {
+        /// As `POST /v1/jobs/{type}/{id}/retry`.
+        Retry = "retry",
+        /// As `POST /v1/jobs/{type}/{id}/cancel`.
+        Cancel = "cancel",
+        /// As `DELETE /v1/jobs/{type}/{id}`.
+        Remove = "remove",
+        /// As `PUT /v1/jobs/{type}/{id}/priority`.
+        Priority = "priority",
+        /// A job that is delayed, parked or crashing is pending now. Other jobs are unchanged.
+        RunNow = "run_now",
     }
 }
 
-impl<'de> Deserialize<'de> for BulkAction {
-    /// Reads strings only: the derived implementation would also accept an object.
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match std::borrow::Cow::<str>::deserialize(deserializer)?.as_ref() {
-            "retry" => Ok(BulkAction::Retry),
-            "cancel" => Ok(BulkAction::Cancel),
-            "remove" => Ok(BulkAction::Remove),
-            "priority" => Ok(BulkAction::Priority),
-            "run_now" => Ok(BulkAction::RunNow),
-            _ => {
-                Err(serde::de::Error::custom("expected `retry`, `cancel`, `remove`, `priority` or `run_now`"))
-            }
-        }
-    }
-}
-
-/// How a bulk operation stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum BulkState {
-    /// It is not at its end.
-    Running,
-    /// It has reached all jobs.
-    Done,
-    /// A client has stopped it. What it has changed stays changed.
-    Stopped,
-    /// It cannot continue: see `reason`.
-    Failed,
-}
-
-impl BulkState {
-    /// The state's name in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            BulkState::Running => "running",
-            BulkState::Done => "done",
-            BulkState::Stopped => "stopped",
-            BulkState::Failed => "failed",
-        }
+words! {
+    /// How a bulk operation stands.
+    pub enum BulkState {
+        /// It is not at its end.
+        Running = "running",
+        /// It has reached all jobs.
+        Done = "done",
+        /// A client has stopped it. What it has changed stays changed.
+        Stopped = "stopped",
+        /// It cannot continue: see `reason`.
+        Failed = "failed",
     }
 }
 

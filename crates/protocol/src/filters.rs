@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::word::words;
+
 /// Maximum number of filters in a store.
 pub const MAX_FILTERS: usize = 100;
 /// Longest name of a filter, in bytes.
@@ -45,49 +47,20 @@ pub struct PutFilter {
     pub note: Option<String>,
 }
 
-/// What a filter does with the jobs that meet its condition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Action {
-    /// They may run, regardless of later filters.
-    Accept,
-    /// They do not start as long as the filter exists. Running jobs continue.
-    Pause,
-    /// They are cancelled.
-    Reject,
-    /// The next filters decide.
-    Continue,
-    /// They start while fewer of them run than `limit`. The others wait, and start as running ones end.
-    Concurrency,
-}
-
-impl Action {
-    /// The action's name in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Action::Accept => "accept",
-            Action::Pause => "pause",
-            Action::Reject => "reject",
-            Action::Continue => "continue",
-            Action::Concurrency => "concurrency",
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Action {
-    /// Reads strings only: the derived implementation would also accept an object.
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match std::borrow::Cow::<str>::deserialize(deserializer)?.as_ref() {
-            "accept" => Ok(Action::Accept),
-            "pause" => Ok(Action::Pause),
-            "reject" => Ok(Action::Reject),
-            "continue" => Ok(Action::Continue),
-            // `rate_limit` is what Ganeti calls it.
-            "concurrency" | "rate_limit" => Ok(Action::Concurrency),
-            _ => Err(serde::de::Error::custom(
-                "expected `accept`, `pause`, `reject`, `continue` or `concurrency`",
-            )),
-        }
+words! {
+    /// What a filter does with the jobs that meet its condition.
+    pub enum Action {
+        /// They may run, regardless of later filters.
+        Accept = "accept",
+        /// They do not start as long as the filter exists. Running jobs continue.
+        Pause = "pause",
+        /// They are cancelled.
+        Reject = "reject",
+        /// The next filters decide.
+        Continue = "continue",
+        /// They start while fewer of them run than `limit`. The others wait, and start as running ones end.
+        // `rate_limit` is what Ganeti calls it.
+        Concurrency = "concurrency" | "rate_limit",
     }
 }
 
@@ -129,14 +102,14 @@ pub struct Limited {
     pub running: Option<usize>,
 }
 
-/// What defines a job's bucket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum LimitedBy {
-    /// A filter.
-    Filter,
-    /// A reason of the job, in the form `concurrency:n:name`.
-    Reason,
+words! {
+    /// What defines a job's bucket.
+    pub enum LimitedBy {
+        /// A filter.
+        Filter = "filter",
+        /// A reason of the job, in the form `concurrency:n:name`.
+        Reason = "reason",
+    }
 }
 
 /// All filters, in the order in which the server evaluates them.

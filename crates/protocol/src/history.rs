@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The length of the intervals of a history.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub enum HistoryStep {
-    /// 10 s, kept for a day.
-    #[serde(rename = "10s")]
-    TenSeconds,
-    /// Five minutes, kept for a week.
-    #[serde(rename = "5m")]
-    FiveMinutes,
-    /// An hour, kept for 30 days.
-    #[serde(rename = "1h")]
-    Hour,
+use crate::word::words;
+
+words! {
+    /// The length of the intervals of a history.
+    pub enum HistoryStep {
+        /// 10 s, kept for a day.
+        TenSeconds = "10s",
+        /// Five minutes, kept for a week.
+        FiveMinutes = "5m",
+        /// An hour, kept for 30 days.
+        Hour = "1h",
+    }
 }
 
 /// A part of the history.

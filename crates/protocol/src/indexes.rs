@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::State;
+use crate::word::words;
 
 /// A page of indexes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -57,29 +58,17 @@ pub struct Index {
     pub error: Option<String>,
 }
 
-/// A kind of indexes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum IndexKind {
-    /// Views.
-    Views,
-    /// The indexes of `_find`.
-    Mango,
-    /// `_search`
-    Search,
-    /// `_nouveau`
-    Nouveau,
-}
-
-impl IndexKind {
-    /// Its name in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            IndexKind::Views => "views",
-            IndexKind::Mango => "mango",
-            IndexKind::Search => "search",
-            IndexKind::Nouveau => "nouveau",
-        }
+words! {
+    /// A kind of indexes.
+    pub enum IndexKind {
+        /// Views.
+        Views = "views",
+        /// The indexes of `_find`.
+        Mango = "mango",
+        /// `_search`
+        Search = "search",
+        /// `_nouveau`
+        Nouveau = "nouveau",
     }
 }
 

@@ -8,6 +8,7 @@ use crate::after::After;
 use crate::filters::Limited;
 use crate::locks::Locks;
 use crate::names::{JobId, JobType, Name, WorkerId};
+use crate::word::words;
 
 /// Defines [`AddJob`] with these fields, and [`NewJob`] with these fields and the job's type.
 macro_rules! requests {
@@ -151,48 +152,38 @@ pub struct AddJobs {
     pub jobs: Vec<NewJob>,
 }
 
-/// What happens if a job of this id already exists.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum IfExists {
-    /// The job is unchanged, in any state, so that a repeated request has no effect.
-    #[default]
-    Keep,
-    /// The job takes the given values, and keeps those that are left out. A job that has ended runs again, a running job runs once more after it has
-    /// ended, and a waiting job keeps its place. Without `locks`, the job keeps its locks, unless the request has new options from which the
-    /// catalogue derives them. Conditions of an earlier request (`after`, a delay) do not apply again to a job that has ended.
-    Again,
-}
-
-impl<'de> Deserialize<'de> for IfExists {
-    /// Reads strings only: the derived implementation would also accept `{"keep": null}`.
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match std::borrow::Cow::<str>::deserialize(deserializer)?.as_ref() {
-            "keep" => Ok(IfExists::Keep),
-            "again" => Ok(IfExists::Again),
-            _ => Err(serde::de::Error::custom("expected `keep` or `again`")),
-        }
+words! {
+    /// What happens if a job of this id already exists.
+    #[derive(Default)]
+    pub enum IfExists {
+        /// The job is unchanged, in any state, so that a repeated request has no effect.
+        #[default]
+        Keep = "keep",
+        /// The job takes the given values, and keeps those that are left out. A job that has ended runs again, a running job runs once more after it has
+        /// ended, and a waiting job keeps its place. Without `locks`, the job keeps its locks, unless the request has new options from which the
+        /// catalogue derives them. Conditions of an earlier request (`after`, a delay) do not apply again to a job that has ended.
+        Again = "again",
     }
 }
 
-/// The result of adding a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Added {
-    /// The job is new, or had ended and was added again. It is pending.
-    Queued,
-    /// The job is delayed.
-    Delayed,
-    /// The job waits until its dependencies have ended.
-    Blocked,
-    /// The job was added and immediately cancelled, because a dependency has ended in a state that the job does not accept.
-    Cancelled,
-    /// The job already exists, and is unchanged.
-    Exists,
-    /// The job is running, and runs once more after it has ended.
-    RunsAgain,
-    /// The job was already waiting, and keeps its place.
-    AlreadyWaiting,
+words! {
+    /// The result of adding a job.
+    pub enum Added {
+        /// The job is new, or had ended and was added again. It is pending.
+        Queued = "queued",
+        /// The job is delayed.
+        Delayed = "delayed",
+        /// The job waits until its dependencies have ended.
+        Blocked = "blocked",
+        /// The job was added and immediately cancelled, because a dependency has ended in a state that the job does not accept.
+        Cancelled = "cancelled",
+        /// The job already exists, and is unchanged.
+        Exists = "exists",
+        /// The job is running, and runs once more after it has ended.
+        RunsAgain = "runs_again",
+        /// The job was already waiting, and keeps its place.
+        AlreadyWaiting = "already_waiting",
+    }
 }
 
 /// A job that was added.
@@ -216,52 +207,35 @@ pub struct AddedJobs {
     pub jobs: Vec<AddedJob>,
 }
 
-/// A job's state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum State {
-    /// In the queue of its tenant, ready to start.
-    Pending,
-    /// Was added for later, or is parked until its source changes.
-    Delayed,
-    /// Waits until its dependencies have ended.
-    Blocked,
-    /// Waits until the filter that pauses it is removed.
-    Paused,
-    /// Waits until its bucket has room.
-    Limited,
-    /// A worker runs it.
-    Running,
-    /// A worker runs it, and it waits for a lock.
-    Waiting,
-    /// It crashed, and waits until its backoff is over.
-    Crashing,
-    /// Completed.
-    Completed,
-    /// Failed permanently.
-    Failed,
-    /// Cancelled by its user, by a filter or because of a dependency.
-    Cancelled,
+words! {
+    /// A job's state.
+    pub enum State {
+        /// In the queue of its tenant, ready to start.
+        Pending = "pending",
+        /// Was added for later, or is parked until its source changes.
+        Delayed = "delayed",
+        /// Waits until its dependencies have ended.
+        Blocked = "blocked",
+        /// Waits until the filter that pauses it is removed.
+        Paused = "paused",
+        /// Waits until its bucket has room.
+        Limited = "limited",
+        /// A worker runs it.
+        Running = "running",
+        /// A worker runs it, and it waits for a lock.
+        Waiting = "waiting",
+        /// It crashed, and waits until its backoff is over.
+        Crashing = "crashing",
+        /// Completed.
+        Completed = "completed",
+        /// Failed permanently.
+        Failed = "failed",
+        /// Cancelled by its user, by a filter or because of a dependency.
+        Cancelled = "cancelled",
+    }
 }
 
 impl State {
-    /// The state's name in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            State::Pending => "pending",
-            State::Delayed => "delayed",
-            State::Blocked => "blocked",
-            State::Paused => "paused",
-            State::Limited => "limited",
-            State::Running => "running",
-            State::Waiting => "waiting",
-            State::Crashing => "crashing",
-            State::Completed => "completed",
-            State::Failed => "failed",
-            State::Cancelled => "cancelled",
-        }
-    }
-
     /// Whether the job has ended. It then stays in this state until it is added again or retried.
     pub fn is_final(self) -> bool {
         matches!(self, State::Completed | State::Failed | State::Cancelled)
@@ -395,46 +369,35 @@ pub struct Event {
     pub reason: Option<String>,
 }
 
-/// The steps in a job's life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum EventKind {
-    /// Added to the queue, or delayed.
-    Added,
-    /// Claimed by a worker.
-    Started,
-    /// Given back without an error: released, a clean shutdown, a preemption, or a lost worker under `on_lost = requeue`.
-    Stopped,
-    /// Ended with an error that may pass, or lost with its worker.
-    Crashed,
-    /// Completed.
-    Completed,
-    /// Failed permanently.
-    Failed,
-    /// Cancelled.
-    Cancelled,
+words! {
+    /// The steps in a job's life.
+    pub enum EventKind {
+        /// Added to the queue, or delayed.
+        Added = "added",
+        /// Claimed by a worker.
+        Started = "started",
+        /// Given back without an error: released, a clean shutdown, a preemption, or a lost worker under `on_lost = requeue`.
+        Stopped = "stopped",
+        /// Ended with an error that may pass, or lost with its worker.
+        Crashed = "crashed",
+        /// Completed.
+        Completed = "completed",
+        /// Failed permanently.
+        Failed = "failed",
+        /// Cancelled.
+        Cancelled = "cancelled",
+    }
 }
 
-/// The order of a list of jobs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum ListOrder {
-    /// The latest first: by when they ended, started or became pending; for jobs that wait for a time, by that time.
-    Newest,
-    /// The reverse.
-    Oldest,
-    /// By type and id.
-    Id,
-}
-
-impl ListOrder {
-    /// Its name, in requests.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            ListOrder::Newest => "newest",
-            ListOrder::Oldest => "oldest",
-            ListOrder::Id => "id",
-        }
+words! {
+    /// The order of a list of jobs.
+    pub enum ListOrder {
+        /// The latest first: by when they ended, started or became pending; for jobs that wait for a time, by that time.
+        Newest = "newest",
+        /// The reverse.
+        Oldest = "oldest",
+        /// By type and id.
+        Id = "id",
     }
 }
 

@@ -44,6 +44,7 @@ pub mod stream;
 pub mod tenants;
 pub mod webhooks;
 pub mod why;
+mod word;
 pub mod workers;
 
 pub use after::{After, End, MAX_AFTER, Otherwise};

@@ -3,27 +3,19 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::word::words;
+
 /// The level under which the big lock is listed, before all others.
 pub const BIG_LOCK: &str = "big_lock";
 
-/// The mode of a lock: which other locks of the same resource it allows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum LockMode {
-    /// Allows other shared locks, up to the resource's capacity.
-    Shared,
-    /// Allows no other lock.
-    Exclusive,
-}
-
-impl<'de> Deserialize<'de> for LockMode {
-    /// Reads strings only: the derived implementation would also accept an object.
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match std::borrow::Cow::<str>::deserialize(deserializer)?.as_ref() {
-            "shared" => Ok(LockMode::Shared),
-            "exclusive" => Ok(LockMode::Exclusive),
-            _ => Err(serde::de::Error::custom("expected `shared` or `exclusive`")),
-        }
+words! {
+    /// The mode of a lock: which other locks of the same resource it allows.
+    #[derive(PartialOrd, Ord)]
+    pub enum LockMode {
+        /// Allows other shared locks, up to the resource's capacity.
+        Shared = "shared",
+        /// Allows no other lock.
+        Exclusive = "exclusive",
     }
 }
 
@@ -43,16 +35,17 @@ pub struct Lock {
     pub units: u32,
 }
 
-/// A job's relation to a lock. New values may be added.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum LockHow {
-    /// The job runs, and holds the lock.
-    Holds,
-    /// The job runs, and waits for the lock.
-    Waits,
-    /// The job has waited so long that it has reserved the lock: no other job that might take the lock starts.
-    Reserved,
+words! {
+    /// A job's relation to a lock. New values may be added.
+    #[derive(PartialOrd, Ord)]
+    pub enum LockHow {
+        /// The job runs, and holds the lock.
+        Holds = "holds",
+        /// The job runs, and waits for the lock.
+        Waits = "waits",
+        /// The job has waited so long that it has reserved the lock: no other job that might take the lock starts.
+        Reserved = "reserved",
+    }
 }
 
 /// A job that holds, awaits or has reserved a lock.
@@ -158,14 +151,14 @@ pub struct AskedLocks {
     pub by: Vec<Locker>,
 }
 
-/// Whether a job holds the locks that it requested.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum LockState {
-    /// It holds all of them.
-    Held,
-    /// It waits for one of them. Repeat the request.
-    Waiting,
+words! {
+    /// Whether a job holds the locks that it requested.
+    pub enum LockState {
+        /// It holds all of them.
+        Held = "held",
+        /// It waits for one of them. Repeat the request.
+        Waiting = "waiting",
+    }
 }
 
 /// The result of releasing a lock.

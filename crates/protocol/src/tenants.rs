@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 use crate::filters::Limited;
 use crate::jobs::State;
 use crate::why::Reason;
+use crate::word::words;
 
 /// A tenant's standing for jobs of one type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -64,21 +65,22 @@ pub struct Tenants {
     pub partial: bool,
 }
 
-/// The order of tenants.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum TenantOrder {
-    /// By type and name.
-    #[default]
-    Name,
-    /// Largest deficit first.
-    Deficit,
-    /// Most recent run time first.
-    Usage,
-    /// Most running jobs first.
-    Running,
-    /// Most run time charged first.
-    Service,
+words! {
+    /// The order of tenants.
+    #[derive(Default)]
+    pub enum TenantOrder {
+        /// By type and name.
+        #[default]
+        Name = "name",
+        /// Largest deficit first.
+        Deficit = "deficit",
+        /// Most recent run time first.
+        Usage = "usage",
+        /// Most running jobs first.
+        Running = "running",
+        /// Most run time charged first.
+        Service = "service",
+    }
 }
 
 /// Summary of a type: its workers, its tenants and its jobs that wait outside of a queue.
@@ -173,15 +175,16 @@ pub struct CountPage {
     pub next: Option<String>,
 }
 
-/// Of what jobs are counted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum CountBy {
-    /// All jobs of a type.
-    #[default]
-    Type,
-    /// The jobs of a type and tenant.
-    Tenant,
+words! {
+    /// Of what jobs are counted.
+    #[derive(Default)]
+    pub enum CountBy {
+        /// All jobs of a type.
+        #[default]
+        Type = "type",
+        /// The jobs of a type and tenant.
+        Tenant = "tenant",
+    }
 }
 
 /// The workers and slots for the jobs of a type.
@@ -256,14 +259,14 @@ pub struct TenantDemand {
     pub needed_slots: u64,
 }
 
-/// How the workers of a type share the slots between its tenants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Fairness {
-    /// By the run time of each tenant, divided by its shares.
-    VirtualTime,
-    /// By CouchDB's fair-share scheduling: jobs have priority values, which follow the usage of their tenants.
-    Rfc,
+words! {
+    /// How the workers of a type share the slots between its tenants.
+    pub enum Fairness {
+        /// By the run time of each tenant, divided by its shares.
+        VirtualTime = "virtual_time",
+        /// By CouchDB's fair-share scheduling: jobs have priority values, which follow the usage of their tenants.
+        Rfc = "rfc",
+    }
 }
 
 /// Jobs that have not ended: first the running ones, then the pending ones in the order in which they will start, then those that wait outside of a

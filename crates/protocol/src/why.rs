@@ -9,93 +9,62 @@ use crate::jobs::State;
 use crate::locking::WhyLocks;
 use crate::names::{JobId, JobType, WorkerId};
 use crate::tenants::{Capacity, Tenant};
+use crate::word::words;
 
-/// The reason for a job's state, as a stable code on which programs decide. New values may be added.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Reason {
-    /// Pending: no worker of its type is registered.
-    NoWorker,
-    /// Pending: all workers of its type are quiet.
-    WorkersQuiet,
-    /// Pending, with a free slot for it: a worker claims it in its next pass.
-    StartsNext,
-    /// Pending and first in the queue: no slot is free.
-    AllSlotsTaken,
-    /// Pending: other jobs of its tenant precede it.
-    BehindItsTenant,
-    /// Pending, and first of its tenant: tenants with a lower virtual time get the slots.
-    TenantHadItsShare,
-    /// Pending: continuous jobs use every slot, and some of them are preempted at each cycle. The job is among the next to start.
-    RotatesIn,
-    /// Pending: another job holds a lock that it wants.
-    Locked,
-    /// Pending: an earlier job has reserved a lock that it wants.
-    LockReserved,
-    /// It crashed, and its backoff is not over.
-    Backoff,
-    /// It was added for later.
-    NotBefore,
-    /// It has nothing to do until its source changes. A server watches the source for it.
-    Parked,
-    /// A filter has paused it.
-    Paused,
-    /// As many jobs of one of its buckets run as the limit allows.
-    ConcurrencyLimited,
-    /// Its dependencies have not ended.
-    AfterOthers,
-    /// Its delay or its backoff is over: a worker moves it into the queue in its next pass.
-    Due,
-    /// A worker runs it.
-    Runs,
-    /// A worker runs it, and it waits for a lock.
-    WaitsForLock,
-    /// A worker runs it, and must stop it.
-    Stops,
-    /// A worker runs it, and it runs once more afterwards.
-    RunsAgain,
-    /// It has completed.
-    Completed,
-    /// It has failed permanently.
-    Failed,
-    /// It was cancelled.
-    Cancelled,
-    /// A replication document whose filter code has not been read from the source yet. Its job is added after that.
-    FindsFilter,
-    /// The same, and reading the filter code has failed. The server retries.
-    FilterFailed,
-}
-
-impl Reason {
-    /// The reason's name in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Reason::NoWorker => "no_worker",
-            Reason::WorkersQuiet => "workers_quiet",
-            Reason::StartsNext => "starts_next",
-            Reason::AllSlotsTaken => "all_slots_taken",
-            Reason::BehindItsTenant => "behind_its_tenant",
-            Reason::TenantHadItsShare => "tenant_had_its_share",
-            Reason::RotatesIn => "rotates_in",
-            Reason::Locked => "locked",
-            Reason::LockReserved => "lock_reserved",
-            Reason::WaitsForLock => "waits_for_lock",
-            Reason::Backoff => "backoff",
-            Reason::NotBefore => "not_before",
-            Reason::Parked => "parked",
-            Reason::Paused => "paused",
-            Reason::ConcurrencyLimited => "concurrency_limited",
-            Reason::AfterOthers => "after_others",
-            Reason::Due => "due",
-            Reason::Runs => "runs",
-            Reason::Stops => "stops",
-            Reason::RunsAgain => "runs_again",
-            Reason::Completed => "completed",
-            Reason::Failed => "failed",
-            Reason::Cancelled => "cancelled",
-            Reason::FindsFilter => "finds_filter",
-            Reason::FilterFailed => "filter_failed",
-        }
+words! {
+    /// The reason for a job's state, as a stable code on which programs decide. New values may be added.
+    #[derive(PartialOrd, Ord)]
+    pub enum Reason {
+        /// Pending: no worker of its type is registered.
+        NoWorker = "no_worker",
+        /// Pending: all workers of its type are quiet.
+        WorkersQuiet = "workers_quiet",
+        /// Pending, with a free slot for it: a worker claims it in its next pass.
+        StartsNext = "starts_next",
+        /// Pending and first in the queue: no slot is free.
+        AllSlotsTaken = "all_slots_taken",
+        /// Pending: other jobs of its tenant precede it.
+        BehindItsTenant = "behind_its_tenant",
+        /// Pending, and first of its tenant: tenants with a lower virtual time get the slots.
+        TenantHadItsShare = "tenant_had_its_share",
+        /// Pending: continuous jobs use every slot, and some of them are preempted at each cycle. The job is among the next to start.
+        RotatesIn = "rotates_in",
+        /// Pending: another job holds a lock that it wants.
+        Locked = "locked",
+        /// Pending: an earlier job has reserved a lock that it wants.
+        LockReserved = "lock_reserved",
+        /// It crashed, and its backoff is not over.
+        Backoff = "backoff",
+        /// It was added for later.
+        NotBefore = "not_before",
+        /// It has nothing to do until its source changes. A server watches the source for it.
+        Parked = "parked",
+        /// A filter has paused it.
+        Paused = "paused",
+        /// As many jobs of one of its buckets run as the limit allows.
+        ConcurrencyLimited = "concurrency_limited",
+        /// Its dependencies have not ended.
+        AfterOthers = "after_others",
+        /// Its delay or its backoff is over: a worker moves it into the queue in its next pass.
+        Due = "due",
+        /// A worker runs it.
+        Runs = "runs",
+        /// A worker runs it, and it waits for a lock.
+        WaitsForLock = "waits_for_lock",
+        /// A worker runs it, and must stop it.
+        Stops = "stops",
+        /// A worker runs it, and it runs once more afterwards.
+        RunsAgain = "runs_again",
+        /// It has completed.
+        Completed = "completed",
+        /// It has failed permanently.
+        Failed = "failed",
+        /// It was cancelled.
+        Cancelled = "cancelled",
+        /// A replication document whose filter code has not been read from the source yet. Its job is added after that.
+        FindsFilter = "finds_filter",
+        /// The same, and reading the filter code has failed. The server retries.
+        FilterFailed = "filter_failed",
     }
 }
 

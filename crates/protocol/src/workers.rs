@@ -14,6 +14,7 @@ use utoipa::ToSchema;
 use crate::error::Error;
 use crate::jobs::State;
 use crate::names::{JobId, WorkerId};
+use crate::word::words;
 
 /// A registration of a worker.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -54,33 +55,25 @@ pub struct Pinged {
     pub mode: Mode,
 }
 
-/// Whether a worker gets new jobs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// It gets jobs.
-    #[default]
-    Active,
-    /// It gets no new jobs until it is resumed. Its running jobs continue.
-    Quiet,
-    /// The same. An external worker leaves when its last job has ended. A worker inside a server gives back the jobs that do not end by themselves,
-    /// and stays registered.
-    Drain,
+words! {
+    /// Whether a worker gets new jobs.
+    #[derive(Default)]
+    pub enum Mode {
+        /// It gets jobs.
+        #[default]
+        Active = "active",
+        /// It gets no new jobs until it is resumed. Its running jobs continue.
+        Quiet = "quiet",
+        /// The same. An external worker leaves when its last job has ended. A worker inside a server gives back the jobs that do not end by themselves,
+        /// and stays registered.
+        Drain = "drain",
+    }
 }
 
 impl Mode {
     /// Whether a worker with this mode gets new jobs.
     pub fn is_active(&self) -> bool {
         *self == Mode::Active
-    }
-
-    /// The mode's name in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Mode::Active => "active",
-            Mode::Quiet => "quiet",
-            Mode::Drain => "drain",
-        }
     }
 }
 
@@ -200,16 +193,16 @@ pub struct Updated {
     pub answer: Answer,
 }
 
-/// An instruction to a worker about a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Answer {
-    /// Continue.
-    Continue,
-    /// Stop the job, because its user has cancelled it, and end it with `release`.
-    Cancel,
-    /// Stop the job and send nothing more for it: this worker has lost its claim.
-    Halt,
+words! {
+    /// An instruction to a worker about a job.
+    pub enum Answer {
+        /// Continue.
+        Continue = "continue",
+        /// Stop the job, because its user has cancelled it, and end it with `release`.
+        Cancel = "cancel",
+        /// Stop the job and send nothing more for it: this worker has lost its claim.
+        Halt = "halt",
+    }
 }
 
 /// A job that has completed.
@@ -396,26 +389,26 @@ pub struct Ended {
     pub state: EndState,
 }
 
-/// A job's state after a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum EndState {
-    /// The job is pending: it was given back, or runs once more.
-    Pending,
-    /// The job waits outside of the queue: for a later time, for dependencies, for a filter or for a concurrency limit.
-    Delayed,
-    /// Another run of the job has already begun.
-    Running,
-    /// The job is retried when its backoff is over.
-    Crashing,
-    /// The job has completed.
-    Completed,
-    /// The job has failed permanently.
-    Failed,
-    /// The job was cancelled.
-    Cancelled,
-    /// The job's record was removed by its user.
-    Removed,
+words! {
+    /// A job's state after a run.
+    pub enum EndState {
+        /// The job is pending: it was given back, or runs once more.
+        Pending = "pending",
+        /// The job waits outside of the queue: for a later time, for dependencies, for a filter or for a concurrency limit.
+        Delayed = "delayed",
+        /// Another run of the job has already begun.
+        Running = "running",
+        /// The job is retried when its backoff is over.
+        Crashing = "crashing",
+        /// The job has completed.
+        Completed = "completed",
+        /// The job has failed permanently.
+        Failed = "failed",
+        /// The job was cancelled.
+        Cancelled = "cancelled",
+        /// The job's record was removed by its user.
+        Removed = "removed",
+    }
 }
 
 impl From<State> for EndState {
