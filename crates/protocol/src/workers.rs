@@ -205,45 +205,79 @@ words! {
     }
 }
 
-/// A job that has completed.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({ "claim": 4, "result": { "message_id": "a1b2" } }))]
-pub struct Finish {
-    /// The number of the claim.
-    #[serde(deserialize_with = "crate::number::whole")]
-    #[schema(maximum = 9_007_199_254_740_991_u64)]
-    pub claim: u64,
-    /// The result: any JSON of at most 12 kB. `null` if it is left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = serde_json::Value)]
-    pub result: Option<Box<RawValue>>,
-    /// The last report: any JSON of at most 12 kB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = serde_json::Value)]
-    pub info: Option<Box<RawValue>>,
+/// Defines the end of a run in a request of its own, and in a request with many ends, which also names the job.
+macro_rules! ends {
+    ($(
+        $(#[$about:meta])* $end:ident, $(#[$about_run:meta])* $run:ident {
+            $($(#[$attribute:meta])* pub $field:ident: $type:ty,)*
+        }
+    )+) => {$(
+        #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+        #[serde(deny_unknown_fields)]
+        $(#[$about])*
+        pub struct $end {
+            /// The number of the claim.
+            #[serde(deserialize_with = "crate::number::whole")]
+            #[schema(maximum = 9_007_199_254_740_991_u64)]
+            pub claim: u64,
+            $($(#[$attribute])* pub $field: $type,)*
+            /// The last report: any JSON of at most 12 kB.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[schema(value_type = serde_json::Value)]
+            pub info: Option<Box<RawValue>>,
+        }
+
+        #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+        #[serde(deny_unknown_fields)]
+        $(#[$about_run])*
+        pub struct $run {
+            /// The job's id.
+            #[schema(value_type = JobId)]
+            pub id: String,
+            /// The number of the claim.
+            #[serde(deserialize_with = "crate::number::whole")]
+            #[schema(maximum = 9_007_199_254_740_991_u64)]
+            pub claim: u64,
+            $($(#[$attribute])* pub $field: $type,)*
+            /// The last report: any JSON of at most 12 kB.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[schema(value_type = serde_json::Value)]
+            pub info: Option<Box<RawValue>>,
+        }
+    )+};
 }
 
-/// A job that crashed or failed.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({ "claim": 4, "reason": "the mail server does not answer" }))]
-pub struct Fail {
-    /// The number of the claim.
-    #[serde(deserialize_with = "crate::number::whole")]
-    #[schema(maximum = 9_007_199_254_740_991_u64)]
-    pub claim: u64,
-    /// The error. The server keeps the first 1,000 bytes, on one line.
-    #[schema(max_length = 65_536)]
-    pub reason: String,
-    /// Whether to retry the job after a backoff, unless this was the last attempt. Otherwise the job has failed.
-    #[serde(default = "yes")]
-    #[schema(default = true)]
-    pub retry: bool,
-    /// The last report: any JSON of at most 12 kB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = serde_json::Value)]
-    pub info: Option<Box<RawValue>>,
+ends! {
+    /// A job that has completed.
+    #[schema(example = json!({ "claim": 4, "result": { "message_id": "a1b2" } }))]
+    Finish,
+    /// One of the jobs that have completed.
+    FinishRun {
+        /// The result: any JSON of at most 12 kB. `null` if it is left out.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = serde_json::Value)]
+        pub result: Option<Box<RawValue>>,
+    }
+
+    /// A job that crashed or failed.
+    #[schema(example = json!({ "claim": 4, "reason": "the mail server does not answer" }))]
+    Fail,
+    /// One of the jobs that crashed or failed.
+    FailRun {
+        /// The error. The server keeps the first 1,000 bytes, on one line.
+        #[schema(max_length = 65_536)]
+        pub reason: String,
+        /// Whether to retry the job after a backoff, unless this was the last attempt. Otherwise the job has failed.
+        #[serde(default = "yes")]
+        #[schema(default = true)]
+        pub retry: bool,
+    }
+
+    /// A job that the worker gives back: it becomes pending, or cancelled if its user has cancelled it.
+    #[schema(example = json!({ "claim": 4 }))]
+    Release,
+    /// One of the jobs that the worker gives back.
+    ReleaseRun {}
 }
 
 fn yes() -> bool {
@@ -256,21 +290,6 @@ fn yes() -> bool {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({}))]
 pub struct Nothing {}
-
-/// A job that the worker gives back: it becomes pending, or cancelled if its user has cancelled it.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({ "claim": 4 }))]
-pub struct Release {
-    /// The number of the claim.
-    #[serde(deserialize_with = "crate::number::whole")]
-    #[schema(maximum = 9_007_199_254_740_991_u64)]
-    pub claim: u64,
-    /// The last report: any JSON of at most 12 kB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = serde_json::Value)]
-    pub info: Option<Box<RawValue>>,
-}
 
 /// Ends of many runs. Each has the effect of a request `finish`, `fail` or `release`, and may be repeated like it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
@@ -296,68 +315,6 @@ impl EndRuns {
     pub fn is_empty(&self) -> bool {
         self.finish.is_empty() && self.fail.is_empty() && self.release.is_empty()
     }
-}
-
-/// One of the jobs that have completed.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct FinishRun {
-    /// The job's id.
-    #[schema(value_type = JobId)]
-    pub id: String,
-    /// The number of the claim.
-    #[serde(deserialize_with = "crate::number::whole")]
-    #[schema(maximum = 9_007_199_254_740_991_u64)]
-    pub claim: u64,
-    /// The result: any JSON of at most 12 kB. `null` if it is left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = serde_json::Value)]
-    pub result: Option<Box<RawValue>>,
-    /// The last report: any JSON of at most 12 kB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = serde_json::Value)]
-    pub info: Option<Box<RawValue>>,
-}
-
-/// One of the jobs that crashed or failed.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct FailRun {
-    /// The job's id.
-    #[schema(value_type = JobId)]
-    pub id: String,
-    /// The number of the claim.
-    #[serde(deserialize_with = "crate::number::whole")]
-    #[schema(maximum = 9_007_199_254_740_991_u64)]
-    pub claim: u64,
-    /// The error. The server keeps the first 1,000 bytes, on one line.
-    #[schema(max_length = 65_536)]
-    pub reason: String,
-    /// Whether to retry the job after a backoff, unless this was the last attempt. Otherwise the job has failed.
-    #[serde(default = "yes")]
-    #[schema(default = true)]
-    pub retry: bool,
-    /// The last report: any JSON of at most 12 kB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = serde_json::Value)]
-    pub info: Option<Box<RawValue>>,
-}
-
-/// One of the jobs that the worker gives back.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ReleaseRun {
-    /// The job's id.
-    #[schema(value_type = JobId)]
-    pub id: String,
-    /// The number of the claim.
-    #[serde(deserialize_with = "crate::number::whole")]
-    #[schema(maximum = 9_007_199_254_740_991_u64)]
-    pub claim: u64,
-    /// The last report: any JSON of at most 12 kB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = serde_json::Value)]
-    pub info: Option<Box<RawValue>>,
 }
 
 /// The results of many ends.
