@@ -5,8 +5,6 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Longest name of a user, in bytes.
-pub const MAX_USER_BYTES: usize = 128;
 /// Longest time until a token expires, in s: ten years.
 pub const MAX_EXPIRY_S: u64 = 315_360_000;
 

@@ -16,8 +16,6 @@ pub const MAX_ID_BYTES: usize = 512;
 pub const MAX_NAME_BYTES: usize = 512;
 /// Longest name of a worker, in bytes.
 pub const MAX_WORKER_NAME_BYTES: usize = 128;
-/// Length of a worker's id: two numbers of 16 hexadecimal digits with a `-` between them.
-pub const WORKER_ID_BYTES: usize = 33;
 
 /// A job type: 1 to 64 letters, digits, `_`, `-` and `.`; not `.` or `..`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -67,8 +65,7 @@ impl std::error::Error for Problem {}
 /// What is wrong with it.
 pub fn check_type(job_type: &str) -> Result<(), Problem> {
     check("type", job_type, MAX_TYPE_BYTES)?;
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
-    if job_type.bytes().all(allowed) && !is_dots(job_type) {
+    if is_plain(job_type) {
         return Ok(());
     }
     let problem = "may have letters, digits, `_`, `-` and `.` only, and is not `.` or `..`".to_owned();
@@ -95,11 +92,17 @@ pub fn check_name(field: &'static str, name: &str) -> Result<(), Problem> {
     check(field, name, if field == "name" { MAX_WORKER_NAME_BYTES } else { MAX_NAME_BYTES })
 }
 
-/// Whether a string has the form of a worker's id.
+/// Whether a string has the form of a worker's id: two numbers of 16 hexadecimal digits with a `-` between them.
 pub fn is_worker_id(id: &str) -> bool {
     let hex =
         |part: &str| part.len() == 16 && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    id.len() == WORKER_ID_BYTES && id.split_once('-').is_some_and(|(time, random)| hex(time) && hex(random))
+    id.split_once('-').is_some_and(|(time, random)| hex(time) && hex(random))
+}
+
+/// Whether a name has letters, digits, `_`, `-` and `.` only, and is not `.` or `..`.
+pub fn is_plain(name: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
+    name.bytes().all(allowed) && !is_dots(name)
 }
 
 fn is_dots(name: &str) -> bool {

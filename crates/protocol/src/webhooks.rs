@@ -13,7 +13,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::names::Problem;
+use crate::names::{Problem, is_plain};
 use crate::stream::StreamEvent;
 
 /// Longest id of a webhook, in bytes.
@@ -24,8 +24,6 @@ pub const MAX_WEBHOOK_URL_BYTES: usize = 2_000;
 pub const MIN_WEBHOOK_SECRET_BYTES: usize = 16;
 /// Longest secret of a webhook, in bytes.
 pub const MAX_WEBHOOK_SECRET_BYTES: usize = 256;
-/// Most values of each list of a webhook.
-pub const MAX_WEBHOOK_VALUES: usize = 100;
 /// Most events in a delivery.
 pub const MAX_DELIVERY_EVENTS: usize = 100;
 
@@ -196,11 +194,7 @@ pub struct Delivery {
 /// # Errors
 /// What is wrong with it.
 pub fn check_webhook_id(id: &str) -> Result<(), Problem> {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
-    let is_right = (1..=MAX_WEBHOOK_ID_BYTES).contains(&id.len())
-        && id.bytes().all(allowed)
-        && !matches!(id, "." | "..");
-    match is_right {
+    match (1..=MAX_WEBHOOK_ID_BYTES).contains(&id.len()) && is_plain(id) {
         true => Ok(()),
         false => Err(Problem {
             field: "webhook",
