@@ -4,7 +4,7 @@ use reqwest::Method;
 use turnwise_protocol::{Bulk, BulkAction, Bulks, MatchingJobs, PutBulk};
 
 use crate::client::{Repeat, Request};
-use crate::jobs::{Page, Pages, new_id};
+use crate::jobs::{Pages, new_id};
 use crate::{Client, Result};
 
 impl Client {
@@ -35,8 +35,8 @@ impl Client {
     }
 
     /// The bulk operations of this identity, by id; an operator sees all.
-    pub fn bulks(&self) -> Pages<Bulks> {
-        Pages::new(self.clone(), Request::new(Method::GET, &["bulk"]))
+    pub fn bulks(&self) -> Pages<Bulks, Bulk> {
+        Pages::new(self, Request::new(Method::GET, &["bulk"]), |page: Bulks| (page.bulk, page.next))
     }
 
     /// Stops a bulk operation, and returns it as it is now. What it has changed stays changed.
@@ -62,13 +62,5 @@ impl Client {
             .query("action", action.map(BulkAction::as_str))
             .query("priority", priority);
         self.call(&request, Repeat::Harmless).await
-    }
-}
-
-impl Page for Bulks {
-    type Row = Bulk;
-
-    fn into_parts(self) -> (Vec<Bulk>, Option<String>) {
-        (self.bulk, self.next)
     }
 }

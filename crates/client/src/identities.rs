@@ -6,6 +6,7 @@ use turnwise_protocol::{
 };
 
 use crate::client::{Repeat, Request};
+use crate::jobs::Pages;
 use crate::{Client, Result};
 
 impl Client {
@@ -30,16 +31,8 @@ impl Client {
     /// # Errors
     /// The server refuses the request, or does not answer.
     pub async fn users(&self) -> Result<Vec<User>> {
-        let (mut all, mut after) = (Vec::new(), None);
-        loop {
-            let request = Request::new(Method::GET, &["users"]).query("after", after);
-            let Users { users, next } = self.call(&request, Repeat::Harmless).await?;
-            all.extend(users);
-            match next {
-                Some(next) => after = Some(next),
-                None => return Ok(all),
-            }
-        }
+        let request = Request::new(Method::GET, &["users"]);
+        Pages::new(self, request, |page: Users| (page.users, page.next)).all().await
     }
 
     /// Changes a user's password, which ends the user's sessions.
@@ -84,16 +77,8 @@ impl Client {
     /// # Errors
     /// The server refuses the request, or does not answer.
     pub async fn tokens(&self) -> Result<Vec<Token>> {
-        let (mut all, mut after) = (Vec::new(), None);
-        loop {
-            let request = Request::new(Method::GET, &["tokens"]).query("after", after);
-            let Tokens { tokens, next } = self.call(&request, Repeat::Harmless).await?;
-            all.extend(tokens);
-            match next {
-                Some(next) => after = Some(next),
-                None => return Ok(all),
-            }
-        }
+        let request = Request::new(Method::GET, &["tokens"]);
+        Pages::new(self, request, |page: Tokens| (page.tokens, page.next)).all().await
     }
 
     /// Gives a token a new secret. The old text is invalid from then on.

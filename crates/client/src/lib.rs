@@ -38,7 +38,7 @@ mod worker;
 pub use client::Client;
 pub use error::{Error, Result};
 pub use events::{Events, JobUpdate};
-pub use jobs::{CountJobs, ListIndexes, ListJobs, ListLocks, ListTenants, ListWorkers, Page, Pages};
+pub use jobs::{CountJobs, ListIndexes, ListJobs, ListLocks, ListTenants, ListWorkers, Pages};
 pub use stream::EventsOfJobs;
 pub use turnwise_protocol as protocol;
 pub use turnwise_protocol::{
