@@ -152,7 +152,7 @@ impl Events {
     /// Reads a chunk of the stream, and connects first if necessary.
     async fn read(&mut self) -> Result<()> {
         if self.stream.is_none() {
-            self.server = self.client.servers.current().place();
+            self.server = self.client.servers.current().place;
         }
         let servers = self.client.servers.clone();
         let server = servers.at(self.server);
