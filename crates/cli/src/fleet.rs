@@ -9,6 +9,7 @@ use turnwise_fleet::{Config, Launcher, Options};
 
 use crate::identities::first_line;
 use crate::remote::ServerArgs;
+use crate::table::ListArgs;
 use crate::units::ago;
 use crate::{Failure, table};
 
@@ -109,33 +110,18 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// `turnwise fleets`
-#[derive(clap::Args)]
-pub(crate) struct ListArgs {
-    /// Print the fleets as a JSON array
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    server: ServerArgs,
-}
-
 pub(crate) async fn list(args: ListArgs) -> Result<(), Failure> {
     let fleets = args.server.client()?.fleets().await?;
     if args.json {
-        return table::list(&fleets, true, "fleets", [""], |_| [String::new()]);
+        return crate::say_json(&fleets);
     }
     let rows: Vec<(&Fleet, &FleetType)> =
         fleets.iter().flat_map(|fleet| fleet.types.iter().map(move |of_type| (fleet, of_type))).collect();
-    if rows.is_empty() {
-        say!("No fleets.");
-        return Ok(());
-    }
     let head = ["FLEET", "HOST", "TYPE", "RUNS", "WANTED", "LIMITS", "SEEN", "WHY"];
-    let cells: Vec<[String; 8]> = rows.into_iter().map(|(fleet, of_type)| row(fleet, of_type)).collect();
-    table::print(head, &cells);
-    Ok(())
+    table::list(&rows, false, "fleets", head, row)
 }
 
-fn row(fleet: &Fleet, of_type: &FleetType) -> [String; 8] {
+fn row((fleet, of_type): &(&Fleet, &FleetType)) -> [String; 8] {
     let stopping = match of_type.stopping {
         0 => String::new(),
         n => format!("+{n} stopping"),

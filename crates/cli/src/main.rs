@@ -119,7 +119,7 @@ enum Command {
     /// List the workers of a running server; quiet, drain and resume them
     Workers(workers::Args),
     /// List the servers that share a running server's store
-    Nodes(nodes::Args),
+    Nodes(table::ListArgs),
     /// Add, list, rotate and revoke tokens: identities of programs
     #[command(subcommand)]
     Tokens(identities::Tokens),
@@ -131,7 +131,7 @@ enum Command {
     /// Keep as many workers as the backlog needs, on this machine
     Fleet(fleet::Args),
     /// List the fleets that report to a running server
-    Fleets(fleet::ListArgs),
+    Fleets(table::ListArgs),
     /// Simulate the scheduling policy on a described workload, without any server
     Simulate(simulate::Args),
     /// Copy, check or print a store, without any server

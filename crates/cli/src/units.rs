@@ -1,6 +1,16 @@
-//! Times and durations, as people write and read them.
+//! Values of options, as people write and read them.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use serde::de::DeserializeOwned;
+
+/// Parses one of these words of the API. On the command line they have dashes instead of underscores.
+pub(crate) fn words<T: DeserializeOwned + Clone + Send + Sync + 'static>(
+    possible: impl IntoIterator<Item = impl Into<PossibleValue>>,
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(possible).try_map(|word| serde_json::from_value(word.replace('-', "_").into()))
+}
 
 /// Parses `90`, `90s`, `1.5m`, `2h`, `3d` or `500ms`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {

@@ -7,6 +7,7 @@ use turnwise_client::protocol::{PutWebhook, Webhook};
 
 use crate::identities::first_line;
 use crate::remote::ServerArgs;
+use crate::table::ListArgs;
 use crate::units::ago;
 use crate::{Failure, table};
 
@@ -64,16 +65,6 @@ pub(crate) struct AddArgs {
     /// The tenant of the job that delivers
     #[arg(long, value_name = "TENANT")]
     job_tenant: Option<String>,
-    #[command(flatten)]
-    server: ServerArgs,
-}
-
-/// `turnwise webhooks list`
-#[derive(clap::Args)]
-pub(crate) struct ListArgs {
-    /// Print the webhooks as a JSON array
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
     server: ServerArgs,
 }

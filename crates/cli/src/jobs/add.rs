@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
+use clap::builder::PossibleValue;
 use serde_json::value::RawValue;
 use turnwise_client::protocol::names::{check_id, check_type};
 use turnwise_client::protocol::{After, End, MAX_ADDED, MAX_BATCH_BODY_BYTES, MAX_OPTIONS_BYTES, Otherwise};
@@ -12,7 +13,7 @@ use turnwise_client::{AddJob, Added, AddedJob, IfExists, Locks, NewJob};
 
 use crate::Failure;
 use crate::remote::ServerArgs;
-use crate::units::parse_duration;
+use crate::units::{parse_duration, words};
 
 /// The maximum length of a line in a file of jobs, in bytes.
 const MAX_LINE_BYTES: usize = MAX_OPTIONS_BYTES + (64 << 10);
@@ -71,10 +72,12 @@ pub(crate) struct Args {
     after: Vec<String>,
     /// Final states of the dependencies that allow the job to start
     #[arg(long, value_name = "END", value_delimiter = ',', default_value = "completed", requires = "after")]
-    accept: Vec<Accept>,
+    #[arg(value_parser = words::<End>(["completed", "failed", "cancelled"]))]
+    accept: Vec<End>,
     /// What happens to the job if a dependency ends in another state
     #[arg(long, value_name = "WHAT", default_value = "cancel", requires = "after")]
-    otherwise: Else,
+    #[arg(value_parser = words::<Otherwise>(otherwise()))]
+    otherwise: Otherwise,
     /// What the job locks while it runs: JSON, for example {"node": {"exclusive": ["n1"]}}. By default, the server's catalogue decides
     #[arg(long, value_name = "JSON|@FILE|-")]
     locks: Option<String>,
@@ -95,21 +98,12 @@ pub(crate) struct Args {
     server: ServerArgs,
 }
 
-/// A final state that `--accept` may name.
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Accept {
-    Completed,
-    Failed,
-    Cancelled,
-}
-
-/// What happens after another final state.
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Else {
-    /// The job is cancelled
-    Cancel,
-    /// The job no longer waits for this dependency
-    Free,
+/// What may happen after a final state that is not accepted.
+fn otherwise() -> [PossibleValue; 2] {
+    [
+        PossibleValue::new("cancel").help("The job is cancelled"),
+        PossibleValue::new("free").help("The job no longer waits for this dependency"),
+    ]
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
@@ -157,21 +151,8 @@ fn after_job(args: &Args, name: &str) -> anyhow::Result<After> {
         .with_context(|| format!("--after: expected the type and the id of a job, as mail/{name}"))?;
     check_type(job_type).context("--after")?;
     check_id(id).context("--after")?;
-    let accepted = args.accept.iter().map(|accepted| match accepted {
-        Accept::Completed => End::Completed,
-        Accept::Failed => End::Failed,
-        Accept::Cancelled => End::Cancelled,
-    });
-    let otherwise = match args.otherwise {
-        Else::Cancel => Otherwise::Cancel,
-        Else::Free => Otherwise::Free,
-    };
-    Ok(After {
-        job_type: Some(job_type.to_owned()),
-        id: id.to_owned(),
-        accepted: accepted.collect(),
-        otherwise,
-    })
+    let (job_type, id) = (Some(job_type.to_owned()), id.to_owned());
+    Ok(After { job_type, id, accepted: args.accept.clone(), otherwise: args.otherwise })
 }
 
 fn print(added: &AddedJob) {

@@ -9,6 +9,7 @@ use turnwise_client::protocol::RefusedJobs;
 use turnwise_client::{Bulk, BulkAction, BulkState, Client, MatchingJobs, PutBulk};
 
 use crate::remote::{PATIENCE, ServerArgs};
+use crate::table::ListArgs;
 use crate::units::ago;
 use crate::{Failure, StopSignals, table};
 
@@ -81,16 +82,6 @@ pub(crate) enum Command {
     Show(IdArgs),
     /// Stop a bulk operation; what it has changed stays changed
     Stop(IdArgs),
-}
-
-/// `turnwise jobs bulk list`
-#[derive(clap::Args)]
-pub(crate) struct ListArgs {
-    /// Print the operations as a JSON array
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    server: ServerArgs,
 }
 
 /// Which operation.

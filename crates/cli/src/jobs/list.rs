@@ -3,12 +3,9 @@
 use turnwise_client::protocol::{Limited, LimitedBy};
 use turnwise_client::{Job, ListJobs, ListOrder, State};
 
-use crate::remote::ServerArgs;
-use crate::units::ago;
-use crate::{Failure, table};
-
-/// The maximum number of jobs in one request.
-const PAGE: usize = 1_000;
+use crate::Failure;
+use crate::table::PagesArgs;
+use crate::units::{ago, words};
 
 /// `turnwise jobs list`
 #[derive(clap::Args)]
@@ -41,55 +38,29 @@ pub(crate) struct Args {
     #[arg(long, value_name = "CLASS")]
     reason_class: Option<String>,
     /// Which jobs come first: those with the latest or the earliest times, or those with the lowest type and id
-    #[arg(long, value_name = "ORDER", value_enum, default_value = "newest")]
-    order: Order,
+    #[arg(long, value_name = "ORDER", value_parser = words::<ListOrder>(["newest", "oldest", "id"]), default_value = "newest")]
+    order: ListOrder,
     /// Only jobs that meet this condition (`turnwise jobs bulk --help` describes it)
     #[arg(long = "where", value_name = "CONDITION")]
     condition: Option<String>,
-    /// Show at most this many jobs; 0 for all
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    limit: usize,
-    /// Print the jobs as a JSON array, with all their fields
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    server: ServerArgs,
-}
-
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Order {
-    Newest,
-    Oldest,
-    Id,
+    rows: PagesArgs,
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let limit = if args.limit == 0 { usize::MAX } else { args.limit };
     let which = ListJobs {
         job_type: args.job_type,
         state: args.state,
         tenant: args.tenant,
         reason_class: args.reason_class,
         condition: args.condition,
-        order: Some(match args.order {
-            Order::Newest => ListOrder::Newest,
-            Order::Oldest => ListOrder::Oldest,
-            Order::Id => ListOrder::Id,
-        }),
-        page: Some(limit.min(PAGE)),
+        order: Some(args.order),
+        page: args.rows.page(),
     };
-    let (jobs, more) = args.server.client()?.list(which).collect(limit).await?;
-    table::list(
-        &jobs,
-        args.json,
-        "jobs",
-        ["TYPE", "ID", "STATE", "SINCE", "ATTEMPTS", "TENANT", "PRIORITY", "ABOUT"],
-        row,
-    )?;
-    if more && !args.json {
-        tell!("There may be more jobs: raise --limit, or select with --type, --state and --tenant.");
-    }
-    Ok(())
+    let jobs = args.rows.server.client()?.list(which);
+    let head = ["TYPE", "ID", "STATE", "SINCE", "ATTEMPTS", "TENANT", "PRIORITY", "ABOUT"];
+    let more = "There may be more jobs: raise --limit, or select with --type, --state and --tenant.";
+    args.rows.print(jobs, "jobs", head, row, more).await
 }
 
 fn row(job: &Job) -> [String; 8] {
