@@ -5,15 +5,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use indicatif::{HumanCount, ProgressBar, ProgressStyle};
+use indicatif::HumanCount;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 use turnwise_indexer::{Database, Deployed, Error, Progress, Step, clean, deploy, rollback};
 
 use crate::Failure;
+use crate::progress::{Shown, show};
 
 /// The time between two lines of progress, where there is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
+/// How the bar of a build looks.
+const BAR: &str = "{wide_bar} {percent:>3}%  {msg}  {eta}";
 /// The largest file with a design document, in bytes: CouchDB's own limit for a document.
 const MAX_DESIGN_BYTES: u64 = 8 << 20;
 
@@ -141,17 +144,19 @@ async fn shown(
     progress: &watch::Sender<Progress>,
     deploying: impl Future<Output = Result<Deployed, Error>>,
 ) -> Result<Deployed, Failure> {
-    let seen = progress.subscribe();
-    let showing = async {
-        match std::io::stderr().is_terminal() {
-            true => bar(seen).await,
-            false => lines(seen).await,
+    let prefix = if std::io::stderr().is_terminal() { "" } else { "turnwise: " };
+    let look = || {
+        let progress = *progress.borrow();
+        let (all, left) = (progress.building.total, progress.building.left);
+        Shown {
+            line: format!("{prefix}{}", text(&progress)),
+            part: Some((all.saturating_sub(left), all.max(1))),
         }
     };
     tokio::select! {
         biased;
         deployed = deploying => deployed.map_err(failure),
-        () = showing => unreachable!("it never ends"),
+        never = show(LINE_INTERVAL, BAR, look) => match never {},
     }
 }
 
@@ -167,31 +172,5 @@ fn text(progress: &Progress) -> String {
         Step::Keep => "keeping the live version".to_owned(),
         Step::Replace => "replacing the live version".to_owned(),
         Step::CleanUp => "cleaning up".to_owned(),
-    }
-}
-
-async fn bar(mut seen: watch::Receiver<Progress>) {
-    let bar = ProgressBar::no_length();
-    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {percent:>3}%  {msg}  {eta}") {
-        bar.set_style(style.progress_chars("━╸ "));
-    }
-    loop {
-        let progress = *seen.borrow_and_update();
-        bar.set_length(progress.building.total.max(1));
-        bar.set_position(progress.building.total.saturating_sub(progress.building.left));
-        bar.set_message(text(&progress));
-        if seen.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    }
-}
-
-async fn lines(seen: watch::Receiver<Progress>) {
-    let mut ticks = tokio::time::interval(LINE_INTERVAL);
-    // The first tick is immediate.
-    ticks.tick().await;
-    loop {
-        ticks.tick().await;
-        tell!("turnwise: {}", text(&seen.borrow()));
     }
 }

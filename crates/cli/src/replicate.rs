@@ -1,6 +1,7 @@
 //! `turnwise replicate`: one replication, without any server.
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
 use serde_json::{Map, Value, json};
@@ -9,7 +10,7 @@ use turnwise_outbound::Client;
 use turnwise_replicator::{Context, Defaults, Replication, Report, Seq, replicate};
 
 use crate::Failure;
-use crate::progress::{Progress, human_bytes};
+use crate::progress::{human_bytes, show_replication};
 
 /// A fixed id in place of a server's: any machine that runs the same command finds the checkpoints.
 const NO_SERVER_UUID: &str = "turnwise-replicate";
@@ -116,10 +117,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         signals.next().await;
         stop.cancel();
     });
-    let progress = Progress::start(context.progress.subscribe(), replication.continuous);
-    let ended = replicate(&replication, &context).await;
+    let started = Instant::now();
+    let ended = tokio::select! {
+        biased;
+        ended = replicate(&replication, &context) => ended,
+        never = show_replication(context.progress.subscribe(), replication.continuous) => match never {},
+    };
     signal.abort();
-    let elapsed = progress.finish().await;
+    let elapsed = started.elapsed();
     let report = ended.map_err(|error| anyhow!("{error}"))?;
     let interrupted = report.stopped && !replication.continuous;
     print_summary(&report, elapsed, interrupted);
@@ -129,7 +134,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn print_summary(report: &Report, elapsed: std::time::Duration, interrupted: bool) {
+fn print_summary(report: &Report, elapsed: Duration, interrupted: bool) {
     let stats = &report.stats;
     if report.no_changes {
         if !interrupted {

@@ -82,15 +82,20 @@ pub(crate) fn plural(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
+/// The orders by their names here: those of the columns.
+pub(crate) const ORDERS: [(&str, TenantOrder); 5] = [
+    ("deficit", TenantOrder::Deficit),
+    ("used", TenantOrder::Usage),
+    ("served", TenantOrder::Service),
+    ("running", TenantOrder::Running),
+    ("name", TenantOrder::Name),
+];
+
+/// Parses an order, by its name here or in the API.
 fn parse_order(text: &str) -> Result<TenantOrder, String> {
-    match text {
-        "name" => Ok(TenantOrder::Name),
-        "deficit" => Ok(TenantOrder::Deficit),
-        "used" | "usage" => Ok(TenantOrder::Usage),
-        "served" | "service" => Ok(TenantOrder::Service),
-        "running" => Ok(TenantOrder::Running),
-        _ => Err("expected name, deficit, used, served or running".to_owned()),
-    }
+    let found = ORDERS.into_iter().find(|(name, order)| *name == text || order.as_str() == text);
+    let (_, order) = found.ok_or("expected name, deficit, used, served or running")?;
+    Ok(order)
 }
 
 #[cfg(test)]

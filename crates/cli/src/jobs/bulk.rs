@@ -1,13 +1,15 @@
 //! `turnwise jobs … --where`: changes of all jobs that meet a condition; and `turnwise jobs bulk`.
 
+use std::cell::RefCell;
 use std::io::{IsTerminal, Write as _};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::anyhow;
-use indicatif::{HumanCount, ProgressBar};
+use indicatif::HumanCount;
 use turnwise_client::protocol::RefusedJobs;
 use turnwise_client::{Bulk, BulkAction, BulkState, Client, MatchingJobs, PutBulk};
 
+use crate::progress::{BAR, LINE_INTERVAL, Shown, show};
 use crate::remote::{PATIENCE, ServerArgs};
 use crate::table::ListArgs;
 use crate::units::ago;
@@ -15,8 +17,6 @@ use crate::{Failure, StopSignals, table};
 
 /// The time between two requests for the progress.
 const POLL: Duration = Duration::from_millis(500);
-/// The time between two lines of progress, where stderr is no terminal.
-const LINE_INTERVAL: Duration = Duration::from_secs(5);
 /// The most operations that are listed.
 const MAX_LISTED: usize = 1_000;
 
@@ -189,22 +189,15 @@ fn confirmed(action: BulkAction) -> Result<bool, Failure> {
 /// Waits until an operation has ended, and shows its progress.
 async fn follow(client: &Client, mut bulk: Bulk) -> Result<Bulk, Failure> {
     let client = client.clone().retry_for(PATIENCE);
-    let is_terminal = std::io::stderr().is_terminal();
-    let spinner = if is_terminal { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+    let line = RefCell::new(progress(&bulk));
+    let look = || Shown { line: line.borrow().clone(), part: None };
+    let mut showing = std::pin::pin!(show(LINE_INTERVAL, BAR, look));
     let mut signals = StopSignals::listen();
-    let mut told = Instant::now();
     while bulk.state == BulkState::Running {
-        if is_terminal {
-            spinner.set_message(progress(&bulk));
-            spinner.tick();
-        } else if told.elapsed() >= LINE_INTERVAL {
-            tell!("{}", progress(&bulk));
-            told = Instant::now();
-        }
         tokio::select! {
             () = tokio::time::sleep(POLL) => {}
+            never = &mut showing => match never {},
             () = signals.next() => {
-                spinner.finish_and_clear();
                 return Err(Failure::Failed(anyhow!(
                     "the server goes on with the change; `turnwise jobs bulk stop {}` stops it",
                     bulk.id
@@ -219,8 +212,8 @@ async fn follow(client: &Client, mut bulk: Bulk) -> Result<Bulk, Failure> {
             }
             failure => failure,
         })?;
+        *line.borrow_mut() = progress(&bulk);
     }
-    spinner.finish_and_clear();
     Ok(bulk)
 }
 

@@ -1,6 +1,5 @@
 //! `turnwise store check`: runs a check, and prints its findings.
 
-use std::io::IsTerminal;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -10,9 +9,7 @@ use serde_json::json;
 use turnwise_admin::check::{Progress, Report, check};
 
 use crate::Failure;
-
-/// The time between two lines of progress.
-const LINE_INTERVAL: Duration = Duration::from_secs(5);
+use crate::progress::{BAR, LINE_INTERVAL, Shown, show};
 
 /// `turnwise store check`
 #[derive(clap::Args)]
@@ -46,7 +43,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let done = tokio::select! {
         done = check(&store, url.is_shared(), &progress) => done.map_err(|error| anyhow!("not checked: {error}")),
         () = signals.next() => Err(anyhow!("interrupted")),
-        never = show(&progress) => match never {},
+        never = show(LINE_INTERVAL, BAR, || shown(&progress)) => match never {},
     };
     let report = done?;
     match args.json {
@@ -113,22 +110,12 @@ fn as_json(report: &Report) -> serde_json::Value {
     })
 }
 
-/// Shows the progress until it is dropped: a spinner on a terminal, or else a line every few seconds.
-async fn show(progress: &Progress) -> std::convert::Infallible {
-    let bar = std::io::stderr().is_terminal().then(indicatif::ProgressBar::new_spinner);
-    loop {
-        tokio::time::sleep(if bar.is_some() { Duration::from_millis(100) } else { LINE_INTERVAL }).await;
-        let line = format!(
-            "{} rows read, {} jobs, workers, types and documents examined",
-            HumanCount(progress.rows.load(Ordering::Relaxed)),
-            HumanCount(progress.examined.load(Ordering::Relaxed))
-        );
-        match &bar {
-            Some(bar) => {
-                bar.set_message(line);
-                bar.tick();
-            }
-            None => tell!("{line}"),
-        }
-    }
+/// What was done so far.
+fn shown(progress: &Progress) -> Shown {
+    let line = format!(
+        "{} rows read, {} jobs, workers, types and documents examined",
+        HumanCount(progress.rows.load(Ordering::Relaxed)),
+        HumanCount(progress.examined.load(Ordering::Relaxed))
+    );
+    Shown { line, part: None }
 }

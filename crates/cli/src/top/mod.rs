@@ -10,12 +10,13 @@ use anyhow::anyhow;
 use crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
-use turnwise_client::{Client, Error, ListTenants, Queue, TenantOrder, Tenants};
+use turnwise_client::{Client, Error, ListTenants, Queue, Tenants};
 
 use self::screen::Screen;
 use self::view::{Size, View};
 use crate::Failure;
 use crate::remote::ServerArgs;
+use crate::tenants::ORDERS;
 use crate::units::parse_duration;
 
 /// The shortest time between two requests to the server.
@@ -57,7 +58,7 @@ impl Args {
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let client = args.server.client()?;
     let live = args.is_live();
-    let asked = Asked { job_type: args.job_type, order: TenantOrder::Deficit, rows: ROWS };
+    let asked = Asked { job_type: args.job_type, sort: 0, rows: ROWS };
     // If the first request fails, the command reports it as every other command does.
     let first = asked.clone().fetch(client.clone()).await?;
     if live {
@@ -68,7 +69,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let view = View {
         server: &client.server(),
         snapshot: &first,
-        order: asked.order,
+        sort: asked.sort,
         age: Duration::ZERO,
         trouble: None,
         live: false,
@@ -90,14 +91,15 @@ struct Snapshot {
 #[derive(Clone)]
 struct Asked {
     job_type: Option<String>,
-    order: TenantOrder,
+    /// The place in [`ORDERS`] of the order of tenants.
+    sort: usize,
     rows: usize,
 }
 
 impl Asked {
     async fn fetch(self, client: Client) -> Result<Snapshot, Error> {
-        let Asked { job_type, order, rows } = self;
-        let which = ListTenants { job_type: job_type.clone(), order, page: Some(rows) };
+        let Asked { job_type, sort, rows } = self;
+        let which = ListTenants { job_type: job_type.clone(), order: ORDERS[sort].1, page: Some(rows) };
         let tenants = client.first_tenants(which).await?;
         let queue = client.queue(job_type.as_deref(), rows).await?;
         Ok(Snapshot { tenants, queue, at: Instant::now() })
@@ -144,7 +146,7 @@ impl Top {
                     Some(event) => match key(&event) {
                         Key::Quit => break,
                         Key::Sort => {
-                            self.asked.order = after(self.asked.order);
+                            self.asked.sort = (self.asked.sort + 1) % ORDERS.len();
                             self.ask();
                         }
                         Key::Nothing => {}
@@ -171,7 +173,7 @@ impl Top {
         let view = View {
             server: &self.client.server(),
             snapshot: &self.snapshot,
-            order: self.asked.order,
+            sort: self.asked.sort,
             age: self.snapshot.at.elapsed().saturating_sub(self.interval),
             trouble: self.trouble.as_deref(),
             live: true,
@@ -221,16 +223,5 @@ fn key(event: &Event) -> Key {
         KeyCode::Char('q' | 'Q') | KeyCode::Esc => Key::Quit,
         KeyCode::Char('s' | 'S') => Key::Sort,
         _ => Key::Nothing,
-    }
-}
-
-/// The next order when the user presses `s`.
-fn after(order: TenantOrder) -> TenantOrder {
-    match order {
-        TenantOrder::Deficit => TenantOrder::Usage,
-        TenantOrder::Usage => TenantOrder::Service,
-        TenantOrder::Service => TenantOrder::Running,
-        TenantOrder::Running => TenantOrder::Name,
-        TenantOrder::Name => TenantOrder::Deficit,
     }
 }
