@@ -179,6 +179,16 @@ impl From<Error> for Failure {
     }
 }
 
+/// The answer of the store itself, or of the server.
+macro_rules! at {
+    ($place:expr, $method:ident($($argument:expr),*)) => {
+        match $place.store().await? {
+            Some(store) => store.$method($($argument),*).await?,
+            None => $place.server.client()?.$method($($argument),*).await?,
+        }
+    };
+}
+
 pub(crate) async fn users(command: Users) -> Result<(), Failure> {
     match command {
         Users::Add(AddUser { name, scopes, password, place }) => {
@@ -190,18 +200,12 @@ pub(crate) async fn users(command: Users) -> Result<(), Failure> {
             say!("added the user {}", user.name);
         }
         Users::List(List { json, place }) => {
-            let users = match place.store().await? {
-                Some(store) => store.users().await?,
-                None => place.server.client()?.users().await?,
-            };
+            let users = at!(place, users());
             table::list(&users, json, "users", ["USER", "SCOPES", "SINCE"], user_row)?;
         }
         Users::Rotate(RotateUser { name, password, place }) => {
             let password = password.read()?;
-            match place.store().await? {
-                Some(store) => store.set_password(&name, password).await?,
-                None => place.server.client()?.set_password(&name, password).await?,
-            }
+            at!(place, set_password(&name, password));
             say!("the user {name} has the new password, and no session");
         }
         Users::Scopes(SetScopes { name, scopes, place }) => {
@@ -212,10 +216,7 @@ pub(crate) async fn users(command: Users) -> Result<(), Failure> {
             say!("the user {name} may do this now: {}", scopes.join(" "));
         }
         Users::Revoke(Name { name, place }) => {
-            match place.store().await? {
-                Some(store) => store.remove_user(&name).await?,
-                None => place.server.client()?.remove_user(&name).await?,
-            }
+            at!(place, remove_user(&name));
             say!("removed the user {name}");
         }
     }
@@ -226,34 +227,22 @@ pub(crate) async fn tokens(command: Tokens) -> Result<(), Failure> {
     match command {
         Tokens::Add(AddToken { scopes, note, expires, place }) => {
             let token = NewToken { scopes, note, expires_in_s: expires.map(|time| time.as_secs().max(1)) };
-            let made = match place.store().await? {
-                Some(store) => store.add_token(&token).await?,
-                None => place.server.client()?.add_token(&token).await?,
-            };
+            let made = at!(place, add_token(&token));
             tell!("added the token {}; this is its only copy:", made.about.id);
             print_secret(&made.text)?;
         }
         Tokens::List(List { json, place }) => {
-            let tokens = match place.store().await? {
-                Some(store) => store.tokens().await?,
-                None => place.server.client()?.tokens().await?,
-            };
+            let tokens = at!(place, tokens());
             let columns = ["TOKEN", "SCOPES", "NOTE", "SINCE", "EXPIRES", "LAST USE"];
             table::list(&tokens, json, "tokens", columns, token_row)?;
         }
         Tokens::Rotate(Name { name, place }) => {
-            let made = match place.store().await? {
-                Some(store) => store.rotate_token(&name).await?,
-                None => place.server.client()?.rotate_token(&name).await?,
-            };
+            let made = at!(place, rotate_token(&name));
             tell!("the token {name} has a new secret; this is its only copy:");
             print_secret(&made.text)?;
         }
         Tokens::Revoke(Name { name, place }) => {
-            match place.store().await? {
-                Some(store) => store.revoke_token(&name).await?,
-                None => place.server.client()?.revoke_token(&name).await?,
-            }
+            at!(place, revoke_token(&name));
             say!("revoked the token {name}");
         }
     }

@@ -8,6 +8,7 @@ use indicatif::HumanCount;
 use serde_json::json;
 use turnwise_admin::check::{Progress, Report, check};
 
+use super::open::{StoreArgs, open_to_read};
 use crate::Failure;
 use crate::progress::{BAR, LINE_INTERVAL, Shown, show};
 
@@ -27,17 +28,16 @@ Examples:
 
 Exit codes: 0 all invariants hold, 1 there are findings or the check failed, 2 wrong usage.")]
 pub(crate) struct Args {
-    /// The store: embedded:DIR, etcd://host:port,…/prefix or fdb:CLUSTER_FILE[/prefix]
-    #[arg(env = "TURNWISE_STORE", hide_env_values = true)]
-    url: String,
+    #[command(flatten)]
+    store: StoreArgs,
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let url = super::open::parse("URL", &args.url)?;
-    let store = super::open::open_to_read("URL", &url).await?;
+    let url = args.store.url()?;
+    let store = open_to_read("URL", &url).await?;
     let progress = Progress::default();
     let (begun, mut signals) = (Instant::now(), crate::StopSignals::listen());
     let done = tokio::select! {
