@@ -32,7 +32,6 @@ pub mod scenario;
 mod scheme;
 mod table;
 pub mod template;
-mod tickets;
 mod world;
 
 use std::fmt;

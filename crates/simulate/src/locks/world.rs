@@ -20,7 +20,9 @@ use super::population::{Job, JobId, Population, Want};
 use super::scenario::{Queue, Scenario};
 use super::scheme::Chooser;
 use super::table::Table;
-use super::tickets::Ticket;
+
+/// A position in the order of jobs that have reserved locks, and of jobs that wait inside.
+pub(crate) type Ticket = u64;
 
 /// How a job gets the locks that it knows before it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
