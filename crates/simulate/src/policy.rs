@@ -1,9 +1,27 @@
 //! The names of the policies that can be simulated.
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
+
+/// Prints and parses the names of a choice.
+macro_rules! named {
+    ($choice:ident, $unknown:literal) => {
+        impl std::fmt::Display for $choice {
+            fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                to.pad(self.name())
+            }
+        }
+
+        impl std::str::FromStr for $choice {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                let found = $choice::ALL.into_iter().find(|choice| choice.name() == text);
+                found.ok_or_else(|| format!($unknown, text, $choice::ALL.map($choice::name).join(", ")))
+            }
+        }
+    };
+}
+pub(crate) use named;
 
 /// The policy that decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -40,19 +58,4 @@ impl Policy {
     }
 }
 
-impl fmt::Display for Policy {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.pad(self.name())
-    }
-}
-
-impl FromStr for Policy {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Policy::ALL.into_iter().find(|policy| policy.name() == text).ok_or_else(|| {
-            let names = Policy::ALL.map(Policy::name).join(", ");
-            format!("there is no policy `{text}`; there are {names}")
-        })
-    }
-}
+named!(Policy, "there is no policy `{}`; there are {}");

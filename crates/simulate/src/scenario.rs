@@ -20,6 +20,7 @@
 //! An unknown key is rejected with its line, and a number outside its range with the range.
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::number::{Int, OneOf, Real};
 use crate::policy::Policy;
@@ -207,6 +208,17 @@ impl From<OneOf<Int<1, MAX_RUN_MS>, RandomTime>> for RunTime {
     }
 }
 
+impl RunTime {
+    pub(crate) fn check(self) -> Result<(), String> {
+        match self {
+            RunTime::Random(RandomTime::Uniform(from, to)) if from.get() > to.get() => {
+                Err(format!("run_ms: uniform from {} to {} is no range", from.get(), to.get()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 fn minute() -> Int<1, 86_400_000> {
     Int::constant(60_000)
 }
@@ -226,16 +238,21 @@ pub enum Error {
     Wrong(String),
 }
 
+/// Reads a file that is not too large.
+pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
+    if text.len() > MAX_FILE_BYTES {
+        return Err(Error::Wrong(format!("the file is larger than {MAX_FILE_BYTES} bytes")));
+    }
+    Ok(toml::from_str(text)?)
+}
+
 impl Scenario {
     /// Reads a scenario's file.
     ///
     /// # Errors
     /// The text is no scenario. The error names the line and what is possible there.
     pub fn parse(text: &str) -> Result<Scenario, Error> {
-        if text.len() > MAX_FILE_BYTES {
-            return Err(Error::Wrong(format!("the file is larger than {MAX_FILE_BYTES} bytes")));
-        }
-        let scenario: Scenario = toml::from_str(text)?;
+        let scenario: Scenario = read(text)?;
         scenario.check()?;
         Ok(scenario)
     }
@@ -301,11 +318,7 @@ impl Tenants {
             return Err(format!("there are {} kinds of jobs; {MAX_WORK} are possible", work.len()));
         }
         for work in self.work() {
-            if let Some(RunTime::Random(RandomTime::Uniform(from, to))) = work.run_ms
-                && from.get() > to.get()
-            {
-                return Err(format!("run_ms: uniform from {} to {} is no range", from.get(), to.get()));
-            }
+            work.run_ms.map_or(Ok(()), RunTime::check)?;
             if work.every.is_some() && work.count.get() == 0 {
                 return Err("`every` without a `count`: say how many".into());
             }

@@ -107,8 +107,11 @@ pub(crate) struct World<'a> {
     swaps: u64,
 }
 
-/// Runs the scenario to its end.
-pub(crate) fn run(scenario: &Scenario, policy: Policy) -> Result<Results, Error> {
+/// Simulates a scenario to its end.
+///
+/// # Errors
+/// More jobs arrive than [`MAX_JOBS`].
+pub fn run(scenario: &Scenario, policy: Policy) -> Result<Results, Error> {
     let mut world = World::new(scenario, policy);
     let tenants = world.tenants.len();
     let points = (ALL_POINTS / tenants as u64).clamp(FEWEST_POINTS, POINTS).min(scenario.cycles.get());
@@ -168,17 +171,12 @@ impl<'a> World<'a> {
         };
         for number in 0..world.owners.len() {
             let plan = world.owners[number].plan;
-            world.at_cycle(plan.comes_at.get(), Event::Come(number));
+            world.in_cycles(plan.comes_at.get(), Event::Come(number));
             for change in &plan.new_shares {
-                world.at_cycle(change.at.get(), Event::NewShares(number, change.shares.u32()));
+                world.in_cycles(change.at.get(), Event::NewShares(number, change.shares.u32()));
             }
         }
         world
-    }
-
-    fn at_cycle(&mut self, cycle: u64, event: Event) {
-        let cycle = i64::try_from(cycle).expect("cycles are below 2^63");
-        self.at(cycle * self.scenario.interval_us(), event);
     }
 
     /// An event in this many cycles from now.

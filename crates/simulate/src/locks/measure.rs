@@ -57,11 +57,6 @@ impl Measure {
         self.held_idle_us += us * i64::try_from(locks).expect("jobs hold fewer locks than 2^63");
     }
 
-    /// The numbers from this moment on.
-    pub(crate) fn step(&mut self, at_us: i64, working: usize, waiting: usize) {
-        self.steps.push((at_us, working, waiting));
-    }
-
     /// The scope that was held exclusively for the longest time; of several, the first.
     pub(crate) fn busiest(&self) -> Option<(ScopeId, i64)> {
         let mut busiest = None;

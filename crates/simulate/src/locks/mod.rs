@@ -34,14 +34,12 @@ mod table;
 pub mod template;
 mod world;
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
 
 pub use results::{Bounds, Compared, OfOperation, SchemeResults};
 pub use scenario::Scenario;
 
+use crate::policy::named;
 use measure::Measure;
 use population::Population;
 use scheme::{Chooser, Fifo, List, PlainAging, Predictive};
@@ -80,22 +78,7 @@ impl Scheme {
     }
 }
 
-impl fmt::Display for Scheme {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.pad(self.name())
-    }
-}
-
-impl FromStr for Scheme {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Scheme::ALL.into_iter().find(|scheme| scheme.name() == text).ok_or_else(|| {
-            let names = Scheme::ALL.map(Scheme::name).join(", ");
-            format!("there is no scheme `{text}`; for jobs with locks there are {names}")
-        })
-    }
-}
+named!(Scheme, "there is no scheme `{}`; for jobs with locks there are {}");
 
 /// Simulates a scenario with each of the schemes, to the end of its last job.
 ///

@@ -165,7 +165,7 @@ impl<'a> World<'a> {
             self.table.assert_exclusion();
             let working = self.inside.values().filter(|inside| inside.does == Does::Works).count();
             assert!(working <= self.slots, "{scheme}: {working} jobs work on {} slots", self.slots);
-            self.measure.step(self.now_us, working, self.slots_used() - working);
+            self.measure.steps.push((self.now_us, working, self.slots_used() - working));
         }
         assert_eq!(self.measure.waits.len(), self.population.jobs.len(), "{scheme}: a job waits for ever");
         assert!(self.table.is_empty(), "{scheme}: a lock outlives its job");
