@@ -83,7 +83,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         worker_token,
         state: args.state,
         keep: args.keep,
-        launcher: Launcher::this_executable([LAUNCH]),
+        launcher: Launcher::this_executable([LAUNCH]).map_err(|error| Failure::Failed(error.into()))?,
     };
     let (stop, now) = (CancellationToken::new(), CancellationToken::new());
     let mut signals = crate::StopSignals::listen();

@@ -52,19 +52,8 @@ pub(crate) enum Message {
     Started,
     /// The command cannot be started. The guard ends.
     Refused(Refusal),
-    /// The command has ended with this exit code, and nothing of it is left. The guard ends.
-    Code(i32),
-    /// The same, with a signal.
-    Signal(i32),
-}
-
-impl From<Exit> for Message {
-    fn from(exit: Exit) -> Message {
-        match exit {
-            Exit::Code(code) => Message::Code(code),
-            Exit::Signal(signal) => Message::Signal(signal),
-        }
-    }
+    /// The command has ended like this, and nothing of it is left. The guard ends.
+    Ended(Exit),
 }
 
 /// How to start a guard: an executable that calls [`guard_main`].
@@ -87,23 +76,27 @@ impl Guard {
     /// Starts a guard with this end of a socket as its stdin. The command inherits its stdout and stderr.
     pub(crate) fn start(&self, grace: Duration, socket: UnixStream) -> io::Result<Child> {
         let mut command = Command::from(own_process(&self.program, &self.args));
-        command.arg(grace.as_millis().to_string());
+        command.current_dir("/").arg(grace.as_millis().to_string());
         command.stdin(OwnedFd::from(socket)).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.process_group(0).spawn()
     }
 }
 
-fn own_executable() -> io::Result<PathBuf> {
+/// The path of this executable, for processes that it starts.
+///
+/// # Errors
+/// It is unknown.
+pub fn own_executable() -> io::Result<PathBuf> {
     // On Linux this path stays valid when a newer release replaces the file.
     let own = PathBuf::from("/proc/self/exe");
     if own.exists() { Ok(own) } else { std::env::current_exe() }
 }
 
-/// A process of turnwise itself. It must not inherit a job's environment: it may have more rights than the job.
-fn own_process(program: &std::path::Path, args: &[OsString]) -> std::process::Command {
+/// A process of turnwise itself. It inherits no environment: a process that runs jobs may have more rights than they.
+pub fn own_process(program: &std::path::Path, args: &[OsString]) -> std::process::Command {
     use std::os::unix::process::CommandExt;
     let mut command = std::process::Command::new(program);
-    command.arg0("turnwise").args(args).env_clear().current_dir("/");
+    command.arg0("turnwise").args(args).env_clear();
     // Without it, an executable whose libraries are in their own folder may not start. FoundationDB's client is such a
     // library.
     if let Some(folders) = std::env::var_os(LIBRARIES) {
@@ -143,6 +136,7 @@ pub fn guard_main(argument: &str) -> io::Result<()> {
     // One expression, so that this process does not keep the launcher's end of the socket.
     let launcher = own_process(&own_executable()?, &args[..args.len() - 1])
         .arg(LAUNCH)
+        .current_dir("/")
         .stdin(OwnedFd::from(its))
         .spawn()?;
     // Before it knows what to run, so that no process of the command is outside.
@@ -164,7 +158,7 @@ pub fn guard_main(argument: &str) -> io::Result<()> {
     let command = command.ok_or(Errno::SRCH)?;
     let family = Family { command, cgroup, exit: None, asked: HashSet::new() };
     let exit = runtime.block_on(family.supervise(socket.try_clone()?, children, grace))?;
-    send(&socket, &exit.into())
+    send(&socket, &Message::Ended(exit))
 }
 
 fn send(mut socket: &UnixStream, message: &Message) -> io::Result<()> {

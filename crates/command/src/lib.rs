@@ -35,7 +35,7 @@ mod system;
 
 pub use capture::Captured;
 pub use environment::Variables;
-pub use guard::{Guard, guard_main};
+pub use guard::{Guard, guard_main, own_executable, own_process};
 pub use handler::{Handler, JOB_TYPE, Settings};
 pub use options::Options;
 pub use process::{Cause, Command, Exit, Finished, StartError, run};

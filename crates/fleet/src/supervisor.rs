@@ -15,7 +15,7 @@ use turnwise_client::protocol::{FleetType, PutFleet};
 
 use crate::config::{ConfigError, TypeConfig, check_name};
 use crate::demand::{self, Observation};
-use crate::launch::{Spec, own_executable};
+use crate::launch::Spec;
 use crate::process::Process;
 use crate::report;
 use crate::scaler::kills;
@@ -322,10 +322,7 @@ impl Fleet {
 
     /// What a process of a type runs, as words that differ where the configuration does.
     fn words(&self, job_type: &str, config: &TypeConfig) -> Vec<String> {
-        let (kind, argv) = match &config.kind {
-            Kind::Command(argv) => ("command", argv),
-            Kind::Exec(argv) => ("exec", argv),
-        };
+        let (kind, argv) = config.kind.parts();
         let head = [kind, job_type, self.options.server.as_str()].map(str::to_owned);
         head.into_iter().chain([config.limits.slots.to_string()]).chain(argv.iter().cloned()).collect()
     }
@@ -399,7 +396,11 @@ impl Fleet {
                 let options = ["turnwise", "work", "--type", job_type, "--slots", &slots, "--name", name];
                 let times = ["--drain", &drain, "--grace", &grace, "--exec"];
                 let argv = options.into_iter().chain(times).chain(exec.iter().map(String::as_str));
-                Spec { program: own_executable(), argv: argv.map(OsString::from).collect(), env }
+                Spec {
+                    program: self.options.launcher.program.clone(),
+                    argv: argv.map(OsString::from).collect(),
+                    env,
+                }
             }
         }
     }
