@@ -76,27 +76,21 @@ impl Args {
         }
         body.insert("source".into(), json!(self.source));
         body.insert("target".into(), json!(self.target));
-        for (name, flag) in [("continuous", self.continuous), ("create_target", self.create_target)] {
-            if flag {
-                body.insert(name.into(), json!(true));
-            }
-        }
-        if !self.doc_ids.is_empty() {
-            body.insert("doc_ids".into(), json!(self.doc_ids));
-        }
-        if let Some(selector) = &self.selector {
-            body.insert("selector".into(), parse_json("--selector", selector)?);
-        }
-        if let Some(filter) = &self.filter {
-            body.insert("filter".into(), json!(filter));
-        }
-        if let Some(params) = &self.query_params {
-            body.insert("query_params".into(), parse_json("--query-params", params)?);
-        }
-        if let Some(since) = &self.since {
-            // CouchDB's sequences are strings; those of PouchDB and of CouchDB 1.x are numbers.
-            body.insert("since_seq".into(), since.parse::<u64>().map_or_else(|_| json!(since), |n| json!(n)));
-        }
+        let parsed = |option: &str, text: &Option<String>| {
+            text.as_deref().map(|text| parse_json(option, text)).transpose()
+        };
+        // CouchDB's sequences are strings; those of PouchDB and of CouchDB 1.x are numbers.
+        let since = |since: &String| since.parse::<u64>().map_or_else(|_| json!(since), |n| json!(n));
+        let members = [
+            ("continuous", self.continuous.then(|| json!(true))),
+            ("create_target", self.create_target.then(|| json!(true))),
+            ("doc_ids", (!self.doc_ids.is_empty()).then(|| json!(self.doc_ids))),
+            ("selector", parsed("--selector", &self.selector)?),
+            ("filter", self.filter.as_ref().map(|filter| json!(filter))),
+            ("query_params", parsed("--query-params", &self.query_params)?),
+            ("since_seq", self.since.as_ref().map(since)),
+        ];
+        body.extend(members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
         Ok(Replication::parse(&body, defaults)?)
     }
 }

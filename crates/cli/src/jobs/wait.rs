@@ -123,8 +123,7 @@ async fn follow(client: &Client, job_type: &str, id: &str) -> Result<Job, Failur
     while let Some(update) = events.next().await.map_err(unknown)? {
         match update {
             JobUpdate::State(event) => {
-                let kind = serde_json::to_value(event.kind).ok();
-                let kind = kind.as_ref().and_then(|kind| kind.as_str()).unwrap_or("changed");
+                let kind = event.kind.as_str();
                 match event.reason {
                     Some(reason) => tell!("{kind}: {reason}"),
                     None => tell!("{kind}"),

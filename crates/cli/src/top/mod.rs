@@ -4,11 +4,11 @@ mod screen;
 mod view;
 
 use std::io::IsTerminal;
+use std::pin::Pin;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 use turnwise_client::{Client, Error, ListTenants, Queue, Tenants};
 
@@ -114,8 +114,11 @@ struct Top {
     interval: Duration,
     /// Why the latest request failed, if it did.
     trouble: Option<String>,
-    asking: Option<JoinHandle<Result<Snapshot, Error>>>,
+    /// The request in flight.
+    asking: Option<Asking>,
 }
+
+type Asking = Pin<Box<dyn Future<Output = Result<Snapshot, Error>>>>;
 
 /// What a key does.
 enum Key {
@@ -161,9 +164,6 @@ impl Top {
                 _ = redraw.tick() => {}
             }
         }
-        if let Some(asking) = self.asking.take() {
-            asking.abort();
-        }
         Ok(())
     }
 
@@ -183,10 +183,7 @@ impl Top {
 
     /// Sends a new request, and drops the one in flight.
     fn ask(&mut self) {
-        if let Some(asking) = self.asking.take() {
-            asking.abort();
-        }
-        self.asking = Some(tokio::spawn(self.asked.clone().fetch(self.client.clone())));
+        self.asking = Some(Box::pin(self.asked.clone().fetch(self.client.clone())));
     }
 
     fn take(&mut self, answer: Result<Snapshot, Error>) {
@@ -203,12 +200,9 @@ impl Top {
 }
 
 /// The answer to the request in flight; never completes without one.
-async fn answered(asking: &mut Option<JoinHandle<Result<Snapshot, Error>>>) -> Result<Snapshot, Error> {
+async fn answered(asking: &mut Option<Asking>) -> Result<Snapshot, Error> {
     match asking {
-        Some(asking) => match asking.await {
-            Ok(answer) => answer,
-            Err(error) => Err(Error::Invalid(format!("the request failed: {error}"))),
-        },
+        Some(asking) => asking.await,
         None => std::future::pending().await,
     }
 }
