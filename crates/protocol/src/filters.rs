@@ -5,14 +5,10 @@ use utoipa::ToSchema;
 
 use crate::word::words;
 
-/// Maximum number of filters in a store.
-pub const MAX_FILTERS: usize = 100;
 /// Longest name of a filter, in bytes.
 pub const MAX_FILTER_NAME_BYTES: usize = 128;
 /// Longest condition of a filter, in bytes.
 pub const MAX_CONDITION_BYTES: usize = 4_000;
-/// Longest note of a filter, in bytes.
-pub const MAX_NOTE_BYTES: usize = 500;
 
 /// A filter to be written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

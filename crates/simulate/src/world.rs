@@ -8,10 +8,11 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::entitlement::Entitlement;
+use crate::number::OneOf;
 use crate::policy::Policy;
 use crate::results::{Results, Series, TenantResults};
 use crate::rng::SeededRng;
-use crate::scenario::{MAX_JOBS, Scenario, Shares, Tenants, Work};
+use crate::scenario::{MAX_JOBS, Scenario, SharesRange, Tenants, Work};
 use crate::scheme::{self, Job, JobId, Scheme, Tenant, View};
 
 /// Why a scenario cannot be run to its end.
@@ -139,9 +140,10 @@ impl<'a> World<'a> {
                 let number = tenants.len();
                 let rng = |part| SeededRng::new(scenario.seed.get(), number, part);
                 let shares = match plan.shares {
-                    Shares::Fixed(shares) => shares,
-                    Shares::Random { from, to } => u32::try_from(rng(0).between(from.into(), to.into()))
-                        .expect("shares are at most 1000"),
+                    OneOf::One(shares) => shares.u32(),
+                    OneOf::Other(SharesRange { from, to }) => {
+                        u32::try_from(rng(0).between(from.get(), to.get())).expect("shares are at most 1000")
+                    }
                 };
                 let name = match plan.count.get() {
                     1 => plan.name.clone(),
