@@ -14,8 +14,7 @@ impl Client {
     /// The server refuses the condition, too many operations run, another operation has this id, or the server does not
     /// answer.
     pub async fn put_bulk(&self, id: &str, bulk: &PutBulk) -> Result<Bulk> {
-        let request = Request::new(Method::PUT, &["bulk", id]).json(bulk)?;
-        self.call(&request, Repeat::Harmless).await
+        self.put(&["bulk", id], bulk).await
     }
 
     /// The same under a new id.
@@ -31,7 +30,7 @@ impl Client {
     /// # Errors
     /// There is no such operation, or the server does not answer.
     pub async fn bulk(&self, id: &str) -> Result<Bulk> {
-        self.call(&Request::new(Method::GET, &["bulk", id]), Repeat::Harmless).await
+        self.read(&["bulk", id]).await
     }
 
     /// The bulk operations of this identity, by id; an operator sees all.

@@ -157,6 +157,16 @@ impl Client {
         self.call_knowing(request, repeat).await.0
     }
 
+    /// Reads what is at this path.
+    pub(crate) async fn read<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T> {
+        self.call(&Request::new(Method::GET, path), Repeat::Harmless).await
+    }
+
+    /// Puts a body to this path, which is idempotent.
+    pub(crate) async fn put<T: DeserializeOwned>(&self, path: &[&str], body: &impl Serialize) -> Result<T> {
+        self.call(&Request::new(Method::PUT, path).json(body)?, Repeat::Harmless).await
+    }
+
     /// Like [`Client::call`]; also returns whether an attempt before the last may have taken effect.
     pub(crate) async fn call_knowing<T: DeserializeOwned>(
         &self,

@@ -12,8 +12,7 @@ impl Client {
     /// # Errors
     /// The server does not answer.
     pub async fn filters(&self) -> Result<Vec<Filter>> {
-        let request = Request::new(Method::GET, &["filters"]);
-        Ok(self.call::<Filters>(&request, Repeat::Harmless).await?.filters)
+        Ok(self.read::<Filters>(&["filters"]).await?.filters)
     }
 
     /// Creates a job filter, or replaces the one with this name.
@@ -21,8 +20,7 @@ impl Client {
     /// # Errors
     /// The server refuses the filter, or does not answer.
     pub async fn put_filter(&self, id: &str, filter: &PutFilter) -> Result<Filter> {
-        let request = Request::new(Method::PUT, &["filters", id]).json(filter)?;
-        self.call(&request, Repeat::Harmless).await
+        self.put(&["filters", id], filter).await
     }
 
     /// Removes a job filter.

@@ -12,8 +12,7 @@ impl Client {
     /// # Errors
     /// The server does not answer.
     pub async fn fleets(&self) -> Result<Vec<Fleet>> {
-        let request = Request::new(Method::GET, &["fleets"]);
-        Ok(self.call::<Fleets>(&request, Repeat::Harmless).await?.fleets)
+        Ok(self.read::<Fleets>(&["fleets"]).await?.fleets)
     }
 
     /// Reports a fleet, in place of its report before.
@@ -21,8 +20,7 @@ impl Client {
     /// # Errors
     /// The server refuses the report, or does not answer.
     pub async fn put_fleet(&self, name: &str, fleet: &PutFleet) -> Result<Fleet> {
-        let request = Request::new(Method::PUT, &["fleets", name]).json(fleet)?;
-        self.call(&request, Repeat::Harmless).await
+        self.put(&["fleets", name], fleet).await
     }
 
     /// Removes the report of a fleet.

@@ -15,7 +15,7 @@ impl Client {
     /// # Errors
     /// The identity is refused, or the server does not answer.
     pub async fn me(&self) -> Result<Me> {
-        self.call(&Request::new(Method::GET, &["me"]), Repeat::Harmless).await
+        self.read(&["me"]).await
     }
 
     /// Adds a user.
@@ -40,9 +40,8 @@ impl Client {
     /// # Errors
     /// There is no such user, the server refuses the request, or does not answer.
     pub async fn set_password(&self, name: &str, password: String) -> Result<()> {
-        let request =
-            Request::new(Method::PUT, &["users", name, "password"]).json(&SetPassword { password })?;
-        self.call::<ChangedIdentity>(&request, Repeat::Harmless).await.map(drop)
+        let body = SetPassword { password };
+        self.put::<ChangedIdentity>(&["users", name, "password"], &body).await.map(drop)
     }
 
     /// Sets what a user may do, instead of what it could do before.
@@ -50,8 +49,7 @@ impl Client {
     /// # Errors
     /// There is no such user, it is the last administrator, the server refuses the request, or does not answer.
     pub async fn set_scopes(&self, name: &str, scopes: Vec<String>) -> Result<User> {
-        let request = Request::new(Method::PUT, &["users", name, "scopes"]).json(&SetScopes { scopes })?;
-        self.call(&request, Repeat::Harmless).await
+        self.put(&["users", name, "scopes"], &SetScopes { scopes }).await
     }
 
     /// Removes a user.

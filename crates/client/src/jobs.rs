@@ -274,8 +274,7 @@ impl Client {
     /// # Errors
     /// There is no such document, it describes no replication, or the server does not answer.
     pub async fn why_document(&self, db: &str, id: &str) -> Result<DocumentWhy> {
-        let request = Request::new(Method::GET, &["documents", db, id, "why"]);
-        self.call(&request, Repeat::Harmless).await
+        self.read(&["documents", db, id, "why"]).await
     }
 
     /// The nodes: all servers on the server's store.
@@ -283,7 +282,7 @@ impl Client {
     /// # Errors
     /// The server does not answer.
     pub async fn nodes(&self) -> Result<Nodes> {
-        self.call(&Request::new(Method::GET, &["nodes"]), Repeat::Harmless).await
+        self.read(&["nodes"]).await
     }
 
     /// Quiets, drains or resumes a worker.
@@ -291,8 +290,7 @@ impl Client {
     /// # Errors
     /// No such worker is registered, this identity may not do it, or the server does not answer.
     pub async fn set_worker_mode(&self, job_type: &str, worker: &str, mode: Mode) -> Result<Worker> {
-        let request = Request::new(Method::PUT, &["workers", job_type, worker]).json(&SetMode { mode })?;
-        self.call(&request, Repeat::Harmless).await
+        self.put(&["workers", job_type, worker], &SetMode { mode }).await
     }
 
     /// Quiets, drains or resumes the workers inside a node, also after its restart.
@@ -300,8 +298,7 @@ impl Client {
     /// # Errors
     /// There is no such node, this identity may not do it, or the server does not answer.
     pub async fn set_node_mode(&self, node: &str, mode: Mode) -> Result<ChangedNode> {
-        let request = Request::new(Method::PUT, &["nodes", node]).json(&SetMode { mode })?;
-        self.call(&request, Repeat::Harmless).await
+        self.put(&["nodes", node], &SetMode { mode }).await
     }
 
     /// The job types that have jobs.

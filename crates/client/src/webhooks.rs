@@ -12,8 +12,7 @@ impl Client {
     /// # Errors
     /// The server does not answer.
     pub async fn webhooks(&self) -> Result<Vec<Webhook>> {
-        let request = Request::new(Method::GET, &["webhooks"]);
-        Ok(self.call::<Webhooks>(&request, Repeat::Harmless).await?.webhooks)
+        Ok(self.read::<Webhooks>(&["webhooks"]).await?.webhooks)
     }
 
     /// A webhook, and how far it is behind.
@@ -21,8 +20,7 @@ impl Client {
     /// # Errors
     /// There is no such webhook, or the server does not answer.
     pub async fn webhook(&self, id: &str) -> Result<Webhook> {
-        let request = Request::new(Method::GET, &["webhooks", id]);
-        self.call(&request, Repeat::Harmless).await
+        self.read(&["webhooks", id]).await
     }
 
     /// Creates a webhook, or changes the one with this id.
@@ -30,8 +28,7 @@ impl Client {
     /// # Errors
     /// The server refuses the webhook, or does not answer.
     pub async fn put_webhook(&self, id: &str, webhook: &PutWebhook) -> Result<Webhook> {
-        let request = Request::new(Method::PUT, &["webhooks", id]).json(webhook)?;
-        self.call(&request, Repeat::Harmless).await
+        self.put(&["webhooks", id], webhook).await
     }
 
     /// Removes a webhook.
