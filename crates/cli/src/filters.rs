@@ -12,7 +12,6 @@ use crate::{Failure, table};
 const DRAIN: &str = "drain";
 const DRAIN_PRIORITY: i32 = -1_000;
 
-/// `turnwise filters`
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     /// List the filters, in the order in which the server evaluates them
@@ -38,7 +37,6 @@ Examples:
     Drain(DrainArgs),
 }
 
-/// `turnwise filters add`
 #[derive(clap::Args)]
 pub(crate) struct AddArgs {
     /// The filter's name
@@ -65,7 +63,6 @@ pub(crate) struct AddArgs {
     server: ServerArgs,
 }
 
-/// `turnwise filters remove`
 #[derive(clap::Args)]
 pub(crate) struct RemoveArgs {
     /// The filter's name
@@ -74,7 +71,6 @@ pub(crate) struct RemoveArgs {
     server: ServerArgs,
 }
 
-/// `turnwise filters drain`
 #[derive(clap::Args)]
 pub(crate) struct DrainArgs {
     /// Pause only jobs for which this condition holds

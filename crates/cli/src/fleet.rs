@@ -16,7 +16,6 @@ use crate::{Failure, table};
 /// The name of the subcommand that becomes a worker.
 pub(crate) const LAUNCH: &str = "fleet-launch";
 
-/// `turnwise fleet`
 #[derive(clap::Args)]
 #[command(after_help = "\
 The fleet asks the server how many slots the backlog of each type needs, and starts and stops worker processes accordingly. A worker gets \
@@ -109,7 +108,6 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `turnwise fleets`
 pub(crate) async fn list(args: ListArgs) -> Result<(), Failure> {
     let fleets = args.server.client()?.fleets().await?;
     if args.json {

@@ -28,7 +28,6 @@ Scopes:
   metrics                  read the metrics
 TENANTS and TYPES are names with commas between them; * stands for any characters. A `_replicator` database is a tenant.";
 
-/// `turnwise users`
 #[derive(clap::Subcommand)]
 pub(crate) enum Users {
     /// Add a user, with a password
@@ -51,7 +50,6 @@ pub(crate) enum Users {
     Revoke(Name),
 }
 
-/// `turnwise tokens`
 #[derive(clap::Subcommand)]
 pub(crate) enum Tokens {
     /// Add a token for a program, and print it: it is not shown again
@@ -77,7 +75,6 @@ pub(crate) struct Where {
     server: ServerArgs,
 }
 
-/// `turnwise users add`
 #[derive(clap::Args)]
 pub(crate) struct AddUser {
     /// The user's name
@@ -91,7 +88,6 @@ pub(crate) struct AddUser {
     place: Where,
 }
 
-/// `turnwise users rotate`
 #[derive(clap::Args)]
 pub(crate) struct RotateUser {
     /// The user's name
@@ -102,7 +98,6 @@ pub(crate) struct RotateUser {
     place: Where,
 }
 
-/// `turnwise users scopes`
 #[derive(clap::Args)]
 pub(crate) struct SetScopes {
     /// The user's name
@@ -122,7 +117,6 @@ pub(crate) struct PasswordArgs {
     password_file: Option<PathBuf>,
 }
 
-/// `turnwise tokens add`
 #[derive(clap::Args)]
 pub(crate) struct AddToken {
     /// What the token may do; may be given several times
@@ -138,7 +132,6 @@ pub(crate) struct AddToken {
     place: Where,
 }
 
-/// `list`
 #[derive(clap::Args)]
 pub(crate) struct List {
     /// Print a JSON array

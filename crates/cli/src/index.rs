@@ -20,7 +20,6 @@ const BAR: &str = "{wide_bar} {percent:>3}%  {msg}  {eta}";
 /// The largest file with a design document, in bytes: CouchDB's own limit for a document.
 const MAX_DESIGN_BYTES: u64 = 8 << 20;
 
-/// `turnwise index`
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     /// Replace a design document once the indexes of the new version are built

@@ -6,7 +6,6 @@ use crate::Failure;
 use crate::table::PagesArgs;
 use crate::units::ago;
 
-/// `turnwise indexes`
 #[derive(clap::Args)]
 #[command(after_help = "\
 BEHIND is how many changes of its database an index lacks, and the age of the oldest one, at most. A `-` says that it is not known.

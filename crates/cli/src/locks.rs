@@ -8,7 +8,6 @@ use crate::Failure;
 use crate::table::PagesArgs;
 use crate::units::ago;
 
-/// `turnwise locks`
 #[derive(clap::Args)]
 #[command(after_help = "\
 For each lock, the list shows the jobs that hold it, then the jobs that wait for it or have reserved it, oldest first. (all) means \

@@ -6,7 +6,6 @@ use crate::table::ListArgs;
 use crate::units::ago;
 use crate::{Failure, table};
 
-/// `turnwise nodes`
 pub(crate) async fn run(args: ListArgs) -> Result<(), Failure> {
     let nodes = args.server.client()?.nodes().await?.nodes;
     table::list(&nodes, args.json, "nodes", ["NODE", "URL", "VERSION", "MODE", "SINCE"], row)

@@ -15,7 +15,6 @@ use crate::progress::{human_bytes, show_replication};
 /// A fixed id in place of a server's: any machine that runs the same command finds the checkpoints.
 const NO_SERVER_UUID: &str = "turnwise-replicate";
 
-/// `turnwise replicate`
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -11,7 +11,6 @@ use turnwise_server::{
 
 use crate::Failure;
 
-/// `turnwise serve`
 #[derive(clap::Args)]
 #[command(after_help = "\
 Any number of servers can share a store on etcd or FoundationDB, and each of them answers for all. Put a URL with a password \

@@ -13,7 +13,6 @@ use turnwise_simulate::{Described, Policy, Results, Scenario, locks, plot, scena
 
 use crate::{Failure, table};
 
-/// `turnwise simulate`
 #[derive(clap::Args)]
 #[command(after_help = "examples/scenarios/ has scenarios to start from.")]
 pub(crate) struct Args {

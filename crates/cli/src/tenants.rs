@@ -7,7 +7,6 @@ use crate::Failure;
 use crate::table::PagesArgs;
 use crate::units::ago;
 
-/// `turnwise tenants`
 #[derive(clap::Args)]
 #[command(after_help = "\
 DEFICIT is the run time by which the tenant is below its share; a negative value is a surplus. USED is the tenant's recent run time. \

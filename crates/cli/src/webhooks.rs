@@ -14,7 +14,6 @@ use crate::{Failure, table};
 /// The variable with a webhook's secret.
 const SECRET: &str = "TURNWISE_WEBHOOK_SECRET";
 
-/// `turnwise webhooks`
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     /// Send events to a URL, from now on; or change a webhook
@@ -40,7 +39,6 @@ Examples:
     Resume(NameArgs),
 }
 
-/// `turnwise webhooks add`
 #[derive(clap::Args)]
 pub(crate) struct AddArgs {
     /// The webhook's id

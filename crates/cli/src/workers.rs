@@ -8,7 +8,6 @@ use crate::remote::ServerArgs;
 use crate::units::ago;
 use crate::{Failure, say_json, table};
 
-/// `turnwise workers`
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {

@@ -20,7 +20,6 @@ const MAX_LINE_BYTES: usize = MAX_OPTIONS_BYTES + (64 << 10);
 /// The maximum total size of the jobs in one request, in bytes: the server's limit, less room for the rest of the body.
 const MAX_BATCH_BYTES: usize = MAX_BATCH_BODY_BYTES - (256 << 10);
 
-/// `turnwise jobs add`
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -73,7 +73,6 @@ impl ManyArgs {
     }
 }
 
-/// `turnwise jobs bulk`
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     /// List bulk operations, and how far they are

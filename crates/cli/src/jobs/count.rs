@@ -7,7 +7,6 @@ use crate::table::PagesArgs;
 use crate::units::words;
 use crate::{Failure, table};
 
-/// `turnwise jobs count`
 #[derive(clap::Args)]
 #[command(after_help = "\
 The numbers are exact, and cost the server the same with ten jobs and with millions. States that no listed job is in have no column.

@@ -7,7 +7,6 @@ use crate::remote::ServerArgs;
 use crate::units::ago;
 use crate::{Failure, table};
 
-/// `turnwise jobs failures`
 #[derive(clap::Args)]
 #[command(after_help = "\
 A class is a reason without its particulars: numbers of more than three digits, addresses and quoted text. LATEST is the time since the latest of \

@@ -7,7 +7,6 @@ use crate::Failure;
 use crate::table::PagesArgs;
 use crate::units::{ago, words};
 
-/// `turnwise jobs list`
 #[derive(clap::Args)]
 #[command(after_help = "\
 SINCE is the time since the last change of the state, or until the job may start. ATTEMPTS is the number of attempts since the \

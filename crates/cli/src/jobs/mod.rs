@@ -16,7 +16,6 @@ pub(crate) use self::list::kept_by;
 use crate::Failure;
 use crate::remote::ServerArgs;
 
-/// `turnwise jobs`
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     /// Add a job, or many
@@ -97,7 +96,6 @@ pub(crate) struct ChangeArgs {
     server: ServerArgs,
 }
 
-/// `turnwise jobs run-now`
 #[derive(clap::Args)]
 pub(crate) struct RunNowArgs {
     #[command(flatten)]
@@ -118,7 +116,6 @@ pub(crate) struct JobArgs {
     server: ServerArgs,
 }
 
-/// `turnwise jobs retry`
 #[derive(clap::Args)]
 pub(crate) struct RetryArgs {
     /// The type of the jobs
@@ -138,7 +135,6 @@ pub(crate) struct RetryArgs {
     server: ServerArgs,
 }
 
-/// `turnwise jobs priority`
 #[derive(clap::Args)]
 pub(crate) struct PriorityArgs {
     /// The job's type

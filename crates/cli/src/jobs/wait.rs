@@ -18,7 +18,6 @@ const FIRST_CONTACT: Duration = crate::remote::RETRY_FOR;
 /// How long an answer may take, beyond the time that it waits on the server.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// `turnwise jobs wait`
 #[derive(clap::Args)]
 #[command(after_help = "\
 The command prints the result to stdout as JSON, and the reason of a failure to stderr. If the server does not answer, the command \

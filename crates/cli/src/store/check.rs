@@ -12,7 +12,6 @@ use super::open::{StoreArgs, open_to_read};
 use crate::Failure;
 use crate::progress::{BAR, LINE_INTERVAL, Shown, show};
 
-/// `turnwise store check`
 #[derive(clap::Args)]
 #[command(after_help = "\
 The check reads every row, and repairs nothing. A store on etcd or FoundationDB may be in use. The check then reads rows that seem \

@@ -12,7 +12,6 @@ use turnwise_store::runtime;
 use crate::Failure;
 use crate::progress::{BAR, LINE_INTERVAL, Shown, human_bytes, show};
 
-/// `turnwise store copy`
 #[derive(clap::Args)]
 #[command(after_help = "\
 Stop all servers and workers that use either store first. The command refuses to copy a source that is in use. To detect this, it \

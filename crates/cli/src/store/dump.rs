@@ -11,7 +11,6 @@ use super::open::{StoreArgs, open_to_read};
 use crate::Failure;
 use crate::output::is_done;
 
-/// `turnwise store dump`
 #[derive(clap::Args)]
 #[command(after_help = "\
 Each line is a row: its key as a JSON array, a tab, and its value as JSON. An empty value is null, and a versionstamp is \

@@ -7,7 +7,6 @@ use turnwise_queue::{Error, Keyspace, counts, nodes};
 use super::open::StoreArgs;
 use crate::Failure;
 
-/// `turnwise store recount`
 #[derive(clap::Args)]
 #[command(after_help = "\
 Servers keep the numbers of jobs by type, tenant and state up to date, and `turnwise store check` compares them with the jobs. This command is for a \

@@ -8,7 +8,6 @@ use indicatif::HumanCount;
 use super::open::{StoreArgs, seal};
 use crate::Failure;
 
-/// `turnwise store rekey`
 #[derive(clap::Args)]
 #[command(after_help = "\
 To encrypt a store that is not encrypted: stop all servers, start them with --seal-keys, and run this command.

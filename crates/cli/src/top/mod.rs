@@ -26,7 +26,6 @@ const REDRAW: Duration = Duration::from_secs(1);
 /// The number of rows to request before the size of a screen is known, or without a screen.
 const ROWS: usize = 50;
 
-/// `turnwise top`
 #[derive(clap::Args)]
 #[command(after_help = "\
 DEFICIT is the run time by which the tenant is below its share; a negative value is a surplus. USED is the tenant's recent run time, \
