@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use turnwise_client::protocol::{Fleet, FleetType};
 use turnwise_fleet::{Config, Launcher, Options};
 
-use crate::identities::first_line;
+use crate::input::first_line;
 use crate::remote::ServerArgs;
 use crate::table::ListArgs;
 use crate::units::ago;
@@ -65,7 +65,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let server = args.server.or(config.server.clone(), config.token_file.clone());
     let client = server.client()?;
     let worker_token = match &config.worker_token_file {
-        Some(file) => Some(first_line(file, "worker_token_file")?.trim().to_owned()),
+        Some(file) => Some(first_line("worker_token_file", file)?.trim().to_owned()),
         None => server.token()?,
     };
     if args.check {

@@ -4,7 +4,7 @@
 //! may serve without one, and when nobody knows a password any more.
 
 use std::io::IsTerminal as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -12,6 +12,7 @@ use turnwise_client::protocol::{NewToken, NewUser};
 use turnwise_client::{TokenInfo, UserInfo};
 use turnwise_server::offline::{Error, Identities};
 
+use crate::input::secret;
 use crate::output::write_line;
 use crate::remote::ServerArgs;
 use crate::units::{ago, now_us, parse_duration};
@@ -271,10 +272,8 @@ fn token_row(token: &TokenInfo) -> [String; 6] {
 impl PasswordArgs {
     /// Reads a new password, which is asked for twice.
     fn read(&self) -> Result<String, Failure> {
-        if let Some(file) = &self.password_file {
-            return first_line(file, "--password-file");
-        }
-        if let Ok(password) = std::env::var("TURNWISE_PASSWORD") {
+        let given = secret("--password-file", self.password_file.as_deref(), "TURNWISE_PASSWORD")?;
+        if let Some(password) = given {
             return Ok(password);
         }
         if !std::io::stdin().is_terminal() {
@@ -287,18 +286,5 @@ impl PasswordArgs {
             return Err(Failure::Failed(anyhow!("the two passwords differ")));
         }
         Ok(password)
-    }
-}
-
-/// The first line of a file that holds a secret. No error contains the content.
-pub(crate) fn first_line(file: &Path, option: &str) -> Result<String, Failure> {
-    let text = match file.as_os_str() == "-" {
-        true => std::io::read_to_string(std::io::stdin().lock()),
-        false => std::fs::read_to_string(file),
-    };
-    let text = text.map_err(|error| Failure::Usage(anyhow!("{option} {}: {error}", file.display())))?;
-    match text.lines().next() {
-        Some(line) if !line.trim().is_empty() => Ok(line.to_owned()),
-        _ => Err(Failure::Usage(anyhow!("{option} {}: its first line is empty", file.display()))),
     }
 }

@@ -22,6 +22,7 @@ mod guard;
 mod identities;
 mod index;
 mod indexes;
+mod input;
 mod jobs;
 mod locks;
 mod nodes;

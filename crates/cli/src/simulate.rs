@@ -11,6 +11,7 @@ use turnwise_simulate::locks::Scheme;
 use turnwise_simulate::report::{self, Report};
 use turnwise_simulate::{Described, Policy, Results, Scenario, locks, plot, scenario};
 
+use crate::input::open;
 use crate::{Failure, table};
 
 #[derive(clap::Args)]
@@ -125,14 +126,7 @@ fn tenants(args: &Args, scenario: &Scenario) -> Result<(), Failure> {
 
 fn read(file: &Path) -> std::io::Result<String> {
     // Reads one byte more than allowed, so that a file that is too large is noticed.
-    let limit = scenario::MAX_FILE_BYTES as u64 + 1;
-    let mut text = String::new();
-    if file == Path::new("-") {
-        std::io::stdin().take(limit).read_to_string(&mut text)?;
-    } else {
-        std::fs::File::open(file)?.take(limit).read_to_string(&mut text)?;
-    }
-    Ok(text)
+    std::io::read_to_string(open(file)?.take(scenario::MAX_FILE_BYTES as u64 + 1))
 }
 
 /// Says what was simulated.

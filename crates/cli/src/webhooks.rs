@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 
-use anyhow::anyhow;
 use turnwise_client::protocol::{PutWebhook, Webhook};
 
-use crate::identities::first_line;
+use crate::input::secret;
 use crate::remote::ServerArgs;
 use crate::table::ListArgs;
 use crate::units::ago;
@@ -97,12 +96,7 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
 
 async fn add(args: AddArgs) -> Result<(), Failure> {
     let AddArgs { id, url, secret_file, types, tenant, states, events, job_tenant, server } = args;
-    let secret = match (secret_file, std::env::var(SECRET)) {
-        (Some(file), _) => Some(first_line(&file, "--secret-file")?),
-        (None, Ok(secret)) if !secret.is_empty() => Some(secret),
-        (None, Ok(_) | Err(std::env::VarError::NotPresent)) => None,
-        (None, Err(error)) => return Err(Failure::Usage(anyhow!("{SECRET}: {error}"))),
-    };
+    let secret = secret("--secret-file", secret_file.as_deref(), SECRET)?;
     let webhook = PutWebhook { url, secret, enabled: true, types, tenant, states, events, job_tenant };
     let webhook = server.client()?.put_webhook(&id, &webhook).await?;
     say!("events go to {}", webhook.url);
