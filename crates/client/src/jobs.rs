@@ -43,13 +43,6 @@ pub struct ListJobs {
     pub page: Option<usize>,
 }
 
-/// A selection of workers to list.
-#[derive(Debug, Clone, Default)]
-pub struct ListWorkers {
-    /// Only workers of this type.
-    pub job_type: Option<String>,
-}
-
 /// A selection of locks to list.
 #[derive(Debug, Clone, Default)]
 pub struct ListLocks {
@@ -197,9 +190,9 @@ impl Client {
         self.call(&request.query("type", job_type).query("tenant", tenant), Repeat::Harmless).await
     }
 
-    /// Workers, sorted by type and id, in pages.
-    pub fn workers(&self, which: ListWorkers) -> Pages<Workers, Worker> {
-        let request = Request::new(Method::GET, &["workers"]).query("type", which.job_type);
+    /// Workers of a type, or of all, sorted by type and id, in pages.
+    pub fn workers(&self, job_type: Option<&str>) -> Pages<Workers, Worker> {
+        let request = Request::new(Method::GET, &["workers"]).query("type", job_type);
         Pages::new(self, request, |page: Workers| (page.workers, page.next))
     }
 
@@ -393,11 +386,6 @@ impl<P: DeserializeOwned, T> Pages<P, T> {
         Pages { client: client.clone(), request, parts, after: None, done: false }
     }
 
-    /// Whether there may be another page.
-    pub fn has_next(&self) -> bool {
-        !self.done
-    }
-
     /// The first `limit` rows of all pages together, and whether there may be more.
     ///
     /// # Errors
@@ -409,7 +397,7 @@ impl<P: DeserializeOwned, T> Pages<P, T> {
         {
             rows.extend(page);
         }
-        let more = rows.len() > limit || self.has_next();
+        let more = rows.len() > limit || !self.done;
         rows.truncate(limit);
         Ok((rows, more))
     }
