@@ -97,11 +97,7 @@ impl Run {
         match answer {
             None => Err(LockError::Lost),
             Some(Ok(answer)) => Ok(answer),
-            Some(Err(error)) if error.is_expired() => {
-                self.shared.expired.cancel();
-                Err(LockError::Lost)
-            }
-            Some(Err(error)) if error.is_halt() => Err(LockError::Lost),
+            Some(Err(error)) if self.shared.is_lost(&error) => Err(LockError::Lost),
             Some(Err(error)) => Err(LockError::Refused(error)),
         }
     }

@@ -218,6 +218,14 @@ impl Shared {
         }
     }
 
+    /// Whether an error says that a run has lost its claim, as each run has when the worker has expired.
+    fn is_lost(&self, error: &Error) -> bool {
+        if error.is_expired() {
+            self.expired.cancel();
+        }
+        error.is_expired() || error.is_halt()
+    }
+
     fn runs(&self) -> MutexGuard<'_, BTreeMap<u64, CancellationToken>> {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -255,12 +263,7 @@ impl Member {
         self.shared.ends.set_carried(false);
         if accepted.is_ok() && self.shared.draining.is_cancelled() {
             tracing::info!("draining: ends when its last job has ended");
-            tokio::select! {
-                biased;
-                () = self.shared.expired.cancelled() => {}
-                () = self.stop.cancelled() => {}
-                () = async { while tasks.join_next().await.is_some() {} } => {}
-            }
+            self.stop.run_until_cancelled(self.ended(&mut tasks, Duration::MAX)).await;
         }
         let drain = self.shared.options.drain;
         if accepted.is_ok()

@@ -19,7 +19,7 @@ use turnwise_protocol::{
 use super::Shared;
 use super::ends::RunEnd;
 use crate::client::Request;
-use crate::{Error, Result};
+use crate::Result;
 
 /// A run, as the handler sees it.
 pub struct Run {
@@ -255,22 +255,12 @@ impl Supervisor {
                 Ok(())
             }
             Ok(Updated { answer: Answer::Halt }) => Err(Halt),
-            Err(error) => self.halted(&error).map_or_else(
-                || {
-                    tracing::debug!(job = self.id, "the server did not accept a report: {error}");
-                    Ok(())
-                },
-                Err,
-            ),
+            Err(error) if self.shared.is_lost(&error) => Err(Halt),
+            Err(error) => {
+                tracing::debug!(job = self.id, "the server did not accept a report: {error}");
+                Ok(())
+            }
         }
-    }
-
-    fn halted(&self, error: &Error) -> Option<Halt> {
-        if error.is_expired() {
-            self.shared.expired.cancel();
-            return Some(Halt);
-        }
-        error.is_halt().then_some(Halt)
     }
 
     /// Reports the end until the server acknowledges it.
@@ -300,8 +290,8 @@ impl Supervisor {
                     continue;
                 }
             };
-            if let Some(halt) = self.halted(&error) {
-                return Err(halt);
+            if self.shared.is_lost(&error) {
+                return Err(Halt);
             }
             tracing::error!(job = self.id, "the server refuses the end of a run: {error}");
             if std::mem::replace(&mut replaced, true) {
