@@ -1,5 +1,7 @@
 //! The measurements of a run.
 
+use std::cmp::Reverse;
+
 use super::population::{Job, Population, ScopeId, Want};
 
 /// The measurements of a run.
@@ -59,12 +61,7 @@ impl Measure {
 
     /// The scope that was held exclusively for the longest time; of several, the first.
     pub(crate) fn busiest(&self) -> Option<(ScopeId, i64)> {
-        let mut busiest = None;
-        for (scope, us) in (0..).zip(&self.exclusive_us) {
-            if *us > busiest.map_or(0, |(_, most)| most) {
-                busiest = Some((scope, *us));
-            }
-        }
-        busiest
+        let held = (0..).zip(self.exclusive_us.iter().copied()).filter(|(_, us)| *us > 0);
+        held.max_by_key(|(scope, us)| (*us, Reverse(*scope)))
     }
 }
