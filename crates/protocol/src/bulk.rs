@@ -149,7 +149,6 @@ pub struct MatchingJobs {
     pub changes: Option<u64>,
     /// With an action: the others of them, by the reason why they would be unchanged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
     pub refused: Vec<RefusedJobs>,
     /// Some of the jobs that meet the condition, and that the action would change: at most 20.
     pub examples: Vec<ExampleJob>,

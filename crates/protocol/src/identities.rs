@@ -1,7 +1,5 @@
 //! Users and tokens, and what each may do.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -39,12 +37,7 @@ pub struct NewUser {
     pub scopes: Vec<String>,
 }
 
-/// Without the password.
-impl fmt::Debug for NewUser {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NewUser").field("name", &self.name).finish_non_exhaustive()
-    }
-}
+debug_without_secret!(NewUser { name });
 
 /// A request for another password.
 #[derive(Clone, Serialize, Deserialize, ToSchema)]
@@ -55,12 +48,7 @@ pub struct SetPassword {
     pub password: String,
 }
 
-/// Without the password.
-impl fmt::Debug for SetPassword {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SetPassword").finish_non_exhaustive()
-    }
-}
+debug_without_secret!(SetPassword {});
 
 /// `PUT /v1/users/{name}/scopes`
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -105,7 +93,7 @@ pub struct NewToken {
     pub scopes: Vec<String>,
     /// What it is for: up to 200 bytes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    #[schema(required = false, max_length = 200, pattern = r"^[^\u0000-\u001f\u007f-\u009f]*$")]
+    #[schema(max_length = 200, pattern = r"^[^\u0000-\u001f\u007f-\u009f]*$")]
     pub note: String,
     /// In how many seconds it expires. By default it does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "crate::number::optional")]
@@ -124,12 +112,7 @@ pub struct MadeToken {
     pub about: Token,
 }
 
-/// Without the text.
-impl fmt::Debug for MadeToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MadeToken").field("about", &self.about).finish_non_exhaustive()
-    }
-}
+debug_without_secret!(MadeToken { about });
 
 /// A token, without its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -140,7 +123,6 @@ pub struct Token {
     pub scopes: Vec<String>,
     /// What it is for.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    #[schema(required = false)]
     pub note: String,
     /// When it was made, in µs since the Unix epoch.
     pub created_us: i64,

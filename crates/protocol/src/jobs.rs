@@ -268,7 +268,6 @@ impl State {
 pub struct Job {
     /// Its type.
     #[serde(rename = "type")]
-    #[schema(value_type = String)]
     pub job_type: String,
     /// Its id, unique within the type.
     pub id: String,
@@ -325,15 +324,14 @@ pub struct Job {
     pub summary: Box<RawValue>,
     /// The worker's last report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = serde_json::Value, required = false)]
+    #[schema(value_type = serde_json::Value)]
     pub info: Option<Box<RawValue>>,
     /// Completed: the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = serde_json::Value, required = false)]
+    #[schema(value_type = serde_json::Value)]
     pub result: Option<Box<RawValue>>,
     /// Why it was added, as the client stated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
     pub reasons: Vec<String>,
     /// Paused: the filter that pauses it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

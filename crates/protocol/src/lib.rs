@@ -23,6 +23,19 @@
 //! - [`json`]: the JSON that the server takes.
 //! - [`names`]: the rules for types, ids and names.
 
+/// Formats a value that has a secret, with these members only.
+macro_rules! debug_without_secret {
+    ($name:ident { $($shown:ident),* }) => {
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($name))
+                    $(.field(stringify!($shown), &self.$shown))*
+                    .finish_non_exhaustive()
+            }
+        }
+    };
+}
+
 pub mod after;
 pub mod bulk;
 pub mod error;

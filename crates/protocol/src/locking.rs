@@ -147,7 +147,6 @@ pub struct AskedLocks {
     pub lock: Option<Lock>,
     /// The jobs that hold that lock, or that are earlier in its queue: at most the first 8.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
     pub by: Vec<Locker>,
 }
 
@@ -176,11 +175,9 @@ pub struct WhyLocks {
     pub declared: serde_json::Value,
     /// Declared locks that are unknown before the job runs: the cause, and what it will probably lock.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
     pub unknown: Vec<UnknownLocks>,
     /// Running: the locks that it holds, at most the first 100.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
     pub held: Vec<Lock>,
     /// The lock that is not free now, or that the job waits for. It covers the whole level if the resource is still unknown. Missing if no lock
     /// delays the job.
@@ -189,7 +186,6 @@ pub struct WhyLocks {
     pub wanted: Option<Lock>,
     /// The jobs that hold that lock, have reserved it, or precede this job in the queue: at most the first 10.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
     pub by: Vec<Locker>,
     /// Whether there are more of them.
     #[serde(default)]

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
-/// The name of the lock before all levels.
-const BIG_LOCK: &str = "big_lock";
+use crate::locking::BIG_LOCK;
 
 /// The locks that a job declares, by the name of the level. The job locks nothing at a level that is left out; `{}` locks nothing. At most 8 kB.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
@@ -114,12 +114,8 @@ impl<'de> Deserialize<'de> for LockNames {
                 }
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<LockNames, A::Error> {
-                let mut names = Vec::new();
-                while let Some(name) = list.next_element()? {
-                    names.push(name);
-                }
-                Ok(LockNames::Names(names))
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<LockNames, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(list)).map(LockNames::Names)
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<LockNames, A::Error> {

@@ -18,7 +18,6 @@ use crate::word::words;
 pub struct Tenant {
     /// The type of its jobs.
     #[serde(rename = "type")]
-    #[schema(value_type = String)]
     pub job_type: String,
     /// Its name.
     pub tenant: String,
@@ -88,7 +87,6 @@ words! {
 pub struct TypeSummary {
     /// The type.
     #[serde(rename = "type")]
-    #[schema(value_type = String)]
     pub job_type: String,
     /// The workers and slots for its jobs.
     pub capacity: Capacity,
@@ -154,7 +152,6 @@ impl JobCounts {
 pub struct CountedJobs {
     /// The type.
     #[serde(rename = "type")]
-    #[schema(value_type = String)]
     pub job_type: String,
     /// The tenant. Missing if these are the jobs of all tenants whose jobs this identity may read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -216,7 +213,6 @@ pub struct Capacity {
 pub struct Demand {
     /// The type.
     #[serde(rename = "type")]
-    #[schema(value_type = String)]
     pub job_type: String,
     /// Number of jobs that could run now if there were slots. Exact if no filter, concurrency limit or lock concerns the pending jobs; otherwise estimated from
     /// the heads of the queues.
@@ -288,7 +284,6 @@ pub struct Queue {
 pub struct QueuedJob {
     /// Its type.
     #[serde(rename = "type")]
-    #[schema(value_type = String)]
     pub job_type: String,
     /// Its id.
     pub id: String,

@@ -8,8 +8,6 @@
 //! | `X-Turnwise-Timestamp` | when it was signed, in s since the Unix epoch |
 //! | `X-Turnwise-Signature` | `sha256=` and HMAC-SHA256(secret, timestamp + "." + body) in hexadecimal |
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -80,12 +78,8 @@ fn yes() -> bool {
     true
 }
 
-/// Without the secret, and without the URL, which may have one in its path.
-impl fmt::Debug for PutWebhook {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PutWebhook").field("enabled", &self.enabled).finish_non_exhaustive()
-    }
-}
+// Its URL may have a secret in its path.
+debug_without_secret!(PutWebhook { enabled });
 
 /// A webhook, without its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -119,7 +119,6 @@ pub struct Why {
     pub error: Option<String>,
     /// Its dependencies, by type and id: the first 100.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
     pub after: Vec<Awaited>,
     /// The worker that runs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -141,7 +140,6 @@ pub struct Why {
     pub place: Option<Position>,
     /// Pending: other tenants whose jobs precede it, in the order of their next jobs: the first 10.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
     pub before: Vec<Before>,
     /// Whether there are more of them.
     #[serde(default)]

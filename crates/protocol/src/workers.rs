@@ -51,7 +51,6 @@ pub struct Pinged {
     pub cancel: Vec<u64>,
     /// Whether the worker gets new jobs. A worker that drains leaves when its last job has ended.
     #[serde(default, skip_serializing_if = "Mode::is_active")]
-    #[schema(required = false)]
     pub mode: Mode,
 }
 
@@ -107,7 +106,6 @@ pub struct Accept {
     /// Runs that have ended. The server records these ends first, so their slots are free for the jobs of the response. A request with ends does not
     /// wait for jobs.
     #[serde(default, skip_serializing_if = "EndRuns::is_empty")]
-    #[schema(required = false)]
     pub ends: EndRuns,
 }
 
@@ -125,7 +123,6 @@ pub struct Accepted {
     pub jobs: Vec<AcceptedJob>,
     /// Whether the worker gets new jobs. A worker that drains leaves when its last job has ended.
     #[serde(default, skip_serializing_if = "Mode::is_active")]
-    #[schema(required = false)]
     pub mode: Mode,
 }
 
@@ -168,7 +165,7 @@ pub struct AcceptedJob {
     pub summary: Box<RawValue>,
     /// The last report of an earlier run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = serde_json::Value, required = false)]
+    #[schema(value_type = serde_json::Value)]
     pub info: Option<Box<RawValue>>,
 }
 
