@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::State;
+use crate::answer::answers;
 use crate::names::{JobId, JobType, Name};
 use crate::word::words;
 
@@ -70,48 +71,40 @@ words! {
     }
 }
 
-/// A bulk operation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Bulk {
-    /// Its id.
-    pub id: String,
-    /// What happens to each job.
-    pub action: BulkAction,
-    /// `priority`: the new priority class.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub priority: Option<i32>,
-    /// The condition.
-    #[serde(rename = "where")]
-    pub condition: String,
-    /// The identity that asked for it, such as `user:jan`. Missing on a store without identities.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub by: Option<String>,
-    /// How it stands.
-    pub state: BulkState,
-    /// `failed`: why.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub reason: Option<String>,
-    /// When it began, in µs since the Unix epoch.
-    pub begun_us: i64,
-    /// When it ended, in µs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub ended_us: Option<i64>,
-    /// Number of jobs that it has looked at, without those that its identity may not see.
-    pub looked_at: u64,
-    /// About how many it will look at, as counted when it began. Missing where there were too many types and tenants to count.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub about: Option<u64>,
-    /// Number of these jobs that met the condition.
-    pub matched: u64,
-    /// Number of these jobs that it changed.
-    pub changed: u64,
-    /// The others of them, by the reason why they are unchanged.
-    pub refused: Vec<RefusedJobs>,
+answers! {
+    /// A bulk operation.
+    #[derive(PartialEq, Eq)]
+    pub struct Bulk {
+        /// Its id.
+        pub id: String,
+        /// What happens to each job.
+        pub action: BulkAction,
+        /// `priority`: the new priority class.
+        pub priority: Option<i32>,
+        /// The condition.
+        #[serde(rename = "where")]
+        pub condition: String,
+        /// The identity that asked for it, such as `user:jan`. Missing on a store without identities.
+        pub by: Option<String>,
+        /// How it stands.
+        pub state: BulkState,
+        /// `failed`: why.
+        pub reason: Option<String>,
+        /// When it began, in µs since the Unix epoch.
+        pub begun_us: i64,
+        /// When it ended, in µs.
+        pub ended_us: Option<i64>,
+        /// Number of jobs that it has looked at, without those that its identity may not see.
+        pub looked_at: u64,
+        /// About how many it will look at, as counted when it began. Missing where there were too many types and tenants to count.
+        pub about: Option<u64>,
+        /// Number of these jobs that met the condition.
+        pub matched: u64,
+        /// Number of these jobs that it changed.
+        pub changed: u64,
+        /// The others of them, by the reason why they are unchanged.
+        pub refused: Vec<RefusedJobs>,
+    }
 }
 
 /// Jobs that a bulk operation does not change.
@@ -123,35 +116,33 @@ pub struct RefusedJobs {
     pub jobs: u64,
 }
 
-/// A page of bulk operations, by id.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Bulks {
-    /// The operations.
-    pub bulk: Vec<Bulk>,
-    /// There are more: repeat the request with `after` set to this. Missing on the last page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub next: Option<String>,
-}
+answers! {
+    /// A page of bulk operations, by id.
+    #[derive(PartialEq, Eq)]
+    pub struct Bulks {
+        /// The operations.
+        pub bulk: Vec<Bulk>,
+        /// There are more: repeat the request with `after` set to this. Missing on the last page.
+        pub next: Option<String>,
+    }
 
-/// A count of the jobs that meet a condition.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct MatchingJobs {
-    /// Whether all jobs were reached. If not, the time was over, and there may be more.
-    pub complete: bool,
-    /// Number of jobs that were looked at, without those that the caller may not see.
-    pub looked_at: u64,
-    /// Number of these jobs that meet the condition.
-    pub matched: u64,
-    /// With an action: the number of these jobs that it would change.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub changes: Option<u64>,
-    /// With an action: the others of them, by the reason why they would be unchanged.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub refused: Vec<RefusedJobs>,
-    /// Some of the jobs that meet the condition, and that the action would change: at most 20.
-    pub examples: Vec<ExampleJob>,
+    /// A count of the jobs that meet a condition.
+    #[derive(PartialEq, Eq)]
+    pub struct MatchingJobs {
+        /// Whether all jobs were reached. If not, the time was over, and there may be more.
+        pub complete: bool,
+        /// Number of jobs that were looked at, without those that the caller may not see.
+        pub looked_at: u64,
+        /// Number of these jobs that meet the condition.
+        pub matched: u64,
+        /// With an action: the number of these jobs that it would change.
+        pub changes: Option<u64>,
+        /// With an action: the others of them, by the reason why they would be unchanged.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub refused: Vec<RefusedJobs>,
+        /// Some of the jobs that meet the condition, and that the action would change: at most 20.
+        pub examples: Vec<ExampleJob>,
+    }
 }
 
 /// A job that meets a condition.

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::answer::answers;
 use crate::word::words;
 
 /// Longest name of a filter, in bytes.
@@ -60,42 +61,38 @@ words! {
     }
 }
 
-/// A job filter.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Filter {
-    /// Its name.
-    pub id: String,
-    /// What it does with the jobs that meet its condition.
-    pub action: Action,
-    /// `concurrency`: the maximum number of these jobs that run at the same time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub limit: Option<u32>,
-    /// The condition. Empty means all jobs.
-    pub when: String,
-    /// The server evaluates filters with a lower priority first.
-    pub priority: i32,
-    /// The filter applies only to jobs that were added at this time or later, in µs. 0 means all jobs.
-    pub watermark_us: i64,
-    /// Why the filter exists, for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub note: Option<String>,
-}
+answers! {
+    /// A job filter.
+    #[derive(PartialEq, Eq)]
+    pub struct Filter {
+        /// Its name.
+        pub id: String,
+        /// What it does with the jobs that meet its condition.
+        pub action: Action,
+        /// `concurrency`: the maximum number of these jobs that run at the same time.
+        pub limit: Option<u32>,
+        /// The condition. Empty means all jobs.
+        pub when: String,
+        /// The server evaluates filters with a lower priority first.
+        pub priority: i32,
+        /// The filter applies only to jobs that were added at this time or later, in µs. 0 means all jobs.
+        pub watermark_us: i64,
+        /// Why the filter exists, for people.
+        pub note: Option<String>,
+    }
 
-/// The concurrency limit that a job waits for: as many jobs of its bucket run as the limit allows.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Limited {
-    /// What defines the bucket.
-    pub by: LimitedBy,
-    /// The name of the filter or of the bucket.
-    pub name: String,
-    /// Maximum number of jobs that run at the same time.
-    pub limit: u32,
-    /// Number of jobs that run now. Only `why` returns it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub running: Option<usize>,
+    /// The concurrency limit that a job waits for: as many jobs of its bucket run as the limit allows.
+    #[derive(PartialEq, Eq)]
+    pub struct Limited {
+        /// What defines the bucket.
+        pub by: LimitedBy,
+        /// The name of the filter or of the bucket.
+        pub name: String,
+        /// Maximum number of jobs that run at the same time.
+        pub limit: u32,
+        /// Number of jobs that run now. Only `why` returns it.
+        pub running: Option<usize>,
+    }
 }
 
 words! {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::answer::answers;
 use crate::word::words;
 
 words! {
@@ -19,19 +20,19 @@ words! {
     }
 }
 
-/// A part of the history.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct History {
-    /// The length of an interval, in s.
-    pub step_s: i64,
-    /// The upper bounds of the buckets of `waits`, in µs. The last bucket has none.
-    pub wait_bounds_us: Vec<u64>,
-    /// The intervals, oldest first. Those in which no server ran are missing.
-    pub points: Vec<HistoryPoint>,
-    /// There are later ones: repeat the request with `from_us` set to this.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub next_us: Option<i64>,
+answers! {
+    /// A part of the history.
+    #[derive(PartialEq)]
+    pub struct History {
+        /// The length of an interval, in s.
+        pub step_s: i64,
+        /// The upper bounds of the buckets of `waits`, in µs. The last bucket has none.
+        pub wait_bounds_us: Vec<u64>,
+        /// The intervals, oldest first. Those in which no server ran are missing.
+        pub points: Vec<HistoryPoint>,
+        /// There are later ones: repeat the request with `from_us` set to this.
+        pub next_us: Option<i64>,
+    }
 }
 
 /// What happened in one interval.

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::answer::answers;
+
 /// Longest time until a token expires, in s: ten years.
 pub const MAX_EXPIRY_S: u64 = 315_360_000;
 
@@ -70,15 +72,15 @@ pub struct User {
     pub created_us: i64,
 }
 
-/// A page of users, by name.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Users {
-    /// The users.
-    pub users: Vec<User>,
-    /// The `after` of the next page. Missing on the last page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub next: Option<String>,
+answers! {
+    /// A page of users, by name.
+    #[derive(PartialEq, Eq)]
+    pub struct Users {
+        /// The users.
+        pub users: Vec<User>,
+        /// The `after` of the next page. Missing on the last page.
+        pub next: Option<String>,
+    }
 }
 
 /// A request for a new token.
@@ -114,41 +116,35 @@ pub struct MadeToken {
 
 debug_without_secret!(MadeToken { about });
 
-/// A token, without its secret.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Token {
-    /// Its id, a part of its text.
-    pub id: String,
-    /// What it may do.
-    pub scopes: Vec<String>,
-    /// What it is for.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub note: String,
-    /// When it was made, in µs since the Unix epoch.
-    pub created_us: i64,
-    /// Who made it: `user:NAME` or `token:ID`. Missing if it was made without credentials.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub created_by: Option<String>,
-    /// From when on it is invalid, in µs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub expires_us: Option<i64>,
-    /// When it was last used, in µs, to within an hour.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub last_used_us: Option<i64>,
-}
+answers! {
+    /// A token, without its secret.
+    #[derive(PartialEq, Eq)]
+    pub struct Token {
+        /// Its id, a part of its text.
+        pub id: String,
+        /// What it may do.
+        pub scopes: Vec<String>,
+        /// What it is for.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        pub note: String,
+        /// When it was made, in µs since the Unix epoch.
+        pub created_us: i64,
+        /// Who made it: `user:NAME` or `token:ID`. Missing if it was made without credentials.
+        pub created_by: Option<String>,
+        /// From when on it is invalid, in µs.
+        pub expires_us: Option<i64>,
+        /// When it was last used, in µs, to within an hour.
+        pub last_used_us: Option<i64>,
+    }
 
-/// A page of tokens, by id.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Tokens {
-    /// The tokens.
-    pub tokens: Vec<Token>,
-    /// The `after` of the next page. Missing on the last page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub next: Option<String>,
+    /// A page of tokens, by id.
+    #[derive(PartialEq, Eq)]
+    pub struct Tokens {
+        /// The tokens.
+        pub tokens: Vec<Token>,
+        /// The `after` of the next page. Missing on the last page.
+        pub next: Option<String>,
+    }
 }
 
 /// A user or a token was changed or removed.
@@ -158,15 +154,15 @@ pub struct ChangedIdentity {
     pub ok: bool,
 }
 
-/// The sender of the request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Me {
-    /// Whether the server has no identities, so that everyone may do everything.
-    pub open: bool,
-    /// `user:NAME` or `token:ID`. Missing if the server is open.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub identity: Option<String>,
-    /// What the sender may do.
-    pub scopes: Vec<String>,
+answers! {
+    /// The sender of the request.
+    #[derive(PartialEq, Eq)]
+    pub struct Me {
+        /// Whether the server has no identities, so that everyone may do everything.
+        pub open: bool,
+        /// `user:NAME` or `token:ID`. Missing if the server is open.
+        pub identity: Option<String>,
+        /// What the sender may do.
+        pub scopes: Vec<String>,
+    }
 }

@@ -5,6 +5,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use crate::after::After;
+use crate::answer::answers;
 use crate::filters::Limited;
 use crate::locks::Locks;
 use crate::names::{JobId, JobType, Name, WorkerId};
@@ -242,129 +243,107 @@ impl State {
     }
 }
 
-/// A job.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[schema(example = json!({
-    "type": "mail",
-    "id": "mail-17",
-    "state": "running",
-    "tenant": "acme",
-    "priority": 0,
-    "added_us": 1_790_000_000_000_000_i64,
-    "changed_us": 1_790_000_000_120_000_i64,
-    "started_us": 1_790_000_000_120_000_i64,
-    "attempts": 0,
-    "max_attempts": 5,
-    "cancel_requested": false,
-    "worker": "000643d1a2b3c4d5-9f3a1c5e7b2d4860",
-    "claim": 4,
-    "summary": { "to": "jan@example.org" },
-    "info": { "sent": "50%" },
-    "history": [
-        { "at_us": 1_790_000_000_120_000_i64, "type": "started" },
-        { "at_us": 1_790_000_000_000_000_i64, "type": "added" }
-    ]
-}))]
-pub struct Job {
-    /// Its type.
-    #[serde(rename = "type")]
-    pub job_type: String,
-    /// Its id, unique within the type.
-    pub id: String,
-    /// Its state.
-    pub state: State,
-    /// The tenant that it is charged to.
-    pub tenant: String,
-    /// Its priority class, -20 to 19. Within a tenant, jobs of lower classes start first.
-    #[serde(default)]
-    #[schema(required = true)]
-    pub priority: i32,
-    /// The user on whose behalf it runs, as the client that added it has stated.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub user: Option<String>,
-    /// When it was added (again), in µs since the Unix epoch.
-    pub added_us: i64,
-    /// When it last changed its state, in µs.
-    pub changed_us: i64,
-    /// When it was last started, in µs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub started_us: Option<i64>,
-    /// Delayed or crashing: it does not start before this time, in µs.
-    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub not_before_us: Option<i64>,
-    /// Attempts since it was added (again): runs that ended by themselves, or were lost with their worker. A run that was stopped is no attempt.
-    pub attempts: u32,
-    /// The number of its last attempt, whose crash fails the job permanently.
-    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub max_attempts: Option<u32>,
-    /// Longest run, in ms. A run that lasts longer loses its claim.
-    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub timeout_ms: Option<u64>,
-    /// Longest time between two reports of a run, in ms. A run that exceeds it loses its claim.
-    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub heartbeat_timeout_ms: Option<u64>,
-    /// Its user has cancelled or removed it, and its worker has not stopped it yet.
-    pub cancel_requested: bool,
-    /// Running: the worker that holds it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<WorkerId>, nullable = false)]
-    pub worker: Option<String>,
-    /// Running: the number of its worker's claim.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub claim: Option<u64>,
-    /// The description for listings, as it was added.
-    #[schema(value_type = serde_json::Value)]
-    pub summary: Box<RawValue>,
-    /// The worker's last report.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = serde_json::Value)]
-    pub info: Option<Box<RawValue>>,
-    /// Completed: the result.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = serde_json::Value)]
-    pub result: Option<Box<RawValue>>,
-    /// Why it was added, as the client stated.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub reasons: Vec<String>,
-    /// Paused: the filter that pauses it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub paused_by: Option<String>,
-    /// Limited: the bucket that has no room.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub limited: Option<Limited>,
-    /// Blocked: the number of its dependencies that have not ended. `why` names them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub waits_for: Option<u32>,
-    /// Crashing or failed: the error. Cancelled: the cause, if its user did not cancel it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub reason: Option<String>,
-    /// Its steps, newest first. The oldest entries are dropped.
-    pub history: Vec<Event>,
-}
+answers! {
+    /// A job.
+    #[schema(example = json!({
+        "type": "mail",
+        "id": "mail-17",
+        "state": "running",
+        "tenant": "acme",
+        "priority": 0,
+        "added_us": 1_790_000_000_000_000_i64,
+        "changed_us": 1_790_000_000_120_000_i64,
+        "started_us": 1_790_000_000_120_000_i64,
+        "attempts": 0,
+        "max_attempts": 5,
+        "cancel_requested": false,
+        "worker": "000643d1a2b3c4d5-9f3a1c5e7b2d4860",
+        "claim": 4,
+        "summary": { "to": "jan@example.org" },
+        "info": { "sent": "50%" },
+        "history": [
+            { "at_us": 1_790_000_000_120_000_i64, "type": "started" },
+            { "at_us": 1_790_000_000_000_000_i64, "type": "added" }
+        ]
+    }))]
+    pub struct Job {
+        /// Its type.
+        #[serde(rename = "type")]
+        pub job_type: String,
+        /// Its id, unique within the type.
+        pub id: String,
+        /// Its state.
+        pub state: State,
+        /// The tenant that it is charged to.
+        pub tenant: String,
+        /// Its priority class, -20 to 19. Within a tenant, jobs of lower classes start first.
+        #[serde(default)]
+        #[schema(required = true)]
+        pub priority: i32,
+        /// The user on whose behalf it runs, as the client that added it has stated.
+        pub user: Option<String>,
+        /// When it was added (again), in µs since the Unix epoch.
+        pub added_us: i64,
+        /// When it last changed its state, in µs.
+        pub changed_us: i64,
+        /// When it was last started, in µs.
+        pub started_us: Option<i64>,
+        /// Delayed or crashing: it does not start before this time, in µs.
+        #[serde(deserialize_with = "crate::number::optional")]
+        pub not_before_us: Option<i64>,
+        /// Attempts since it was added (again): runs that ended by themselves, or were lost with their worker. A run that was stopped is no attempt.
+        pub attempts: u32,
+        /// The number of its last attempt, whose crash fails the job permanently.
+        #[serde(deserialize_with = "crate::number::optional")]
+        pub max_attempts: Option<u32>,
+        /// Longest run, in ms. A run that lasts longer loses its claim.
+        #[serde(deserialize_with = "crate::number::optional")]
+        pub timeout_ms: Option<u64>,
+        /// Longest time between two reports of a run, in ms. A run that exceeds it loses its claim.
+        #[serde(deserialize_with = "crate::number::optional")]
+        pub heartbeat_timeout_ms: Option<u64>,
+        /// Its user has cancelled or removed it, and its worker has not stopped it yet.
+        pub cancel_requested: bool,
+        /// Running: the worker that holds it.
+        #[schema(value_type = Option<WorkerId>)]
+        pub worker: Option<String>,
+        /// Running: the number of its worker's claim.
+        pub claim: Option<u64>,
+        /// The description for listings, as it was added.
+        #[schema(value_type = serde_json::Value)]
+        pub summary: Box<RawValue>,
+        /// The worker's last report.
+        #[schema(value_type = serde_json::Value)]
+        pub info: Option<Box<RawValue>>,
+        /// Completed: the result.
+        #[schema(value_type = serde_json::Value)]
+        pub result: Option<Box<RawValue>>,
+        /// Why it was added, as the client stated.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub reasons: Vec<String>,
+        /// Paused: the filter that pauses it.
+        pub paused_by: Option<String>,
+        /// Limited: the bucket that has no room.
+        pub limited: Option<Limited>,
+        /// Blocked: the number of its dependencies that have not ended. `why` names them.
+        pub waits_for: Option<u32>,
+        /// Crashing or failed: the error. Cancelled: the cause, if its user did not cancel it.
+        pub reason: Option<String>,
+        /// Its steps, newest first. The oldest entries are dropped.
+        pub history: Vec<Event>,
+    }
 
-/// A step in a job's life.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Event {
-    /// Time of the step, in µs since the Unix epoch.
-    pub at_us: i64,
-    /// The step.
-    #[serde(rename = "type")]
-    pub kind: EventKind,
-    /// Crashed or failed: the error. Stopped: the cause, if its worker did not give it back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub reason: Option<String>,
+    /// A step in a job's life.
+    #[derive(PartialEq, Eq)]
+    pub struct Event {
+        /// Time of the step, in µs since the Unix epoch.
+        pub at_us: i64,
+        /// The step.
+        #[serde(rename = "type")]
+        pub kind: EventKind,
+        /// Crashed or failed: the error. Stopped: the cause, if its worker did not give it back.
+        pub reason: Option<String>,
+    }
 }
 
 words! {
@@ -399,41 +378,35 @@ words! {
     }
 }
 
-/// A page of jobs.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct Jobs {
-    /// The jobs. A page may hold fewer than `limit` jobs, even none, although a next page exists: the server reads a bounded number of jobs per
-    /// request.
-    pub jobs: Vec<Job>,
-    /// The number of jobs that the server looked at for this page, without those that the caller may not see. Missing in a list by type and
-    /// id without `where`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub looked_at: Option<u64>,
-    /// There are more jobs: repeat the request with `after` set to this. Missing on the last page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub next: Option<String>,
-}
+answers! {
+    /// A page of jobs.
+    pub struct Jobs {
+        /// The jobs. A page may hold fewer than `limit` jobs, even none, although a next page exists: the server reads a bounded number of jobs per
+        /// request.
+        pub jobs: Vec<Job>,
+        /// The number of jobs that the server looked at for this page, without those that the caller may not see. Missing in a list by type and
+        /// id without `where`.
+        pub looked_at: Option<u64>,
+        /// There are more jobs: repeat the request with `after` set to this. Missing on the last page.
+        pub next: Option<String>,
+    }
 
-/// Failed jobs whose reasons are of one class.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct Failure {
-    /// The class of their reasons: a reason without numbers, addresses and quoted text. `reason_class` of a list selects these jobs.
-    pub reason_class: String,
-    /// How many of the jobs that were looked at failed like this.
-    pub jobs: u64,
-    /// When the latest of them failed, in µs since the epoch.
-    pub latest_us: i64,
-    /// The type of the latest of them.
-    #[serde(rename = "type")]
-    pub job_type: String,
-    /// Its id.
-    pub id: String,
-    /// Its reason.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub reason: Option<String>,
+    /// Failed jobs whose reasons are of one class.
+    pub struct Failure {
+        /// The class of their reasons: a reason without numbers, addresses and quoted text. `reason_class` of a list selects these jobs.
+        pub reason_class: String,
+        /// How many of the jobs that were looked at failed like this.
+        pub jobs: u64,
+        /// When the latest of them failed, in µs since the epoch.
+        pub latest_us: i64,
+        /// The type of the latest of them.
+        #[serde(rename = "type")]
+        pub job_type: String,
+        /// Its id.
+        pub id: String,
+        /// Its reason.
+        pub reason: Option<String>,
+    }
 }
 
 /// Failed jobs by the class of their reason.
@@ -499,13 +472,13 @@ pub struct Removed {
     pub removed: bool,
 }
 
-/// Job types.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Types {
-    /// The types that have jobs, sorted: at most 1,000.
-    pub types: Vec<String>,
-    /// There are more: repeat the request with `after` set to this. Missing on the last page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub next: Option<String>,
+answers! {
+    /// Job types.
+    #[derive(PartialEq, Eq)]
+    pub struct Types {
+        /// The types that have jobs, sorted: at most 1,000.
+        pub types: Vec<String>,
+        /// There are more: repeat the request with `after` set to this. Missing on the last page.
+        pub next: Option<String>,
+    }
 }

@@ -37,6 +37,7 @@ macro_rules! debug_without_secret {
 }
 
 pub mod after;
+mod answer;
 pub mod bulk;
 pub mod error;
 pub mod events;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::answer::answers;
 use crate::word::words;
 
 /// The level under which the big lock is listed, before all others.
@@ -19,20 +20,20 @@ words! {
     }
 }
 
-/// A lock.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(example = json!({ "level": "instance", "name": "web1", "mode": "exclusive", "units": 1 }))]
-pub struct Lock {
-    /// Its level, or `big_lock` for the big lock.
-    pub level: String,
-    /// The resource. Missing for a lock of the whole level.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub name: Option<String>,
-    /// Its mode.
-    pub mode: LockMode,
-    /// Shared: the number of units of the resource. It counts only if the level has a capacity.
-    pub units: u32,
+answers! {
+    /// A lock.
+    #[derive(PartialEq, Eq)]
+    #[schema(example = json!({ "level": "instance", "name": "web1", "mode": "exclusive", "units": 1 }))]
+    pub struct Lock {
+        /// Its level, or `big_lock` for the big lock.
+        pub level: String,
+        /// The resource. Missing for a lock of the whole level.
+        pub name: Option<String>,
+        /// Its mode.
+        pub mode: LockMode,
+        /// Shared: the number of units of the resource. It counts only if the level has a capacity.
+        pub units: u32,
+    }
 }
 
 words! {
@@ -48,43 +49,38 @@ words! {
     }
 }
 
-/// A job that holds, awaits or has reserved a lock.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(example = json!({
-    "lock": { "level": "instance", "name": "web1", "mode": "exclusive", "units": 1 },
-    "how": "holds", "type": "cluster", "id": "migrate-17", "tenant": "acme", "since_us": 1_790_000_000_000_000_i64
-}))]
-pub struct Locker {
-    /// The job's own lock. It may cover more or less than the lock that it blocks: the whole level, or one resource of it.
-    pub lock: Lock,
-    /// The job's relation to the lock.
-    pub how: LockHow,
-    /// The job's type. Missing if the sender may not read the jobs of its tenant.
-    #[serde(rename = "type", default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub job_type: Option<String>,
-    /// The job. Missing as above.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub id: Option<String>,
-    /// The job's tenant. Missing as above.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub tenant: Option<String>,
-    /// Since when it holds, awaits or has reserved the lock, in µs since the Unix epoch.
-    pub since_us: i64,
-}
+answers! {
+    /// A job that holds, awaits or has reserved a lock.
+    #[derive(PartialEq, Eq)]
+    #[schema(example = json!({
+        "lock": { "level": "instance", "name": "web1", "mode": "exclusive", "units": 1 },
+        "how": "holds", "type": "cluster", "id": "migrate-17", "tenant": "acme", "since_us": 1_790_000_000_000_000_i64
+    }))]
+    pub struct Locker {
+        /// The job's own lock. It may cover more or less than the lock that it blocks: the whole level, or one resource of it.
+        pub lock: Lock,
+        /// The job's relation to the lock.
+        pub how: LockHow,
+        /// The job's type. Missing if the sender may not read the jobs of its tenant.
+        #[serde(rename = "type")]
+        pub job_type: Option<String>,
+        /// The job. Missing as above.
+        pub id: Option<String>,
+        /// The job's tenant. Missing as above.
+        pub tenant: Option<String>,
+        /// Since when it holds, awaits or has reserved the lock, in µs since the Unix epoch.
+        pub since_us: i64,
+    }
 
-/// A page of the jobs that hold, await or have reserved locks. Locks are sorted by level, with locks of the whole level first, then by the resource's
-/// name. For each lock, its holders come first, then the jobs that wait for it or have reserved it, in order of time.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Lockers {
-    /// The jobs.
-    pub locks: Vec<Locker>,
-    /// There are more: repeat the request with `after` set to this. Missing on the last page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub next: Option<String>,
+    /// A page of the jobs that hold, await or have reserved locks. Locks are sorted by level, with locks of the whole level first, then by the resource's
+    /// name. For each lock, its holders come first, then the jobs that wait for it or have reserved it, in order of time.
+    #[derive(PartialEq, Eq)]
+    pub struct Lockers {
+        /// The jobs.
+        pub locks: Vec<Locker>,
+        /// There are more: repeat the request with `after` set to this. Missing on the last page.
+        pub next: Option<String>,
+    }
 }
 
 /// Locks that a job requests while it runs.
@@ -131,23 +127,23 @@ fn one() -> u32 {
     1
 }
 
-/// The result of a request for locks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[schema(example = json!({
-    "state": "waiting", "lock": { "level": "node", "name": "n1", "mode": "exclusive", "units": 1 },
-    "by": [{ "lock": { "level": "node", "name": "n1", "mode": "shared", "units": 1 }, "how": "holds", "type": "cluster",
-        "id": "verify-3", "tenant": "acme", "since_us": 1_790_000_000_000_000_i64 }]
-}))]
-pub struct AskedLocks {
-    /// Whether the job holds all of them.
-    pub state: LockState,
-    /// The lock that the job waits for. The job holds the locks before it in the order; the server has not tried those after it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub lock: Option<Lock>,
-    /// The jobs that hold that lock, or that are earlier in its queue: at most the first 8.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub by: Vec<Locker>,
+answers! {
+    /// The result of a request for locks.
+    #[derive(PartialEq, Eq)]
+    #[schema(example = json!({
+        "state": "waiting", "lock": { "level": "node", "name": "n1", "mode": "exclusive", "units": 1 },
+        "by": [{ "lock": { "level": "node", "name": "n1", "mode": "shared", "units": 1 }, "how": "holds", "type": "cluster",
+            "id": "verify-3", "tenant": "acme", "since_us": 1_790_000_000_000_000_i64 }]
+    }))]
+    pub struct AskedLocks {
+        /// Whether the job holds all of them.
+        pub state: LockState,
+        /// The lock that the job waits for. The job holds the locks before it in the order; the server has not tried those after it.
+        pub lock: Option<Lock>,
+        /// The jobs that hold that lock, or that are earlier in its queue: at most the first 8.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub by: Vec<Locker>,
+    }
 }
 
 words! {
@@ -167,64 +163,54 @@ pub struct Unlocked {
     pub unlocked: bool,
 }
 
-/// The locks that a job holds or wants.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct WhyLocks {
-    /// The locks that it declares, by level.
-    #[schema(value_type = Object)]
-    pub declared: serde_json::Value,
-    /// Declared locks that are unknown before the job runs: the cause, and what it will probably lock.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unknown: Vec<UnknownLocks>,
-    /// Running: the locks that it holds, at most the first 100.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub held: Vec<Lock>,
-    /// The lock that is not free now, or that the job waits for. It covers the whole level if the resource is still unknown. Missing if no lock
-    /// delays the job.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub wanted: Option<Lock>,
-    /// The jobs that hold that lock, have reserved it, or precede this job in the queue: at most the first 10.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub by: Vec<Locker>,
-    /// Whether there are more of them.
-    #[serde(default)]
-    pub by_more: bool,
-    /// Pending: since when the job has reserved the locks that it wants, in µs. No job that might take them starts any more, unless it has reserved
-    /// them earlier.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub reserved_us: Option<i64>,
-    /// Pending: an estimate of how likely the job is to wait for locks if it started now. Lighter jobs start first.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub weight: Option<LockWeight>,
-}
+answers! {
+    /// The locks that a job holds or wants.
+    #[derive(PartialEq)]
+    pub struct WhyLocks {
+        /// The locks that it declares, by level.
+        #[schema(value_type = Object)]
+        pub declared: serde_json::Value,
+        /// Declared locks that are unknown before the job runs: the cause, and what it will probably lock.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub unknown: Vec<UnknownLocks>,
+        /// Running: the locks that it holds, at most the first 100.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub held: Vec<Lock>,
+        /// The lock that is not free now, or that the job waits for. It covers the whole level if the resource is still unknown. Missing if no lock
+        /// delays the job.
+        pub wanted: Option<Lock>,
+        /// The jobs that hold that lock, have reserved it, or precede this job in the queue: at most the first 10.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub by: Vec<Locker>,
+        /// Whether there are more of them.
+        #[serde(default)]
+        pub by_more: bool,
+        /// Pending: since when the job has reserved the locks that it wants, in µs. No job that might take them starts any more, unless it has reserved
+        /// them earlier.
+        pub reserved_us: Option<i64>,
+        /// Pending: an estimate of how likely the job is to wait for locks if it started now. Lighter jobs start first.
+        pub weight: Option<LockWeight>,
+    }
 
-/// Locks of a job at one level that are unknown before it runs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(example = json!({
-    "level": "node", "mode": "exclusive", "because": "its option \"nodes\" is missing", "option": "nodes", "line": 12
-}))]
-pub struct UnknownLocks {
-    /// The level.
-    pub level: String,
-    /// The mode.
-    pub mode: LockMode,
-    /// Why the locks are unknown.
-    pub because: String,
-    /// The option that is missing, or has an unsuitable value.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub option: Option<String>,
-    /// The line of the catalogue that refers to the option, from 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub line: Option<usize>,
-    /// The job's step that needs the locks, from 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub step: Option<usize>,
+    /// Locks of a job at one level that are unknown before it runs.
+    #[derive(PartialEq)]
+    #[schema(example = json!({
+        "level": "node", "mode": "exclusive", "because": "its option \"nodes\" is missing", "option": "nodes", "line": 12
+    }))]
+    pub struct UnknownLocks {
+        /// The level.
+        pub level: String,
+        /// The mode.
+        pub mode: LockMode,
+        /// Why the locks are unknown.
+        pub because: String,
+        /// The option that is missing, or has an unsuitable value.
+        pub option: Option<String>,
+        /// The line of the catalogue that refers to the option, from 1.
+        pub line: Option<usize>,
+        /// The job's step that needs the locks, from 1.
+        pub step: Option<usize>,
+    }
 }
 
 /// An estimate of how likely a job is to wait for locks, and its value after the time that the job has waited.

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::answer::answers;
 use crate::names::WorkerId;
 use crate::workers::Mode;
 
@@ -50,23 +51,23 @@ pub struct ChangedNode {
     pub workers: usize,
 }
 
-/// The store of the node that responds, as that node sees it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Store {
-    /// The name of the node that responds.
-    pub node: String,
-    /// `embedded`, `etcd` or `foundationdb`.
-    pub engine: String,
-    /// The URL of the store, without user and password.
-    pub url: String,
-    /// Why the store is failing. Missing while it works.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub failing: Option<Failing>,
-    /// The limits of one transaction.
-    pub limits: StoreLimits,
-    /// The node's operations on the store since the node started.
-    pub counters: StoreCounters,
+answers! {
+    /// The store of the node that responds, as that node sees it.
+    #[derive(PartialEq, Eq)]
+    pub struct Store {
+        /// The name of the node that responds.
+        pub node: String,
+        /// `embedded`, `etcd` or `foundationdb`.
+        pub engine: String,
+        /// The URL of the store, without user and password.
+        pub url: String,
+        /// Why the store is failing. Missing while it works.
+        pub failing: Option<Failing>,
+        /// The limits of one transaction.
+        pub limits: StoreLimits,
+        /// The node's operations on the store since the node started.
+        pub counters: StoreCounters,
+    }
 }
 
 /// Since when a store is failing, and why.

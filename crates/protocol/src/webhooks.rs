@@ -11,6 +11,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::answer::answers;
 use crate::names::{Problem, is_plain};
 use crate::stream::StreamEvent;
 
@@ -81,59 +82,47 @@ fn yes() -> bool {
 // Its URL may have a secret in its path.
 debug_without_secret!(PutWebhook { enabled });
 
-/// A webhook, without its secret.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Webhook {
-    /// Its id, which is also that of its job of type `webhook`.
-    pub id: String,
-    /// Where events are sent.
-    pub url: String,
-    /// Whether it delivers.
-    pub enabled: bool,
-    /// Why the server has disabled it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub disabled_because: Option<String>,
-    /// Only events of jobs of these types. Empty means all.
-    pub types: Vec<String>,
-    /// Only events of jobs of this tenant.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub tenant: Option<String>,
-    /// Only events after which the job is in one of these states. Empty means all.
-    pub states: Vec<String>,
-    /// Only these events. Empty means all.
-    pub events: Vec<String>,
-    /// The tenant of the job that delivers.
-    pub job_tenant: String,
-    /// The identity whose events it gets.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub by: Option<String>,
-    /// When it was created, in µs since the Unix epoch.
-    pub created_us: i64,
-    /// When a client has changed it last.
-    pub changed_us: i64,
-    /// How many events were delivered.
-    pub delivered: u64,
-    /// When a delivery succeeded last.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub last_success_us: Option<i64>,
-    /// The last attempt that failed. It may be from before the last success.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub last_error: Option<WebhookError>,
-    /// How often events were removed before they were delivered (`[events] keep`).
-    pub gaps: u64,
-    /// When that happened last.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub last_gap_us: Option<i64>,
-    /// How far it is behind. Lists leave it out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub behind: Option<Behind>,
+answers! {
+    /// A webhook, without its secret.
+    #[derive(PartialEq, Eq)]
+    pub struct Webhook {
+        /// Its id, which is also that of its job of type `webhook`.
+        pub id: String,
+        /// Where events are sent.
+        pub url: String,
+        /// Whether it delivers.
+        pub enabled: bool,
+        /// Why the server has disabled it.
+        pub disabled_because: Option<String>,
+        /// Only events of jobs of these types. Empty means all.
+        pub types: Vec<String>,
+        /// Only events of jobs of this tenant.
+        pub tenant: Option<String>,
+        /// Only events after which the job is in one of these states. Empty means all.
+        pub states: Vec<String>,
+        /// Only these events. Empty means all.
+        pub events: Vec<String>,
+        /// The tenant of the job that delivers.
+        pub job_tenant: String,
+        /// The identity whose events it gets.
+        pub by: Option<String>,
+        /// When it was created, in µs since the Unix epoch.
+        pub created_us: i64,
+        /// When a client has changed it last.
+        pub changed_us: i64,
+        /// How many events were delivered.
+        pub delivered: u64,
+        /// When a delivery succeeded last.
+        pub last_success_us: Option<i64>,
+        /// The last attempt that failed. It may be from before the last success.
+        pub last_error: Option<WebhookError>,
+        /// How often events were removed before they were delivered (`[events] keep`).
+        pub gaps: u64,
+        /// When that happened last.
+        pub last_gap_us: Option<i64>,
+        /// How far it is behind. Lists leave it out.
+        pub behind: Option<Behind>,
+    }
 }
 
 /// An attempt to deliver that failed.
@@ -145,17 +134,17 @@ pub struct WebhookError {
     pub reason: String,
 }
 
-/// Events that a webhook must still deliver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Behind {
-    /// How many.
-    pub events: u64,
-    /// Whether there may be more: they are not counted to the end.
-    pub more: bool,
-    /// When the first of them happened, in µs since the Unix epoch.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub since_us: Option<i64>,
+answers! {
+    /// Events that a webhook must still deliver.
+    #[derive(Copy, PartialEq, Eq)]
+    pub struct Behind {
+        /// How many.
+        pub events: u64,
+        /// Whether there may be more: they are not counted to the end.
+        pub more: bool,
+        /// When the first of them happened, in µs since the Unix epoch.
+        pub since_us: Option<i64>,
+    }
 }
 
 /// All webhooks that an identity may change, by id.

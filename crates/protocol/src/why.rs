@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::after::{End, Otherwise};
+use crate::answer::answers;
 use crate::filters::Limited;
 use crate::jobs::State;
 use crate::locking::WhyLocks;
@@ -68,116 +69,102 @@ words! {
     }
 }
 
-/// Why a job is in its state.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-#[schema(example = json!({
-    "type": "mail",
-    "id": "mail-17",
-    "state": "pending",
-    "reason": "behind_its_tenant",
-    "sentence": "Waits for its turn: 16 jobs of its tenant `acme` go before it, and all 4 slots of 2 workers are taken.",
-    "since_us": 1_790_000_000_000_000_i64,
-    "crashes": 0,
-    "tenant": {
-        "type": "mail", "tenant": "acme", "shares": 100, "service_us": 93_000_000_u64, "usage_us": 41_000_000_u64,
-        "deficit_us": -1_200_000_i64, "expected_run_us": 800_000_u64, "running": 3, "pending": 17,
-        "oldest_claimable_us": 1_790_000_000_000_000_i64
-    },
-    "place": { "in_tenant": 16, "in_tenant_more": false, "overall": 21, "overall_more": false },
-    "before": [{ "tenant": "beta", "shares": 100, "jobs": 5, "jobs_more": false }],
-    "before_more": false,
-    "capacity": { "workers": 2, "slots": 4, "running": 4, "quiet": 0 },
-    "expected": {
-        "at_us": 1_790_000_004_400_000_i64, "earliest": false,
-        "basis": "22 jobs must end first; they run 0.8 s each, as learnt, on 4 slots"
+answers! {
+    /// Why a job is in its state.
+    #[derive(PartialEq)]
+    #[schema(example = json!({
+        "type": "mail",
+        "id": "mail-17",
+        "state": "pending",
+        "reason": "behind_its_tenant",
+        "sentence": "Waits for its turn: 16 jobs of its tenant `acme` go before it, and all 4 slots of 2 workers are taken.",
+        "since_us": 1_790_000_000_000_000_i64,
+        "crashes": 0,
+        "tenant": {
+            "type": "mail", "tenant": "acme", "shares": 100, "service_us": 93_000_000_u64, "usage_us": 41_000_000_u64,
+            "deficit_us": -1_200_000_i64, "expected_run_us": 800_000_u64, "running": 3, "pending": 17,
+            "oldest_claimable_us": 1_790_000_000_000_000_i64
+        },
+        "place": { "in_tenant": 16, "in_tenant_more": false, "overall": 21, "overall_more": false },
+        "before": [{ "tenant": "beta", "shares": 100, "jobs": 5, "jobs_more": false }],
+        "before_more": false,
+        "capacity": { "workers": 2, "slots": 4, "running": 4, "quiet": 0 },
+        "expected": {
+            "at_us": 1_790_000_004_400_000_i64, "earliest": false,
+            "basis": "22 jobs must end first; they run 0.8 s each, as learnt, on 4 slots"
+        }
+    }))]
+    pub struct Why {
+        /// Its type.
+        #[serde(rename = "type")]
+        #[schema(value_type = JobType)]
+        pub job_type: String,
+        /// Its id.
+        pub id: String,
+        /// Its state.
+        pub state: State,
+        /// The reason for its state.
+        pub reason: Reason,
+        /// The reason in one line, for people.
+        pub sentence: String,
+        /// Since when it runs, is pending, has ended, or waits outside of a queue, in µs since the Unix epoch.
+        pub since_us: i64,
+        /// It does not start before this time, in µs.
+        pub not_before_us: Option<i64>,
+        /// Number of consecutive crashes.
+        pub crashes: u32,
+        /// The error of its last run, if that run crashed or failed.
+        pub error: Option<String>,
+        /// Its dependencies, by type and id: the first 100.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub after: Vec<Awaited>,
+        /// The worker that runs it.
+        #[schema(value_type = Option<WorkerId>)]
+        pub worker: Option<String>,
+        /// The node that runs it, or that its worker is registered with.
+        pub node: Option<String>,
+        /// Its priority class, -20 to 19. Within a tenant, jobs of lower classes start first.
+        #[serde(default)]
+        #[schema(required = true)]
+        pub priority: i32,
+        /// The tenant that it is charged to, with its standing.
+        pub tenant: Tenant,
+        /// Pending: its place in the queue.
+        pub place: Option<Position>,
+        /// Pending: other tenants whose jobs precede it, in the order of their next jobs: the first 10.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub before: Vec<Before>,
+        /// Whether there are more of them.
+        #[serde(default)]
+        pub before_more: bool,
+        /// The workers and slots for jobs of its type. Missing for a job that has ended.
+        pub capacity: Option<Capacity>,
+        /// The locks that it holds or wants. Missing for a job that declares no locks, and for one that has ended.
+        pub locks: Option<WhyLocks>,
+        /// Limited: the bucket that has no room.
+        pub limited: Option<Limited>,
+        /// When the job is expected to start (again). Null if nothing is known to estimate it, and if the job will not start.
+        // By its full name, it is no member that is left out.
+        pub expected: std::option::Option<Expected>,
     }
-}))]
-pub struct Why {
-    /// Its type.
-    #[serde(rename = "type")]
-    #[schema(value_type = JobType)]
-    pub job_type: String,
-    /// Its id.
-    pub id: String,
-    /// Its state.
-    pub state: State,
-    /// The reason for its state.
-    pub reason: Reason,
-    /// The reason in one line, for people.
-    pub sentence: String,
-    /// Since when it runs, is pending, has ended, or waits outside of a queue, in µs since the Unix epoch.
-    pub since_us: i64,
-    /// It does not start before this time, in µs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub not_before_us: Option<i64>,
-    /// Number of consecutive crashes.
-    pub crashes: u32,
-    /// The error of its last run, if that run crashed or failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub error: Option<String>,
-    /// Its dependencies, by type and id: the first 100.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub after: Vec<Awaited>,
-    /// The worker that runs it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<WorkerId>, nullable = false)]
-    pub worker: Option<String>,
-    /// The node that runs it, or that its worker is registered with.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub node: Option<String>,
-    /// Its priority class, -20 to 19. Within a tenant, jobs of lower classes start first.
-    #[serde(default)]
-    #[schema(required = true)]
-    pub priority: i32,
-    /// The tenant that it is charged to, with its standing.
-    pub tenant: Tenant,
-    /// Pending: its place in the queue.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub place: Option<Position>,
-    /// Pending: other tenants whose jobs precede it, in the order of their next jobs: the first 10.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub before: Vec<Before>,
-    /// Whether there are more of them.
-    #[serde(default)]
-    pub before_more: bool,
-    /// The workers and slots for jobs of its type. Missing for a job that has ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub capacity: Option<Capacity>,
-    /// The locks that it holds or wants. Missing for a job that declares no locks, and for one that has ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub locks: Option<WhyLocks>,
-    /// Limited: the bucket that has no room.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub limited: Option<Limited>,
-    /// When the job is expected to start (again). Null if nothing is known to estimate it, and if the job will not start.
-    pub expected: Option<Expected>,
-}
 
-/// A dependency of a job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Awaited {
-    /// Its type.
-    #[serde(rename = "type")]
-    #[schema(value_type = JobType)]
-    pub job_type: String,
-    /// Its id.
-    #[schema(value_type = JobId)]
-    pub id: String,
-    /// Its state. Missing if it has just been removed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub state: Option<State>,
-    /// The final states that are accepted.
-    pub accepted: Vec<End>,
-    /// What happens if it ends in another state.
-    pub otherwise: Otherwise,
+    /// A dependency of a job.
+    #[derive(PartialEq, Eq)]
+    pub struct Awaited {
+        /// Its type.
+        #[serde(rename = "type")]
+        #[schema(value_type = JobType)]
+        pub job_type: String,
+        /// Its id.
+        #[schema(value_type = JobId)]
+        pub id: String,
+        /// Its state. Missing if it has just been removed.
+        pub state: Option<State>,
+        /// The final states that are accepted.
+        pub accepted: Vec<End>,
+        /// What happens if it ends in another state.
+        pub otherwise: Otherwise,
+    }
 }
 
 /// The position of a pending job in the queue.
@@ -217,23 +204,21 @@ pub struct Expected {
     pub basis: String,
 }
 
-/// Why the replication of a document is in its state.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct DocumentWhy {
-    /// The `_replicator` database.
-    pub database: String,
-    /// The document.
-    pub doc_id: String,
-    /// The reason: that of the job, if there is one.
-    pub reason: Reason,
-    /// The reason in one line, for people.
-    pub sentence: String,
-    /// The last error, if there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub error: Option<String>,
-    /// The document's job, if there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub job: Option<Why>,
+answers! {
+    /// Why the replication of a document is in its state.
+    #[derive(PartialEq)]
+    pub struct DocumentWhy {
+        /// The `_replicator` database.
+        pub database: String,
+        /// The document.
+        pub doc_id: String,
+        /// The reason: that of the job, if there is one.
+        pub reason: Reason,
+        /// The reason in one line, for people.
+        pub sentence: String,
+        /// The last error, if there is one.
+        pub error: Option<String>,
+        /// The document's job, if there is one.
+        pub job: Option<Why>,
+    }
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
+use crate::answer::answers;
 use crate::error::Error;
 use crate::jobs::State;
 use crate::names::{JobId, WorkerId};
@@ -126,47 +127,37 @@ pub struct Accepted {
     pub mode: Mode,
 }
 
-/// A job that a worker has claimed. The worker holds it until it ends the job, loses the claim, or is removed.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct AcceptedJob {
-    /// Its id.
-    pub id: String,
-    /// The number of the worker's claim, for all requests about this job.
-    pub claim: u64,
-    /// The tenant that it is charged to.
-    pub tenant: String,
-    /// The user on whose behalf it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub user: Option<String>,
-    /// The number of this attempt: 1 if the job has not crashed since it was added.
-    pub attempt: u32,
-    /// The number of the last attempt, whose crash fails the job permanently.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub max_attempts: Option<u32>,
-    /// Longest run, in ms: the job's own or its type's. A run that lasts longer loses its claim.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub timeout_ms: Option<u64>,
-    /// Longest time between two reports, in ms: the job's own or its type's. A run that exceeds it loses its claim.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub heartbeat_timeout_ms: Option<u64>,
-    /// The run's trace (W3C Trace Context), for the requests that it sends. Only if the job is traced.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub traceparent: Option<String>,
-    /// The input of the job's handler. It may hold secrets.
-    #[schema(value_type = serde_json::Value)]
-    pub options: Box<RawValue>,
-    /// The description of the job for listings.
-    #[schema(value_type = serde_json::Value)]
-    pub summary: Box<RawValue>,
-    /// The last report of an earlier run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = serde_json::Value)]
-    pub info: Option<Box<RawValue>>,
+answers! {
+    /// A job that a worker has claimed. The worker holds it until it ends the job, loses the claim, or is removed.
+    pub struct AcceptedJob {
+        /// Its id.
+        pub id: String,
+        /// The number of the worker's claim, for all requests about this job.
+        pub claim: u64,
+        /// The tenant that it is charged to.
+        pub tenant: String,
+        /// The user on whose behalf it runs.
+        pub user: Option<String>,
+        /// The number of this attempt: 1 if the job has not crashed since it was added.
+        pub attempt: u32,
+        /// The number of the last attempt, whose crash fails the job permanently.
+        pub max_attempts: Option<u32>,
+        /// Longest run, in ms: the job's own or its type's. A run that lasts longer loses its claim.
+        pub timeout_ms: Option<u64>,
+        /// Longest time between two reports, in ms: the job's own or its type's. A run that exceeds it loses its claim.
+        pub heartbeat_timeout_ms: Option<u64>,
+        /// The run's trace (W3C Trace Context), for the requests that it sends. Only if the job is traced.
+        pub traceparent: Option<String>,
+        /// The input of the job's handler. It may hold secrets.
+        #[schema(value_type = serde_json::Value)]
+        pub options: Box<RawValue>,
+        /// The description of the job for listings.
+        #[schema(value_type = serde_json::Value)]
+        pub summary: Box<RawValue>,
+        /// The last report of an earlier run.
+        #[schema(value_type = serde_json::Value)]
+        pub info: Option<Box<RawValue>>,
+    }
 }
 
 /// A report of progress.
@@ -321,19 +312,17 @@ pub struct EndedRuns {
     pub ended: Vec<EndedRun>,
 }
 
-/// The result of one of many ends: a state or an error.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct EndedRun {
-    /// The number of the claim.
-    pub claim: u64,
-    /// The job's state now.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub state: Option<EndState>,
-    /// Why the end was not recorded, as in the response to a request of its own. `halt`: the worker has lost this claim.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub error: Option<Error>,
+answers! {
+    /// The result of one of many ends: a state or an error.
+    #[derive(PartialEq, Eq)]
+    pub struct EndedRun {
+        /// The number of the claim.
+        pub claim: u64,
+        /// The job's state now.
+        pub state: Option<EndState>,
+        /// Why the end was not recorded, as in the response to a request of its own. `halt`: the worker has lost this claim.
+        pub error: Option<Error>,
+    }
 }
 
 /// The result of ending a run.
@@ -386,43 +375,39 @@ pub struct Left {
     pub left: bool,
 }
 
-/// A registered worker.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Worker {
-    /// The type of its jobs.
-    #[serde(rename = "type")]
-    pub job_type: String,
-    /// Its id.
-    pub id: String,
-    /// Its name, if it has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub name: Option<String>,
-    /// The node that it runs on, or that it is registered with.
-    pub node: String,
-    /// Whether it is an external worker.
-    pub external: bool,
-    /// Its number of slots.
-    pub slots: usize,
-    /// The bounds within which its slots follow the demand. Missing if they do not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub slot_bounds: Option<SlotBounds>,
-    /// When it registered, in µs since the Unix epoch.
-    pub started_us: i64,
-    /// The identity that has registered it: `user:NAME` or `token:ID`. Missing for workers of servers, and for those that
-    /// were registered without credentials.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub registered_by: Option<String>,
-    /// Whether it gets new jobs.
-    #[serde(default)]
-    #[schema(required = true)]
-    pub mode: Mode,
-    /// The jobs that it runs, by id: the first 100.
-    pub running: Vec<RunningJob>,
-    /// Whether it runs more jobs than these.
-    pub more_running: bool,
+answers! {
+    /// A registered worker.
+    #[derive(PartialEq, Eq)]
+    pub struct Worker {
+        /// The type of its jobs.
+        #[serde(rename = "type")]
+        pub job_type: String,
+        /// Its id.
+        pub id: String,
+        /// Its name, if it has one.
+        pub name: Option<String>,
+        /// The node that it runs on, or that it is registered with.
+        pub node: String,
+        /// Whether it is an external worker.
+        pub external: bool,
+        /// Its number of slots.
+        pub slots: usize,
+        /// The bounds within which its slots follow the demand. Missing if they do not.
+        pub slot_bounds: Option<SlotBounds>,
+        /// When it registered, in µs since the Unix epoch.
+        pub started_us: i64,
+        /// The identity that has registered it: `user:NAME` or `token:ID`. Missing for workers of servers, and for those that
+        /// were registered without credentials.
+        pub registered_by: Option<String>,
+        /// Whether it gets new jobs.
+        #[serde(default)]
+        #[schema(required = true)]
+        pub mode: Mode,
+        /// The jobs that it runs, by id: the first 100.
+        pub running: Vec<RunningJob>,
+        /// Whether it runs more jobs than these.
+        pub more_running: bool,
+    }
 }
 
 /// The bounds of a worker's slots.
@@ -445,13 +430,13 @@ pub struct RunningJob {
     pub started_us: i64,
 }
 
-/// A page of workers, by type and id.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Workers {
-    /// The workers.
-    pub workers: Vec<Worker>,
-    /// There are more: repeat the request with `after` set to this. Missing on the last page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub next: Option<String>,
+answers! {
+    /// A page of workers, by type and id.
+    #[derive(PartialEq, Eq)]
+    pub struct Workers {
+        /// The workers.
+        pub workers: Vec<Worker>,
+        /// There are more: repeat the request with `after` set to this. Missing on the last page.
+        pub next: Option<String>,
+    }
 }
