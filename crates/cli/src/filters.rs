@@ -3,7 +3,7 @@
 use clap::builder::PossibleValue;
 use turnwise_client::protocol::{Action, Filter, PutFilter};
 
-use crate::remote::ServerArgs;
+use crate::remote::{IdArgs, ServerArgs};
 use crate::table::ListArgs;
 use crate::units::{ago, now_us, words};
 use crate::{Failure, table};
@@ -32,7 +32,7 @@ Examples:
   turnwise filters add freeze pause --new")]
     Add(AddArgs),
     /// Remove a filter; the jobs that it paused or limited return to their places in the queue
-    Remove(RemoveArgs),
+    Remove(IdArgs),
     /// Start no more jobs; running jobs continue. `turnwise filters remove drain` ends this
     Drain(DrainArgs),
 }
@@ -59,14 +59,6 @@ pub(crate) struct AddArgs {
     /// A note about the filter's purpose
     #[arg(long)]
     note: Option<String>,
-    #[command(flatten)]
-    server: ServerArgs,
-}
-
-#[derive(clap::Args)]
-pub(crate) struct RemoveArgs {
-    /// The filter's name
-    name: String,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -105,8 +97,8 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
             server.client()?.put_filter(&name, &filter).await?;
             Ok(())
         }
-        Command::Remove(RemoveArgs { name, server }) => {
-            server.client()?.remove_filter(&name).await?;
+        Command::Remove(IdArgs { id, server }) => {
+            server.client()?.remove_filter(&id).await?;
             Ok(())
         }
         Command::Drain(DrainArgs { when, note, server }) => {

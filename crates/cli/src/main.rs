@@ -18,7 +18,6 @@ mod events;
 mod failure;
 mod filters;
 mod fleet;
-mod guard;
 mod identities;
 mod index;
 mod indexes;
@@ -50,9 +49,16 @@ use clap::{Parser, Subcommand};
 use turnwise_server::log::{self, LogFilter, LogFormat};
 
 use failure::Failure;
-use guard::{GUARD, guard};
 use output::say_json;
 use signals::StopSignals;
+
+/// The name of the subcommand that runs a guard.
+const GUARD: &str = "command-guard";
+
+/// Creates a guard for commands, which runs this executable.
+fn guard() -> std::io::Result<turnwise_command::Guard> {
+    turnwise_command::Guard::this_executable([GUARD])
+}
 
 /// Threads free much of what other threads have allocated; glibc's allocator locks for that (docs/design/jobs-as-rows.md).
 #[global_allocator]

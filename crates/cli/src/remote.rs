@@ -30,6 +30,15 @@ pub(crate) struct ServerArgs {
     token_file: Option<PathBuf>,
 }
 
+/// The options of a command about one object.
+#[derive(clap::Args)]
+pub(crate) struct IdArgs {
+    /// Its id, as in the list
+    pub id: String,
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
 /// The variable with a token to send.
 const TOKEN: &str = "TURNWISE_TOKEN";
 

@@ -99,7 +99,7 @@ fn parse_json(option: &str, text: &str) -> anyhow::Result<Value> {
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let config = crate::serve::config(args.config.as_deref())?;
+    let config = crate::serve::config(args.config.as_deref(), |_| ())?;
     let replication = args.replication(&config.replication).map_err(Failure::Usage)?;
     let client = Client::with(&config.connections).context("cannot start an HTTP client")?;
     let mut context = Context::new(client, NO_SERVER_UUID);

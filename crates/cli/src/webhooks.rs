@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use turnwise_client::protocol::{PutWebhook, Webhook};
 
 use crate::input::secret;
-use crate::remote::ServerArgs;
+use crate::remote::{IdArgs, ServerArgs};
 use crate::table::ListArgs;
 use crate::units::ago;
 use crate::{Failure, table};
@@ -29,13 +29,13 @@ Examples:
     /// List the webhooks that this identity may change
     List(ListArgs),
     /// Show a webhook, and how far it is behind
-    Show(NameArgs),
+    Show(IdArgs),
     /// Remove a webhook
-    Remove(NameArgs),
+    Remove(IdArgs),
     /// Deliver nothing more; the webhook keeps its position
-    Pause(NameArgs),
+    Pause(IdArgs),
     /// Deliver again, from where it was, as far as the events are still kept
-    Resume(NameArgs),
+    Resume(IdArgs),
 }
 
 #[derive(clap::Args)]
@@ -66,15 +66,6 @@ pub(crate) struct AddArgs {
     server: ServerArgs,
 }
 
-/// The id of a webhook.
-#[derive(clap::Args)]
-pub(crate) struct NameArgs {
-    /// The webhook's id
-    id: String,
-    #[command(flatten)]
-    server: ServerArgs,
-}
-
 pub(crate) async fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Add(args) => add(args).await,
@@ -83,8 +74,8 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
             let head = ["WEBHOOK", "STATE", "DELIVERED", "LAST SUCCESS", "LAST ERROR", "URL"];
             table::list(&webhooks, json, "webhooks", head, row)
         }
-        Command::Show(NameArgs { id, server }) => crate::say_json(&server.client()?.webhook(&id).await?),
-        Command::Remove(NameArgs { id, server }) => {
+        Command::Show(IdArgs { id, server }) => crate::say_json(&server.client()?.webhook(&id).await?),
+        Command::Remove(IdArgs { id, server }) => {
             server.client()?.remove_webhook(&id).await?;
             say!("removed the webhook {id}");
             Ok(())
@@ -103,7 +94,7 @@ async fn add(args: AddArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn enable(NameArgs { id, server }: NameArgs, enabled: bool) -> Result<(), Failure> {
+async fn enable(IdArgs { id, server }: IdArgs, enabled: bool) -> Result<(), Failure> {
     let client = server.client()?;
     let Webhook { url, types, tenant, states, events, job_tenant, .. } = client.webhook(&id).await?;
     let (secret, job_tenant) = (None, Some(job_tenant));

@@ -111,7 +111,7 @@ pub fn own_process(program: &std::path::Path, args: &[OsString]) -> std::process
 /// The guard is not the leader of its group, or a system call failed.
 pub fn guard_main(argument: &str) -> io::Result<()> {
     // Commands of the same user must not read what other jobs run.
-    system::hide()?;
+    system::hide_from_commands()?;
     if argument == LAUNCH {
         return launch();
     }

@@ -41,7 +41,8 @@ pub use options::Options;
 pub use process::{Cause, Command, Exit, Finished, StartError, run};
 pub use program::Programs;
 pub use report::{Report, Verdict};
-pub use sandbox::{Limits, Sandbox, User, hide_from_commands};
+pub use sandbox::{Limits, Sandbox, User};
+pub use system::hide_from_commands;
 
 /// A command that ends with this exit code has failed permanently and is not retried. It is `EX_DATAERR` of `sysexits.h`, "the
 /// input was wrong".

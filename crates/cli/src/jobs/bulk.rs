@@ -10,7 +10,7 @@ use turnwise_client::protocol::RefusedJobs;
 use turnwise_client::{Bulk, BulkAction, BulkState, Client, MatchingJobs, PutBulk};
 
 use crate::progress::{BAR, LINE_INTERVAL, Shown, show};
-use crate::remote::{PATIENCE, ServerArgs};
+use crate::remote::{IdArgs, PATIENCE, ServerArgs};
 use crate::table::ListArgs;
 use crate::units::ago;
 use crate::{Failure, StopSignals, table};
@@ -81,15 +81,6 @@ pub(crate) enum Command {
     Show(IdArgs),
     /// Stop a bulk operation; what it has changed stays changed
     Stop(IdArgs),
-}
-
-/// Which operation.
-#[derive(clap::Args)]
-pub(crate) struct IdArgs {
-    /// The operation's id
-    id: String,
-    #[command(flatten)]
-    server: ServerArgs,
 }
 
 pub(super) async fn run(command: Command) -> Result<(), Failure> {
@@ -170,13 +161,7 @@ pub(super) async fn change(
 }
 
 fn confirmed(action: BulkAction) -> Result<bool, Failure> {
-    let question = match action {
-        BulkAction::Retry => "Retry these jobs?",
-        BulkAction::Cancel => "Cancel these jobs?",
-        BulkAction::Remove => "Remove these jobs?",
-        BulkAction::Priority => "Change the priority of these jobs?",
-        BulkAction::RunNow => "Start these jobs now?",
-    };
+    let (question, _) = told(action);
     let failed = |error: std::io::Error| Failure::Failed(error.into());
     let mut stderr = std::io::stderr();
     write!(stderr, "{question} [y/N] ").and_then(|()| stderr.flush()).map_err(failed)?;
@@ -229,20 +214,21 @@ fn looked_at(bulk: &Bulk) -> String {
     }
 }
 
-fn done(action: BulkAction) -> &'static str {
+/// The question before an action, and what its jobs are afterwards.
+fn told(action: BulkAction) -> (&'static str, &'static str) {
     match action {
-        BulkAction::Retry => "retried",
-        BulkAction::Cancel => "cancelled",
-        BulkAction::Remove => "removed",
-        BulkAction::Priority => "changed",
-        BulkAction::RunNow => "started",
+        BulkAction::Retry => ("Retry these jobs?", "retried"),
+        BulkAction::Cancel => ("Cancel these jobs?", "cancelled"),
+        BulkAction::Remove => ("Remove these jobs?", "removed"),
+        BulkAction::Priority => ("Change the priority of these jobs?", "changed"),
+        BulkAction::RunNow => ("Start these jobs now?", "started"),
     }
 }
 
 /// `12,345 jobs match, 12,000 would be cancelled; unchanged: 345 (it has ended)`
 fn expected(counted: &MatchingJobs, action: BulkAction) -> String {
     let (matched, changes) = (HumanCount(counted.matched), HumanCount(counted.changes.unwrap_or(0)));
-    let mut text = format!("{matched} jobs match, {changes} would be {}", done(action));
+    let mut text = format!("{matched} jobs match, {changes} would be {}", told(action).1);
     text += &unchanged(&counted.refused);
     if !counted.complete {
         text += &format!(
@@ -255,7 +241,7 @@ fn expected(counted: &MatchingJobs, action: BulkAction) -> String {
 
 /// `12,000 jobs cancelled; unchanged: 345 (it has ended)`
 fn sentence(bulk: &Bulk) -> String {
-    let mut text = format!("{} jobs {}", HumanCount(bulk.changed), done(bulk.action));
+    let mut text = format!("{} jobs {}", HumanCount(bulk.changed), told(bulk.action).1);
     text += &unchanged(&bulk.refused);
     match (bulk.state, &bulk.reason) {
         (BulkState::Stopped, _) => text += "; the operation was stopped",
