@@ -218,17 +218,14 @@ fn main() -> ExitCode {
     match done {
         Ok(()) if output::has_failed() => ExitCode::from(1),
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Failed(error)) => {
-            tell!("turnwise: {error:#}");
-            ExitCode::from(1)
-        }
-        Err(Failure::Code(code, error)) => {
-            tell!("turnwise: {error:#}");
+        Err(failure) => {
+            let (code, error, hint) = match failure {
+                Failure::Failed(error) => (1, error, ""),
+                Failure::Code(code, error) => (code, error, ""),
+                Failure::Usage(error) => (2, error, "\nFor more information, try '--help'."),
+            };
+            tell!("turnwise: {error:#}{hint}");
             ExitCode::from(code)
-        }
-        Err(Failure::Usage(error)) => {
-            tell!("turnwise: {error:#}\nFor more information, try '--help'.");
-            ExitCode::from(2)
         }
     }
 }

@@ -174,8 +174,8 @@ impl Events {
         let piece = piece.map_err(|_| lost(server, "no data arrived on the stream of events"))?;
         let piece = piece.map_err(|error| no_answer(server, error))?;
         let piece = piece.ok_or_else(|| lost(server, "the stream of events ended early"))?;
-        let too_long = |_| foreign(server, StatusCode::OK, "a line without an end".into());
-        let events = self.parser.push(&piece).map_err(too_long)?;
+        let wrong = |problem: &str| foreign(server, StatusCode::OK, problem.to_owned());
+        let events = self.parser.push(&piece).map_err(wrong)?;
         if !events.is_empty() {
             self.answered();
         }

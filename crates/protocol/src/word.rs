@@ -17,6 +17,9 @@ macro_rules! words {
         }
 
         impl $name {
+            /// The words of all values.
+            pub const WORDS: [&'static str; [$($word),+].len()] = [$($word),+];
+
             /// Its word in the API.
             pub fn as_str(self) -> &'static str {
                 match self {
@@ -27,7 +30,7 @@ macro_rules! words {
 
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                $crate::word::read(deserializer, &[$($word),+], |word| match word {
+                $crate::word::read(deserializer, &$name::WORDS, |word| match word {
                     $($word $(| $also)* => Some($name::$value),)+
                     _ => None,
                 })

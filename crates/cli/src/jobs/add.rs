@@ -72,7 +72,7 @@ pub(crate) struct Args {
     after: Vec<String>,
     /// Final states of the dependencies that allow the job to start
     #[arg(long, value_name = "END", value_delimiter = ',', default_value = "completed", requires = "after")]
-    #[arg(value_parser = words::<End>(["completed", "failed", "cancelled"]))]
+    #[arg(value_parser = words::<End>(End::WORDS))]
     accept: Vec<End>,
     /// What happens to the job if a dependency ends in another state
     #[arg(long, value_name = "WHAT", default_value = "cancel", requires = "after")]

@@ -23,7 +23,7 @@ pub(crate) struct Args {
     #[arg(long)]
     tenant: Option<String>,
     /// Count the jobs of all tenants together (type), or those of each (tenant)
-    #[arg(long, value_name = "BY", value_parser = words::<CountBy>(["type", "tenant"]), default_value = "type")]
+    #[arg(long, value_name = "BY", value_parser = words::<CountBy>(CountBy::WORDS), default_value = "type")]
     by: CountBy,
     #[command(flatten)]
     rows: PagesArgs,

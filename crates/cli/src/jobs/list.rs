@@ -25,10 +25,7 @@ pub(crate) struct Args {
     #[arg(long = "type", value_name = "TYPE")]
     job_type: Option<String>,
     /// Only jobs in this state
-    #[arg(long, value_parser = parse_state, value_name = "STATE")]
-    #[arg(
-        help = "Only jobs in this state: pending, delayed, blocked, paused, limited, running, waiting, crashing, completed, failed or cancelled"
-    )]
+    #[arg(long, value_parser = words::<State>(State::WORDS), value_name = "STATE")]
     state: Option<State>,
     /// Only jobs of this tenant
     #[arg(long)]
@@ -37,7 +34,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "CLASS")]
     reason_class: Option<String>,
     /// Which jobs come first: those with the latest or the earliest times, or those with the lowest type and id
-    #[arg(long, value_name = "ORDER", value_parser = words::<ListOrder>(["newest", "oldest", "id"]), default_value = "newest")]
+    #[arg(long, value_name = "ORDER", value_parser = words::<ListOrder>(ListOrder::WORDS), default_value = "newest")]
     order: ListOrder,
     /// Only jobs that meet this condition (`turnwise jobs bulk --help` describes it)
     #[arg(long = "where", value_name = "CONDITION")]
@@ -104,11 +101,4 @@ pub(crate) fn kept_by(
         (_, _, Some(jobs)) => Some(format!("waits for the end of {jobs} jobs")),
         _ => None,
     }
-}
-
-fn parse_state(text: &str) -> Result<State, String> {
-    serde_json::from_value(serde_json::Value::from(text)).map_err(|_| {
-        "expected pending, delayed, blocked, paused, limited, running, waiting, crashing, completed, failed or cancelled"
-            .to_owned()
-    })
 }

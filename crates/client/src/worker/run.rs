@@ -18,8 +18,8 @@ use turnwise_protocol::{
 
 use super::Shared;
 use super::ends::RunEnd;
-use crate::client::Request;
 use crate::Result;
+use crate::client::Request;
 
 /// A run, as the handler sees it.
 pub struct Run {
@@ -38,22 +38,16 @@ pub struct Run {
 /// How often a run has requested locks, and how many such requests are in flight. A run that waits for a lock need not report.
 #[derive(Default)]
 pub(super) struct Asks {
-    now: AtomicUsize,
+    /// Each request in flight has a clone.
+    now: Arc<()>,
     times: AtomicUsize,
 }
 
 impl Asks {
-    /// Counts a request as in flight until the returned guard is dropped.
-    pub fn begin(self: &Arc<Self>) -> impl Drop + use<> {
-        struct Asking(Arc<Asks>);
-        impl Drop for Asking {
-            fn drop(&mut self) {
-                self.0.now.fetch_sub(1, Relaxed);
-            }
-        }
-        self.now.fetch_add(1, Relaxed);
+    /// Counts a request as in flight until the returned value is dropped.
+    pub fn begin(&self) -> Arc<()> {
         self.times.fetch_add(1, Relaxed);
-        Asking(self.clone())
+        self.now.clone()
     }
 }
 
@@ -202,7 +196,7 @@ impl Supervisor {
                 }
                 () = &mut silent => {
                     let times = self.asks.times.load(Relaxed);
-                    let asks = std::mem::replace(&mut asked, times) != times || self.asks.now.load(Relaxed) > 0;
+                    let asks = std::mem::replace(&mut asked, times) != times || Arc::strong_count(&self.asks.now) > 1;
                     if !asks && !self.reports.has_changed().unwrap_or(false) {
                         over = heartbeat
                             .map(|time| format!("it reported nothing for its heartbeat_timeout of {time:?}"));
