@@ -83,15 +83,11 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
                 )));
             };
             let database = database(&args.database)?;
-            let progress = watch::Sender::new(Progress::default());
-            let deployed = shown(&progress, deploy(&database, &name, &design, &progress)).await?;
-            say_deployed(&deployed, args.json)
+            shown(args.json, async |progress| deploy(&database, &name, &design, progress).await).await
         }
         Command::Rollback(args) => {
             let database = database(&args.database)?;
-            let progress = watch::Sender::new(Progress::default());
-            let deployed = shown(&progress, rollback(&database, &args.name, &progress)).await?;
-            say_deployed(&deployed, args.json)
+            shown(args.json, async |progress| rollback(&database, &args.name, progress).await).await
         }
         Command::Clean(args) => {
             let removed = clean(&database(&args.database)?, &args.name).await.map_err(failure)?;
@@ -138,11 +134,12 @@ fn say_deployed(deployed: &Deployed, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits for a deployment, and shows how far it is on stderr: as a bar on a terminal, or else as lines.
+/// Waits for a deployment, and shows how far it is on stderr: as a bar on a terminal, or else as lines. Then says what was done.
 async fn shown(
-    progress: &watch::Sender<Progress>,
-    deploying: impl Future<Output = Result<Deployed, Error>>,
-) -> Result<Deployed, Failure> {
+    json: bool,
+    deploying: impl AsyncFnOnce(&watch::Sender<Progress>) -> Result<Deployed, Error>,
+) -> Result<(), Failure> {
+    let progress = watch::Sender::new(Progress::default());
     let prefix = if std::io::stderr().is_terminal() { "" } else { "turnwise: " };
     let look = || {
         let progress = *progress.borrow();
@@ -152,11 +149,12 @@ async fn shown(
             part: Some((all.saturating_sub(left), all.max(1))),
         }
     };
-    tokio::select! {
+    let deployed = tokio::select! {
         biased;
-        deployed = deploying => deployed.map_err(failure),
+        deployed = deploying(&progress) => deployed.map_err(failure)?,
         never = show(LINE_INTERVAL, BAR, look) => match never {},
-    }
+    };
+    say_deployed(&deployed, json)
 }
 
 fn text(progress: &Progress) -> String {

@@ -6,13 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use turnwise_client::protocol::{MAX_SLOTS, names};
+use turnwise_client::protocol::{MAX_FLEET_TYPES, MAX_SLOTS, names};
 use turnwise_command::Programs;
 
 use crate::Limits;
 
-/// Most types of a fleet.
-pub const MAX_TYPES: usize = 100;
 /// Most processes of one type.
 pub const MAX_WORKERS: usize = 1_000;
 /// Longest name of a fleet, in bytes. With a type and a number it is the name of a worker.
@@ -137,8 +135,8 @@ impl Config {
         if let Some(name) = &file.name {
             check_name(name)?;
         }
-        if file.types.is_empty() || file.types.len() > MAX_TYPES {
-            return wrong("types", &format!("expected 1 to {MAX_TYPES} tables [types.NAME]"));
+        if file.types.is_empty() || file.types.len() > MAX_FLEET_TYPES {
+            return wrong("types", &format!("expected 1 to {MAX_FLEET_TYPES} tables [types.NAME]"));
         }
         let types = file.types.into_iter().map(|(name, entry)| {
             names::check_type(&name).or_else(|problem| wrong(&format!("types.{name}"), &problem.problem))?;

@@ -285,23 +285,22 @@ impl<'a> World<'a> {
                 let (scheme, view) = self.split();
                 scheme.new_shares(view, tenant);
             }
-            Event::Readd(tenant, visit) => {
-                if self.is_here(tenant, visit) {
-                    self.readd(tenant);
-                    self.readd_later(tenant);
-                }
+            // They were planned during a visit that is over.
+            Event::Readd(tenant, visit)
+            | Event::Burst(tenant, _, visit)
+            | Event::Arrive(tenant, _, visit)
+                if !self.is_here(tenant, visit) => {}
+            Event::Readd(tenant, _) => {
+                self.readd(tenant);
+                self.readd_later(tenant);
             }
-            Event::Burst(tenant, work, visit) => {
-                if self.is_here(tenant, visit) {
-                    self.add(tenant, work, self.owners[tenant].work[work].count.get())?;
-                    self.burst_later(tenant, work);
-                }
+            Event::Burst(tenant, work, _) => {
+                self.add(tenant, work, self.owners[tenant].work[work].count.get())?;
+                self.burst_later(tenant, work);
             }
-            Event::Arrive(tenant, work, visit) => {
-                if self.is_here(tenant, visit) {
-                    self.add(tenant, work, 1)?;
-                    self.arrive_later(tenant, work);
-                }
+            Event::Arrive(tenant, work, _) => {
+                self.add(tenant, work, 1)?;
+                self.arrive_later(tenant, work);
             }
         }
         Ok(())
