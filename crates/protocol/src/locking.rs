@@ -118,13 +118,9 @@ pub struct WantedLock {
     /// Its mode.
     pub mode: LockMode,
     /// Shared: the number of units of the resource, at most its capacity.
-    #[serde(default = "one", deserialize_with = "crate::number::whole")]
+    #[serde(default = "crate::number::one", deserialize_with = "crate::number::whole")]
     #[schema(default = 1, minimum = 1, maximum = 1_000_000)]
     pub units: u32,
-}
-
-fn one() -> u32 {
-    1
 }
 
 answers! {

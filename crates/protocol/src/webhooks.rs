@@ -49,7 +49,7 @@ pub struct PutWebhook {
     #[schema(min_length = 16, max_length = 256)]
     pub secret: Option<String>,
     /// Whether it delivers. One that does not keeps its position.
-    #[serde(default = "yes")]
+    #[serde(default = "crate::workers::yes")]
     #[schema(default = true)]
     pub enabled: bool,
     /// Only events of jobs of these types. Empty means all.
@@ -73,10 +73,6 @@ pub struct PutWebhook {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<crate::names::Name>)]
     pub job_tenant: Option<String>,
-}
-
-fn yes() -> bool {
-    true
 }
 
 // Its URL may have a secret in its path.

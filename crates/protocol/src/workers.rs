@@ -97,7 +97,7 @@ pub struct Accept {
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     pub received: u64,
     /// Maximum number of jobs to return, within the worker's free slots. One response holds at most 200.
-    #[serde(default = "one", deserialize_with = "crate::number::whole")]
+    #[serde(default = "crate::number::one", deserialize_with = "crate::number::whole")]
     #[schema(default = 1, minimum = 1, maximum = 1000)]
     pub limit: usize,
     /// Longest time to wait for a job, in ms. The server may respond earlier. If no job became available, the response is an empty list.
@@ -108,10 +108,6 @@ pub struct Accept {
     /// wait for jobs.
     #[serde(default, skip_serializing_if = "EndRuns::is_empty")]
     pub ends: EndRuns,
-}
-
-fn one() -> usize {
-    1
 }
 
 /// The jobs that a worker has claimed.
@@ -268,7 +264,7 @@ ends! {
     ReleaseRun {}
 }
 
-fn yes() -> bool {
+pub(crate) fn yes() -> bool {
     true
 }
 
