@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use anyhow::anyhow;
 use tokio_util::sync::CancellationToken;
 use turnwise_client::protocol::{Fleet, FleetType};
-use turnwise_fleet::{Config, Launcher, Options};
+use turnwise_command::Own;
+use turnwise_fleet::{Config, Options};
 
 use crate::input::first_line;
 use crate::remote::ServerArgs;
@@ -82,7 +83,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         worker_token,
         state: args.state,
         keep: args.keep,
-        launcher: Launcher::this_executable([LAUNCH]).map_err(|error| Failure::Failed(error.into()))?,
+        launcher: Own::with([LAUNCH]).map_err(|error| Failure::Failed(error.into()))?,
     };
     let (stop, now) = (CancellationToken::new(), CancellationToken::new());
     let mut signals = crate::StopSignals::listen();

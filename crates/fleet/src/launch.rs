@@ -10,12 +10,11 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 
 use rustix::process::setsid;
 use rustix::stdio::dup2_stdin;
 use serde::{Deserialize, Serialize};
-use turnwise_command::{own_executable, own_process};
 
 /// The exit code of a launcher that cannot execute its command, as that of shells.
 pub const NOT_EXECUTED: u8 = 127;
@@ -28,30 +27,6 @@ pub(crate) struct Spec {
     pub program: PathBuf,
     pub argv: Vec<OsString>,
     pub env: Vec<(OsString, OsString)>,
-}
-
-/// How to start a launcher: an executable that calls [`launch_main`] when it gets these arguments.
-#[derive(Debug, Clone)]
-pub struct Launcher {
-    /// The path of the executable.
-    pub program: PathBuf,
-    /// Its arguments.
-    pub args: Vec<OsString>,
-}
-
-impl Launcher {
-    /// The current executable with these arguments, also if a newer release replaces its file.
-    ///
-    /// # Errors
-    /// The path of the executable is unknown.
-    pub fn this_executable(args: impl IntoIterator<Item = impl Into<OsString>>) -> io::Result<Launcher> {
-        Ok(Launcher { program: own_executable()?, args: args.into_iter().map(Into::into).collect() })
-    }
-
-    /// Starts a launcher, which waits for [`release`].
-    pub(crate) fn start(&self) -> io::Result<Child> {
-        own_process(&self.program, &self.args).stdin(Stdio::piped()).spawn()
-    }
 }
 
 /// Tells a launcher what to run.

@@ -26,6 +26,6 @@ mod system;
 mod system;
 
 pub use config::{Config, ConfigError, Kind, MAX_WORKERS, TypeConfig, parse_duration};
-pub use launch::{Launcher, NOT_EXECUTED, launch_main};
+pub use launch::{NOT_EXECUTED, launch_main};
 pub use scaler::{Action, Limits, MAX_STARTS, SETTLED, STEADY, Scaler, Worker, backoff};
 pub use supervisor::{Error, Options, run};

@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use turnwise_client::Client;
 use turnwise_client::protocol::{FleetType, MAX_FLEET_TEXT_BYTES, PutFleet};
+use turnwise_command::Own;
 
 use crate::config::{ConfigError, TypeConfig, check_name};
 use crate::demand::{self, Observation};
@@ -20,7 +21,7 @@ use crate::process::Process;
 use crate::report;
 use crate::scaler::kills;
 use crate::state::{Record, Saved, State, StateError};
-use crate::{Action, Config, Kind, Launcher, Scaler, Worker, system};
+use crate::{Action, Config, Kind, Scaler, Worker, system};
 
 /// The longest time between two steps.
 const STEP: Duration = Duration::from_millis(500);
@@ -48,8 +49,8 @@ pub struct Options {
     pub state: PathBuf,
     /// Whether the workers run on when the fleet stops.
     pub keep: bool,
-    /// How to start a launcher.
-    pub launcher: Launcher,
+    /// This executable with the arguments that lead to [`launch_main`](crate::launch_main).
+    pub launcher: Own,
 }
 
 /// Why a fleet cannot run.
