@@ -9,7 +9,6 @@ use crate::remote::ServerArgs;
 use crate::units::{ago, now_us, parse_duration};
 use crate::{Failure, table};
 
-/// `turnwise demand`
 #[derive(clap::Args)]
 #[command(after_help = "\
 Jobs that wait for a time, for locks, for other jobs, for a filter or for a concurrency limit need no slots. An autoscaler should provide the wanted

@@ -12,7 +12,6 @@ use crate::remote::{PATIENCE, ServerArgs};
 /// How long a request waits for an event.
 const WAIT: Duration = Duration::from_secs(25);
 
-/// `turnwise events`
 #[derive(clap::Args)]
 #[command(after_help = "\
 The first request begins to record events: nothing is known from before. Without --since and --follow, this prints all events that \

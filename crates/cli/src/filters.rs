@@ -1,16 +1,17 @@
 //! `turnwise filters`: rules for which waiting jobs may start.
 
+use clap::builder::PossibleValue;
 use turnwise_client::protocol::{Action, Filter, PutFilter};
 
-use crate::remote::ServerArgs;
-use crate::units::ago;
+use crate::remote::{IdArgs, ServerArgs};
+use crate::table::ListArgs;
+use crate::units::{ago, now_us, words};
 use crate::{Failure, table};
 
 /// The name and the priority of the filter that `drain` writes. By its priority, it comes before other filters.
 const DRAIN: &str = "drain";
 const DRAIN_PRIORITY: i32 = -1_000;
 
-/// `turnwise filters`
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     /// List the filters, in the order in which the server evaluates them
@@ -31,28 +32,18 @@ Examples:
   turnwise filters add freeze pause --new")]
     Add(AddArgs),
     /// Remove a filter; the jobs that it paused or limited return to their places in the queue
-    Remove(RemoveArgs),
+    Remove(IdArgs),
     /// Start no more jobs; running jobs continue. `turnwise filters remove drain` ends this
     Drain(DrainArgs),
 }
 
-/// `turnwise filters list`
-#[derive(clap::Args)]
-pub(crate) struct ListArgs {
-    /// Print the filters as a JSON array
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    server: ServerArgs,
-}
-
-/// `turnwise filters add`
 #[derive(clap::Args)]
 pub(crate) struct AddArgs {
     /// The filter's name
     name: String,
     /// What happens to the jobs for which the condition holds
-    action: Does,
+    #[arg(value_parser = words::<Action>(actions()))]
+    action: Action,
     /// concurrency: the maximum number of these jobs that run at the same time
     #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000), required_if_eq("action", "concurrency"))]
     limit: Option<u32>,
@@ -72,16 +63,6 @@ pub(crate) struct AddArgs {
     server: ServerArgs,
 }
 
-/// `turnwise filters remove`
-#[derive(clap::Args)]
-pub(crate) struct RemoveArgs {
-    /// The filter's name
-    name: String,
-    #[command(flatten)]
-    server: ServerArgs,
-}
-
-/// `turnwise filters drain`
 #[derive(clap::Args)]
 pub(crate) struct DrainArgs {
     /// Pause only jobs for which this condition holds
@@ -94,41 +75,30 @@ pub(crate) struct DrainArgs {
     server: ServerArgs,
 }
 
-/// The action of a filter.
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Does {
-    /// The jobs may start; no later filter is evaluated
-    Accept,
-    /// The jobs do not start as long as the filter exists
-    Pause,
-    /// The jobs are cancelled
-    Reject,
-    /// The next filters decide
-    Continue,
-    /// The jobs start while fewer than N of them run
-    #[value(alias = "rate-limit")]
-    Concurrency,
+/// The actions of filters.
+fn actions() -> [PossibleValue; 5] {
+    [
+        PossibleValue::new("accept").help("The jobs may start; no later filter is evaluated"),
+        PossibleValue::new("pause").help("The jobs do not start as long as the filter exists"),
+        PossibleValue::new("reject").help("The jobs are cancelled"),
+        PossibleValue::new("continue").help("The next filters decide"),
+        PossibleValue::new("concurrency")
+            .help("The jobs start while fewer than N of them run")
+            .alias("rate-limit"),
+    ]
 }
 
 pub(crate) async fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::List(args) => list(args).await,
-        Command::Add(args) => {
-            let action = match args.action {
-                Does::Accept => Action::Accept,
-                Does::Pause => Action::Pause,
-                Does::Reject => Action::Reject,
-                Does::Continue => Action::Continue,
-                Does::Concurrency => Action::Concurrency,
-            };
-            let watermark_us = if args.new { crate::units::now_us() } else { 0 };
-            let AddArgs { when, priority, note, limit, .. } = args;
+        Command::Add(AddArgs { name, action, limit, when, priority, new, note, server }) => {
+            let watermark_us = if new { now_us() } else { 0 };
             let filter = PutFilter { action, limit, when, priority, watermark_us, note };
-            args.server.client()?.put_filter(&args.name, &filter).await?;
+            server.client()?.put_filter(&name, &filter).await?;
             Ok(())
         }
-        Command::Remove(RemoveArgs { name, server }) => {
-            server.client()?.remove_filter(&name).await?;
+        Command::Remove(IdArgs { id, server }) => {
+            server.client()?.remove_filter(&id).await?;
             Ok(())
         }
         Command::Drain(DrainArgs { when, note, server }) => {
@@ -149,13 +119,8 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
 
 async fn list(args: ListArgs) -> Result<(), Failure> {
     let filters = args.server.client()?.filters().await?;
-    table::list(
-        &filters,
-        args.json,
-        "filters",
-        ["FILTER", "PRIORITY", "ACTION", "JOBS SINCE", "WHEN", "NOTE"],
-        row,
-    )
+    let head = ["FILTER", "PRIORITY", "ACTION", "JOBS SINCE", "WHEN", "NOTE"];
+    table::list(&filters, args.json, "filters", head, row)
 }
 
 fn row(filter: &Filter) -> [String; 6] {

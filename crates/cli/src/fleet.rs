@@ -5,17 +5,18 @@ use std::path::PathBuf;
 use anyhow::anyhow;
 use tokio_util::sync::CancellationToken;
 use turnwise_client::protocol::{Fleet, FleetType};
-use turnwise_fleet::{Config, Launcher, Options};
+use turnwise_command::Own;
+use turnwise_fleet::{Config, Options};
 
-use crate::identities::first_line;
+use crate::input::first_line;
 use crate::remote::ServerArgs;
+use crate::table::ListArgs;
 use crate::units::ago;
 use crate::{Failure, table};
 
 /// The name of the subcommand that becomes a worker.
 pub(crate) const LAUNCH: &str = "fleet-launch";
 
-/// `turnwise fleet`
 #[derive(clap::Args)]
 #[command(after_help = "\
 The fleet asks the server how many slots the backlog of each type needs, and starts and stops worker processes accordingly. A worker gets \
@@ -65,7 +66,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let server = args.server.or(config.server.clone(), config.token_file.clone());
     let client = server.client()?;
     let worker_token = match &config.worker_token_file {
-        Some(file) => Some(first_line(file, "worker_token_file")?.trim().to_owned()),
+        Some(file) => Some(first_line("worker_token_file", file)?.trim().to_owned()),
         None => server.token()?,
     };
     if args.check {
@@ -82,7 +83,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         worker_token,
         state: args.state,
         keep: args.keep,
-        launcher: Launcher::this_executable([LAUNCH]),
+        launcher: Own::with([LAUNCH]).map_err(|error| Failure::Failed(error.into()))?,
     };
     let (stop, now) = (CancellationToken::new(), CancellationToken::new());
     let mut signals = crate::StopSignals::listen();
@@ -108,34 +109,18 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `turnwise fleets`
-#[derive(clap::Args)]
-pub(crate) struct ListArgs {
-    /// Print the fleets as a JSON array
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    server: ServerArgs,
-}
-
 pub(crate) async fn list(args: ListArgs) -> Result<(), Failure> {
     let fleets = args.server.client()?.fleets().await?;
     if args.json {
-        return table::list(&fleets, true, "fleets", [""], |_| [String::new()]);
+        return crate::say_json(&fleets);
     }
     let rows: Vec<(&Fleet, &FleetType)> =
         fleets.iter().flat_map(|fleet| fleet.types.iter().map(move |of_type| (fleet, of_type))).collect();
-    if rows.is_empty() {
-        say!("No fleets.");
-        return Ok(());
-    }
     let head = ["FLEET", "HOST", "TYPE", "RUNS", "WANTED", "LIMITS", "SEEN", "WHY"];
-    let cells: Vec<[String; 8]> = rows.into_iter().map(|(fleet, of_type)| row(fleet, of_type)).collect();
-    table::print(head, &cells);
-    Ok(())
+    table::list(&rows, false, "fleets", head, row)
 }
 
-fn row(fleet: &Fleet, of_type: &FleetType) -> [String; 8] {
+fn row((fleet, of_type): &(&Fleet, &FleetType)) -> [String; 8] {
     let stopping = match of_type.stopping {
         0 => String::new(),
         n => format!("+{n} stopping"),

@@ -4,7 +4,7 @@
 //! may serve without one, and when nobody knows a password any more.
 
 use std::io::IsTerminal as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
@@ -12,6 +12,7 @@ use turnwise_client::protocol::{NewToken, NewUser};
 use turnwise_client::{TokenInfo, UserInfo};
 use turnwise_server::offline::{Error, Identities};
 
+use crate::input::secret;
 use crate::output::write_line;
 use crate::remote::ServerArgs;
 use crate::units::{ago, now_us, parse_duration};
@@ -28,7 +29,6 @@ Scopes:
   metrics                  read the metrics
 TENANTS and TYPES are names with commas between them; * stands for any characters. A `_replicator` database is a tenant.";
 
-/// `turnwise users`
 #[derive(clap::Subcommand)]
 pub(crate) enum Users {
     /// Add a user, with a password
@@ -51,7 +51,6 @@ pub(crate) enum Users {
     Revoke(Name),
 }
 
-/// `turnwise tokens`
 #[derive(clap::Subcommand)]
 pub(crate) enum Tokens {
     /// Add a token for a program, and print it: it is not shown again
@@ -77,7 +76,6 @@ pub(crate) struct Where {
     server: ServerArgs,
 }
 
-/// `turnwise users add`
 #[derive(clap::Args)]
 pub(crate) struct AddUser {
     /// The user's name
@@ -91,7 +89,6 @@ pub(crate) struct AddUser {
     place: Where,
 }
 
-/// `turnwise users rotate`
 #[derive(clap::Args)]
 pub(crate) struct RotateUser {
     /// The user's name
@@ -102,7 +99,6 @@ pub(crate) struct RotateUser {
     place: Where,
 }
 
-/// `turnwise users scopes`
 #[derive(clap::Args)]
 pub(crate) struct SetScopes {
     /// The user's name
@@ -122,7 +118,6 @@ pub(crate) struct PasswordArgs {
     password_file: Option<PathBuf>,
 }
 
-/// `turnwise tokens add`
 #[derive(clap::Args)]
 pub(crate) struct AddToken {
     /// What the token may do; may be given several times
@@ -138,7 +133,6 @@ pub(crate) struct AddToken {
     place: Where,
 }
 
-/// `list`
 #[derive(clap::Args)]
 pub(crate) struct List {
     /// Print a JSON array
@@ -179,6 +173,16 @@ impl From<Error> for Failure {
     }
 }
 
+/// The answer of the store itself, or of the server.
+macro_rules! at {
+    ($place:expr, $method:ident($($argument:expr),*)) => {
+        match $place.store().await? {
+            Some(store) => store.$method($($argument),*).await?,
+            None => $place.server.client()?.$method($($argument),*).await?,
+        }
+    };
+}
+
 pub(crate) async fn users(command: Users) -> Result<(), Failure> {
     match command {
         Users::Add(AddUser { name, scopes, password, place }) => {
@@ -190,18 +194,12 @@ pub(crate) async fn users(command: Users) -> Result<(), Failure> {
             say!("added the user {}", user.name);
         }
         Users::List(List { json, place }) => {
-            let users = match place.store().await? {
-                Some(store) => store.users().await?,
-                None => place.server.client()?.users().await?,
-            };
+            let users = at!(place, users());
             table::list(&users, json, "users", ["USER", "SCOPES", "SINCE"], user_row)?;
         }
         Users::Rotate(RotateUser { name, password, place }) => {
             let password = password.read()?;
-            match place.store().await? {
-                Some(store) => store.set_password(&name, password).await?,
-                None => place.server.client()?.set_password(&name, password).await?,
-            }
+            at!(place, set_password(&name, password));
             say!("the user {name} has the new password, and no session");
         }
         Users::Scopes(SetScopes { name, scopes, place }) => {
@@ -212,10 +210,7 @@ pub(crate) async fn users(command: Users) -> Result<(), Failure> {
             say!("the user {name} may do this now: {}", scopes.join(" "));
         }
         Users::Revoke(Name { name, place }) => {
-            match place.store().await? {
-                Some(store) => store.remove_user(&name).await?,
-                None => place.server.client()?.remove_user(&name).await?,
-            }
+            at!(place, remove_user(&name));
             say!("removed the user {name}");
         }
     }
@@ -226,34 +221,22 @@ pub(crate) async fn tokens(command: Tokens) -> Result<(), Failure> {
     match command {
         Tokens::Add(AddToken { scopes, note, expires, place }) => {
             let token = NewToken { scopes, note, expires_in_s: expires.map(|time| time.as_secs().max(1)) };
-            let made = match place.store().await? {
-                Some(store) => store.add_token(&token).await?,
-                None => place.server.client()?.add_token(&token).await?,
-            };
+            let made = at!(place, add_token(&token));
             tell!("added the token {}; this is its only copy:", made.about.id);
             print_secret(&made.text)?;
         }
         Tokens::List(List { json, place }) => {
-            let tokens = match place.store().await? {
-                Some(store) => store.tokens().await?,
-                None => place.server.client()?.tokens().await?,
-            };
+            let tokens = at!(place, tokens());
             let columns = ["TOKEN", "SCOPES", "NOTE", "SINCE", "EXPIRES", "LAST USE"];
             table::list(&tokens, json, "tokens", columns, token_row)?;
         }
         Tokens::Rotate(Name { name, place }) => {
-            let made = match place.store().await? {
-                Some(store) => store.rotate_token(&name).await?,
-                None => place.server.client()?.rotate_token(&name).await?,
-            };
+            let made = at!(place, rotate_token(&name));
             tell!("the token {name} has a new secret; this is its only copy:");
             print_secret(&made.text)?;
         }
         Tokens::Revoke(Name { name, place }) => {
-            match place.store().await? {
-                Some(store) => store.revoke_token(&name).await?,
-                None => place.server.client()?.revoke_token(&name).await?,
-            }
+            at!(place, revoke_token(&name));
             say!("revoked the token {name}");
         }
     }
@@ -289,10 +272,8 @@ fn token_row(token: &TokenInfo) -> [String; 6] {
 impl PasswordArgs {
     /// Reads a new password, which is asked for twice.
     fn read(&self) -> Result<String, Failure> {
-        if let Some(file) = &self.password_file {
-            return first_line(file, "--password-file");
-        }
-        if let Ok(password) = std::env::var("TURNWISE_PASSWORD") {
+        let given = secret("--password-file", self.password_file.as_deref(), "TURNWISE_PASSWORD")?;
+        if let Some(password) = given {
             return Ok(password);
         }
         if !std::io::stdin().is_terminal() {
@@ -305,18 +286,5 @@ impl PasswordArgs {
             return Err(Failure::Failed(anyhow!("the two passwords differ")));
         }
         Ok(password)
-    }
-}
-
-/// The first line of a file that holds a secret. No error contains the content.
-pub(crate) fn first_line(file: &Path, option: &str) -> Result<String, Failure> {
-    let text = match file.as_os_str() == "-" {
-        true => std::io::read_to_string(std::io::stdin().lock()),
-        false => std::fs::read_to_string(file),
-    };
-    let text = text.map_err(|error| Failure::Usage(anyhow!("{option} {}: {error}", file.display())))?;
-    match text.lines().next() {
-        Some(line) if !line.trim().is_empty() => Ok(line.to_owned()),
-        _ => Err(Failure::Usage(anyhow!("{option} {}: its first line is empty", file.display()))),
     }
 }

@@ -5,19 +5,21 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use indicatif::{HumanCount, ProgressBar, ProgressStyle};
+use indicatif::HumanCount;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 use turnwise_indexer::{Database, Deployed, Error, Progress, Step, clean, deploy, rollback};
 
 use crate::Failure;
+use crate::progress::{Shown, show};
 
 /// The time between two lines of progress, where there is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
+/// How the bar of a build looks.
+const BAR: &str = "{wide_bar} {percent:>3}%  {msg}  {eta}";
 /// The largest file with a design document, in bytes: CouchDB's own limit for a document.
 const MAX_DESIGN_BYTES: u64 = 8 << 20;
 
-/// `turnwise index`
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     /// Replace a design document once the indexes of the new version are built
@@ -81,15 +83,11 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
                 )));
             };
             let database = database(&args.database)?;
-            let progress = watch::Sender::new(Progress::default());
-            let deployed = shown(&progress, deploy(&database, &name, &design, &progress)).await?;
-            say_deployed(&deployed, args.json)
+            shown(args.json, async |progress| deploy(&database, &name, &design, progress).await).await
         }
         Command::Rollback(args) => {
             let database = database(&args.database)?;
-            let progress = watch::Sender::new(Progress::default());
-            let deployed = shown(&progress, rollback(&database, &args.name, &progress)).await?;
-            say_deployed(&deployed, args.json)
+            shown(args.json, async |progress| rollback(&database, &args.name, progress).await).await
         }
         Command::Clean(args) => {
             let removed = clean(&database(&args.database)?, &args.name).await.map_err(failure)?;
@@ -136,23 +134,27 @@ fn say_deployed(deployed: &Deployed, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits for a deployment, and shows how far it is on stderr: as a bar on a terminal, or else as lines.
+/// Waits for a deployment, and shows how far it is on stderr: as a bar on a terminal, or else as lines. Then says what was done.
 async fn shown(
-    progress: &watch::Sender<Progress>,
-    deploying: impl Future<Output = Result<Deployed, Error>>,
-) -> Result<Deployed, Failure> {
-    let seen = progress.subscribe();
-    let showing = async {
-        match std::io::stderr().is_terminal() {
-            true => bar(seen).await,
-            false => lines(seen).await,
+    json: bool,
+    deploying: impl AsyncFnOnce(&watch::Sender<Progress>) -> Result<Deployed, Error>,
+) -> Result<(), Failure> {
+    let progress = watch::Sender::new(Progress::default());
+    let prefix = if std::io::stderr().is_terminal() { "" } else { "turnwise: " };
+    let look = || {
+        let progress = *progress.borrow();
+        let (all, left) = (progress.building.total, progress.building.left);
+        Shown {
+            line: format!("{prefix}{}", text(&progress)),
+            part: Some((all.saturating_sub(left), all.max(1))),
         }
     };
-    tokio::select! {
+    let deployed = tokio::select! {
         biased;
-        deployed = deploying => deployed.map_err(failure),
-        () = showing => unreachable!("it never ends"),
-    }
+        deployed = deploying(&progress) => deployed.map_err(failure)?,
+        never = show(LINE_INTERVAL, BAR, look) => match never {},
+    };
+    say_deployed(&deployed, json)
 }
 
 fn text(progress: &Progress) -> String {
@@ -167,31 +169,5 @@ fn text(progress: &Progress) -> String {
         Step::Keep => "keeping the live version".to_owned(),
         Step::Replace => "replacing the live version".to_owned(),
         Step::CleanUp => "cleaning up".to_owned(),
-    }
-}
-
-async fn bar(mut seen: watch::Receiver<Progress>) {
-    let bar = ProgressBar::no_length();
-    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {percent:>3}%  {msg}  {eta}") {
-        bar.set_style(style.progress_chars("━╸ "));
-    }
-    loop {
-        let progress = *seen.borrow_and_update();
-        bar.set_length(progress.building.total.max(1));
-        bar.set_position(progress.building.total.saturating_sub(progress.building.left));
-        bar.set_message(text(&progress));
-        if seen.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    }
-}
-
-async fn lines(seen: watch::Receiver<Progress>) {
-    let mut ticks = tokio::time::interval(LINE_INTERVAL);
-    // The first tick is immediate.
-    ticks.tick().await;
-    loop {
-        ticks.tick().await;
-        tell!("turnwise: {}", text(&seen.borrow()));
     }
 }

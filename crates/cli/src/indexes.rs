@@ -2,14 +2,10 @@
 
 use turnwise_client::{Index, ListIndexes};
 
-use crate::remote::ServerArgs;
+use crate::Failure;
+use crate::table::PagesArgs;
 use crate::units::ago;
-use crate::{Failure, table};
 
-/// The maximum number of rows in one request.
-const PAGE: usize = 1_000;
-
-/// `turnwise indexes`
 #[derive(clap::Args)]
 #[command(after_help = "\
 BEHIND is how many changes of its database an index lacks, and the age of the oldest one, at most. A `-` says that it is not known.
@@ -28,33 +24,19 @@ pub(crate) struct Args {
     /// Only indexes of this tenant
     #[arg(long)]
     tenant: Option<String>,
-    /// Show at most this many indexes; 0 for all
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    limit: usize,
-    /// Print the indexes as a JSON array
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    server: ServerArgs,
+    rows: PagesArgs,
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let limit = if args.limit == 0 { usize::MAX } else { args.limit };
-    let which = ListIndexes {
-        server: args.of,
-        database: args.database,
-        tenant: args.tenant,
-        page: Some(limit.min(PAGE)),
-    };
-    let (indexes, more) = args.server.client()?.indexes(which).collect(limit).await?;
+    let Args { of, database, tenant, rows } = args;
+    let which = ListIndexes { server: of, database, tenant, page: rows.page() };
+    let indexes = rows.server.client()?.indexes(which);
     let head = [
         "SERVER", "DATABASE", "DESIGN", "KIND", "TENANT", "STATE", "BEHIND", "BUILT", "TOOK", "SIZE", "ERROR",
     ];
-    table::list(&indexes, args.json, "indexes", head, row)?;
-    if more && !args.json {
-        tell!("There may be more indexes: raise --limit, or select with --database and --tenant.");
-    }
-    Ok(())
+    let more = "There may be more indexes: raise --limit, or select with --database and --tenant.";
+    rows.print(indexes, "indexes", head, row, more).await
 }
 
 fn row(index: &Index) -> [String; 11] {

@@ -2,16 +2,12 @@
 
 use turnwise_client::protocol::locking::BIG_LOCK;
 use turnwise_client::protocol::{LockWeight, UnknownLocks, WhyLocks};
-use turnwise_client::{ListLocks, Lock, LockHow, LockMode, Locker};
+use turnwise_client::{ListLocks, Lock, LockMode, Locker};
 
-use crate::remote::ServerArgs;
+use crate::Failure;
+use crate::table::PagesArgs;
 use crate::units::ago;
-use crate::{Failure, table};
 
-/// The maximum number of rows in one request.
-const PAGE: usize = 1_000;
-
-/// `turnwise locks`
 #[derive(clap::Args)]
 #[command(after_help = "\
 For each lock, the list shows the jobs that hold it, then the jobs that wait for it or have reserved it, oldest first. (all) means \
@@ -27,31 +23,16 @@ pub(crate) struct Args {
     /// Only resources with this name, at any level
     #[arg(long)]
     name: Option<String>,
-    /// Show at most this many rows; 0 for all
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    limit: usize,
-    /// Print the rows as a JSON array
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    server: ServerArgs,
+    rows: PagesArgs,
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let limit = if args.limit == 0 { usize::MAX } else { args.limit };
-    let which = ListLocks { level: args.level, name: args.name, page: Some(limit.min(PAGE)) };
-    let (lockers, more) = args.server.client()?.locks(which).collect(limit).await?;
-    table::list(
-        &lockers,
-        args.json,
-        "locks",
-        ["LEVEL", "NAME", "MODE", "HOW", "TYPE", "JOB", "TENANT", "SINCE"],
-        row,
-    )?;
-    if more && !args.json {
-        tell!("There may be more rows: raise --limit, or select with --level and --name.");
-    }
-    Ok(())
+    let Args { level, name, rows } = args;
+    let lockers = rows.server.client()?.locks(ListLocks { level, name, page: rows.page() });
+    let head = ["LEVEL", "NAME", "MODE", "HOW", "TYPE", "JOB", "TENANT", "SINCE"];
+    let more = "There may be more rows: raise --limit, or select with --level and --name.";
+    rows.print(lockers, "locks", head, row, more).await
 }
 
 fn row(locker: &Locker) -> [String; 8] {
@@ -60,7 +41,7 @@ fn row(locker: &Locker) -> [String; 8] {
         lock.level.clone(),
         lock.name.clone().unwrap_or_else(|| "(all)".to_owned()),
         mode(lock.mode, lock.units),
-        how(locker.how).to_owned(),
+        locker.how.as_str().to_owned(),
         locker.job_type.clone().unwrap_or_default(),
         locker.id.clone().unwrap_or_default(),
         locker.tenant.clone().unwrap_or_else(|| "another tenant".to_owned()),
@@ -87,7 +68,7 @@ pub(crate) fn lines(locked: &WhyLocks) -> Vec<(&'static str, String)> {
             (Some(job_type), Some(id)) => format!("{job_type}/{id}"),
             _ => "another tenant's job".to_owned(),
         };
-        let told = format!("{job} {} {}", how(by.how), named(&by.lock));
+        let told = format!("{job} {} {}", by.how.as_str(), named(&by.lock));
         lines.push(("by", format!("{told} for {}", ago(by.since_us))));
     }
     lines.extend(locked.by_more.then(|| ("by", "…".to_owned())));
@@ -135,14 +116,6 @@ fn mode(mode: LockMode, units: u32) -> String {
         (LockMode::Exclusive, _) => "exclusive".to_owned(),
         (LockMode::Shared, 1) => "shared".to_owned(),
         (LockMode::Shared, units) => format!("shared {units}"),
-    }
-}
-
-fn how(how: LockHow) -> &'static str {
-    match how {
-        LockHow::Holds => "holds",
-        LockHow::Waits => "waits",
-        LockHow::Reserved => "reserved",
     }
 }
 

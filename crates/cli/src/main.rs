@@ -18,10 +18,10 @@ mod events;
 mod failure;
 mod filters;
 mod fleet;
-mod guard;
 mod identities;
 mod index;
 mod indexes;
+mod input;
 mod jobs;
 mod locks;
 mod nodes;
@@ -49,9 +49,16 @@ use clap::{Parser, Subcommand};
 use turnwise_server::log::{self, LogFilter, LogFormat};
 
 use failure::Failure;
-use guard::{GUARD, guard};
 use output::say_json;
 use signals::StopSignals;
+
+/// The name of the subcommand that runs a guard.
+const GUARD: &str = "command-guard";
+
+/// Creates a guard for commands, which runs this executable.
+fn guard() -> std::io::Result<turnwise_command::Guard> {
+    turnwise_command::Guard::this_executable([GUARD])
+}
 
 /// Threads free much of what other threads have allocated; glibc's allocator locks for that (docs/design/jobs-as-rows.md).
 #[global_allocator]
@@ -119,7 +126,7 @@ enum Command {
     /// List the workers of a running server; quiet, drain and resume them
     Workers(workers::Args),
     /// List the servers that share a running server's store
-    Nodes(nodes::Args),
+    Nodes(table::ListArgs),
     /// Add, list, rotate and revoke tokens: identities of programs
     #[command(subcommand)]
     Tokens(identities::Tokens),
@@ -131,7 +138,7 @@ enum Command {
     /// Keep as many workers as the backlog needs, on this machine
     Fleet(fleet::Args),
     /// List the fleets that report to a running server
-    Fleets(fleet::ListArgs),
+    Fleets(table::ListArgs),
     /// Simulate the scheduling policy on a described workload, without any server
     Simulate(simulate::Args),
     /// Copy, check or print a store, without any server
@@ -211,17 +218,14 @@ fn main() -> ExitCode {
     match done {
         Ok(()) if output::has_failed() => ExitCode::from(1),
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Failed(error)) => {
-            tell!("turnwise: {error:#}");
-            ExitCode::from(1)
-        }
-        Err(Failure::Code(code, error)) => {
-            tell!("turnwise: {error:#}");
+        Err(failure) => {
+            let (code, error, hint) = match failure {
+                Failure::Failed(error) => (1, error, ""),
+                Failure::Code(code, error) => (code, error, ""),
+                Failure::Usage(error) => (2, error, "\nFor more information, try '--help'."),
+            };
+            tell!("turnwise: {error:#}{hint}");
             ExitCode::from(code)
-        }
-        Err(Failure::Usage(error)) => {
-            tell!("turnwise: {error:#}\nFor more information, try '--help'.");
-            ExitCode::from(2)
         }
     }
 }

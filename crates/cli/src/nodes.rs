@@ -2,21 +2,11 @@
 
 use turnwise_client::NodeInfo;
 
-use crate::remote::ServerArgs;
+use crate::table::ListArgs;
 use crate::units::ago;
 use crate::{Failure, table};
 
-/// `turnwise nodes`
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    /// Print the nodes as a JSON array
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    server: ServerArgs,
-}
-
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+pub(crate) async fn run(args: ListArgs) -> Result<(), Failure> {
     let nodes = args.server.client()?.nodes().await?.nodes;
     table::list(&nodes, args.json, "nodes", ["NODE", "URL", "VERSION", "MODE", "SINCE"], row)
 }

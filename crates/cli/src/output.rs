@@ -41,11 +41,6 @@ pub fn write_line(line: Arguments<'_>) -> io::Result<()> {
     writeln!(io::stdout(), "{}", Printable(line))
 }
 
-/// Prints a line of a server, which goes on whatever happens to stdout.
-pub fn announce(line: Arguments<'_>) {
-    let _ = write_line(line);
-}
-
 /// Whether the reader has closed the pipe (`| head`), which is no error.
 pub fn is_done(written: io::Result<()>) -> Result<bool, Failure> {
     match written {

@@ -1,44 +1,81 @@
-//! The progress of a replication on stderr: a bar on a terminal, or else a line every few seconds.
+//! How far a command is, on stderr: a bar on a terminal, or else a line every few seconds.
 
+use std::convert::Infallible;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{HumanCount, HumanDuration, ProgressBar, ProgressStyle};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 use turnwise_replicator::Stats;
 
 const BAR_INTERVAL: Duration = Duration::from_millis(100);
-const LINE_INTERVAL: Duration = Duration::from_secs(5);
+/// The time between two lines, where stderr is no terminal.
+pub(crate) const LINE_INTERVAL: Duration = Duration::from_secs(5);
 /// The time over which the displayed rate is averaged, because documents arrive in batches and would make it jump.
 const RATE_MEMORY: Duration = Duration::from_secs(5);
 
-/// Shows the progress until it is finished.
-pub(crate) struct Progress {
-    started: Instant,
-    end: CancellationToken,
-    task: tokio::task::JoinHandle<()>,
+/// How a bar looks, once it is known how much there is.
+pub(crate) const BAR: &str = "{wide_bar} {percent:>3}%  {msg}";
+
+/// How far a command is.
+pub(crate) struct Shown {
+    pub line: String,
+    /// What is done, and how much there is, if that is known.
+    pub part: Option<(u64, u64)>,
 }
 
-impl Progress {
-    pub(crate) fn start(stats: watch::Receiver<Stats>, continuous: bool) -> Self {
-        let end = CancellationToken::new();
-        let started = Instant::now();
-        let task = if std::io::stderr().is_terminal() {
-            tokio::spawn(bar(stats, continuous, end.clone()))
-        } else {
-            tokio::spawn(lines(stats, end.clone()))
-        };
-        Progress { started, end, task }
+/// Shows how far a command is, until this is dropped.
+pub(crate) async fn show(
+    line_interval: Duration,
+    bar_template: &str,
+    mut look: impl FnMut() -> Shown,
+) -> Infallible {
+    if !std::io::stderr().is_terminal() {
+        loop {
+            tokio::time::sleep(line_interval).await;
+            tell!("{}", look().line);
+        }
     }
+    let bar = Bar(ProgressBar::no_length());
+    let mut is_wide = None;
+    loop {
+        let Shown { line, part } = look();
+        let template = if part.is_some() { bar_template } else { "{spinner} {msg}" };
+        if is_wide.replace(part.is_some()) != Some(part.is_some())
+            && let Ok(style) = ProgressStyle::with_template(template)
+        {
+            bar.0.set_style(style.progress_chars("━╸ "));
+        }
+        if let Some((done, all)) = part {
+            bar.0.set_length(all);
+            bar.0.set_position(done);
+        }
+        bar.0.set_message(line);
+        bar.0.tick();
+        tokio::time::sleep(BAR_INTERVAL).await;
+    }
+}
 
-    /// Removes the display and returns the elapsed time.
-    pub(crate) async fn finish(self) -> Duration {
-        self.end.cancel();
-        // An error of the display does not matter.
-        let _ = self.task.await;
-        self.started.elapsed()
+/// A progress bar that is removed from the terminal when it is dropped.
+struct Bar(ProgressBar);
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
     }
+}
+
+/// Shows how far a replication is, until this is dropped.
+pub(crate) async fn show_replication(stats: watch::Receiver<Stats>, continuous: bool) -> Infallible {
+    let mut rate = Rate::new();
+    let look = || {
+        let stats = stats.borrow().clone();
+        let per_second = rate.update(stats.docs_written);
+        let pending = stats.changes_pending.filter(|_| !continuous);
+        let part = pending.map(|pending| (stats.revisions_checked, stats.revisions_checked + pending));
+        Shown { line: line(&stats, per_second), part }
+    };
+    show(LINE_INTERVAL, BAR, look).await
 }
 
 /// Documents per second, smoothed.
@@ -64,44 +101,6 @@ impl Rate {
         self.per_second += (newest - self.per_second) * (passed / memory).min(1.0);
         (self.at, self.documents) = (now, documents);
         self.per_second
-    }
-}
-
-async fn bar(stats: watch::Receiver<Stats>, continuous: bool, end: CancellationToken) {
-    let bar = ProgressBar::no_length();
-    let template = if continuous { "{spinner} {msg}" } else { "{wide_bar} {percent:>3}%  {msg}" };
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style.progress_chars("━╸ "));
-    }
-    let mut rate = Rate::new();
-    let mut ticks = tokio::time::interval(BAR_INTERVAL);
-    loop {
-        tokio::select! {
-            () = end.cancelled() => break,
-            _ = ticks.tick() => {}
-        }
-        let stats = stats.borrow().clone();
-        let per_second = rate.update(stats.docs_written);
-        if let Some(pending) = stats.changes_pending {
-            bar.set_length(stats.revisions_checked + pending);
-            bar.set_position(stats.revisions_checked);
-        }
-        bar.set_message(line(&stats, per_second));
-        bar.tick();
-    }
-    bar.finish_and_clear();
-}
-
-async fn lines(stats: watch::Receiver<Stats>, end: CancellationToken) {
-    let mut rate = Rate::new();
-    loop {
-        tokio::select! {
-            () = end.cancelled() => return,
-            () = tokio::time::sleep(LINE_INTERVAL) => {}
-        }
-        let stats = stats.borrow().clone();
-        let per_second = rate.update(stats.docs_written);
-        tell!("{}", line(&stats, per_second));
     }
 }
 

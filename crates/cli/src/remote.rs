@@ -8,7 +8,7 @@ use turnwise_client::protocol::codes;
 use turnwise_client::{Client, Error};
 
 use crate::Failure;
-use crate::identities::first_line;
+use crate::input::secret;
 
 /// How long an interactive command retries when the server does not answer.
 pub(crate) const RETRY_FOR: Duration = Duration::from_secs(2);
@@ -30,6 +30,15 @@ pub(crate) struct ServerArgs {
     token_file: Option<PathBuf>,
 }
 
+/// The options of a command about one object.
+#[derive(clap::Args)]
+pub(crate) struct IdArgs {
+    /// Its id, as in the list
+    pub id: String,
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
 /// The variable with a token to send.
 const TOKEN: &str = "TURNWISE_TOKEN";
 
@@ -46,12 +55,8 @@ impl ServerArgs {
 
     /// The token to send.
     pub(crate) fn token(&self) -> Result<Option<String>, Failure> {
-        let token = match (&self.token_file, std::env::var(TOKEN)) {
-            (Some(file), _) => Some(first_line(file, "--token-file")?),
-            (None, Ok(token)) if !token.trim().is_empty() => Some(token),
-            (None, _) => None,
-        };
-        Ok(token.map(|token| token.trim().to_owned()))
+        let token = secret("--token-file", self.token_file.as_deref(), TOKEN)?;
+        Ok(token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty()))
     }
 
     pub(crate) fn client(&self) -> Result<Client, Failure> {

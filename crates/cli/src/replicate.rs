@@ -1,6 +1,7 @@
 //! `turnwise replicate`: one replication, without any server.
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
 use serde_json::{Map, Value, json};
@@ -9,12 +10,11 @@ use turnwise_outbound::Client;
 use turnwise_replicator::{Context, Defaults, Replication, Report, Seq, replicate};
 
 use crate::Failure;
-use crate::progress::{Progress, human_bytes};
+use crate::progress::{human_bytes, show_replication};
 
 /// A fixed id in place of a server's: any machine that runs the same command finds the checkpoints.
 const NO_SERVER_UUID: &str = "turnwise-replicate";
 
-/// `turnwise replicate`
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -75,27 +75,21 @@ impl Args {
         }
         body.insert("source".into(), json!(self.source));
         body.insert("target".into(), json!(self.target));
-        for (name, flag) in [("continuous", self.continuous), ("create_target", self.create_target)] {
-            if flag {
-                body.insert(name.into(), json!(true));
-            }
-        }
-        if !self.doc_ids.is_empty() {
-            body.insert("doc_ids".into(), json!(self.doc_ids));
-        }
-        if let Some(selector) = &self.selector {
-            body.insert("selector".into(), parse_json("--selector", selector)?);
-        }
-        if let Some(filter) = &self.filter {
-            body.insert("filter".into(), json!(filter));
-        }
-        if let Some(params) = &self.query_params {
-            body.insert("query_params".into(), parse_json("--query-params", params)?);
-        }
-        if let Some(since) = &self.since {
-            // CouchDB's sequences are strings; those of PouchDB and of CouchDB 1.x are numbers.
-            body.insert("since_seq".into(), since.parse::<u64>().map_or_else(|_| json!(since), |n| json!(n)));
-        }
+        let parsed = |option: &str, text: &Option<String>| {
+            text.as_deref().map(|text| parse_json(option, text)).transpose()
+        };
+        // CouchDB's sequences are strings; those of PouchDB and of CouchDB 1.x are numbers.
+        let since = |since: &String| since.parse::<u64>().map_or_else(|_| json!(since), |n| json!(n));
+        let members = [
+            ("continuous", self.continuous.then(|| json!(true))),
+            ("create_target", self.create_target.then(|| json!(true))),
+            ("doc_ids", (!self.doc_ids.is_empty()).then(|| json!(self.doc_ids))),
+            ("selector", parsed("--selector", &self.selector)?),
+            ("filter", self.filter.as_ref().map(|filter| json!(filter))),
+            ("query_params", parsed("--query-params", &self.query_params)?),
+            ("since_seq", self.since.as_ref().map(since)),
+        ];
+        body.extend(members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
         Ok(Replication::parse(&body, defaults)?)
     }
 }
@@ -105,7 +99,7 @@ fn parse_json(option: &str, text: &str) -> anyhow::Result<Value> {
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let config = crate::serve::config(args.config.as_deref())?;
+    let config = crate::serve::config(args.config.as_deref(), |_| ())?;
     let replication = args.replication(&config.replication).map_err(Failure::Usage)?;
     let client = Client::with(&config.connections).context("cannot start an HTTP client")?;
     let mut context = Context::new(client, NO_SERVER_UUID);
@@ -116,10 +110,14 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         signals.next().await;
         stop.cancel();
     });
-    let progress = Progress::start(context.progress.subscribe(), replication.continuous);
-    let ended = replicate(&replication, &context).await;
+    let started = Instant::now();
+    let ended = tokio::select! {
+        biased;
+        ended = replicate(&replication, &context) => ended,
+        never = show_replication(context.progress.subscribe(), replication.continuous) => match never {},
+    };
     signal.abort();
-    let elapsed = progress.finish().await;
+    let elapsed = started.elapsed();
     let report = ended.map_err(|error| anyhow!("{error}"))?;
     let interrupted = report.stopped && !replication.continuous;
     print_summary(&report, elapsed, interrupted);
@@ -129,7 +127,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn print_summary(report: &Report, elapsed: std::time::Duration, interrupted: bool) {
+fn print_summary(report: &Report, elapsed: Duration, interrupted: bool) {
     let stats = &report.stats;
     if report.no_changes {
         if !interrupted {

@@ -10,8 +10,8 @@ use turnwise_server::{
 };
 
 use crate::Failure;
+use crate::output::write_line;
 
-/// `turnwise serve`
 #[derive(clap::Args)]
 #[command(after_help = "\
 Any number of servers can share a store on etcd or FoundationDB, and each of them answers for all. Put a URL with a password \
@@ -58,13 +58,8 @@ fn parse_advertised(text: &str) -> Result<String, String> {
     check_advertised_url(text).map(|()| text.to_owned())
 }
 
-/// Loads a configuration file, and logs what it ignores; without a file, the defaults.
-pub(crate) fn config(file: Option<&Path>) -> Result<Config, Failure> {
-    config_with(file, |_| ())
-}
-
-/// Like [`config`], and passes the configuration to `first` before anything is logged.
-fn config_with(file: Option<&Path>, first: impl FnOnce(&Config)) -> Result<Config, Failure> {
+/// Loads a configuration file; without one, the defaults. Passes it to `first`, and then logs what it ignores of the file.
+pub(crate) fn config(file: Option<&Path>, first: impl FnOnce(&Config)) -> Result<Config, Failure> {
     let Some(file) = file else { return Ok(Config::default()) };
     let (config, ignored) = Config::load(file).map_err(|error| Failure::Usage(error.into()))?;
     first(&config);
@@ -79,7 +74,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     // Before anything else, so that a SIGHUP never ends the process.
     let mut hangups = signal(SignalKind::hangup()).context("cannot listen for signals")?;
     let file = args.config;
-    let config = config_with(file.as_deref(), |config| log::configure(&config.log))?;
+    let config = config(file.as_deref(), |config| log::configure(&config.log))?;
     let guard = crate::guard().context("cannot start")?;
     if config.command.enabled {
         turnwise_command::hide_from_commands().context("cannot hide this process from commands")?;
@@ -101,7 +96,8 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     };
     // Before the line on stdout that says the server runs, because a supervisor may stop it from then on.
     let mut signals = crate::StopSignals::listen();
-    crate::output::announce(format_args!(
+    // The server goes on whatever happens to stdout.
+    let _ = write_line(format_args!(
         "turnwise {} listens on {}://{}/",
         env!("CARGO_PKG_VERSION"),
         server.scheme(),
@@ -117,7 +113,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             }
         }
     }
-    crate::output::announce(format_args!(
+    let _ = write_line(format_args!(
         "turnwise is stopping: running replications write checkpoints, and jobs return to the queue"
     ));
     tokio::select! {

@@ -1,5 +1,6 @@
 //! `turnwise simulate`: simulates the scheduling policy on a described workload.
 
+use std::error::Error;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -10,9 +11,9 @@ use turnwise_simulate::locks::Scheme;
 use turnwise_simulate::report::{self, Report};
 use turnwise_simulate::{Described, Policy, Results, Scenario, locks, plot, scenario};
 
+use crate::input::open;
 use crate::{Failure, table};
 
-/// `turnwise simulate`
 #[derive(clap::Args)]
 #[command(after_help = "examples/scenarios/ has scenarios to start from.")]
 pub(crate) struct Args {
@@ -34,6 +35,15 @@ pub(crate) struct Args {
     /// Print all tenants; for jobs that lock, all operations
     #[arg(long)]
     all: bool,
+}
+
+impl Args {
+    /// Writes a picture into the file that `--svg` names, if it does.
+    fn draw(&self, picture: impl FnOnce() -> Result<String, Box<dyn Error>>) -> anyhow::Result<()> {
+        let Some(file) = &self.svg else { return Ok(()) };
+        let svg = picture().map_err(|error| anyhow!("cannot draw: {error}"))?;
+        std::fs::write(file, svg).with_context(|| format!("cannot write {}", file.display()))
+    }
 }
 
 /// The name of a policy, for either kind of scenario: `fifo` is a name in both.
@@ -75,19 +85,11 @@ fn jobs_with_locks(args: &Args, scenario: &locks::Scenario) -> Result<(), Failur
         schemes = Scheme::ALL.to_vec();
     }
     let compared = locks::run(scenario, &schemes).map_err(|error| anyhow!("{shown}: {error}"))?;
-    if let Some(file) = &args.svg {
-        let svg =
-            locks::plot::svg(&scenario.name, &compared).map_err(|error| anyhow!("cannot draw: {error}"))?;
-        std::fs::write(file, svg).with_context(|| format!("cannot write {}", file.display()))?;
-    }
+    args.draw(|| locks::plot::svg(&scenario.name, &compared))?;
     if args.json {
         return crate::say_json(&compared);
     }
-    say!("{}", locks::report::headline(scenario, &compared));
-    if !scenario.about.trim().is_empty() {
-        say!("{}", scenario.about.trim());
-    }
-    say!("");
+    introduce(&locks::report::headline(scenario, &compared), &scenario.about);
     table::print(locks::report::HEAD, &locks::report::rows(&compared));
     say!("");
     if let (true, Some((head, rows))) = (args.all, locks::report::by_operation(&compared)) {
@@ -111,10 +113,7 @@ fn tenants(args: &Args, scenario: &Scenario) -> Result<(), Failure> {
         policies.into_iter().map(|policy| turnwise_simulate::run(scenario, policy)).collect();
     let outcomes = outcomes.map_err(|error| anyhow!("{shown}: {error}"))?;
     let took = begun.elapsed();
-    if let Some(file) = &args.svg {
-        let svg = plot::svg(&scenario.name, &outcomes).map_err(|error| anyhow!("cannot draw: {error}"))?;
-        std::fs::write(file, svg).with_context(|| format!("cannot write {}", file.display()))?;
-    }
+    args.draw(|| plot::svg(&scenario.name, &outcomes))?;
     match (args.json, outcomes.as_slice()) {
         (true, [outcome]) => crate::say_json(&Report::of(outcome)),
         (true, outcomes) => crate::say_json(&outcomes.iter().map(Report::of).collect::<Vec<_>>()),
@@ -127,23 +126,21 @@ fn tenants(args: &Args, scenario: &Scenario) -> Result<(), Failure> {
 
 fn read(file: &Path) -> std::io::Result<String> {
     // Reads one byte more than allowed, so that a file that is too large is noticed.
-    let limit = scenario::MAX_FILE_BYTES as u64 + 1;
-    let mut text = String::new();
-    if file == Path::new("-") {
-        std::io::stdin().take(limit).read_to_string(&mut text)?;
-    } else {
-        std::fs::File::open(file)?.take(limit).read_to_string(&mut text)?;
+    std::io::read_to_string(open(file)?.take(scenario::MAX_FILE_BYTES as u64 + 1))
+}
+
+/// Says what was simulated.
+fn introduce(headline: &str, about: &str) {
+    say!("{headline}");
+    if !about.trim().is_empty() {
+        say!("{}", about.trim());
     }
-    Ok(text)
+    say!("");
 }
 
 fn say(scenario: &Scenario, outcomes: &[Results], all: bool, took: Duration) {
     let Some(first) = outcomes.first() else { return };
-    say!("{}", report::headline(scenario, first));
-    if !scenario.about.trim().is_empty() {
-        say!("{}", scenario.about.trim());
-    }
-    say!("");
+    introduce(&report::headline(scenario, first), &scenario.about);
     if outcomes.len() > 1 {
         table::print(report::COMPARED_HEAD, &report::compared(outcomes));
         say!("");

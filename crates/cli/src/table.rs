@@ -3,16 +3,81 @@
 use std::io::IsTerminal;
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use terminal_size::{Width, terminal_size_of};
+use turnwise_client::Pages;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::Failure;
 use crate::printable::steers;
+use crate::remote::ServerArgs;
 
 /// The space between two columns.
 const GAP: usize = 2;
 /// The minimum width of a column that is narrowed.
 const NARROWEST: usize = 6;
+
+/// The maximum number of rows in one request.
+const PAGE: usize = 1_000;
+
+/// The options of a command that prints a list.
+#[derive(clap::Args)]
+pub(crate) struct ListArgs {
+    /// Print a JSON array, with all fields
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+/// The options of a command that prints a list page by page.
+#[derive(clap::Args)]
+pub(crate) struct PagesArgs {
+    /// Show at most this many; 0 for all
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    limit: usize,
+    /// Print a JSON array, with all fields
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+impl PagesArgs {
+    fn limit(&self) -> usize {
+        if self.limit == 0 { usize::MAX } else { self.limit }
+    }
+
+    /// The number of rows to request at once.
+    pub fn page(&self) -> Option<usize> {
+        Some(self.limit().min(PAGE))
+    }
+
+    /// The rows to print, and whether there may be more.
+    pub async fn collect<P: DeserializeOwned, T>(
+        &self,
+        pages: Pages<P, T>,
+    ) -> Result<(Vec<T>, bool), Failure> {
+        Ok(pages.collect(self.limit()).await?)
+    }
+
+    /// Prints the rows as [`list`] does. If there may be more, a message says how to see them.
+    pub async fn print<P: DeserializeOwned, T: Serialize, const N: usize>(
+        &self,
+        pages: Pages<P, T>,
+        things: &str,
+        head: [&str; N],
+        row: impl Fn(&T) -> [String; N],
+        message: &str,
+    ) -> Result<(), Failure> {
+        let (rows, more) = self.collect(pages).await?;
+        list(&rows, self.json, things, head, row)?;
+        if more && !self.json {
+            tell!("{message}");
+        }
+        Ok(())
+    }
+}
 
 /// Prints a list: as a JSON array, as a table, or as a message that there are no such `things`.
 pub(crate) fn list<T: Serialize, const N: usize>(

@@ -3,14 +3,10 @@
 use indicatif::HumanCount;
 use turnwise_client::{ListTenants, Tenant, TenantOrder};
 
-use crate::remote::ServerArgs;
+use crate::Failure;
+use crate::table::PagesArgs;
 use crate::units::ago;
-use crate::{Failure, table};
 
-/// The maximum number of tenants in one request.
-const PAGE: usize = 1_000;
-
-/// `turnwise tenants`
 #[derive(clap::Args)]
 #[command(after_help = "\
 DEFICIT is the run time by which the tenant is below its share; a negative value is a surplus. USED is the tenant's recent run time. \
@@ -26,25 +22,15 @@ pub(crate) struct Args {
     /// Sort by name, deficit, used, served or running. Every order except name shows at most 1,000 tenants
     #[arg(long, value_name = "BY", value_parser = parse_order, default_value = "name")]
     sort: TenantOrder,
-    /// Show at most this many tenants; 0 for all
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    limit: usize,
-    /// Print the tenants as a JSON array
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    server: ServerArgs,
+    rows: PagesArgs,
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let limit = if args.limit == 0 { usize::MAX } else { args.limit };
-    let which = ListTenants { job_type: args.job_type, order: args.sort, page: Some(limit.min(PAGE)) };
-    let (tenants, more) = args.server.client()?.tenants(which).collect(limit).await?;
-    table::list(&tenants, args.json, "tenants", HEAD, row)?;
-    if more && !args.json {
-        tell!("There may be more tenants: raise --limit, or select with --type.");
-    }
-    Ok(())
+    let Args { job_type, sort, rows } = args;
+    let tenants = rows.server.client()?.tenants(ListTenants { job_type, order: sort, page: rows.page() });
+    let more = "There may be more tenants: raise --limit, or select with --type.";
+    rows.print(tenants, "tenants", HEAD, row, more).await
 }
 
 /// The columns of a table of tenants.
@@ -95,15 +81,20 @@ pub(crate) fn plural(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
+/// The orders by their names here: those of the columns.
+pub(crate) const ORDERS: [(&str, TenantOrder); 5] = [
+    ("deficit", TenantOrder::Deficit),
+    ("used", TenantOrder::Usage),
+    ("served", TenantOrder::Service),
+    ("running", TenantOrder::Running),
+    ("name", TenantOrder::Name),
+];
+
+/// Parses an order, by its name here or in the API.
 fn parse_order(text: &str) -> Result<TenantOrder, String> {
-    match text {
-        "name" => Ok(TenantOrder::Name),
-        "deficit" => Ok(TenantOrder::Deficit),
-        "used" | "usage" => Ok(TenantOrder::Usage),
-        "served" | "service" => Ok(TenantOrder::Service),
-        "running" => Ok(TenantOrder::Running),
-        _ => Err("expected name, deficit, used, served or running".to_owned()),
-    }
+    let found = ORDERS.into_iter().find(|(name, order)| *name == text || order.as_str() == text);
+    let (_, order) = found.ok_or("expected name, deficit, used, served or running")?;
+    Ok(order)
 }
 
 #[cfg(test)]

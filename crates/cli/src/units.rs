@@ -1,22 +1,21 @@
-//! Times and durations, as people write and read them.
+//! Values of options, as people write and read them.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use serde::de::DeserializeOwned;
+
+/// Parses one of these words of the API. On the command line they have dashes instead of underscores.
+pub(crate) fn words<T: DeserializeOwned + Clone + Send + Sync + 'static>(
+    possible: impl IntoIterator<Item = impl Into<PossibleValue>>,
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(possible).try_map(|word| serde_json::from_value(word.replace('-', "_").into()))
+}
 
 /// Parses `90`, `90s`, `1.5m`, `2h`, `3d` or `500ms`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || "expected a duration, for example 500ms, 90s, 15m, 2h or 3d".to_owned();
-    let digits = text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let seconds = match unit {
-        "ms" => 0.001,
-        "" | "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3_600.0,
-        "d" => 86_400.0,
-        _ => return Err(wrong()),
-    };
-    let number: f64 = number.parse().map_err(|_| wrong())?;
-    Duration::try_from_secs_f64(number * seconds).map_err(|_| wrong())
+    turnwise_fleet::parse_duration(text).ok_or_else(wrong)
 }
 
 /// The current time, in µs since the Unix epoch.

@@ -2,18 +2,17 @@
 
 use std::path::PathBuf;
 
-use anyhow::anyhow;
 use turnwise_client::protocol::{PutWebhook, Webhook};
 
-use crate::identities::first_line;
-use crate::remote::ServerArgs;
+use crate::input::secret;
+use crate::remote::{IdArgs, ServerArgs};
+use crate::table::ListArgs;
 use crate::units::ago;
 use crate::{Failure, table};
 
 /// The variable with a webhook's secret.
 const SECRET: &str = "TURNWISE_WEBHOOK_SECRET";
 
-/// `turnwise webhooks`
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     /// Send events to a URL, from now on; or change a webhook
@@ -30,16 +29,15 @@ Examples:
     /// List the webhooks that this identity may change
     List(ListArgs),
     /// Show a webhook, and how far it is behind
-    Show(NameArgs),
+    Show(IdArgs),
     /// Remove a webhook
-    Remove(NameArgs),
+    Remove(IdArgs),
     /// Deliver nothing more; the webhook keeps its position
-    Pause(NameArgs),
+    Pause(IdArgs),
     /// Deliver again, from where it was, as far as the events are still kept
-    Resume(NameArgs),
+    Resume(IdArgs),
 }
 
-/// `turnwise webhooks add`
 #[derive(clap::Args)]
 pub(crate) struct AddArgs {
     /// The webhook's id
@@ -68,25 +66,6 @@ pub(crate) struct AddArgs {
     server: ServerArgs,
 }
 
-/// `turnwise webhooks list`
-#[derive(clap::Args)]
-pub(crate) struct ListArgs {
-    /// Print the webhooks as a JSON array
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    server: ServerArgs,
-}
-
-/// The id of a webhook.
-#[derive(clap::Args)]
-pub(crate) struct NameArgs {
-    /// The webhook's id
-    id: String,
-    #[command(flatten)]
-    server: ServerArgs,
-}
-
 pub(crate) async fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Add(args) => add(args).await,
@@ -95,8 +74,8 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
             let head = ["WEBHOOK", "STATE", "DELIVERED", "LAST SUCCESS", "LAST ERROR", "URL"];
             table::list(&webhooks, json, "webhooks", head, row)
         }
-        Command::Show(NameArgs { id, server }) => crate::say_json(&server.client()?.webhook(&id).await?),
-        Command::Remove(NameArgs { id, server }) => {
+        Command::Show(IdArgs { id, server }) => crate::say_json(&server.client()?.webhook(&id).await?),
+        Command::Remove(IdArgs { id, server }) => {
             server.client()?.remove_webhook(&id).await?;
             say!("removed the webhook {id}");
             Ok(())
@@ -108,19 +87,14 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
 
 async fn add(args: AddArgs) -> Result<(), Failure> {
     let AddArgs { id, url, secret_file, types, tenant, states, events, job_tenant, server } = args;
-    let secret = match (secret_file, std::env::var(SECRET)) {
-        (Some(file), _) => Some(first_line(&file, "--secret-file")?),
-        (None, Ok(secret)) if !secret.is_empty() => Some(secret),
-        (None, Ok(_) | Err(std::env::VarError::NotPresent)) => None,
-        (None, Err(error)) => return Err(Failure::Usage(anyhow!("{SECRET}: {error}"))),
-    };
+    let secret = secret("--secret-file", secret_file.as_deref(), SECRET)?;
     let webhook = PutWebhook { url, secret, enabled: true, types, tenant, states, events, job_tenant };
     let webhook = server.client()?.put_webhook(&id, &webhook).await?;
     say!("events go to {}", webhook.url);
     Ok(())
 }
 
-async fn enable(NameArgs { id, server }: NameArgs, enabled: bool) -> Result<(), Failure> {
+async fn enable(IdArgs { id, server }: IdArgs, enabled: bool) -> Result<(), Failure> {
     let client = server.client()?;
     let Webhook { url, types, tenant, states, events, job_tenant, .. } = client.webhook(&id).await?;
     let (secret, job_tenant) = (None, Some(job_tenant));

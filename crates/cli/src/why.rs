@@ -11,7 +11,6 @@ use crate::tenants::{plural, run_time, signed_time};
 use crate::units::ago;
 use crate::{Failure, locks};
 
-/// `turnwise why`
 #[derive(clap::Args)]
 #[command(after_help = "\
 A replication can be named by its id or by its document.

@@ -20,7 +20,6 @@ use crate::units::parse_duration;
 /// be surrounded by white space.
 const MAX_OUTPUT_BYTES: usize = 64 << 10;
 
-/// `turnwise work`
 #[derive(clap::Args)]
 #[command(after_help = "\
 The command gets a job's options on stdin, as JSON, and TURNWISE_JOB_ID, TURNWISE_JOB_TYPE, TURNWISE_TENANT and \

@@ -1,33 +1,24 @@
 //! `turnwise workers`: the workers that are registered at a server, and whether they take new jobs.
 
 use clap::Subcommand;
+use turnwise_client::WorkerInfo;
 use turnwise_client::protocol::Mode;
-use turnwise_client::{ListWorkers, WorkerInfo};
 
 use crate::remote::ServerArgs;
+use crate::table::ListArgs;
 use crate::units::ago;
 use crate::{Failure, say_json, table};
 
-/// `turnwise workers`
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Command>,
-    #[command(flatten)]
-    list: List,
-}
-
-#[derive(clap::Args)]
-struct List {
     /// Only workers for jobs of this type
     #[arg(long = "type", value_name = "TYPE")]
     job_type: Option<String>,
-    /// Print the workers as a JSON array, with the jobs that they run
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    server: ServerArgs,
+    list: ListArgs,
 }
 
 #[derive(Subcommand)]
@@ -59,14 +50,13 @@ struct Which {
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let Args { command, list } = args;
+    let Args { command, job_type, list } = args;
     match command {
         Some(Command::Quiet(which)) => change(which, Mode::Quiet).await,
         Some(Command::Drain(which)) => change(which, Mode::Drain).await,
         Some(Command::Resume(which)) => change(which, Mode::Active).await,
         None => {
-            let pages = list.server.client()?.workers(ListWorkers { job_type: list.job_type });
-            let (workers, _) = pages.collect(usize::MAX).await?;
+            let workers = list.server.client()?.workers(job_type.as_deref()).all().await?;
             let columns = ["TYPE", "WORKER", "NAME", "NODE", "MODE", "RUNS", "SINCE"];
             table::list(&workers, list.json, "workers", columns, row)
         }

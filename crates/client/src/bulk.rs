@@ -4,7 +4,7 @@ use reqwest::Method;
 use turnwise_protocol::{Bulk, BulkAction, Bulks, MatchingJobs, PutBulk};
 
 use crate::client::{Repeat, Request};
-use crate::jobs::{Page, Pages, new_id};
+use crate::jobs::{Pages, new_id};
 use crate::{Client, Result};
 
 impl Client {
@@ -14,8 +14,7 @@ impl Client {
     /// The server refuses the condition, too many operations run, another operation has this id, or the server does not
     /// answer.
     pub async fn put_bulk(&self, id: &str, bulk: &PutBulk) -> Result<Bulk> {
-        let request = Request::new(Method::PUT, &["bulk", id]).json(bulk)?;
-        self.call(&request, Repeat::Harmless).await
+        self.put(&["bulk", id], bulk).await
     }
 
     /// The same under a new id.
@@ -31,12 +30,12 @@ impl Client {
     /// # Errors
     /// There is no such operation, or the server does not answer.
     pub async fn bulk(&self, id: &str) -> Result<Bulk> {
-        self.call(&Request::new(Method::GET, &["bulk", id]), Repeat::Harmless).await
+        self.read(&["bulk", id]).await
     }
 
     /// The bulk operations of this identity, by id; an operator sees all.
-    pub fn bulks(&self) -> Pages<Bulks> {
-        Pages::new(self.clone(), Request::new(Method::GET, &["bulk"]))
+    pub fn bulks(&self) -> Pages<Bulks, Bulk> {
+        Pages::new(self, Request::new(Method::GET, &["bulk"]), |page: Bulks| (page.bulk, page.next))
     }
 
     /// Stops a bulk operation, and returns it as it is now. What it has changed stays changed.
@@ -62,13 +61,5 @@ impl Client {
             .query("action", action.map(BulkAction::as_str))
             .query("priority", priority);
         self.call(&request, Repeat::Harmless).await
-    }
-}
-
-impl Page for Bulks {
-    type Row = Bulk;
-
-    fn into_parts(self) -> (Vec<Bulk>, Option<String>) {
-        (self.bulk, self.next)
     }
 }

@@ -33,6 +33,8 @@ const IDLE_CONNECTION: Duration = Duration::from_secs(60);
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 /// How much of an answer that is not understood appears in the error, in characters.
 const SHOWN_CHARS: usize = 200;
+/// The cause of an error, if an answer is incomplete.
+const CUT_OFF: &str = "the answer ends early";
 /// The characters that are not escaped in a path segment.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
@@ -155,6 +157,16 @@ impl Client {
         self.call_knowing(request, repeat).await.0
     }
 
+    /// Reads what is at this path.
+    pub(crate) async fn read<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T> {
+        self.call(&Request::new(Method::GET, path), Repeat::Harmless).await
+    }
+
+    /// Puts a body to this path, which is idempotent.
+    pub(crate) async fn put<T: DeserializeOwned>(&self, path: &[&str], body: &impl Serialize) -> Result<T> {
+        self.call(&Request::new(Method::PUT, path).json(body)?, Repeat::Harmless).await
+    }
+
     /// Like [`Client::call`]; also returns whether an attempt before the last may have taken effect.
     pub(crate) async fn call_knowing<T: DeserializeOwned>(
         &self,
@@ -208,22 +220,13 @@ impl Client {
     async fn once_waiting<T: DeserializeOwned>(&self, request: &Request, wait: Duration) -> Result<T> {
         let server = self.servers.current();
         let asked = Instant::now();
-        let answered = self.ask(server, request, wait).await;
+        let answered = self.exchange(server, request, wait).await;
+        let answered = answered.and_then(|(status, body)| understand(server, status, &body));
         self.waits.learn(wait, asked.elapsed(), answered.as_ref().err());
         if answered.as_ref().is_err_and(|error| error.may_pass() || error.code() == Some(codes::INTERNAL)) {
             self.servers.leave(server);
         }
         answered
-    }
-
-    async fn ask<T: DeserializeOwned>(
-        &self,
-        server: Server<'_>,
-        request: &Request,
-        wait: Duration,
-    ) -> Result<T> {
-        let (status, body) = self.exchange(server, request, wait).await?;
-        understand(server, status, &body)
     }
 
     /// Sends a request and reads its answer, within the request's time. Boxed, so that it is compiled once, and not for each
@@ -241,10 +244,7 @@ impl Client {
                 let status = answer.status();
                 Ok((status, read(server, answer).await?))
             });
-            answer.await.unwrap_or_else(|_| {
-                let cause = format!("it takes longer than {timeout:?}");
-                Err(Error::NoAnswer { server: server.shown(), cause, maybe_sent: true })
-            })
+            answer.await.unwrap_or_else(|_| Err(lost(server, &format!("it takes longer than {timeout:?}"))))
         })
     }
 
@@ -302,7 +302,7 @@ async fn read(server: Server<'_>, mut answer: Response) -> Result<Bytes> {
 fn understand<T: DeserializeOwned>(server: Server<'_>, status: StatusCode, body: &[u8]) -> Result<T> {
     if status.is_success() {
         return serde_json::from_slice(body).map_err(|error| match is_cut_off(&error, body) {
-            true => cut_off(server),
+            true => lost(server, CUT_OFF),
             false => foreign(server, status, place(&error)),
         });
     }
@@ -314,23 +314,16 @@ fn is_cut_off(error: &serde_json::Error, body: &[u8]) -> bool {
     error.is_eof() && !body.trim_ascii().is_empty()
 }
 
-fn cut_off(server: Server<'_>) -> Error {
-    let cause = "the answer ends early".to_owned();
-    Error::NoAnswer { server: server.shown(), cause, maybe_sent: true }
-}
-
 /// The error that an answer contains.
 fn refusal(server: Server<'_>, status: StatusCode, body: &[u8]) -> Error {
     match (serde_json::from_slice(body), status.as_u16()) {
         (Ok(error), 408 | 429 | 503) => Error::Unavailable(error),
         (Ok(error), _) => Error::Refused(error),
-        (Err(error), _) if is_cut_off(&error, body) => cut_off(server),
+        (Err(error), _) if is_cut_off(&error, body) => lost(server, CUT_OFF),
         // The answer of a proxy that cannot reach the server now, or does not wait for its answer.
-        (Err(_), 408 | 429 | 502..=504) => Error::NoAnswer {
-            server: server.shown(),
-            cause: format!("{status} from a proxy in front of the server"),
-            maybe_sent: true,
-        },
+        (Err(_), 408 | 429 | 502..=504) => {
+            lost(server, &format!("{status} from a proxy in front of the server"))
+        }
         (Err(_), _) => {
             let text = String::from_utf8_lossy(body);
             let shown: String = text.chars().filter(|char| !char.is_control()).take(SHOWN_CHARS).collect();
@@ -351,6 +344,11 @@ pub(crate) async fn refused(server: Server<'_>, answer: Response) -> Error {
 
 pub(crate) fn foreign(server: Server<'_>, status: StatusCode, problem: String) -> Error {
     Error::Foreign { server: server.shown(), status: status.as_u16(), problem }
+}
+
+/// The error of a request whose answer is lost.
+pub(crate) fn lost(server: Server<'_>, cause: &str) -> Error {
+    Error::NoAnswer { server: server.shown(), cause: cause.to_owned(), maybe_sent: true }
 }
 
 pub(crate) fn no_answer(server: Server<'_>, error: reqwest::Error) -> Error {

@@ -11,7 +11,7 @@ use turnwise_protocol::events::names;
 use turnwise_protocol::{Job, JobEvent, Progress};
 
 use crate::backoff::Backoff;
-use crate::client::{ANSWER_TIMEOUT, Request, foreign, no_answer, place, refused};
+use crate::client::{ANSWER_TIMEOUT, Request, foreign, lost, no_answer, place, refused};
 use crate::jobs::about;
 use crate::servers::Server;
 use crate::sse::{Event, Parser};
@@ -152,7 +152,7 @@ impl Events {
     /// Reads a chunk of the stream, and connects first if necessary.
     async fn read(&mut self) -> Result<()> {
         if self.stream.is_none() {
-            self.server = self.client.servers.current().place();
+            self.server = self.client.servers.current().place;
         }
         let servers = self.client.servers.clone();
         let server = servers.at(self.server);
@@ -170,17 +170,12 @@ impl Events {
                 }
             },
         };
-        let silence = |cause: &str| Error::NoAnswer {
-            server: server.shown(),
-            cause: cause.to_owned(),
-            maybe_sent: true,
-        };
         let piece = tokio::time::timeout(SILENCE, stream.chunk()).await;
-        let piece = piece.map_err(|_| silence("no data arrived on the stream of events"))?;
+        let piece = piece.map_err(|_| lost(server, "no data arrived on the stream of events"))?;
         let piece = piece.map_err(|error| no_answer(server, error))?;
-        let piece = piece.ok_or_else(|| silence("the stream of events ended early"))?;
-        let too_long = |_| foreign(server, StatusCode::OK, "a line without an end".into());
-        let events = self.parser.push(&piece).map_err(too_long)?;
+        let piece = piece.ok_or_else(|| lost(server, "the stream of events ended early"))?;
+        let wrong = |problem: &str| foreign(server, StatusCode::OK, problem.to_owned());
+        let events = self.parser.push(&piece).map_err(wrong)?;
         if !events.is_empty() {
             self.answered();
         }
@@ -194,10 +189,7 @@ impl Events {
         headers.extend(self.parser.last_id().map(|id| ("last-event-id", id)));
         let sending = self.client.send(server, &self.request, Duration::ZERO, &headers);
         let sent = tokio::time::timeout(ANSWER_TIMEOUT, sending).await;
-        let answer = sent.unwrap_or_else(|_| {
-            let cause = "the stream of events does not begin".to_owned();
-            Err(Error::NoAnswer { server: server.shown(), cause, maybe_sent: true })
-        })?;
+        let answer = sent.map_err(|_| lost(server, "the stream of events does not begin"))??;
         match answer.status() {
             StatusCode::NO_CONTENT => Ok(None),
             StatusCode::OK => Ok(Some(answer)),

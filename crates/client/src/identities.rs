@@ -6,6 +6,7 @@ use turnwise_protocol::{
 };
 
 use crate::client::{Repeat, Request};
+use crate::jobs::Pages;
 use crate::{Client, Result};
 
 impl Client {
@@ -14,7 +15,7 @@ impl Client {
     /// # Errors
     /// The identity is refused, or the server does not answer.
     pub async fn me(&self) -> Result<Me> {
-        self.call(&Request::new(Method::GET, &["me"]), Repeat::Harmless).await
+        self.read(&["me"]).await
     }
 
     /// Adds a user.
@@ -30,16 +31,8 @@ impl Client {
     /// # Errors
     /// The server refuses the request, or does not answer.
     pub async fn users(&self) -> Result<Vec<User>> {
-        let (mut all, mut after) = (Vec::new(), None);
-        loop {
-            let request = Request::new(Method::GET, &["users"]).query("after", after);
-            let Users { users, next } = self.call(&request, Repeat::Harmless).await?;
-            all.extend(users);
-            match next {
-                Some(next) => after = Some(next),
-                None => return Ok(all),
-            }
-        }
+        let request = Request::new(Method::GET, &["users"]);
+        Pages::new(self, request, |page: Users| (page.users, page.next)).all().await
     }
 
     /// Changes a user's password, which ends the user's sessions.
@@ -47,9 +40,8 @@ impl Client {
     /// # Errors
     /// There is no such user, the server refuses the request, or does not answer.
     pub async fn set_password(&self, name: &str, password: String) -> Result<()> {
-        let request =
-            Request::new(Method::PUT, &["users", name, "password"]).json(&SetPassword { password })?;
-        self.call::<ChangedIdentity>(&request, Repeat::Harmless).await.map(drop)
+        let body = SetPassword { password };
+        self.put::<ChangedIdentity>(&["users", name, "password"], &body).await.map(drop)
     }
 
     /// Sets what a user may do, instead of what it could do before.
@@ -57,8 +49,7 @@ impl Client {
     /// # Errors
     /// There is no such user, it is the last administrator, the server refuses the request, or does not answer.
     pub async fn set_scopes(&self, name: &str, scopes: Vec<String>) -> Result<User> {
-        let request = Request::new(Method::PUT, &["users", name, "scopes"]).json(&SetScopes { scopes })?;
-        self.call(&request, Repeat::Harmless).await
+        self.put(&["users", name, "scopes"], &SetScopes { scopes }).await
     }
 
     /// Removes a user.
@@ -84,16 +75,8 @@ impl Client {
     /// # Errors
     /// The server refuses the request, or does not answer.
     pub async fn tokens(&self) -> Result<Vec<Token>> {
-        let (mut all, mut after) = (Vec::new(), None);
-        loop {
-            let request = Request::new(Method::GET, &["tokens"]).query("after", after);
-            let Tokens { tokens, next } = self.call(&request, Repeat::Harmless).await?;
-            all.extend(tokens);
-            match next {
-                Some(next) => after = Some(next),
-                None => return Ok(all),
-            }
-        }
+        let request = Request::new(Method::GET, &["tokens"]);
+        Pages::new(self, request, |page: Tokens| (page.tokens, page.next)).all().await
     }
 
     /// Gives a token a new secret. The old text is invalid from then on.

@@ -1,6 +1,5 @@
 //! Requests about jobs, tenants, locks, workers and nodes.
 
-use std::marker::PhantomData;
 use std::time::Duration;
 
 use reqwest::Method;
@@ -44,13 +43,6 @@ pub struct ListJobs {
     pub page: Option<usize>,
 }
 
-/// A selection of workers to list.
-#[derive(Debug, Clone, Default)]
-pub struct ListWorkers {
-    /// Only workers of this type.
-    pub job_type: Option<String>,
-}
-
 /// A selection of locks to list.
 #[derive(Debug, Clone, Default)]
 pub struct ListLocks {
@@ -91,7 +83,7 @@ impl ListTenants {
         let ListTenants { job_type, order, page } = self;
         Request::new(Method::GET, &["tenants"])
             .query("type", job_type)
-            .query("order", Some(order_name(order)))
+            .query("order", Some(order.as_str()))
             .query("limit", page)
     }
 }
@@ -131,7 +123,7 @@ impl Client {
         let own_id = job.id.is_none();
         let id = job.id.get_or_insert_with(new_id);
         check_id(id)?;
-        let repeat = repeat(job.if_exists);
+        let repeat = repeat(job.if_exists == IfExists::Again);
         let request = Request::new(Method::POST, &["jobs", job_type]).json(&job)?;
         let (added, repeated) = self.call_knowing::<AddedJob>(&request, repeat).await;
         let mut added = added?;
@@ -155,8 +147,7 @@ impl Client {
             made.push(job.id.is_none().then_some(fresh));
             check_id(job.id.get_or_insert_with(new_id))?;
         }
-        let again = jobs.iter().any(|job| job.if_exists == IfExists::Again);
-        let repeat = repeat(if again { IfExists::Again } else { IfExists::Keep });
+        let repeat = repeat(jobs.iter().any(|job| job.if_exists == IfExists::Again));
         let request = Request::new(Method::POST, &["jobs"]).json(&AddJobs { jobs })?;
         let (added, repeated) = self.call_knowing::<AddedJobs>(&request, repeat).await;
         let mut added = added?.jobs;
@@ -177,18 +168,17 @@ impl Client {
     }
 
     /// Jobs in pages: without a condition, state, tenant, reason class and order, sorted by type and id; otherwise the newest first.
-    pub fn list(&self, which: ListJobs) -> Pages<Jobs> {
+    pub fn list(&self, which: ListJobs) -> Pages<Jobs, Job> {
         let ListJobs { job_type, state, tenant, reason_class, condition, order, page } = which;
-        let state = state.map(State::as_str);
         let request = Request::new(Method::GET, &["jobs"])
             .query("type", job_type)
-            .query("state", state)
+            .query("state", state.map(State::as_str))
             .query("tenant", tenant)
             .query("reason_class", reason_class)
             .query("where", condition)
             .query("order", order.map(ListOrder::as_str))
             .query("limit", page);
-        Pages::new(self.clone(), request)
+        Pages::new(self, request, |page: Jobs| (page.jobs, page.next))
     }
 
     /// Failed jobs of a type and a tenant, or of all, by the class of their reason.
@@ -200,36 +190,34 @@ impl Client {
         self.call(&request.query("type", job_type).query("tenant", tenant), Repeat::Harmless).await
     }
 
-    /// Workers, sorted by type and id, in pages.
-    pub fn workers(&self, which: ListWorkers) -> Pages<Workers> {
-        let request = Request::new(Method::GET, &["workers"]).query("type", which.job_type);
-        Pages::new(self.clone(), request)
+    /// Workers of a type, or of all, sorted by type and id, in pages.
+    pub fn workers(&self, job_type: Option<&str>) -> Pages<Workers, Worker> {
+        let request = Request::new(Method::GET, &["workers"]).query("type", job_type);
+        Pages::new(self, request, |page: Workers| (page.workers, page.next))
     }
 
     /// The jobs that hold, wait for, or have reserved locks, by level and name, in pages.
-    pub fn locks(&self, which: ListLocks) -> Pages<Lockers> {
+    pub fn locks(&self, which: ListLocks) -> Pages<Lockers, Locker> {
         let ListLocks { level, name, page } = which;
-        let request = Request::new(Method::GET, &["locks"]);
-        Pages::new(self.clone(), request.query("level", level).query("name", name).query("limit", page))
+        let request = Request::new(Method::GET, &["locks"]).query("level", level).query("name", name);
+        Pages::new(self, request.query("limit", page), |page: Lockers| (page.locks, page.next))
     }
 
     /// The indexes of CouchDB servers that turnwise keeps up to date, in pages.
-    pub fn indexes(&self, which: ListIndexes) -> Pages<Indexes> {
+    pub fn indexes(&self, which: ListIndexes) -> Pages<Indexes, Index> {
         let ListIndexes { server, database, tenant, page } = which;
         let request =
             Request::new(Method::GET, &["indexes"]).query("server", server).query("database", database);
-        Pages::new(self.clone(), request.query("tenant", tenant).query("limit", page))
+        let request = request.query("tenant", tenant).query("limit", page);
+        Pages::new(self, request, |page: Indexes| (page.indexes, page.next))
     }
 
     /// Numbers of jobs by state, in pages.
-    pub fn counts(&self, which: CountJobs) -> Pages<CountPage> {
+    pub fn counts(&self, which: CountJobs) -> Pages<CountPage, CountedJobs> {
         let CountJobs { job_type, tenant, by, page } = which;
-        let by = match by {
-            CountBy::Type => "type",
-            CountBy::Tenant => "tenant",
-        };
         let request = Request::new(Method::GET, &["counts"]).query("type", job_type).query("tenant", tenant);
-        Pages::new(self.clone(), request.query("by", Some(by)).query("limit", page))
+        let request = request.query("by", Some(by.as_str())).query("limit", page);
+        Pages::new(self, request, |page: CountPage| (page.counts, page.next))
     }
 
     /// How many slots the jobs of a type need, so that what could run has started within `drain_target`; by default, within a minute.
@@ -243,8 +231,8 @@ impl Client {
     }
 
     /// Tenants, in pages.
-    pub fn tenants(&self, which: ListTenants) -> Pages<Tenants> {
-        Pages::new(self.clone(), which.request())
+    pub fn tenants(&self, which: ListTenants) -> Pages<Tenants, Tenant> {
+        Pages::new(self, which.request(), |page: Tenants| (page.tenants, page.next))
     }
 
     /// The first page of tenants, with a summary of their job types.
@@ -279,8 +267,7 @@ impl Client {
     /// # Errors
     /// There is no such document, it describes no replication, or the server does not answer.
     pub async fn why_document(&self, db: &str, id: &str) -> Result<DocumentWhy> {
-        let request = Request::new(Method::GET, &["documents", db, id, "why"]);
-        self.call(&request, Repeat::Harmless).await
+        self.read(&["documents", db, id, "why"]).await
     }
 
     /// The nodes: all servers on the server's store.
@@ -288,7 +275,7 @@ impl Client {
     /// # Errors
     /// The server does not answer.
     pub async fn nodes(&self) -> Result<Nodes> {
-        self.call(&Request::new(Method::GET, &["nodes"]), Repeat::Harmless).await
+        self.read(&["nodes"]).await
     }
 
     /// Quiets, drains or resumes a worker.
@@ -296,8 +283,7 @@ impl Client {
     /// # Errors
     /// No such worker is registered, this identity may not do it, or the server does not answer.
     pub async fn set_worker_mode(&self, job_type: &str, worker: &str, mode: Mode) -> Result<Worker> {
-        let request = Request::new(Method::PUT, &["workers", job_type, worker]).json(&SetMode { mode })?;
-        self.call(&request, Repeat::Harmless).await
+        self.put(&["workers", job_type, worker], &SetMode { mode }).await
     }
 
     /// Quiets, drains or resumes the workers inside a node, also after its restart.
@@ -305,8 +291,7 @@ impl Client {
     /// # Errors
     /// There is no such node, this identity may not do it, or the server does not answer.
     pub async fn set_node_mode(&self, node: &str, mode: Mode) -> Result<ChangedNode> {
-        let request = Request::new(Method::PUT, &["nodes", node]).json(&SetMode { mode })?;
-        self.call(&request, Repeat::Harmless).await
+        self.put(&["nodes", node], &SetMode { mode }).await
     }
 
     /// The job types that have jobs.
@@ -314,14 +299,8 @@ impl Client {
     /// # Errors
     /// The server does not answer.
     pub async fn types(&self) -> Result<Vec<String>> {
-        let (mut all, mut after) = (Vec::new(), None::<String>);
-        loop {
-            let request = Request::new(Method::GET, &["types"]).query("after", after);
-            let Types { types, next } = self.call(&request, Repeat::Harmless).await?;
-            all.extend(types);
-            let Some(next) = next else { return Ok(all) };
-            after = Some(next);
-        }
+        let request = Request::new(Method::GET, &["types"]);
+        Pages::new(self, request, |page: Types| (page.types, page.next)).all().await
     }
 
     /// Waits until a job has ended, but no longer than `timeout`; without one, forever. If the server restarts
@@ -388,109 +367,60 @@ impl Client {
     }
 }
 
-/// A page of a list.
-pub trait Page: DeserializeOwned {
-    /// The type of a row.
-    type Row;
-
-    /// The rows, and where the next page begins.
-    fn into_parts(self) -> (Vec<Self::Row>, Option<String>);
-}
-
-impl Page for Jobs {
-    type Row = Job;
-
-    fn into_parts(self) -> (Vec<Job>, Option<String>) {
-        (self.jobs, self.next)
-    }
-}
-
-impl Page for Workers {
-    type Row = Worker;
-
-    fn into_parts(self) -> (Vec<Worker>, Option<String>) {
-        (self.workers, self.next)
-    }
-}
-
-impl Page for Lockers {
-    type Row = Locker;
-
-    fn into_parts(self) -> (Vec<Locker>, Option<String>) {
-        (self.locks, self.next)
-    }
-}
-
-impl Page for Indexes {
-    type Row = Index;
-
-    fn into_parts(self) -> (Vec<Index>, Option<String>) {
-        (self.indexes, self.next)
-    }
-}
-
-impl Page for Tenants {
-    type Row = Tenant;
-
-    fn into_parts(self) -> (Vec<Tenant>, Option<String>) {
-        (self.tenants, self.next)
-    }
-}
-
-impl Page for CountPage {
-    type Row = CountedJobs;
-
-    fn into_parts(self) -> (Vec<CountedJobs>, Option<String>) {
-        (self.counts, self.next)
-    }
-}
-
-/// A list, page by page.
-pub struct Pages<P> {
+/// A list of rows, page by page.
+pub struct Pages<P, T> {
     client: Client,
     request: Request,
+    /// Takes a page apart: its rows, and where the next page begins.
+    parts: fn(P) -> (Vec<T>, Option<String>),
     after: Option<String>,
     done: bool,
-    page: PhantomData<fn() -> P>,
 }
 
-impl<P: Page> Pages<P> {
-    pub(crate) fn new(client: Client, request: Request) -> Self {
-        Pages { client, request, after: None, done: false, page: PhantomData }
-    }
-
-    /// Whether there may be another page.
-    pub fn has_next(&self) -> bool {
-        !self.done
+impl<P: DeserializeOwned, T> Pages<P, T> {
+    pub(crate) fn new(
+        client: &Client,
+        request: Request,
+        parts: fn(P) -> (Vec<T>, Option<String>),
+    ) -> Pages<P, T> {
+        Pages { client: client.clone(), request, parts, after: None, done: false }
     }
 
     /// The first `limit` rows of all pages together, and whether there may be more.
     ///
     /// # Errors
     /// As [`Pages::next`].
-    pub async fn collect(mut self, limit: usize) -> Result<(Vec<P::Row>, bool)> {
+    pub async fn collect(mut self, limit: usize) -> Result<(Vec<T>, bool)> {
         let mut rows = Vec::new();
         while rows.len() < limit
             && let Some(page) = self.next().await?
         {
             rows.extend(page);
         }
-        let more = rows.len() > limit || self.has_next();
+        let more = rows.len() > limit || !self.done;
         rows.truncate(limit);
         Ok((rows, more))
+    }
+
+    /// All rows of all pages.
+    ///
+    /// # Errors
+    /// As [`Pages::next`].
+    pub async fn all(self) -> Result<Vec<T>> {
+        Ok(self.collect(usize::MAX).await?.0)
     }
 
     /// The next page, which may be empty; `None` after the last.
     ///
     /// # Errors
     /// The server refuses the request, or does not answer.
-    pub async fn next(&mut self) -> Result<Option<Vec<P::Row>>> {
+    pub async fn next(&mut self) -> Result<Option<Vec<T>>> {
         if self.done {
             return Ok(None);
         }
         let request = self.request.clone().query("after", self.after.as_ref());
         let page: P = self.client.call(&request, Repeat::Harmless).await?;
-        let (rows, next) = page.into_parts();
+        let (rows, next) = (self.parts)(page);
         self.done = next.is_none();
         self.after = next;
         Ok(Some(rows))
@@ -505,24 +435,11 @@ pub(crate) fn about(method: Method, job_type: &str, id: &str, what: Option<&str>
     Ok(Request::new(method, &segments))
 }
 
-fn repeat(if_exists: IfExists) -> Repeat {
-    match if_exists {
-        IfExists::Keep => Repeat::Harmless,
-        // The job may end between the two attempts, and would then run twice.
-        IfExists::Again => Repeat::IfUnsent,
-    }
+/// Of jobs that are added again, one may end between two attempts, and would then run twice.
+fn repeat(again: bool) -> Repeat {
+    if again { Repeat::IfUnsent } else { Repeat::Harmless }
 }
 
 pub(crate) fn new_id() -> String {
     format!("{:032x}", rand::random::<u128>())
-}
-
-fn order_name(order: TenantOrder) -> &'static str {
-    match order {
-        TenantOrder::Name => "name",
-        TenantOrder::Deficit => "deficit",
-        TenantOrder::Usage => "usage",
-        TenantOrder::Running => "running",
-        TenantOrder::Service => "service",
-    }
 }

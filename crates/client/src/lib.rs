@@ -24,21 +24,19 @@ mod bulk;
 mod client;
 mod error;
 mod events;
-mod filters;
-mod fleets;
 mod identities;
 mod jobs;
 mod servers;
+mod settings;
 mod sse;
 mod stream;
 mod waits;
-mod webhooks;
 mod worker;
 
 pub use client::Client;
 pub use error::{Error, Result};
 pub use events::{Events, JobUpdate};
-pub use jobs::{CountJobs, ListIndexes, ListJobs, ListLocks, ListTenants, ListWorkers, Page, Pages};
+pub use jobs::{CountJobs, ListIndexes, ListJobs, ListLocks, ListTenants, Pages};
 pub use stream::EventsOfJobs;
 pub use turnwise_protocol as protocol;
 pub use turnwise_protocol::{

@@ -23,16 +23,12 @@ pub(crate) struct Servers {
 /// One of the servers.
 #[derive(Clone, Copy)]
 pub(crate) struct Server<'a> {
-    place: usize,
+    /// Its index among the servers.
+    pub place: usize,
     pub url: &'a Url,
 }
 
 impl Server<'_> {
-    /// Its index among the servers.
-    pub fn place(&self) -> usize {
-        self.place
-    }
-
     /// Its URL, without the user name and password that it may hold.
     pub fn shown(&self) -> String {
         let mut shown = self.url.clone();

@@ -6,6 +6,7 @@
 use std::io::{self, Seek, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
@@ -43,15 +44,18 @@ impl Group {
     }
 
     /// Waits until the command has ended, without reaping it. It may be dropped and called again.
-    pub async fn ended(&mut self) {
+    pub async fn ended(&mut self) -> Result<(), StartError> {
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
         while matches!(waitid(WaitId::Pid(self.id), look), Ok(None) | Err(Errno::INTR)) {
             self.children.recv().await;
         }
+        Ok(())
     }
 
-    pub fn stop(&self) {
+    /// Sends SIGTERM to the group. Returns how long to wait for its end.
+    pub fn stop(&self, grace: Duration) -> Duration {
         self.signal(Signal::TERM);
+        grace
     }
 
     /// Sends a signal to the group. A child that was reaped has no process id, and is skipped.
@@ -63,9 +67,9 @@ impl Group {
     }
 
     /// Kills the group, and reaps the command.
-    pub async fn reap(&mut self) -> io::Result<Exit> {
+    pub async fn reap(&mut self) -> Result<Exit, StartError> {
         self.signal(Signal::KILL);
-        let status = self.command.wait().await?;
+        let status = self.command.wait().await.map_err(StartError::NotNow)?;
         Ok(match (status.code(), status.signal()) {
             (Some(code), _) => Exit::Code(code),
             (None, Some(signal)) => Exit::Signal(signal),

@@ -17,7 +17,6 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -32,10 +31,8 @@ use tokio::time::Instant;
 
 use crate::cgroup::Cgroup;
 use crate::launch::{Refusal, launch, relay};
-use crate::{Exit, system};
+use crate::{Exit, Own, system};
 
-/// The variable that names the folders of shared libraries.
-const LIBRARIES: &str = "LD_LIBRARY_PATH";
 /// The argument of a launcher, where a guard has its grace period.
 const LAUNCH: &str = "launch";
 /// Requests SIGTERM, and SIGKILL after the grace period.
@@ -52,27 +49,13 @@ pub(crate) enum Message {
     Started,
     /// The command cannot be started. The guard ends.
     Refused(Refusal),
-    /// The command has ended with this exit code, and nothing of it is left. The guard ends.
-    Code(i32),
-    /// The same, with a signal.
-    Signal(i32),
-}
-
-impl From<Exit> for Message {
-    fn from(exit: Exit) -> Message {
-        match exit {
-            Exit::Code(code) => Message::Code(code),
-            Exit::Signal(signal) => Message::Signal(signal),
-        }
-    }
+    /// The command has ended like this, and nothing of it is left. The guard ends.
+    Ended(Exit),
 }
 
 /// How to start a guard: an executable that calls [`guard_main`].
 #[derive(Debug, Clone)]
-pub struct Guard {
-    program: PathBuf,
-    args: Vec<OsString>,
-}
+pub struct Guard(Own);
 
 impl Guard {
     /// A guard from the current executable. The executable must call [`guard_main`] when it is started with these arguments and
@@ -81,35 +64,16 @@ impl Guard {
     /// # Errors
     /// The path of the executable is unknown.
     pub fn this_executable(args: impl IntoIterator<Item = impl Into<OsString>>) -> io::Result<Guard> {
-        Ok(Guard { program: own_executable()?, args: args.into_iter().map(Into::into).collect() })
+        Own::with(args).map(Guard)
     }
 
     /// Starts a guard with this end of a socket as its stdin. The command inherits its stdout and stderr.
     pub(crate) fn start(&self, grace: Duration, socket: UnixStream) -> io::Result<Child> {
-        let mut command = Command::from(own_process(&self.program, &self.args));
-        command.arg(grace.as_millis().to_string());
+        let mut command = Command::from(self.0.command());
+        command.current_dir("/").arg(grace.as_millis().to_string());
         command.stdin(OwnedFd::from(socket)).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.process_group(0).spawn()
     }
-}
-
-fn own_executable() -> io::Result<PathBuf> {
-    // On Linux this path stays valid when a newer release replaces the file.
-    let own = PathBuf::from("/proc/self/exe");
-    if own.exists() { Ok(own) } else { std::env::current_exe() }
-}
-
-/// A process of turnwise itself. It must not inherit a job's environment: it may have more rights than the job.
-fn own_process(program: &std::path::Path, args: &[OsString]) -> std::process::Command {
-    use std::os::unix::process::CommandExt;
-    let mut command = std::process::Command::new(program);
-    command.arg0("turnwise").args(args).env_clear().current_dir("/");
-    // Without it, an executable whose libraries are in their own folder may not start. FoundationDB's client is such a
-    // library.
-    if let Some(folders) = std::env::var_os(LIBRARIES) {
-        command.env(LIBRARIES, folders);
-    }
-    command
 }
 
 /// The main function of a guard, and of the launcher that it starts. A guard returns when nothing of its command is left.
@@ -118,7 +82,7 @@ fn own_process(program: &std::path::Path, args: &[OsString]) -> std::process::Co
 /// The guard is not the leader of its group, or a system call failed.
 pub fn guard_main(argument: &str) -> io::Result<()> {
     // Commands of the same user must not read what other jobs run.
-    system::hide()?;
+    system::hide_from_commands()?;
     if argument == LAUNCH {
         return launch();
     }
@@ -141,8 +105,10 @@ pub fn guard_main(argument: &str) -> io::Result<()> {
     let (own, its) = UnixStream::pair()?;
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
     // One expression, so that this process does not keep the launcher's end of the socket.
-    let launcher = own_process(&own_executable()?, &args[..args.len() - 1])
+    let launcher = Own::with(&args[..args.len() - 1])?
+        .command()
         .arg(LAUNCH)
+        .current_dir("/")
         .stdin(OwnedFd::from(its))
         .spawn()?;
     // Before it knows what to run, so that no process of the command is outside.
@@ -164,7 +130,7 @@ pub fn guard_main(argument: &str) -> io::Result<()> {
     let command = command.ok_or(Errno::SRCH)?;
     let family = Family { command, cgroup, exit: None, asked: HashSet::new() };
     let exit = runtime.block_on(family.supervise(socket.try_clone()?, children, grace))?;
-    send(&socket, &exit.into())
+    send(&socket, &Message::Ended(exit))
 }
 
 fn send(mut socket: &UnixStream, message: &Message) -> io::Result<()> {

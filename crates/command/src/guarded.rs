@@ -47,9 +47,7 @@ impl Guarded {
                 guarded.guard.wait().await.map_err(StartError::NotNow)?;
                 Err(refusal.into())
             }
-            Ok(Message::Code(_) | Message::Signal(_)) => {
-                Err(StartError::NotNow(io::ErrorKind::InvalidData.into()))
-            }
+            Ok(Message::Ended(_)) => Err(StartError::NotNow(io::ErrorKind::InvalidData.into())),
             Err(error) => Err(error),
         }
     }
@@ -81,8 +79,7 @@ impl Guarded {
     pub async fn ended(&mut self) -> Result<(), StartError> {
         if self.exit.is_none() {
             self.exit = match self.message().await? {
-                Message::Code(code) => Some(Exit::Code(code)),
-                Message::Signal(signal) => Some(Exit::Signal(signal)),
+                Message::Ended(exit) => Some(exit),
                 Message::Started | Message::Refused(_) => None,
             };
         }

@@ -23,6 +23,7 @@ mod guarded;
 mod handler;
 mod launch;
 mod options;
+mod own;
 mod process;
 mod program;
 mod report;
@@ -38,10 +39,12 @@ pub use environment::Variables;
 pub use guard::{Guard, guard_main};
 pub use handler::{Handler, JOB_TYPE, Settings};
 pub use options::Options;
+pub use own::Own;
 pub use process::{Cause, Command, Exit, Finished, StartError, run};
 pub use program::Programs;
 pub use report::{Report, Verdict};
-pub use sandbox::{Limits, Sandbox, User, hide_from_commands};
+pub use sandbox::{Limits, Sandbox, User};
+pub use system::hide_from_commands;
 
 /// A command that ends with this exit code has failed permanently and is not retried. It is `EX_DATAERR` of `sysexits.h`, "the
 /// input was wrong".

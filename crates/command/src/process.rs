@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use futures::future::join;
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{ChildStderr, ChildStdout};
 use tokio::time::Instant;
@@ -83,7 +84,7 @@ pub struct Finished {
 }
 
 /// How a process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exit {
     /// With this exit code.
     Code(i32),
@@ -174,10 +175,7 @@ impl Running {
     async fn ended(&mut self) -> Result<(), StartError> {
         match self {
             Running::Guarded(guarded) => guarded.ended().await,
-            Running::Group(group) => {
-                group.ended().await;
-                Ok(())
-            }
+            Running::Group(group) => group.ended().await,
         }
     }
 
@@ -185,10 +183,7 @@ impl Running {
     fn stop(&self, grace: Duration) -> Duration {
         match self {
             Running::Guarded(guarded) => guarded.stop(grace),
-            Running::Group(group) => {
-                group.stop();
-                grace
-            }
+            Running::Group(group) => group.stop(grace),
         }
     }
 
@@ -196,7 +191,7 @@ impl Running {
     async fn reap(&mut self) -> Result<Exit, StartError> {
         match self {
             Running::Guarded(guarded) => guarded.reap().await,
-            Running::Group(group) => group.reap().await.map_err(StartError::NotNow),
+            Running::Group(group) => group.reap().await,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The report of a process: as JSON, within the queue's limit for results.
 
+use nix::sys::signal::Signal;
 use serde::Serialize;
 
 use crate::{Cause, Exit, FAILED_EXIT_CODE, Finished};
@@ -43,15 +44,13 @@ impl Report {
         let half = budget / 2;
         let err = stderr.text(half.max(budget.saturating_sub(stdout.cost())));
         let out = stdout.text(half.max(budget.saturating_sub(stderr.cost())));
+        let (exit_code, signal) = match *exit {
+            Exit::Code(code) => (Some(code), None),
+            Exit::Signal(signal) => (None, Some(signal_name(signal))),
+        };
         Report {
-            exit_code: match exit {
-                Exit::Code(code) => Some(*code),
-                Exit::Signal(_) => None,
-            },
-            signal: match exit {
-                Exit::Code(_) => None,
-                Exit::Signal(signal) => Some(signal_name(*signal)),
-            },
+            exit_code,
+            signal,
             truncated: out.truncated || err.truncated,
             lossy: out.lossy || err.lossy,
             stdout: out.text,
@@ -104,27 +103,5 @@ impl Verdict {
 
 /// The name of a signal, such as `SIGTERM`.
 fn signal_name(signal: i32) -> String {
-    use rustix::process::Signal;
-    let name = match Signal::from_named_raw(signal) {
-        Some(Signal::HUP) => "SIGHUP",
-        Some(Signal::INT) => "SIGINT",
-        Some(Signal::QUIT) => "SIGQUIT",
-        Some(Signal::ILL) => "SIGILL",
-        Some(Signal::TRAP) => "SIGTRAP",
-        Some(Signal::ABORT) => "SIGABRT",
-        Some(Signal::BUS) => "SIGBUS",
-        Some(Signal::FPE) => "SIGFPE",
-        Some(Signal::KILL) => "SIGKILL",
-        Some(Signal::USR1) => "SIGUSR1",
-        Some(Signal::SEGV) => "SIGSEGV",
-        Some(Signal::USR2) => "SIGUSR2",
-        Some(Signal::PIPE) => "SIGPIPE",
-        Some(Signal::ALARM) => "SIGALRM",
-        Some(Signal::TERM) => "SIGTERM",
-        Some(Signal::XCPU) => "SIGXCPU",
-        Some(Signal::XFSZ) => "SIGXFSZ",
-        Some(Signal::SYS) => "SIGSYS",
-        _ => return format!("signal {signal}"),
-    };
-    name.to_owned()
+    Signal::try_from(signal).map_or_else(|_| format!("signal {signal}"), |signal| signal.as_str().to_owned())
 }

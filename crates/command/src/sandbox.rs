@@ -95,12 +95,3 @@ fn limit(resource: Resource, most: Option<usize>) -> io::Result<()> {
     let most = Some(getrlimit(resource).maximum.map_or(most, |own| own.min(most)));
     Ok(setrlimit(resource, Rlimit { current: most, maximum: most })?)
 }
-
-/// Keeps commands of the same user from this process's memory, environment and descriptors. It then dumps no core, and only root can debug or
-/// profile it.
-///
-/// # Errors
-/// The system has refused it.
-pub fn hide_from_commands() -> io::Result<()> {
-    system::hide()
-}

@@ -18,9 +18,12 @@ use crate::sandbox::User;
 /// The first descriptor after stdin, stdout and stderr.
 const FIRST_OTHER: libc::c_uint = 3;
 
-/// Keeps other processes of the same user from this process's memory, environment and descriptors: they can neither read
-/// `/proc/PID` nor attach a debugger.
-pub(crate) fn hide() -> io::Result<()> {
+/// Keeps commands of the same user from this process's memory, environment and descriptors: they can neither read `/proc/PID` nor attach
+/// a debugger. This process then dumps no core, and only root can debug or profile it.
+///
+/// # Errors
+/// The system has refused it.
+pub fn hide_from_commands() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 

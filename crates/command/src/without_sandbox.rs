@@ -7,7 +7,11 @@ use rustix::process::Pid;
 
 use crate::sandbox::User;
 
-pub(crate) fn hide() -> io::Result<()> {
+/// Does nothing.
+///
+/// # Errors
+/// None.
+pub fn hide_from_commands() -> io::Result<()> {
     Ok(())
 }
 

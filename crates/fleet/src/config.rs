@@ -6,13 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use turnwise_client::protocol::{MAX_SLOTS, names};
+use turnwise_client::protocol::{MAX_FLEET_TYPES, MAX_SLOTS, names};
 use turnwise_command::Programs;
 
 use crate::Limits;
 
-/// Most types of a fleet.
-pub const MAX_TYPES: usize = 100;
 /// Most processes of one type.
 pub const MAX_WORKERS: usize = 1_000;
 /// Longest name of a fleet, in bytes. With a type and a number it is the name of a worker.
@@ -68,6 +66,16 @@ pub enum Kind {
     Exec(Vec<String>),
 }
 
+impl Kind {
+    /// Its key in the file, and the program with its arguments.
+    pub(crate) fn parts(&self) -> (&'static str, &[String]) {
+        match self {
+            Kind::Command(argv) => ("command", argv),
+            Kind::Exec(argv) => ("exec", argv),
+        }
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -107,10 +115,7 @@ impl Config {
         }
         let config = Config::parse(&text).map_err(|error| of_file(error.0))?;
         for (name, entry) in &config.types {
-            let (key, argv) = match &entry.kind {
-                Kind::Command(argv) => ("command", argv),
-                Kind::Exec(argv) => ("exec", argv),
-            };
+            let (key, argv) = entry.kind.parts();
             let found = Programs::All.find(&argv[0], None, None);
             found.map_err(|problem| of_file(format!("types.{name}.{key}: `{}`: {problem}", argv[0])))?;
         }
@@ -130,8 +135,8 @@ impl Config {
         if let Some(name) = &file.name {
             check_name(name)?;
         }
-        if file.types.is_empty() || file.types.len() > MAX_TYPES {
-            return wrong("types", &format!("expected 1 to {MAX_TYPES} tables [types.NAME]"));
+        if file.types.is_empty() || file.types.len() > MAX_FLEET_TYPES {
+            return wrong("types", &format!("expected 1 to {MAX_FLEET_TYPES} tables [types.NAME]"));
         }
         let types = file.types.into_iter().map(|(name, entry)| {
             names::check_type(&name).or_else(|problem| wrong(&format!("types.{name}"), &problem.problem))?;
@@ -162,9 +167,8 @@ impl Entry {
                 );
             }
         };
-        let (Kind::Command(argv) | Kind::Exec(argv)) = &kind;
+        let (which, argv) = kind.parts();
         if argv.first().is_none_or(String::is_empty) || argv.iter().any(|word| word.contains('\0')) {
-            let which = if matches!(kind, Kind::Command(_)) { "command" } else { "exec" };
             return wrong(
                 &key(which),
                 "expected a program and its arguments, like [\"./worker\", \"--fast\"]",
@@ -201,10 +205,9 @@ impl Entry {
 
 /// Checks the name of a fleet.
 pub(crate) fn check_name(name: &str) -> Result<(), ConfigError> {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
-    match name.len() {
-        1..=MAX_NAME_BYTES if name.bytes().all(allowed) && name != "." && name != ".." => Ok(()),
-        _ => wrong("name", &format!("expected 1 to {MAX_NAME_BYTES} letters, digits, `_`, `-` and `.`")),
+    match (1..=MAX_NAME_BYTES).contains(&name.len()) && names::is_plain(name) {
+        true => Ok(()),
+        false => wrong("name", &format!("expected 1 to {MAX_NAME_BYTES} letters, digits, `_`, `-` and `.`")),
     }
 }
 
@@ -212,27 +215,31 @@ fn wrong<T>(key: &str, problem: &str) -> Result<T, ConfigError> {
     Err(ConfigError(format!("{key}: {problem}")))
 }
 
-/// Parses `500ms`, `90s`, `1.5m`, `2h` or `3d`.
 fn duration(key: &str, text: Option<&str>, default: Duration) -> Result<Duration, ConfigError> {
     let Some(text) = text else { return Ok(default) };
-    let digits = text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let seconds = match unit {
-        "ms" => Some(0.001),
-        "s" => Some(1.0),
-        "m" => Some(60.0),
-        "h" => Some(3_600.0),
-        "d" => Some(86_400.0),
-        _ => None,
-    };
-    let seconds = seconds.zip(number.parse::<f64>().ok()).map(|(seconds, number)| seconds * number);
-    match seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
-        Some(duration) if duration <= LONGEST => Ok(duration),
+    let has_unit = text.ends_with(|char: char| char.is_ascii_alphabetic());
+    match parse_duration(text) {
+        Some(duration) if has_unit && duration <= LONGEST => Ok(duration),
         _ => wrong(
             key,
             "expected a duration of at most a year, for example \"500ms\", \"90s\", \"15m\" or \"2h\"",
         ),
     }
+}
+
+/// Parses `90`, `90s`, `1.5m`, `2h`, `3d` or `500ms`.
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    let digits = text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let seconds = match unit {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3_600.0,
+        "d" => 86_400.0,
+        _ => return None,
+    };
+    Duration::try_from_secs_f64(number.parse::<f64>().ok()? * seconds).ok()
 }
 
 #[cfg(test)]

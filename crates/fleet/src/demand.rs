@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use turnwise_client::Client;
 use turnwise_client::protocol::Demand;
-use turnwise_client::{Client, ListWorkers};
 
 /// How long an answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -53,7 +53,7 @@ async fn ask(
     let mut running = BTreeMap::new();
     // Only for the choice of which worker stops.
     if demand.wanted_slots < demand.slots {
-        let pages = client.workers(ListWorkers { job_type: Some(job_type.to_owned()) });
+        let pages = client.workers(Some(job_type));
         let (workers, _) = pages.collect(MAX_LISTED).await?;
         running.extend(
             workers.into_iter().filter_map(|worker| worker.name.map(|name| (name, worker.running.len()))),

@@ -10,14 +10,12 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 
 use rustix::process::setsid;
 use rustix::stdio::dup2_stdin;
 use serde::{Deserialize, Serialize};
 
-/// Where the libraries of an executable may be; needed by a binary that is not linked statically.
-const LIBRARIES: &str = "LD_LIBRARY_PATH";
 /// The exit code of a launcher that cannot execute its command, as that of shells.
 pub const NOT_EXECUTED: u8 = 127;
 /// The largest message to a launcher, in bytes. The system allows less for a command line and its environment.
@@ -29,38 +27,6 @@ pub(crate) struct Spec {
     pub program: PathBuf,
     pub argv: Vec<OsString>,
     pub env: Vec<(OsString, OsString)>,
-}
-
-/// How to start a launcher: an executable that calls [`launch_main`] when it gets these arguments.
-#[derive(Debug, Clone)]
-pub struct Launcher {
-    /// The path of the executable.
-    pub program: PathBuf,
-    /// Its arguments.
-    pub args: Vec<OsString>,
-}
-
-impl Launcher {
-    /// The current executable with these arguments, also if a newer release replaces its file.
-    pub fn this_executable(args: impl IntoIterator<Item = impl Into<OsString>>) -> Launcher {
-        Launcher { program: own_executable(), args: args.into_iter().map(Into::into).collect() }
-    }
-
-    /// Starts a launcher, which waits for [`release`].
-    pub(crate) fn start(&self) -> io::Result<Child> {
-        let mut command = Command::new(&self.program);
-        command.arg0("turnwise").args(&self.args).env_clear().stdin(Stdio::piped());
-        if let Some(folders) = std::env::var_os(LIBRARIES) {
-            command.env(LIBRARIES, folders);
-        }
-        command.spawn()
-    }
-}
-
-/// The path of this executable, for processes that it starts.
-pub(crate) fn own_executable() -> PathBuf {
-    let own = PathBuf::from("/proc/self/exe");
-    if own.exists() { own } else { std::env::current_exe().unwrap_or(own) }
 }
 
 /// Tells a launcher what to run.

@@ -25,7 +25,7 @@ mod system;
 #[path = "without_linux.rs"]
 mod system;
 
-pub use config::{Config, ConfigError, Kind, MAX_TYPES, MAX_WORKERS, TypeConfig};
-pub use launch::{Launcher, NOT_EXECUTED, launch_main};
+pub use config::{Config, ConfigError, Kind, MAX_WORKERS, TypeConfig, parse_duration};
+pub use launch::{NOT_EXECUTED, launch_main};
 pub use scaler::{Action, Limits, MAX_STARTS, SETTLED, STEADY, Scaler, Worker, backoff};
 pub use supervisor::{Error, Options, run};

@@ -2,9 +2,11 @@
 
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Child, ExitStatus};
+use std::process::{Child, ExitStatus, Stdio};
 
-use crate::launch::{self, Launcher, Spec};
+use turnwise_command::Own;
+
+use crate::launch::{self, Spec};
 use crate::state::Record;
 use crate::system;
 
@@ -19,8 +21,8 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts a launcher. It runs nothing before [`Process::release`].
-    pub fn start(launcher: &Launcher, mut record: Record) -> io::Result<Process> {
-        let mut child = launcher.start()?;
+    pub fn start(launcher: &Own, mut record: Record) -> io::Result<Process> {
+        let mut child = launcher.command().stdin(Stdio::piped()).spawn()?;
         record.pid = child.id();
         let Some(ticks) = system::started(record.pid) else {
             let _ = child.kill();

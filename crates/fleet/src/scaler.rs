@@ -216,11 +216,6 @@ impl Scaler {
         self.failures
     }
 
-    /// The demand that the target comes from.
-    pub fn demand(&self) -> Option<&Demand> {
-        self.demand.as_ref()
-    }
-
     /// Why the target is what it is, and what holds up a start.
     pub fn why(&self, now: Duration) -> String {
         let Limits { min, max, .. } = self.limits;

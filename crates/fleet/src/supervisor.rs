@@ -11,16 +11,17 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use turnwise_client::Client;
-use turnwise_client::protocol::{FleetType, PutFleet};
+use turnwise_client::protocol::{FleetType, MAX_FLEET_TEXT_BYTES, PutFleet};
+use turnwise_command::Own;
 
 use crate::config::{ConfigError, TypeConfig, check_name};
 use crate::demand::{self, Observation};
-use crate::launch::{Spec, own_executable};
+use crate::launch::Spec;
 use crate::process::Process;
 use crate::report;
 use crate::scaler::kills;
 use crate::state::{Record, Saved, State, StateError};
-use crate::{Action, Config, Kind, Launcher, Scaler, Worker, system};
+use crate::{Action, Config, Kind, Scaler, Worker, system};
 
 /// The longest time between two steps.
 const STEP: Duration = Duration::from_millis(500);
@@ -30,8 +31,6 @@ const SHORT_STEP: Duration = Duration::from_millis(100);
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
 /// Observations that wait for the supervisor; further ones wait at their senders.
 const WAITING_OBSERVATIONS: usize = 16;
-/// The longest reason in a report, in bytes.
-const MAX_WHY_BYTES: usize = 300;
 /// Variables of this process that no worker inherits: they hold secrets, or are set for the worker.
 const NOT_INHERITED: [&str; 5] =
     ["TURNWISE_TOKEN", "TURNWISE_TOKEN_FILE", "TURNWISE_PASSWORD", "TURNWISE_SERVER", "TURNWISE_STORE"];
@@ -50,8 +49,8 @@ pub struct Options {
     pub state: PathBuf,
     /// Whether the workers run on when the fleet stops.
     pub keep: bool,
-    /// How to start a launcher.
-    pub launcher: Launcher,
+    /// This executable with the arguments that lead to [`launch_main`](crate::launch_main).
+    pub launcher: Own,
 }
 
 /// Why a fleet cannot run.
@@ -103,7 +102,7 @@ pub async fn run(options: Options, stop: CancellationToken, now: CancellationTok
         if fleet.closing && fleet.processes.is_empty() {
             break;
         }
-        let pause = if fleet.processes.iter().any(|process| process.record.stopping_ms.is_some()) {
+        let pause = if fleet.processes.values().any(|process| process.record.stopping_ms.is_some()) {
             SHORT_STEP
         } else {
             STEP
@@ -161,7 +160,8 @@ struct Fleet {
     state: State,
     place: String,
     next: u64,
-    processes: Vec<Process>,
+    /// By number.
+    processes: BTreeMap<u64, Process>,
     scalers: BTreeMap<String, Scaler>,
     /// By type and name of a worker: the jobs that it ran when the server was asked last.
     running: BTreeMap<String, BTreeMap<String, usize>>,
@@ -188,7 +188,9 @@ impl Fleet {
         // Of another boot, or of another container, none can run here.
         let records = if saved.place == place { saved.processes } else { Vec::new() };
         let known = records.len();
-        let processes: Vec<Process> = records.into_iter().filter_map(Process::adopt).collect();
+        let adopted = records.into_iter().filter_map(Process::adopt);
+        let processes: BTreeMap<u64, Process> =
+            adopted.map(|process| (process.record.number, process)).collect();
         if known > 0 {
             tracing::info!("{} of {known} workers of an earlier start run on", processes.len());
         }
@@ -196,7 +198,7 @@ impl Fleet {
             let of_type = |process: &&Process| {
                 process.record.job_type == *job_type && process.record.stopping_ms.is_none()
             };
-            let running = processes.iter().filter(of_type).count();
+            let running = processes.values().filter(of_type).count();
             (job_type.clone(), Scaler::new(config.limits, running))
         });
         let scalers = types.collect();
@@ -267,7 +269,7 @@ impl Fleet {
                 version: 0,
                 place: self.place.clone(),
                 next: self.next,
-                processes: self.processes.iter().map(|process| process.record.clone()).collect(),
+                processes: self.processes.values().map(|process| process.record.clone()).collect(),
             };
             match self.state.save(&mut saved) {
                 Ok(()) => (self.is_unsaved, self.cannot_save) = (false, false),
@@ -292,7 +294,7 @@ impl Fleet {
     fn plans(&mut self, now: Duration) -> Vec<(String, Vec<Action>)> {
         let mut workers: BTreeMap<String, Vec<Worker>> =
             self.scalers.keys().map(|job_type| (job_type.clone(), Vec::new())).collect();
-        for process in &self.processes {
+        for process in self.processes.values() {
             let Record { number, name, job_type, runs, started_ms, stopping_ms, .. } = &process.record;
             let config = self.options.config.types.get(job_type);
             workers.entry(job_type.clone()).or_default().push(Worker {
@@ -322,10 +324,7 @@ impl Fleet {
 
     /// What a process of a type runs, as words that differ where the configuration does.
     fn words(&self, job_type: &str, config: &TypeConfig) -> Vec<String> {
-        let (kind, argv) = match &config.kind {
-            Kind::Command(argv) => ("command", argv),
-            Kind::Exec(argv) => ("exec", argv),
-        };
+        let (kind, argv) = config.kind.parts();
         let head = [kind, job_type, self.options.server.as_str()].map(str::to_owned);
         head.into_iter().chain([config.limits.slots.to_string()]).chain(argv.iter().cloned()).collect()
     }
@@ -348,7 +347,7 @@ impl Fleet {
                 let number = process.record.number;
                 self.next += 1;
                 self.is_unsaved = true;
-                self.processes.push(process);
+                self.processes.insert(number, process);
                 Some(number)
             }
             Err(error) => {
@@ -363,11 +362,12 @@ impl Fleet {
 
     /// Lets the launcher with this number run its command.
     fn release(&mut self, number: u64) {
-        let Some(at) = self.at(number) else { return };
-        let Record { name, job_type, pid, .. } = self.processes[at].record.clone();
+        let Some(process) = self.processes.get(&number) else { return };
+        let Record { name, job_type, pid, .. } = process.record.clone();
         let Some(config) = self.options.config.types.get(&job_type) else { return };
         let spec = self.spec(&name, &job_type, config);
-        match self.processes[at].release(&spec) {
+        let released = self.processes.get_mut(&number).map_or(Ok(()), |process| process.release(&spec));
+        match released {
             Ok(()) => tracing::info!("{job_type}: started {name} (process {pid})"),
             // It has ended; the next step sees that.
             Err(error) => tracing::warn!("{job_type}: {name} does not start: {error}"),
@@ -399,31 +399,30 @@ impl Fleet {
                 let options = ["turnwise", "work", "--type", job_type, "--slots", &slots, "--name", name];
                 let times = ["--drain", &drain, "--grace", &grace, "--exec"];
                 let argv = options.into_iter().chain(times).chain(exec.iter().map(String::as_str));
-                Spec { program: own_executable(), argv: argv.map(OsString::from).collect(), env }
+                Spec {
+                    program: self.options.launcher.program.clone(),
+                    argv: argv.map(OsString::from).collect(),
+                    env,
+                }
             }
         }
     }
 
-    fn at(&self, number: u64) -> Option<usize> {
-        self.processes.iter().position(|process| process.record.number == number)
-    }
-
     fn stop(&mut self, number: u64, now: Duration) {
-        let Some(at) = self.at(number) else { return };
-        let Record { name, job_type, pid, .. } = &self.processes[at].record;
+        let Some(process) = self.processes.get_mut(&number) else { return };
+        let Record { name, job_type, pid, .. } = &process.record;
         let why = match self.scalers.get(job_type) {
             _ if self.closing => "the fleet stops".to_owned(),
             None => "its type is not in the configuration".to_owned(),
             Some(scaler) => scaler.why(now),
         };
         tracing::info!("{job_type}: stops {name} (process {pid}): {why}");
-        self.processes[at].stop(ms(now));
+        process.stop(ms(now));
         self.is_unsaved = true;
     }
 
     fn kill(&mut self, number: u64) {
-        let Some(at) = self.at(number) else { return };
-        let process = &mut self.processes[at];
+        let Some(process) = self.processes.get_mut(&number) else { return };
         if !process.is_killed {
             let Record { name, job_type, pid, .. } = &process.record;
             tracing::warn!("{job_type}: kills {name} (process {pid})");
@@ -433,8 +432,7 @@ impl Fleet {
 
     /// Kills everything, and waits for its end for a while.
     fn kill_all(&mut self) {
-        let numbers: Vec<u64> = self.processes.iter().map(|process| process.record.number).collect();
-        for number in numbers {
+        for number in self.processes.keys().copied().collect::<Vec<u64>>() {
             self.kill(number);
         }
         let killed = Instant::now();
@@ -449,7 +447,7 @@ impl Fleet {
     fn reap(&mut self) {
         let now = self.clock.now();
         let mut ended = Vec::new();
-        self.processes.retain_mut(|process| {
+        self.processes.retain(|_, process| {
             let how = process.ended();
             let runs = how.is_none();
             ended.extend(how.map(|how| (process.record.clone(), how)));
@@ -480,7 +478,7 @@ impl Fleet {
     fn report(&self) -> PutFleet {
         let now = self.clock.now();
         let types = self.scalers.iter().map(|(job_type, scaler)| {
-            let of_type = self.processes.iter().filter(|process| process.record.job_type == *job_type);
+            let of_type = self.processes.values().filter(|process| process.record.job_type == *job_type);
             let (stopping, running): (Vec<_>, Vec<_>) =
                 of_type.partition(|process| process.record.stopping_ms.is_some());
             let limits = scaler.limits();
@@ -489,7 +487,7 @@ impl Fleet {
                 None => scaler.why(now),
             };
             why = why.replace(char::is_control, " ");
-            why.truncate(why.floor_char_boundary(MAX_WHY_BYTES));
+            why.truncate(why.floor_char_boundary(MAX_FLEET_TEXT_BYTES));
             FleetType {
                 job_type: job_type.clone(),
                 slots: limits.slots as u64,

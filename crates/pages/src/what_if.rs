@@ -17,7 +17,7 @@ use turnwise_explain::load::{self, Load, TenantLoad};
 use turnwise_policy::fair_share::Fairness;
 use turnwise_protocol::names;
 use turnwise_replicator::JOB_TYPE as REPLICATION;
-use turnwise_simulate::scenario::{RandomTime, Rfc, RunTime, Shares, Tenants, Work};
+use turnwise_simulate::scenario::{RandomTime, Rfc, Tenants, Work};
 use turnwise_simulate::{Int, OneOf, Policy, Results, Scenario};
 
 use super::format::{count_of, duration, number, or_dash};
@@ -114,14 +114,14 @@ fn scenario(load: &Load, is_continuous: bool, changed: &BTreeMap<String, u32>) -
         // More than it could run in the time has no effect.
         let all_slots = slots.saturating_mul(interval_ms.saturating_mul(cycles) / run_ms.max(1) + 2);
         let most = if is_continuous { u64::MAX } else { all_slots };
-        let run_ms = (!is_continuous).then(|| RunTime::Random(RandomTime::Exponential(int(run_ms))));
+        let run_ms = (!is_continuous).then(|| OneOf::Other(RandomTime::Exponential(int(run_ms))));
         let count = int(jobs.min(most).min(MAX_JOBS / simulated));
         OneOf::Other(vec![Work { count, every: None, per_second: None, run_ms }])
     };
     let tenant = |name: &str, count: u64, shares: u32, jobs| Tenants {
         name: name.to_owned(),
         count: int(count),
-        shares: Shares::Fixed(shares),
+        shares: OneOf::One(int(shares.into())),
         jobs,
         comes_at: Int::default(),
         leaves_at: None,

@@ -1,35 +1,33 @@
 //! Dependencies: jobs that must end before another job starts.
 
 use serde::{Deserialize, Serialize};
-#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
-#[cfg(feature = "openapi")]
 use crate::names::{JobId, JobType};
+use crate::word::words;
 
 /// Maximum number of dependencies of one job.
 pub const MAX_AFTER: usize = 100;
 
 /// A dependency: a job that must end before another one starts.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", schema(example = json!({ "type": "mail", "id": "mail-16", "accepted": ["completed"], "otherwise": "cancel" })))]
+#[schema(example = json!({ "type": "mail", "id": "mail-16", "accepted": ["completed"], "otherwise": "cancel" }))]
 pub struct After {
     /// The dependency's type. By default the type of the job that waits.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<JobType>))]
+    #[schema(value_type = Option<JobType>)]
     pub job_type: Option<String>,
     /// The dependency's id. The job must exist: the server rejects an id that was never added, or was removed after its end.
-    #[cfg_attr(feature = "openapi", schema(value_type = JobId))]
+    #[schema(value_type = JobId)]
     pub id: String,
     /// The final states that are accepted. By default only `completed`.
     #[serde(default = "completed")]
-    #[cfg_attr(feature = "openapi", schema(min_items = 1))]
+    #[schema(min_items = 1)]
     pub accepted: Vec<End>,
     /// What happens if the dependency ends in another state, or is removed before it has ended.
     #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(default = "cancel"))]
+    #[schema(default = "cancel")]
     pub otherwise: Otherwise,
 }
 
@@ -37,50 +35,26 @@ fn completed() -> Vec<End> {
     vec![End::Completed]
 }
 
-/// The final states of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum End {
-    /// It completed.
-    Completed,
-    /// It failed with an error that is not retried, or in its last attempt.
-    Failed,
-    /// Its user cancelled it, or the server rejected it.
-    Cancelled,
-}
-
-impl<'de> Deserialize<'de> for End {
-    /// Reads strings only: the derived implementation would also accept an object.
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match std::borrow::Cow::<str>::deserialize(deserializer)?.as_ref() {
-            "completed" => Ok(End::Completed),
-            "failed" => Ok(End::Failed),
-            "cancelled" => Ok(End::Cancelled),
-            _ => Err(serde::de::Error::custom("expected `completed`, `failed` or `cancelled`")),
-        }
+words! {
+    /// The final states of a job.
+    pub enum End {
+        /// It completed.
+        Completed = "completed",
+        /// It failed with an error that is not retried, or in its last attempt.
+        Failed = "failed",
+        /// Its user cancelled it, or the server rejected it.
+        Cancelled = "cancelled",
     }
 }
 
-/// What happens to a job when a dependency ends in a state that the job does not accept.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Otherwise {
-    /// The job is cancelled.
-    #[default]
-    Cancel,
-    /// The job stops waiting for this dependency.
-    Free,
-}
-
-impl<'de> Deserialize<'de> for Otherwise {
-    /// Reads strings only: the derived implementation would also accept an object.
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match std::borrow::Cow::<str>::deserialize(deserializer)?.as_ref() {
-            "cancel" => Ok(Otherwise::Cancel),
-            "free" => Ok(Otherwise::Free),
-            _ => Err(serde::de::Error::custom("expected `cancel` or `free`")),
-        }
+words! {
+    /// What happens to a job when a dependency ends in a state that the job does not accept.
+    #[derive(Default)]
+    pub enum Otherwise {
+        /// The job is cancelled.
+        #[default]
+        Cancel = "cancel",
+        /// The job stops waiting for this dependency.
+        Free = "free",
     }
 }

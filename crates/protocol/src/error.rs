@@ -1,31 +1,27 @@
 //! The one shape of every error response.
 
-use serde::{Deserialize, Serialize};
-#[cfg(feature = "openapi")]
-use utoipa::ToSchema;
-
+use crate::answer::answers;
 use crate::workers::Answer;
 
-/// The body of every response with a status of 400 or more.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[cfg_attr(feature = "openapi", schema(example = json!({
-    "error": "not_found",
-    "reason": "there is no job `mail-17` of type `mail`",
-    "hint": "it was never added, was removed, or ended longer ago than jobs are kept"
-})))]
-pub struct Error {
-    /// The error as a stable code, on which programs decide. See [`codes`].
-    #[cfg_attr(feature = "openapi", schema(example = "not_found"))]
-    pub error: String,
-    /// What went wrong, for people.
-    pub reason: String,
-    /// What the caller can do about it.
-    pub hint: String,
-    /// `halt` when a worker has lost its claim: it stops the job and sends nothing more for it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub answer: Option<Answer>,
+answers! {
+    /// The body of every response with a status of 400 or more.
+    #[derive(PartialEq, Eq)]
+    #[schema(example = json!({
+        "error": "not_found",
+        "reason": "there is no job `mail-17` of type `mail`",
+        "hint": "it was never added, was removed, or ended longer ago than jobs are kept"
+    }))]
+    pub struct Error {
+        /// The error as a stable code, on which programs decide. See [`codes`].
+        #[schema(example = "not_found")]
+        pub error: String,
+        /// What went wrong, for people.
+        pub reason: String,
+        /// What the caller can do about it.
+        pub hint: String,
+        /// `halt` when a worker has lost its claim: it stops the job and sends nothing more for it.
+        pub answer: Option<Answer>,
+    }
 }
 
 /// The values of [`Error::error`].

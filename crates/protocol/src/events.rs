@@ -14,55 +14,52 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
+use crate::answer::answers;
 use crate::jobs::{EventKind, State};
 
-/// The data of an event `state`: a step in the job's life.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-pub struct JobEvent {
-    /// Time of the step, in µs since the Unix epoch.
-    pub at_us: i64,
-    /// What happened.
-    #[serde(rename = "type")]
-    pub kind: EventKind,
-    /// The job's state after the step.
-    pub state: State,
-    /// Crashed or failed: the error.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub reason: Option<String>,
+answers! {
+    /// The data of an event `state`: a step in the job's life.
+    #[derive(PartialEq, Eq)]
+    pub struct JobEvent {
+        /// Time of the step, in µs since the Unix epoch.
+        pub at_us: i64,
+        /// What happened.
+        #[serde(rename = "type")]
+        pub kind: EventKind,
+        /// The job's state after the step.
+        pub state: State,
+        /// Crashed or failed: the error.
+        pub reason: Option<String>,
+    }
 }
 
 /// The data of an event `progress`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Progress {
     /// The worker's report.
-    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
+    #[schema(value_type = serde_json::Value)]
     pub info: Box<RawValue>,
 }
 
-/// An event as a reader of server-sent events returns it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[cfg_attr(feature = "openapi", schema(example = json!({
-    "event": "state",
-    "id": "1790000000120000:0",
-    "data": "{\"at_us\":1790000000120000,\"type\":\"started\",\"state\":\"running\"}"
-})))]
-pub struct ServerSentEvent {
-    /// `state`, `progress`, `end` or `removed`.
-    pub event: String,
-    /// The value of `Last-Event-ID` that the client sends when it reconnects.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub id: Option<String>,
-    /// JSON: a JobEvent for `state`, a Progress for `progress`, a Job for `end`, a Removed for `removed`.
-    #[cfg_attr(feature = "openapi", schema(content_media_type = "application/json"))]
-    pub data: String,
+answers! {
+    /// An event as a reader of server-sent events returns it.
+    #[derive(PartialEq, Eq)]
+    #[schema(example = json!({
+        "event": "state",
+        "id": "1790000000120000:0",
+        "data": "{\"at_us\":1790000000120000,\"type\":\"started\",\"state\":\"running\"}"
+    }))]
+    pub struct ServerSentEvent {
+        /// `state`, `progress`, `end` or `removed`.
+        pub event: String,
+        /// The value of `Last-Event-ID` that the client sends when it reconnects.
+        pub id: Option<String>,
+        /// JSON: a JobEvent for `state`, a Progress for `progress`, a Job for `end`, a Removed for `removed`.
+        #[schema(content_media_type = "application/json")]
+        pub data: String,
+    }
 }
 
 /// The names of events.

@@ -1,161 +1,119 @@
 //! Job filters: rules that decide which waiting jobs may start.
 
 use serde::{Deserialize, Serialize};
-#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
-/// Maximum number of filters in a store.
-pub const MAX_FILTERS: usize = 100;
+use crate::answer::answers;
+use crate::word::words;
+
 /// Longest name of a filter, in bytes.
 pub const MAX_FILTER_NAME_BYTES: usize = 128;
 /// Longest condition of a filter, in bytes.
 pub const MAX_CONDITION_BYTES: usize = 4_000;
-/// Longest note of a filter, in bytes.
-pub const MAX_NOTE_BYTES: usize = 500;
 
 /// A filter to be written.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", schema(example = json!({
+#[schema(example = json!({
     "action": "pause", "when": "type = mail and options.to ~ \"@example\\.org$\"", "priority": 10, "note": "their server is moved"
-})))]
+}))]
 pub struct PutFilter {
     /// What the filter does with the jobs that meet its condition.
     pub action: Action,
     /// Maximum number of these jobs that run at the same time. Required for `concurrency`, and allowed only there.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
+    #[schema(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,
     /// The condition. Left out or empty, it applies to all jobs. It compares `id`, `type`, `tenant`, `user`, `reason` and `options.NAME` (names
     /// separated by dots) with a number, a word, or text in quotes. The operators are `=`, `!=`, `<`, `<=`, `>`, `>=`, `~` (a regular expression that
     /// matches anywhere in the value) and `!~`. Combine comparisons with `and`, `or`, `not` and parentheses.
     #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(max_length = 4000))]
+    #[schema(max_length = 4000)]
     pub when: String,
     /// The server evaluates filters with a lower priority first. Filters of equal priority are ordered by watermark, then by name.
     #[serde(default, deserialize_with = "crate::number::whole")]
-    #[cfg_attr(feature = "openapi", schema(minimum = -1000, maximum = 1000))]
+    #[schema(minimum = -1000, maximum = 1000)]
     pub priority: i32,
     /// The filter applies only to jobs that were added at this time or later, in µs since the Unix epoch. 0 means all jobs.
     #[serde(default, deserialize_with = "crate::number::whole")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 253_402_300_799_999_999_i64))]
+    #[schema(minimum = 0, maximum = 253_402_300_799_999_999_i64)]
     pub watermark_us: i64,
     /// Why the filter exists, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 500))]
+    #[schema(min_length = 1, max_length = 500)]
     pub note: Option<String>,
 }
 
-/// What a filter does with the jobs that meet its condition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Action {
-    /// They may run, regardless of later filters.
-    Accept,
-    /// They do not start as long as the filter exists. Running jobs continue.
-    Pause,
-    /// They are cancelled.
-    Reject,
-    /// The next filters decide.
-    Continue,
-    /// They start while fewer of them run than `limit`. The others wait, and start as running ones end.
-    Concurrency,
-}
-
-impl Action {
-    /// The action's name in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Action::Accept => "accept",
-            Action::Pause => "pause",
-            Action::Reject => "reject",
-            Action::Continue => "continue",
-            Action::Concurrency => "concurrency",
-        }
+words! {
+    /// What a filter does with the jobs that meet its condition.
+    pub enum Action {
+        /// They may run, regardless of later filters.
+        Accept = "accept",
+        /// They do not start as long as the filter exists. Running jobs continue.
+        Pause = "pause",
+        /// They are cancelled.
+        Reject = "reject",
+        /// The next filters decide.
+        Continue = "continue",
+        /// They start while fewer of them run than `limit`. The others wait, and start as running ones end.
+        // `rate_limit` is what Ganeti calls it.
+        Concurrency = "concurrency" | "rate_limit",
     }
 }
 
-impl<'de> Deserialize<'de> for Action {
-    /// Reads strings only: the derived implementation would also accept an object.
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match std::borrow::Cow::<str>::deserialize(deserializer)?.as_ref() {
-            "accept" => Ok(Action::Accept),
-            "pause" => Ok(Action::Pause),
-            "reject" => Ok(Action::Reject),
-            "continue" => Ok(Action::Continue),
-            // `rate_limit` is what Ganeti calls it.
-            "concurrency" | "rate_limit" => Ok(Action::Concurrency),
-            _ => Err(serde::de::Error::custom(
-                "expected `accept`, `pause`, `reject`, `continue` or `concurrency`",
-            )),
-        }
+answers! {
+    /// A job filter.
+    #[derive(PartialEq, Eq)]
+    pub struct Filter {
+        /// Its name.
+        pub id: String,
+        /// What it does with the jobs that meet its condition.
+        pub action: Action,
+        /// `concurrency`: the maximum number of these jobs that run at the same time.
+        pub limit: Option<u32>,
+        /// The condition. Empty means all jobs.
+        pub when: String,
+        /// The server evaluates filters with a lower priority first.
+        pub priority: i32,
+        /// The filter applies only to jobs that were added at this time or later, in µs. 0 means all jobs.
+        pub watermark_us: i64,
+        /// Why the filter exists, for people.
+        pub note: Option<String>,
+    }
+
+    /// The concurrency limit that a job waits for: as many jobs of its bucket run as the limit allows.
+    #[derive(PartialEq, Eq)]
+    pub struct Limited {
+        /// What defines the bucket.
+        pub by: LimitedBy,
+        /// The name of the filter or of the bucket.
+        pub name: String,
+        /// Maximum number of jobs that run at the same time.
+        pub limit: u32,
+        /// Number of jobs that run now. Only `why` returns it.
+        pub running: Option<usize>,
     }
 }
 
-/// A job filter.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-pub struct Filter {
-    /// Its name.
-    pub id: String,
-    /// What it does with the jobs that meet its condition.
-    pub action: Action,
-    /// `concurrency`: the maximum number of these jobs that run at the same time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub limit: Option<u32>,
-    /// The condition. Empty means all jobs.
-    pub when: String,
-    /// The server evaluates filters with a lower priority first.
-    pub priority: i32,
-    /// The filter applies only to jobs that were added at this time or later, in µs. 0 means all jobs.
-    pub watermark_us: i64,
-    /// Why the filter exists, for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub note: Option<String>,
-}
-
-/// The concurrency limit that a job waits for: as many jobs of its bucket run as the limit allows.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-pub struct Limited {
-    /// What defines the bucket.
-    pub by: LimitedBy,
-    /// The name of the filter or of the bucket.
-    pub name: String,
-    /// Maximum number of jobs that run at the same time.
-    pub limit: u32,
-    /// Number of jobs that run now. Only `why` returns it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub running: Option<usize>,
-}
-
-/// What defines a job's bucket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum LimitedBy {
-    /// A filter.
-    Filter,
-    /// A reason of the job, in the form `concurrency:n:name`.
-    Reason,
+words! {
+    /// What defines a job's bucket.
+    pub enum LimitedBy {
+        /// A filter.
+        Filter = "filter",
+        /// A reason of the job, in the form `concurrency:n:name`.
+        Reason = "reason",
+    }
 }
 
 /// All filters, in the order in which the server evaluates them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Filters {
     /// The first filter whose condition holds for a job decides.
     pub filters: Vec<Filter>,
 }
 
 /// The result of removing a filter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RemovedFilter {
     /// The filter does not exist any more.
     pub removed: bool,

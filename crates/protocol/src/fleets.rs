@@ -1,7 +1,6 @@
 //! Fleets: supervisors of worker processes, and what they report about themselves.
 
 use serde::{Deserialize, Serialize};
-#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
 /// Most types of a fleet.
@@ -14,9 +13,8 @@ pub const MAX_FLEET_TEXT_BYTES: usize = 300;
 pub const MAX_FLEET_EXPIRY_MS: u64 = 3_600_000;
 
 /// A fleet's report about itself. Each report replaces the one before it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
 pub struct PutFleet {
     /// The machine on which it runs; at most 300 bytes.
     pub host: String,
@@ -25,25 +23,24 @@ pub struct PutFleet {
     /// When it started, in µs since the Unix epoch.
     pub started_us: i64,
     /// How long the report is valid, in ms. The fleet reports again before that.
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 3_600_000))]
+    #[schema(minimum = 1, maximum = 3_600_000)]
     pub expires_ms: u64,
     /// Its types.
-    #[cfg_attr(feature = "openapi", schema(max_items = 100))]
+    #[schema(max_items = 100)]
     pub types: Vec<FleetType>,
 }
 
 /// The workers of a type that a fleet keeps.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[cfg_attr(feature = "openapi", schema(example = json!({
+#[schema(example = json!({
     "type": "mail", "slots": 4, "min": 0, "max": 20, "target": 5, "running": 5, "stopping": 0, "failures": 0,
     "why": "20 slots are wanted: 20 jobs run, 980 could run, each for about 200 ms"
-})))]
+}))]
 pub struct FleetType {
     /// The type of the jobs.
     #[serde(rename = "type")]
-    #[cfg_attr(feature = "openapi", schema(value_type = crate::names::JobType))]
+    #[schema(value_type = crate::names::JobType)]
     pub job_type: String,
     /// Slots of each process.
     pub slots: u64,
@@ -64,8 +61,7 @@ pub struct FleetType {
 }
 
 /// A fleet.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Fleet {
     /// Its name.
     pub name: String,
@@ -82,16 +78,14 @@ pub struct Fleet {
 }
 
 /// The fleets of a store, in the order of their names. A fleet that has not reported for its time is not listed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Fleets {
     /// The fleets.
     pub fleets: Vec<Fleet>,
 }
 
 /// The response to the removal of a fleet's report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RemovedFleet {
     /// Whether there was one.
     pub removed: bool,

@@ -3,43 +3,40 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
-/// The length of the intervals of a history.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-pub enum HistoryStep {
-    /// 10 s, kept for a day.
-    #[serde(rename = "10s")]
-    TenSeconds,
-    /// Five minutes, kept for a week.
-    #[serde(rename = "5m")]
-    FiveMinutes,
-    /// An hour, kept for 30 days.
-    #[serde(rename = "1h")]
-    Hour,
+use crate::answer::answers;
+use crate::word::words;
+
+words! {
+    /// The length of the intervals of a history.
+    pub enum HistoryStep {
+        /// 10 s, kept for a day.
+        TenSeconds = "10s",
+        /// Five minutes, kept for a week.
+        FiveMinutes = "5m",
+        /// An hour, kept for 30 days.
+        Hour = "1h",
+    }
 }
 
-/// A part of the history.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-pub struct History {
-    /// The length of an interval, in s.
-    pub step_s: i64,
-    /// The upper bounds of the buckets of `waits`, in µs. The last bucket has none.
-    pub wait_bounds_us: Vec<u64>,
-    /// The intervals, oldest first. Those in which no server ran are missing.
-    pub points: Vec<HistoryPoint>,
-    /// There are later ones: repeat the request with `from_us` set to this.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub next_us: Option<i64>,
+answers! {
+    /// A part of the history.
+    #[derive(PartialEq)]
+    pub struct History {
+        /// The length of an interval, in s.
+        pub step_s: i64,
+        /// The upper bounds of the buckets of `waits`, in µs. The last bucket has none.
+        pub wait_bounds_us: Vec<u64>,
+        /// The intervals, oldest first. Those in which no server ran are missing.
+        pub points: Vec<HistoryPoint>,
+        /// There are later ones: repeat the request with `from_us` set to this.
+        pub next_us: Option<i64>,
+    }
 }
 
 /// What happened in one interval.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HistoryPoint {
     /// The begin of the interval, in µs since the Unix epoch.
     pub at_us: i64,
@@ -48,8 +45,7 @@ pub struct HistoryPoint {
 }
 
 /// What happened with the jobs of a type.
-#[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TypeHistory {
     /// Mean numbers of jobs by state, without those that are 0.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -84,8 +80,7 @@ pub struct TypeHistory {
 }
 
 /// What a tenant was entitled to, and what it received.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TenantHistory {
     /// Slots that it was entitled to, by its shares and its jobs.
     pub entitled: f64,

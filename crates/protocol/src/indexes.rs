@@ -1,14 +1,13 @@
 //! The indexes of CouchDB servers that turnwise keeps up to date.
 
 use serde::{Deserialize, Serialize};
-#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
 use crate::State;
+use crate::word::words;
 
 /// A page of indexes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Indexes {
     /// The indexes, by server, database, design document and kind.
     pub indexes: Vec<Index>,
@@ -18,14 +17,13 @@ pub struct Indexes {
 }
 
 /// The indexes of one kind in one design document.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[cfg_attr(feature = "openapi", schema(example = json!({
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({
     "id": "couch:5984/acme%2Forders/by-date/views", "server": "couch:5984", "database": "acme/orders", "design": "by-date",
     "kind": "views", "tenant": "acme", "state": "delayed", "parked": true, "changes_behind": 0, "seconds_behind": 0,
     "built": { "began_us": 1_763_734_800_000_000_i64, "ended_us": 1_763_734_802_000_000_i64, "took_ms": 1_950, "changes": 4_000,
         "seq": 81_200, "size_bytes": 1_220_000 }
-})))]
+}))]
 pub struct Index {
     /// The id of its job, of type `indexing`.
     pub id: String,
@@ -60,36 +58,22 @@ pub struct Index {
     pub error: Option<String>,
 }
 
-/// A kind of indexes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-pub enum IndexKind {
-    /// Views.
-    Views,
-    /// The indexes of `_find`.
-    Mango,
-    /// `_search`
-    Search,
-    /// `_nouveau`
-    Nouveau,
-}
-
-impl IndexKind {
-    /// Its name in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            IndexKind::Views => "views",
-            IndexKind::Mango => "mango",
-            IndexKind::Search => "search",
-            IndexKind::Nouveau => "nouveau",
-        }
+words! {
+    /// A kind of indexes.
+    pub enum IndexKind {
+        /// Views.
+        Views = "views",
+        /// The indexes of `_find`.
+        Mango = "mango",
+        /// `_search`
+        Search = "search",
+        /// `_nouveau`
+        Nouveau = "nouveau",
     }
 }
 
 /// A complete build.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct IndexBuilt {
     /// When it began, in µs since the Unix epoch: the index has everything that was written before.
     pub began_us: i64,
@@ -106,8 +90,7 @@ pub struct IndexBuilt {
 }
 
 /// How far a build is, as the server's `_active_tasks` tells.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct IndexBuilding {
     /// The changes that it has read.
     pub done: u64,

@@ -2,42 +2,40 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
 use crate::after::After;
+use crate::answer::answers;
 use crate::filters::Limited;
 use crate::locks::Locks;
-#[cfg(feature = "openapi")]
 use crate::names::{JobId, JobType, Name, WorkerId};
+use crate::word::words;
 
 /// Defines [`AddJob`] with these fields, and [`NewJob`] with these fields and the job's type.
 macro_rules! requests {
     ($($(#[$attribute:meta])* pub $field:ident: $type:ty,)+) => {
         /// A job to be added, under the type in the path.
-        #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-        #[cfg_attr(feature = "openapi", derive(ToSchema))]
+        #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
         #[serde(deny_unknown_fields)]
-        #[cfg_attr(feature = "openapi", schema(example = json!({
+        #[schema(example = json!({
             "id": "mail-17",
             "tenant": "acme",
             "options": { "to": "jan@example.org", "password": "only workers see this" },
             "summary": { "to": "jan@example.org" },
             "max_attempts": 5
-        })))]
+        }))]
         pub struct AddJob {
             $($(#[$attribute])* pub $field: $type,)+
         }
 
         /// A job to be added, with its type. Otherwise the same as [`AddJob`].
-        #[derive(Debug, Clone, Serialize, Deserialize)]
-        #[cfg_attr(feature = "openapi", derive(ToSchema))]
+        #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
         #[serde(deny_unknown_fields)]
-        #[cfg_attr(feature = "openapi", schema(example = json!({ "type": "mail", "id": "mail-17", "options": { "to": "jan@example.org" } })))]
+        #[schema(example = json!({ "type": "mail", "id": "mail-17", "options": { "to": "jan@example.org" } }))]
         pub struct NewJob {
             /// Its type, which determines the workers that run it.
             #[serde(rename = "type")]
-            #[cfg_attr(feature = "openapi", schema(value_type = JobType))]
+            #[schema(value_type = JobType)]
             pub job_type: String,
             $($(#[$attribute])* pub $field: $type,)+
         }
@@ -62,51 +60,51 @@ macro_rules! requests {
 requests! {
     /// Its id. By default the server generates one. A request with an id can be repeated: the server never adds a job twice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<JobId>))]
+    #[schema(value_type = Option<JobId>)]
     pub id: Option<String>,
     /// The tenant that the job is charged to. `default` if it is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Name>))]
+    #[schema(value_type = Option<Name>)]
     pub tenant: Option<String>,
     /// The user on whose behalf the job runs. It is not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Name>))]
+    #[schema(value_type = Option<Name>)]
     pub user: Option<String>,
     /// The input of the job's handler: any JSON of at most 4 MB, `{}` if it is left out. It may hold secrets: no response shows it, only the worker
     /// that runs the job gets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
+    #[schema(value_type = serde_json::Value)]
     pub options: Option<Box<RawValue>>,
     /// A description of the job for listings: an object of at most 12 kB, without secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
+    #[schema(value_type = Option<Object>)]
     pub summary: Option<Box<RawValue>>,
     /// Delay before the job may start, in ms. If `not_before_us` is given, too, the later time applies.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(maximum = 315_360_000_000_u64))]
+    #[schema(maximum = 315_360_000_000_u64)]
     pub delay_ms: Option<u64>,
     /// The job does not start before this time, in µs since the Unix epoch.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 253_402_300_799_999_999_i64))]
+    #[schema(minimum = 0, maximum = 253_402_300_799_999_999_i64)]
     pub not_before_us: Option<i64>,
     /// The number of the job's last attempt: a crash of this attempt fails the job permanently. The loss of its worker counts as a crash, unless the
     /// server's `on_lost` is `requeue`. By default a job is retried without limit.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1_000_000))]
+    #[schema(minimum = 1, maximum = 1_000_000)]
     pub max_attempts: Option<u32>,
     /// Longest run, in ms. A run that lasts longer loses its claim, which counts as a crash. By default the server's setting for the type applies.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 31_536_000_000_u64))]
+    #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
     pub timeout_ms: Option<u64>,
     /// Longest time between two reports of a run, in ms. A run that exceeds it loses its claim, which counts as a crash. By default the server's
     /// setting for the type applies.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 31_536_000_000_u64))]
+    #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
     pub heartbeat_timeout_ms: Option<u64>,
     /// Dependencies: at most 100 jobs that must end before this one starts. Each entry states what happens if its job ends in a state that is not
     /// accepted.
     #[serde(default, deserialize_with = "crate::object::objects", skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "openapi", schema(max_items = 100))]
+    #[schema(max_items = 100)]
     pub after: Vec<After>,
     /// The locks that the job holds while it runs. By default they follow from the entry of its type in the server's catalogue, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -114,16 +112,16 @@ requests! {
     /// Reasons why the job is added, at most 10 texts of at most 200 bytes, for use in filters. A reason `concurrency:7:name` is a concurrency limit: the job
     /// starts while fewer than 7 jobs with this name in such a reason run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "openapi", schema(max_items = 10))]
+    #[schema(max_items = 10)]
     pub reason: Vec<String>,
     /// The priority class: -20 to 19, 0 if it is left out. Within a tenant, jobs of lower classes start first. A job that is added again without a
     /// class keeps its class.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = -20, maximum = 19))]
+    #[schema(minimum = -20, maximum = 19)]
     pub priority: Option<i32>,
     /// What happens if a job of this id exists.
     #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(default = "keep"))]
+    #[schema(default = "keep")]
     pub if_exists: IfExists,
 }
 
@@ -146,354 +144,273 @@ impl Or for IfExists {
 }
 
 /// Many jobs to be added. `POST /v1/jobs` describes whether they are added in one transaction.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddJobs {
     /// 1 to 1,000 jobs, in a body of at most 8 MB.
     #[serde(deserialize_with = "crate::object::objects")]
-    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 1000))]
+    #[schema(min_items = 1, max_items = 1000)]
     pub jobs: Vec<NewJob>,
 }
 
-/// What happens if a job of this id already exists.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum IfExists {
-    /// The job is unchanged, in any state, so that a repeated request has no effect.
-    #[default]
-    Keep,
-    /// The job takes the given values, and keeps those that are left out. A job that has ended runs again, a running job runs once more after it has
-    /// ended, and a waiting job keeps its place. Without `locks`, the job keeps its locks, unless the request has new options from which the
-    /// catalogue derives them. Conditions of an earlier request (`after`, a delay) do not apply again to a job that has ended.
-    Again,
-}
-
-impl<'de> Deserialize<'de> for IfExists {
-    /// Reads strings only: the derived implementation would also accept `{"keep": null}`.
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match std::borrow::Cow::<str>::deserialize(deserializer)?.as_ref() {
-            "keep" => Ok(IfExists::Keep),
-            "again" => Ok(IfExists::Again),
-            _ => Err(serde::de::Error::custom("expected `keep` or `again`")),
-        }
+words! {
+    /// What happens if a job of this id already exists.
+    #[derive(Default)]
+    pub enum IfExists {
+        /// The job is unchanged, in any state, so that a repeated request has no effect.
+        #[default]
+        Keep = "keep",
+        /// The job takes the given values, and keeps those that are left out. A job that has ended runs again, a running job runs once more after it has
+        /// ended, and a waiting job keeps its place. Without `locks`, the job keeps its locks, unless the request has new options from which the
+        /// catalogue derives them. Conditions of an earlier request (`after`, a delay) do not apply again to a job that has ended.
+        Again = "again",
     }
 }
 
-/// The result of adding a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Added {
-    /// The job is new, or had ended and was added again. It is pending.
-    Queued,
-    /// The job is delayed.
-    Delayed,
-    /// The job waits until its dependencies have ended.
-    Blocked,
-    /// The job was added and immediately cancelled, because a dependency has ended in a state that the job does not accept.
-    Cancelled,
-    /// The job already exists, and is unchanged.
-    Exists,
-    /// The job is running, and runs once more after it has ended.
-    RunsAgain,
-    /// The job was already waiting, and keeps its place.
-    AlreadyWaiting,
+words! {
+    /// The result of adding a job.
+    pub enum Added {
+        /// The job is new, or had ended and was added again. It is pending.
+        Queued = "queued",
+        /// The job is delayed.
+        Delayed = "delayed",
+        /// The job waits until its dependencies have ended.
+        Blocked = "blocked",
+        /// The job was added and immediately cancelled, because a dependency has ended in a state that the job does not accept.
+        Cancelled = "cancelled",
+        /// The job already exists, and is unchanged.
+        Exists = "exists",
+        /// The job is running, and runs once more after it has ended.
+        RunsAgain = "runs_again",
+        /// The job was already waiting, and keeps its place.
+        AlreadyWaiting = "already_waiting",
+    }
 }
 
 /// A job that was added.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AddedJob {
     /// Its type.
     #[serde(rename = "type")]
-    #[cfg_attr(feature = "openapi", schema(value_type = JobType))]
+    #[schema(value_type = JobType)]
     pub job_type: String,
     /// Its id.
-    #[cfg_attr(feature = "openapi", schema(value_type = JobId))]
+    #[schema(value_type = JobId)]
     pub id: String,
     /// The result of adding it.
     pub added: Added,
 }
 
 /// The jobs that were added, in the order of the request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AddedJobs {
     /// One entry for each job of the request.
     pub jobs: Vec<AddedJob>,
 }
 
-/// A job's state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum State {
-    /// In the queue of its tenant, ready to start.
-    Pending,
-    /// Was added for later, or is parked until its source changes.
-    Delayed,
-    /// Waits until its dependencies have ended.
-    Blocked,
-    /// Waits until the filter that pauses it is removed.
-    Paused,
-    /// Waits until its bucket has room.
-    Limited,
-    /// A worker runs it.
-    Running,
-    /// A worker runs it, and it waits for a lock.
-    Waiting,
-    /// It crashed, and waits until its backoff is over.
-    Crashing,
-    /// Completed.
-    Completed,
-    /// Failed permanently.
-    Failed,
-    /// Cancelled by its user, by a filter or because of a dependency.
-    Cancelled,
+words! {
+    /// A job's state.
+    pub enum State {
+        /// In the queue of its tenant, ready to start.
+        Pending = "pending",
+        /// Was added for later, or is parked until its source changes.
+        Delayed = "delayed",
+        /// Waits until its dependencies have ended.
+        Blocked = "blocked",
+        /// Waits until the filter that pauses it is removed.
+        Paused = "paused",
+        /// Waits until its bucket has room.
+        Limited = "limited",
+        /// A worker runs it.
+        Running = "running",
+        /// A worker runs it, and it waits for a lock.
+        Waiting = "waiting",
+        /// It crashed, and waits until its backoff is over.
+        Crashing = "crashing",
+        /// Completed.
+        Completed = "completed",
+        /// Failed permanently.
+        Failed = "failed",
+        /// Cancelled by its user, by a filter or because of a dependency.
+        Cancelled = "cancelled",
+    }
 }
 
 impl State {
-    /// The state's name in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            State::Pending => "pending",
-            State::Delayed => "delayed",
-            State::Blocked => "blocked",
-            State::Paused => "paused",
-            State::Limited => "limited",
-            State::Running => "running",
-            State::Waiting => "waiting",
-            State::Crashing => "crashing",
-            State::Completed => "completed",
-            State::Failed => "failed",
-            State::Cancelled => "cancelled",
-        }
-    }
-
     /// Whether the job has ended. It then stays in this state until it is added again or retried.
     pub fn is_final(self) -> bool {
         matches!(self, State::Completed | State::Failed | State::Cancelled)
     }
 }
 
-/// A job.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[cfg_attr(feature = "openapi", schema(example = json!({
-    "type": "mail",
-    "id": "mail-17",
-    "state": "running",
-    "tenant": "acme",
-    "priority": 0,
-    "added_us": 1_790_000_000_000_000_i64,
-    "changed_us": 1_790_000_000_120_000_i64,
-    "started_us": 1_790_000_000_120_000_i64,
-    "attempts": 0,
-    "max_attempts": 5,
-    "cancel_requested": false,
-    "worker": "000643d1a2b3c4d5-9f3a1c5e7b2d4860",
-    "claim": 4,
-    "summary": { "to": "jan@example.org" },
-    "info": { "sent": "50%" },
-    "history": [
-        { "at_us": 1_790_000_000_120_000_i64, "type": "started" },
-        { "at_us": 1_790_000_000_000_000_i64, "type": "added" }
-    ]
-})))]
-pub struct Job {
-    /// Its type.
-    #[serde(rename = "type")]
-    #[cfg_attr(feature = "openapi", schema(value_type = String))]
-    pub job_type: String,
-    /// Its id, unique within the type.
-    pub id: String,
-    /// Its state.
-    pub state: State,
-    /// The tenant that it is charged to.
-    pub tenant: String,
-    /// Its priority class, -20 to 19. Within a tenant, jobs of lower classes start first.
-    #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(required = true))]
-    pub priority: i32,
-    /// The user on whose behalf it runs, as the client that added it has stated.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub user: Option<String>,
-    /// When it was added (again), in µs since the Unix epoch.
-    pub added_us: i64,
-    /// When it last changed its state, in µs.
-    pub changed_us: i64,
-    /// When it was last started, in µs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub started_us: Option<i64>,
-    /// Delayed or crashing: it does not start before this time, in µs.
-    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub not_before_us: Option<i64>,
-    /// Attempts since it was added (again): runs that ended by themselves, or were lost with their worker. A run that was stopped is no attempt.
-    pub attempts: u32,
-    /// The number of its last attempt, whose crash fails the job permanently.
-    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub max_attempts: Option<u32>,
-    /// Longest run, in ms. A run that lasts longer loses its claim.
-    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub timeout_ms: Option<u64>,
-    /// Longest time between two reports of a run, in ms. A run that exceeds it loses its claim.
-    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub heartbeat_timeout_ms: Option<u64>,
-    /// Its user has cancelled or removed it, and its worker has not stopped it yet.
-    pub cancel_requested: bool,
-    /// Running: the worker that holds it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<WorkerId>, nullable = false))]
-    pub worker: Option<String>,
-    /// Running: the number of its worker's claim.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub claim: Option<u64>,
-    /// The description for listings, as it was added.
-    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
-    pub summary: Box<RawValue>,
-    /// The worker's last report.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value, required = false))]
-    pub info: Option<Box<RawValue>>,
-    /// Completed: the result.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value, required = false))]
-    pub result: Option<Box<RawValue>>,
-    /// Why it was added, as the client stated.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "openapi", schema(required = false))]
-    pub reasons: Vec<String>,
-    /// Paused: the filter that pauses it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub paused_by: Option<String>,
-    /// Limited: the bucket that has no room.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub limited: Option<Limited>,
-    /// Blocked: the number of its dependencies that have not ended. `why` names them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub waits_for: Option<u32>,
-    /// Crashing or failed: the error. Cancelled: the cause, if its user did not cancel it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub reason: Option<String>,
-    /// Its steps, newest first. The oldest entries are dropped.
-    pub history: Vec<Event>,
-}
+answers! {
+    /// A job.
+    #[schema(example = json!({
+        "type": "mail",
+        "id": "mail-17",
+        "state": "running",
+        "tenant": "acme",
+        "priority": 0,
+        "added_us": 1_790_000_000_000_000_i64,
+        "changed_us": 1_790_000_000_120_000_i64,
+        "started_us": 1_790_000_000_120_000_i64,
+        "attempts": 0,
+        "max_attempts": 5,
+        "cancel_requested": false,
+        "worker": "000643d1a2b3c4d5-9f3a1c5e7b2d4860",
+        "claim": 4,
+        "summary": { "to": "jan@example.org" },
+        "info": { "sent": "50%" },
+        "history": [
+            { "at_us": 1_790_000_000_120_000_i64, "type": "started" },
+            { "at_us": 1_790_000_000_000_000_i64, "type": "added" }
+        ]
+    }))]
+    pub struct Job {
+        /// Its type.
+        #[serde(rename = "type")]
+        pub job_type: String,
+        /// Its id, unique within the type.
+        pub id: String,
+        /// Its state.
+        pub state: State,
+        /// The tenant that it is charged to.
+        pub tenant: String,
+        /// Its priority class, -20 to 19. Within a tenant, jobs of lower classes start first.
+        #[serde(default)]
+        #[schema(required = true)]
+        pub priority: i32,
+        /// The user on whose behalf it runs, as the client that added it has stated.
+        pub user: Option<String>,
+        /// When it was added (again), in µs since the Unix epoch.
+        pub added_us: i64,
+        /// When it last changed its state, in µs.
+        pub changed_us: i64,
+        /// When it was last started, in µs.
+        pub started_us: Option<i64>,
+        /// Delayed or crashing: it does not start before this time, in µs.
+        #[serde(deserialize_with = "crate::number::optional")]
+        pub not_before_us: Option<i64>,
+        /// Attempts since it was added (again): runs that ended by themselves, or were lost with their worker. A run that was stopped is no attempt.
+        pub attempts: u32,
+        /// The number of its last attempt, whose crash fails the job permanently.
+        #[serde(deserialize_with = "crate::number::optional")]
+        pub max_attempts: Option<u32>,
+        /// Longest run, in ms. A run that lasts longer loses its claim.
+        #[serde(deserialize_with = "crate::number::optional")]
+        pub timeout_ms: Option<u64>,
+        /// Longest time between two reports of a run, in ms. A run that exceeds it loses its claim.
+        #[serde(deserialize_with = "crate::number::optional")]
+        pub heartbeat_timeout_ms: Option<u64>,
+        /// Its user has cancelled or removed it, and its worker has not stopped it yet.
+        pub cancel_requested: bool,
+        /// Running: the worker that holds it.
+        #[schema(value_type = Option<WorkerId>)]
+        pub worker: Option<String>,
+        /// Running: the number of its worker's claim.
+        pub claim: Option<u64>,
+        /// The description for listings, as it was added.
+        #[schema(value_type = serde_json::Value)]
+        pub summary: Box<RawValue>,
+        /// The worker's last report.
+        #[schema(value_type = serde_json::Value)]
+        pub info: Option<Box<RawValue>>,
+        /// Completed: the result.
+        #[schema(value_type = serde_json::Value)]
+        pub result: Option<Box<RawValue>>,
+        /// Why it was added, as the client stated.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub reasons: Vec<String>,
+        /// Paused: the filter that pauses it.
+        pub paused_by: Option<String>,
+        /// Limited: the bucket that has no room.
+        pub limited: Option<Limited>,
+        /// Blocked: the number of its dependencies that have not ended. `why` names them.
+        pub waits_for: Option<u32>,
+        /// Crashing or failed: the error. Cancelled: the cause, if its user did not cancel it.
+        pub reason: Option<String>,
+        /// Its steps, newest first. The oldest entries are dropped.
+        pub history: Vec<Event>,
+    }
 
-/// A step in a job's life.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-pub struct Event {
-    /// Time of the step, in µs since the Unix epoch.
-    pub at_us: i64,
-    /// The step.
-    #[serde(rename = "type")]
-    pub kind: EventKind,
-    /// Crashed or failed: the error. Stopped: the cause, if its worker did not give it back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub reason: Option<String>,
-}
-
-/// The steps in a job's life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum EventKind {
-    /// Added to the queue, or delayed.
-    Added,
-    /// Claimed by a worker.
-    Started,
-    /// Given back without an error: released, a clean shutdown, a preemption, or a lost worker under `on_lost = requeue`.
-    Stopped,
-    /// Ended with an error that may pass, or lost with its worker.
-    Crashed,
-    /// Completed.
-    Completed,
-    /// Failed permanently.
-    Failed,
-    /// Cancelled.
-    Cancelled,
-}
-
-/// The order of a list of jobs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum ListOrder {
-    /// The latest first: by when they ended, started or became pending; for jobs that wait for a time, by that time.
-    Newest,
-    /// The reverse.
-    Oldest,
-    /// By type and id.
-    Id,
-}
-
-impl ListOrder {
-    /// Its name, in requests.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            ListOrder::Newest => "newest",
-            ListOrder::Oldest => "oldest",
-            ListOrder::Id => "id",
-        }
+    /// A step in a job's life.
+    #[derive(PartialEq, Eq)]
+    pub struct Event {
+        /// Time of the step, in µs since the Unix epoch.
+        pub at_us: i64,
+        /// The step.
+        #[serde(rename = "type")]
+        pub kind: EventKind,
+        /// Crashed or failed: the error. Stopped: the cause, if its worker did not give it back.
+        pub reason: Option<String>,
     }
 }
 
-/// A page of jobs.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-pub struct Jobs {
-    /// The jobs. A page may hold fewer than `limit` jobs, even none, although a next page exists: the server reads a bounded number of jobs per
-    /// request.
-    pub jobs: Vec<Job>,
-    /// The number of jobs that the server looked at for this page, without those that the caller may not see. Missing in a list by type and
-    /// id without `where`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub looked_at: Option<u64>,
-    /// There are more jobs: repeat the request with `after` set to this. Missing on the last page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub next: Option<String>,
+words! {
+    /// The steps in a job's life.
+    pub enum EventKind {
+        /// Added to the queue, or delayed.
+        Added = "added",
+        /// Claimed by a worker.
+        Started = "started",
+        /// Given back without an error: released, a clean shutdown, a preemption, or a lost worker under `on_lost = requeue`.
+        Stopped = "stopped",
+        /// Ended with an error that may pass, or lost with its worker.
+        Crashed = "crashed",
+        /// Completed.
+        Completed = "completed",
+        /// Failed permanently.
+        Failed = "failed",
+        /// Cancelled.
+        Cancelled = "cancelled",
+    }
 }
 
-/// Failed jobs whose reasons are of one class.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-pub struct Failure {
-    /// The class of their reasons: a reason without numbers, addresses and quoted text. `reason_class` of a list selects these jobs.
-    pub reason_class: String,
-    /// How many of the jobs that were looked at failed like this.
-    pub jobs: u64,
-    /// When the latest of them failed, in µs since the epoch.
-    pub latest_us: i64,
-    /// The type of the latest of them.
-    #[serde(rename = "type")]
-    pub job_type: String,
-    /// Its id.
-    pub id: String,
-    /// Its reason.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub reason: Option<String>,
+words! {
+    /// The order of a list of jobs.
+    pub enum ListOrder {
+        /// The latest first: by when they ended, started or became pending; for jobs that wait for a time, by that time.
+        Newest = "newest",
+        /// The reverse.
+        Oldest = "oldest",
+        /// By type and id.
+        Id = "id",
+    }
+}
+
+answers! {
+    /// A page of jobs.
+    pub struct Jobs {
+        /// The jobs. A page may hold fewer than `limit` jobs, even none, although a next page exists: the server reads a bounded number of jobs per
+        /// request.
+        pub jobs: Vec<Job>,
+        /// The number of jobs that the server looked at for this page, without those that the caller may not see. Missing in a list by type and
+        /// id without `where`.
+        pub looked_at: Option<u64>,
+        /// There are more jobs: repeat the request with `after` set to this. Missing on the last page.
+        pub next: Option<String>,
+    }
+
+    /// Failed jobs whose reasons are of one class.
+    pub struct Failure {
+        /// The class of their reasons: a reason without numbers, addresses and quoted text. `reason_class` of a list selects these jobs.
+        pub reason_class: String,
+        /// How many of the jobs that were looked at failed like this.
+        pub jobs: u64,
+        /// When the latest of them failed, in µs since the epoch.
+        pub latest_us: i64,
+        /// The type of the latest of them.
+        #[serde(rename = "type")]
+        pub job_type: String,
+        /// Its id.
+        pub id: String,
+        /// Its reason.
+        pub reason: Option<String>,
+    }
 }
 
 /// Failed jobs by the class of their reason.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Failures {
     /// The most frequent first: at most 100.
     pub failures: Vec<Failure>,
@@ -504,8 +421,7 @@ pub struct Failures {
 }
 
 /// The result of waiting for a job.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct WaitAnswer {
     /// Whether the job has ended. If not, the timeout was over first.
     pub finished: bool,
@@ -514,16 +430,14 @@ pub struct WaitAnswer {
 }
 
 /// The result of cancelling a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Cancelled {
     /// The state now: `cancelled`, or `running` if its worker still has to stop it, or the final state that it already had.
     pub state: State,
 }
 
 /// The result of retrying a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Retried {
     /// Whether the job was delayed, blocked, crashing, failed or cancelled, and is pending now. If not, nothing was changed.
     pub retried: bool,
@@ -532,20 +446,18 @@ pub struct Retried {
 }
 
 /// A new priority class for a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", schema(example = json!({ "priority": -5 })))]
+#[schema(example = json!({ "priority": -5 }))]
 pub struct SetPriority {
     /// -20 (first) to 19 (last).
     #[serde(deserialize_with = "crate::number::whole")]
-    #[cfg_attr(feature = "openapi", schema(minimum = -20, maximum = 19))]
+    #[schema(minimum = -20, maximum = 19)]
     pub priority: i32,
 }
 
 /// The result of changing a job's priority class.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Prioritized {
     /// Whether the job has that class now. If not, it has ended, and nothing was changed.
     pub changed: bool,
@@ -554,21 +466,19 @@ pub struct Prioritized {
 }
 
 /// The result of removing a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Removed {
     /// Whether the job is removed. If not, it is removed as soon as its worker has stopped it.
     pub removed: bool,
 }
 
-/// Job types.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-pub struct Types {
-    /// The types that have jobs, sorted: at most 1,000.
-    pub types: Vec<String>,
-    /// There are more: repeat the request with `after` set to this. Missing on the last page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub next: Option<String>,
+answers! {
+    /// Job types.
+    #[derive(PartialEq, Eq)]
+    pub struct Types {
+        /// The types that have jobs, sorted: at most 1,000.
+        pub types: Vec<String>,
+        /// There are more: repeat the request with `after` set to this. Missing on the last page.
+        pub next: Option<String>,
+    }
 }

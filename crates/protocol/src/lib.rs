@@ -23,7 +23,21 @@
 //! - [`json`]: the JSON that the server takes.
 //! - [`names`]: the rules for types, ids and names.
 
+/// Formats a value that has a secret, with these members only.
+macro_rules! debug_without_secret {
+    ($name:ident { $($shown:ident),* }) => {
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($name))
+                    $(.field(stringify!($shown), &self.$shown))*
+                    .finish_non_exhaustive()
+            }
+        }
+    };
+}
+
 pub mod after;
+mod answer;
 pub mod bulk;
 pub mod error;
 pub mod events;
@@ -44,49 +58,28 @@ pub mod stream;
 pub mod tenants;
 pub mod webhooks;
 pub mod why;
+mod word;
 pub mod workers;
 
-pub use after::{After, End, MAX_AFTER, Otherwise};
-pub use bulk::{
-    Bulk, BulkAction, BulkState, Bulks, ExampleJob, MAX_BULK_ID_BYTES, MAX_EXAMPLES, MatchingJobs, PutBulk,
-    RefusedJobs,
-};
-pub use error::{Error, codes};
-pub use events::{JobEvent, Progress, ServerSentEvent};
-pub use filters::{
-    Action, Filter, Filters, Limited, LimitedBy, MAX_CONDITION_BYTES, MAX_FILTER_NAME_BYTES, MAX_FILTERS,
-    MAX_NOTE_BYTES, PutFilter, RemovedFilter,
-};
-pub use fleets::{Fleet, FleetType, Fleets, PutFleet, RemovedFleet};
-pub use history::{History, HistoryPoint, HistoryStep, TenantHistory, TypeHistory};
-pub use identities::{
-    ChangedIdentity, MAX_EXPIRY_S, MadeToken, Me, NewToken, NewUser, SetPassword, SetScopes, Token, Tokens,
-    User, Users,
-};
-pub use indexes::{Index, IndexBuilding, IndexBuilt, IndexKind, Indexes};
-pub use jobs::{
-    AddJob, AddJobs, Added, AddedJob, AddedJobs, Cancelled, Event, EventKind, Failure, Failures, IfExists,
-    Job, Jobs, ListOrder, NewJob, Prioritized, Removed, Retried, SetPriority, State, Types, WaitAnswer,
-};
-pub use locking::{
-    AskLocks, AskedLocks, LevelWeight, Lock, LockHow, LockMode, LockState, LockWeight, Locker, Lockers,
-    UnknownLocks, Unlocked, WantedLock, WhyLocks,
-};
-pub use locks::{LockNames, LockWord, Locks, LocksAtLevel};
+pub use after::*;
+pub use bulk::*;
+pub use error::*;
+pub use events::*;
+pub use filters::*;
+pub use fleets::*;
+pub use history::*;
+pub use identities::*;
+pub use indexes::*;
+pub use jobs::*;
+pub use locking::*;
+pub use locks::*;
 pub use names::Problem;
-pub use nodes::{ChangedNode, Failing, Node, Nodes, Store, StoreCounters, StoreLimits};
+pub use nodes::*;
 pub use object::Object;
-pub use tenants::{
-    Capacity, CountBy, CountPage, CountedJobs, Demand, Fairness, JobCounts, Queue, QueuedJob, Tenant,
-    TenantDemand, TenantOrder, Tenants, TypeSummary,
-};
-pub use webhooks::{Behind, Delivery, PutWebhook, RemovedWebhook, Webhook, WebhookError, Webhooks};
-pub use why::{Awaited, Before, DocumentWhy, Expected, Position, Reason, Why};
-pub use workers::{
-    Accept, Accepted, AcceptedJob, Answer, EndRuns, EndState, Ended, EndedRun, EndedRuns, Fail, FailRun,
-    Finish, FinishRun, Left, Mode, Nothing, Pinged, Register, Registered, Release, ReleaseRun, RunningJob,
-    SetMode, SlotBounds, Update, Updated, Worker, Workers,
-};
+pub use tenants::*;
+pub use webhooks::*;
+pub use why::*;
+pub use workers::*;
 
 /// Maximum number of ends of each kind in one request.
 pub const MAX_ENDS: usize = 1_000;

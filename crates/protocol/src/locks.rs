@@ -3,22 +3,20 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
-#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
-/// The name of the lock before all levels.
-const BIG_LOCK: &str = "big_lock";
+use crate::locking::BIG_LOCK;
 
 /// The locks that a job declares, by the name of the level. The job locks nothing at a level that is left out; `{}` locks nothing. At most 8 kB.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[cfg_attr(feature = "openapi", schema(example = json!({ "instance": { "exclusive": ["web1"] }, "node": { "shared": "unknown" } })))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(example = json!({ "instance": { "exclusive": ["web1"] }, "node": { "shared": "unknown" } }))]
 pub struct Locks {
     /// The lock that excludes every other job that locks anything.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    #[cfg_attr(feature = "openapi", schema(default = false))]
+    #[schema(default = false)]
     pub big_lock: bool,
     /// The locks at each level.
     #[serde(flatten)]
@@ -26,8 +24,7 @@ pub struct Locks {
 }
 
 /// The locks of a job at one level. A name cannot be in both modes: exclusive is enough.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LocksAtLevel {
     /// Resources that other jobs may lock shared at the same time.
@@ -39,8 +36,7 @@ pub struct LocksAtLevel {
 }
 
 /// The resources of a level that a job locks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum LockNames {
     /// All resources of the level, or resources that are unknown before the job runs.
@@ -52,8 +48,7 @@ pub enum LockNames {
 }
 
 /// A word instead of names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LockWord {
     /// All resources of the level, including future ones.
@@ -119,12 +114,8 @@ impl<'de> Deserialize<'de> for LockNames {
                 }
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<LockNames, A::Error> {
-                let mut names = Vec::new();
-                while let Some(name) = list.next_element()? {
-                    names.push(name);
-                }
-                Ok(LockNames::Names(names))
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<LockNames, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(list)).map(LockNames::Names)
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<LockNames, A::Error> {

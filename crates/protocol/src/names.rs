@@ -6,7 +6,6 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
 /// Longest job type, in bytes.
@@ -17,53 +16,30 @@ pub const MAX_ID_BYTES: usize = 512;
 pub const MAX_NAME_BYTES: usize = 512;
 /// Longest name of a worker, in bytes.
 pub const MAX_WORKER_NAME_BYTES: usize = 128;
-/// Length of a worker's id: two numbers of 16 hexadecimal digits with a `-` between them.
-pub const WORKER_ID_BYTES: usize = 33;
 
 /// A job type: 1 to 64 letters, digits, `_`, `-` and `.`; not `.` or `..`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[cfg_attr(
-    feature = "openapi",
-    schema(example = "mail", min_length = 1, max_length = 64, pattern = r"^(?!\.{1,2}$)[A-Za-z0-9_.-]+$")
-)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = "mail", min_length = 1, max_length = 64, pattern = r"^(?!\.{1,2}$)[A-Za-z0-9_.-]+$")]
 pub struct JobType(pub String);
 
 /// A job's id, unique within its type: at most 512 bytes without control characters; not `.` or `..`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[cfg_attr(
-    feature = "openapi",
-    schema(
-        example = "mail-17",
-        min_length = 1,
-        max_length = 512,
-        pattern = r"^(?!\.{1,2}$)[^\u0000-\u001f\u007f-\u009f]+$"
-    )
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(
+    example = "mail-17",
+    min_length = 1,
+    max_length = 512,
+    pattern = r"^(?!\.{1,2}$)[^\u0000-\u001f\u007f-\u009f]+$"
 )]
 pub struct JobId(pub String);
 
 /// The name of a tenant or a user: at most 512 bytes without control characters.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[cfg_attr(
-    feature = "openapi",
-    schema(
-        example = "acme",
-        min_length = 1,
-        max_length = 512,
-        pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$"
-    )
-)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = "acme", min_length = 1, max_length = 512, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")]
 pub struct Name(pub String);
 
 /// A worker's id, assigned by the server. It belongs to one registration, and the server never assigns it again.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[cfg_attr(
-    feature = "openapi",
-    schema(example = "000643d1a2b3c4d5-9f3a1c5e7b2d4860", pattern = "^[0-9a-f]{16}-[0-9a-f]{16}$")
-)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = "000643d1a2b3c4d5-9f3a1c5e7b2d4860", pattern = "^[0-9a-f]{16}-[0-9a-f]{16}$")]
 pub struct WorkerId(pub String);
 
 /// What is wrong with a name, and which names are valid.
@@ -89,8 +65,7 @@ impl std::error::Error for Problem {}
 /// What is wrong with it.
 pub fn check_type(job_type: &str) -> Result<(), Problem> {
     check("type", job_type, MAX_TYPE_BYTES)?;
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
-    if job_type.bytes().all(allowed) && !is_dots(job_type) {
+    if is_plain(job_type) {
         return Ok(());
     }
     let problem = "may have letters, digits, `_`, `-` and `.` only, and is not `.` or `..`".to_owned();
@@ -117,11 +92,17 @@ pub fn check_name(field: &'static str, name: &str) -> Result<(), Problem> {
     check(field, name, if field == "name" { MAX_WORKER_NAME_BYTES } else { MAX_NAME_BYTES })
 }
 
-/// Whether a string has the form of a worker's id.
+/// Whether a string has the form of a worker's id: two numbers of 16 hexadecimal digits with a `-` between them.
 pub fn is_worker_id(id: &str) -> bool {
     let hex =
         |part: &str| part.len() == 16 && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    id.len() == WORKER_ID_BYTES && id.split_once('-').is_some_and(|(time, random)| hex(time) && hex(random))
+    id.split_once('-').is_some_and(|(time, random)| hex(time) && hex(random))
+}
+
+/// Whether a name has letters, digits, `_`, `-` and `.` only, and is not `.` or `..`.
+pub fn is_plain(name: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
+    name.bytes().all(allowed) && !is_dots(name)
 }
 
 fn is_dots(name: &str) -> bool {

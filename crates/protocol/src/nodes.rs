@@ -1,16 +1,14 @@
 //! The servers that share a store, and the state of that store.
 
 use serde::{Deserialize, Serialize};
-#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
-#[cfg(feature = "openapi")]
+use crate::answer::answers;
 use crate::names::WorkerId;
 use crate::workers::Mode;
 
 /// The nodes of a store: the servers that run on it. Each node responds for all of them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Nodes {
     /// The name of the node that responds.
     pub node: String,
@@ -19,15 +17,14 @@ pub struct Nodes {
 }
 
 /// A node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[cfg_attr(feature = "openapi", schema(example = json!({
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = json!({
     "id": "000643d1a2b3c4d5-9f3a1c5e7b2d4860", "name": "turnwise@10.0.1.1:7984", "url": "http://10.0.1.1:7984",
     "version": "0.1.0", "started_us": 1_763_734_800_000_000_i64, "mode": "active"
-})))]
+}))]
 pub struct Node {
     /// The id of this run of the node. It is never used again.
-    #[cfg_attr(feature = "openapi", schema(value_type = WorkerId))]
+    #[schema(value_type = WorkerId)]
     pub id: String,
     /// Its name.
     pub name: String,
@@ -39,13 +36,12 @@ pub struct Node {
     pub started_us: i64,
     /// Whether the workers inside this server get new jobs: also those that register after a restart of the node.
     #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(required = true))]
+    #[schema(required = true)]
     pub mode: Mode,
 }
 
 /// A node whose mode was changed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ChangedNode {
     /// Its name.
     pub node: String,
@@ -55,29 +51,27 @@ pub struct ChangedNode {
     pub workers: usize,
 }
 
-/// The store of the node that responds, as that node sees it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-pub struct Store {
-    /// The name of the node that responds.
-    pub node: String,
-    /// `embedded`, `etcd` or `foundationdb`.
-    pub engine: String,
-    /// The URL of the store, without user and password.
-    pub url: String,
-    /// Why the store is failing. Missing while it works.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub failing: Option<Failing>,
-    /// The limits of one transaction.
-    pub limits: StoreLimits,
-    /// The node's operations on the store since the node started.
-    pub counters: StoreCounters,
+answers! {
+    /// The store of the node that responds, as that node sees it.
+    #[derive(PartialEq, Eq)]
+    pub struct Store {
+        /// The name of the node that responds.
+        pub node: String,
+        /// `embedded`, `etcd` or `foundationdb`.
+        pub engine: String,
+        /// The URL of the store, without user and password.
+        pub url: String,
+        /// Why the store is failing. Missing while it works.
+        pub failing: Option<Failing>,
+        /// The limits of one transaction.
+        pub limits: StoreLimits,
+        /// The node's operations on the store since the node started.
+        pub counters: StoreCounters,
+    }
 }
 
 /// Since when a store is failing, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Failing {
     /// Since when, in µs since the Unix epoch.
     pub since_us: i64,
@@ -86,8 +80,7 @@ pub struct Failing {
 }
 
 /// The limits of one transaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StoreLimits {
     /// Longest key, in bytes.
     pub key_bytes: usize,
@@ -104,8 +97,7 @@ pub struct StoreLimits {
 }
 
 /// A node's operations on its store since the node started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StoreCounters {
     /// Transactions that began; each attempt counts.
     pub transactions: u64,

@@ -59,3 +59,8 @@ pub(crate) fn optional<'de, D: Deserializer<'de>, T: TryFrom<i128>>(
 ) -> Result<Option<T>, D::Error> {
     Ok(Option::<Whole<T>>::deserialize(deserializer)?.map(|Whole(number)| number))
 }
+
+/// The default of members that are 1 if they are left out.
+pub(crate) fn one<T: From<u8>>() -> T {
+    1.into()
+}

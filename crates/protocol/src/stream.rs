@@ -12,55 +12,53 @@
 //! sends ids without an event, so that a client whose filter matches little stays up to date.
 
 use serde::{Deserialize, Serialize};
-#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
+
+use crate::answer::answers;
 
 /// Longest time that a request for a page of events waits, in ms.
 pub const MAX_EVENTS_WAIT_MS: u64 = 60_000;
 /// Most events in a page.
 pub const MAX_EVENTS: usize = 1_000;
 
-/// The data of an event `job`: what happened to a job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[cfg_attr(feature = "openapi", schema(example = json!({
-    "seq": "4711", "event": "failed", "type": "mail", "id": "mail-17", "tenant": "acme", "state": "failed",
-    "at_us": 1790000000120000i64, "reason": "no such mailbox"
-})))]
-pub struct StreamEvent {
-    /// Its sequence number, opaque: the value of `since` for the events after it.
-    pub seq: String,
-    /// What happened: `added`, `started`, `stopped`, `crashed`, `completed`, `failed`, `cancelled` or `removed`. Later releases may have others.
-    pub event: String,
-    /// The job's type.
-    #[serde(rename = "type")]
-    pub job_type: String,
-    /// The job's id.
-    pub id: String,
-    /// The job's tenant.
-    pub tenant: String,
-    /// The job's state after the event; `removed` if it is removed. Of the states of a job that waits, events know `pending` and `delayed`
-    /// only: a blocked, paused, limited or parked job is `delayed`.
-    pub state: String,
-    /// When it happened, in µs since the Unix epoch.
-    pub at_us: i64,
-    /// Why, in at most 500 bytes: the error of a job that failed or crashed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub reason: Option<String>,
+answers! {
+    /// The data of an event `job`: what happened to a job.
+    #[derive(PartialEq, Eq)]
+    #[schema(example = json!({
+        "seq": "4711", "event": "failed", "type": "mail", "id": "mail-17", "tenant": "acme", "state": "failed",
+        "at_us": 1790000000120000i64, "reason": "no such mailbox"
+    }))]
+    pub struct StreamEvent {
+        /// Its sequence number, opaque: the value of `since` for the events after it.
+        pub seq: String,
+        /// What happened: `added`, `started`, `stopped`, `crashed`, `completed`, `failed`, `cancelled` or `removed`. Later releases may have others.
+        pub event: String,
+        /// The job's type.
+        #[serde(rename = "type")]
+        pub job_type: String,
+        /// The job's id.
+        pub id: String,
+        /// The job's tenant.
+        pub tenant: String,
+        /// The job's state after the event; `removed` if it is removed. Of the states of a job that waits, events know `pending` and `delayed`
+        /// only: a blocked, paused, limited or parked job is `delayed`.
+        pub state: String,
+        /// When it happened, in µs since the Unix epoch.
+        pub at_us: i64,
+        /// Why, in at most 500 bytes: the error of a job that failed or crashed.
+        pub reason: Option<String>,
+    }
 }
 
 /// The data of an event `open`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Opened {
     /// The stream has the events after this sequence number.
     pub since: String,
 }
 
 /// A page of events.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EventPage {
     /// The events, in order. There may be none, although more follow.
     pub events: Vec<StreamEvent>,

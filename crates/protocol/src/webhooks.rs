@@ -8,13 +8,11 @@
 //! | `X-Turnwise-Timestamp` | when it was signed, in s since the Unix epoch |
 //! | `X-Turnwise-Signature` | `sha256=` and HMAC-SHA256(secret, timestamp + "." + body) in hexadecimal |
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
-#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
-use crate::names::Problem;
+use crate::answer::answers;
+use crate::names::{Problem, is_plain};
 use crate::stream::StreamEvent;
 
 /// Longest id of a webhook, in bytes.
@@ -25,8 +23,6 @@ pub const MAX_WEBHOOK_URL_BYTES: usize = 2_000;
 pub const MIN_WEBHOOK_SECRET_BYTES: usize = 16;
 /// Longest secret of a webhook, in bytes.
 pub const MAX_WEBHOOK_SECRET_BYTES: usize = 256;
-/// Most values of each list of a webhook.
-pub const MAX_WEBHOOK_VALUES: usize = 100;
 /// Most events in a delivery.
 pub const MAX_DELIVERY_EVENTS: usize = 100;
 
@@ -38,118 +34,95 @@ pub const TIMESTAMP_HEADER: &str = "x-turnwise-timestamp";
 pub const SIGNATURE_HEADER: &str = "x-turnwise-signature";
 
 /// A webhook to be written.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[cfg_attr(feature = "openapi", schema(example = json!({
+#[schema(example = json!({
     "url": "https://example.com/hooks/turnwise", "secret": "a long random text", "types": ["mail"], "events": ["failed"]
-})))]
+}))]
 pub struct PutWebhook {
     /// Where events are sent: an `http` or `https` URL of at most 2,000 bytes, without a user and a password.
-    #[cfg_attr(feature = "openapi", schema(max_length = 2000))]
+    #[schema(max_length = 2000)]
     pub url: String,
     /// Signs the deliveries: 16 to 256 bytes. It is never shown. Left out, an existing webhook keeps its secret, and its identity; another
     /// identity can then only change `enabled`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(min_length = 16, max_length = 256))]
+    #[schema(min_length = 16, max_length = 256)]
     pub secret: Option<String>,
     /// Whether it delivers. One that does not keeps its position.
-    #[serde(default = "yes")]
-    #[cfg_attr(feature = "openapi", schema(default = true))]
+    #[serde(default = "crate::workers::yes")]
+    #[schema(default = true)]
     pub enabled: bool,
     /// Only events of jobs of these types. Empty means all.
     #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(max_items = 100))]
+    #[schema(max_items = 100)]
     pub types: Vec<String>,
     /// Only events of jobs of this tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<crate::names::Name>))]
+    #[schema(value_type = Option<crate::names::Name>)]
     pub tenant: Option<String>,
     /// Only events after which the job is in one of these states. Empty means all.
     #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(max_items = 100))]
+    #[schema(max_items = 100)]
     pub states: Vec<String>,
     /// Only these events: `added`, `started`, `stopped`, `crashed`, `completed`, `failed`, `cancelled`, `removed`. Empty means all.
     #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(max_items = 100))]
+    #[schema(max_items = 100)]
     pub events: Vec<String>,
     /// The tenant of the job that delivers. By default `tenant`, or the tenant of the identity if it has one, or `default`. For an operator it is
     /// `_operators`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<crate::names::Name>))]
+    #[schema(value_type = Option<crate::names::Name>)]
     pub job_tenant: Option<String>,
 }
 
-fn yes() -> bool {
-    true
-}
+// Its URL may have a secret in its path.
+debug_without_secret!(PutWebhook { enabled });
 
-/// Without the secret, and without the URL, which may have one in its path.
-impl fmt::Debug for PutWebhook {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PutWebhook").field("enabled", &self.enabled).finish_non_exhaustive()
+answers! {
+    /// A webhook, without its secret.
+    #[derive(PartialEq, Eq)]
+    pub struct Webhook {
+        /// Its id, which is also that of its job of type `webhook`.
+        pub id: String,
+        /// Where events are sent.
+        pub url: String,
+        /// Whether it delivers.
+        pub enabled: bool,
+        /// Why the server has disabled it.
+        pub disabled_because: Option<String>,
+        /// Only events of jobs of these types. Empty means all.
+        pub types: Vec<String>,
+        /// Only events of jobs of this tenant.
+        pub tenant: Option<String>,
+        /// Only events after which the job is in one of these states. Empty means all.
+        pub states: Vec<String>,
+        /// Only these events. Empty means all.
+        pub events: Vec<String>,
+        /// The tenant of the job that delivers.
+        pub job_tenant: String,
+        /// The identity whose events it gets.
+        pub by: Option<String>,
+        /// When it was created, in µs since the Unix epoch.
+        pub created_us: i64,
+        /// When a client has changed it last.
+        pub changed_us: i64,
+        /// How many events were delivered.
+        pub delivered: u64,
+        /// When a delivery succeeded last.
+        pub last_success_us: Option<i64>,
+        /// The last attempt that failed. It may be from before the last success.
+        pub last_error: Option<WebhookError>,
+        /// How often events were removed before they were delivered (`[events] keep`).
+        pub gaps: u64,
+        /// When that happened last.
+        pub last_gap_us: Option<i64>,
+        /// How far it is behind. Lists leave it out.
+        pub behind: Option<Behind>,
     }
 }
 
-/// A webhook, without its secret.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-pub struct Webhook {
-    /// Its id, which is also that of its job of type `webhook`.
-    pub id: String,
-    /// Where events are sent.
-    pub url: String,
-    /// Whether it delivers.
-    pub enabled: bool,
-    /// Why the server has disabled it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub disabled_because: Option<String>,
-    /// Only events of jobs of these types. Empty means all.
-    pub types: Vec<String>,
-    /// Only events of jobs of this tenant.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub tenant: Option<String>,
-    /// Only events after which the job is in one of these states. Empty means all.
-    pub states: Vec<String>,
-    /// Only these events. Empty means all.
-    pub events: Vec<String>,
-    /// The tenant of the job that delivers.
-    pub job_tenant: String,
-    /// The identity whose events it gets.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub by: Option<String>,
-    /// When it was created, in µs since the Unix epoch.
-    pub created_us: i64,
-    /// When a client has changed it last.
-    pub changed_us: i64,
-    /// How many events were delivered.
-    pub delivered: u64,
-    /// When a delivery succeeded last.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub last_success_us: Option<i64>,
-    /// The last attempt that failed. It may be from before the last success.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub last_error: Option<WebhookError>,
-    /// How often events were removed before they were delivered (`[events] keep`).
-    pub gaps: u64,
-    /// When that happened last.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub last_gap_us: Option<i64>,
-    /// How far it is behind. Lists leave it out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub behind: Option<Behind>,
-}
-
 /// An attempt to deliver that failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WebhookError {
     /// When, in µs since the Unix epoch.
     pub at_us: i64,
@@ -157,39 +130,35 @@ pub struct WebhookError {
     pub reason: String,
 }
 
-/// Events that a webhook must still deliver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-pub struct Behind {
-    /// How many.
-    pub events: u64,
-    /// Whether there may be more: they are not counted to the end.
-    pub more: bool,
-    /// When the first of them happened, in µs since the Unix epoch.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub since_us: Option<i64>,
+answers! {
+    /// Events that a webhook must still deliver.
+    #[derive(Copy, PartialEq, Eq)]
+    pub struct Behind {
+        /// How many.
+        pub events: u64,
+        /// Whether there may be more: they are not counted to the end.
+        pub more: bool,
+        /// When the first of them happened, in µs since the Unix epoch.
+        pub since_us: Option<i64>,
+    }
 }
 
 /// All webhooks that an identity may change, by id.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Webhooks {
     /// The webhooks.
     pub webhooks: Vec<Webhook>,
 }
 
 /// The result of removing a webhook.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RemovedWebhook {
     /// It does not exist any more.
     pub removed: bool,
 }
 
 /// What a target receives.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Delivery {
     /// The webhook's id.
     pub webhook: String,
@@ -204,11 +173,7 @@ pub struct Delivery {
 /// # Errors
 /// What is wrong with it.
 pub fn check_webhook_id(id: &str) -> Result<(), Problem> {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
-    let is_right = (1..=MAX_WEBHOOK_ID_BYTES).contains(&id.len())
-        && id.bytes().all(allowed)
-        && !matches!(id, "." | "..");
-    match is_right {
+    match (1..=MAX_WEBHOOK_ID_BYTES).contains(&id.len()) && is_plain(id) {
         true => Ok(()),
         false => Err(Problem {
             field: "webhook",

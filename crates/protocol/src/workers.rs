@@ -9,39 +9,34 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-#[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
+use crate::answer::answers;
 use crate::error::Error;
 use crate::jobs::State;
-#[cfg(feature = "openapi")]
 use crate::names::{JobId, WorkerId};
+use crate::word::words;
 
 /// A registration of a worker.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", schema(example = json!({ "name": "mailer 2 on web-7", "slots": 4 })))]
+#[schema(example = json!({ "name": "mailer 2 on web-7", "slots": 4 }))]
 pub struct Register {
     /// A name for people: at most 128 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(
-        feature = "openapi",
-        schema(min_length = 1, max_length = 128, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")
-    )]
+    #[schema(min_length = 1, max_length = 128, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")]
     pub name: Option<String>,
     /// Its number of slots: the jobs that it runs at the same time.
     #[serde(deserialize_with = "crate::number::whole")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1000))]
+    #[schema(minimum = 1, maximum = 1000)]
     pub slots: usize,
 }
 
 /// A registered worker's id and intervals.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Registered {
     /// Its id, for the paths of its requests. The server never assigns it again.
-    #[cfg_attr(feature = "openapi", schema(value_type = WorkerId))]
+    #[schema(value_type = WorkerId)]
     pub worker: String,
     /// The interval between its pings, in ms.
     pub ping_interval_ms: u64,
@@ -50,31 +45,29 @@ pub struct Registered {
 }
 
 /// The response to a ping.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Pinged {
     /// The claims of this worker whose jobs must stop. The worker stops each job and ends it with `release`, or with `finish` if the job has already
     /// completed.
     pub cancel: Vec<u64>,
     /// Whether the worker gets new jobs. A worker that drains leaves when its last job has ended.
     #[serde(default, skip_serializing_if = "Mode::is_active")]
-    #[cfg_attr(feature = "openapi", schema(required = false))]
     pub mode: Mode,
 }
 
-/// Whether a worker gets new jobs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// It gets jobs.
-    #[default]
-    Active,
-    /// It gets no new jobs until it is resumed. Its running jobs continue.
-    Quiet,
-    /// The same. An external worker leaves when its last job has ended. A worker inside a server gives back the jobs that do not end by themselves,
-    /// and stays registered.
-    Drain,
+words! {
+    /// Whether a worker gets new jobs.
+    #[derive(Default)]
+    pub enum Mode {
+        /// It gets jobs.
+        #[default]
+        Active = "active",
+        /// It gets no new jobs until it is resumed. Its running jobs continue.
+        Quiet = "quiet",
+        /// The same. An external worker leaves when its last job has ended. A worker inside a server gives back the jobs that do not end by themselves,
+        /// and stays registered.
+        Drain = "drain",
+    }
 }
 
 impl Mode {
@@ -82,60 +75,43 @@ impl Mode {
     pub fn is_active(&self) -> bool {
         *self == Mode::Active
     }
-
-    /// The mode's name in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Mode::Active => "active",
-            Mode::Quiet => "quiet",
-            Mode::Drain => "drain",
-        }
-    }
 }
 
 /// A new mode of a worker, or of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", schema(example = json!({ "mode": "quiet" })))]
+#[schema(example = json!({ "mode": "quiet" }))]
 pub struct SetMode {
     /// The mode. `active` resumes a worker.
     pub mode: Mode,
 }
 
 /// A request for jobs. Each worker has one at a time: a later request replaces one that still waits.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", schema(example = json!({ "received": 0, "limit": 4, "wait_ms": 1_000 })))]
+#[schema(example = json!({ "received": 0, "limit": 4, "wait_ms": 1_000 }))]
 pub struct Accept {
     /// The highest claim number that the worker has received, 0 at first. The server returns jobs with higher claims of this worker again, because
     /// their response was lost.
     #[serde(deserialize_with = "crate::number::whole")]
-    #[cfg_attr(feature = "openapi", schema(maximum = 9_007_199_254_740_991_u64))]
+    #[schema(maximum = 9_007_199_254_740_991_u64)]
     pub received: u64,
     /// Maximum number of jobs to return, within the worker's free slots. One response holds at most 200.
-    #[serde(default = "one", deserialize_with = "crate::number::whole")]
-    #[cfg_attr(feature = "openapi", schema(default = 1, minimum = 1, maximum = 1000))]
+    #[serde(default = "crate::number::one", deserialize_with = "crate::number::whole")]
+    #[schema(default = 1, minimum = 1, maximum = 1000)]
     pub limit: usize,
     /// Longest time to wait for a job, in ms. The server may respond earlier. If no job became available, the response is an empty list.
     #[serde(default, deserialize_with = "crate::number::whole")]
-    #[cfg_attr(feature = "openapi", schema(default = 0, maximum = 300_000))]
+    #[schema(default = 0, maximum = 300_000)]
     pub wait_ms: u64,
     /// Runs that have ended. The server records these ends first, so their slots are free for the jobs of the response. A request with ends does not
     /// wait for jobs.
     #[serde(default, skip_serializing_if = "EndRuns::is_empty")]
-    #[cfg_attr(feature = "openapi", schema(required = false))]
     pub ends: EndRuns,
 }
 
-fn one() -> usize {
-    1
-}
-
 /// The jobs that a worker has claimed.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Accepted {
     /// The results of the request's `ends`, in the order of `finish`, `fail` and `release`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -144,178 +120,177 @@ pub struct Accepted {
     pub jobs: Vec<AcceptedJob>,
     /// Whether the worker gets new jobs. A worker that drains leaves when its last job has ended.
     #[serde(default, skip_serializing_if = "Mode::is_active")]
-    #[cfg_attr(feature = "openapi", schema(required = false))]
     pub mode: Mode,
 }
 
-/// A job that a worker has claimed. The worker holds it until it ends the job, loses the claim, or is removed.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-pub struct AcceptedJob {
-    /// Its id.
-    pub id: String,
-    /// The number of the worker's claim, for all requests about this job.
-    pub claim: u64,
-    /// The tenant that it is charged to.
-    pub tenant: String,
-    /// The user on whose behalf it runs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub user: Option<String>,
-    /// The number of this attempt: 1 if the job has not crashed since it was added.
-    pub attempt: u32,
-    /// The number of the last attempt, whose crash fails the job permanently.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub max_attempts: Option<u32>,
-    /// Longest run, in ms: the job's own or its type's. A run that lasts longer loses its claim.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub timeout_ms: Option<u64>,
-    /// Longest time between two reports, in ms: the job's own or its type's. A run that exceeds it loses its claim.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub heartbeat_timeout_ms: Option<u64>,
-    /// The run's trace (W3C Trace Context), for the requests that it sends. Only if the job is traced.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub traceparent: Option<String>,
-    /// The input of the job's handler. It may hold secrets.
-    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
-    pub options: Box<RawValue>,
-    /// The description of the job for listings.
-    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
-    pub summary: Box<RawValue>,
-    /// The last report of an earlier run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value, required = false))]
-    pub info: Option<Box<RawValue>>,
+answers! {
+    /// A job that a worker has claimed. The worker holds it until it ends the job, loses the claim, or is removed.
+    pub struct AcceptedJob {
+        /// Its id.
+        pub id: String,
+        /// The number of the worker's claim, for all requests about this job.
+        pub claim: u64,
+        /// The tenant that it is charged to.
+        pub tenant: String,
+        /// The user on whose behalf it runs.
+        pub user: Option<String>,
+        /// The number of this attempt: 1 if the job has not crashed since it was added.
+        pub attempt: u32,
+        /// The number of the last attempt, whose crash fails the job permanently.
+        pub max_attempts: Option<u32>,
+        /// Longest run, in ms: the job's own or its type's. A run that lasts longer loses its claim.
+        pub timeout_ms: Option<u64>,
+        /// Longest time between two reports, in ms: the job's own or its type's. A run that exceeds it loses its claim.
+        pub heartbeat_timeout_ms: Option<u64>,
+        /// The run's trace (W3C Trace Context), for the requests that it sends. Only if the job is traced.
+        pub traceparent: Option<String>,
+        /// The input of the job's handler. It may hold secrets.
+        #[schema(value_type = serde_json::Value)]
+        pub options: Box<RawValue>,
+        /// The description of the job for listings.
+        #[schema(value_type = serde_json::Value)]
+        pub summary: Box<RawValue>,
+        /// The last report of an earlier run.
+        #[schema(value_type = serde_json::Value)]
+        pub info: Option<Box<RawValue>>,
+    }
 }
 
 /// A report of progress.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", schema(example = json!({ "claim": 4, "info": { "sent": "50%" } })))]
+#[schema(example = json!({ "claim": 4, "info": { "sent": "50%" } }))]
 pub struct Update {
     /// The number of the claim.
     #[serde(deserialize_with = "crate::number::whole")]
-    #[cfg_attr(feature = "openapi", schema(maximum = 9_007_199_254_740_991_u64))]
+    #[schema(maximum = 9_007_199_254_740_991_u64)]
     pub claim: u64,
     /// Any JSON of at most 12 kB. It replaces the last report.
-    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
+    #[schema(value_type = serde_json::Value)]
     pub info: Box<RawValue>,
 }
 
 /// The response to a report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Updated {
     /// What the worker must do next.
     pub answer: Answer,
 }
 
-/// An instruction to a worker about a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum Answer {
-    /// Continue.
-    Continue,
-    /// Stop the job, because its user has cancelled it, and end it with `release`.
-    Cancel,
-    /// Stop the job and send nothing more for it: this worker has lost its claim.
-    Halt,
+words! {
+    /// An instruction to a worker about a job.
+    pub enum Answer {
+        /// Continue.
+        Continue = "continue",
+        /// Stop the job, because its user has cancelled it, and end it with `release`.
+        Cancel = "cancel",
+        /// Stop the job and send nothing more for it: this worker has lost its claim.
+        Halt = "halt",
+    }
 }
 
-/// A job that has completed.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", schema(example = json!({ "claim": 4, "result": { "message_id": "a1b2" } })))]
-pub struct Finish {
-    /// The number of the claim.
-    #[serde(deserialize_with = "crate::number::whole")]
-    #[cfg_attr(feature = "openapi", schema(maximum = 9_007_199_254_740_991_u64))]
-    pub claim: u64,
-    /// The result: any JSON of at most 12 kB. `null` if it is left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
-    pub result: Option<Box<RawValue>>,
-    /// The last report: any JSON of at most 12 kB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
-    pub info: Option<Box<RawValue>>,
+/// Defines the end of a run in a request of its own, and in a request with many ends, which also names the job.
+macro_rules! ends {
+    ($(
+        $(#[$about:meta])* $end:ident, $(#[$about_run:meta])* $run:ident {
+            $($(#[$attribute:meta])* pub $field:ident: $type:ty,)*
+        }
+    )+) => {$(
+        #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+        #[serde(deny_unknown_fields)]
+        $(#[$about])*
+        pub struct $end {
+            /// The number of the claim.
+            #[serde(deserialize_with = "crate::number::whole")]
+            #[schema(maximum = 9_007_199_254_740_991_u64)]
+            pub claim: u64,
+            $($(#[$attribute])* pub $field: $type,)*
+            /// The last report: any JSON of at most 12 kB.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[schema(value_type = serde_json::Value)]
+            pub info: Option<Box<RawValue>>,
+        }
+
+        #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+        #[serde(deny_unknown_fields)]
+        $(#[$about_run])*
+        pub struct $run {
+            /// The job's id.
+            #[schema(value_type = JobId)]
+            pub id: String,
+            /// The number of the claim.
+            #[serde(deserialize_with = "crate::number::whole")]
+            #[schema(maximum = 9_007_199_254_740_991_u64)]
+            pub claim: u64,
+            $($(#[$attribute])* pub $field: $type,)*
+            /// The last report: any JSON of at most 12 kB.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[schema(value_type = serde_json::Value)]
+            pub info: Option<Box<RawValue>>,
+        }
+    )+};
 }
 
-/// A job that crashed or failed.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", schema(example = json!({ "claim": 4, "reason": "the mail server does not answer" })))]
-pub struct Fail {
-    /// The number of the claim.
-    #[serde(deserialize_with = "crate::number::whole")]
-    #[cfg_attr(feature = "openapi", schema(maximum = 9_007_199_254_740_991_u64))]
-    pub claim: u64,
-    /// The error. The server keeps the first 1,000 bytes, on one line.
-    #[cfg_attr(feature = "openapi", schema(max_length = 65_536))]
-    pub reason: String,
-    /// Whether to retry the job after a backoff, unless this was the last attempt. Otherwise the job has failed.
-    #[serde(default = "yes")]
-    #[cfg_attr(feature = "openapi", schema(default = true))]
-    pub retry: bool,
-    /// The last report: any JSON of at most 12 kB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
-    pub info: Option<Box<RawValue>>,
+ends! {
+    /// A job that has completed.
+    #[schema(example = json!({ "claim": 4, "result": { "message_id": "a1b2" } }))]
+    Finish,
+    /// One of the jobs that have completed.
+    FinishRun {
+        /// The result: any JSON of at most 12 kB. `null` if it is left out.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = serde_json::Value)]
+        pub result: Option<Box<RawValue>>,
+    }
+
+    /// A job that crashed or failed.
+    #[schema(example = json!({ "claim": 4, "reason": "the mail server does not answer" }))]
+    Fail,
+    /// One of the jobs that crashed or failed.
+    FailRun {
+        /// The error. The server keeps the first 1,000 bytes, on one line.
+        #[schema(max_length = 65_536)]
+        pub reason: String,
+        /// Whether to retry the job after a backoff, unless this was the last attempt. Otherwise the job has failed.
+        #[serde(default = "yes")]
+        #[schema(default = true)]
+        pub retry: bool,
+    }
+
+    /// A job that the worker gives back: it becomes pending, or cancelled if its user has cancelled it.
+    #[schema(example = json!({ "claim": 4 }))]
+    Release,
+    /// One of the jobs that the worker gives back.
+    ReleaseRun {}
 }
 
-fn yes() -> bool {
+pub(crate) fn yes() -> bool {
     true
 }
 
 /// The body of a request whose path states everything. It may be left out. The header `Content-Type: application/json` is required, because a page of
 /// another site could send a POST without it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", schema(example = json!({})))]
+#[schema(example = json!({}))]
 pub struct Nothing {}
 
-/// A job that the worker gives back: it becomes pending, or cancelled if its user has cancelled it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", schema(example = json!({ "claim": 4 })))]
-pub struct Release {
-    /// The number of the claim.
-    #[serde(deserialize_with = "crate::number::whole")]
-    #[cfg_attr(feature = "openapi", schema(maximum = 9_007_199_254_740_991_u64))]
-    pub claim: u64,
-    /// The last report: any JSON of at most 12 kB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
-    pub info: Option<Box<RawValue>>,
-}
-
 /// Ends of many runs. Each has the effect of a request `finish`, `fail` or `release`, and may be repeated like it.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", schema(example = json!({ "finish": [{ "id": "mail-17", "claim": 4 }, { "id": "mail-18", "claim": 5 }] })))]
+#[schema(example = json!({ "finish": [{ "id": "mail-17", "claim": 4 }, { "id": "mail-18", "claim": 5 }] }))]
 pub struct EndRuns {
     /// The jobs that have completed: at most 1,000.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "openapi", schema(max_items = 1000))]
+    #[schema(max_items = 1000)]
     pub finish: Vec<FinishRun>,
     /// The jobs that crashed or failed: at most 1,000.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "openapi", schema(max_items = 1000))]
+    #[schema(max_items = 1000)]
     pub fail: Vec<FailRun>,
     /// The jobs that the worker gives back: at most 1,000.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[cfg_attr(feature = "openapi", schema(max_items = 1000))]
+    #[schema(max_items = 1000)]
     pub release: Vec<ReleaseRun>,
 }
 
@@ -326,124 +301,53 @@ impl EndRuns {
     }
 }
 
-/// One of the jobs that have completed.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[serde(deny_unknown_fields)]
-pub struct FinishRun {
-    /// The job's id.
-    #[cfg_attr(feature = "openapi", schema(value_type = JobId))]
-    pub id: String,
-    /// The number of the claim.
-    #[serde(deserialize_with = "crate::number::whole")]
-    #[cfg_attr(feature = "openapi", schema(maximum = 9_007_199_254_740_991_u64))]
-    pub claim: u64,
-    /// The result: any JSON of at most 12 kB. `null` if it is left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
-    pub result: Option<Box<RawValue>>,
-    /// The last report: any JSON of at most 12 kB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
-    pub info: Option<Box<RawValue>>,
-}
-
-/// One of the jobs that crashed or failed.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[serde(deny_unknown_fields)]
-pub struct FailRun {
-    /// The job's id.
-    #[cfg_attr(feature = "openapi", schema(value_type = JobId))]
-    pub id: String,
-    /// The number of the claim.
-    #[serde(deserialize_with = "crate::number::whole")]
-    #[cfg_attr(feature = "openapi", schema(maximum = 9_007_199_254_740_991_u64))]
-    pub claim: u64,
-    /// The error. The server keeps the first 1,000 bytes, on one line.
-    #[cfg_attr(feature = "openapi", schema(max_length = 65_536))]
-    pub reason: String,
-    /// Whether to retry the job after a backoff, unless this was the last attempt. Otherwise the job has failed.
-    #[serde(default = "yes")]
-    #[cfg_attr(feature = "openapi", schema(default = true))]
-    pub retry: bool,
-    /// The last report: any JSON of at most 12 kB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
-    pub info: Option<Box<RawValue>>,
-}
-
-/// One of the jobs that the worker gives back.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[serde(deny_unknown_fields)]
-pub struct ReleaseRun {
-    /// The job's id.
-    #[cfg_attr(feature = "openapi", schema(value_type = JobId))]
-    pub id: String,
-    /// The number of the claim.
-    #[serde(deserialize_with = "crate::number::whole")]
-    #[cfg_attr(feature = "openapi", schema(maximum = 9_007_199_254_740_991_u64))]
-    pub claim: u64,
-    /// The last report: any JSON of at most 12 kB.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
-    pub info: Option<Box<RawValue>>,
-}
-
 /// The results of many ends.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EndedRuns {
     /// One result for each end of the request, in the order of `finish`, `fail` and `release`.
     pub ended: Vec<EndedRun>,
 }
 
-/// The result of one of many ends: a state or an error.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-pub struct EndedRun {
-    /// The number of the claim.
-    pub claim: u64,
-    /// The job's state now.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub state: Option<EndState>,
-    /// Why the end was not recorded, as in the response to a request of its own. `halt`: the worker has lost this claim.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub error: Option<Error>,
+answers! {
+    /// The result of one of many ends: a state or an error.
+    #[derive(PartialEq, Eq)]
+    pub struct EndedRun {
+        /// The number of the claim.
+        pub claim: u64,
+        /// The job's state now.
+        pub state: Option<EndState>,
+        /// Why the end was not recorded, as in the response to a request of its own. `halt`: the worker has lost this claim.
+        pub error: Option<Error>,
+    }
 }
 
 /// The result of ending a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Ended {
     /// The job's state now.
     pub state: EndState,
 }
 
-/// A job's state after a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum EndState {
-    /// The job is pending: it was given back, or runs once more.
-    Pending,
-    /// The job waits outside of the queue: for a later time, for dependencies, for a filter or for a concurrency limit.
-    Delayed,
-    /// Another run of the job has already begun.
-    Running,
-    /// The job is retried when its backoff is over.
-    Crashing,
-    /// The job has completed.
-    Completed,
-    /// The job has failed permanently.
-    Failed,
-    /// The job was cancelled.
-    Cancelled,
-    /// The job's record was removed by its user.
-    Removed,
+words! {
+    /// A job's state after a run.
+    pub enum EndState {
+        /// The job is pending: it was given back, or runs once more.
+        Pending = "pending",
+        /// The job waits outside of the queue: for a later time, for dependencies, for a filter or for a concurrency limit.
+        Delayed = "delayed",
+        /// Another run of the job has already begun.
+        Running = "running",
+        /// The job is retried when its backoff is over.
+        Crashing = "crashing",
+        /// The job has completed.
+        Completed = "completed",
+        /// The job has failed permanently.
+        Failed = "failed",
+        /// The job was cancelled.
+        Cancelled = "cancelled",
+        /// The job's record was removed by its user.
+        Removed = "removed",
+    }
 }
 
 impl From<State> for EndState {
@@ -461,56 +365,49 @@ impl From<State> for EndState {
 }
 
 /// The response to a worker that leaves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Left {
     /// The worker is no longer registered, and its jobs are pending again.
     pub left: bool,
 }
 
-/// A registered worker.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-pub struct Worker {
-    /// The type of its jobs.
-    #[serde(rename = "type")]
-    pub job_type: String,
-    /// Its id.
-    pub id: String,
-    /// Its name, if it has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub name: Option<String>,
-    /// The node that it runs on, or that it is registered with.
-    pub node: String,
-    /// Whether it is an external worker.
-    pub external: bool,
-    /// Its number of slots.
-    pub slots: usize,
-    /// The bounds within which its slots follow the demand. Missing if they do not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub slot_bounds: Option<SlotBounds>,
-    /// When it registered, in µs since the Unix epoch.
-    pub started_us: i64,
-    /// The identity that has registered it: `user:NAME` or `token:ID`. Missing for workers of servers, and for those that
-    /// were registered without credentials.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub registered_by: Option<String>,
-    /// Whether it gets new jobs.
-    #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(required = true))]
-    pub mode: Mode,
-    /// The jobs that it runs, by id: the first 100.
-    pub running: Vec<RunningJob>,
-    /// Whether it runs more jobs than these.
-    pub more_running: bool,
+answers! {
+    /// A registered worker.
+    #[derive(PartialEq, Eq)]
+    pub struct Worker {
+        /// The type of its jobs.
+        #[serde(rename = "type")]
+        pub job_type: String,
+        /// Its id.
+        pub id: String,
+        /// Its name, if it has one.
+        pub name: Option<String>,
+        /// The node that it runs on, or that it is registered with.
+        pub node: String,
+        /// Whether it is an external worker.
+        pub external: bool,
+        /// Its number of slots.
+        pub slots: usize,
+        /// The bounds within which its slots follow the demand. Missing if they do not.
+        pub slot_bounds: Option<SlotBounds>,
+        /// When it registered, in µs since the Unix epoch.
+        pub started_us: i64,
+        /// The identity that has registered it: `user:NAME` or `token:ID`. Missing for workers of servers, and for those that
+        /// were registered without credentials.
+        pub registered_by: Option<String>,
+        /// Whether it gets new jobs.
+        #[serde(default)]
+        #[schema(required = true)]
+        pub mode: Mode,
+        /// The jobs that it runs, by id: the first 100.
+        pub running: Vec<RunningJob>,
+        /// Whether it runs more jobs than these.
+        pub more_running: bool,
+    }
 }
 
 /// The bounds of a worker's slots.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SlotBounds {
     /// Its fewest slots.
     pub least: usize,
@@ -519,8 +416,7 @@ pub struct SlotBounds {
 }
 
 /// A running job of a worker.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RunningJob {
     /// Its id.
     pub id: String,
@@ -530,14 +426,13 @@ pub struct RunningJob {
     pub started_us: i64,
 }
 
-/// A page of workers, by type and id.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(ToSchema))]
-pub struct Workers {
-    /// The workers.
-    pub workers: Vec<Worker>,
-    /// There are more: repeat the request with `after` set to this. Missing on the last page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(nullable = false))]
-    pub next: Option<String>,
+answers! {
+    /// A page of workers, by type and id.
+    #[derive(PartialEq, Eq)]
+    pub struct Workers {
+        /// The workers.
+        pub workers: Vec<Worker>,
+        /// There are more: repeat the request with `after` set to this. Missing on the last page.
+        pub next: Option<String>,
+    }
 }

@@ -41,7 +41,7 @@ pub use number::{Int, OneOf, Real};
 pub use policy::Policy;
 pub use results::{Results, Series, TenantResults, jain};
 pub use scenario::Scenario;
-pub use world::Error;
+pub use world::{Error, run};
 
 /// A scenario of either kind.
 #[derive(Debug, Clone)]
@@ -62,20 +62,9 @@ impl Described {
         struct Kind {
             cluster: Option<serde::de::IgnoredAny>,
         }
-        if text.len() > scenario::MAX_FILE_BYTES {
-            return Scenario::parse(text).map(|scenario| Described::Tenants(Box::new(scenario)));
-        }
-        match toml::from_str::<Kind>(text)?.cluster {
+        match scenario::read::<Kind>(text)?.cluster {
             None => Scenario::parse(text).map(|scenario| Described::Tenants(Box::new(scenario))),
             Some(_) => locks::Scenario::parse(text).map(|scenario| Described::Locks(Box::new(scenario))),
         }
     }
-}
-
-/// Simulates a scenario to its end.
-///
-/// # Errors
-/// More jobs arrive than [`scenario::MAX_JOBS`].
-pub fn run(scenario: &Scenario, policy: Policy) -> Result<Results, Error> {
-    world::run(scenario, policy)
 }

@@ -1,10 +1,13 @@
-//! Numbers that know their range: a number outside it is rejected with its place in the file.
+//! Numbers that know their range: a number outside it is rejected with its place in the file. The whole numbers of TOML
+//! are `i64`.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Unexpected, Visitor};
+use serde::de::{
+    Deserialize, Deserializer, Error, IntoDeserializer, MapAccess, SeqAccess, Unexpected, Visitor,
+};
 
 /// A whole number from `MIN` to `MAX`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,21 +94,12 @@ impl<'de, const MIN: u64, const MAX: u64> Deserialize<'de> for Int<MIN, MAX> {
                 write!(to, "a whole number, {MIN} to {MAX}")
             }
 
-            fn visit_u64<E: Error>(self, value: u64) -> Result<u64, E> {
-                match (MIN..=MAX).contains(&value) {
-                    true => Ok(value),
-                    false => Err(E::invalid_value(Unexpected::Unsigned(value), &self)),
-                }
-            }
-
             fn visit_i64<E: Error>(self, value: i64) -> Result<u64, E> {
-                match u64::try_from(value) {
-                    Ok(value) => self.visit_u64(value),
-                    Err(_) => Err(E::invalid_value(Unexpected::Signed(value), &self)),
-                }
+                let within = u64::try_from(value).ok().filter(|value| (MIN..=MAX).contains(value));
+                within.ok_or_else(|| E::invalid_value(Unexpected::Signed(value), &self))
             }
         }
-        from.deserialize_u64(Whole::<MIN, MAX>).map(Int)
+        from.deserialize_i64(Whole::<MIN, MAX>).map(Int)
     }
 }
 
@@ -129,10 +123,6 @@ impl<'de, const MIN: u64, const MAX: u64> Deserialize<'de> for Real<MIN, MAX> {
             fn visit_i64<E: Error>(self, value: i64) -> Result<f64, E> {
                 self.visit_f64(value as f64)
             }
-
-            fn visit_u64<E: Error>(self, value: u64) -> Result<f64, E> {
-                self.visit_f64(value as f64)
-            }
         }
         from.deserialize_f64(Any::<MIN, MAX>).map(Real)
     }
@@ -150,12 +140,6 @@ impl<'de, const MIN: u64, const MAX: u64, B: Deserialize<'de>> Deserialize<'de> 
             }
 
             fn visit_i64<E: Error>(self, value: i64) -> Result<Self::Value, E> {
-                use serde::de::IntoDeserializer;
-                Int::deserialize(IntoDeserializer::<E>::into_deserializer(value)).map(OneOf::One)
-            }
-
-            fn visit_u64<E: Error>(self, value: u64) -> Result<Self::Value, E> {
-                use serde::de::IntoDeserializer;
                 Int::deserialize(IntoDeserializer::<E>::into_deserializer(value)).map(OneOf::One)
             }
 

@@ -7,6 +7,7 @@
 
 use std::error::Error;
 
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -25,7 +26,7 @@ const WINDOW: usize = 20;
 const NAME: usize = 20;
 
 pub(crate) const WIDTH: u32 = 960;
-pub(crate) const HEAD: u32 = 44;
+const HEAD: u32 = 44;
 const PANEL: u32 = 270;
 pub(crate) const LEGEND: u32 = 230;
 
@@ -40,7 +41,7 @@ pub(crate) const COLOURS: [RGBColor; SHOWN] = [
     RGBColor(120, 70, 20),
 ];
 pub(crate) const OTHERS: RGBColor = RGBColor(110, 110, 110);
-pub(crate) const INK: RGBColor = RGBColor(40, 40, 40);
+const INK: RGBColor = RGBColor(40, 40, 40);
 
 /// A line of the legend, and the tenants that it shows.
 struct Line {
@@ -54,26 +55,70 @@ struct Line {
 /// # Errors
 /// Errors of the drawing library; a caller can correct none of them.
 pub fn svg(title: &str, outcomes: &[Results]) -> Result<String, Box<dyn Error>> {
-    let mut text = String::new();
     let panels = u32::try_from(outcomes.len())?;
-    let size = (WIDTH, HEAD + PANEL * panels);
-    {
-        let root = SVGBackend::with_string(&mut text, size).into_drawing_area();
-        root.fill(&WHITE)?;
-        let (head, rest) = root.split_vertically(HEAD);
-        head.draw(&Text::new(cut(title, 90), (16, 12), font(17)))?;
-        for (outcome, area) in outcomes.iter().zip(rest.split_evenly((outcomes.len().max(1), 1))) {
+    picture(title, PANEL * panels, |area| {
+        for (outcome, area) in outcomes.iter().zip(area.split_evenly((outcomes.len().max(1), 1))) {
             let (chart, legend) = area.split_horizontally(WIDTH - LEGEND);
             let lines = lines(outcome);
             panel(&chart, outcome, &lines, if panels == 1 { POINTS } else { POINTS_OF_MANY })?;
             explain(&legend, &lines)?;
         }
+        Ok(())
+    })
+}
+
+pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+pub(crate) type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
+/// A picture with a title, and below it a part of this height.
+pub(crate) fn picture(
+    title: &str,
+    height: u32,
+    draw: impl FnOnce(&Area<'_>) -> Result<(), Box<dyn Error>>,
+) -> Result<String, Box<dyn Error>> {
+    let mut text = String::new();
+    {
+        let root = SVGBackend::with_string(&mut text, (WIDTH, HEAD + height)).into_drawing_area();
+        root.fill(&WHITE)?;
+        let (head, rest) = root.split_vertically(HEAD);
+        head.draw(&Text::new(cut(title, 90), (16, 12), font(17)))?;
+        draw(&rest)?;
         root.present()?;
     }
     Ok(text)
 }
 
-pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+/// A chart with labelled axes, from zero to their ends.
+pub(crate) fn chart<'a, 'b>(
+    area: &'a Area<'b>,
+    caption: &str,
+    (x, right): (&str, f64),
+    (y, top): (&str, f64),
+    y_label: &dyn Fn(&f64) -> String,
+) -> Result<Chart<'a, 'b>, Box<dyn Error>> {
+    let mut chart = ChartBuilder::on(area)
+        .caption(caption, font(14))
+        .margin(8)
+        .margin_top(0)
+        .x_label_area_size(34)
+        .y_label_area_size(52)
+        .build_cartesian_2d(0.0..right, 0.0..top)?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .bold_line_style(RGBColor(225, 225, 225))
+        .light_line_style(WHITE)
+        .axis_style(RGBColor(150, 150, 150))
+        .label_style(font(12))
+        .axis_desc_style(font(12))
+        .x_desc(x)
+        .y_desc(y)
+        .y_labels(6)
+        .x_label_formatter(&|value| format!("{value:.0}"))
+        .y_label_formatter(y_label)
+        .draw()?;
+    Ok(chart)
+}
 
 pub(crate) fn font(size: u32) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&INK)
@@ -141,27 +186,8 @@ fn panel(area: &Area<'_>, outcome: &Results, lines: &[Line], points: usize) -> R
         report::percent(outcome.largest_deviation()),
         outcome.longest_wait_cycles(),
     );
-    let mut chart = ChartBuilder::on(area)
-        .caption(caption, font(14))
-        .margin(8)
-        .margin_top(0)
-        .x_label_area_size(34)
-        .y_label_area_size(52)
-        .build_cartesian_2d(0.0..outcome.cycles as f64, 0.0..(highest * 1.08).max(0.001))?;
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .bold_line_style(RGBColor(225, 225, 225))
-        .light_line_style(WHITE)
-        .axis_style(RGBColor(150, 150, 150))
-        .label_style(font(12))
-        .axis_desc_style(font(12))
-        .x_desc("cycle")
-        .y_desc("slots")
-        .y_labels(6)
-        .x_label_formatter(&|cycle| format!("{cycle:.0}"))
-        .y_label_formatter(&|slots| number(*slots, highest))
-        .draw()?;
+    let (x, y) = (("cycle", outcome.cycles as f64), ("slots", (highest * 1.08).max(0.001)));
+    let mut chart = chart(area, &caption, x, y, &|slots| number(*slots, highest))?;
     for (line, points) in lines.iter().zip(&drawn) {
         let entitled = straight(points.iter().map(|(cycle, entitled, _)| (*cycle, *entitled)).collect());
         chart.draw_series(LineSeries::new(entitled, line.colour.mix(0.28).stroke_width(6)))?;
@@ -209,7 +235,7 @@ fn number(value: f64, highest: f64) -> String {
     }
 }
 
-pub(crate) fn cut(text: &str, longest: usize) -> String {
+fn cut(text: &str, longest: usize) -> String {
     match text.chars().count() > longest {
         true => text.chars().take(longest - 1).chain(['…']).collect(),
         false => text.to_owned(),

@@ -1,58 +1,61 @@
 //! The names of the policies that can be simulated.
 
-use std::fmt;
-use std::str::FromStr;
-
-use serde::{Deserialize, Serialize};
-
-/// The policy that decides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Policy {
-    /// Run time divided by shares, per tenant: the default of `[replicator] fairness`.
-    #[default]
-    VirtualTime,
-    /// CouchDB's fair-share scheduling (RFC 017) in exact arithmetic: the other choice.
-    Rfc,
-    /// CouchDB's fair-share scheduling with integers, as in CouchDB.
-    RfcWhole,
-    /// First in, first out; continuous jobs keep their slots.
-    Fifo,
-    /// CouchDB's older rotation: the longest running jobs stop for the longest waiting ones, whatever their tenants
-    /// are.
-    RoundRobin,
-}
-
-impl Policy {
-    /// All policies, the default first.
-    pub const ALL: [Policy; 5] =
-        [Policy::VirtualTime, Policy::Rfc, Policy::RfcWhole, Policy::RoundRobin, Policy::Fifo];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Policy::VirtualTime => "virtual_time",
-            Policy::Rfc => "rfc",
-            Policy::RfcWhole => "rfc_whole",
-            Policy::Fifo => "fifo",
-            Policy::RoundRobin => "round_robin",
+/// Defines a choice with the name of each value. `$unknown` is the message about another name.
+macro_rules! named {
+    ($(#[$about:meta])* pub enum $choice:ident ($unknown:literal) {
+        $($(#[$doc:meta])* $value:ident = $name:tt,)+
+    }) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+        pub enum $choice {
+            $($(#[$doc])* #[serde(rename = $name)] $value,)+
         }
-    }
+
+        impl $choice {
+            /// All of them.
+            pub const ALL: [$choice; [$($name),+].len()] = [$($choice::$value),+];
+
+            /// Its name.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $($choice::$value => $name,)+
+                }
+            }
+        }
+
+        impl std::fmt::Display for $choice {
+            fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                to.pad(self.name())
+            }
+        }
+
+        impl std::str::FromStr for $choice {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                let found = $choice::ALL.into_iter().find(|choice| choice.name() == text);
+                found.ok_or_else(|| format!($unknown, text, $choice::ALL.map($choice::name).join(", ")))
+            }
+        }
+    };
 }
+pub(crate) use named;
 
-impl fmt::Display for Policy {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.pad(self.name())
-    }
-}
-
-impl FromStr for Policy {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Policy::ALL.into_iter().find(|policy| policy.name() == text).ok_or_else(|| {
-            let names = Policy::ALL.map(Policy::name).join(", ");
-            format!("there is no policy `{text}`; there are {names}")
-        })
+named! {
+    /// The policy that decides.
+    #[derive(Default)]
+    pub enum Policy ("there is no policy `{}`; there are {}") {
+        /// Run time divided by shares, per tenant: the default of `[replicator] fairness`.
+        #[default]
+        VirtualTime = "virtual_time",
+        /// CouchDB's fair-share scheduling (RFC 017) in exact arithmetic: the other choice.
+        Rfc = "rfc",
+        /// CouchDB's fair-share scheduling with integers, as in CouchDB.
+        RfcWhole = "rfc_whole",
+        /// CouchDB's older rotation: the longest running jobs stop for the longest waiting ones, whatever their tenants
+        /// are.
+        RoundRobin = "round_robin",
+        /// First in, first out; continuous jobs keep their slots.
+        Fifo = "fifo",
     }
 }

@@ -174,7 +174,7 @@ pub(crate) fn percent(part: f64) -> String {
     }
 }
 
-fn many(count: usize, what: &str) -> String {
+pub(crate) fn many(count: usize, what: &str) -> String {
     match count {
         1 => format!("1 {what}"),
         _ => format!("{count} {what}s"),

@@ -3,6 +3,7 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
+use crate::number::OneOf;
 use crate::scenario::{RandomTime, RunTime};
 
 /// The random numbers for one kind of a tenant's jobs.
@@ -36,12 +37,12 @@ impl SeededRng {
     pub(crate) fn run_us(&mut self, time: RunTime) -> i64 {
         let us = |ms: u64| ms as f64 * 1e3;
         let us = match time {
-            RunTime::Fixed(ms) => us(ms),
-            RunTime::Random(RandomTime::Exponential(mean)) => self.exponential(us(mean.get())),
-            RunTime::Random(RandomTime::Uniform(from, to)) => {
+            OneOf::One(ms) => us(ms.get()),
+            OneOf::Other(RandomTime::Exponential(mean)) => self.exponential(us(mean.get())),
+            OneOf::Other(RandomTime::Uniform(from, to)) => {
                 self.between(from.get() * 1_000, to.get() * 1_000) as f64
             }
-            RunTime::Random(RandomTime::Either(one, other)) => match self.unit() < 0.5 {
+            OneOf::Other(RandomTime::Either(one, other)) => match self.unit() < 0.5 {
                 true => us(one.get()),
                 false => us(other.get()),
             },
@@ -62,13 +63,13 @@ mod tests {
             (0..20_000).map(|_| rng.run_us(time) as f64 / 1e3).sum::<f64>() / 20_000.0
         };
         let (a, b) = (Int::constant(1_000), Int::constant(9_000));
-        assert_eq!(mean(RunTime::Fixed(40)), 40.0);
+        assert_eq!(mean(OneOf::One(Int::constant(40))), 40.0);
         for (time, expected) in [
             (RandomTime::Exponential(b), 9_000.0),
             (RandomTime::Uniform(a, b), 5_000.0),
             (RandomTime::Either(b, a), 5_000.0),
         ] {
-            let mean = mean(RunTime::Random(time));
+            let mean = mean(OneOf::Other(time));
             assert!((mean / expected - 1.0).abs() < 0.03, "{time:?}: {mean}");
         }
     }

@@ -20,6 +20,7 @@
 //! An unknown key is rejected with its line, and a number outside its range with the range.
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::number::{Int, OneOf, Real};
 use crate::policy::Policy;
@@ -89,10 +90,10 @@ pub struct Tenants {
     /// Its name. Of many, the beginning of their names.
     pub name: String,
     /// How many there are.
-    #[serde(default = "one")]
+    #[serde(default)]
     pub count: Int<1, MAX_TENANTS>,
     /// Its shares. Of many, each draws its own.
-    #[serde(default)]
+    #[serde(default = "hundred")]
     pub shares: Shares,
     /// Its jobs: a number of continuous jobs, or a list of [`Work`].
     pub jobs: OneOf<Int<0, MAX_JOBS>, Vec<Work>>,
@@ -120,42 +121,17 @@ pub struct NewShares {
     pub shares: Int<1, 1000>,
 }
 
-/// A tenant's shares.
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(from = "OneOf<Int<1, 1000>, SharesRange>")]
-pub enum Shares {
-    /// A number.
-    Fixed(u32),
-    /// A random number of a range.
-    Random {
-        /// The lowest.
-        from: u32,
-        /// The highest.
-        to: u32,
-    },
-}
+/// A tenant's shares: a number, or a random one of a range.
+pub type Shares = OneOf<Int<1, 1000>, SharesRange>;
 
 /// A range to draw a number from.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SharesRange {
-    from: Int<1, 1000>,
-    to: Int<1, 1000>,
-}
-
-impl Default for Shares {
-    fn default() -> Self {
-        Shares::Fixed(100)
-    }
-}
-
-impl From<OneOf<Int<1, 1000>, SharesRange>> for Shares {
-    fn from(shares: OneOf<Int<1, 1000>, SharesRange>) -> Self {
-        match shares {
-            OneOf::One(shares) => Shares::Fixed(shares.u32()),
-            OneOf::Other(SharesRange { from, to }) => Shares::Random { from: from.u32(), to: to.u32() },
-        }
-    }
+    /// The lowest.
+    pub from: Int<1, 1000>,
+    /// The highest.
+    pub to: Int<1, 1000>,
 }
 
 /// Jobs of one kind.
@@ -173,15 +149,8 @@ pub struct Work {
     pub run_ms: Option<RunTime>,
 }
 
-/// The run time of jobs that run to their end: at least a millisecond.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-#[serde(from = "OneOf<Int<1, MAX_RUN_MS>, RandomTime>")]
-pub enum RunTime {
-    /// The same for all jobs.
-    Fixed(u64),
-    /// A random one.
-    Random(RandomTime),
-}
+/// The run time of jobs that run to their end, at least a millisecond: the same for all of them, or a random one.
+pub type RunTime = OneOf<Int<1, MAX_RUN_MS>, RandomTime>;
 
 /// A distribution of run times.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
@@ -198,11 +167,13 @@ pub enum RandomTime {
 /// The longest run time: 10 days.
 pub const MAX_RUN_MS: u64 = 864_000_000;
 
-impl From<OneOf<Int<1, MAX_RUN_MS>, RandomTime>> for RunTime {
-    fn from(time: OneOf<Int<1, MAX_RUN_MS>, RandomTime>) -> Self {
-        match time {
-            OneOf::One(ms) => RunTime::Fixed(ms.get()),
-            OneOf::Other(random) => RunTime::Random(random),
+impl RunTime {
+    pub(crate) fn check(self) -> Result<(), String> {
+        match self {
+            OneOf::Other(RandomTime::Uniform(from, to)) if from.get() > to.get() => {
+                Err(format!("run_ms: uniform from {} to {} is no range", from.get(), to.get()))
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -211,8 +182,8 @@ fn minute() -> Int<1, 86_400_000> {
     Int::constant(60_000)
 }
 
-fn one() -> Int<1, MAX_TENANTS> {
-    Int::constant(1)
+fn hundred() -> Shares {
+    OneOf::One(Int::constant(100))
 }
 
 /// Why a scenario is rejected: what to change, and where.
@@ -226,16 +197,21 @@ pub enum Error {
     Wrong(String),
 }
 
+/// Reads a file that is not too large.
+pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
+    if text.len() > MAX_FILE_BYTES {
+        return Err(Error::Wrong(format!("the file is larger than {MAX_FILE_BYTES} bytes")));
+    }
+    Ok(toml::from_str(text)?)
+}
+
 impl Scenario {
     /// Reads a scenario's file.
     ///
     /// # Errors
     /// The text is no scenario. The error names the line and what is possible there.
     pub fn parse(text: &str) -> Result<Scenario, Error> {
-        if text.len() > MAX_FILE_BYTES {
-            return Err(Error::Wrong(format!("the file is larger than {MAX_FILE_BYTES} bytes")));
-        }
-        let scenario: Scenario = toml::from_str(text)?;
+        let scenario: Scenario = read(text)?;
         scenario.check()?;
         Ok(scenario)
     }
@@ -287,10 +263,10 @@ impl Tenants {
         } else if self.comes_back_after.is_some() {
             return Err("it comes back but never leaves: give `leaves_at`, too".into());
         }
-        if let Shares::Random { from, to } = self.shares
-            && from > to
+        if let OneOf::Other(SharesRange { from, to }) = self.shares
+            && from.get() > to.get()
         {
-            return Err(format!("shares: from {from} to {to} is no range"));
+            return Err(format!("shares: from {} to {} is no range", from.get(), to.get()));
         }
         for pair in self.new_shares.windows(2) {
             order(pair[0].at.get(), pair[1].at.get(), "new_shares")?;
@@ -301,11 +277,7 @@ impl Tenants {
             return Err(format!("there are {} kinds of jobs; {MAX_WORK} are possible", work.len()));
         }
         for work in self.work() {
-            if let Some(RunTime::Random(RandomTime::Uniform(from, to))) = work.run_ms
-                && from.get() > to.get()
-            {
-                return Err(format!("run_ms: uniform from {} to {} is no range", from.get(), to.get()));
-            }
+            work.run_ms.map_or(Ok(()), RunTime::check)?;
             if work.every.is_some() && work.count.get() == 0 {
                 return Err("`every` without a `count`: say how many".into());
             }
@@ -351,7 +323,7 @@ mod tests {
     fn a_missing_key_has_a_default() {
         let scenario = Scenario::parse(GOOD).unwrap();
         assert_eq!(scenario.interval_us(), 60_000_000);
-        assert!(matches!(scenario.tenants[0].shares, Shares::Fixed(100)));
+        assert!(matches!(scenario.tenants[0].shares, OneOf::One(shares) if shares.get() == 100));
         assert_eq!(scenario.policy, Policy::VirtualTime);
         assert_eq!(scenario.rfc.priority_coeff.get(), 0.98);
     }
@@ -367,7 +339,7 @@ mod tests {
         );
         let work = Scenario::parse(&text).unwrap().tenants[0].work();
         assert_eq!(work[0].run_ms, None);
-        assert_eq!(work[1].run_ms, Some(RunTime::Fixed(50)));
+        assert_eq!(work[1].run_ms, Some(OneOf::One(Int::constant(50))));
         let run_times: Vec<_> = work[2..].iter().map(|work| work.run_ms).collect();
         let (one, nine) = (Int::constant(1), Int::constant(9));
         assert_eq!(
@@ -377,7 +349,7 @@ mod tests {
                 RandomTime::Uniform(one, nine),
                 RandomTime::Either(nine, one)
             ]
-            .map(|time| Some(RunTime::Random(time)))
+            .map(|time| Some(OneOf::Other(time)))
         );
     }
 

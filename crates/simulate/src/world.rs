@@ -8,10 +8,11 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::entitlement::Entitlement;
+use crate::number::OneOf;
 use crate::policy::Policy;
 use crate::results::{Results, Series, TenantResults};
 use crate::rng::SeededRng;
-use crate::scenario::{MAX_JOBS, Scenario, Shares, Tenants, Work};
+use crate::scenario::{MAX_JOBS, Scenario, SharesRange, Tenants, Work};
 use crate::scheme::{self, Job, JobId, Scheme, Tenant, View};
 
 /// Why a scenario cannot be run to its end.
@@ -81,6 +82,12 @@ struct Owner<'a> {
     /// Its jobs. Removed ones stay among them until there are too many.
     jobs: Vec<JobId>,
     gone: usize,
+    got: Got,
+}
+
+/// What a tenant got so far.
+#[derive(Default)]
+struct Got {
     received_us: i64,
     added: u64,
     starts: u64,
@@ -107,8 +114,11 @@ pub(crate) struct World<'a> {
     swaps: u64,
 }
 
-/// Runs the scenario to its end.
-pub(crate) fn run(scenario: &Scenario, policy: Policy) -> Result<Results, Error> {
+/// Simulates a scenario to its end.
+///
+/// # Errors
+/// More jobs arrive than [`MAX_JOBS`].
+pub fn run(scenario: &Scenario, policy: Policy) -> Result<Results, Error> {
     let mut world = World::new(scenario, policy);
     let tenants = world.tenants.len();
     let points = (ALL_POINTS / tenants as u64).clamp(FEWEST_POINTS, POINTS).min(scenario.cycles.get());
@@ -121,7 +131,7 @@ pub(crate) fn run(scenario: &Scenario, policy: Policy) -> Result<Results, Error>
         if cycle > 0 && (cycle % every == 0 || cycle == scenario.cycles.get()) {
             let due = &mut world.due;
             let now = world.owners.iter().enumerate();
-            series.push(cycle, now.map(|(n, owner)| (owner.received_us as f64, due.due(n).slot_us)));
+            series.push(cycle, now.map(|(n, owner)| (owner.got.received_us as f64, due.due(n).slot_us)));
         }
     }
     Ok(world.outcome(policy, series))
@@ -136,9 +146,10 @@ impl<'a> World<'a> {
                 let number = tenants.len();
                 let rng = |part| SeededRng::new(scenario.seed.get(), number, part);
                 let shares = match plan.shares {
-                    Shares::Fixed(shares) => shares,
-                    Shares::Random { from, to } => u32::try_from(rng(0).between(from.into(), to.into()))
-                        .expect("shares are at most 1000"),
+                    OneOf::One(shares) => shares.u32(),
+                    OneOf::Other(SharesRange { from, to }) => {
+                        u32::try_from(rng(0).between(from.get(), to.get())).expect("shares are at most 1000")
+                    }
                 };
                 let name = match plan.count.get() {
                     1 => plan.name.clone(),
@@ -147,7 +158,16 @@ impl<'a> World<'a> {
                 tenants.push(Tenant { name, shares, jobs: 0, waiting: 0 });
                 let work = plan.work();
                 let rng = (1..=work.len()).map(rng).collect();
-                owners.push(Owner::new(plan, work, rng));
+                owners.push(Owner {
+                    plan,
+                    work,
+                    rng,
+                    present: false,
+                    visits: 0,
+                    jobs: Vec::new(),
+                    gone: 0,
+                    got: Got::default(),
+                });
             }
         }
         let mut world = World {
@@ -168,17 +188,12 @@ impl<'a> World<'a> {
         };
         for number in 0..world.owners.len() {
             let plan = world.owners[number].plan;
-            world.at_cycle(plan.comes_at.get(), Event::Come(number));
+            world.in_cycles(plan.comes_at.get(), Event::Come(number));
             for change in &plan.new_shares {
-                world.at_cycle(change.at.get(), Event::NewShares(number, change.shares.u32()));
+                world.in_cycles(change.at.get(), Event::NewShares(number, change.shares.u32()));
             }
         }
         world
-    }
-
-    fn at_cycle(&mut self, cycle: u64, event: Event) {
-        let cycle = i64::try_from(cycle).expect("cycles are below 2^63");
-        self.at(cycle * self.scenario.interval_us(), event);
     }
 
     /// An event in this many cycles from now.
@@ -250,7 +265,7 @@ impl<'a> World<'a> {
                 let fate = self.fates[job as usize];
                 if self.job(job).running && fate.runs == run {
                     self.end_run(job, true);
-                    self.owners[self.jobs[job as usize].tenant].completed += 1;
+                    self.owners[self.jobs[job as usize].tenant].got.completed += 1;
                     self.remove(job, true);
                 }
             }
@@ -270,23 +285,22 @@ impl<'a> World<'a> {
                 let (scheme, view) = self.split();
                 scheme.new_shares(view, tenant);
             }
-            Event::Readd(tenant, visit) => {
-                if self.is_here(tenant, visit) {
-                    self.readd(tenant);
-                    self.readd_later(tenant);
-                }
+            // They were planned during a visit that is over.
+            Event::Readd(tenant, visit)
+            | Event::Burst(tenant, _, visit)
+            | Event::Arrive(tenant, _, visit)
+                if !self.is_here(tenant, visit) => {}
+            Event::Readd(tenant, _) => {
+                self.readd(tenant);
+                self.readd_later(tenant);
             }
-            Event::Burst(tenant, work, visit) => {
-                if self.is_here(tenant, visit) {
-                    self.add(tenant, work, self.owners[tenant].work[work].count.get())?;
-                    self.burst_later(tenant, work);
-                }
+            Event::Burst(tenant, work, _) => {
+                self.add(tenant, work, self.owners[tenant].work[work].count.get())?;
+                self.burst_later(tenant, work);
             }
-            Event::Arrive(tenant, work, visit) => {
-                if self.is_here(tenant, visit) {
-                    self.add(tenant, work, 1)?;
-                    self.arrive_later(tenant, work);
-                }
+            Event::Arrive(tenant, work, _) => {
+                self.add(tenant, work, 1)?;
+                self.arrive_later(tenant, work);
             }
         }
         Ok(())
@@ -371,7 +385,7 @@ impl<'a> World<'a> {
         let (seen, fate) = (&mut self.jobs[job as usize], &mut self.fates[job as usize]);
         (seen.added_us, seen.order_us, fate.gone) = (now_us, now_us, false);
         let tenant = seen.tenant;
-        self.owners[tenant].added += 1;
+        self.owners[tenant].got.added += 1;
         self.tenants[tenant].jobs += 1;
         self.due.set(tenant, self.tenants[tenant].jobs as u64, self.tenants[tenant].shares);
         self.wait(job);
@@ -390,10 +404,10 @@ impl<'a> World<'a> {
         self.tenants[tenant].waiting -= 1;
         self.waiting -= 1;
         let waited_us = self.now_us - self.fates[job as usize].waits_since_us;
-        let owner = &mut self.owners[tenant];
-        owner.longest_wait_us = owner.longest_wait_us.max(waited_us);
-        owner.waited_us += waited_us;
-        owner.waits += 1;
+        let got = &mut self.owners[tenant].got;
+        got.longest_wait_us = got.longest_wait_us.max(waited_us);
+        got.waited_us += waited_us;
+        got.waits += 1;
     }
 
     fn fill(&mut self) {
@@ -418,7 +432,7 @@ impl<'a> World<'a> {
         fate.runs += 1;
         fate.place = u32::try_from(self.running.len()).expect("slots are below 2^32");
         self.running.push(job);
-        self.owners[seen.tenant].starts += 1;
+        self.owners[seen.tenant].got.starts += 1;
         if let Some(run_us) = fate.run_us {
             let (at_us, event) = (now_us.saturating_add(run_us), Event::End(job, fate.runs));
             self.at(at_us, event);
@@ -429,7 +443,7 @@ impl<'a> World<'a> {
         let fate = &mut self.fates[job as usize];
         let ran_us = self.now_us - fate.charged_until_us;
         fate.charged_until_us = self.now_us;
-        self.owners[self.jobs[job as usize].tenant].received_us += ran_us;
+        self.owners[self.jobs[job as usize].tenant].got.received_us += ran_us;
         let (scheme, view) = self.split();
         scheme.charge(view, job, ran_us);
     }
@@ -518,21 +532,21 @@ impl<'a> World<'a> {
         }
         let interval_us = self.scenario.interval_us() as f64;
         let mut tenants = Vec::new();
-        for (n, owner) in self.owners.iter().enumerate() {
+        for (n, Owner { got, .. }) in self.owners.iter().enumerate() {
             let due = self.due.due(n);
             tenants.push(TenantResults {
                 name: self.tenants[n].name.clone(),
                 shares: self.tenants[n].shares,
-                jobs: owner.added,
+                jobs: got.added,
                 entitled: due.slot_us / interval_us,
-                received: owner.received_us as f64 / interval_us,
+                received: got.received_us as f64 / interval_us,
                 present_cycles: due.present_us as f64 / interval_us,
                 hungry_cycles: due.hungry_us as f64 / interval_us,
-                starts: owner.starts,
-                completed: owner.completed,
+                starts: got.starts,
+                completed: got.completed,
                 still_waiting: still[n],
-                longest_wait_cycles: owner.longest_wait_us as f64 / interval_us,
-                mean_wait_cycles: owner.waited_us as f64 / owner.waits.max(1) as f64 / interval_us,
+                longest_wait_cycles: got.longest_wait_us as f64 / interval_us,
+                mean_wait_cycles: got.waited_us as f64 / got.waits.max(1) as f64 / interval_us,
             });
         }
         Results {
@@ -545,27 +559,6 @@ impl<'a> World<'a> {
             idle_slot_passes: self.idle_slots,
             stopped: self.swaps,
             series,
-        }
-    }
-}
-
-impl<'a> Owner<'a> {
-    fn new(plan: &'a Tenants, work: Vec<Work>, rng: Vec<SeededRng>) -> Self {
-        Owner {
-            plan,
-            work,
-            rng,
-            present: false,
-            visits: 0,
-            jobs: Vec::new(),
-            gone: 0,
-            received_us: 0,
-            added: 0,
-            starts: 0,
-            completed: 0,
-            longest_wait_us: 0,
-            waited_us: 0,
-            waits: 0,
         }
     }
 }

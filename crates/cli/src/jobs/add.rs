@@ -1,25 +1,26 @@
 //! `turnwise jobs add`.
 
-use std::io::Read as _;
-use std::path::PathBuf;
+use std::io::{BufRead as _, BufReader, Read};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
+use clap::builder::PossibleValue;
 use serde_json::value::RawValue;
 use turnwise_client::protocol::names::{check_id, check_type};
 use turnwise_client::protocol::{After, End, MAX_ADDED, MAX_BATCH_BODY_BYTES, MAX_OPTIONS_BYTES, Otherwise};
 use turnwise_client::{AddJob, Added, AddedJob, IfExists, Locks, NewJob};
 
 use crate::Failure;
+use crate::input::open;
 use crate::remote::ServerArgs;
-use crate::units::parse_duration;
+use crate::units::{parse_duration, words};
 
 /// The maximum length of a line in a file of jobs, in bytes.
 const MAX_LINE_BYTES: usize = MAX_OPTIONS_BYTES + (64 << 10);
 /// The maximum total size of the jobs in one request, in bytes: the server's limit, less room for the rest of the body.
 const MAX_BATCH_BYTES: usize = MAX_BATCH_BODY_BYTES - (256 << 10);
 
-/// `turnwise jobs add`
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -71,10 +72,12 @@ pub(crate) struct Args {
     after: Vec<String>,
     /// Final states of the dependencies that allow the job to start
     #[arg(long, value_name = "END", value_delimiter = ',', default_value = "completed", requires = "after")]
-    accept: Vec<Accept>,
+    #[arg(value_parser = words::<End>(End::WORDS))]
+    accept: Vec<End>,
     /// What happens to the job if a dependency ends in another state
     #[arg(long, value_name = "WHAT", default_value = "cancel", requires = "after")]
-    otherwise: Else,
+    #[arg(value_parser = words::<Otherwise>(otherwise()))]
+    otherwise: Otherwise,
     /// What the job locks while it runs: JSON, for example {"node": {"exclusive": ["n1"]}}. By default, the server's catalogue decides
     #[arg(long, value_name = "JSON|@FILE|-")]
     locks: Option<String>,
@@ -95,21 +98,12 @@ pub(crate) struct Args {
     server: ServerArgs,
 }
 
-/// A final state that `--accept` may name.
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Accept {
-    Completed,
-    Failed,
-    Cancelled,
-}
-
-/// What happens after another final state.
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Else {
-    /// The job is cancelled
-    Cancel,
-    /// The job no longer waits for this dependency
-    Free,
+/// What may happen after a final state that is not accepted.
+fn otherwise() -> [PossibleValue; 2] {
+    [
+        PossibleValue::new("cancel").help("The job is cancelled"),
+        PossibleValue::new("free").help("The job no longer waits for this dependency"),
+    ]
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
@@ -120,16 +114,21 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 }
 
 async fn add_one(args: &Args) -> Result<(), Failure> {
-    let mut job = defaults(args).map_err(Failure::Usage)?;
-    job.id.clone_from(&args.id);
-    job.options =
-        args.options.as_ref().map(|text| json("--options", text)).transpose().map_err(Failure::Usage)?;
-    job.summary =
-        args.summary.as_ref().map(|text| json("--summary", text)).transpose().map_err(Failure::Usage)?;
-    job.locks = args.locks.as_ref().map(|text| locks(text)).transpose().map_err(Failure::Usage)?;
+    let job = only_job(args).map_err(Failure::Usage)?;
     let added = args.server.client()?.add(&args.job_type, job).await?;
     print(&added);
     Ok(())
+}
+
+/// The job of the arguments.
+fn only_job(args: &Args) -> anyhow::Result<AddJob> {
+    Ok(AddJob {
+        id: args.id.clone(),
+        options: args.options.as_ref().map(|text| json("--options", text)).transpose()?,
+        summary: args.summary.as_ref().map(|text| json("--summary", text)).transpose()?,
+        locks: args.locks.as_ref().map(|text| locks(text)).transpose()?,
+        ..defaults(args)?
+    })
 }
 
 /// The values from the arguments that apply to every job.
@@ -157,21 +156,8 @@ fn after_job(args: &Args, name: &str) -> anyhow::Result<After> {
         .with_context(|| format!("--after: expected the type and the id of a job, as mail/{name}"))?;
     check_type(job_type).context("--after")?;
     check_id(id).context("--after")?;
-    let accepted = args.accept.iter().map(|accepted| match accepted {
-        Accept::Completed => End::Completed,
-        Accept::Failed => End::Failed,
-        Accept::Cancelled => End::Cancelled,
-    });
-    let otherwise = match args.otherwise {
-        Else::Cancel => Otherwise::Cancel,
-        Else::Free => Otherwise::Free,
-    };
-    Ok(After {
-        job_type: Some(job_type.to_owned()),
-        id: id.to_owned(),
-        accepted: accepted.collect(),
-        otherwise,
-    })
+    let (job_type, id) = (Some(job_type.to_owned()), id.to_owned());
+    Ok(After { job_type, id, accepted: args.accept.clone(), otherwise: args.otherwise })
 }
 
 fn print(added: &AddedJob) {
@@ -192,17 +178,12 @@ fn print(added: &AddedJob) {
 /// Parses a JSON value from text, a file, or stdin. Errors do not quote the value, because options may hold secrets.
 fn json(argument: &str, text: &str) -> anyhow::Result<Box<RawValue>> {
     let text = match text.strip_prefix('@') {
-        Some(file) => {
-            std::fs::read_to_string(file).with_context(|| format!("{argument}: cannot read {file}"))?
+        None if text != "-" => text.to_owned(),
+        file => {
+            let file = Path::new(file.unwrap_or(text));
+            let read = open(file).and_then(std::io::read_to_string);
+            read.with_context(|| format!("{argument}: cannot read {}", file.display()))?
         }
-        None if text == "-" => {
-            let mut read = String::new();
-            std::io::stdin()
-                .read_to_string(&mut read)
-                .with_context(|| format!("{argument}: cannot read stdin"))?;
-            read
-        }
-        None => text.to_owned(),
     };
     let text = text.trim();
     if text.is_empty() {
@@ -223,17 +204,10 @@ fn locks(text: &str) -> anyhow::Result<Locks> {
     serde_json::from_str(json.get()).map_err(|error| anyhow!("--locks: {error}"))
 }
 
-async fn add_many(args: &Args, file: &std::path::Path) -> Result<(), Failure> {
+async fn add_many(args: &Args, file: &Path) -> Result<(), Failure> {
     let client = args.server.client()?;
-    let input: Box<dyn std::io::BufRead> = match file.as_os_str() == "-" {
-        true => Box::new(std::io::stdin().lock()),
-        false => {
-            let opened = std::fs::File::open(file)
-                .with_context(|| format!("--many: cannot read {}", file.display()))
-                .map_err(Failure::Usage)?;
-            Box::new(std::io::BufReader::new(opened))
-        }
-    };
+    let input = open(file).with_context(|| format!("--many: cannot read {}", file.display()));
+    let input = BufReader::new(input.map_err(Failure::Usage)?);
     let mut lines = Lines { input, number: 0 };
     let mut batch = Batch::default();
     let mut added = 0;
@@ -310,7 +284,7 @@ fn at_line(error: turnwise_client::Error, lines: &[usize]) -> Failure {
 
 /// The lines of a file, each limited in length, without blank lines.
 struct Lines {
-    input: Box<dyn std::io::BufRead>,
+    input: BufReader<Box<dyn Read>>,
     number: usize,
 }
 
@@ -320,7 +294,7 @@ impl Lines {
             let mut line = Vec::new();
             self.number += 1;
             let limit = MAX_LINE_BYTES as u64 + 1;
-            let read = std::io::BufRead::read_until(&mut self.input.by_ref().take(limit), b'\n', &mut line);
+            let read = self.input.by_ref().take(limit).read_until(b'\n', &mut line);
             if read.context("cannot read")? == 0 {
                 return Ok(None);
             }

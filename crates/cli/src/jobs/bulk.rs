@@ -1,21 +1,22 @@
 //! `turnwise jobs … --where`: changes of all jobs that meet a condition; and `turnwise jobs bulk`.
 
+use std::cell::RefCell;
 use std::io::{IsTerminal, Write as _};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::anyhow;
-use indicatif::{HumanCount, ProgressBar};
+use indicatif::HumanCount;
 use turnwise_client::protocol::RefusedJobs;
 use turnwise_client::{Bulk, BulkAction, BulkState, Client, MatchingJobs, PutBulk};
 
-use crate::remote::{PATIENCE, ServerArgs};
+use crate::progress::{BAR, LINE_INTERVAL, Shown, show};
+use crate::remote::{IdArgs, PATIENCE, ServerArgs};
+use crate::table::ListArgs;
 use crate::units::ago;
 use crate::{Failure, StopSignals, table};
 
 /// The time between two requests for the progress.
 const POLL: Duration = Duration::from_millis(500);
-/// The time between two lines of progress, where stderr is no terminal.
-const LINE_INTERVAL: Duration = Duration::from_secs(5);
 /// The most operations that are listed.
 const MAX_LISTED: usize = 1_000;
 
@@ -72,7 +73,6 @@ impl ManyArgs {
     }
 }
 
-/// `turnwise jobs bulk`
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     /// List bulk operations, and how far they are
@@ -81,25 +81,6 @@ pub(crate) enum Command {
     Show(IdArgs),
     /// Stop a bulk operation; what it has changed stays changed
     Stop(IdArgs),
-}
-
-/// `turnwise jobs bulk list`
-#[derive(clap::Args)]
-pub(crate) struct ListArgs {
-    /// Print the operations as a JSON array
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    server: ServerArgs,
-}
-
-/// Which operation.
-#[derive(clap::Args)]
-pub(crate) struct IdArgs {
-    /// The operation's id
-    id: String,
-    #[command(flatten)]
-    server: ServerArgs,
 }
 
 pub(super) async fn run(command: Command) -> Result<(), Failure> {
@@ -180,13 +161,7 @@ pub(super) async fn change(
 }
 
 fn confirmed(action: BulkAction) -> Result<bool, Failure> {
-    let question = match action {
-        BulkAction::Retry => "Retry these jobs?",
-        BulkAction::Cancel => "Cancel these jobs?",
-        BulkAction::Remove => "Remove these jobs?",
-        BulkAction::Priority => "Change the priority of these jobs?",
-        BulkAction::RunNow => "Start these jobs now?",
-    };
+    let (question, _) = told(action);
     let failed = |error: std::io::Error| Failure::Failed(error.into());
     let mut stderr = std::io::stderr();
     write!(stderr, "{question} [y/N] ").and_then(|()| stderr.flush()).map_err(failed)?;
@@ -198,22 +173,15 @@ fn confirmed(action: BulkAction) -> Result<bool, Failure> {
 /// Waits until an operation has ended, and shows its progress.
 async fn follow(client: &Client, mut bulk: Bulk) -> Result<Bulk, Failure> {
     let client = client.clone().retry_for(PATIENCE);
-    let is_terminal = std::io::stderr().is_terminal();
-    let spinner = if is_terminal { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+    let line = RefCell::new(progress(&bulk));
+    let look = || Shown { line: line.borrow().clone(), part: None };
+    let mut showing = std::pin::pin!(show(LINE_INTERVAL, BAR, look));
     let mut signals = StopSignals::listen();
-    let mut told = Instant::now();
     while bulk.state == BulkState::Running {
-        if is_terminal {
-            spinner.set_message(progress(&bulk));
-            spinner.tick();
-        } else if told.elapsed() >= LINE_INTERVAL {
-            tell!("{}", progress(&bulk));
-            told = Instant::now();
-        }
         tokio::select! {
             () = tokio::time::sleep(POLL) => {}
+            never = &mut showing => match never {},
             () = signals.next() => {
-                spinner.finish_and_clear();
                 return Err(Failure::Failed(anyhow!(
                     "the server goes on with the change; `turnwise jobs bulk stop {}` stops it",
                     bulk.id
@@ -228,8 +196,8 @@ async fn follow(client: &Client, mut bulk: Bulk) -> Result<Bulk, Failure> {
             }
             failure => failure,
         })?;
+        *line.borrow_mut() = progress(&bulk);
     }
-    spinner.finish_and_clear();
     Ok(bulk)
 }
 
@@ -246,20 +214,21 @@ fn looked_at(bulk: &Bulk) -> String {
     }
 }
 
-fn done(action: BulkAction) -> &'static str {
+/// The question before an action, and what its jobs are afterwards.
+fn told(action: BulkAction) -> (&'static str, &'static str) {
     match action {
-        BulkAction::Retry => "retried",
-        BulkAction::Cancel => "cancelled",
-        BulkAction::Remove => "removed",
-        BulkAction::Priority => "changed",
-        BulkAction::RunNow => "started",
+        BulkAction::Retry => ("Retry these jobs?", "retried"),
+        BulkAction::Cancel => ("Cancel these jobs?", "cancelled"),
+        BulkAction::Remove => ("Remove these jobs?", "removed"),
+        BulkAction::Priority => ("Change the priority of these jobs?", "changed"),
+        BulkAction::RunNow => ("Start these jobs now?", "started"),
     }
 }
 
 /// `12,345 jobs match, 12,000 would be cancelled; unchanged: 345 (it has ended)`
 fn expected(counted: &MatchingJobs, action: BulkAction) -> String {
     let (matched, changes) = (HumanCount(counted.matched), HumanCount(counted.changes.unwrap_or(0)));
-    let mut text = format!("{matched} jobs match, {changes} would be {}", done(action));
+    let mut text = format!("{matched} jobs match, {changes} would be {}", told(action).1);
     text += &unchanged(&counted.refused);
     if !counted.complete {
         text += &format!(
@@ -272,7 +241,7 @@ fn expected(counted: &MatchingJobs, action: BulkAction) -> String {
 
 /// `12,000 jobs cancelled; unchanged: 345 (it has ended)`
 fn sentence(bulk: &Bulk) -> String {
-    let mut text = format!("{} jobs {}", HumanCount(bulk.changed), done(bulk.action));
+    let mut text = format!("{} jobs {}", HumanCount(bulk.changed), told(bulk.action).1);
     text += &unchanged(&bulk.refused);
     match (bulk.state, &bulk.reason) {
         (BulkState::Stopped, _) => text += "; the operation was stopped",

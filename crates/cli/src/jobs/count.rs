@@ -3,13 +3,10 @@
 use indicatif::HumanCount;
 use turnwise_client::{CountBy, CountJobs, CountedJobs};
 
-use crate::remote::ServerArgs;
+use crate::table::PagesArgs;
+use crate::units::words;
 use crate::{Failure, table};
 
-/// The maximum number of counts in one request.
-const PAGE: usize = 1_000;
-
-/// `turnwise jobs count`
 #[derive(clap::Args)]
 #[command(after_help = "\
 The numbers are exact, and cost the server the same with ten jobs and with millions. States that no listed job is in have no column.
@@ -26,33 +23,17 @@ pub(crate) struct Args {
     #[arg(long)]
     tenant: Option<String>,
     /// Count the jobs of all tenants together (type), or those of each (tenant)
-    #[arg(long, value_name = "BY", value_enum, default_value = "type")]
-    by: By,
-    /// Show at most this many rows; 0 for all
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    limit: usize,
-    /// Print the counts as a JSON array
-    #[arg(long)]
-    json: bool,
+    #[arg(long, value_name = "BY", value_parser = words::<CountBy>(CountBy::WORDS), default_value = "type")]
+    by: CountBy,
     #[command(flatten)]
-    server: ServerArgs,
-}
-
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum By {
-    Type,
-    Tenant,
+    rows: PagesArgs,
 }
 
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
-    let limit = if args.limit == 0 { usize::MAX } else { args.limit };
-    let by = match args.by {
-        By::Type => CountBy::Type,
-        By::Tenant => CountBy::Tenant,
-    };
-    let which = CountJobs { job_type: args.job_type, tenant: args.tenant, by, page: Some(limit.min(PAGE)) };
-    let (counts, more) = args.server.client()?.counts(which).collect(limit).await?;
-    if args.json {
+    let Args { job_type, tenant, by, rows } = args;
+    let counts = rows.server.client()?.counts(CountJobs { job_type, tenant, by, page: rows.page() });
+    let (counts, more) = rows.collect(counts).await?;
+    if rows.json {
         return crate::say_json(&counts);
     }
     for line in lines(&counts, by == CountBy::Tenant) {

@@ -3,11 +3,10 @@
 use indicatif::HumanCount;
 use turnwise_client::Failure as Class;
 
-use crate::remote::ServerArgs;
+use crate::table::ListArgs;
 use crate::units::ago;
 use crate::{Failure, table};
 
-/// `turnwise jobs failures`
 #[derive(clap::Args)]
 #[command(after_help = "\
 A class is a reason without its particulars: numbers of more than three digits, addresses and quoted text. LATEST is the time since the latest of \
@@ -25,18 +24,15 @@ pub(crate) struct Args {
     /// Only jobs of this tenant
     #[arg(long)]
     tenant: Option<String>,
-    /// Print the classes as JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    server: ServerArgs,
+    list: ListArgs,
 }
 
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
-    let client = args.server.client()?;
-    let failures = client.failures(args.job_type.as_deref(), args.tenant.as_deref()).await?;
-    table::list(&failures.failures, args.json, "failures", ["JOBS", "LATEST", "CLASS", "EXAMPLE"], row)?;
-    if !failures.complete && !args.json {
+    let Args { job_type, tenant, list: ListArgs { json, server } } = args;
+    let failures = server.client()?.failures(job_type.as_deref(), tenant.as_deref()).await?;
+    table::list(&failures.failures, json, "failures", ["JOBS", "LATEST", "CLASS", "EXAMPLE"], row)?;
+    if !failures.complete && !json {
         tell!("The latest {} failed jobs were counted. There are more.", HumanCount(failures.looked_at));
     }
     Ok(())

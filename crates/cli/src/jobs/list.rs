@@ -3,14 +3,10 @@
 use turnwise_client::protocol::{Limited, LimitedBy};
 use turnwise_client::{Job, ListJobs, ListOrder, State};
 
-use crate::remote::ServerArgs;
-use crate::units::ago;
-use crate::{Failure, table};
+use crate::Failure;
+use crate::table::PagesArgs;
+use crate::units::{ago, words};
 
-/// The maximum number of jobs in one request.
-const PAGE: usize = 1_000;
-
-/// `turnwise jobs list`
 #[derive(clap::Args)]
 #[command(after_help = "\
 SINCE is the time since the last change of the state, or until the job may start. ATTEMPTS is the number of attempts since the \
@@ -29,10 +25,7 @@ pub(crate) struct Args {
     #[arg(long = "type", value_name = "TYPE")]
     job_type: Option<String>,
     /// Only jobs in this state
-    #[arg(long, value_parser = parse_state, value_name = "STATE")]
-    #[arg(
-        help = "Only jobs in this state: pending, delayed, blocked, paused, limited, running, waiting, crashing, completed, failed or cancelled"
-    )]
+    #[arg(long, value_parser = words::<State>(State::WORDS), value_name = "STATE")]
     state: Option<State>,
     /// Only jobs of this tenant
     #[arg(long)]
@@ -41,55 +34,29 @@ pub(crate) struct Args {
     #[arg(long, value_name = "CLASS")]
     reason_class: Option<String>,
     /// Which jobs come first: those with the latest or the earliest times, or those with the lowest type and id
-    #[arg(long, value_name = "ORDER", value_enum, default_value = "newest")]
-    order: Order,
+    #[arg(long, value_name = "ORDER", value_parser = words::<ListOrder>(ListOrder::WORDS), default_value = "newest")]
+    order: ListOrder,
     /// Only jobs that meet this condition (`turnwise jobs bulk --help` describes it)
     #[arg(long = "where", value_name = "CONDITION")]
     condition: Option<String>,
-    /// Show at most this many jobs; 0 for all
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    limit: usize,
-    /// Print the jobs as a JSON array, with all their fields
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    server: ServerArgs,
-}
-
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Order {
-    Newest,
-    Oldest,
-    Id,
+    rows: PagesArgs,
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let limit = if args.limit == 0 { usize::MAX } else { args.limit };
     let which = ListJobs {
         job_type: args.job_type,
         state: args.state,
         tenant: args.tenant,
         reason_class: args.reason_class,
         condition: args.condition,
-        order: Some(match args.order {
-            Order::Newest => ListOrder::Newest,
-            Order::Oldest => ListOrder::Oldest,
-            Order::Id => ListOrder::Id,
-        }),
-        page: Some(limit.min(PAGE)),
+        order: Some(args.order),
+        page: args.rows.page(),
     };
-    let (jobs, more) = args.server.client()?.list(which).collect(limit).await?;
-    table::list(
-        &jobs,
-        args.json,
-        "jobs",
-        ["TYPE", "ID", "STATE", "SINCE", "ATTEMPTS", "TENANT", "PRIORITY", "ABOUT"],
-        row,
-    )?;
-    if more && !args.json {
-        tell!("There may be more jobs: raise --limit, or select with --type, --state and --tenant.");
-    }
-    Ok(())
+    let jobs = args.rows.server.client()?.list(which);
+    let head = ["TYPE", "ID", "STATE", "SINCE", "ATTEMPTS", "TENANT", "PRIORITY", "ABOUT"];
+    let more = "There may be more jobs: raise --limit, or select with --type, --state and --tenant.";
+    args.rows.print(jobs, "jobs", head, row, more).await
 }
 
 fn row(job: &Job) -> [String; 8] {
@@ -134,11 +101,4 @@ pub(crate) fn kept_by(
         (_, _, Some(jobs)) => Some(format!("waits for the end of {jobs} jobs")),
         _ => None,
     }
-}
-
-fn parse_state(text: &str) -> Result<State, String> {
-    serde_json::from_value(serde_json::Value::from(text)).map_err(|_| {
-        "expected pending, delayed, blocked, paused, limited, running, waiting, crashing, completed, failed or cancelled"
-            .to_owned()
-    })
 }

@@ -16,7 +16,6 @@ pub(crate) use self::list::kept_by;
 use crate::Failure;
 use crate::remote::ServerArgs;
 
-/// `turnwise jobs`
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     /// Add a job, or many
@@ -97,7 +96,6 @@ pub(crate) struct ChangeArgs {
     server: ServerArgs,
 }
 
-/// `turnwise jobs run-now`
 #[derive(clap::Args)]
 pub(crate) struct RunNowArgs {
     #[command(flatten)]
@@ -118,7 +116,6 @@ pub(crate) struct JobArgs {
     server: ServerArgs,
 }
 
-/// `turnwise jobs retry`
 #[derive(clap::Args)]
 pub(crate) struct RetryArgs {
     /// The type of the jobs
@@ -138,15 +135,10 @@ pub(crate) struct RetryArgs {
     server: ServerArgs,
 }
 
-/// `turnwise jobs priority`
 #[derive(clap::Args)]
 pub(crate) struct PriorityArgs {
-    /// The job's type
-    #[arg(value_name = "TYPE", required_unless_present = "condition", conflicts_with = "condition")]
-    job_type: Option<String>,
-    /// The job's id
-    #[arg(required_unless_present = "condition", conflicts_with = "condition")]
-    id: Option<String>,
+    #[command(flatten)]
+    which: ChangeArgs,
     /// The priority class
     #[arg(value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
     #[arg(required_unless_present = "condition", conflicts_with = "condition")]
@@ -155,10 +147,6 @@ pub(crate) struct PriorityArgs {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
     #[arg(conflicts_with = "job_type", required_unless_present = "job_type")]
     to: Option<i32>,
-    #[command(flatten)]
-    many: bulk::ManyArgs,
-    #[command(flatten)]
-    server: ServerArgs,
 }
 
 pub(crate) async fn run(command: Command) -> Result<(), Failure> {
@@ -231,9 +219,8 @@ async fn retry(RetryArgs { job_type, id, tenant, state, many, server }: RetryArg
     bulk::change(many, BulkAction::Retry, None, server).await
 }
 
-async fn priority(
-    PriorityArgs { job_type, id, priority, to, many, server }: PriorityArgs,
-) -> Result<(), Failure> {
+async fn priority(PriorityArgs { which, priority, to }: PriorityArgs) -> Result<(), Failure> {
+    let ChangeArgs { job_type, id, many, server } = which;
     many.is_given()?;
     let (Some(job_type), Some(id), Some(priority)) = (job_type, id, priority) else {
         return bulk::change(many, BulkAction::Priority, to, server).await;

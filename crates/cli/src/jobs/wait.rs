@@ -18,7 +18,6 @@ const FIRST_CONTACT: Duration = crate::remote::RETRY_FOR;
 /// How long an answer may take, beyond the time that it waits on the server.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// `turnwise jobs wait`
 #[derive(clap::Args)]
 #[command(after_help = "\
 The command prints the result to stdout as JSON, and the reason of a failure to stderr. If the server does not answer, the command \
@@ -123,8 +122,7 @@ async fn follow(client: &Client, job_type: &str, id: &str) -> Result<Job, Failur
     while let Some(update) = events.next().await.map_err(unknown)? {
         match update {
             JobUpdate::State(event) => {
-                let kind = serde_json::to_value(event.kind).ok();
-                let kind = kind.as_ref().and_then(|kind| kind.as_str()).unwrap_or("changed");
+                let kind = event.kind.as_str();
                 match event.reason {
                     Some(reason) => tell!("{kind}: {reason}"),
                     None => tell!("{kind}"),

@@ -1,6 +1,5 @@
 //! `turnwise store check`: runs a check, and prints its findings.
 
-use std::io::IsTerminal;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -9,12 +8,10 @@ use indicatif::HumanCount;
 use serde_json::json;
 use turnwise_admin::check::{Progress, Report, check};
 
+use super::open::{StoreArgs, open_to_read};
 use crate::Failure;
+use crate::progress::{BAR, LINE_INTERVAL, Shown, show};
 
-/// The time between two lines of progress.
-const LINE_INTERVAL: Duration = Duration::from_secs(5);
-
-/// `turnwise store check`
 #[derive(clap::Args)]
 #[command(after_help = "\
 The check reads every row, and repairs nothing. A store on etcd or FoundationDB may be in use. The check then reads rows that seem \
@@ -30,23 +27,22 @@ Examples:
 
 Exit codes: 0 all invariants hold, 1 there are findings or the check failed, 2 wrong usage.")]
 pub(crate) struct Args {
-    /// The store: embedded:DIR, etcd://host:port,…/prefix or fdb:CLUSTER_FILE[/prefix]
-    #[arg(env = "TURNWISE_STORE", hide_env_values = true)]
-    url: String,
+    #[command(flatten)]
+    store: StoreArgs,
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let url = super::open::parse("URL", &args.url)?;
-    let store = super::open::open_to_read("URL", &url).await?;
+    let url = args.store.url()?;
+    let store = open_to_read("URL", &url).await?;
     let progress = Progress::default();
     let (begun, mut signals) = (Instant::now(), crate::StopSignals::listen());
     let done = tokio::select! {
         done = check(&store, url.is_shared(), &progress) => done.map_err(|error| anyhow!("not checked: {error}")),
         () = signals.next() => Err(anyhow!("interrupted")),
-        never = show(&progress) => match never {},
+        never = show(LINE_INTERVAL, BAR, || shown(&progress)) => match never {},
     };
     let report = done?;
     match args.json {
@@ -113,22 +109,12 @@ fn as_json(report: &Report) -> serde_json::Value {
     })
 }
 
-/// Shows the progress until it is dropped: a spinner on a terminal, or else a line every few seconds.
-async fn show(progress: &Progress) -> std::convert::Infallible {
-    let bar = std::io::stderr().is_terminal().then(indicatif::ProgressBar::new_spinner);
-    loop {
-        tokio::time::sleep(if bar.is_some() { Duration::from_millis(100) } else { LINE_INTERVAL }).await;
-        let line = format!(
-            "{} rows read, {} jobs, workers, types and documents examined",
-            HumanCount(progress.rows.load(Ordering::Relaxed)),
-            HumanCount(progress.examined.load(Ordering::Relaxed))
-        );
-        match &bar {
-            Some(bar) => {
-                bar.set_message(line);
-                bar.tick();
-            }
-            None => tell!("{line}"),
-        }
-    }
+/// What was done so far.
+fn shown(progress: &Progress) -> Shown {
+    let line = format!(
+        "{} rows read, {} jobs, workers, types and documents examined",
+        HumanCount(progress.rows.load(Ordering::Relaxed)),
+        HumanCount(progress.examined.load(Ordering::Relaxed))
+    );
+    Shown { line, part: None }
 }

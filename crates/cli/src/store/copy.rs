@@ -1,22 +1,17 @@
 //! `turnwise store copy`: runs a copy, and prints its progress and its result.
 
-use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
-use indicatif::{HumanCount, ProgressBar, ProgressStyle};
+use indicatif::HumanCount;
 use turnwise_admin::copy::{Copy, Progress};
 use turnwise_store::runtime;
 
 use crate::Failure;
-use crate::progress::human_bytes;
+use crate::progress::{BAR, LINE_INTERVAL, Shown, human_bytes, show};
 
-const BAR_INTERVAL: Duration = Duration::from_millis(100);
-const LINE_INTERVAL: Duration = Duration::from_secs(5);
-
-/// `turnwise store copy`
 #[derive(clap::Args)]
 #[command(after_help = "\
 Stop all servers and workers that use either store first. The command refuses to copy a source that is in use. To detect this, it \
@@ -64,7 +59,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let done = tokio::select! {
         done = copy.run() => done.map_err(|error| anyhow!("not copied: {error}")),
         () = signals.next() => Err(anyhow!("interrupted; run the same command again to resume")),
-        never = show(&progress) => match never {},
+        never = show(LINE_INTERVAL, BAR, || shown(&progress, begun.elapsed())) => match never {},
     };
     let report = done?;
     let seconds = begun.elapsed().as_secs_f64();
@@ -83,63 +78,21 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Shows the progress until it is dropped: a bar on a terminal, or else a line every few seconds.
-async fn show(progress: &Progress) -> std::convert::Infallible {
-    let begun = Instant::now();
-    if !std::io::stderr().is_terminal() {
-        loop {
-            tokio::time::sleep(LINE_INTERVAL).await;
-            tell!("{}", line(progress, begun.elapsed()));
-        }
-    }
-    let bar = Bar(ProgressBar::no_length());
-    let (spinner, wide) = ("{spinner} {msg}", "{wide_bar} {percent:>3}%  {msg}");
-    let style = |template| ProgressStyle::with_template(template).map(|style| style.progress_chars("━╸ "));
-    if let Ok(style) = style(spinner) {
-        bar.0.set_style(style);
-    }
-    let mut is_wide = false;
-    loop {
-        tokio::time::sleep(BAR_INTERVAL).await;
-        let compared = progress.compared.load(Ordering::Relaxed);
-        if compared > 0 {
-            if let (false, Ok(style)) = (is_wide, style(wide)) {
-                bar.0.set_style(style);
-                is_wide = true;
-            }
-            bar.0.set_length(progress.copied.load(Ordering::Relaxed).max(compared));
-            bar.0.set_position(compared);
-        }
-        bar.0.set_message(line(progress, begun.elapsed()));
-        bar.0.tick();
-    }
-}
-
-/// A progress bar that is removed from the terminal when it is dropped.
-struct Bar(ProgressBar);
-
-impl Drop for Bar {
-    fn drop(&mut self) {
-        self.0.finish_and_clear();
-    }
-}
-
 /// `12,345 rows  6.2 MB  2,345/s`, or another line for another phase.
-fn line(progress: &Progress, elapsed: Duration) -> String {
+fn shown(progress: &Progress, elapsed: Duration) -> Shown {
     let [copied, bytes, compared, watched] =
         [&progress.copied, &progress.bytes, &progress.compared, &progress.watched]
             .map(|number| number.load(Ordering::Relaxed));
     if compared > 0 {
-        return format!("{} of {} rows compared", HumanCount(compared), HumanCount(copied));
+        let line = format!("{} of {} rows compared", HumanCount(compared), HumanCount(copied));
+        return Shown { line, part: Some((compared, copied.max(compared))) };
     }
-    if copied == 0 && watched > 0 {
-        return "checking whether the source is in use".to_owned();
-    }
-    let per_second = copied as f64 / elapsed.as_secs_f64().max(0.001);
-    format!(
-        "{} rows  {}  {}/s",
-        HumanCount(copied),
-        human_bytes(bytes),
-        HumanCount(per_second.round() as u64)
-    )
+    let per_second = (copied as f64 / elapsed.as_secs_f64().max(0.001)).round() as u64;
+    let line = match copied == 0 && watched > 0 {
+        true => "checking whether the source is in use".to_owned(),
+        false => {
+            format!("{} rows  {}  {}/s", HumanCount(copied), human_bytes(bytes), HumanCount(per_second))
+        }
+    };
+    Shown { line, part: None }
 }

@@ -7,10 +7,10 @@ use turnwise_admin::dump::{below, line, parse_key};
 use turnwise_admin::scan::{Scan, everything};
 use turnwise_queue::Keyspace;
 
+use super::open::{StoreArgs, open_to_read};
 use crate::Failure;
 use crate::output::is_done;
 
-/// `turnwise store dump`
 #[derive(clap::Args)]
 #[command(after_help = "\
 Each line is a row: its key as a JSON array, a tab, and its value as JSON. An empty value is null, and a versionstamp is \
@@ -28,9 +28,8 @@ Examples:
 
 Exit codes: 0 success, 1 failure, 2 wrong usage.")]
 pub(crate) struct Args {
-    /// The store: embedded:DIR, etcd://host:port,…/prefix or fdb:CLUSTER_FILE[/prefix]
-    #[arg(env = "TURNWISE_STORE", hide_env_values = true)]
-    url: String,
+    #[command(flatten)]
+    store: StoreArgs,
     /// Only rows whose key begins with this: a word, or a JSON array
     #[arg(long, value_name = "KEY")]
     prefix: Option<String>,
@@ -46,7 +45,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let url = super::open::parse("URL", &args.url)?;
+    let url = args.store.url()?;
     let key = |name: &str, text: &Option<String>| {
         let key = text.as_deref().map(parse_key).transpose();
         key.map_err(|error| Failure::Usage(anyhow!("{name}: {error}")))
@@ -55,7 +54,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     if let Some(from) = key("--from", &args.from)? {
         range.0 = range.0.max(from);
     }
-    let store = super::open::open_to_read("URL", &url).await?;
+    let store = open_to_read("URL", &url).await?;
     let keys = Keyspace::default();
     let mut scan = Scan::new(&store, range);
     let mut output = BufWriter::with_capacity(1 << 16, std::io::stdout());

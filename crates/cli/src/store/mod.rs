@@ -11,7 +11,6 @@ pub(crate) use open::{parse, seal, use_keys};
 
 use crate::Failure;
 
-/// `turnwise store`
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     /// Copy a store into an empty one, while no server or worker uses either store

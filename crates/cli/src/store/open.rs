@@ -24,14 +24,29 @@ pub(crate) fn seal() -> &'static Seal {
     SEAL.get_or_init(|| turnwise_queue::sealing::seal(None).expect("no keys are no wrong ones"))
 }
 
+/// Which store.
+#[derive(clap::Args)]
+pub(super) struct StoreArgs {
+    /// The store: embedded:DIR, etcd://host:port,…/prefix or fdb:CLUSTER_FILE[/prefix]
+    #[arg(env = "TURNWISE_STORE", hide_env_values = true)]
+    url: String,
+}
+
+impl StoreArgs {
+    pub fn url(&self) -> Result<StoreUrl, Failure> {
+        parse("URL", &self.url)
+    }
+
+    /// Opens an existing store.
+    pub async fn open(&self) -> Result<Store, Failure> {
+        let url = self.url()?;
+        turnwise_admin::open_existing(&url, seal()).await.map_err(|error| cannot_open("URL", &url, &error))
+    }
+}
+
 /// Parses a store's URL. Not with clap, because its error would repeat the password.
 pub(crate) fn parse(name: &str, text: &str) -> Result<StoreUrl, Failure> {
     text.parse().map_err(|error| Failure::Usage(anyhow!("{name}: {error}")))
-}
-
-/// Opens an existing store.
-pub(super) async fn open(name: &str, url: &StoreUrl) -> Result<Store, Failure> {
-    turnwise_admin::open_existing(url, seal()).await.map_err(|error| cannot_open(name, url, &error))
 }
 
 /// Opens an existing store for reading.

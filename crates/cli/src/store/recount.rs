@@ -4,9 +4,9 @@ use anyhow::anyhow;
 use indicatif::HumanCount;
 use turnwise_queue::{Error, Keyspace, counts, nodes};
 
+use super::open::StoreArgs;
 use crate::Failure;
 
-/// `turnwise store recount`
 #[derive(clap::Args)]
 #[command(after_help = "\
 Servers keep the numbers of jobs by type, tenant and state up to date, and `turnwise store check` compares them with the jobs. This command is for a \
@@ -17,14 +17,12 @@ Examples:
 
 Exit codes: 0 counted, 1 failed or interrupted, 2 wrong usage.")]
 pub(crate) struct Args {
-    /// The store: embedded:DIR, etcd://host:port,…/prefix or fdb:CLUSTER_FILE[/prefix]
-    #[arg(env = "TURNWISE_STORE", hide_env_values = true)]
-    url: String,
+    #[command(flatten)]
+    store: StoreArgs,
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let url = super::open::parse("URL", &args.url)?;
-    let store = super::open::open("URL", &url).await?;
+    let store = args.store.open().await?;
     let (keys, mut signals) = (&Keyspace::default(), crate::StopSignals::listen());
     let nodes = store.transact(|tx| async move { nodes::list(&tx, keys).await }).await;
     let nodes = nodes.map_err(|error: Error| anyhow!("not counted: {error}"))?;

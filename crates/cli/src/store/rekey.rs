@@ -5,9 +5,9 @@ use std::sync::atomic::AtomicU64;
 use anyhow::anyhow;
 use indicatif::HumanCount;
 
+use super::open::{StoreArgs, seal};
 use crate::Failure;
 
-/// `turnwise store rekey`
 #[derive(clap::Args)]
 #[command(after_help = "\
 To encrypt a store that is not encrypted: stop all servers, start them with --seal-keys, and run this command.
@@ -24,17 +24,15 @@ Examples:
 
 Exit codes: 0 encrypted, 1 failed or interrupted, 2 wrong usage.")]
 pub(crate) struct Args {
-    /// The store: embedded:DIR, etcd://host:port,…/prefix or fdb:CLUSTER_FILE[/prefix]
-    #[arg(env = "TURNWISE_STORE", hide_env_values = true)]
-    url: String,
+    #[command(flatten)]
+    store: StoreArgs,
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let url = super::open::parse("URL", &args.url)?;
-    if super::open::seal().sealing.is_none() {
+    if seal().sealing.is_none() {
         return Err(Failure::Usage(anyhow!("--seal-keys names the file with the keys")));
     }
-    let store = super::open::open("URL", &url).await?;
+    let store = args.store.open().await?;
     let (progress, mut signals) = (AtomicU64::new(0), crate::StopSignals::listen());
     let rows = tokio::select! {
         done = turnwise_admin::rekey(&store, &progress) => done.map_err(|error| anyhow!("not encrypted: {error}"))?,

@@ -4,18 +4,19 @@ mod screen;
 mod view;
 
 use std::io::IsTerminal;
+use std::pin::Pin;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
-use turnwise_client::{Client, Error, ListTenants, Queue, TenantOrder, Tenants};
+use turnwise_client::{Client, Error, ListTenants, Queue, Tenants};
 
 use self::screen::Screen;
 use self::view::{Size, View};
 use crate::Failure;
 use crate::remote::ServerArgs;
+use crate::tenants::ORDERS;
 use crate::units::parse_duration;
 
 /// The shortest time between two requests to the server.
@@ -25,7 +26,6 @@ const REDRAW: Duration = Duration::from_secs(1);
 /// The number of rows to request before the size of a screen is known, or without a screen.
 const ROWS: usize = 50;
 
-/// `turnwise top`
 #[derive(clap::Args)]
 #[command(after_help = "\
 DEFICIT is the run time by which the tenant is below its share; a negative value is a surplus. USED is the tenant's recent run time, \
@@ -57,7 +57,7 @@ impl Args {
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let client = args.server.client()?;
     let live = args.is_live();
-    let asked = Asked { job_type: args.job_type, order: TenantOrder::Deficit, rows: ROWS };
+    let asked = Asked { job_type: args.job_type, sort: 0, rows: ROWS };
     // If the first request fails, the command reports it as every other command does.
     let first = asked.clone().fetch(client.clone()).await?;
     if live {
@@ -68,7 +68,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let view = View {
         server: &client.server(),
         snapshot: &first,
-        order: asked.order,
+        sort: asked.sort,
         age: Duration::ZERO,
         trouble: None,
         live: false,
@@ -90,14 +90,15 @@ struct Snapshot {
 #[derive(Clone)]
 struct Asked {
     job_type: Option<String>,
-    order: TenantOrder,
+    /// The place in [`ORDERS`] of the order of tenants.
+    sort: usize,
     rows: usize,
 }
 
 impl Asked {
     async fn fetch(self, client: Client) -> Result<Snapshot, Error> {
-        let Asked { job_type, order, rows } = self;
-        let which = ListTenants { job_type: job_type.clone(), order, page: Some(rows) };
+        let Asked { job_type, sort, rows } = self;
+        let which = ListTenants { job_type: job_type.clone(), order: ORDERS[sort].1, page: Some(rows) };
         let tenants = client.first_tenants(which).await?;
         let queue = client.queue(job_type.as_deref(), rows).await?;
         Ok(Snapshot { tenants, queue, at: Instant::now() })
@@ -112,8 +113,11 @@ struct Top {
     interval: Duration,
     /// Why the latest request failed, if it did.
     trouble: Option<String>,
-    asking: Option<JoinHandle<Result<Snapshot, Error>>>,
+    /// The request in flight.
+    asking: Option<Asking>,
 }
+
+type Asking = Pin<Box<dyn Future<Output = Result<Snapshot, Error>>>>;
 
 /// What a key does.
 enum Key {
@@ -144,7 +148,7 @@ impl Top {
                     Some(event) => match key(&event) {
                         Key::Quit => break,
                         Key::Sort => {
-                            self.asked.order = after(self.asked.order);
+                            self.asked.sort = (self.asked.sort + 1) % ORDERS.len();
                             self.ask();
                         }
                         Key::Nothing => {}
@@ -159,9 +163,6 @@ impl Top {
                 _ = redraw.tick() => {}
             }
         }
-        if let Some(asking) = self.asking.take() {
-            asking.abort();
-        }
         Ok(())
     }
 
@@ -171,7 +172,7 @@ impl Top {
         let view = View {
             server: &self.client.server(),
             snapshot: &self.snapshot,
-            order: self.asked.order,
+            sort: self.asked.sort,
             age: self.snapshot.at.elapsed().saturating_sub(self.interval),
             trouble: self.trouble.as_deref(),
             live: true,
@@ -181,10 +182,7 @@ impl Top {
 
     /// Sends a new request, and drops the one in flight.
     fn ask(&mut self) {
-        if let Some(asking) = self.asking.take() {
-            asking.abort();
-        }
-        self.asking = Some(tokio::spawn(self.asked.clone().fetch(self.client.clone())));
+        self.asking = Some(Box::pin(self.asked.clone().fetch(self.client.clone())));
     }
 
     fn take(&mut self, answer: Result<Snapshot, Error>) {
@@ -201,12 +199,9 @@ impl Top {
 }
 
 /// The answer to the request in flight; never completes without one.
-async fn answered(asking: &mut Option<JoinHandle<Result<Snapshot, Error>>>) -> Result<Snapshot, Error> {
+async fn answered(asking: &mut Option<Asking>) -> Result<Snapshot, Error> {
     match asking {
-        Some(asking) => match asking.await {
-            Ok(answer) => answer,
-            Err(error) => Err(Error::Invalid(format!("the request failed: {error}"))),
-        },
+        Some(asking) => asking.await,
         None => std::future::pending().await,
     }
 }
@@ -221,16 +216,5 @@ fn key(event: &Event) -> Key {
         KeyCode::Char('q' | 'Q') | KeyCode::Esc => Key::Quit,
         KeyCode::Char('s' | 'S') => Key::Sort,
         _ => Key::Nothing,
-    }
-}
-
-/// The next order when the user presses `s`.
-fn after(order: TenantOrder) -> TenantOrder {
-    match order {
-        TenantOrder::Deficit => TenantOrder::Usage,
-        TenantOrder::Usage => TenantOrder::Service,
-        TenantOrder::Service => TenantOrder::Running,
-        TenantOrder::Running => TenantOrder::Name,
-        TenantOrder::Name => TenantOrder::Deficit,
     }
 }

@@ -105,19 +105,12 @@ fn restore_on_panic() {
 pub(super) fn events() -> mpsc::Receiver<Event> {
     let (sender, receiver) = mpsc::channel(KEYS);
     std::thread::spawn(move || {
-        while !sender.is_closed() {
-            match event::poll(POLL) {
-                Ok(false) => {}
-                Ok(true) => match event::read() {
-                    Ok(event) => {
-                        if sender.blocking_send(event).is_err() {
-                            return;
-                        }
-                    }
-                    Err(_) => return,
-                },
-                // The terminal is gone. Dropping the sender ends the view.
-                Err(_) => return,
+        // After an error, the terminal is gone. Dropping the sender ends the view.
+        while !sender.is_closed()
+            && let Ok(is_there) = event::poll(POLL)
+        {
+            if is_there && !event::read().is_ok_and(|event| sender.blocking_send(event).is_ok()) {
+                return;
             }
         }
     });

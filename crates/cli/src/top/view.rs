@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use indicatif::HumanCount;
-use turnwise_client::{Fairness, QueuedJob, Reason, State, Tenant, TenantOrder, TypeSummary};
+use turnwise_client::{Fairness, QueuedJob, Reason, State, Tenant, TypeSummary};
 
 use super::Snapshot;
 use crate::jobs::kept_by;
 use crate::table::{self, Align};
-use crate::tenants::{HEAD, plural, row};
+use crate::tenants::{HEAD, ORDERS, plural, row};
 use crate::units::ago;
 
 /// The number of types listed above the tables. If there are more, a line states how many.
@@ -49,7 +49,8 @@ pub(super) enum Style {
 pub(super) struct View<'a> {
     pub server: &'a str,
     pub snapshot: &'a Snapshot,
-    pub order: TenantOrder,
+    /// The place in [`ORDERS`] of the order of tenants.
+    pub sort: usize,
     /// The age of the snapshot, less the interval after which a new one was requested.
     pub age: Duration,
     /// Why the latest request failed, if it did.
@@ -62,7 +63,8 @@ impl View<'_> {
     pub fn lines(&self, size: Size) -> Vec<Line> {
         let mut bottom: Vec<Line> = self.trouble().into_iter().map(|text| line(Style::Bold, text)).collect();
         if self.live {
-            let keys = format!("q quits, s sorts (now by {}), `turnwise why TYPE ID` shows more", self.by());
+            let (by, _) = ORDERS[self.sort];
+            let keys = format!("q quits, s sorts (now by {by}), `turnwise why TYPE ID` shows more");
             bottom.push(line(Style::Dim, keys));
         }
         // Each table has an empty line and its head before its rows; the title has one line.
@@ -135,16 +137,6 @@ impl View<'_> {
             lines.push(format!("  … and {more} more; --type TYPE shows one"));
         }
         lines
-    }
-
-    fn by(&self) -> &'static str {
-        match self.order {
-            TenantOrder::Name => "name",
-            TenantOrder::Deficit => "deficit",
-            TenantOrder::Usage => "used",
-            TenantOrder::Running => "running",
-            TenantOrder::Service => "served",
-        }
     }
 }
 
@@ -300,7 +292,7 @@ mod tests {
 
     fn view(snapshot: &Snapshot) -> View<'_> {
         let age = Duration::ZERO;
-        View { server: "http://s", snapshot, order: TenantOrder::Deficit, age, trouble: None, live: true }
+        View { server: "http://s", snapshot, sort: 0, age, trouble: None, live: true }
     }
 
     fn text(lines: &[Line]) -> Vec<&str> {

@@ -325,7 +325,7 @@ async fn wrong_usage_is_reported_and_changes_nothing() {
         (&["add", "mail", "--delay", "soon"], "for example 500ms"),
         (&["add", "mail", "--many", "/nowhere"], "cannot read /nowhere"),
         (&["add", "mail", "--many", "x", "--id", "y"], "cannot be used with"),
-        (&["list", "--state", "done"], "expected pending"),
+        (&["list", "--state", "done"], "[possible values: pending, "),
         (&["show", "mail"], "<ID>"),
         (&["wait", "mail", "x", "--timeout", "1w"], "for example 500ms"),
         (&["list", "--server", "ftp://x"], "http://127.0.0.1:7984"),

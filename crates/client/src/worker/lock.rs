@@ -1,6 +1,5 @@
 //! Locks that a run requests: [`Run::lock`].
 
-use std::fmt;
 use std::time::Duration;
 
 use reqwest::Method;
@@ -14,27 +13,18 @@ use crate::{Error, Result};
 const WAIT: Duration = Duration::from_secs(30);
 
 /// Why a lock was not granted.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// The run must end: return [`Outcome::Stopped`] soon.
+    #[error("the job must stop")]
     Stopped,
     /// The worker has lost the claim on the job; the server ignores everything that the run still does.
+    #[error("the worker has lost its claim on the job")]
     Lost,
     /// The server refuses the request: `out_of_order`, `not_declared`, `unknown_level`, `waits_already` ([`Error::code`]).
+    #[error(transparent)]
     Refused(Error),
 }
-
-impl fmt::Display for LockError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LockError::Stopped => f.write_str("the job must stop"),
-            LockError::Lost => f.write_str("the worker has lost its claim on the job"),
-            LockError::Refused(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for LockError {}
 
 /// The outcome of a run that cannot continue without the lock.
 impl From<LockError> for Outcome {
@@ -107,11 +97,7 @@ impl Run {
         match answer {
             None => Err(LockError::Lost),
             Some(Ok(answer)) => Ok(answer),
-            Some(Err(error)) if error.is_expired() => {
-                self.shared.expired.cancel();
-                Err(LockError::Lost)
-            }
-            Some(Err(error)) if error.is_halt() => Err(LockError::Lost),
+            Some(Err(error)) if self.shared.is_lost(&error) => Err(LockError::Lost),
             Some(Err(error)) => Err(LockError::Refused(error)),
         }
     }

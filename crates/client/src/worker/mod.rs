@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use reqwest::Method;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -106,7 +107,7 @@ where
     Running: Future<Output = Outcome> + Send + 'static,
 {
     options.check()?;
-    let handler = Arc::new(handler);
+    let handler: Arc<Handler> = Arc::new(move |run| Box::pin(handler(run)));
     let options = Arc::new(options);
     // After the first registration, the URL is known to be turnwise's, so foreign answers are retried, too.
     let mut may_retry: fn(&Error) -> bool = is_fault;
@@ -126,10 +127,11 @@ where
                 runs: Mutex::default(),
                 ends: Ends::default(),
             }),
+            handler: handler.clone(),
             ping_interval: Duration::from_millis(ping_interval_ms.max(1)),
             stop: stop.clone(),
         };
-        if member.work(&handler).await? == End::Stopped {
+        if member.work().await? == End::Stopped {
             return Ok(());
         }
         tracing::warn!("the server has removed this worker: registering again as a new one");
@@ -216,6 +218,14 @@ impl Shared {
         }
     }
 
+    /// Whether an error says that a run has lost its claim, as each run has when the worker has expired.
+    fn is_lost(&self, error: &Error) -> bool {
+        if error.is_expired() {
+            self.expired.cancel();
+        }
+        error.is_expired() || error.is_halt()
+    }
+
     fn runs(&self) -> MutexGuard<'_, BTreeMap<u64, CancellationToken>> {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -227,19 +237,19 @@ enum End {
     Expired,
 }
 
+/// Runs a job.
+type Handler = dyn Fn(Run) -> BoxFuture<'static, Outcome> + Send + Sync;
+
 /// The worker from one registration to its end.
 struct Member {
     shared: Arc<Shared>,
+    handler: Arc<Handler>,
     ping_interval: Duration,
     stop: CancellationToken,
 }
 
 impl Member {
-    async fn work<F, Running>(&self, handler: &Arc<F>) -> Result<End>
-    where
-        F: Fn(Run) -> Running + Send + Sync + 'static,
-        Running: Future<Output = Outcome> + Send + 'static,
-    {
+    async fn work(&self) -> Result<End> {
         // The worker pings until the last run has ended.
         let _pinging = AbortOnDropHandle::new(tokio::spawn(ping(self.shared.clone(), self.ping_interval)));
         let _ending = AbortOnDropHandle::new(tokio::spawn(ends::send_uncarried(self.shared.clone())));
@@ -248,20 +258,20 @@ impl Member {
             biased;
             () = self.shared.expired.cancelled() => Ok(()),
             () = self.stop.cancelled() => Ok(()),
-            never = self.accept(handler, &mut tasks) => never,
+            never = self.accept(&mut tasks) => never,
         };
         self.shared.ends.set_carried(false);
         if accepted.is_ok() && self.shared.draining.is_cancelled() {
             tracing::info!("draining: ends when its last job has ended");
-            tokio::select! {
-                biased;
-                () = self.shared.expired.cancelled() => {}
-                () = self.stop.cancelled() => {}
-                () = async { while tasks.join_next().await.is_some() {} } => {}
-            }
+            self.stop.run_until_cancelled(self.ended(&mut tasks, Duration::MAX)).await;
         }
-        if accepted.is_ok() && self.stop.is_cancelled() {
-            self.drain(&mut tasks).await;
+        let drain = self.shared.options.drain;
+        if accepted.is_ok()
+            && self.stop.is_cancelled()
+            && !drain.is_zero()
+            && !self.ended(&mut tasks, drain).await
+        {
+            tracing::warn!("{} runs go on after {drain:?}: they are stopped", self.shared.runs().len());
         }
         if accepted.is_err() || !self.shared.expired.is_cancelled() {
             self.stop_runs(&mut tasks).await;
@@ -287,21 +297,13 @@ impl Member {
         accepted.map(|()| End::Stopped)
     }
 
-    /// Waits for the ends of all runs, as long as they may go on.
-    async fn drain(&self, tasks: &mut JoinSet<()>) {
-        let drain = self.shared.options.drain;
-        if drain.is_zero() {
-            return;
-        }
+    /// Waits for the ends of all runs, but no longer than this. Returns whether they have ended, or the worker has expired.
+    async fn ended(&self, tasks: &mut JoinSet<()>, within: Duration) -> bool {
         let ended = async { while tasks.join_next().await.is_some() {} };
         tokio::select! {
             biased;
-            () = self.shared.expired.cancelled() => {}
-            ended = tokio::time::timeout(drain, ended) => {
-                if ended.is_err() {
-                    tracing::warn!("{} runs go on after {drain:?}: they are stopped", self.shared.runs().len());
-                }
-            }
+            () = self.shared.expired.cancelled() => true,
+            ended = tokio::time::timeout(within, ended) => ended.is_ok(),
         }
     }
 
@@ -311,27 +313,16 @@ impl Member {
         for stop in self.shared.runs().values() {
             stop.cancel();
         }
-        let ended = async { while tasks.join_next().await.is_some() {} };
         let patience = self.shared.options.stop_grace.saturating_mul(2) + STOP_MARGIN;
-        tokio::select! {
-            biased;
-            () = self.shared.expired.cancelled() => {}
-            ended = tokio::time::timeout(patience, ended) => {
-                if ended.is_err() {
-                    tracing::warn!("could not report the ends of some runs in time: their jobs return to the queue");
-                    tasks.shutdown().await;
-                }
-            }
+        if !self.ended(tasks, patience).await {
+            tracing::warn!("could not report the ends of some runs in time: their jobs return to the queue");
+            tasks.shutdown().await;
         }
     }
 
     /// Requests jobs whenever a slot is free, or is free once the server knows the end of its run. Returns when the worker drains,
     /// and when the server refuses a request.
-    async fn accept<F, Running>(&self, handler: &Arc<F>, tasks: &mut JoinSet<()>) -> Result<()>
-    where
-        F: Fn(Run) -> Running + Send + Sync + 'static,
-        Running: Future<Output = Outcome> + Send + 'static,
-    {
+    async fn accept(&self, tasks: &mut JoinSet<()>) -> Result<()> {
         let shared = &self.shared;
         let mut received = 0;
         let mut backoff = shared.client.backoff();
@@ -411,7 +402,7 @@ impl Member {
                 // worker runs it once.
                 if job.claim > received {
                     received = job.claim;
-                    self.start(job, handler, tasks);
+                    self.start(job, tasks);
                 }
             }
         }
@@ -438,15 +429,12 @@ impl Member {
         }
     }
 
-    fn start<F, Running>(&self, job: AcceptedJob, handler: &Arc<F>, tasks: &mut JoinSet<()>)
-    where
-        F: Fn(Run) -> Running + Send + Sync + 'static,
-        Running: Future<Output = Outcome> + Send + 'static,
-    {
+    fn start(&self, job: AcceptedJob, tasks: &mut JoinSet<()>) {
         let stop = CancellationToken::new();
         self.shared.runs().insert(job.claim, stop.clone());
         let (supervisor, run) = Supervisor::new(self.shared.clone(), job, stop);
-        let handler = handler.clone();
+        let handler = self.handler.clone();
+        // Called within the task, because the handler may panic.
         let task = tokio::spawn(async move { handler(run).await });
         tasks.spawn(supervisor.run(AbortOnDropHandle::new(task)));
     }

@@ -18,8 +18,8 @@ use turnwise_protocol::{
 
 use super::Shared;
 use super::ends::RunEnd;
+use crate::Result;
 use crate::client::Request;
-use crate::{Error, Result};
 
 /// A run, as the handler sees it.
 pub struct Run {
@@ -38,22 +38,16 @@ pub struct Run {
 /// How often a run has requested locks, and how many such requests are in flight. A run that waits for a lock need not report.
 #[derive(Default)]
 pub(super) struct Asks {
-    now: AtomicUsize,
+    /// Each request in flight has a clone.
+    now: Arc<()>,
     times: AtomicUsize,
 }
 
 impl Asks {
-    /// Counts a request as in flight until the returned guard is dropped.
-    pub fn begin(self: &Arc<Self>) -> impl Drop + use<> {
-        struct Asking(Arc<Asks>);
-        impl Drop for Asking {
-            fn drop(&mut self) {
-                self.0.now.fetch_sub(1, Relaxed);
-            }
-        }
-        self.now.fetch_add(1, Relaxed);
+    /// Counts a request as in flight until the returned value is dropped.
+    pub fn begin(&self) -> Arc<()> {
         self.times.fetch_add(1, Relaxed);
-        Asking(self.clone())
+        self.now.clone()
     }
 }
 
@@ -202,7 +196,7 @@ impl Supervisor {
                 }
                 () = &mut silent => {
                     let times = self.asks.times.load(Relaxed);
-                    let asks = std::mem::replace(&mut asked, times) != times || self.asks.now.load(Relaxed) > 0;
+                    let asks = std::mem::replace(&mut asked, times) != times || Arc::strong_count(&self.asks.now) > 1;
                     if !asks && !self.reports.has_changed().unwrap_or(false) {
                         over = heartbeat
                             .map(|time| format!("it reported nothing for its heartbeat_timeout of {time:?}"));
@@ -255,22 +249,12 @@ impl Supervisor {
                 Ok(())
             }
             Ok(Updated { answer: Answer::Halt }) => Err(Halt),
-            Err(error) => self.halted(&error).map_or_else(
-                || {
-                    tracing::debug!(job = self.id, "the server did not accept a report: {error}");
-                    Ok(())
-                },
-                Err,
-            ),
+            Err(error) if self.shared.is_lost(&error) => Err(Halt),
+            Err(error) => {
+                tracing::debug!(job = self.id, "the server did not accept a report: {error}");
+                Ok(())
+            }
         }
-    }
-
-    fn halted(&self, error: &Error) -> Option<Halt> {
-        if error.is_expired() {
-            self.shared.expired.cancel();
-            return Some(Halt);
-        }
-        error.is_halt().then_some(Halt)
     }
 
     /// Reports the end until the server acknowledges it.
@@ -300,8 +284,8 @@ impl Supervisor {
                     continue;
                 }
             };
-            if let Some(halt) = self.halted(&error) {
-                return Err(halt);
+            if self.shared.is_lost(&error) {
+                return Err(Halt);
             }
             tracing::error!(job = self.id, "the server refuses the end of a run: {error}");
             if std::mem::replace(&mut replaced, true) {

@@ -1,5 +1,7 @@
 //! The measurements of a run.
 
+use std::cmp::Reverse;
+
 use super::population::{Job, Population, ScopeId, Want};
 
 /// The measurements of a run.
@@ -57,19 +59,9 @@ impl Measure {
         self.held_idle_us += us * i64::try_from(locks).expect("jobs hold fewer locks than 2^63");
     }
 
-    /// The numbers from this moment on.
-    pub(crate) fn step(&mut self, at_us: i64, working: usize, waiting: usize) {
-        self.steps.push((at_us, working, waiting));
-    }
-
     /// The scope that was held exclusively for the longest time; of several, the first.
     pub(crate) fn busiest(&self) -> Option<(ScopeId, i64)> {
-        let mut busiest = None;
-        for (scope, us) in (0..).zip(&self.exclusive_us) {
-            if *us > busiest.map_or(0, |(_, most)| most) {
-                busiest = Some((scope, *us));
-            }
-        }
-        busiest
+        let held = (0..).zip(self.exclusive_us.iter().copied()).filter(|(_, us)| *us > 0);
+        held.max_by_key(|(scope, us)| (*us, Reverse(*scope)))
     }
 }

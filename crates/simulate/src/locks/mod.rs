@@ -32,69 +32,30 @@ pub mod scenario;
 mod scheme;
 mod table;
 pub mod template;
-mod tickets;
 mod world;
-
-use std::fmt;
-use std::str::FromStr;
-
-use serde::{Deserialize, Serialize};
 
 pub use results::{Bounds, Compared, OfOperation, SchemeResults};
 pub use scenario::Scenario;
 
+use crate::policy::named;
 use measure::Measure;
 use population::Population;
 use scheme::{Chooser, Fifo, List, PlainAging, Predictive};
 use world::{Start, World};
 
-/// The scheme that decides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scheme {
-    /// First in, first out, as in Ganeti: a job starts whatever it locks, and waits for its locks in its slot.
-    Fifo,
-    /// First in, first out, without jobs whose locks are not free. Aged-out jobs reserve their locks.
-    Aging,
-    /// The predictive queue.
-    Predictive,
-    /// The schedule with the shortest mean wait, of several that know all run times and locks.
-    BestWait,
-    /// Of those schedules, the one that ends first.
-    BestMakespan,
-}
-
-impl Scheme {
-    /// All schemes.
-    pub const ALL: [Scheme; 5] =
-        [Scheme::Fifo, Scheme::Aging, Scheme::Predictive, Scheme::BestWait, Scheme::BestMakespan];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Scheme::Fifo => "fifo",
-            Scheme::Aging => "aging",
-            Scheme::Predictive => "predictive",
-            Scheme::BestWait => "best_wait",
-            Scheme::BestMakespan => "best_makespan",
-        }
-    }
-}
-
-impl fmt::Display for Scheme {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.pad(self.name())
-    }
-}
-
-impl FromStr for Scheme {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Scheme::ALL.into_iter().find(|scheme| scheme.name() == text).ok_or_else(|| {
-            let names = Scheme::ALL.map(Scheme::name).join(", ");
-            format!("there is no scheme `{text}`; for jobs with locks there are {names}")
-        })
+named! {
+    /// The scheme that decides.
+    pub enum Scheme ("there is no scheme `{}`; for jobs with locks there are {}") {
+        /// First in, first out, as in Ganeti: a job starts whatever it locks, and waits for its locks in its slot.
+        Fifo = "fifo",
+        /// First in, first out, without jobs whose locks are not free. Aged-out jobs reserve their locks.
+        Aging = "aging",
+        /// The predictive queue.
+        Predictive = "predictive",
+        /// The schedule with the shortest mean wait, of several that know all run times and locks.
+        BestWait = "best_wait",
+        /// Of those schedules, the one that ends first.
+        BestMakespan = "best_makespan",
     }
 }
 

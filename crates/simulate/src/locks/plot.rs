@@ -5,7 +5,7 @@ use std::error::Error;
 use plotters::prelude::*;
 
 use super::{Compared, SchemeResults};
-use crate::plot::{Area, COLOURS, HEAD, INK, LEGEND, OTHERS, WIDTH, cut, font};
+use crate::plot::{Area, COLOURS, LEGEND, OTHERS, WIDTH, chart, font, picture};
 
 /// The most points of a line.
 const POINTS: usize = 160;
@@ -20,30 +20,17 @@ type Points = Vec<(f64, f64)>;
 /// # Errors
 /// Errors of the drawing library; a caller can correct none of them.
 pub fn svg(title: &str, compared: &Compared) -> Result<String, Box<dyn Error>> {
-    let mut text = String::new();
-    {
-        let root = SVGBackend::with_string(&mut text, (WIDTH, HEAD + 2 * PANEL)).into_drawing_area();
-        root.fill(&WHITE)?;
-        let (head, rest) = root.split_vertically(HEAD);
-        head.draw(&Text::new(cut(title, 90), (16, 12), font(17)))?;
-        let (charts, legend) = rest.split_horizontally(WIDTH - LEGEND);
+    picture(title, 2 * PANEL, |area| {
+        let (charts, legend) = area.split_horizontally(WIDTH - LEGEND);
         let (above, below) = charts.split_vertically(PANEL);
         let waits: Vec<Points> = compared.outcomes.iter().map(waits).collect();
-        panel(&above, "jobs that waited no longer", "minutes", "% of all jobs", &waits, None)?;
+        panel(&above, "jobs that waited no longer", "% of all jobs", &waits, None)?;
         let working: Vec<Points> = compared.outcomes.iter().map(working).collect();
         let bound = Some(compared.bound.makespan_s / 60.0);
-        panel(
-            &below,
-            "jobs that worked; no schedule ends before the grey line",
-            "minutes",
-            "jobs",
-            &working,
-            bound,
-        )?;
-        explain(&legend, compared)?;
-        root.present()?;
-    }
-    Ok(text)
+        let caption = "jobs that worked; no schedule ends before the grey line";
+        panel(&below, caption, "jobs", &working, bound)?;
+        explain(&legend, compared)
+    })
 }
 
 /// The part of the jobs, in percent, that waited no longer than so many minutes.
@@ -78,34 +65,14 @@ fn working(outcome: &SchemeResults) -> Points {
 fn panel(
     area: &Area<'_>,
     caption: &str,
-    x: &str,
     y: &str,
     lines: &[Points],
     bound: Option<f64>,
 ) -> Result<(), Box<dyn Error>> {
     let most = |of: fn(&(f64, f64)) -> f64| lines.iter().flatten().map(of).fold(0.001, f64::max);
     let (right, top) = (most(|point| point.0).max(bound.unwrap_or(0.0)), most(|point| point.1));
-    let mut chart = ChartBuilder::on(area)
-        .caption(caption, font(14))
-        .margin(8)
-        .margin_top(0)
-        .x_label_area_size(34)
-        .y_label_area_size(52)
-        .build_cartesian_2d(0.0..right * 1.02, 0.0..top * 1.05)?;
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .bold_line_style(RGBColor(225, 225, 225))
-        .light_line_style(WHITE)
-        .axis_style(RGBColor(150, 150, 150))
-        .label_style(font(12))
-        .axis_desc_style(font(12))
-        .x_desc(x)
-        .y_desc(y)
-        .y_labels(6)
-        .x_label_formatter(&|value| format!("{value:.0}"))
-        .y_label_formatter(&|value| format!("{value:.0}"))
-        .draw()?;
+    let (x, y) = (("minutes", right * 1.02), (y, top * 1.05));
+    let mut chart = chart(area, caption, x, y, &|value| format!("{value:.0}"))?;
     if let Some(bound) = bound {
         chart.draw_series(LineSeries::new([(bound, 0.0), (bound, top)], OTHERS.mix(0.5).stroke_width(3)))?;
     }
@@ -125,7 +92,7 @@ fn explain(area: &Area<'_>, compared: &Compared) -> Result<(), Box<dyn Error>> {
             outcome.mean_wait_s / 60.0,
             outcome.makespan_s / 60.0
         );
-        area.draw(&Text::new(minutes, (44, y + 16), ("sans-serif", 11).into_font().color(&INK)))?;
+        area.draw(&Text::new(minutes, (44, y + 16), font(11)))?;
     }
     Ok(())
 }

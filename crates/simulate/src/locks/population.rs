@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use turnwise_policy::predictive_queue::locks::{Levels, Lock, Mode, Request, Requests, Scope};
+use turnwise_policy::predictive_queue::locks::{Levels, Lock, Mode, Requests, Scope};
 
 use super::scenario::{Cluster, Scenario};
 use super::template;
@@ -44,24 +44,6 @@ pub(crate) struct Want {
     pub units: u32,
 }
 
-/// A declaration in one mode at one level, if it is more than a list of names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Wide {
-    /// Nothing, or names only.
-    #[default]
-    No,
-    Unknown,
-    All,
-}
-
-/// A declaration at one level. Its names are among the locks that the job knows.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct DeclaredAt {
-    pub level: u8,
-    pub shared: Wide,
-    pub exclusive: Wide,
-}
-
 /// A job, before anything has happened to it.
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
@@ -74,8 +56,6 @@ pub(crate) struct Job {
     pub asks_at_us: i64,
     /// Its declaration, for the policy.
     pub declared: Requests,
-    /// Its declarations that are more than names.
-    pub wide: Vec<DeclaredAt>,
     /// The locks that it knows before it starts.
     pub known: Vec<Want>,
     /// The other locks, which it requests while it runs.
@@ -120,7 +100,6 @@ impl Population {
                 known: wants(declared.known(&scenario.levels)),
                 asks: wants(template::asked_for(&declared, &real, &scenario.levels)),
                 real: wants(real.known(&scenario.levels)),
-                wide: wide(&declared, &scenario.levels),
                 declared,
             });
         }
@@ -300,19 +279,6 @@ impl<'a> Names<'a> {
 
 fn small(level: usize) -> u8 {
     u8::try_from(level).expect("there are 16 levels at most")
-}
-
-fn wide(declared: &Requests, levels: &Levels) -> Vec<DeclaredAt> {
-    let of = |request: &Request| match request {
-        Request::UnknownShared | Request::UnknownExclusive => Wide::Unknown,
-        Request::AllShared | Request::AllExclusive => Wide::All,
-        _ => Wide::No,
-    };
-    let at = declared.levels.iter().filter_map(|(name, at)| {
-        let [shared, exclusive] = at.requests().map(of);
-        Some(DeclaredAt { level: small(levels.position(name)?), shared, exclusive })
-    });
-    at.filter(|at| at.shared != Wide::No || at.exclusive != Wide::No).collect()
 }
 
 #[cfg(test)]

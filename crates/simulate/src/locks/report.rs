@@ -1,22 +1,20 @@
 //! The outcome of a simulation, for people.
 
 use super::{Compared, Scenario, SchemeResults};
-use crate::report::percent;
+use crate::report::{many, percent};
 
 /// One line that describes the simulation.
 pub fn headline(scenario: &Scenario, compared: &Compared) -> String {
-    let many =
-        |count: u64, what: &str| if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") };
     let cluster = &scenario.cluster;
     format!(
         "{}: {} on {}; {} on {} in {}, {}",
         scenario.name,
-        many(compared.jobs as u64, "job"),
-        many(compared.slots as u64, "slot"),
-        many(cluster.instances.get(), "instance"),
-        many(cluster.nodes.get(), "node"),
-        many(cluster.groups.get(), "group"),
-        many(scenario.operations.len() as u64, "operation"),
+        many(compared.jobs, "job"),
+        many(compared.slots, "slot"),
+        many(cluster.instances.usize(), "instance"),
+        many(cluster.nodes.usize(), "node"),
+        many(cluster.groups.usize(), "group"),
+        many(scenario.operations.len(), "operation"),
     )
 }
 
@@ -41,18 +39,8 @@ pub fn rows(compared: &Compared) -> Vec<[String; 9]> {
             percent(outcome.slots_working),
         ]
     };
-    let nothing = || "-".to_owned();
-    let last = [
-        "bound".to_owned(),
-        seconds(bound.makespan_s),
-        "100%".to_owned(),
-        seconds(bound.mean_wait_s),
-        nothing(),
-        nothing(),
-        nothing(),
-        nothing(),
-        nothing(),
-    ];
+    let (makespan, wait) = (seconds(bound.makespan_s), seconds(bound.mean_wait_s));
+    let last = ["bound", &makespan, "100%", &wait, "-", "-", "-", "-", "-"].map(str::to_owned);
     compared.outcomes.iter().map(row).chain([last]).collect()
 }
 

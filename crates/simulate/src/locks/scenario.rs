@@ -36,7 +36,7 @@ use turnwise_policy::predictive_queue::window;
 
 use super::template;
 use crate::number::{Int, Real};
-use crate::scenario::{Error, MAX_FILE_BYTES, RandomTime, RunTime};
+use crate::scenario::{Error, RunTime, read};
 
 /// The most jobs of one scenario, all together. A simulation keeps about a kilobyte of each.
 pub const MAX_JOBS: u64 = 100_000;
@@ -175,10 +175,7 @@ impl Scenario {
     /// # Errors
     /// The text is no scenario. The error names the line, or the operation, and what is possible there.
     pub fn parse(text: &str) -> Result<Scenario, Error> {
-        if text.len() > MAX_FILE_BYTES {
-            return Err(Error::Wrong(format!("the file is larger than {MAX_FILE_BYTES} bytes")));
-        }
-        let scenario: Scenario = toml::from_str(text)?;
+        let scenario: Scenario = read(text)?;
         scenario.check().map_err(Error::Wrong)?;
         Ok(scenario)
     }
@@ -239,11 +236,7 @@ impl Scenario {
     }
 
     fn check_operation(&self, operation: &Operation) -> Result<(), String> {
-        if let RunTime::Random(RandomTime::Uniform(from, to)) = operation.run_ms
-            && from.get() > to.get()
-        {
-            return Err(format!("run_ms: uniform from {} to {} is no range", from.get(), to.get()));
-        }
+        operation.run_ms.check()?;
         if operation.locks.has_unknown() {
             return Err("locks: what it really locks cannot be unknown; `says` can".to_owned());
         }

@@ -4,14 +4,13 @@ use std::collections::BTreeSet;
 
 use turnwise_policy::predictive_queue::aging::{Aging, Rules};
 use turnwise_policy::predictive_queue::contention::Weight;
-use turnwise_policy::predictive_queue::locks::{Lock, Mode, Scope};
+use turnwise_policy::predictive_queue::locks::{Levels, Lock, Mode, Requests, Scope};
 use turnwise_policy::predictive_queue::summary::{Running, Summary};
 use turnwise_policy::predictive_queue::window;
 use turnwise_policy::schedule::{self, Candidate, Locks, schedule};
 
 use super::population::{Job, JobId, Population, Want};
-use super::tickets::{NONE, Ticket, Tickets};
-use super::world::{Choice, View};
+use super::world::{Choice, Inside, Ticket, View};
 
 /// A scheme. The world calls it while a slot is free and a job is pending.
 pub(crate) trait Chooser {
@@ -29,17 +28,25 @@ impl Chooser for Fifo {
 }
 
 /// Jobs in the order of their arrival, without those whose locks are not free. An aged-out job reserves its locks.
+///
+/// Jobs that have reserved, and jobs that wait for a lock while they run, have *tickets*; later tickets are higher. A job
+/// that starts is bound by every earlier ticket whose locks conflict with what the job *declared*, even if they are free.
+/// A declaration covers what the job will request later. Reservations do not bind a job that already holds locks, so it
+/// continues: no jobs wait for each other in a circle.
 pub(crate) struct PlainAging;
 
 impl Chooser for PlainAging {
     fn choose(&mut self, view: &View<'_>) -> Choice {
-        let scopes = &view.population.scopes;
-        let mut tickets = Tickets::new(scopes, view.population.levels.len());
-        for (job, ticket) in view.reserved {
-            view.job(*job).known.iter().for_each(|want| tickets.add(*want, *ticket));
-        }
-        let waiting = view.inside.values().filter_map(|inside| inside.waits_for());
-        waiting.for_each(|(ticket, wants)| wants.iter().for_each(|want| tickets.add(*want, ticket)));
+        let levels = &view.population.levels;
+        let locks = |wants: &[Want]| {
+            let locks = wants.iter().map(|want| lock(*want, view.population));
+            Running::new(locks, &Requests::default(), levels)
+        };
+        let reserved = view.reserved.iter().map(|(job, ticket)| (*ticket, locks(&view.job(*job).known)));
+        let waiting = view.inside.values().filter_map(Inside::waits_for);
+        let waiting = waiting.map(|(ticket, wants)| (ticket, locks(wants)));
+        let tickets: Vec<(Ticket, Running)> = reserved.chain(waiting).collect();
+        let mut all = earlier(&tickets, Ticket::MAX, levels);
         let rules = rules(view).queue;
         let is_over = |job: &Job| rules.aging.is_over(rules.aging.age(job.comes_us, view.now_us));
         // As in the predictive queue, one job at a time.
@@ -51,18 +58,37 @@ impl Chooser for PlainAging {
                 break;
             }
             let job = view.job(id);
-            let ticket = view.reserved.get(&id).copied();
-            if table.all_free(id, &job.known) && !tickets.bind(job, ticket.unwrap_or(NONE)) {
+            let bound = || match view.reserved.get(&id) {
+                Some(ticket) => is_bound(job, &earlier(&tickets, *ticket, levels), levels),
+                None => is_bound(job, &all, levels),
+            };
+            if table.all_free(id, &job.known) && !bound() {
                 choice.start.push(id);
                 job.known.iter().for_each(|want| table.take(id, *want));
             } else if may_reserve && choice.reserve.is_empty() && is_over(job) {
-                // A ticket after all existing ones, and before those of jobs without a reservation.
+                // Its ticket is after all existing ones, and binds the jobs that come after it.
                 choice.reserve.push(id);
-                job.known.iter().for_each(|want| tickets.add(*want, NONE - 1));
+                all.add(&locks(&job.known));
             }
         }
         choice
     }
+}
+
+/// The locks of the tickets before this one.
+fn earlier(tickets: &[(Ticket, Running)], ticket: Ticket, levels: &Levels) -> Summary {
+    let mut summary = Summary::new(levels);
+    tickets.iter().filter(|(before, _)| *before < ticket).for_each(|(_, locks)| summary.add(locks));
+    summary
+}
+
+/// Whether earlier tickets bind a job: of what it declared as unknown, it may take everything.
+fn is_bound(job: &Job, earlier: &Summary, levels: &Levels) -> bool {
+    let unknown = job.declared.unknown().filter_map(|(level, mode)| {
+        Some(Lock { scope: Scope::WholeLevel(levels.position(level)?), mode, units: 1 })
+    });
+    let locks: Vec<Lock> = job.declared.known(levels).into_iter().chain(unknown).collect();
+    earlier.obstacle(&locks).is_some()
 }
 
 /// The predictive queue, called as the workers call it.
@@ -182,4 +208,72 @@ fn lock(want: Want, population: &Population) -> Lock {
         Some(level) => Scope::Resource { level, name: scope.name.clone() },
     };
     Lock { scope, mode, units: want.units }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scenario::Scenario;
+    use super::*;
+
+    /// Whether the first job, with ticket 5, binds the second one, with ticket `ticket`.
+    fn binds(one: &str, other: &str, ticket: Ticket) -> bool {
+        let operation = |name: &str, locks: &str| {
+            let real = locks.replace("\"unknown\"", "['z']");
+            format!(
+                "[[operations]]\nname = '{name}'\nweight = 1\nrun_ms = 1\nlocks = {{ {real} }}\nsays = {{ {locks} }}\n"
+            )
+        };
+        let text = format!(
+            "name = 'x'\nslots = 1\narrivals = [{{ count = 40 }}]\n\
+             levels = [{{ name = 'a' }}, {{ name = 'b' }}, {{ name = 'n', capacity = 3 }}]\n\
+             [cluster]\ngroups = 1\nnodes = 2\ninstances = 1\n{}{}",
+            operation("one", one),
+            operation("other", other)
+        );
+        let population = Population::new(&Scenario::parse(&text).unwrap()).unwrap();
+        let job = |operation| population.jobs.iter().find(|job| job.operation == operation).unwrap();
+        let known = job(0).known.iter().map(|want| lock(*want, &population));
+        let levels = &population.levels;
+        let tickets = [(5, Running::new(known, &Requests::default(), levels))];
+        is_bound(job(1), &earlier(&tickets, ticket, levels), levels)
+    }
+
+    #[test]
+    fn an_earlier_ticket_binds_jobs_that_declared_a_conflict() {
+        let (shared, exclusive) = ("a = { shared = ['i'] }", "a = { exclusive = ['i'] }");
+        let (all, all_exclusive) = ("a = { shared = 'all' }", "a = { exclusive = 'all' }");
+        let (some, some_exclusive) = ("a = { shared = \"unknown\" }", "a = { exclusive = \"unknown\" }");
+        let big = "big_lock = true";
+        let others = [
+            "",
+            "b = { exclusive = ['i'] }",
+            "a = { exclusive = ['j'] }",
+            shared,
+            exclusive,
+            some,
+            some_exclusive,
+            all,
+            all_exclusive,
+            big,
+        ];
+        for (one, bound) in [
+            (shared, [false, false, false, false, true, false, true, false, true, true]),
+            (exclusive, [false, false, false, true, true, true, true, true, true, true]),
+            (all, [false, false, true, false, true, false, true, false, true, true]),
+            (all_exclusive, [false, false, true, true, true, true, true, true, true, true]),
+            (big, [false, true, true, true, true, true, true, true, true, true]),
+        ] {
+            assert_eq!(others.map(|other| binds(one, other, Ticket::MAX)), bound, "{one}");
+            assert_eq!(others.map(|other| binds(one, other, 6)), bound, "{one}");
+            assert!(!others.iter().any(|other| binds(one, other, 4)), "{one}");
+        }
+    }
+
+    #[test]
+    fn units_are_kept_for_earlier_tickets() {
+        let units = |units: u32| format!("n = {{ shared = {{ i = {units} }} }}");
+        assert!(!binds(&units(1), &units(2), Ticket::MAX));
+        assert!(binds(&units(2), &units(2), Ticket::MAX));
+        assert!(!binds(&units(2), &units(2), 4));
+    }
 }

@@ -60,44 +60,24 @@ pub(crate) fn covers(declared: &Requests, real: &Requests, levels: &Levels) -> R
     if real.big_lock && !declared.big_lock {
         return Err("big_lock: it is locked but not declared".to_owned());
     }
-    let none = AtLevel::default();
-    for (level, at) in &real.levels {
-        let [declared_shared, declared_exclusive] = declared.levels.get(level).unwrap_or(&none).requests();
-        let missing = |mode: &str, what: &str| {
-            Err(format!(
-                "{level}: {mode} {what} is locked but not declared: add it to `says`, or say \"unknown\""
-            ))
+    let held = declared.known(levels);
+    let later = asked_for(declared, real, levels);
+    for lock in &later {
+        let (level, what) = match &lock.scope {
+            Scope::BigLock => continue,
+            Scope::WholeLevel(level) => (*level, "all"),
+            Scope::Resource { level, name } => (*level, name.as_str()),
         };
-        let [shared, exclusive] = at.requests();
-        for name in names(shared) {
-            let units = matches!((shared, declared_shared), (Request::Shared(real), Request::Shared(declared)) if declared.get(name) >= real.get(name));
-            let named = units
-                || matches!(declared_exclusive, Request::Exclusive(declared) if declared.contains(name));
-            let wide = matches!(declared_shared, Request::UnknownShared | Request::AllShared)
-                || matches!(declared_exclusive, Request::AllExclusive);
-            if !named && !wide {
-                return missing("shared", name);
-            }
-        }
-        for name in names(exclusive) {
-            let named = matches!(declared_exclusive, Request::Exclusive(declared) if declared.contains(name));
-            if !named && !matches!(declared_exclusive, Request::UnknownExclusive | Request::AllExclusive) {
-                return missing("exclusive", name);
-            }
-        }
-        let whole_shared = matches!(declared_shared, Request::UnknownShared | Request::AllShared);
-        if *shared == Request::AllShared && !whole_shared && *declared_exclusive != Request::AllExclusive {
-            return missing("shared", "all");
-        }
-        let whole_exclusive = matches!(declared_exclusive, Request::UnknownExclusive | Request::AllExclusive);
-        if *exclusive == Request::AllExclusive && !whole_exclusive {
-            return missing("exclusive", "all");
+        let level = levels.name(level).unwrap_or_default();
+        if declared.unknown().all(|unknown| unknown != (level, lock.mode)) {
+            let mode = if lock.mode == Mode::Exclusive { "exclusive" } else { "shared" };
+            return Err(format!(
+                "{level}: {mode} {what} is locked but not declared: add it to `says`, or say \"unknown\""
+            ));
         }
     }
     // Words sort differently from the names that they become. So a job must not request a lock at a level where it
     // already holds one.
-    let held = declared.known(levels);
-    let later = asked_for(declared, real, levels);
     let last_held = held.iter().filter_map(|lock| lock.scope.level()).max();
     if let Some(first) = later.iter().filter_map(|lock| lock.scope.level()).min()
         && last_held.is_some_and(|last| first <= last)

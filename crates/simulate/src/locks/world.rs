@@ -20,7 +20,9 @@ use super::population::{Job, JobId, Population, Want};
 use super::scenario::{Queue, Scenario};
 use super::scheme::Chooser;
 use super::table::Table;
-use super::tickets::Ticket;
+
+/// A position in the order of jobs that have reserved locks, and of jobs that wait inside.
+pub(crate) type Ticket = u64;
 
 /// How a job gets the locks that it knows before it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,13 +40,8 @@ pub(crate) enum Start {
 /// What a job inside does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Does {
-    /// It waits for the first entry of its `wants`, with this ticket, since then.
+    /// It waits for the first entry of its `wants`, or for a slot if it has all its locks: with this ticket, since then.
     Waits {
-        ticket: Ticket,
-        since_us: i64,
-    },
-    /// It has all its locks and no slot, with this ticket, since then.
-    Ready {
         ticket: Ticket,
         since_us: i64,
     },
@@ -163,7 +160,7 @@ impl<'a> World<'a> {
             self.table.assert_exclusion();
             let working = self.inside.values().filter(|inside| inside.does == Does::Works).count();
             assert!(working <= self.slots, "{scheme}: {working} jobs work on {} slots", self.slots);
-            self.measure.step(self.now_us, working, self.slots_used() - working);
+            self.measure.steps.push((self.now_us, working, self.slots_used() - working));
         }
         assert_eq!(self.measure.waits.len(), self.population.jobs.len(), "{scheme}: a job waits for ever");
         assert!(self.table.is_empty(), "{scheme}: a lock outlives its job");
@@ -203,12 +200,9 @@ impl<'a> World<'a> {
     fn wants_more(&mut self, job: JobId) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        let since_us = self.now_us;
-        let Some(inside) = self.inside.get_mut(&job) else { return };
-        inside.does = match inside.wants.is_empty() {
-            true => Does::Ready { ticket, since_us },
-            false => Does::Waits { ticket, since_us },
-        };
+        if let Some(inside) = self.inside.get_mut(&job) {
+            inside.does = Does::Waits { ticket, since_us: self.now_us };
+        }
     }
 
     /// The slots that are in use. A job that waits inside keeps its slot, unless it lends it.
@@ -285,7 +279,7 @@ impl<'a> World<'a> {
     /// The wait of a job inside is over.
     fn leave_wait(&mut self, job: JobId) {
         let Some(inside) = self.inside.get(&job) else { return };
-        if let Does::Waits { since_us, .. } | Does::Ready { since_us, .. } = inside.does {
+        if let Does::Waits { since_us, .. } = inside.does {
             let lent = self.how == Start::AtOnce && !self.queue.waiting_uses_slot;
             let idle = inside.since_us.iter().filter(|since| **since < self.now_us).count();
             self.measure.waited_inside(self.now_us - since_us, !lent, idle);
@@ -296,7 +290,7 @@ impl<'a> World<'a> {
     fn resume(&mut self) -> bool {
         let mut ready: Vec<(Ticket, JobId)> = Vec::new();
         for (job, inside) in &self.inside {
-            if let Does::Ready { ticket, .. } = inside.does {
+            if let (Does::Waits { ticket, .. }, true) = (inside.does, inside.wants.is_empty()) {
                 ready.push((ticket, *job));
             }
         }

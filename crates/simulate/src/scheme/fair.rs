@@ -5,7 +5,7 @@
 //! that many rows of their queues. A cycle charges running jobs, and asks which jobs are preempted. Unlike in a
 //! worker, no row is read, and no claim can fail.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
@@ -15,40 +15,16 @@ use turnwise_policy::fair_share::virtual_time::{
     Expectation, LEAST_COST_US, Ledger, TenantTurn, apportion, order,
 };
 use turnwise_policy::predictive_queue::locks::Requests;
-use turnwise_policy::rotation::{self, Running, Waiting};
+use turnwise_policy::rotation::{self, Float, Running, Waiting};
 use turnwise_policy::schedule::{self, schedule};
 
 use super::{JobId, Scheme, View};
 use crate::policy::Policy;
 use crate::scenario::{Scenario, Work};
 
-/// A number with a total order.
-#[derive(Debug, Clone, Copy)]
-struct OrderKey(f64);
-
-impl Ord for OrderKey {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.0.total_cmp(&other.0)
-    }
-}
-
-impl PartialOrd for OrderKey {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for OrderKey {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for OrderKey {}
-
 /// The row of a waiting job: its key (only the RFC's scheme has keys), the time since which it has not started, its
 /// id.
-type Row = (OrderKey, i64, JobId);
+type Row = (Float, i64, JobId);
 
 /// The time between two charges of running jobs where nothing rotates, as in the worker.
 const CHARGE_INTERVAL_US: i64 = 60_000_000;
@@ -90,8 +66,8 @@ pub(crate) struct Fair {
     /// Per tenant: its waiting jobs.
     queues: Vec<BTreeSet<Row>>,
     /// Per tenant with waiting jobs: its position in `order`, and the time that breaks ties.
-    places: Vec<Option<(OrderKey, i64)>>,
-    order: BTreeSet<(OrderKey, i64, usize)>,
+    places: Vec<Option<(Float, i64)>>,
+    order: BTreeSet<(Float, i64, usize)>,
 }
 
 impl Fair {
@@ -130,7 +106,7 @@ impl Fair {
             Fairness::VirtualTime => 0.0,
             Fairness::Rfc => self.keys[job as usize].get(),
         };
-        (OrderKey(key), view.job(job).order_us, job)
+        (Float(key), view.job(job).order_us, job)
     }
 
     /// The expected cost of a tenant's next job. Where jobs rotate and nothing else is known, it is one turn.
@@ -176,7 +152,7 @@ impl Fair {
             Fairness::VirtualTime => {
                 let expected_us = self.expected_us(view, tenant);
                 let of = &view.tenants[tenant];
-                (OrderKey(self.ledger.next(&of.name, of.shares, expected_us)), 0)
+                (Float(self.ledger.next(&of.name, of.shares, expected_us)), 0)
             }
             Fairness::Rfc => (*key, *since),
         });

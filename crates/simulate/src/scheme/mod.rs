@@ -109,7 +109,7 @@ pub(crate) fn of(policy: Policy, scenario: &Scenario, tenants: usize) -> Box<dyn
     match policy {
         Policy::VirtualTime | Policy::Rfc => Box::new(fair::Fair::new(policy, scenario, tenants)),
         Policy::RfcWhole => Box::new(couchdb::Whole::new(scenario, tenants)),
-        Policy::Fifo => Box::new(fifo::Fifo::default()),
-        Policy::RoundRobin => Box::new(fifo::RoundRobin::default()),
+        Policy::Fifo => Box::new(fifo::InOrder::fifo()),
+        Policy::RoundRobin => Box::new(fifo::InOrder::round_robin()),
     }
 }
