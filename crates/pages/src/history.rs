@@ -9,9 +9,10 @@ use turnwise_protocol::{History, TenantHistory, TypeHistory, names};
 
 use super::chart::{Chart, Line};
 use super::format::{duration, number};
-use super::layout;
+use super::parts::choice;
 use super::problem::Result;
 use super::visit::{Visit, link, tenant_link};
+use super::{layout, parts};
 
 const PATH: &str = "/ui/history";
 const SECOND_US: i64 = 1_000_000;
@@ -42,17 +43,10 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
     let types = drawn(&history);
     let main = html! {
         h1 { "History" }
-        form.filters action=(PATH) {
+        (parts::filters(PATH, html! {
             label { "Type" input name="type" value=[job_type] maxlength="64" size="14"; }
-            label {
-                "Range"
-                select name="range" data-submit {
-                    @for (name, text, _) in RANGES { option value=(name) selected[name == range] { (text) } }
-                }
-            }
-            button type="submit" { "Show" }
-            a href=(PATH) { "Reset" }
-        }
+            (choice("Range", "range", RANGES.map(|(name, title, _)| (name, title)), Some(range)))
+        }))
         @if types.is_empty() {
             p.empty { "Nothing is known of this time. A server takes a sample every 10 s." }
         }

@@ -7,7 +7,7 @@ use turnwise_identity::Secret;
 use turnwise_web::access::{LoggedIn, Who, expired_cookie, login};
 
 use super::layout;
-use super::problem::{Problem, Result, sentence};
+use super::problem::{Problem, Result, sentence, with_status};
 use super::redirect::{HOME, redirect};
 use super::visit::{Visit, back, link};
 
@@ -44,12 +44,9 @@ pub(super) async fn log_in(visit: Visit) -> Result<Response> {
             response.extensions_mut().insert(LoggedIn(caller.name()));
             Ok(response)
         }
-        Err(refusal) if refusal.status.is_server_error() => Err(refusal.into()),
         Err(refusal) => {
-            let problem = Problem::from(refusal);
-            let mut response = form(&visit, then, Some(name), Some(&problem.reason));
-            *response.status_mut() = problem.status;
-            Ok(response)
+            let problem = Problem::from(refusal).correctable()?;
+            Ok(with_status(form(&visit, then, Some(name), Some(&problem.reason)), Some(&problem)))
         }
     }
 }

@@ -15,7 +15,9 @@ use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_web::access::Caller;
 
 use super::app::App;
-use super::format::{clipped, count_of, duration, number, or_dash, since, text};
+use super::format::{clipped, count_of, duration, jobs_of, number, or_dash, since, state_of, text};
+use super::parts::Column::{Number, Text};
+use super::parts::{head, table};
 use super::problem::Result;
 use super::visit::{Visit, job_link, link};
 use super::{layout, workers};
@@ -116,12 +118,7 @@ impl Jobs {
     }
 
     fn link(job_type: &str, kind: Kind) -> String {
-        let state = match kind {
-            // Parked jobs are delayed ones of the API.
-            Kind::Parked => Kind::Delayed.name(),
-            kind => kind.name(),
-        };
-        link("/ui/jobs", &[("type", Some(job_type)), ("state", Some(state))])
+        link("/ui/jobs", &[("type", Some(job_type)), ("state", Some(state_of(kind)))])
     }
 }
 
@@ -238,10 +235,6 @@ async fn reserved(app: &App, caller: &Caller, now_us: i64) -> Result<Vec<Need>> 
         .collect())
 }
 
-fn jobs_of(number: u64) -> String {
-    count_of(usize::try_from(number).unwrap_or(usize::MAX), "job")
-}
-
 fn summary(jobs: &Jobs, needs: &[Need]) -> Markup {
     let figure = |name: &str, kinds: &[Kind], path: &str| {
         let total: u64 = kinds.iter().map(|kind| jobs.total(*kind)).sum();
@@ -282,38 +275,34 @@ fn types_table(jobs: &Jobs, operates: bool, now_us: i64) -> Markup {
     };
     // Columns without a job in any row are left out.
     let held: Vec<Kind> = HELD.into_iter().filter(|kind| jobs.total(*kind) > 0).collect();
+    let columns = html! {
+        (head(&[Text("Type"), Number("Waiting"), Number("Oldest waits for"), Number("Running")]))
+        @if operates { (head(&[Number("Slots"), Number("Workers")])) }
+        @for kind in held.iter().chain(&ended) { (head(&[Number(kind.name())])) }
+    };
+    let rows = html! {
+        @for (job_type, of) in &jobs.types {
+            @let capacity = of.summary.as_ref().map(|all| all.capacity);
+            tr data-k=(job_type) {
+                th scope="row" { a href=(link("/ui/jobs", &[("view", Some("queue")), ("type", Some(job_type))])) { bdi { (job_type) } } }
+                (cell(job_type, of, Kind::Pending))
+                td.n { @if let Some(oldest) = of.oldest_us { (since(oldest, now_us)) } }
+                (cell(job_type, of, Kind::Running))
+                @if operates {
+                    td.n { (or_dash(capacity.map(|of| number(of.slots as u64)))) @if let Some(most) = capacity.and_then(|of| of.most_slots) { div.quiet { "at most " (number(most as u64)) } } }
+                    td.n { (or_dash(capacity.map(|of| number(of.workers as u64)))) }
+                }
+                @for kind in held.iter().chain(&ended) { (cell(job_type, of, *kind)) }
+            }
+        }
+    };
     html! {
         section {
             h2 { "Jobs by type" }
             @if jobs.types.is_empty() {
                 p.empty { "There are no jobs yet. " code { "turnwise jobs add" } " or the API adds some." }
             } @else {
-                div.scroll tabindex="0" role="region" aria-label="Jobs by type" {
-                    table {
-                        thead { tr {
-                            th scope="col" { "Type" } th.n scope="col" { "Waiting" } th.n scope="col" { "Oldest waits for" }
-                            th.n scope="col" { "Running" }
-                            @if operates { th.n scope="col" { "Slots" } th.n scope="col" { "Workers" } }
-                            @for kind in held.iter().chain(&ended) { th.n scope="col" { (kind.name()) } }
-                        } }
-                        tbody {
-                            @for (job_type, of) in &jobs.types {
-                                @let capacity = of.summary.as_ref().map(|all| all.capacity);
-                                tr data-k=(job_type) {
-                                    th scope="row" { a href=(link("/ui/jobs", &[("view", Some("queue")), ("type", Some(job_type))])) { bdi { (job_type) } } }
-                                    (cell(job_type, of, Kind::Pending))
-                                    td.n { @if let Some(oldest) = of.oldest_us { (since(oldest, now_us)) } }
-                                    (cell(job_type, of, Kind::Running))
-                                    @if operates {
-                                        td.n { (or_dash(capacity.map(|of| number(of.slots as u64)))) @if let Some(most) = capacity.and_then(|of| of.most_slots) { div.quiet { "at most " (number(most as u64)) } } }
-                                        td.n { (or_dash(capacity.map(|of| number(of.workers as u64)))) }
-                                    }
-                                    @for kind in held.iter().chain(&ended) { (cell(job_type, of, *kind)) }
-                                }
-                            }
-                        }
-                    }
-                }
+                (table("Jobs by type", columns, rows))
                 @if jobs.partial { p.quiet { "There are more types or tenants than this page reads. Their jobs are not counted here." } }
             }
         }

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 use turnwise_api as v1;
 use turnwise_api::{JobPath, V1Error};
 use turnwise_couch::{Call, delete_document, is_scheduled, shown_document, write_document};
+use turnwise_protocol::Job;
 use turnwise_protocol::bulk::quoted;
-use turnwise_protocol::{EventKind, Job};
 use turnwise_queue::jobs;
 use turnwise_replicator::doc_processor::{self, Nodes};
 use turnwise_replicator::documents::{Document, Draft, read};
@@ -16,7 +16,7 @@ use turnwise_replicator::{JOB_TYPE, Stats};
 use turnwise_web::error::ApiError;
 use turnwise_web::request::Params;
 
-use super::format::{ago, number, text, time};
+use super::format::{ago, number, text, time, word};
 use super::parts::{Question, hidden};
 use super::problem::{Problem, Result};
 use super::redirect::redirect;
@@ -114,10 +114,7 @@ async fn find(visit: &Visit, which: &Which) -> Result<Found> {
             let job = job.filter(|job| is_scheduled(caller, job)).ok_or_else(missing)?;
             let rules = app.explained.rules();
             let why = turnwise_explain::waits(&app.explained.reader(&tx, &rules), caller, &job).await?;
-            let active = jobs::active_report(&tx, &app.keys, &job).await?.and_then(|active| active.info);
-            let info = active.or_else(|| job.info.clone());
-            let node = Nodes::default().of_job(&tx, &app.keys, &job).await?;
-            let row = Row::of_request(job, info.as_ref().map(|info| info.get()), node, now_us);
+            let row = Row::of_request(&tx, &app.keys, &mut Nodes::default(), job, now_us).await?;
             let job = v1::jobs::find(app, caller, JOB_TYPE, id).await?;
             Ok(Found {
                 row: row.ok_or_else(missing)?,
@@ -233,7 +230,7 @@ fn history(job: &Job) -> Markup {
                     @for event in &job.history {
                         tr {
                             td.when { (time(event.at_us)) }
-                            th scope="row" { (kind(event.kind)) }
+                            th scope="row" { (word(event.kind)) }
                             td { @if let Some(reason) = &event.reason { (text(reason)) } }
                         }
                     }
@@ -241,10 +238,6 @@ fn history(job: &Job) -> Markup {
             }
         }
     }
-}
-
-fn kind(kind: EventKind) -> String {
-    serde_json::to_value(kind).ok().and_then(|kind| kind.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
 fn source_text(document: Document) -> Markup {
@@ -294,35 +287,24 @@ pub(super) async fn act(visit: Visit) -> Result<Response> {
             Ok(did(if retried.retried { "retried" } else { "unchanged" }))
         }
         Some("filters") => {
-            let Which::Document { db, id } = &which else { return Err(unknown()) };
+            let Which::Document { db, id } = &which else { return Err(Problem::unknown_action()) };
             check(&visit, Method::PUT, db, id)?;
             let (store, keys) = (&visit.app.store, &visit.app.keys);
             let retried = doc_processor::retry_errors(store, keys, |of| of == db, MAX_RETRIED).await?;
             Ok(did(if retried > 0 { "retried" } else { "unchanged" }))
         }
         Some("again") => {
-            let Which::Document { db, id } = &which else { return Err(unknown()) };
+            let Which::Document { db, id } = &which else { return Err(Problem::unknown_action()) };
             check(&visit, Method::PUT, db, id)?;
             run_again(&visit, db, id).await?;
             Ok(did("again"))
         }
         Some("remove") if form.get("confirmed").is_some() => {
-            remove(&visit, &which, form.get("rev")).await?;
-            Ok(redirect(&format!("{PATH}?did={}", removed(&which))))
+            let removed = remove(&visit, &which, form.get("rev")).await?;
+            Ok(redirect(&format!("{PATH}?did={removed}")))
         }
         Some("remove") => Ok(confirm(&visit, &which, form.get("rev"))),
-        _ => Err(unknown()),
-    }
-}
-
-fn unknown() -> Problem {
-    Problem::bad("this action is unknown", "use a button of a page")
-}
-
-fn removed(which: &Which) -> &'static str {
-    match which {
-        Which::Document { .. } => "removed",
-        Which::Request { .. } => "cancelled",
+        _ => Err(Problem::unknown_action()),
     }
 }
 
@@ -351,20 +333,22 @@ async fn run_again(visit: &Visit, db: &str, id: &str) -> Result<()> {
     Ok(())
 }
 
-async fn remove(visit: &Visit, which: &Which, rev: Option<&str>) -> Result<()> {
+/// Deletes a document, or cancels a request. Returns the word for what was done.
+async fn remove(visit: &Visit, which: &Which, rev: Option<&str>) -> Result<&'static str> {
     match which {
         Which::Document { db, id } => {
             check(visit, Method::DELETE, db, id)?;
             let rev = rev.map(|rev| link("", &[("rev", Some(rev))]));
             let params = Params::new(rev.as_deref().map(|rev| rev.trim_start_matches('?')));
             delete_document(&visit.app.couch, &call(visit, Method::DELETE, params), db, id).await?;
+            Ok("removed")
         }
         Which::Request { job } => {
             let path = JobPath { job_type: JOB_TYPE.to_owned(), id: job.clone() };
             v1::jobs::cancel(&visit.app, visit.caller(), &path).await?;
+            Ok("cancelled")
         }
     }
-    Ok(())
 }
 
 fn confirm(visit: &Visit, which: &Which, rev: Option<&str>) -> Response {

@@ -45,22 +45,23 @@ impl Wrong {
 
     /// The error of a write, beside the field that it names.
     fn of(problem: Problem) -> Wrong {
-        const FIELDS: [(&str, &str); 8] = [
-            ("source", "source"),
-            ("target", "target"),
-            ("doc_ids", "doc_ids"),
-            ("selector", "selector"),
-            ("filter", "filter"),
-            ("query_params", "query_params"),
-            ("create_target", "create_target"),
-            ("continuous", "continuous"),
+        const FIELDS: [&str; 8] = [
+            "source",
+            "target",
+            "doc_ids",
+            "selector",
+            "filter",
+            "query_params",
+            "create_target",
+            "continuous",
         ];
         let named = problem.reason.split([':', '.', ' ']).next().unwrap_or_default();
-        let field = FIELDS.iter().find(|(name, _)| *name == named).map(|(_, field)| *field);
-        let field = field.or((problem.status == StatusCode::CONFLICT).then_some("id"));
-        let text = match problem.status {
-            StatusCode::CONFLICT => "a document with this id exists: choose another id".to_owned(),
-            _ => problem.reason,
+        let field = FIELDS.into_iter().find(|name| *name == named);
+        let (field, text) = match problem.status {
+            StatusCode::CONFLICT => {
+                (field.or(Some("id")), "a document with this id exists: choose another id".to_owned())
+            }
+            _ => (field, problem.reason),
         };
         Wrong { field, text, status: problem.status }
     }

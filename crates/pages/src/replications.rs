@@ -6,17 +6,19 @@ use axum::response::Response;
 use maud::{Markup, html};
 use turnwise_api as v1;
 use turnwise_couch::{all_databases, is_scheduled};
-use turnwise_queue::{Job, jobs, timestamp};
+use turnwise_queue::{Job, Keyspace, jobs, timestamp};
 use turnwise_replicator::doc_processor::{self, Nodes, STATES, Status, Summary};
 use turnwise_replicator::documents::Error as DocumentError;
 use turnwise_replicator::{JOB_TYPE, Stats};
+use turnwise_store::Transaction;
 use turnwise_web::access::rights::Right;
 use turnwise_web::error::ApiError;
 
-use super::format::{ago, clipped, count_of, number};
-use super::layout;
+use super::format::{ago, clipped, count_of, number, or_dash};
+use super::parts::{ANY, choice};
 use super::problem::Result;
 use super::visit::{Visit, link};
+use super::{layout, parts};
 
 pub(super) const PATH: &str = "/ui/replications";
 /// Maximum number of documents, and of jobs, that one page reads. More are found by their database.
@@ -66,11 +68,20 @@ impl Row {
         }
     }
 
-    /// A job without a document.
-    pub fn of_request(job: Job, info: Option<&str>, node: Option<String>, now_us: i64) -> Option<Row> {
-        let summary = Summary::of(&job).filter(|summary| summary.document().is_none())?;
-        let (stats, error) = numbers(info);
-        Some(Row {
+    /// A job without a document. `None` if it has one.
+    pub async fn of_request(
+        tx: &Transaction,
+        keys: &Keyspace,
+        nodes: &mut Nodes,
+        job: Job,
+        now_us: i64,
+    ) -> Result<Option<Row>> {
+        let summary = Summary::of(&job).filter(|summary| summary.document().is_none());
+        let Some(summary) = summary else { return Ok(None) };
+        let active = jobs::active_report(tx, keys, &job).await?.and_then(|active| active.info);
+        let (stats, error) = numbers(active.as_ref().or(job.info.as_ref()).map(|info| info.get()));
+        let node = nodes.of_job(tx, keys, &job).await?;
+        Ok(Some(Row {
             database: None,
             state: doc_processor::state_name(&job),
             error: job.reason().map(str::to_owned).or(error),
@@ -82,7 +93,7 @@ impl Row {
             target: summary.target,
             node,
             stats,
-        })
+        }))
     }
 
     /// The page of this replication.
@@ -115,7 +126,7 @@ impl Row {
 }
 
 /// The numbers or the error in a replication's `info`.
-pub(super) fn numbers(info: Option<&str>) -> (Option<Stats>, Option<String>) {
+fn numbers(info: Option<&str>) -> (Option<Stats>, Option<String>) {
     let info: Option<serde_json::Value> = info.and_then(|info| serde_json::from_str(info).ok());
     let Some(info) = info.filter(serde_json::Value::is_object) else { return (None, None) };
     match info.get("error") {
@@ -245,7 +256,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
             h1 { "Replications" }
             @if Right::Write.check(visit.caller()).is_ok() { a.button href="/ui/replications/new" { "Add a replication…" } }
         }
-        (super::parts::done(query.get("did")))
+        (parts::done(query.get("did")))
         @if throttled > 0 {
             p.condition.warn {
                 (count_of(throttled, "kind")) " of request to peers " (if throttled == 1 { "is" } else { "are" })
@@ -350,12 +361,8 @@ async fn requests(visit: &Visit) -> Result<(Vec<Row>, bool)> {
         let page = jobs::list(&tx, &app.keys, JOB_TYPE, after.as_deref(), BATCH).await?;
         let (last, mut nodes) = (page.len() < BATCH, Nodes::default());
         after = page.last().map(|job| job.id.clone());
-        let has_document = |job: &Job| Summary::of(job).is_none_or(|summary| summary.document().is_some());
-        for job in page.into_iter().filter(|job| is_scheduled(caller, job) && !has_document(job)) {
-            let active = jobs::active_report(&tx, &app.keys, &job).await?.and_then(|active| active.info);
-            let info = active.or_else(|| job.info.clone());
-            let node = nodes.of_job(&tx, &app.keys, &job).await?;
-            rows.extend(Row::of_request(job, info.as_ref().map(|info| info.get()), node, now_us));
+        for job in page.into_iter().filter(|job| is_scheduled(caller, job)) {
+            rows.extend(Row::of_request(&tx, &app.keys, &mut nodes, job, now_us).await?);
         }
         if last {
             return Ok((rows, false));
@@ -372,75 +379,55 @@ async fn next_try(visit: &Visit, row: &Row) -> Result<Option<i64>> {
 }
 
 fn filters(filter: &Filter<'_>, databases: &[String]) -> Markup {
-    html! {
-        form.filters action=(PATH) {
-            @if let Some(sort) = filter.sort { input type="hidden" name="sort" value=(sort); }
-            label {
-                "Database"
-                input name="db" value=[filter.db] list="databases" maxlength="256" size="18";
-            }
-            datalist id="databases" { @for db in databases.iter().take(MAX_READ) { option value=(db) {} } }
-            label {
-                "State"
-                select name="state" data-submit {
-                    option value="" { "any" }
-                    @for of in STATES { option value=(of) selected[filter.state == Some(of)] { (of) } }
-                }
-            }
-            label { "Contains" input type="search" name="q" value=[filter.text] maxlength="200" size="22" placeholder="id, server, error"; }
-            button type="submit" { "Filter" }
-            a href=(PATH) { "Reset" }
-        }
-    }
+    let states = ANY.into_iter().chain(STATES.map(|of| (of, of)));
+    let fields = html! {
+        @if let Some(sort) = filter.sort { input type="hidden" name="sort" value=(sort); }
+        label { "Database" input name="db" value=[filter.db] list="databases" maxlength="256" size="18"; }
+        datalist id="databases" { @for db in databases.iter().take(MAX_READ) { option value=(db) {} } }
+        (choice("State", "state", states, filter.state))
+        label { "Contains" input type="search" name="q" value=[filter.text] maxlength="200" size="22" placeholder="id, server, error"; }
+    };
+    parts::filters(PATH, fields)
 }
 
 fn table(filter: &Filter<'_>, by: Sort, rows: &[Row], next_tries: &[Option<i64>], now_us: i64) -> Markup {
-    let stat = |row: &Row, of: fn(&Stats) -> u64| row.stats.as_ref().map(of);
-    let cell = |count: Option<u64>| match count {
-        Some(count) => html! { (number(count)) },
-        None => html! { span.quiet { "–" } },
+    let stat = |row: &Row, of: fn(&Stats) -> u64| or_dash(row.stats.as_ref().map(of).map(number));
+    let columns = html! {
+        @for (column, name, title, numeric) in COLUMNS {
+            th.n[numeric] scope="col" aria-sort=[(by == column).then_some(if numeric || column == Sort::Updated { "descending" } else { "ascending" })] {
+                a href=(filter.link(Some(name), 0)) { (title) }
+            }
+        }
     };
-    html! {
-        div.scroll tabindex="0" role="region" aria-label="Replications" {
-            table.replications {
-                thead { tr {
-                    @for (column, name, title, numeric) in COLUMNS {
-                        th.n[numeric] scope="col" aria-sort=[(by == column).then_some(if numeric || column == Sort::Updated { "descending" } else { "ascending" })] {
-                            a href=(filter.link(Some(name), 0)) { (title) }
-                        }
-                    }
-                } }
-                tbody {
-                    @for (row, next_try) in rows.iter().zip(next_tries) {
-                        tr data-k={ (row.database.as_deref().unwrap_or_default()) "/" (row.id) } {
-                            td { (state(row.state)) }
-                            th.id scope="row" {
-                                a href=(row.link()) { bdi { (row.id) } }
-                                div.quiet { bdi { (row.database.as_deref().unwrap_or("requested at _replicate")) } }
-                            }
-                            td.url { bdi { (row.source) } }
-                            td.url { bdi { (row.target) } }
-                            td.n { (cell(stat(row, |stats| stats.docs_read))) }
-                            td.n { (cell(stat(row, |stats| stats.docs_written))) }
-                            td.n { (cell(stat(row, |stats| stats.doc_write_failures))) }
-                            td.n { (cell(row.pending())) }
-                            td.when { (moment(&row.updated)) }
-                        }
-                        @if let Some(error) = &row.error {
-                            tr.detail data-k={ (row.database.as_deref().unwrap_or_default()) "/" (row.id) " error" } {
-                                td {}
-                                td colspan="8" {
-                                    span.bad { (clipped(error)) }
-                                    span.quiet {
-                                        @if row.errors > 1 { " " (number(u64::from(row.errors))) " times in a row." }
-                                        @if let Some(next) = next_try { " Next try " (ago(*next, now_us)) "." }
-                                    }
-                                }
-                            }
+    let rows = html! {
+        @for (row, next_try) in rows.iter().zip(next_tries) {
+            tr data-k={ (row.database.as_deref().unwrap_or_default()) "/" (row.id) } {
+                td { (state(row.state)) }
+                th.id scope="row" {
+                    a href=(row.link()) { bdi { (row.id) } }
+                    div.quiet { bdi { (row.database.as_deref().unwrap_or("requested at _replicate")) } }
+                }
+                td.url { bdi { (row.source) } }
+                td.url { bdi { (row.target) } }
+                td.n { (stat(row, |stats| stats.docs_read)) }
+                td.n { (stat(row, |stats| stats.docs_written)) }
+                td.n { (stat(row, |stats| stats.doc_write_failures)) }
+                td.n { (or_dash(row.pending().map(number))) }
+                td.when { (moment(&row.updated)) }
+            }
+            @if let Some(error) = &row.error {
+                tr.detail data-k={ (row.database.as_deref().unwrap_or_default()) "/" (row.id) " error" } {
+                    td {}
+                    td colspan="8" {
+                        span.bad { (clipped(error)) }
+                        span.quiet {
+                            @if row.errors > 1 { " " (number(u64::from(row.errors))) " times in a row." }
+                            @if let Some(next) = next_try { " Next try " (ago(*next, now_us)) "." }
                         }
                     }
                 }
             }
         }
-    }
+    };
+    parts::table("Replications", columns, rows)
 }

@@ -1,5 +1,7 @@
 //! A request for a page: its sender, its query, its form.
 
+use std::str::FromStr;
+
 use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, header};
@@ -56,6 +58,20 @@ impl Fields {
     /// The fields whose names begin with this: the rest of each name, and its value.
     pub fn named<'a>(&'a self, begin: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.0.iter().filter_map(move |(name, value)| Some((name.strip_prefix(begin)?, value.as_str())))
+    }
+
+    /// A value that must be a whole number.
+    pub fn number<T: FromStr>(&self, name: &str) -> Result<Option<T>> {
+        let wrong = |_: T::Err| {
+            let problem = format!("{name}: must be a whole number within the bounds of the field");
+            Problem::bad(problem, "correct the field")
+        };
+        self.get(name).map(|text| text.trim().parse().map_err(wrong)).transpose()
+    }
+
+    /// The action of the button that was used, in the field of this name.
+    pub fn action<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
+        self.word(name)?.ok_or_else(|| Problem::bad("no action is chosen", "use a button of a page"))
     }
 
     /// A value that must be one of some words.
