@@ -20,7 +20,7 @@ use crate::gate::Permit;
 use crate::peer::{Inner, Peer};
 use crate::room::{MemoryPermits, Use};
 use crate::secret::CUT;
-use crate::text::{PeerText, excerpt};
+use crate::text::{PeerText, beginning};
 use crate::trickle::{self, Trickle};
 
 /// The most bytes that are read of an error's body.
@@ -146,8 +146,8 @@ impl Answer {
 
     /// Waits until this many bytes of the response may be held.
     pub async fn hold(&mut self, bytes: usize) -> Result<(), Error> {
-        let Inner { room, flow, .. } = &*self.destination.peer.0;
-        flow.excused(room.grow(self.reads, &mut self.places, bytes)).await
+        let Inner { client, flow, .. } = &*self.destination.peer.0;
+        flow.excused(client.0.room.grow(self.reads, &mut self.places, bytes)).await
     }
 
     /// Releases the memory if no more than this of the response is held any more.
@@ -159,7 +159,7 @@ impl Answer {
 
     /// The largest document that is copied.
     pub fn max_document_bytes(&self) -> usize {
-        self.destination.peer.0.max_document_bytes
+        self.destination.peer.max_document_bytes()
     }
 
     /// Adds the context of this response to a fault.
@@ -192,8 +192,8 @@ impl Answer {
                 Ok(Some(Ok(frame))) => {
                     // Trailers carry no information here.
                     if let Ok(chunk) = frame.into_data() {
-                        let Inner { flow, minimum_progress, .. } = &*self.destination.peer.0;
-                        flow.moved(trickle::substance(&chunk, *minimum_progress));
+                        let Inner { flow, settings, .. } = &*self.destination.peer.0;
+                        flow.moved(trickle::substance(&chunk, settings.minimum_progress));
                         let enough = self.trickle.came(&chunk, Instant::now());
                         enough.map_err(|fault| self.fault(fault))?;
                         return Ok(Some(chunk));
@@ -274,7 +274,7 @@ impl Answer {
         let of_couchdb = parsed.as_ref().is_ok_and(ErrorBody::is_of_couchdb);
         let (error, reason) = match parsed {
             Ok(ErrorBody { error, reason }) => (error, reason.unwrap_or_default().0),
-            Err(_) => (None, excerpt(&body)),
+            Err(_) => (None, beginning(&body)),
         };
         let error = error.filter(|error| !error.0.is_empty()).map_or_else(|| name(status), |error| error.0);
         self.fault(Fault::Status { status: status.as_u16(), error, reason, of_couchdb, retry_after })
@@ -289,10 +289,4 @@ fn name(status: StatusCode) -> String {
 /// How long the peer asks to wait, if it states that in seconds.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
-}
-
-/// The beginning of a body, for the end of an error message. The message is cut after its secrets have been removed. No quotes
-/// follow, so that a part of a secret at the end is recognized.
-pub fn beginning(body: &[u8]) -> String {
-    excerpt(body)
 }

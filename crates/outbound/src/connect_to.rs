@@ -8,7 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use http::Uri;
-use http::uri::Authority;
+use http::uri::{Authority, Scheme};
 
 /// The most rules.
 const MAX_RULES: usize = 100;
@@ -34,7 +34,7 @@ impl ConnectTo {
     /// The address for a connection to the server in `at`.
     pub(crate) fn redirected(&self, at: &Uri) -> Uri {
         let host = at.host().unwrap_or_default();
-        let port = at.port_u16().unwrap_or(if at.scheme_str() == Some("https") { 443 } else { 80 });
+        let port = port(at);
         let Some(rule) = self.0.iter().find(|rule| rule.matches(host, port)) else {
             return at.clone();
         };
@@ -94,6 +94,11 @@ impl FromStr for Rule {
             target_port: parsed(target_port)?,
         })
     }
+}
+
+/// The port of a URL, also if that does not state it.
+pub(crate) fn port(at: &Uri) -> u16 {
+    at.port_u16().unwrap_or(if at.scheme() == Some(&Scheme::HTTPS) { 443 } else { 80 })
 }
 
 /// Whether a host is the one of a pattern: a host, `*.` and the end of one, or `*`.

@@ -5,6 +5,7 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use http::{HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 use url::Url;
@@ -12,7 +13,7 @@ use url::Url;
 use crate::error::FieldError;
 use crate::proxy::Proxy;
 use crate::secret::{HIDDEN, Scrubber, Secret};
-use crate::written::Written;
+use crate::written::{Written, basic_authorization};
 
 /// A database on a CouchDB-protocol server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,28 @@ pub struct Credentials {
     pub user: String,
     /// The password; empty if the URL has none.
     pub password: Secret,
+}
+
+impl Credentials {
+    /// The credentials in a URL's userinfo.
+    pub(crate) fn of(url: &Url) -> Option<Self> {
+        if url.username().is_empty() && url.password().is_none() {
+            return None;
+        }
+        let decode = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+        Some(Self {
+            user: decode(url.username()),
+            password: Secret::new(decode(url.password().unwrap_or_default())),
+        })
+    }
+
+    /// The value of `Authorization` that carries the password.
+    pub(crate) fn authorization(&self) -> HeaderValue {
+        let login = BASE64_STANDARD.encode(format!("{}:{}", self.user, self.password.reveal()));
+        let mut value = HeaderValue::from_str(&format!("Basic {login}")).expect("base64 is fit for a header");
+        value.set_sensitive(true);
+        value
+    }
 }
 
 impl Endpoint {
@@ -258,10 +281,6 @@ const OWN_AFFAIRS: &[&str] = &[
     "content-range",
 ];
 
-fn is_own_affair(name: &str) -> bool {
-    OWN_AFFAIRS.iter().any(|own| own.eq_ignore_ascii_case(name))
-}
-
 fn parse_headers(field: &str, value: Option<&Value>) -> Result<(Headers, Option<Credentials>), FieldError> {
     let headers = match value {
         None => return Ok((Vec::new(), None)),
@@ -279,16 +298,16 @@ fn parse_headers(field: &str, value: Option<&Value>) -> Result<(Headers, Option<
         let Value::String(value) = value else {
             return Err(FieldError::new(at(), "must be a string"));
         };
-        if http::header::HeaderName::from_bytes(name.as_bytes()).is_err() {
+        if HeaderName::from_bytes(name.as_bytes()).is_err() {
             return Err(FieldError::new(at(), "is not a valid HTTP header name"));
         }
-        if is_own_affair(name) {
+        if OWN_AFFAIRS.iter().any(|own| own.eq_ignore_ascii_case(name)) {
             return Err(FieldError::new(
                 at(),
                 "cannot be chosen: turnwise itself says where a message goes, where it ends and which part of an answer it wants",
             ));
         }
-        if http::header::HeaderValue::from_str(value).is_err() {
+        if HeaderValue::from_str(value).is_err() {
             return Err(FieldError::new(at(), "holds characters that an HTTP header may not have"));
         }
         match basic_authorization(value) {
@@ -300,12 +319,6 @@ fn parse_headers(field: &str, value: Option<&Value>) -> Result<(Headers, Option<
         }
     }
     Ok((kept, credentials))
-}
-
-/// The part after `Basic`.
-fn basic_authorization(value: &str) -> Option<&str> {
-    let (scheme, encoded) = value.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("basic").then_some(encoded)
 }
 
 fn basic_credentials(encoded: &str) -> Option<Credentials> {

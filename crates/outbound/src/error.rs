@@ -32,21 +32,26 @@ pub enum Error {
 }
 
 impl Error {
+    /// What went wrong with the request, if this is a peer's error.
+    pub fn fault(&self) -> Option<&Fault> {
+        match self {
+            Self::Peer(error) => Some(&error.fault),
+            Self::TooSlow { .. } | Self::Local(_) => None,
+        }
+    }
+
     /// The side of the peer, if this is a peer's error.
     pub fn side(&self) -> Option<Side> {
         match self {
             Self::Peer(error) => Some(error.side),
-            _ => None,
+            Self::TooSlow { .. } | Self::Local(_) => None,
         }
     }
 
     /// The HTTP status of the peer's response, if there was a response.
     pub fn status(&self) -> Option<u16> {
-        match self {
-            Self::Peer(error) => match &error.fault {
-                Fault::Status { status, .. } => Some(*status),
-                _ => None,
-            },
+        match self.fault()? {
+            Fault::Status { status, .. } => Some(*status),
             _ => None,
         }
     }
@@ -61,18 +66,13 @@ impl Error {
 
     /// Whether other requests to the same peer may succeed: it has answered this one, with a refusal or with what cannot be read here.
     pub fn concerns_one_request(&self) -> bool {
-        match self {
-            Self::Peer(error) => match &error.fault {
-                Fault::Status { .. } | Fault::Malformed(_) | Fault::Unexpected(_) | Fault::TooLarge(_) => {
-                    true
-                }
-                Fault::Unreachable(_) | Fault::BrokeOff(_) | Fault::LoggedOut | Fault::Replaced => false,
-                Fault::NotWritten(_) => false,
-                Fault::Silent(_) | Fault::TooLong(_) | Fault::TooSlow { .. } => false,
-            },
+        match self.fault() {
             // Such as: no memory for so large an answer.
-            Self::Local(_) => true,
-            Self::TooSlow { .. } => false,
+            None => matches!(self, Self::Local(_)),
+            Some(Fault::Status { .. } | Fault::Malformed(_) | Fault::Unexpected(_) | Fault::TooLarge(_)) => {
+                true
+            }
+            Some(_) => false,
         }
     }
 
@@ -84,71 +84,59 @@ impl Error {
     /// Whether the reason may be what the peer was asked for, so that another request may succeed. False if the peer is down or
     /// throttled, or the session has ended.
     pub fn may_concern_request(&self) -> bool {
-        match self {
-            Self::Peer(error) => match &error.fault {
-                Fault::Status { status, .. } => *status != 429,
-                Fault::Malformed(_) | Fault::Unexpected(_) | Fault::TooLarge(_) => true,
-                // A gateway may answer with silence, or close the connection.
-                Fault::BrokeOff(_) | Fault::Silent(_) | Fault::TooLong(_) => true,
-                Fault::Unreachable(_) | Fault::LoggedOut | Fault::NotWritten(_) => false,
-                Fault::Replaced | Fault::TooSlow { .. } => false,
-            },
-            _ => false,
-        }
+        self.fault().is_some_and(|fault| match fault {
+            Fault::Status { status, .. } => *status != 429,
+            Fault::Malformed(_) | Fault::Unexpected(_) | Fault::TooLarge(_) => true,
+            // A gateway may answer with silence, or close the connection.
+            Fault::BrokeOff(_) | Fault::Silent(_) | Fault::TooLong(_) => true,
+            Fault::Unreachable(_) | Fault::LoggedOut | Fault::NotWritten(_) => false,
+            Fault::Replaced | Fault::TooSlow { .. } => false,
+        })
     }
 
     /// Whether the same request may succeed in a moment.
     pub fn is_passing(&self) -> bool {
-        match self {
-            Self::Peer(error) => match &error.fault {
-                Fault::Unreachable(_) | Fault::Silent(_) | Fault::TooLong(_) => true,
-                Fault::BrokeOff(_) | Fault::Malformed(_) | Fault::LoggedOut | Fault::NotWritten(_) => true,
-                Fault::Status { status, .. } => matches!(status, 408 | 429 | 500..),
-                // Another attempt would get the same time limit.
-                Fault::Unexpected(_) | Fault::Replaced | Fault::TooSlow { .. } | Fault::TooLarge(_) => false,
-            },
-            _ => false,
-        }
+        self.fault().is_some_and(|fault| match fault {
+            Fault::Unreachable(_) | Fault::Silent(_) | Fault::TooLong(_) => true,
+            Fault::BrokeOff(_) | Fault::Malformed(_) | Fault::LoggedOut | Fault::NotWritten(_) => true,
+            Fault::Status { status, .. } => matches!(status, 408 | 429 | 500..),
+            // Another attempt would get the same time limit.
+            Fault::Unexpected(_) | Fault::Replaced | Fault::TooSlow { .. } | Fault::TooLarge(_) => false,
+        })
     }
 
     /// Whether the connection was silent for too long.
     pub fn is_silence(&self) -> bool {
-        matches!(self, Self::Peer(error) if matches!(error.fault, Fault::Silent(_)))
+        matches!(self.fault(), Some(Fault::Silent(_)))
     }
 
     /// Whether the connection ended in the middle of an exchange.
     pub fn is_break_off(&self) -> bool {
-        matches!(self, Self::Peer(error) if matches!(error.fault, Fault::BrokeOff(_)))
+        matches!(self.fault(), Some(Fault::BrokeOff(_)))
     }
 
     /// How long a response that took too long was awaited.
     pub fn took_too_long(&self) -> Option<Duration> {
-        match self {
-            Self::Peer(error) => match error.fault {
-                Fault::Silent(after) | Fault::TooLong(after) => Some(after),
-                _ => None,
-            },
+        match self.fault()? {
+            Fault::Silent(after) | Fault::TooLong(after) => Some(*after),
             _ => None,
         }
     }
 
     /// Whether a database was replaced, and with it copied documents or checkpoints were lost.
     pub fn is_replaced(&self) -> bool {
-        matches!(self, Self::Peer(error) if error.fault == Fault::Replaced)
+        self.fault() == Some(&Fault::Replaced)
     }
 
     /// Whether a session has ended. The next attempt uses a new one.
     pub fn is_logged_out(&self) -> bool {
-        matches!(self, Self::Peer(error) if error.fault == Fault::LoggedOut)
+        self.fault() == Some(&Fault::LoggedOut)
     }
 
     /// The time that the peer asked to wait before the next attempt.
     pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Peer(error) => match &error.fault {
-                Fault::Status { retry_after, .. } => *retry_after,
-                _ => None,
-            },
+        match self.fault()? {
+            Fault::Status { retry_after, .. } => *retry_after,
             _ => None,
         }
     }

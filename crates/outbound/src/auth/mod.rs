@@ -2,10 +2,9 @@
 //!
 //! `[replicator] auth_plugins` lists them in the order in which they are tried. A session's cookie comes first
 //! ([`session`]), because a server checks it at a fraction of a password's cost. The password in every request comes
-//! second ([`basic`]). Without credentials, requests are anonymous. An [`Auth`] belongs to one peer: it adds what a
+//! second. Without credentials, requests are anonymous. An [`Auth`] belongs to one peer: it adds what a
 //! request needs, and checks each response.
 
-mod basic;
 mod session;
 
 use std::fmt;
@@ -19,9 +18,7 @@ use http::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderValue};
 use crate::endpoint::Endpoint;
 use crate::error::Fault;
 
-use session::Pass;
-pub(crate) use session::Session;
-pub(crate) use session::{LOGIN_TYPE, Login, LoginAnswer, Sessions};
+pub(crate) use session::{LOGIN_TYPE, Login, LoginAnswer, Session, Sessions};
 
 /// A way to authenticate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +85,7 @@ impl Auth {
         let Some(credentials) = endpoint.credentials() else {
             return Self::Nothing;
         };
-        let authorization = basic::authorization(credentials);
+        let authorization = credentials.authorization();
         match plugins {
             [AuthPlugin::Session, rest @ ..] => Self::Session {
                 session: sessions.of(endpoint, credentials, refresh_interval),
@@ -111,14 +108,14 @@ impl Auth {
             Self::Basic(authorization) => drop(headers.insert(AUTHORIZATION, authorization.clone())),
             Self::Session { session, fallback } => {
                 match (session.pass(fallback.is_some(), send).await?, fallback) {
-                    (Pass::Cookie(cookie, number), _) => {
+                    (Some((cookie, number)), _) => {
                         put_cookie(headers, cookie);
                         return Ok(Ticket(Some(number)));
                     }
-                    (Pass::None, Some(authorization)) => {
+                    (None, Some(authorization)) => {
                         headers.insert(AUTHORIZATION, authorization.clone());
                     }
-                    (Pass::None, None) => {
+                    (None, None) => {
                         return Err(Fault::Unexpected(
                             "the server has no sessions; add `basic` to [replicator] auth_plugins".to_owned(),
                         ));
