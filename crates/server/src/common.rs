@@ -94,11 +94,12 @@ impl Common {
         let descriptors =
             descriptors::raised(if config.command.enabled { config.command.max_jobs.most } else { 0 });
         let connections = Connections { most: descriptors.outgoing, ..config.connections.clone() };
-        let client = Client::with(&connections).map_err(StartError::Client)?;
+        let no_client = StartError::setting("cannot start the HTTP client: ");
+        let client = Client::with(&connections).map_err(no_client)?;
         let new_uuid = start::taken_over(&opened, &keys, &config, &client).await?;
         let sample_ratio = config.otel.sample_ratio;
         let exporter = traces.map(|target| Exporter::start(&target, &node, sample_ratio)).transpose();
-        let exporter = exporter.map_err(StartError::Traces)?;
+        let exporter = exporter.map_err(StartError::Usage)?;
         let spans = exporter.as_ref().map(Exporter::spans).unwrap_or_default();
         open::check(&opened, &keys, exposure, insecure_no_auth).await?;
         // Clients can use another server, or retry, so they learn early that the store is unavailable.
@@ -165,7 +166,12 @@ impl Common {
         let joined = join_nodes(&opened.store, keys, options, membership, opened.patience()).await;
         match opened.or_start_error(joined)? {
             Joined::Node(node) => Ok(node),
-            Joined::NameTaken { url, .. } => Err(StartError::NameTaken { name: node.clone(), url }),
+            Joined::NameTaken { url, .. } => {
+                let at = url.map(|url| format!(" ({url})")).unwrap_or_default();
+                Err(StartError::Setting(format!(
+                    "a node called {node} runs on this store{at}: give each node a name of its own with --name"
+                )))
+            }
         }
     }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use turnwise_explain::types::{OfTenant, OfType};
 use turnwise_metrics::{Metrics, entitled_slots};
-use turnwise_queue::counts;
 use turnwise_queue::history::{self, MAX_TENANTS_OF_TYPE, Sample, State, Step, TenantState, Work};
+use turnwise_queue::{Result, counts};
 use turnwise_store::Error as StoreError;
 use turnwise_web::Web;
 use turnwise_worker::{RunResult, TypeMetrics};
@@ -39,7 +39,7 @@ pub(crate) async fn run(metrics: Arc<Metrics>, stop: CancellationToken) {
             () = tokio::time::sleep(pause) => {}
         }
         if let Err(error) = sampler.sample().await {
-            tracing::warn!(error, "cannot write a sample of the history: tries again with the next one");
+            tracing::warn!(%error, "cannot write a sample of the history: tries again with the next one");
         }
     }
 }
@@ -56,7 +56,7 @@ struct Sampler {
 }
 
 impl Sampler {
-    async fn sample(&mut self) -> Result<(), String> {
+    async fn sample(&mut self) -> Result<()> {
         let web = self.metrics.web.clone();
         let now_us = web.now_us();
         let slot = Step::Fine.slot(now_us);
@@ -71,10 +71,10 @@ impl Sampler {
             .filter(|(_, work)| *work != Work::default())
             .collect();
         let own = Sample { work, ..Sample::default() }.bounded();
-        let tx = web.store.begin().await.map_err(text)?;
+        let tx = web.store.begin().await?;
         let begun_us = web.store.runtime().elapsed_us();
-        let reads_state = begun_us >= self.rests_until_us
-            && !history::has_state(&tx, &web.keys, slot).await.map_err(text)?;
+        let reads_state =
+            begun_us >= self.rests_until_us && !history::has_state(&tx, &web.keys, slot).await?;
         drop(tx);
         let mut state = None;
         if reads_state {
@@ -82,26 +82,26 @@ impl Sampler {
             let ended_us = web.store.runtime().elapsed_us();
             self.rests_until_us = ended_us.saturating_add((ended_us - begun_us).saturating_mul(STATE_REST));
         }
-        let tx = web.store.begin().await.map_err(text)?;
+        let tx = web.store.begin().await?;
         if let Some(state) = state {
-            history::write(&tx, &web.keys, slot, "", &state).map_err(text)?;
+            history::write(&tx, &web.keys, slot, "", &state)?;
         }
         if !own.work.is_empty() {
-            history::write(&tx, &web.keys, slot, &web.node, &own).map_err(text)?;
+            history::write(&tx, &web.keys, slot, &web.node, &own)?;
         }
         if self.taken.is_multiple_of(SAMPLES_PER_EXPIRY) {
-            history::expire(&tx, &web.keys, now_us).map_err(text)?;
+            history::expire(&tx, &web.keys, now_us)?;
         }
-        tx.commit().await.map_err(text)?;
+        tx.commit().await?;
         (self.known, self.last, self.taken) = (done, slot, self.taken + 1);
         for _ in 0..MAX_MERGED {
-            let tx = web.store.begin().await.map_err(text)?;
-            let found = history::compact(&tx, &web.keys, now_us).await.map_err(text)?;
+            let tx = web.store.begin().await?;
+            let found = history::compact(&tx, &web.keys, now_us).await?;
             match tx.commit().await {
                 Ok(_) => {}
                 // Another node has merged it.
                 Err(StoreError::Conflict) => break,
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(error.into()),
             }
             if !found {
                 break;
@@ -115,10 +115,6 @@ impl Sampler {
         let all = self.metrics.workers.all();
         all.into_iter().map(|(job_type, metrics)| (job_type.to_owned(), work(metrics))).collect()
     }
-}
-
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
 }
 
 fn work(metrics: &TypeMetrics) -> Work {
@@ -152,12 +148,12 @@ fn since(now: &Work, before: Option<&Work>) -> Work {
 }
 
 /// The state of the store now, by job type.
-async fn state(web: &Web) -> Result<BTreeMap<String, State>, String> {
+async fn state(web: &Web) -> Result<BTreeMap<String, State>> {
     let mut states = BTreeMap::new();
-    for job_type in web.explained.types().await.map_err(text)? {
-        let of_type = web.explained.of_type(&job_type).await.map_err(text)?;
-        let tx = web.store.begin().await.map_err(text)?;
-        let counts = counts::of_type(&tx, &web.keys, &job_type).await.map_err(text)?;
+    for job_type in web.explained.types().await? {
+        let of_type = web.explained.of_type(&job_type).await?;
+        let tx = web.store.begin().await?;
+        let counts = counts::of_type(&tx, &web.keys, &job_type).await?;
         #[allow(clippy::cast_precision_loss, reason = "a measure, of numbers far below 2^53")]
         let jobs = counts
             .iter()

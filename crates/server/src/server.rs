@@ -93,7 +93,7 @@ impl Server {
         let common = Common::new(opened, config, &exposure, insecure_no_auth, checked.traces.take()).await?;
         let Common { opened, keys, config, .. } = &common;
         let levels =
-            live::levels(checked.catalogue.levels(), &config.indexing).map_err(StartError::Catalogue)?;
+            live::levels(checked.catalogue.levels(), &config.indexing).map_err(StartError::Setting)?;
         let queue = live::queue(config, &levels);
         let counted = Arc::<turnwise_worker::Metrics>::default();
         let options = common.worker_options(&queue, &counted);
@@ -152,13 +152,13 @@ impl Server {
         });
         let events = common.follow(&rules, &current, &options, &mut services);
         let names = Names::new(checked.listen, &advertised, &config.listener_names);
-        let mirror = replications.upstream;
+        let upstream = replications.upstream;
         let http = common.http(Built {
             url,
             external,
             current,
             commands,
-            upstream: mirror.as_ref().map(|mirror| mirror.condition.clone()),
+            upstream: upstream.as_ref().map(|upstream| upstream.condition.clone()),
             indexing,
             names,
             events,
@@ -185,7 +185,7 @@ impl Server {
             workers,
             services,
             events: replications.events,
-            ownership: mirror.map(|mirror| mirror.ownership),
+            ownership: upstream.map(|upstream| upstream.ownership),
             shared: common.shared,
             tls: checked.tls,
             audit: checked.audit,
