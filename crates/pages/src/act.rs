@@ -70,7 +70,7 @@ pub(super) fn for_one(job: &Job, here: &str) -> Markup {
 
 /// Does what a form asks for, or asks for a confirmation first.
 pub(super) async fn act(visit: Visit) -> Result<Response> {
-    let form = visit.form();
+    let form = &visit.form;
     let (action, priority) = bulk::action(form)?;
     let jobs = form.all("job").take(MAX_JOBS + 1).map(parse).collect::<Result<Vec<_>>>()?;
     match jobs.len() {

@@ -20,7 +20,7 @@ const MAX_LINES: usize = 2_000;
 const SHOWN: usize = 200;
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let text = visit.query().get("q").map(str::to_lowercase);
+    let text = visit.query.get("q").map(str::to_lowercase);
     let lines = match &visit.app.audit {
         None => None,
         Some(audit) => {
@@ -39,7 +39,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
             Some(lines) => {
                 p.quiet { "Requests that changed something, newest first, as this node, " bdi { (visit.app.node) } ", has logged them. Each node has its own file." }
                 (parts::filters(PATH, html! {
-                    label { "Contains" input type="search" name="q" value=[visit.query().get("q")] maxlength="200" size="22" placeholder="who, path, address"; }
+                    label { "Contains" input type="search" name="q" value=[visit.query.get("q")] maxlength="200" size="22" placeholder="who, path, address"; }
                 }))
                 (table(&lines.into_iter().filter(|line| text.as_ref().is_none_or(|text| contains(line, text))).take(SHOWN).collect::<Vec<_>>()))
             }

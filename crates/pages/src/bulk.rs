@@ -154,7 +154,7 @@ fn condition_of(fields: &Fields) -> Result<&str> {
 
 /// Asks whether an operation should begin, with the number of its jobs.
 pub(super) async fn ask(visit: Visit) -> Result<Response> {
-    let query = visit.query();
+    let query = &visit.query;
     let condition = condition_of(query)?;
     let (action, priority) = action(query)?;
     let back = back(query.get("back")).unwrap_or("/ui/jobs");
@@ -225,7 +225,7 @@ fn examples(counted: &MatchingJobs) -> Markup {
 
 /// Begins an operation, or stops one.
 pub(super) async fn act(visit: Visit) -> Result<Response> {
-    let form = visit.form();
+    let form = &visit.form;
     let id = form.get("id").ok_or_else(|| Problem::bad("no operation is named", "use a button of a page"))?;
     turnwise_protocol::names::check_id(id)?;
     if form.get("action") == Some("stop") {
@@ -241,7 +241,7 @@ pub(super) async fn act(visit: Visit) -> Result<Response> {
 
 /// One operation with its progress, or all that the person may see.
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let query = visit.query();
+    let query = &visit.query;
     let Some(id) = query.get("id") else { return list(&visit).await };
     let bulk = v1::one(&visit.app, visit.caller(), id).await?;
     let now_us = visit.app.now_us();
@@ -293,7 +293,7 @@ fn standing(bulk: &Bulk) -> &'static str {
 
 async fn list(visit: &Visit) -> Result<Response> {
     let now_us = visit.app.now_us();
-    let after = visit.query().get("after");
+    let after = visit.query.get("after");
     let Bulks { bulk: page, next } = v1::list(&visit.app, visit.caller(), DEFAULT_LIMIT, after).await?;
     let rows = html! {
         @for bulk in &page {

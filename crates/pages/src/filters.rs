@@ -41,7 +41,7 @@ const ACTIONS: [(Action, &str); 5] = [
 ];
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    show(&visit, visit.query(), None, None).await
+    show(&visit, &visit.query, None, None).await
 }
 
 /// What a filter holds back now.
@@ -76,7 +76,7 @@ async fn show(
     let edited = fields.get("edit").and_then(|id| filters.iter().find(|filter| filter.id == id));
     let main = html! {
         h1 { "Filters and limits" }
-        (parts::done(visit.query().get("did")))
+        (parts::done(visit.query.get("did")))
         p.quiet { "Filters decide which waiting jobs may start. They are evaluated in this order, and the first one whose condition holds decides. A job that no filter decides about may run." }
         @if filters.is_empty() { p.empty { "There are no filters: every job may start." } } @else { (table(&filters, &held)) }
         (form(fields, edited, problem, preview))
@@ -208,7 +208,7 @@ impl Preview {
 
 /// What the filter of the form matches.
 async fn preview(visit: &Visit) -> Result<Preview> {
-    let (app, PutFilter { when, watermark_us, .. }) = (&visit.app, put(visit.form())?);
+    let (app, PutFilter { when, watermark_us, .. }) = (&visit.app, put(&visit.form)?);
     let condition = Condition::parse(&when)
         .map_err(|mistake| Problem::bad(format!("when: {mistake}"), "correct the condition"))?;
     let mut found = Preview::default();
@@ -273,7 +273,7 @@ enum Do {
 
 /// Previews, saves or removes a filter.
 pub(super) async fn act(visit: Visit) -> Result<Response> {
-    let form = visit.form();
+    let form = &visit.form;
     let id = form.get("id").unwrap_or_default().to_owned();
     let done = match form.action::<Do>("do")? {
         Do::Remove if form.get("confirmed").is_some() => {
@@ -295,7 +295,7 @@ pub(super) async fn act(visit: Visit) -> Result<Response> {
 
 async fn save(visit: &Visit, id: &str) -> Result<()> {
     v1::filters::check_name(id)?;
-    let rule = v1::filters::rule(id.to_owned(), put(visit.form())?)?;
+    let rule = v1::filters::rule(id.to_owned(), put(&visit.form)?)?;
     v1::filters::write(&visit.app, &rule).await?;
     Ok(())
 }

@@ -29,7 +29,7 @@ const SHOWN_TYPES: usize = 6;
 const SHOWN_TENANTS: usize = 8;
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let (app, caller, query) = (&visit.app, visit.caller(), visit.query());
+    let (app, caller, query) = (&visit.app, visit.caller(), &visit.query);
     let job_type = query.get("type");
     if let Some(job_type) = job_type {
         names::check_type(job_type)?;

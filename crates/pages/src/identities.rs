@@ -42,7 +42,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
 }
 
 async fn show(visit: &Visit, refused: Option<&Refused<'_>>) -> Result<Response> {
-    let (query, app, now_us) = (visit.query(), &visit.app, visit.app.now_us());
+    let (query, app, now_us) = (&visit.query, &visit.app, visit.app.now_us());
     let after = |name: &str| PageParams { limit: DEFAULT_LIMIT, after: query.get(name).map(str::to_owned) };
     let Users { users, next: next_user } = identities::users(app, after("user")).await?;
     let Tokens { tokens, next: next_token } = identities::tokens(app, after("token")).await?;
@@ -193,7 +193,7 @@ fn scopes_of(fields: &Fields) -> Vec<String> {
 
 /// Adds a user.
 pub(super) async fn user(visit: Visit) -> Result<Response> {
-    let fields = visit.form();
+    let fields = &visit.form;
     let text = |name: &str| fields.get(name).unwrap_or_default().to_owned();
     let new = NewUser { name: text("name"), password: text("password"), scopes: scopes_of(fields) };
     match identities::make_user(&visit.app, visit.caller(), new).await {
@@ -204,7 +204,7 @@ pub(super) async fn user(visit: Visit) -> Result<Response> {
 
 /// Adds a token, and shows its text: no other page does.
 pub(super) async fn token(visit: Visit) -> Result<Response> {
-    let fields = visit.form();
+    let fields = &visit.form;
     let added = async {
         let expires_in_s = fields.number::<u64>("days")?.map(|days| days.saturating_mul(DAY_S));
         let note = fields.get("note").unwrap_or_default().to_owned();
@@ -219,7 +219,7 @@ pub(super) async fn token(visit: Visit) -> Result<Response> {
 
 async fn refuse(visit: &Visit, form: &'static str, problem: Problem) -> Result<Response> {
     let problem = problem.correctable()?;
-    show(visit, Some(&Refused { form, fields: visit.form(), problem })).await
+    show(visit, Some(&Refused { form, fields: &visit.form, problem })).await
 }
 
 fn secret(visit: &Visit, title: &str, made: &MadeToken) -> Response {
@@ -278,7 +278,7 @@ fn named_by(wanted: &str) -> &'static str {
 
 /// Changes a user or a token.
 pub(super) async fn act(visit: Visit) -> Result<Response> {
-    let (form, app, caller) = (visit.form(), &visit.app, visit.caller());
+    let (form, app, caller) = (&visit.form, &visit.app, visit.caller());
     let wanted = form.get("do").unwrap_or_default();
     let act = act_of(wanted)?;
     let name = form.get(named_by(wanted));
@@ -320,7 +320,7 @@ fn confirm(visit: &Visit, wanted: &str, name: &str, act: &Act, problem: Option<&
         }
         @if wanted == "scopes" {
             @if let Some(problem) = problem { (problem.alert()) }
-            (scopes_field("scopes", visit.form().get("scopes")))
+            (scopes_field("scopes", visit.form.get("scopes")))
         }
     };
     let question = Question {

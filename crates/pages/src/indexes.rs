@@ -18,7 +18,7 @@ const PATH: &str = "/ui/indexes";
 const STATES: [&str; 6] = ["pending", "running", "delayed", "crashing", "failed", "cancelled"];
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let query = visit.query();
+    let query = &visit.query;
     let [server, database, tenant, after] =
         ["server", "database", "tenant", "after"].map(|name| query.get(name));
     let state = query.get("state");

@@ -78,7 +78,7 @@ impl Filter<'_> {
 }
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let query = visit.query();
+    let query = &visit.query;
     let filter = Filter {
         job_type: query.get("type"),
         state: query.word("state")?,
@@ -145,7 +145,7 @@ fn filters(filter: &Filter<'_>, types: &[String], is_queue: bool) -> Markup {
 /// The jobs in the order of the filter.
 async fn all(visit: &Visit, filter: &Filter<'_>, types: &[String]) -> Result<Markup> {
     let (app, caller, now_us) = (&visit.app, visit.caller(), visit.app.now_us());
-    let after = visit.query().get("after");
+    let after = visit.query.get("after");
     let Jobs { jobs, next, looked_at } = list(visit, filter, after).await?;
     let looked_at = looked_at.unwrap_or(0);
     let failures = match (filter.condition, filter.text.or(filter.class), filter.state) {
@@ -329,7 +329,7 @@ fn row(job: &Job, now_us: i64, changes: bool) -> Markup {
 /// The jobs that have not ended, in the order in which they start.
 async fn queue(visit: &Visit, filter: &Filter<'_>) -> Result<Markup> {
     let (app, caller, now_us) = (&visit.app, visit.caller(), visit.app.now_us());
-    let after = visit.query().get("after");
+    let after = visit.query.get("after");
     let params = QueueParams {
         job_type: filter.job_type.map(str::to_owned),
         limit: DEFAULT_LIMIT,

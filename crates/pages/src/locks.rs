@@ -15,7 +15,7 @@ use super::{layout, parts};
 const PATH: &str = "/ui/locks";
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let query = visit.query();
+    let query = &visit.query;
     let (level, name) = (query.get("level"), query.get("name"));
     let (after, now_us) = (query.get("after"), visit.app.now_us());
     let params = LocksParams {

@@ -19,14 +19,14 @@ pub(super) fn path(then: &str) -> String {
 /// The form. A person who is logged in, or needs no login, does not see it.
 pub(super) async fn page(visit: Visit) -> Result<Response> {
     match visit.caller().who() {
-        Who::Nobody => Ok(form(&visit, visit.query().get("then"), None, None)),
-        _ => Ok(redirect(back(visit.query().get("then")).unwrap_or(HOME))),
+        Who::Nobody => Ok(form(&visit, visit.query.get("then"), None, None)),
+        _ => Ok(redirect(back(visit.query.get("then")).unwrap_or(HOME))),
     }
 }
 
 /// Starts a session.
 pub(super) async fn log_in(visit: Visit) -> Result<Response> {
-    let (form_fields, then) = (visit.form(), visit.form().get("then"));
+    let (form_fields, then) = (&visit.form, visit.form.get("then"));
     if *visit.caller().who() == Who::Everyone {
         return Ok(redirect(HOME));
     }

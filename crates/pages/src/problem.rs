@@ -144,20 +144,15 @@ impl From<ApiError> for Problem {
     }
 }
 
-impl From<turnwise_store::Error> for Problem {
-    fn from(error: turnwise_store::Error) -> Self {
-        V1Error::from(error).into()
-    }
+/// What these errors are in the API, they are on a page.
+macro_rules! as_in_the_api {
+    ($($error:ty),*) => {
+        $(impl From<$error> for Problem {
+            fn from(error: $error) -> Self {
+                V1Error::from(error).into()
+            }
+        })*
+    };
 }
 
-impl From<turnwise_queue::Error> for Problem {
-    fn from(error: turnwise_queue::Error) -> Self {
-        V1Error::from(error).into()
-    }
-}
-
-impl From<turnwise_protocol::Problem> for Problem {
-    fn from(problem: turnwise_protocol::Problem) -> Self {
-        V1Error::from(problem).into()
-    }
-}
+as_in_the_api!(turnwise_store::Error, turnwise_queue::Error, turnwise_protocol::Problem);

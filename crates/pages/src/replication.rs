@@ -127,7 +127,7 @@ async fn find(visit: &Visit, which: &Which) -> Result<Found> {
 }
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let query = visit.query();
+    let query = &visit.query;
     let which = Which::parse(query.get("db"), query.get("doc"), query.get("job"))?;
     let Found { row, job, document, sentence } = find(&visit, &which).await?;
     let now_us = visit.app.now_us();
@@ -277,7 +277,7 @@ fn actions(visit: &Visit, which: &Which, row: &Row, job: Option<&Job>, rev: Opti
 
 /// Does what a form asks for, or asks for a confirmation first.
 pub(super) async fn act(visit: Visit) -> Result<Response> {
-    let form = visit.form();
+    let form = &visit.form;
     let which = Which::parse(form.get("db"), form.get("doc"), form.get("job"))?;
     let did = |what: &str| redirect(&format!("{}&did={what}", which.link()));
     match form.get("action") {

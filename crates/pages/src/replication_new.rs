@@ -69,12 +69,12 @@ impl Wrong {
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
     let offered = offered(&visit).await?;
-    Ok(form(&visit, visit.query(), &offered, None))
+    Ok(form(&visit, &visit.query, &offered, None))
 }
 
 /// Adds the replication, or shows the form again with what is wrong.
 pub(super) async fn add(visit: Visit) -> Result<Response> {
-    let fields = visit.form();
+    let fields = &visit.form;
     let db = fields.get("db").unwrap_or(DEFAULT_DATABASE).trim();
     let id = fields.get("id").map_or_else(|| visit.app.new_uuid(), |id| id.trim().to_owned());
     let added = match body(fields) {
@@ -102,7 +102,7 @@ async fn offered(visit: &Visit) -> Result<Vec<String>> {
 
 async fn write(visit: &Visit, db: &str, id: &str, body: Map<String, Value>) -> Result<(), Wrong> {
     let in_db = |problem: Problem| Wrong { field: Some("db"), ..Wrong::of(problem) };
-    if visit.form().get("create_database").is_some() {
+    if visit.form.get("create_database").is_some() {
         call(visit, Method::PUT, Params::default()).check(db, None).map_err(|error| in_db(error.into()))?;
         match make_database(&visit.app.couch, db).await {
             Err(error) if error.status != StatusCode::PRECONDITION_FAILED => return Err(in_db(error.into())),

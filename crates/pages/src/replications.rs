@@ -224,7 +224,7 @@ impl Filter<'_> {
 }
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let query = visit.query();
+    let query = &visit.query;
     let filter = Filter {
         db: query.get("db"),
         state: STATES.into_iter().find(|state| query.get("state") == Some(state)),

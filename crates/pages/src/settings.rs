@@ -82,8 +82,8 @@ struct Wrong<'a> {
 }
 
 async fn list(visit: &Visit, wrong: Option<Wrong<'_>>) -> Result<Response> {
-    let wanted = visit.query().get("q").map(str::to_lowercase);
-    let only = visit.query().get("set").is_some();
+    let wanted = visit.query.get("q").map(str::to_lowercase);
+    let only = visit.query.get("set").is_some();
     let (now, file, shared) = visit.app.couch.shared.layers().await?;
     let mut rows = rows(&now, &file, |section, key| shared.contains(&(section.to_owned(), key.to_owned())));
     let is_wrong = |row: &Row| {
@@ -98,13 +98,13 @@ async fn list(visit: &Visit, wrong: Option<Wrong<'_>>) -> Result<Response> {
     });
     let main = html! {
         h1 { "Settings" }
-        (parts::done(visit.query().get("did")))
+        (parts::done(visit.query.get("did")))
         p.quiet {
             "A value that is set here applies to all nodes at once, and overrides each server's file. "
             "The values of the file are those of this node, " bdi { (visit.app.node) } "."
         }
         (parts::filters(PATH, html! {
-            label { "Contains" input type="search" name="q" value=[visit.query().get("q")] maxlength="200" size="22"; }
+            label { "Contains" input type="search" name="q" value=[visit.query.get("q")] maxlength="200" size="22"; }
             label.check { input type="checkbox" name="set" value="1" checked[only]; "only those that differ from the default" }
         }))
         @if let Some(wrong) = wrong.as_ref().filter(|_| !rows.iter().any(is_wrong)) { (wrong.problem.alert()) }
@@ -200,7 +200,7 @@ fn add_named() -> Markup {
 
 /// Sets or resets a value for all nodes.
 pub(super) async fn act(visit: Visit) -> Result<Response> {
-    let form = visit.form();
+    let form = &visit.form;
     let (Some(section), Some(key)) = (form.get("section"), form.get("key")) else {
         return Err(Problem::bad("no setting is named", "use a form of the settings' page"));
     };

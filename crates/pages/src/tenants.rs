@@ -42,7 +42,7 @@ struct Sums {
 }
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let (app, query) = (&visit.app, visit.query());
+    let (app, query) = (&visit.app, &visit.query);
     let job_type = query.get("type");
     if let Some(job_type) = job_type {
         names::check_type(job_type)?;
@@ -185,7 +185,7 @@ fn shares(visit: &Visit, tenant: &Tenant) -> Markup {
 
 /// Sets the shares of a tenant on all nodes, or returns them to the default.
 pub(super) async fn set_shares(visit: Visit) -> Result<Response> {
-    let form = visit.form();
+    let form = &visit.form;
     let (Some(job_type), Some(tenant)) = (form.get("type"), form.get("tenant")) else {
         return Err(Problem::bad("type, tenant: both are needed", "use the form of the page"));
     };

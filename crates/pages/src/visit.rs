@@ -8,7 +8,6 @@ use axum::http::{HeaderMap, Method, header};
 use serde::de::{DeserializeOwned, IntoDeserializer};
 use turnwise_web::access::{Caller, NoCaller, Peer};
 use turnwise_web::request;
-use turnwise_web::request::Sent;
 use turnwise_web::room::Cost;
 
 use super::app::App;
@@ -31,8 +30,8 @@ pub(super) struct Visit {
     pub shell: Shell,
     /// The path and the query, without `did`.
     pub here: String,
-    query: Fields,
-    form: Fields,
+    pub query: Fields,
+    pub form: Fields,
 }
 
 /// The fields of a query or a form, in their order. Empty values count as missing: forms send them for what is not filled in.
@@ -99,46 +98,26 @@ impl Visit {
     }
 
     /// Reads the form of a `POST`.
-    pub async fn with_form(
-        mut self,
-        parts: &Parts,
-        body: Body,
-    ) -> std::result::Result<Visit, (Problem, Visit)> {
+    pub async fn read_form(&mut self, parts: &Parts, body: Body) -> Result<()> {
         if parts.method != Method::POST {
-            return Ok(self);
+            return Ok(());
         }
         if !is_form(&parts.headers) {
-            let problem = Problem::bad("the body is not a form", "send the form of a page");
-            return Err((problem, self));
+            return Err(Problem::bad("the body is not a form", "send the form of a page"));
         }
-        match request::bytes(&self.app.web, body, (self.caller(), &parts.headers), MAX_FORM_BYTES, Cost::TEXT)
-            .await
-        {
-            Ok(Sent { text, .. }) => {
-                self.form = Fields::parse(&text);
-                Ok(self)
-            }
-            Err(error) => Err((error.into(), self)),
-        }
+        let who = (self.caller(), &parts.headers);
+        let sent = request::bytes(&self.app.web, body, who, MAX_FORM_BYTES, Cost::TEXT).await?;
+        self.form = Fields::parse(&sent.text);
+        Ok(())
     }
 
     pub fn caller(&self) -> &Caller {
         &self.shell.caller
     }
-
-    /// The fields of the query.
-    pub fn query(&self) -> &Fields {
-        &self.query
-    }
-
-    /// The fields of the form.
-    pub fn form(&self) -> &Fields {
-        &self.form
-    }
 }
 
 /// Whether a request has the content type of forms.
-pub(super) fn is_form(headers: &HeaderMap) -> bool {
+fn is_form(headers: &HeaderMap) -> bool {
     let given = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     given.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(FORM)
 }

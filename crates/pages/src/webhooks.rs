@@ -22,7 +22,7 @@ const EVENTS: [&str; 8] =
     ["added", "started", "stopped", "crashed", "completed", "failed", "cancelled", "removed"];
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    show(&visit, visit.query(), None).await
+    show(&visit, &visit.query, None).await
 }
 
 async fn show(visit: &Visit, fields: &Fields, problem: Option<&Problem>) -> Result<Response> {
@@ -30,7 +30,7 @@ async fn show(visit: &Visit, fields: &Fields, problem: Option<&Problem>) -> Resu
     let edited = fields.get("edit").and_then(|id| webhooks.iter().find(|webhook| webhook.id == id));
     let main = html! {
         h1 { "Webhooks" }
-        (parts::done(visit.query().get("did")))
+        (parts::done(visit.query.get("did")))
         p.quiet { "A webhook sends what happens to jobs to a URL: signed, in order, at least once, and again until it is accepted. Each has a job of type " code { (JOB_TYPE) } "." }
         @if webhooks.is_empty() { p.empty { "There are no webhooks that you may change." } } @else { (table(&webhooks, visit.app.now_us())) }
         (form(fields, edited, problem))
@@ -153,7 +153,7 @@ enum Do {
 
 /// Writes, pauses, resumes or removes a webhook.
 pub(super) async fn act(visit: Visit) -> Result<Response> {
-    let form = visit.form();
+    let form = &visit.form;
     let id = form.get("id").unwrap_or_default().to_owned();
     match form.action::<Do>("do")? {
         Do::Save => match save(&visit, &id).await {
@@ -171,7 +171,7 @@ pub(super) async fn act(visit: Visit) -> Result<Response> {
 }
 
 async fn save(visit: &Visit, id: &str) -> Result<()> {
-    let (app, caller, form) = (&visit.app, visit.caller(), visit.form());
+    let (app, caller, form) = (&visit.app, visit.caller(), &visit.form);
     // What the form does not show stays as it is.
     let known = v1::webhooks(app, caller).await?.into_iter().find(|webhook| webhook.id == id);
     let text = |name: &str| form.get(name).map(|text| text.trim().to_owned());

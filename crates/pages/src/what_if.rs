@@ -206,7 +206,7 @@ async fn simulate(
 }
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let query = visit.query();
+    let query = &visit.query;
     let Some(job_type) = query.get("type") else {
         return Err(Problem::bad("type: is needed", "choose a type on the page of the tenants"));
     };
@@ -318,7 +318,7 @@ fn save(job_type: &str, changed: &BTreeMap<String, u32>) -> Markup {
 
 /// Saves the shares that were simulated, each as one setting.
 pub(super) async fn save_all(visit: Visit) -> Result<Response> {
-    let form = visit.form();
+    let form = &visit.form;
     let Some(job_type) = form.get("type") else {
         return Err(Problem::bad("type: is needed", "use the form of the page"));
     };

@@ -29,7 +29,7 @@ const REMOVES: &str = "Its jobs become pending at once, and other workers get th
      next heartbeat tells it to stop them, and it registers again.";
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let (app, now_us, query) = (&visit.app, visit.app.now_us(), visit.query());
+    let (app, now_us, query) = (&visit.app, visit.app.now_us(), &visit.query);
     let (job_type, after) = (query.get("type"), query.get("after"));
     let params = WorkersParams {
         job_type: job_type.map(str::to_owned),
@@ -246,7 +246,7 @@ impl Target<'_> {
 
 /// Quiets, drains or resumes a worker or a node, or removes an external worker. What stops jobs is confirmed first.
 pub(super) async fn act(visit: Visit) -> Result<Response> {
-    let form = visit.form();
+    let form = &visit.form;
     let target = Target::of(form)?;
     let is_confirmed = form.get("confirmed").is_some();
     match (form.get("action"), &target) {

@@ -107,11 +107,7 @@ impl BulkOperations {
                 }
             }
         };
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => {}
-            () = work => {}
-        }
+        stop.run_until_cancelled(work).await;
     }
 
     /// Looks at the operations, and makes steps until the next look.

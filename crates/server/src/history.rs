@@ -33,10 +33,8 @@ pub(crate) async fn run(metrics: Arc<Metrics>, stop: CancellationToken) {
         let now_us = sampler.metrics.web.now_us();
         let next_us = Step::Fine.begin_us(Step::Fine.slot(now_us - delay_us) + 1) + delay_us;
         let pause = Duration::from_micros(next_us.saturating_sub(now_us).unsigned_abs());
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
+        if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
+            return;
         }
         if let Err(error) = sampler.sample().await {
             tracing::warn!(%error, "cannot write a sample of the history: tries again with the next one");

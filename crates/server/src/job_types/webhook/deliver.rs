@@ -114,39 +114,25 @@ impl JobHandler for Deliverer {
                     Next::Nothing => Ok(Sent::Nothing),
                 }
             };
-            let sent = tokio::select! {
-                biased;
-                () = job.stop.cancelled() => return Outcome::Stopped,
-                sent = step => sent,
-            };
+            let Some(sent) = job.stop.run_until_cancelled(step).await else { return Outcome::Stopped };
             match sent {
                 Ok(Sent::Some { events, took }) => {
                     delivered += events;
                     job.report(&json!({ "delivered": delivered }));
                     if took >= SLOW {
-                        tokio::select! {
-                            biased;
-                            () = job.stop.cancelled() => return Outcome::Stopped,
-                            () = self.store.runtime().sleep(took) => {}
-                        }
+                        job.stop.run_until_cancelled(self.store.runtime().sleep(took)).await;
                     }
                 }
-                Ok(Sent::Nothing) => {
-                    let more = tokio::select! {
-                        biased;
-                        () = job.stop.cancelled() => return Outcome::Stopped,
-                        more = self.linger(&job.job) => more,
-                    };
-                    match more {
-                        Ok(true) => {}
-                        Ok(false) => return Outcome::completed(&json!({ "delivered": delivered })),
-                        // All that was read is delivered. The next run reads again, without a backoff.
-                        Err(error) => {
-                            tracing::debug!(webhook = job.job.id, %error, "cannot wait for events");
-                            return Outcome::Stopped;
-                        }
+                Ok(Sent::Nothing) => match job.stop.run_until_cancelled(self.linger(&job.job)).await {
+                    None => return Outcome::Stopped,
+                    Some(Ok(true)) => {}
+                    Some(Ok(false)) => return Outcome::completed(&json!({ "delivered": delivered })),
+                    // All that was read is delivered. The next run reads again, without a backoff.
+                    Some(Err(error)) => {
+                        tracing::debug!(webhook = job.job.id, %error, "cannot wait for events");
+                        return Outcome::Stopped;
                     }
-                }
+                },
                 Ok(Sent::Failed(reason)) => return Outcome::Crashed(reason),
                 Err(error) => return Outcome::Crashed(format!("the store: {error}")),
             }
