@@ -35,26 +35,19 @@ pub(crate) struct Destination {
 }
 
 impl Destination {
-    pub fn fault(&self, fault: Fault) -> Error {
+    pub fn fault(&self, mut fault: Fault) -> Error {
         let inner = &*self.peer.0;
-        let clean = |text: &str| self.peer.clean(text);
-        let fault = match fault {
-            Fault::Unreachable(cause) => Fault::Unreachable(clean(&cause)),
-            Fault::BrokeOff(cause) => Fault::BrokeOff(clean(&cause)),
-            Fault::Malformed(cause) => Fault::Malformed(clean(&cause)),
-            Fault::Unexpected(cause) => Fault::Unexpected(clean(&cause)),
-            Fault::NotWritten(cause) => Fault::NotWritten(clean(&cause)),
-            Fault::Status { status, error, reason, of_couchdb, retry_after } => {
-                let (error, reason) = (clean(&error), clean(&reason));
-                Fault::Status { status, error, reason, of_couchdb, retry_after }
-            }
-            fault @ (Fault::Silent(_)
-            | Fault::TooLong(_)
-            | Fault::TooSlow { .. }
-            | Fault::TooLarge(_)
-            | Fault::Replaced
-            | Fault::LoggedOut) => fault,
-        };
+        let clean = |text: &mut String| *text = self.peer.clean(text);
+        match &mut fault {
+            Fault::Unreachable(cause)
+            | Fault::BrokeOff(cause)
+            | Fault::Malformed(cause)
+            | Fault::Unexpected(cause)
+            | Fault::NotWritten(cause) => clean(cause),
+            Fault::Status { error, reason, .. } => [error, reason].into_iter().for_each(clean),
+            Fault::Silent(_) | Fault::TooLong(_) | Fault::TooSlow { .. } => {}
+            Fault::TooLarge(_) | Fault::Replaced | Fault::LoggedOut => {}
+        }
         let path = self.path.split('?').next().unwrap_or_default();
         Error::Peer(Box::new(PeerError {
             side: inner.side,
@@ -65,17 +58,18 @@ impl Destination {
     }
 
     pub fn transport(&self, error: &legacy::Error) -> Error {
-        let cause = causes(error);
-        if error.is_connect() {
-            self.fault(Fault::Unreachable(cause))
-        } else {
-            self.fault(Fault::BrokeOff(cause))
-        }
+        self.fault(transport_fault(error))
     }
 }
 
+/// Why a connection was not opened, or broke off.
+pub(crate) fn transport_fault(error: &legacy::Error) -> Fault {
+    let fault = if error.is_connect() { Fault::Unreachable } else { Fault::BrokeOff };
+    fault(causes(error))
+}
+
 /// The messages of the error's innermost causes.
-pub(crate) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut words: Vec<String> = Vec::new();
     let mut cause = Some(error);
     while let Some(inner) = cause {

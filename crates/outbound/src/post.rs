@@ -9,7 +9,7 @@ use http::{Method, Request, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
-use crate::answer::causes;
+use crate::answer::transport_fault;
 use crate::connector::Route;
 use crate::peer::OWN_NAME;
 use crate::pool::Client;
@@ -89,13 +89,7 @@ impl Client {
         }
         let route = Route { external: self.is_external(tenant), ..Route::default() };
         let transport = self.transport(&route);
-        let response = transport.send(request).await.map_err(|error| {
-            let cause = causes(&error);
-            match error.is_connect() {
-                true => format!("no connection: {cause}"),
-                false => format!("the connection broke off: {cause}"),
-            }
-        })?;
+        let response = transport.send(request).await.map_err(|error| transport_fault(&error).to_string())?;
         let status = response.status();
         Ok((status, read(response.into_body()).await))
     }

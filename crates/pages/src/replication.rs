@@ -55,11 +55,8 @@ impl Which {
     fn hidden(&self) -> Markup {
         html! {
             @match self {
-                Which::Document { db, id } => {
-                    input type="hidden" name="db" value=(db);
-                    input type="hidden" name="doc" value=(id);
-                }
-                Which::Request { job } => input type="hidden" name="job" value=(job);,
+                Which::Document { db, id } => { (hidden("db", db)) (hidden("doc", id)) }
+                Which::Request { job } => (hidden("job", job)),
             }
         }
     }

@@ -58,7 +58,6 @@ impl FromStr for AuthPlugin {
 }
 
 /// How one peer's requests authenticate.
-#[derive(Debug)]
 pub(crate) enum Auth {
     /// No credentials, or a header that the user has set.
     Nothing,

@@ -113,12 +113,6 @@ impl Sessions {
     }
 }
 
-impl fmt::Debug for Sessions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Sessions({})", self.0.lock().expect("no thread panics while it holds this lock").len())
-    }
-}
-
 /// A request to `/_session`.
 pub(crate) struct Login {
     /// The form, which contains the password.
@@ -408,15 +402,8 @@ impl Session {
                 .finish();
             let authorization = basic.then(|| self.credentials.authorization());
             let verdict = match send(Login { body: body.into(), authorization }).await {
-                Ok(answer) => judge(answer, basic, self.under_path),
+                Ok(answer) => judge(answer, basic, self.under_path, falls_back),
                 Err(fault) => Verdict::Failed(fault),
-            };
-            let verdict = match verdict {
-                Verdict::InDoubt(fault @ Fault::Status { status: 401 | 403, .. }) if !falls_back => {
-                    Verdict::Refused(fault)
-                }
-                Verdict::InDoubt(fault) if !falls_back => Verdict::Failed(fault),
-                verdict => verdict,
             };
             if !self.state().logged_in(verdict, Instant::now())? {
                 return Ok(());
@@ -493,7 +480,13 @@ impl Session {
     }
 }
 
-fn judge(LoginAnswer { status, headers, fault }: LoginAnswer, was_basic: bool, under_path: bool) -> Verdict {
+/// `falls_back`: the request can do without a session.
+fn judge(
+    LoginAnswer { status, headers, fault }: LoginAnswer,
+    was_basic: bool,
+    under_path: bool,
+    falls_back: bool,
+) -> Verdict {
     let is_couchdbs = matches!(fault, Some(Fault::Status { of_couchdb: true, .. }));
     let fault = || fault.unwrap_or_else(|| Fault::Unexpected(format!("a login was answered {status}")));
     match status {
@@ -504,19 +497,18 @@ fn judge(LoginAnswer { status, headers, fault }: LoginAnswer, was_basic: bool, u
         StatusCode::UNAUTHORIZED if headers.contains_key(WWW_AUTHENTICATE) && !was_basic => {
             Verdict::WantsBasic
         }
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => match is_couchdbs && !under_path {
-            true => Verdict::Refused(fault()),
-            false => Verdict::InDoubt(fault()),
-        },
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            match falls_back && (!is_couchdbs || under_path) {
+                true => Verdict::InDoubt(fault()),
+                false => Verdict::Refused(fault()),
+            }
+        }
         StatusCode::NOT_IMPLEMENTED => Verdict::NoSessions,
-        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => failed(fault(), is_couchdbs),
-        status if status.is_server_error() => failed(fault(), is_couchdbs),
+        status if status.is_server_error() || matches!(status.as_u16(), 408 | 429) => {
+            if falls_back && !is_couchdbs { Verdict::InDoubt(fault()) } else { Verdict::Failed(fault()) }
+        }
         _ => Verdict::NoSessions,
     }
-}
-
-fn failed(fault: Fault, is_couchdbs: bool) -> Verdict {
-    if is_couchdbs { Verdict::Failed(fault) } else { Verdict::InDoubt(fault) }
 }
 
 fn header(value: &Secret) -> HeaderValue {
