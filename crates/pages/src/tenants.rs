@@ -7,6 +7,7 @@ use maud::{Markup, html};
 use turnwise_api as v1;
 use turnwise_api::tenants::TenantsParams;
 use turnwise_config::Refused;
+use turnwise_couch::setting_error;
 use turnwise_protocol::{MAX_LIMIT, Tenant, TenantOrder, Tenants, names};
 use turnwise_replicator::JOB_TYPE as REPLICATION;
 
@@ -203,24 +204,13 @@ pub(super) async fn save(visit: &Visit, job_type: &str, tenant: &str, shares: Op
     let section = if job_type == REPLICATION { "replicator.shares" } else { "shares" };
     let changed = match shares {
         None => match visit.app.couch.shared.unset(section, tenant).await {
+            // It has the default already.
             Err(Refused::NotSet) => Ok(None),
             unset => unset,
         },
         Some(shares) => visit.app.couch.shared.set(section, tenant, shares.trim()).await,
     };
-    match changed {
-        Ok(_) => Ok(()),
-        Err(Refused::Store(error)) => Err(error.into()),
-        Err(Refused::Wrong(right)) => {
-            Err(Problem::bad(format!("shares: expected {right}"), "correct the number"))
-        }
-        Err(Refused::InFile(why)) => Err(Problem::bad(
-            format!("[{section}] {tenant} cannot be changed here. {why}"),
-            "change it in the server's file",
-        )),
-        Err(Refused::Unknown(why)) => Err(Problem::bad(why, "correct the tenant's name")),
-        Err(Refused::NotSet) => Err(Problem::bad("this tenant has the default", "nothing is to be done")),
-    }
+    changed.map(drop).map_err(|refused| setting_error(refused, section, tenant).into())
 }
 
 #[cfg(test)]
