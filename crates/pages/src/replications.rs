@@ -104,11 +104,6 @@ impl Row {
         }
     }
 
-    /// Changes that are not copied yet, if the source says so.
-    pub fn pending(&self) -> Option<u64> {
-        self.stats.as_ref().and_then(|stats| stats.changes_pending)
-    }
-
     fn contains(&self, text: &str) -> bool {
         let error = self.error.as_deref().unwrap_or_default();
         let database = self.database.as_deref().unwrap_or_default();
@@ -156,48 +151,39 @@ pub(super) fn moment(utc: &str) -> Markup {
     html! { time datetime=(utc) { (utc.replace('T', " ").replace('Z', " UTC")) } }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Sort {
-    Trouble,
+/// What a column holds.
+enum Cell {
+    State,
     Id,
-    Source,
-    Target,
-    Read,
-    Written,
-    Failures,
-    Pending,
+    Url(fn(&Row) -> &String),
+    Number(fn(&Row) -> Option<u64>),
     Updated,
 }
 
-/// The columns: the order that a click selects, its name in the URL, the title, and whether it holds numbers.
-const COLUMNS: [(Sort, &str, &str, bool); 9] = [
-    (Sort::Trouble, "trouble", "State", false),
-    (Sort::Id, "id", "Replication", false),
-    (Sort::Source, "source", "Source", false),
-    (Sort::Target, "target", "Target", false),
-    (Sort::Read, "read", "Read", true),
-    (Sort::Written, "written", "Written", true),
-    (Sort::Failures, "failures", "Refused", true),
-    (Sort::Pending, "pending", "To copy", true),
-    (Sort::Updated, "updated", "Changed", false),
+/// The columns: the name of their order in the URL, and their title. By default, the list is in the order of the first.
+static COLUMNS: [(&str, &str, Cell); 9] = [
+    ("trouble", "State", Cell::State),
+    ("id", "Replication", Cell::Id),
+    ("source", "Source", Cell::Url(|row| &row.source)),
+    ("target", "Target", Cell::Url(|row| &row.target)),
+    ("read", "Read", Cell::Number(|row| Some(row.stats.as_ref()?.docs_read))),
+    ("written", "Written", Cell::Number(|row| Some(row.stats.as_ref()?.docs_written))),
+    ("failures", "Refused", Cell::Number(|row| Some(row.stats.as_ref()?.doc_write_failures))),
+    ("pending", "To copy", Cell::Number(|row| row.stats.as_ref()?.changes_pending)),
+    ("updated", "Changed", Cell::Updated),
 ];
 
-fn sort(rows: &mut [Row], by: Sort) {
-    let stat = |row: &Row, of: fn(&Stats) -> u64| Reverse(row.stats.as_ref().map(of));
+/// Sorts by a column: texts from their begin, and the largest number and the latest time first.
+fn sort(rows: &mut [Row], by: &Cell) {
     rows.sort_by(|one, other| (&one.database, &one.id).cmp(&(&other.database, &other.id)));
     match by {
-        Sort::Trouble => {
+        Cell::State => {
             rows.sort_by(|one, other| (one.trouble(), &other.updated).cmp(&(other.trouble(), &one.updated)))
         }
-        Sort::Id => {}
-        Sort::Source => rows.sort_by(|one, other| one.source.cmp(&other.source)),
-        Sort::Target => rows.sort_by(|one, other| one.target.cmp(&other.target)),
-        Sort::Read => rows.sort_by_key(|row| stat(row, |stats| stats.docs_read)),
-        Sort::Written => rows.sort_by_key(|row| stat(row, |stats| stats.docs_written)),
-        Sort::Failures => rows.sort_by_key(|row| stat(row, |stats| stats.doc_write_failures)),
-        Sort::Pending => rows.sort_by_key(|row| Reverse(row.pending())),
-        Sort::Updated => rows.sort_by(|one, other| other.updated.cmp(&one.updated)),
+        Cell::Id => {}
+        Cell::Url(of) => rows.sort_by(|one, other| of(one).cmp(of(other))),
+        Cell::Number(of) => rows.sort_by_key(|row| Reverse(of(row))),
+        Cell::Updated => rows.sort_by(|one, other| other.updated.cmp(&one.updated)),
     }
 }
 
@@ -231,7 +217,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
         text: query.get("q"),
         sort: query.get("sort"),
     };
-    let by = query.word("sort")?.unwrap_or(Sort::Trouble);
+    let by = COLUMNS.iter().find(|(name, ..)| filter.sort == Some(*name)).unwrap_or(&COLUMNS[0]);
     let databases = databases(&visit).await?;
     let (mut rows, more) = read(&visit, &filter, &databases).await?;
     if let Some(state) = filter.state {
@@ -241,7 +227,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
         let text = text.to_lowercase();
         rows.retain(|row| row.contains(&text));
     }
-    sort(&mut rows, by);
+    sort(&mut rows, &by.2);
     let (total, page) = (rows.len(), query.get("page").and_then(|page| page.parse().ok()).unwrap_or(0_usize));
     let rows: Vec<Row> = rows.into_iter().skip(page.saturating_mul(SHOWN)).take(SHOWN).collect();
     let mut next_tries = Vec::with_capacity(rows.len());
@@ -274,7 +260,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
                     @if Right::Write.check(visit.caller()).is_ok() { " " a href="/ui/replications/new" { "Add the first one" } "." }
                 } @else { "No replication matches." }
             }
-        } @else { (table(&filter, by, &rows, &next_tries, now_us)) }
+        } @else { (table(&filter, by.0, &rows, &next_tries, now_us)) }
         @if total > SHOWN {
             nav.pages aria-label="Pages of the list" {
                 @if page > 0 { a.button href=(filter.link(filter.sort, page - 1)) { "Previous" } }
@@ -390,30 +376,30 @@ fn filters(filter: &Filter<'_>, databases: &[String]) -> Markup {
     parts::filters(PATH, fields)
 }
 
-fn table(filter: &Filter<'_>, by: Sort, rows: &[Row], next_tries: &[Option<i64>], now_us: i64) -> Markup {
-    let stat = |row: &Row, of: fn(&Stats) -> u64| or_dash(row.stats.as_ref().map(of).map(number));
+fn table(filter: &Filter<'_>, by: &str, rows: &[Row], next_tries: &[Option<i64>], now_us: i64) -> Markup {
     let columns = html! {
-        @for (column, name, title, numeric) in COLUMNS {
-            th.n[numeric] scope="col" aria-sort=[(by == column).then_some(if numeric || column == Sort::Updated { "descending" } else { "ascending" })] {
-                a href=(filter.link(Some(name), 0)) { (title) }
+        @for (name, title, cell) in &COLUMNS {
+            @let order = if matches!(cell, Cell::Number(_) | Cell::Updated) { "descending" } else { "ascending" };
+            th.n[matches!(cell, Cell::Number(_))] scope="col" aria-sort=[(by == *name).then_some(order)] {
+                a href=(filter.link(Some(*name), 0)) { (title) }
             }
         }
     };
     let rows = html! {
         @for (row, next_try) in rows.iter().zip(next_tries) {
             tr data-k={ (row.database.as_deref().unwrap_or_default()) "/" (row.id) } {
-                td { (state(row.state)) }
-                th.id scope="row" {
-                    a href=(row.link()) { bdi { (row.id) } }
-                    div.quiet { bdi { (row.database.as_deref().unwrap_or("requested at _replicate")) } }
+                @for (_, _, cell) in &COLUMNS {
+                    @match cell {
+                        Cell::State => td { (state(row.state)) },
+                        Cell::Id => th.id scope="row" {
+                            a href=(row.link()) { bdi { (row.id) } }
+                            div.quiet { bdi { (row.database.as_deref().unwrap_or("requested at _replicate")) } }
+                        },
+                        Cell::Url(of) => td.url { bdi { (of(row)) } },
+                        Cell::Number(of) => td.n { (or_dash(of(row).map(number))) },
+                        Cell::Updated => td.when { (moment(&row.updated)) },
+                    }
                 }
-                td.url { bdi { (row.source) } }
-                td.url { bdi { (row.target) } }
-                td.n { (stat(row, |stats| stats.docs_read)) }
-                td.n { (stat(row, |stats| stats.docs_written)) }
-                td.n { (stat(row, |stats| stats.doc_write_failures)) }
-                td.n { (or_dash(row.pending().map(number))) }
-                td.when { (moment(&row.updated)) }
             }
             @if let Some(error) = &row.error {
                 tr.detail data-k={ (row.database.as_deref().unwrap_or_default()) "/" (row.id) " error" } {

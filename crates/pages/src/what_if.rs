@@ -167,7 +167,6 @@ fn gets(results: &Results, shown: usize) -> Vec<Gets> {
         let slots: f64 = tenants.iter().map(turnwise_simulate::TenantResults::slots).sum();
         let wait: f64 =
             tenants.iter().map(|tenant| tenant.mean_wait_cycles).sum::<f64>() / tenants.len().max(1) as f64;
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "stays within the bounds")]
         let wait_us = (wait * results.interval_ms as f64 * 1e3) as u64;
         Gets { slots, part: slots / results.slots.max(1) as f64 * 100.0, wait_us }
     };

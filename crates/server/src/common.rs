@@ -177,19 +177,14 @@ impl Common {
 
     /// The workers outside of this server.
     pub fn external(&self, queue: &Arc<QueueRules>, metrics: Arc<turnwise_worker::Metrics>) -> External {
-        let Config { workers, jobs, .. } = &self.config;
-        let options = ExternalOptions {
+        let lasting = ExternalOptions {
             node: self.node.clone(),
-            health_interval: workers.health_interval,
-            health_timeout: workers.health_timeout,
-            max_history: jobs.max_history,
-            backoff: jobs.backoff,
-            on_lost: jobs.on_lost,
-            timeouts: Arc::new(jobs.timeouts()),
-            shares: jobs.shares.clone(),
-            queue: queue.clone(),
+            health_interval: self.config.workers.health_interval,
+            health_timeout: self.config.workers.health_timeout,
             spans: self.spans.clone(),
+            ..ExternalOptions::default()
         };
+        let options = live::external(&self.config, queue.clone(), lasting);
         External::new(self.impatient.clone(), self.keys.clone(), options).with_metrics(metrics)
     }
 

@@ -152,13 +152,11 @@ async fn state(web: &Web) -> Result<BTreeMap<String, State>> {
         let of_type = web.explained.of_type(&job_type).await?;
         let tx = web.store.begin().await?;
         let counts = counts::of_type(&tx, &web.keys, &job_type).await?;
-        #[allow(clippy::cast_precision_loss, reason = "a measure, of numbers far below 2^53")]
         let jobs = counts
             .iter()
             .filter(|(_, jobs)| *jobs > 0)
             .map(|(kind, jobs)| (kind.name().to_owned(), jobs as f64));
         let oldest_us = of_type.oldest_us.map_or(0, |oldest_us| web.now_us().saturating_sub(oldest_us));
-        #[allow(clippy::cast_precision_loss, reason = "far below 2^53")]
         let state = State {
             jobs: jobs.collect(),
             slots: of_type.slots as f64,
@@ -171,7 +169,6 @@ async fn state(web: &Web) -> Result<BTreeMap<String, State>> {
 }
 
 /// The tenants with the most jobs that run or could run.
-#[allow(clippy::cast_precision_loss, reason = "a measure, of numbers far below 2^53")]
 fn tenants(of_type: &OfType) -> BTreeMap<String, TenantState> {
     let entitled = entitled_slots(of_type);
     let mut all: Vec<_> = of_type.tenants.iter().zip(entitled).collect();

@@ -225,17 +225,11 @@ impl Export {
             return;
         }
         let endpoint = &self.target.endpoint;
-        match error {
-            Some(error) => tracing::warn!(
-                endpoint,
-                dropped,
-                "spans were dropped, because traces cannot be exported: {}",
-                shown(error)
-            ),
-            None => {
-                tracing::warn!(endpoint, dropped, "spans were dropped, because the collector was too slow")
-            }
-        }
+        let why = match error {
+            Some(error) => format!("traces cannot be exported: {}", shown(error)),
+            None => "the collector was too slow".to_owned(),
+        };
+        tracing::warn!(endpoint, dropped, "spans were dropped, because {why}");
         self.reported = Some((Instant::now(), dropped));
     }
 }
