@@ -45,18 +45,9 @@ impl Wrong {
 
     /// The error of a write, beside the field that it names.
     fn of(problem: Problem) -> Wrong {
-        const FIELDS: [&str; 8] = [
-            "source",
-            "target",
-            "doc_ids",
-            "selector",
-            "filter",
-            "query_params",
-            "create_target",
-            "continuous",
-        ];
+        const FIELDS: &str = "source target doc_ids selector filter query_params create_target continuous";
         let named = problem.reason.split([':', '.', ' ']).next().unwrap_or_default();
-        let field = FIELDS.into_iter().find(|name| *name == named);
+        let field = FIELDS.split(' ').find(|name| *name == named);
         let (field, text) = match problem.status {
             StatusCode::CONFLICT => {
                 (field.or(Some("id")), "a document with this id exists: choose another id".to_owned())

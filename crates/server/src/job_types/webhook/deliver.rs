@@ -190,27 +190,24 @@ impl Deliverer {
         let by_operator = webhook.by_operator && sight.caller.operates();
         let (mut events, mut through, mut is_end) = (Vec::new(), progress.position, false);
         for _ in 0..MOST_READS {
-            let rows = match events::page(&tx, keys, through, ROWS).await? {
-                Page::Events(rows) => rows,
-                Page::Gone { oldest } => {
-                    drop(tx);
-                    return self.skip(&webhook, &progress, oldest.saturating_sub(1)).await;
+            let last_gone = match events::page(&tx, keys, through, ROWS).await? {
+                Page::Events(rows) if rows.is_empty() => {
+                    is_end = true;
+                    break;
                 }
+                Page::Events(rows) => {
+                    (events, through) = batch(&sight, rows, progress.repeat_until)?;
+                    if events.is_empty() {
+                        continue;
+                    }
+                    break;
+                }
+                Page::Gone { oldest } => oldest.saturating_sub(1),
                 // The store is another one.
-                Page::Unknown => {
-                    let last = events::head(&tx, keys).await?.next - 1;
-                    drop(tx);
-                    return self.skip(&webhook, &progress, last).await;
-                }
+                Page::Unknown => events::head(&tx, keys).await?.next - 1,
             };
-            is_end = rows.is_empty();
-            if is_end {
-                break;
-            }
-            (events, through) = batch(&sight, rows, progress.repeat_until)?;
-            if !events.is_empty() {
-                break;
-            }
+            drop(tx);
+            return self.skip(&webhook, &progress, last_gone).await;
         }
         drop((tx, reader, sight));
         if events.is_empty() {
