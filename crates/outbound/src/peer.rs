@@ -444,7 +444,7 @@ impl Peer {
         }
         client.0.metrics.requests.add(1);
         let deadline = Deadline::of(&destination.path, settings.request_timeout);
-        let sent = deadline.before(watched(timeout, progress.as_deref(), transport.send(request))).await;
+        let sent = deadline.before(watched(timeout, progress.as_deref(), transport.0.send(request))).await;
         let response = match sent.map_err(|fault| destination.fault(fault))? {
             None => return Err(destination.fault(Fault::Silent(timeout))),
             Some(Err(error)) => return Err(destination.transport(&error)),

@@ -10,7 +10,6 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -119,7 +118,7 @@ struct Pool {
 }
 
 /// A transport in use.
-pub(crate) struct Lease(Arc<Transport>);
+pub(crate) struct Lease(pub Arc<Transport>);
 
 impl Client {
     /// A client with an empty pool, which trusts the system's TLS roots.
@@ -320,14 +319,6 @@ fn client(
         builder.http1_max_buf_size(bytes);
     }
     builder.build(connector.clone())
-}
-
-impl Deref for Lease {
-    type Target = Transport;
-
-    fn deref(&self) -> &Transport {
-        &self.0
-    }
 }
 
 impl Drop for Lease {

@@ -89,7 +89,8 @@ impl Client {
         }
         let route = Route { external: self.is_external(tenant), ..Route::default() };
         let transport = self.transport(&route);
-        let response = transport.send(request).await.map_err(|error| transport_fault(&error).to_string())?;
+        let response =
+            transport.0.send(request).await.map_err(|error| transport_fault(&error).to_string())?;
         let status = response.status();
         Ok((status, read(response.into_body()).await))
     }
