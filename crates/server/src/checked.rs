@@ -58,7 +58,7 @@ impl Checked {
         let audit = audit(config)?;
         let jwt = Jwt::new(&config.jwt).map_err(StartError::setting("JSON Web Tokens: "))?.map(Arc::new);
         let traces = Target::new(&config.otel, |name| std::env::var(name).ok()).map_err(StartError::Usage)?;
-        let no_listener = |cause| StartError::Listen { listen: *listen, cause };
+        let no_listener = |cause| StartError::listen(*listen, &cause);
         let listener = TcpListener::bind(listen).await.map_err(no_listener)?;
         let listen = listener.local_addr().map_err(no_listener)?;
         let metrics_listener = metrics_listener(&config.prometheus).await?;
@@ -88,7 +88,7 @@ impl Checked {
         services: &mut Services,
     ) -> Result<(), StartError> {
         if let Some(listener) = self.metrics_listener.take() {
-            let no_listener = |cause| StartError::Listen { listen: self.listen, cause };
+            let no_listener = |cause| StartError::listen(self.listen, &cause);
             let listen = listener.local_addr().map_err(no_listener)?;
             let names = Names::new(listen, advertised, &common.config.listener_names);
             let (router, stop) =
@@ -119,7 +119,7 @@ async fn metrics_listener(prometheus: &Prometheus) -> Result<Option<TcpListener>
         return Ok(None);
     }
     let listen = SocketAddr::new(prometheus.bind_address, prometheus.port);
-    let listener = TcpListener::bind(listen).await.map_err(|cause| StartError::Listen { listen, cause })?;
+    let listener = TcpListener::bind(listen).await.map_err(|cause| StartError::listen(listen, &cause))?;
     tracing::info!("metrics without authentication on http://{listen}");
     Ok(Some(listener))
 }

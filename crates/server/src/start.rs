@@ -29,7 +29,7 @@ const MAX_SHOWN_BYTES: usize = 60;
 /// Why a server cannot start: one line, which states what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The command line, or a file or an environment variable that it stands for, must be corrected.
+    /// The command line, or what it names, must be corrected.
     #[error("{0}")]
     Usage(String),
     /// A setting, or what it names, cannot be used now.
@@ -43,26 +43,6 @@ pub enum StartError {
         /// Why.
         cause: Refused,
     },
-    /// The server cannot listen on the address.
-    #[error("cannot listen on {listen}: {cause}{}", listen_hint(cause))]
-    Listen {
-        /// The address.
-        listen: SocketAddr,
-        /// The system's error.
-        cause: io::Error,
-    },
-    /// Nobody needs credentials, and strangers could send requests.
-    #[error(
-        "{why}, and there are no users and tokens yet, so everyone could do everything. Add the first one with `turnwise tokens \
-         add --scope admin --store {store}` or `turnwise users add NAME --scope admin --store {store}`, and start again; or give \
-         --insecure-no-auth"
-    )]
-    Open {
-        /// What makes it dangerous.
-        why: String,
-        /// The store's URL, without a password.
-        store: String,
-    },
 }
 
 impl StartError {
@@ -70,10 +50,25 @@ impl StartError {
     pub fn is_usage(&self) -> bool {
         matches!(
             self,
-            StartError::Open { .. }
-                | StartError::Usage(_)
-                | StartError::Store { cause: Refused::Store(StoreError::Exposed(_)), .. }
+            StartError::Usage(_) | StartError::Store { cause: Refused::Store(StoreError::Exposed(_)), .. }
         )
+    }
+
+    /// The error of an address on which the server cannot listen.
+    pub(crate) fn listen(listen: SocketAddr, cause: &io::Error) -> StartError {
+        let hint = match cause.kind() {
+            io::ErrorKind::AddrInUse => {
+                ": another process listens there; stop it, or choose another address with --listen"
+            }
+            io::ErrorKind::AddrNotAvailable => {
+                ": this machine has no such address; choose another one with --listen"
+            }
+            io::ErrorKind::PermissionDenied => {
+                ": ports below 1024 need privileges; choose another one with --listen"
+            }
+            _ => "",
+        };
+        StartError::Setting(format!("cannot listen on {listen}: {cause}{hint}"))
     }
 
     /// The error of a setting with a problem, after some words that say what it is about.
@@ -113,21 +108,6 @@ fn described(store: &str, cause: &Refused) -> String {
              same one, or none; to change it, stop all of them first"
         ),
         Refused::Setting(error) => error.to_string(),
-    }
-}
-
-fn listen_hint(cause: &io::Error) -> &'static str {
-    match cause.kind() {
-        io::ErrorKind::AddrInUse => {
-            ": another process listens there; stop it, or choose another address with --listen"
-        }
-        io::ErrorKind::AddrNotAvailable => {
-            ": this machine has no such address; choose another one with --listen"
-        }
-        io::ErrorKind::PermissionDenied => {
-            ": ports below 1024 need privileges; choose another one with --listen"
-        }
-        _ => "",
     }
 }
 
