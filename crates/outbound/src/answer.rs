@@ -135,7 +135,7 @@ impl Answer {
 
     /// When the request was sent, after all waiting on this side.
     pub fn sent_at(&self) -> Instant {
-        self.deadline.began()
+        self.deadline.began
     }
 
     /// Waits until this many bytes of the response may be held.
@@ -235,19 +235,15 @@ impl Answer {
             .map_err(|cause| self.malformed(format!("{cause} in {}", beginning(body))))
     }
 
-    /// The error of a response with an error status, without its body, which may repeat what was sent.
-    pub(crate) async fn into_bare_error(mut self, status: StatusCode) -> Error {
-        let retry_after = retry_after(self.response.headers());
-        // The connection is free for the next request only after the body has been read.
-        let body = self.bytes(ERROR_BODY_BYTES).await.unwrap_or_default();
-        let body: ErrorBody = serde_json::from_slice(&body).unwrap_or_default();
-        self.fault(Fault::Status {
-            status: status.as_u16(),
-            error: name(status),
-            reason: String::new(),
-            of_couchdb: body.is_of_couchdb(),
-            retry_after,
-        })
+    /// The error of a response with an error status, without the texts of its body, which may repeat what was sent.
+    pub(crate) async fn into_bare_error(self, status: StatusCode) -> Error {
+        let mut bare = self.into_error(status).await;
+        if let Error::Peer(peer) = &mut bare
+            && let Fault::Status { error, reason, .. } = &mut peer.fault
+        {
+            (*error, *reason) = (name(status), String::new());
+        }
+        bare
     }
 
     pub(crate) async fn into_error(mut self, status: StatusCode) -> Error {

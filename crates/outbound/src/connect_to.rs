@@ -35,20 +35,14 @@ impl ConnectTo {
     pub(crate) fn redirected(&self, at: &Uri) -> Uri {
         let host = at.host().unwrap_or_default();
         let port = port(at);
-        let Some(rule) = self.0.iter().find(|rule| rule.matches(host, port)) else {
-            return at.clone();
-        };
+        let matches =
+            |rule: &&Rule| matches_host(&rule.pattern, host) && rule.port.is_none_or(|only| only == port);
+        let Some(rule) = self.0.iter().find(matches) else { return at.clone() };
         let host = rule.target.as_deref().unwrap_or(host);
         let authority = format!("{host}:{}", rule.target_port.unwrap_or(port));
         let mut parts = at.clone().into_parts();
         parts.authority = Some(authority.parse().expect("checked when it was parsed"));
         Uri::from_parts(parts).expect("only another authority")
-    }
-}
-
-impl Rule {
-    fn matches(&self, host: &str, port: u16) -> bool {
-        matches_host(&self.pattern, host) && self.port.is_none_or(|only| only == port)
     }
 }
 

@@ -93,7 +93,11 @@ impl Endpoint {
     ) -> Result<Self, FieldError> {
         let mut url = parse_url(field, text, schemes)?;
         let mut written = Written::of(text).with_headers(object.get("headers"));
-        let userinfo = take_userinfo(&mut url);
+        let userinfo = Credentials::of(&url);
+        if userinfo.is_some() {
+            url.set_username("").expect("a URL with a host has a user");
+            url.set_password(None).expect("a URL with a host has a password");
+        }
         let (mut headers, from_header) = parse_headers(field, object.get("headers"))?;
         let from_object = parse_auth(field, object.get("auth"))?;
         // A user's name without a password is a login here, but not in CouchDB.
@@ -170,11 +174,9 @@ impl Endpoint {
 
     /// Adds every secret of this endpoint to `scrubber`.
     pub fn add_secrets(&self, scrubber: &mut Scrubber) {
-        if let Some(credentials) = &self.credentials {
-            scrubber.add(Some(&credentials.user), &credentials.password);
-        }
-        if let Some(proxy) = &self.proxy {
-            proxy.add_secrets(scrubber);
+        let of_proxy = self.proxy.as_ref().and_then(Proxy::credentials);
+        for Credentials { user, password } in self.credentials.iter().chain(of_proxy) {
+            scrubber.add(Some(user), password);
         }
         for (name, value) in &self.headers {
             // Short values of ordinary headers (`1`, `gzip`) would only garble messages.
@@ -233,13 +235,6 @@ fn parse_url(field: &str, text: &str, schemes: &[String]) -> Result<Url, FieldEr
     let path = format!("{}/", url.path().trim_end_matches('/'));
     url.set_path(&path);
     Ok(url)
-}
-
-fn take_userinfo(url: &mut Url) -> Option<Credentials> {
-    let credentials = Credentials::of(url)?;
-    url.set_username("").expect("a URL with a host has a user");
-    url.set_password(None).expect("a URL with a host has a password");
-    Some(credentials)
 }
 
 type Headers = Vec<(String, Secret)>;

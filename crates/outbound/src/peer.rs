@@ -451,7 +451,7 @@ impl Peer {
             Some(Ok(response)) => response,
         };
         let (status, retry_after) = (response.status(), answer::retry_after(response.headers()));
-        limiter.answered(&destination.method, limited, status, retry_after);
+        limiter.answered(&destination.method, limited, status, retry_after, limiter.now_ms());
         match status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
                 pressure.refused(*side, Instant::now());

@@ -7,7 +7,7 @@ use url::Url;
 
 use crate::endpoint::{Credentials, USERINFO};
 use crate::error::FieldError;
-use crate::secret::{HIDDEN, Scrubber};
+use crate::secret::HIDDEN;
 
 /// The longest user name and the longest password in SOCKS 5, in bytes.
 const MAX_SOCKS_BYTES: usize = 255;
@@ -89,13 +89,6 @@ impl Proxy {
     pub(crate) fn authorization(&self) -> Option<HeaderValue> {
         let credentials = self.credentials.as_ref().filter(|_| self.kind != Kind::Socks5)?;
         Some(credentials.authorization())
-    }
-
-    /// Adds the password to `scrubber`.
-    pub(crate) fn add_secrets(&self, scrubber: &mut Scrubber) {
-        if let Some(Credentials { user, password }) = &self.credentials {
-            scrubber.add(Some(user), password);
-        }
     }
 }
 

@@ -141,23 +141,13 @@ impl RateLimiter {
         }
     }
 
-    /// Learns from a response. `retry_after` is the value of its header.
-    pub fn answered(
-        &self,
-        method: &Method,
-        url: &Arc<str>,
-        status: StatusCode,
-        retry_after: Option<Duration>,
-    ) {
-        self.answered_at(method, url, status, retry_after, self.now_ms());
-    }
-
     /// How many methods and URLs are throttled.
     pub fn throttled(&self) -> usize {
         self.entries.load(Ordering::Relaxed)
     }
 
-    fn now_ms(&self) -> u64 {
+    /// The time of the limiter's estimates.
+    pub fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
@@ -173,7 +163,8 @@ impl RateLimiter {
         known.map_or(0, |known| known.wait_ms(now_ms, spread_ms))
     }
 
-    fn answered_at(
+    /// Learns from a response that came at `now_ms`. `retry_after` is the value of its header.
+    pub fn answered(
         &self,
         method: &Method,
         url: &Arc<str>,
