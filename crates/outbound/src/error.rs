@@ -195,15 +195,22 @@ pub struct PeerError {
 }
 
 /// What went wrong with a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// No connection, or the connection was lost before a response began.
+    #[error("no connection: {0}")]
     Unreachable(String),
     /// No data arrived for this long.
+    #[error("timed out: no data for {} ms", .0.as_millis())]
     Silent(Duration),
     /// The response had not ended after this long, although data may have arrived all the time.
+    #[error("timed out: no end of the answer after {} ms, [replicator] request_timeout", .0.as_millis())]
     TooLong(Duration),
     /// Data of the response arrived all the time, but too little.
+    #[error(
+        "too slow: {came} bytes of the answer in {} ms, [replicator] minimum_progress is {least}",
+        interval.as_millis()
+    )]
     TooSlow {
         /// Bytes that arrived.
         came: u64,
@@ -213,12 +220,16 @@ pub enum Fault {
         interval: Duration,
     },
     /// A document has more than this many bytes.
+    #[error("a document of more than {0} bytes, [replicator] max_document_size")]
     TooLarge(usize),
     /// The response, or the request's body, ended too early.
+    #[error("the connection broke off: {0}")]
     BrokeOff(String),
     /// The response violates the protocol.
+    #[error("an answer that cannot be understood: {0}")]
     Malformed(String),
     /// A response with an error status.
+    #[error("{status} {error}{}", after(reason))]
     Status {
         /// The HTTP status.
         status: u16,
@@ -232,45 +243,24 @@ pub enum Fault {
         retry_after: Option<Duration>,
     },
     /// The target has responded, but has not stored these documents, for a reason that does not concern them.
+    #[error("{0}")]
     NotWritten(String),
     /// The session ended before the request, whose body cannot be sent again. A new session exists now.
+    #[error("the session has ended")]
     LoggedOut,
     /// A valid response that makes it impossible to continue.
+    #[error("{0}")]
     Unexpected(String),
     /// The database was deleted, and another one has its name now.
+    #[error(
+        "the database was deleted and created anew while it was being replicated; it is copied from the beginning"
+    )]
     Replaced,
 }
 
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unreachable(cause) => write!(f, "no connection: {cause}"),
-            Self::Silent(after) => write!(f, "timed out: no data for {} ms", after.as_millis()),
-            Self::TooLong(after) => {
-                let after = after.as_millis();
-                write!(f, "timed out: no end of the answer after {after} ms, [replicator] request_timeout")
-            }
-            Self::TooSlow { came, least, interval } => {
-                let interval = interval.as_millis();
-                write!(
-                    f,
-                    "too slow: {came} bytes of the answer in {interval} ms, [replicator] minimum_progress is {least}"
-                )
-            }
-            Self::TooLarge(most) => {
-                write!(f, "a document of more than {most} bytes, [replicator] max_document_size")
-            }
-            Self::BrokeOff(cause) => write!(f, "the connection broke off: {cause}"),
-            Self::Malformed(cause) => write!(f, "an answer that cannot be understood: {cause}"),
-            Self::Status { status, error, reason, .. } if reason.is_empty() => write!(f, "{status} {error}"),
-            Self::Status { status, error, reason, .. } => write!(f, "{status} {error}: {reason}"),
-            Self::LoggedOut => f.write_str("the session has ended"),
-            Self::Unexpected(cause) | Self::NotWritten(cause) => f.write_str(cause),
-            Self::Replaced => f.write_str(
-                "the database was deleted and created anew while it was being replicated; it is copied from the beginning",
-            ),
-        }
-    }
+/// What a peer gives as its reason, after the error's name.
+fn after(reason: &str) -> String {
+    if reason.is_empty() { String::new() } else { format!(": {reason}") }
 }
 
 #[cfg(test)]

@@ -21,12 +21,9 @@ const VOLLEY: Duration = Duration::from_millis(250);
 /// A level lasts at least this long.
 const RELIEF: Duration = Duration::from_secs(1);
 
-/// The pressure of one job, shared by its two peers.
+/// The pressure of one job, shared by its two peers: a gauge for each [`Side`].
 #[derive(Debug, Default)]
-pub(crate) struct Pressure {
-    source: Gauge,
-    target: Gauge,
-}
+pub(crate) struct Pressure([Gauge; 2]);
 
 #[derive(Debug, Default)]
 struct Gauge {
@@ -50,21 +47,14 @@ impl Gauge {
 }
 
 impl Pressure {
-    fn gauge(&self, side: Side) -> &Gauge {
-        match side {
-            Side::Source => &self.source,
-            Side::Target => &self.target,
-        }
-    }
-
     /// A server has responded that it is overloaded.
     pub fn refused(&self, side: Side, now: Instant) {
-        self.gauge(side).change(now, VOLLEY, |level| (level + 1).min(MAX_LEVEL));
+        self.0[side as usize].change(now, VOLLEY, |level| (level + 1).min(MAX_LEVEL));
     }
 
     /// A request succeeded.
     pub fn served(&self, side: Side, now: Instant) {
-        let gauge = self.gauge(side);
+        let gauge = &self.0[side as usize];
         if gauge.level() > 0 {
             gauge.change(now, RELIEF, |level| level.saturating_sub(1));
         }
@@ -72,12 +62,13 @@ impl Pressure {
 
     /// How much of the limit `room` to use.
     pub fn reduced(&self, room: usize) -> usize {
-        (room >> self.source.level().max(self.target.level())).max(1)
+        let [source, target] = &self.0;
+        (room >> source.level().max(target.level())).max(1)
     }
 
     /// How many of a side's connections one request takes, so that fewer requests fit.
     pub fn weight(&self, side: Side, connections: usize) -> u32 {
-        let weight = 1u32 << self.gauge(side).level();
+        let weight = 1u32 << self.0[side as usize].level();
         weight.min(u32::try_from(connections).unwrap_or(u32::MAX))
     }
 }

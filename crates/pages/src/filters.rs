@@ -280,7 +280,18 @@ pub(super) async fn act(visit: Visit) -> Result<Response> {
             v1::filters::remove(&visit.app, &id).await?;
             return Ok(redirect(&format!("{PATH}?did=removed")));
         }
-        Do::Remove => return Ok(confirm(&visit, &id)),
+        Do::Remove => {
+            let question = Question {
+                title: "Remove this filter?",
+                subject: html! { bdi { (id) } },
+                effect: "Jobs that it has paused or limited return to their old places in the queue, and may start at once.",
+                button: "Remove the filter",
+                action: PATH,
+                fields: html! { (hidden("id", &id)) (hidden("do", "remove")) },
+                back: PATH,
+            };
+            return Ok(question.page(&visit.shell));
+        }
         Do::Save => match save(&visit, &id).await {
             Ok(()) => return Ok(redirect(&format!("{PATH}?did=saved"))),
             Err(problem) => Err(problem),
@@ -298,17 +309,4 @@ async fn save(visit: &Visit, id: &str) -> Result<()> {
     let rule = v1::filters::rule(id.to_owned(), put(&visit.form)?)?;
     v1::filters::write(&visit.app, &rule).await?;
     Ok(())
-}
-
-fn confirm(visit: &Visit, id: &str) -> Response {
-    let question = Question {
-        title: "Remove this filter?",
-        subject: html! { bdi { (id) } },
-        effect: "Jobs that it has paused or limited return to their old places in the queue, and may start at once.",
-        button: "Remove the filter",
-        action: PATH,
-        fields: html! { (hidden("id", id)) (hidden("do", "remove")) },
-        back: PATH,
-    };
-    question.page(&visit.shell)
 }

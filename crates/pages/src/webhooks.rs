@@ -166,7 +166,18 @@ pub(super) async fn act(visit: Visit) -> Result<Response> {
             v1::remove(&visit.app, visit.caller(), &id).await?;
             Ok(redirect(&format!("{PATH}?did=removed")))
         }
-        Do::Remove => Ok(confirm(&visit, &id)),
+        Do::Remove => {
+            let question = Question {
+                title: "Remove this webhook?",
+                subject: html! { bdi { (id) } },
+                effect: "Events that it has not delivered are not delivered any more.",
+                button: "Remove the webhook",
+                action: PATH,
+                fields: html! { (hidden("id", &id)) (hidden("do", "remove")) },
+                back: PATH,
+            };
+            Ok(question.page(&visit.shell))
+        }
     }
 }
 
@@ -198,17 +209,4 @@ async fn enable(visit: &Visit, id: &str, enabled: bool) -> Result<Response> {
     v1::write(app, caller, id, put).await?;
     let did = if enabled { "resumed" } else { "paused" };
     Ok(redirect(&format!("{PATH}?did={did}")))
-}
-
-fn confirm(visit: &Visit, id: &str) -> Response {
-    let question = Question {
-        title: "Remove this webhook?",
-        subject: html! { bdi { (id) } },
-        effect: "Events that it has not delivered are not delivered any more.",
-        button: "Remove the webhook",
-        action: PATH,
-        fields: html! { (hidden("id", id)) (hidden("do", "remove")) },
-        back: PATH,
-    };
-    question.page(&visit.shell)
 }

@@ -196,23 +196,22 @@ impl Common {
         services: &mut Services,
     ) -> (Live<MonitorOptions>, Live<RetentionOptions>) {
         let (store, keys) = (self.opened.store.clone(), self.keys.clone());
-        let own = || (store.clone(), keys.clone());
         let (monitored, kept) =
             (Live::from(live::monitor(&self.config)), Live::from(live::retention(&self.config)));
-        let ((store, keys), options, external_workers) = (own(), monitored.clone(), external.clone());
-        let monitor = Monitor { store, keys, options, external: external_workers };
+        let monitor = Monitor {
+            store: store.clone(),
+            keys: keys.clone(),
+            options: monitored.clone(),
+            external: external.clone(),
+        };
         services.add("monitor", monitor, Monitor::run);
-        let (store, keys) = own();
-        services.add("deadlines", Deadlines { store, keys, external: external.clone() }, Deadlines::run);
-        let (store, keys) = own();
-        services.add("filters", Filters { store, keys }, Filters::run);
-        let (store, keys) = own();
-        services.add("dependencies", Dependencies { store, keys }, Dependencies::run);
-        let (store, keys) = own();
-        services.add("clock", Timekeeper { store, keys }, Timekeeper::run);
-        let (store, keys) = own();
-        services.add("counts", Counts { store, keys }, Counts::run);
-        let (store, keys) = own();
+        let deadlines = Deadlines { store: store.clone(), keys: keys.clone(), external: external.clone() };
+        services.add("deadlines", deadlines, Deadlines::run);
+        services.add("filters", Filters { store: store.clone(), keys: keys.clone() }, Filters::run);
+        let dependencies = Dependencies { store: store.clone(), keys: keys.clone() };
+        services.add("dependencies", dependencies, Dependencies::run);
+        services.add("clock", Timekeeper { store: store.clone(), keys: keys.clone() }, Timekeeper::run);
+        services.add("counts", Counts { store: store.clone(), keys: keys.clone() }, Counts::run);
         services.add("retention", Retention { store, keys, options: kept.clone() }, Retention::run);
         services.add("recorder of events", recorder, Recorder::run);
         (monitored, kept)
