@@ -52,6 +52,11 @@ impl Credentials {
         })
     }
 
+    /// The userinfo of a URL that is shown: with stars for the password.
+    pub(crate) fn shown(&self) -> String {
+        format!("{}:{HIDDEN}@", percent_encoding::utf8_percent_encode(&self.user, USERINFO))
+    }
+
     /// The value of `Authorization` that carries the password.
     pub(crate) fn authorization(&self) -> HeaderValue {
         let login = BASE64_STANDARD.encode(format!("{}:{}", self.user, self.password.reveal()));
@@ -149,9 +154,7 @@ impl Endpoint {
     pub fn redacted_url(&self) -> String {
         let mut shown = self.url.to_string();
         if let Some(credentials) = &self.credentials {
-            let user = percent_encoding::utf8_percent_encode(&credentials.user, USERINFO).to_string();
-            let after_scheme = self.url.scheme().len() + "://".len();
-            shown.insert_str(after_scheme, &format!("{user}:{HIDDEN}@"));
+            shown.insert_str(self.url.scheme().len() + "://".len(), &credentials.shown());
         }
         shown
     }

@@ -425,7 +425,8 @@ impl Peer {
         let wrong = |cause: http::Error| {
             destination.fault(Fault::Unexpected(format!("the request is invalid: {cause}")))
         };
-        let body = Upload { flow: Some(Arc::clone(flow)), ..upload.unwrap_or_default() };
+        let mut body = upload.unwrap_or_default();
+        body.flow = Some(Arc::clone(flow));
         let mut request = builder.body(body).map_err(wrong)?;
         if let Some((content_type, encoding)) = described {
             // Replaces the replication's own headers, because only this function knows what it sends.

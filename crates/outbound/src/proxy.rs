@@ -5,9 +5,8 @@ use std::fmt;
 use http::{HeaderValue, Uri};
 use url::Url;
 
-use crate::endpoint::{Credentials, USERINFO};
+use crate::endpoint::Credentials;
 use crate::error::FieldError;
-use crate::secret::HIDDEN;
 
 /// The longest user name and the longest password in SOCKS 5, in bytes.
 const MAX_SOCKS_BYTES: usize = 255;
@@ -63,11 +62,8 @@ impl Proxy {
             return Err(FieldError::new(field, problem));
         }
         let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
-        let login = credentials.as_ref().map(|credentials| {
-            let user = percent_encoding::utf8_percent_encode(&credentials.user, USERINFO);
-            format!("{user}:{HIDDEN}@")
-        });
-        let shown = format!("{}://{}{host}{port}", url.scheme(), login.unwrap_or_default());
+        let login = credentials.as_ref().map(Credentials::shown).unwrap_or_default();
+        let shown = format!("{}://{login}{host}{port}", url.scheme());
         Ok(Self { kind, address, credentials, shown })
     }
 

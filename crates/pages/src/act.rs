@@ -109,17 +109,14 @@ async fn one(
     job: &JobPath,
 ) -> Result<Option<String>> {
     let (app, caller) = (&visit.app, visit.caller());
-    let unchanged = |state: State| Some(format!("it is {}, and so it is unchanged", state.as_str()));
-    Ok(match action {
+    let unchanged = match action {
         BulkAction::Retry => {
             let retried = v1::jobs::retry(app, caller, job).await?;
-            (!retried.retried).then(|| unchanged(retried.state)).flatten()
+            (!retried.retried).then_some(retried.state)
         }
         BulkAction::Cancel => {
             let cancelled = v1::jobs::cancel(app, caller, job).await?;
-            matches!(cancelled.state, State::Completed | State::Failed)
-                .then(|| unchanged(cancelled.state))
-                .flatten()
+            Some(cancelled.state).filter(|state| matches!(state, State::Completed | State::Failed))
         }
         BulkAction::Remove => {
             v1::jobs::remove(app, caller, job).await?;
@@ -127,10 +124,11 @@ async fn one(
         }
         BulkAction::Priority => {
             let set = v1::jobs::prioritize(app, caller, job, priority.unwrap_or_default()).await?;
-            (!set.changed && set.state.is_final()).then(|| unchanged(set.state)).flatten()
+            (!set.changed && set.state.is_final()).then_some(set.state)
         }
         BulkAction::RunNow => return Err(Problem::unknown_action()),
-    })
+    };
+    Ok(unchanged.map(|state| format!("it is {}, and so it is unchanged", state.as_str())))
 }
 
 fn confirm(visit: &Visit, action: BulkAction, jobs: &[JobPath], back: &str) -> Response {

@@ -6,10 +6,10 @@ use axum::response::Response;
 use maud::{Markup, html};
 use turnwise_web::access::AuditEntry;
 
+use super::format::moment;
 use super::parts::Column::{Number, Text};
 use super::parts::head;
 use super::problem::{Problem, Result};
-use super::replications::moment;
 use super::visit::{Visit, link};
 use super::{layout, parts};
 

@@ -26,25 +26,36 @@ pub(super) const STATES: [(State, &str); 11] = [
 
 /// A time: UTC in the HTML, local time by the script.
 pub(super) fn time(at_us: i64) -> Markup {
+    moment(&timestamp(at_us))
+}
+
+/// The same for a time in ISO 8601.
+pub(super) fn moment(utc: &str) -> Markup {
+    html! { time datetime=(utc) { (plain(utc)) } }
+}
+
+fn plain(utc: &str) -> String {
+    utc.replace('T', " ").replace('Z', " UTC")
+}
+
+/// A time, shown by its distance.
+fn distance(at_us: i64, text: &str) -> Markup {
     let utc = timestamp(at_us);
-    html! { time datetime=(utc) { (utc.replace('T', " ").replace('Z', " UTC")) } }
+    html! { time datetime=(utc) data-ago title=(plain(&utc)) { (text) } }
 }
 
 /// How long ago a time was, or how far ahead it is.
 pub(super) fn ago(at_us: i64, now_us: i64) -> Markup {
-    let utc = timestamp(at_us);
     let text = match now_us.saturating_sub(at_us) {
         past if past >= 0 => format!("{} ago", duration(past.unsigned_abs())),
         ahead => format!("in {}", duration(ahead.unsigned_abs())),
     };
-    html! { time datetime=(utc) data-ago title=(utc.replace('T', " ").replace('Z', " UTC")) { (text) } }
+    distance(at_us, &text)
 }
 
 /// How long something has lasted since a time.
 pub(super) fn since(at_us: i64, now_us: i64) -> Markup {
-    let utc = timestamp(at_us);
-    let text = duration(now_us.saturating_sub(at_us).max(0).unsigned_abs());
-    html! { time datetime=(utc) data-ago title=(utc.replace('T', " ").replace('Z', " UTC")) { (text) } }
+    distance(at_us, &duration(now_us.saturating_sub(at_us).max(0).unsigned_abs()))
 }
 
 /// A duration with two units at most: `840 ms`, `12 s`, `3 min 5 s`, `2 h`, `4 d 3 h`.

@@ -16,12 +16,12 @@ use turnwise_replicator::{JOB_TYPE, Stats};
 use turnwise_web::error::ApiError;
 use turnwise_web::request::Params;
 
-use super::format::{ago, number, text, time, word};
+use super::format::{ago, moment, number, text, time, word};
 use super::parts::{Question, hidden};
 use super::problem::{Problem, Result};
 use super::redirect::redirect;
-use super::replications::{PATH, Row, document_link, moment, state};
-use super::visit::{Visit, link};
+use super::replications::{PATH, Row, document_link, state};
+use super::visit::{Fields, Visit, link};
 use super::{layout, parts};
 
 /// Longest document that a page shows, in bytes of JSON.
@@ -37,8 +37,8 @@ enum Which {
 }
 
 impl Which {
-    fn parse(db: Option<&str>, doc: Option<&str>, job: Option<&str>) -> Result<Which> {
-        match (db, doc, job) {
+    fn of(fields: &Fields) -> Result<Which> {
+        match (fields.get("db"), fields.get("doc"), fields.get("job")) {
             (Some(db), Some(id), _) => Ok(Which::Document { db: db.to_owned(), id: id.to_owned() }),
             (_, _, Some(job)) => Ok(Which::Request { job: job.to_owned() }),
             _ => Err(Problem::bad("no replication is named", "choose one in the list of replications")),
@@ -125,7 +125,7 @@ async fn find(visit: &Visit, which: &Which) -> Result<Found> {
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
     let query = &visit.query;
-    let which = Which::parse(query.get("db"), query.get("doc"), query.get("job"))?;
+    let which = Which::of(query)?;
     let Found { row, job, document, sentence } = find(&visit, &which).await?;
     let now_us = visit.app.now_us();
     let writes = match (&row.database, &job) {
@@ -275,7 +275,7 @@ fn actions(visit: &Visit, which: &Which, row: &Row, job: Option<&Job>, rev: Opti
 /// Does what a form asks for, or asks for a confirmation first.
 pub(super) async fn act(visit: Visit) -> Result<Response> {
     let form = &visit.form;
-    let which = Which::parse(form.get("db"), form.get("doc"), form.get("job"))?;
+    let which = Which::of(form)?;
     let did = |what: &str| redirect(&format!("{}&did={what}", which.link()));
     match form.get("action") {
         Some("retry") => {

@@ -14,7 +14,7 @@ use turnwise_store::Transaction;
 use turnwise_web::access::rights::Right;
 use turnwise_web::error::ApiError;
 
-use super::format::{ago, clipped, count_of, number, or_dash};
+use super::format::{ago, clipped, count_of, moment, number, or_dash};
 use super::parts::{ANY, choice};
 use super::problem::Result;
 use super::visit::{Visit, link};
@@ -144,11 +144,6 @@ pub(super) fn state(state: &'static str) -> Markup {
         other => other,
     };
     html! { span class={ "state " (look) } { (state) } }
-}
-
-/// A time in ISO 8601 of an answer.
-pub(super) fn moment(utc: &str) -> Markup {
-    html! { time datetime=(utc) { (utc.replace('T', " ").replace('Z', " UTC")) } }
 }
 
 /// What a column holds.
