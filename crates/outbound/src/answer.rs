@@ -20,7 +20,7 @@ use crate::gate::Permit;
 use crate::peer::{Inner, Peer};
 use crate::room::{MemoryPermits, Use};
 use crate::secret::CUT;
-use crate::text::{PeerText, excerpt};
+use crate::text::{PeerText, beginning};
 use crate::trickle::{self, Trickle};
 
 /// The most bytes that are read of an error's body.
@@ -35,26 +35,19 @@ pub(crate) struct Destination {
 }
 
 impl Destination {
-    pub fn fault(&self, fault: Fault) -> Error {
+    pub fn fault(&self, mut fault: Fault) -> Error {
         let inner = &*self.peer.0;
-        let clean = |text: &str| self.peer.clean(text);
-        let fault = match fault {
-            Fault::Unreachable(cause) => Fault::Unreachable(clean(&cause)),
-            Fault::BrokeOff(cause) => Fault::BrokeOff(clean(&cause)),
-            Fault::Malformed(cause) => Fault::Malformed(clean(&cause)),
-            Fault::Unexpected(cause) => Fault::Unexpected(clean(&cause)),
-            Fault::NotWritten(cause) => Fault::NotWritten(clean(&cause)),
-            Fault::Status { status, error, reason, of_couchdb, retry_after } => {
-                let (error, reason) = (clean(&error), clean(&reason));
-                Fault::Status { status, error, reason, of_couchdb, retry_after }
-            }
-            fault @ (Fault::Silent(_)
-            | Fault::TooLong(_)
-            | Fault::TooSlow { .. }
-            | Fault::TooLarge(_)
-            | Fault::Replaced
-            | Fault::LoggedOut) => fault,
-        };
+        let clean = |text: &mut String| *text = self.peer.clean(text);
+        match &mut fault {
+            Fault::Unreachable(cause)
+            | Fault::BrokeOff(cause)
+            | Fault::Malformed(cause)
+            | Fault::Unexpected(cause)
+            | Fault::NotWritten(cause) => clean(cause),
+            Fault::Status { error, reason, .. } => [error, reason].into_iter().for_each(clean),
+            Fault::Silent(_) | Fault::TooLong(_) | Fault::TooSlow { .. } => {}
+            Fault::TooLarge(_) | Fault::Replaced | Fault::LoggedOut => {}
+        }
         let path = self.path.split('?').next().unwrap_or_default();
         Error::Peer(Box::new(PeerError {
             side: inner.side,
@@ -65,17 +58,18 @@ impl Destination {
     }
 
     pub fn transport(&self, error: &legacy::Error) -> Error {
-        let cause = causes(error);
-        if error.is_connect() {
-            self.fault(Fault::Unreachable(cause))
-        } else {
-            self.fault(Fault::BrokeOff(cause))
-        }
+        self.fault(transport_fault(error))
     }
 }
 
+/// Why a connection was not opened, or broke off.
+pub(crate) fn transport_fault(error: &legacy::Error) -> Fault {
+    let fault = if error.is_connect() { Fault::Unreachable } else { Fault::BrokeOff };
+    fault(causes(error))
+}
+
 /// The messages of the error's innermost causes.
-pub(crate) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut words: Vec<String> = Vec::new();
     let mut cause = Some(error);
     while let Some(inner) = cause {
@@ -141,13 +135,13 @@ impl Answer {
 
     /// When the request was sent, after all waiting on this side.
     pub fn sent_at(&self) -> Instant {
-        self.deadline.began()
+        self.deadline.began
     }
 
     /// Waits until this many bytes of the response may be held.
     pub async fn hold(&mut self, bytes: usize) -> Result<(), Error> {
-        let Inner { room, flow, .. } = &*self.destination.peer.0;
-        flow.excused(room.grow(self.reads, &mut self.places, bytes)).await
+        let Inner { client, flow, .. } = &*self.destination.peer.0;
+        flow.excused(client.0.room.grow(self.reads, &mut self.places, bytes)).await
     }
 
     /// Releases the memory if no more than this of the response is held any more.
@@ -159,7 +153,7 @@ impl Answer {
 
     /// The largest document that is copied.
     pub fn max_document_bytes(&self) -> usize {
-        self.destination.peer.0.max_document_bytes
+        self.destination.peer.max_document_bytes()
     }
 
     /// Adds the context of this response to a fault.
@@ -192,8 +186,8 @@ impl Answer {
                 Ok(Some(Ok(frame))) => {
                     // Trailers carry no information here.
                     if let Ok(chunk) = frame.into_data() {
-                        let Inner { flow, minimum_progress, .. } = &*self.destination.peer.0;
-                        flow.moved(trickle::substance(&chunk, *minimum_progress));
+                        let Inner { flow, settings, .. } = &*self.destination.peer.0;
+                        flow.moved(trickle::substance(&chunk, settings.minimum_progress));
                         let enough = self.trickle.came(&chunk, Instant::now());
                         enough.map_err(|fault| self.fault(fault))?;
                         return Ok(Some(chunk));
@@ -241,19 +235,15 @@ impl Answer {
             .map_err(|cause| self.malformed(format!("{cause} in {}", beginning(body))))
     }
 
-    /// The error of a response with an error status, without its body, which may repeat what was sent.
-    pub(crate) async fn into_bare_error(mut self, status: StatusCode) -> Error {
-        let retry_after = retry_after(self.response.headers());
-        // The connection is free for the next request only after the body has been read.
-        let body = self.bytes(ERROR_BODY_BYTES).await.unwrap_or_default();
-        let body: ErrorBody = serde_json::from_slice(&body).unwrap_or_default();
-        self.fault(Fault::Status {
-            status: status.as_u16(),
-            error: name(status),
-            reason: String::new(),
-            of_couchdb: body.is_of_couchdb(),
-            retry_after,
-        })
+    /// The error of a response with an error status, without the texts of its body, which may repeat what was sent.
+    pub(crate) async fn into_bare_error(self, status: StatusCode) -> Error {
+        let mut bare = self.into_error(status).await;
+        if let Error::Peer(peer) = &mut bare
+            && let Fault::Status { error, reason, .. } = &mut peer.fault
+        {
+            (*error, *reason) = (name(status), String::new());
+        }
+        bare
     }
 
     pub(crate) async fn into_error(mut self, status: StatusCode) -> Error {
@@ -274,7 +264,7 @@ impl Answer {
         let of_couchdb = parsed.as_ref().is_ok_and(ErrorBody::is_of_couchdb);
         let (error, reason) = match parsed {
             Ok(ErrorBody { error, reason }) => (error, reason.unwrap_or_default().0),
-            Err(_) => (None, excerpt(&body)),
+            Err(_) => (None, beginning(&body)),
         };
         let error = error.filter(|error| !error.0.is_empty()).map_or_else(|| name(status), |error| error.0);
         self.fault(Fault::Status { status: status.as_u16(), error, reason, of_couchdb, retry_after })
@@ -289,10 +279,4 @@ fn name(status: StatusCode) -> String {
 /// How long the peer asks to wait, if it states that in seconds.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
-}
-
-/// The beginning of a body, for the end of an error message. The message is cut after its secrets have been removed. No quotes
-/// follow, so that a part of a secret at the end is recognized.
-pub fn beginning(body: &[u8]) -> String {
-    excerpt(body)
 }

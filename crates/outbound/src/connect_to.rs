@@ -8,7 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use http::Uri;
-use http::uri::Authority;
+use http::uri::{Authority, Scheme};
 
 /// The most rules.
 const MAX_RULES: usize = 100;
@@ -34,21 +34,15 @@ impl ConnectTo {
     /// The address for a connection to the server in `at`.
     pub(crate) fn redirected(&self, at: &Uri) -> Uri {
         let host = at.host().unwrap_or_default();
-        let port = at.port_u16().unwrap_or(if at.scheme_str() == Some("https") { 443 } else { 80 });
-        let Some(rule) = self.0.iter().find(|rule| rule.matches(host, port)) else {
-            return at.clone();
-        };
+        let port = port(at);
+        let matches =
+            |rule: &&Rule| matches_host(&rule.pattern, host) && rule.port.is_none_or(|only| only == port);
+        let Some(rule) = self.0.iter().find(matches) else { return at.clone() };
         let host = rule.target.as_deref().unwrap_or(host);
         let authority = format!("{host}:{}", rule.target_port.unwrap_or(port));
         let mut parts = at.clone().into_parts();
         parts.authority = Some(authority.parse().expect("checked when it was parsed"));
         Uri::from_parts(parts).expect("only another authority")
-    }
-}
-
-impl Rule {
-    fn matches(&self, host: &str, port: u16) -> bool {
-        matches_host(&self.pattern, host) && self.port.is_none_or(|only| only == port)
     }
 }
 
@@ -94,6 +88,11 @@ impl FromStr for Rule {
             target_port: parsed(target_port)?,
         })
     }
+}
+
+/// The port of a URL, also if that does not state it.
+pub(crate) fn port(at: &Uri) -> u16 {
+    at.port_u16().unwrap_or(if at.scheme() == Some(&Scheme::HTTPS) { 443 } else { 80 })
 }
 
 /// Whether a host is the one of a pattern: a host, `*.` and the end of one, or `*`.

@@ -8,7 +8,6 @@
 //!   socks5    connect ─▶ handshake [─▶ TLS] ───────────────────────▶ requests
 //! ```
 
-use std::future::Future;
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -16,6 +15,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use http::Uri;
 use http::uri::Scheme;
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -27,7 +27,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
-use crate::connect_to::ConnectTo;
+use crate::connect_to::{ConnectTo, port};
 use crate::egress::{HostRule, Policy, REFUSAL};
 use crate::metrics::Metrics;
 use crate::proxy::{Kind, Proxy};
@@ -43,7 +43,6 @@ const LONGEST: Duration = Duration::from_secs(120);
 const LONGEST_IN_LINE: Duration = Duration::from_secs(100);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
-type Connecting<T> = Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send>>;
 
 /// What distinguishes two connections to the same server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -153,7 +152,7 @@ impl Connector {
 
     /// The rule for the server in `at`.
     fn rule_for(&self, at: &Uri) -> HostRule {
-        let port = at.port_u16().unwrap_or(if at.scheme() == Some(&Scheme::HTTPS) { 443 } else { 80 });
+        let port = port(at);
         let host = at.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
         HostRule { policy: self.egress.clone(), external: self.route.external, host: host.into(), port }
     }
@@ -190,7 +189,7 @@ fn check_literal(rule: &HostRule) -> Result<(), BoxError> {
 impl Service<Uri> for Connector {
     type Response = Stream;
     type Error = BoxError;
-    type Future = Connecting<Stream>;
+    type Future = BoxFuture<'static, Result<Stream, BoxError>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         Poll::Ready(Ok(()))
@@ -235,8 +234,7 @@ async fn handshake(proxy: &Proxy, peer: &Uri, stream: Stream) -> Result<Stream, 
 
 /// The same address with an explicit port, which a proxy needs.
 fn with_port(peer: &Uri) -> Uri {
-    let port = peer.port_u16().unwrap_or(if peer.scheme() == Some(&Scheme::HTTPS) { 443 } else { 80 });
-    let authority = format!("{}:{port}", peer.host().unwrap_or_default());
+    let authority = format!("{}:{}", peer.host().unwrap_or_default(), port(peer));
     let scheme = peer.scheme().cloned().unwrap_or(Scheme::HTTP);
     Uri::builder()
         .scheme(scheme)

@@ -13,7 +13,7 @@ use crate::error::Fault;
 /// When a request began and, if it has a time limit, its end and the limit itself.
 #[derive(Clone, Copy)]
 pub(crate) struct Deadline {
-    began: Instant,
+    pub began: Instant,
     end: Option<(Instant, Duration)>,
 }
 
@@ -23,11 +23,6 @@ impl Deadline {
         let ends = request_timeout.filter(|_| path.split('?').next() != Some("_changes"));
         let began = Instant::now();
         Self { began, end: ends.and_then(|time| Some((began.checked_add(time)?, time))) }
-    }
-
-    /// When the request began.
-    pub fn began(self) -> Instant {
-        self.began
     }
 
     /// Waits for `future` until the deadline.

@@ -5,6 +5,7 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use http::{HeaderName, HeaderValue};
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 use url::Url;
@@ -12,7 +13,7 @@ use url::Url;
 use crate::error::FieldError;
 use crate::proxy::Proxy;
 use crate::secret::{HIDDEN, Scrubber, Secret};
-use crate::written::Written;
+use crate::written::{Written, basic_authorization};
 
 /// A database on a CouchDB-protocol server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,33 @@ pub struct Credentials {
     pub user: String,
     /// The password; empty if the URL has none.
     pub password: Secret,
+}
+
+impl Credentials {
+    /// The credentials in a URL's userinfo.
+    pub(crate) fn of(url: &Url) -> Option<Self> {
+        if url.username().is_empty() && url.password().is_none() {
+            return None;
+        }
+        let decode = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+        Some(Self {
+            user: decode(url.username()),
+            password: Secret::new(decode(url.password().unwrap_or_default())),
+        })
+    }
+
+    /// The userinfo of a URL that is shown: with stars for the password.
+    pub(crate) fn shown(&self) -> String {
+        format!("{}:{HIDDEN}@", percent_encoding::utf8_percent_encode(&self.user, USERINFO))
+    }
+
+    /// The value of `Authorization` that carries the password.
+    pub(crate) fn authorization(&self) -> HeaderValue {
+        let login = BASE64_STANDARD.encode(format!("{}:{}", self.user, self.password.reveal()));
+        let mut value = HeaderValue::from_str(&format!("Basic {login}")).expect("base64 is fit for a header");
+        value.set_sensitive(true);
+        value
+    }
 }
 
 impl Endpoint {
@@ -70,7 +98,11 @@ impl Endpoint {
     ) -> Result<Self, FieldError> {
         let mut url = parse_url(field, text, schemes)?;
         let mut written = Written::of(text).with_headers(object.get("headers"));
-        let userinfo = take_userinfo(&mut url);
+        let userinfo = Credentials::of(&url);
+        if userinfo.is_some() {
+            url.set_username("").expect("a URL with a host has a user");
+            url.set_password(None).expect("a URL with a host has a password");
+        }
         let (mut headers, from_header) = parse_headers(field, object.get("headers"))?;
         let from_object = parse_auth(field, object.get("auth"))?;
         // A user's name without a password is a login here, but not in CouchDB.
@@ -122,9 +154,7 @@ impl Endpoint {
     pub fn redacted_url(&self) -> String {
         let mut shown = self.url.to_string();
         if let Some(credentials) = &self.credentials {
-            let user = percent_encoding::utf8_percent_encode(&credentials.user, USERINFO).to_string();
-            let after_scheme = self.url.scheme().len() + "://".len();
-            shown.insert_str(after_scheme, &format!("{user}:{HIDDEN}@"));
+            shown.insert_str(self.url.scheme().len() + "://".len(), &credentials.shown());
         }
         shown
     }
@@ -147,11 +177,9 @@ impl Endpoint {
 
     /// Adds every secret of this endpoint to `scrubber`.
     pub fn add_secrets(&self, scrubber: &mut Scrubber) {
-        if let Some(credentials) = &self.credentials {
-            scrubber.add(Some(&credentials.user), &credentials.password);
-        }
-        if let Some(proxy) = &self.proxy {
-            proxy.add_secrets(scrubber);
+        let of_proxy = self.proxy.as_ref().and_then(Proxy::credentials);
+        for Credentials { user, password } in self.credentials.iter().chain(of_proxy) {
+            scrubber.add(Some(user), password);
         }
         for (name, value) in &self.headers {
             // Short values of ordinary headers (`1`, `gzip`) would only garble messages.
@@ -212,13 +240,6 @@ fn parse_url(field: &str, text: &str, schemes: &[String]) -> Result<Url, FieldEr
     Ok(url)
 }
 
-fn take_userinfo(url: &mut Url) -> Option<Credentials> {
-    let credentials = Credentials::of(url)?;
-    url.set_username("").expect("a URL with a host has a user");
-    url.set_password(None).expect("a URL with a host has a password");
-    Some(credentials)
-}
-
 type Headers = Vec<(String, Secret)>;
 
 /// The most headers of an endpoint, and their most bytes. Most servers limit a request's head to twice as many bytes.
@@ -228,39 +249,16 @@ const MAX_HEADER_BYTES: usize = 16 << 10;
 /// Headers that an endpoint may not set, because all jobs share connections. Such a header could make the server see a
 /// message's end in the wrong place. The rest would become a part of another job's request. It could also change the
 /// connection's protocol, the server that is addressed, or the part of a response that is requested.
-const OWN_AFFAIRS: &[&str] = &[
+const OWN_AFFAIRS: [&str; 4] = [
     // Framing, and the server that is addressed.
-    "content-length",
-    "transfer-encoding",
-    "host",
-    "expect",
+    "content-length transfer-encoding host expect",
     // Headers of a connection, not of a request (RFC 9110, 7.6.1; RFC 2616, 13.5.1).
-    "connection",
-    "keep-alive",
-    "proxy-connection",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "te",
-    "trailer",
-    "trailers",
-    "upgrade",
-    "http2-settings",
+    "connection keep-alive proxy-connection proxy-authenticate proxy-authorization te trailer trailers upgrade http2-settings",
     // A partial or empty response would be copied as if it were complete.
-    "range",
-    "if-range",
-    "if-match",
-    "if-none-match",
-    "if-modified-since",
-    "if-unmodified-since",
+    "range if-range if-match if-none-match if-modified-since if-unmodified-since",
     // How bodies are encoded.
-    "accept-encoding",
-    "content-encoding",
-    "content-range",
+    "accept-encoding content-encoding content-range",
 ];
-
-fn is_own_affair(name: &str) -> bool {
-    OWN_AFFAIRS.iter().any(|own| own.eq_ignore_ascii_case(name))
-}
 
 fn parse_headers(field: &str, value: Option<&Value>) -> Result<(Headers, Option<Credentials>), FieldError> {
     let headers = match value {
@@ -279,16 +277,17 @@ fn parse_headers(field: &str, value: Option<&Value>) -> Result<(Headers, Option<
         let Value::String(value) = value else {
             return Err(FieldError::new(at(), "must be a string"));
         };
-        if http::header::HeaderName::from_bytes(name.as_bytes()).is_err() {
+        if HeaderName::from_bytes(name.as_bytes()).is_err() {
             return Err(FieldError::new(at(), "is not a valid HTTP header name"));
         }
-        if is_own_affair(name) {
+        let mut own_affairs = OWN_AFFAIRS.iter().flat_map(|names| names.split(' '));
+        if own_affairs.any(|own| own.eq_ignore_ascii_case(name)) {
             return Err(FieldError::new(
                 at(),
                 "cannot be chosen: turnwise itself says where a message goes, where it ends and which part of an answer it wants",
             ));
         }
-        if http::header::HeaderValue::from_str(value).is_err() {
+        if HeaderValue::from_str(value).is_err() {
             return Err(FieldError::new(at(), "holds characters that an HTTP header may not have"));
         }
         match basic_authorization(value) {
@@ -300,12 +299,6 @@ fn parse_headers(field: &str, value: Option<&Value>) -> Result<(Headers, Option<
         }
     }
     Ok((kept, credentials))
-}
-
-/// The part after `Basic`.
-fn basic_authorization(value: &str) -> Option<&str> {
-    let (scheme, encoded) = value.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("basic").then_some(encoded)
 }
 
 fn basic_credentials(encoded: &str) -> Option<Credentials> {

@@ -32,21 +32,26 @@ pub enum Error {
 }
 
 impl Error {
+    /// What went wrong with the request, if this is a peer's error.
+    pub fn fault(&self) -> Option<&Fault> {
+        match self {
+            Self::Peer(error) => Some(&error.fault),
+            Self::TooSlow { .. } | Self::Local(_) => None,
+        }
+    }
+
     /// The side of the peer, if this is a peer's error.
     pub fn side(&self) -> Option<Side> {
         match self {
             Self::Peer(error) => Some(error.side),
-            _ => None,
+            Self::TooSlow { .. } | Self::Local(_) => None,
         }
     }
 
     /// The HTTP status of the peer's response, if there was a response.
     pub fn status(&self) -> Option<u16> {
-        match self {
-            Self::Peer(error) => match &error.fault {
-                Fault::Status { status, .. } => Some(*status),
-                _ => None,
-            },
+        match self.fault()? {
+            Fault::Status { status, .. } => Some(*status),
             _ => None,
         }
     }
@@ -61,18 +66,13 @@ impl Error {
 
     /// Whether other requests to the same peer may succeed: it has answered this one, with a refusal or with what cannot be read here.
     pub fn concerns_one_request(&self) -> bool {
-        match self {
-            Self::Peer(error) => match &error.fault {
-                Fault::Status { .. } | Fault::Malformed(_) | Fault::Unexpected(_) | Fault::TooLarge(_) => {
-                    true
-                }
-                Fault::Unreachable(_) | Fault::BrokeOff(_) | Fault::LoggedOut | Fault::Replaced => false,
-                Fault::NotWritten(_) => false,
-                Fault::Silent(_) | Fault::TooLong(_) | Fault::TooSlow { .. } => false,
-            },
+        match self.fault() {
             // Such as: no memory for so large an answer.
-            Self::Local(_) => true,
-            Self::TooSlow { .. } => false,
+            None => matches!(self, Self::Local(_)),
+            Some(Fault::Status { .. } | Fault::Malformed(_) | Fault::Unexpected(_) | Fault::TooLarge(_)) => {
+                true
+            }
+            Some(_) => false,
         }
     }
 
@@ -84,71 +84,59 @@ impl Error {
     /// Whether the reason may be what the peer was asked for, so that another request may succeed. False if the peer is down or
     /// throttled, or the session has ended.
     pub fn may_concern_request(&self) -> bool {
-        match self {
-            Self::Peer(error) => match &error.fault {
-                Fault::Status { status, .. } => *status != 429,
-                Fault::Malformed(_) | Fault::Unexpected(_) | Fault::TooLarge(_) => true,
-                // A gateway may answer with silence, or close the connection.
-                Fault::BrokeOff(_) | Fault::Silent(_) | Fault::TooLong(_) => true,
-                Fault::Unreachable(_) | Fault::LoggedOut | Fault::NotWritten(_) => false,
-                Fault::Replaced | Fault::TooSlow { .. } => false,
-            },
-            _ => false,
-        }
+        self.fault().is_some_and(|fault| match fault {
+            Fault::Status { status, .. } => *status != 429,
+            Fault::Malformed(_) | Fault::Unexpected(_) | Fault::TooLarge(_) => true,
+            // A gateway may answer with silence, or close the connection.
+            Fault::BrokeOff(_) | Fault::Silent(_) | Fault::TooLong(_) => true,
+            Fault::Unreachable(_) | Fault::LoggedOut | Fault::NotWritten(_) => false,
+            Fault::Replaced | Fault::TooSlow { .. } => false,
+        })
     }
 
     /// Whether the same request may succeed in a moment.
     pub fn is_passing(&self) -> bool {
-        match self {
-            Self::Peer(error) => match &error.fault {
-                Fault::Unreachable(_) | Fault::Silent(_) | Fault::TooLong(_) => true,
-                Fault::BrokeOff(_) | Fault::Malformed(_) | Fault::LoggedOut | Fault::NotWritten(_) => true,
-                Fault::Status { status, .. } => matches!(status, 408 | 429 | 500..),
-                // Another attempt would get the same time limit.
-                Fault::Unexpected(_) | Fault::Replaced | Fault::TooSlow { .. } | Fault::TooLarge(_) => false,
-            },
-            _ => false,
-        }
+        self.fault().is_some_and(|fault| match fault {
+            Fault::Unreachable(_) | Fault::Silent(_) | Fault::TooLong(_) => true,
+            Fault::BrokeOff(_) | Fault::Malformed(_) | Fault::LoggedOut | Fault::NotWritten(_) => true,
+            Fault::Status { status, .. } => matches!(status, 408 | 429 | 500..),
+            // Another attempt would get the same time limit.
+            Fault::Unexpected(_) | Fault::Replaced | Fault::TooSlow { .. } | Fault::TooLarge(_) => false,
+        })
     }
 
     /// Whether the connection was silent for too long.
     pub fn is_silence(&self) -> bool {
-        matches!(self, Self::Peer(error) if matches!(error.fault, Fault::Silent(_)))
+        matches!(self.fault(), Some(Fault::Silent(_)))
     }
 
     /// Whether the connection ended in the middle of an exchange.
     pub fn is_break_off(&self) -> bool {
-        matches!(self, Self::Peer(error) if matches!(error.fault, Fault::BrokeOff(_)))
+        matches!(self.fault(), Some(Fault::BrokeOff(_)))
     }
 
     /// How long a response that took too long was awaited.
     pub fn took_too_long(&self) -> Option<Duration> {
-        match self {
-            Self::Peer(error) => match error.fault {
-                Fault::Silent(after) | Fault::TooLong(after) => Some(after),
-                _ => None,
-            },
+        match self.fault()? {
+            Fault::Silent(after) | Fault::TooLong(after) => Some(*after),
             _ => None,
         }
     }
 
     /// Whether a database was replaced, and with it copied documents or checkpoints were lost.
     pub fn is_replaced(&self) -> bool {
-        matches!(self, Self::Peer(error) if error.fault == Fault::Replaced)
+        self.fault() == Some(&Fault::Replaced)
     }
 
     /// Whether a session has ended. The next attempt uses a new one.
     pub fn is_logged_out(&self) -> bool {
-        matches!(self, Self::Peer(error) if error.fault == Fault::LoggedOut)
+        self.fault() == Some(&Fault::LoggedOut)
     }
 
     /// The time that the peer asked to wait before the next attempt.
     pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Peer(error) => match &error.fault {
-                Fault::Status { retry_after, .. } => *retry_after,
-                _ => None,
-            },
+        match self.fault()? {
+            Fault::Status { retry_after, .. } => *retry_after,
             _ => None,
         }
     }
@@ -207,15 +195,22 @@ pub struct PeerError {
 }
 
 /// What went wrong with a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// No connection, or the connection was lost before a response began.
+    #[error("no connection: {0}")]
     Unreachable(String),
     /// No data arrived for this long.
+    #[error("timed out: no data for {} ms", .0.as_millis())]
     Silent(Duration),
     /// The response had not ended after this long, although data may have arrived all the time.
+    #[error("timed out: no end of the answer after {} ms, [replicator] request_timeout", .0.as_millis())]
     TooLong(Duration),
     /// Data of the response arrived all the time, but too little.
+    #[error(
+        "too slow: {came} bytes of the answer in {} ms, [replicator] minimum_progress is {least}",
+        interval.as_millis()
+    )]
     TooSlow {
         /// Bytes that arrived.
         came: u64,
@@ -225,12 +220,16 @@ pub enum Fault {
         interval: Duration,
     },
     /// A document has more than this many bytes.
+    #[error("a document of more than {0} bytes, [replicator] max_document_size")]
     TooLarge(usize),
     /// The response, or the request's body, ended too early.
+    #[error("the connection broke off: {0}")]
     BrokeOff(String),
     /// The response violates the protocol.
+    #[error("an answer that cannot be understood: {0}")]
     Malformed(String),
     /// A response with an error status.
+    #[error("{status} {error}{}", after(reason))]
     Status {
         /// The HTTP status.
         status: u16,
@@ -244,45 +243,24 @@ pub enum Fault {
         retry_after: Option<Duration>,
     },
     /// The target has responded, but has not stored these documents, for a reason that does not concern them.
+    #[error("{0}")]
     NotWritten(String),
     /// The session ended before the request, whose body cannot be sent again. A new session exists now.
+    #[error("the session has ended")]
     LoggedOut,
     /// A valid response that makes it impossible to continue.
+    #[error("{0}")]
     Unexpected(String),
     /// The database was deleted, and another one has its name now.
+    #[error(
+        "the database was deleted and created anew while it was being replicated; it is copied from the beginning"
+    )]
     Replaced,
 }
 
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unreachable(cause) => write!(f, "no connection: {cause}"),
-            Self::Silent(after) => write!(f, "timed out: no data for {} ms", after.as_millis()),
-            Self::TooLong(after) => {
-                let after = after.as_millis();
-                write!(f, "timed out: no end of the answer after {after} ms, [replicator] request_timeout")
-            }
-            Self::TooSlow { came, least, interval } => {
-                let interval = interval.as_millis();
-                write!(
-                    f,
-                    "too slow: {came} bytes of the answer in {interval} ms, [replicator] minimum_progress is {least}"
-                )
-            }
-            Self::TooLarge(most) => {
-                write!(f, "a document of more than {most} bytes, [replicator] max_document_size")
-            }
-            Self::BrokeOff(cause) => write!(f, "the connection broke off: {cause}"),
-            Self::Malformed(cause) => write!(f, "an answer that cannot be understood: {cause}"),
-            Self::Status { status, error, reason, .. } if reason.is_empty() => write!(f, "{status} {error}"),
-            Self::Status { status, error, reason, .. } => write!(f, "{status} {error}: {reason}"),
-            Self::LoggedOut => f.write_str("the session has ended"),
-            Self::Unexpected(cause) | Self::NotWritten(cause) => f.write_str(cause),
-            Self::Replaced => f.write_str(
-                "the database was deleted and created anew while it was being replicated; it is copied from the beginning",
-            ),
-        }
-    }
+/// What a peer gives as its reason, after the error's name.
+fn after(reason: &str) -> String {
+    if reason.is_empty() { String::new() } else { format!(": {reason}") }
 }
 
 #[cfg(test)]

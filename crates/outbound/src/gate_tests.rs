@@ -32,7 +32,8 @@ async fn a_throttled_database_keeps_no_place_from_its_servers_other_databases() 
     // The server's `Retry-After`: nothing is sent for half a minute.
     let (status, retry_after) =
         (StatusCode::TOO_MANY_REQUESTS, Some(crate::rate_limiter::LONGEST_RETRY_AFTER));
-    client.limiter().answered(&Method::GET, &throttled.0.base, status, retry_after);
+    let limiter = &client.0.limiter;
+    limiter.answered(&Method::GET, &throttled.0.base, status, retry_after, limiter.now_ms());
     let (info, asked) = (Request::get(""), Request::get("_local/x"));
     let waiting = future::join_all((0..2 * REQUESTS_PER_SERVER).map(|_| throttled.send(&asked)));
     let answered = tokio::select! {

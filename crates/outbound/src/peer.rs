@@ -26,18 +26,16 @@ use crate::error::{Error, Fault, PeerError, Side};
 use crate::flow::{Excuse, Flow};
 use crate::gate::Permit;
 use crate::metrics::Metrics;
-use crate::optional::{self, Optional, Refusals};
-use crate::outgoing::Outgoing;
+use crate::optional::{self, Optional};
 use crate::pool::{Client, Lease};
 use crate::pressure::Pressure;
-use crate::rate_limiter::RateLimiter;
 use crate::request::Request;
 use crate::retries::Retries;
-use crate::room::{MemoryPermits, Room, Use, WaitingBytes};
+use crate::room::{MemoryPermits, Use, WaitingBytes};
 use crate::secret::{Scrubber, Secret};
 use crate::socket_options::SocketOptions;
 use crate::spans;
-use crate::text::{excerpt, shorten};
+use crate::text::{beginning, shorten};
 use crate::trickle::{self, MinimumProgress, Trickle};
 use crate::upload::{Progress, Upload};
 
@@ -73,39 +71,31 @@ pub struct Peer(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) side: Side,
     /// The database's URL, and a key of the limiter.
-    pub(crate) base: Arc<str>,
+    base: Arc<str>,
     /// The base without secrets, for display.
     pub(crate) shown: String,
     /// The headers of the replication. Usually empty, which allocates nothing.
-    pub(crate) headers: HeaderMap,
-    pub(crate) transport: Lease,
-    pub(crate) auth: Auth,
+    headers: HeaderMap,
+    pub(crate) settings: PeerSettings,
+    /// What all jobs of the process share.
+    pub(crate) client: Client,
+    transport: Lease,
+    auth: Auth,
     /// The URL where sessions are opened, and the limiter's key for logins.
-    pub(crate) login_url: Arc<str>,
-    pub(crate) limiter: Arc<RateLimiter>,
-    /// The process's memory for large documents.
-    pub(crate) room: Arc<Room>,
-    pub(crate) timeout: Duration,
-    pub(crate) request_timeout: Option<Duration>,
-    pub(crate) minimum_progress: MinimumProgress,
-    pub(crate) max_document_bytes: usize,
-    pub(crate) retries: u32,
-    pub(crate) http_connections: usize,
-    pub(crate) connections: Arc<Semaphore>,
+    login_url: Arc<str>,
+    connections: Arc<Semaphore>,
     /// The server's places, which all jobs share.
-    pub(crate) places: Arc<Semaphore>,
-    pub(crate) pressure: Arc<Pressure>,
+    places: Arc<Semaphore>,
+    pressure: Arc<Pressure>,
     /// What the job moves.
     pub(crate) flow: Arc<Flow>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) compression: Compression,
-    /// What peers refuse that is not needed, and this peer's key there.
-    pub(crate) refusals: Arc<Refusals>,
-    pub(crate) refusal_key: u64,
+    compression: Compression,
+    /// This peer's key among those that refuse what is not needed.
+    refusal_key: u64,
     /// How large a body its server accepts.
-    pub(crate) body_limit: Arc<BodyLimit>,
+    body_limit: Arc<BodyLimit>,
     /// The secrets of both sides, because each side may receive the other's.
-    pub(crate) scrubber: Arc<Scrubber>,
+    scrubber: Arc<Scrubber>,
 }
 
 impl Inner {
@@ -119,12 +109,12 @@ impl Inner {
     ) -> Self {
         let mut login_url = endpoint.url().clone();
         login_url.set_path("/_session");
-        let PeerSettings { auth_plugins, session_refresh_interval, http_connections, .. } = settings;
+        let shared = &client.0;
+        let refusal_key = shared.refusals.key(endpoint);
+        let PeerSettings { auth_plugins, session_refresh_interval, .. } = settings;
         Inner {
             side,
-            auth: Auth::new(endpoint, auth_plugins, *session_refresh_interval, client.sessions()),
-            limiter: Arc::clone(client.limiter()),
-            room: Arc::clone(client.room()),
+            auth: Auth::new(endpoint, auth_plugins, *session_refresh_interval, &shared.sessions),
             login_url: login_url.as_str().into(),
             base: endpoint.url().as_str().into(),
             shown: endpoint.redacted_url(),
@@ -134,22 +124,16 @@ impl Inner {
                 socket_options: settings.socket_options,
                 external: client.is_external(settings.tenant.as_deref()),
             }),
-            timeout: settings.connection_timeout,
-            request_timeout: settings.request_timeout,
-            minimum_progress: settings.minimum_progress,
-            max_document_bytes: settings.max_document_bytes,
-            retries: settings.retries_per_request,
-            http_connections: *http_connections,
-            connections: Arc::new(Semaphore::new(*http_connections)),
-            places: client.gates().of(endpoint.url(), side),
+            connections: Arc::new(Semaphore::new(settings.http_connections)),
+            places: shared.gates.of(endpoint.url(), side),
             pressure,
             flow,
-            metrics: Arc::clone(client.metrics()),
             compression: Compression::default(),
-            refusals: Arc::clone(client.refusals()),
-            refusal_key: client.refusals().key(endpoint),
-            body_limit: client.body_limits().of(client.refusals().key(endpoint)),
+            refusal_key,
+            body_limit: shared.body_limits.of(refusal_key),
             scrubber,
+            settings: settings.clone(),
+            client: client.clone(),
         }
     }
 }
@@ -191,7 +175,7 @@ impl Peer {
 
     /// The silence after which a request fails.
     pub fn timeout(&self) -> Duration {
-        self.0.timeout
+        self.0.settings.connection_timeout
     }
 
     /// The attempts of one operation, from its request to the last byte of its response.
@@ -201,17 +185,17 @@ impl Peer {
 
     /// A text of this peer for display: short, and without secrets.
     pub fn clean(&self, text: &str) -> String {
-        shorten(&self.0.auth.hide(self.0.scrubber.scrub(&excerpt(text.as_bytes()))))
+        shorten(&self.0.auth.hide(self.0.scrubber.scrub(&beginning(text.as_bytes()))))
     }
 
     /// Whether to use `option`: the peer has not refused it recently.
     pub fn may_use(&self, option: Optional) -> bool {
-        !self.0.refusals.knows(self.0.refusal_key, option, Instant::now())
+        !self.0.client.0.refusals.knows(self.0.refusal_key, option, Instant::now())
     }
 
     /// Notes that the peer refuses `option`: it failed with `error`, and the request without it succeeded.
     pub fn refuses(&self, option: Optional, error: &Error) {
-        if self.0.refusals.add(self.0.refusal_key, option, Instant::now()) {
+        if self.0.client.0.refusals.add(self.0.refusal_key, option, Instant::now()) {
             let minutes = optional::REMEMBERED.as_secs() / 60;
             tracing::info!(%error, "the {} refuses {option}; it is left out for {minutes} minutes", self.0.side);
         }
@@ -235,17 +219,17 @@ impl Peer {
 
     /// Counts the bytes of a batch of documents.
     pub fn waiting_bytes(&self) -> WaitingBytes {
-        WaitingBytes::new(&self.0.room)
+        WaitingBytes::new(&self.0.client.0.room)
     }
 
     /// The largest document that is copied.
     pub fn max_document_bytes(&self) -> usize {
-        self.0.max_document_bytes
+        self.0.settings.max_document_bytes
     }
 
     /// Returns when the job, with both of its sides, moves less than the minimum; never if there is none.
     pub async fn too_slow(&self) -> Error {
-        let least = trickle::least(self.0.minimum_progress, self.0.timeout);
+        let least = trickle::least(self.0.settings.minimum_progress, self.timeout());
         match least.bytes {
             0 => std::future::pending().await,
             _ => self.0.flow.too_slow(least).await,
@@ -271,7 +255,7 @@ impl Peer {
 
     /// Sends `request` with its body compressed, if that is worth it and the server accepts it.
     async fn compressed(&self, request: &Request) -> Result<Answer, Error> {
-        let timeout = request.silence.unwrap_or(self.0.timeout);
+        let timeout = request.silence.unwrap_or(self.timeout());
         let compression = &self.0.compression;
         let gzipped = match &request.body {
             Some(body) if compression.is_worth(body.len()) && self.may_use(Optional::CompressedBodies) => {
@@ -313,8 +297,7 @@ impl Peer {
         timeout: Duration,
     ) -> Result<Answer, Error> {
         let permit = if request.uncounted { None } else { Some(self.connection().await) };
-        let answer =
-            self.exchange(request.method.clone(), &request.path, request.accept, upload, permit, timeout);
+        let answer = self.exchange(&request.method, &request.path, request.accept, upload, permit, timeout);
         let answer = answer.await;
         self.count(&answer, request.feed);
         let mut answer = answer?;
@@ -333,18 +316,17 @@ impl Peer {
         upload: Upload,
     ) -> BoxFuture<'a, Result<Answer, Error>> {
         Box::pin(async move {
-            let permit = self.connection().await;
-            let timeout = self.0.timeout;
-            let (named, upload, permit) = (method.clone(), Some(upload), Some(permit));
-            let answer = self.exchange(method, path, "application/json", upload, permit, timeout);
-            let answer = spans::of_request(&named, path, answer).await;
+            let permit = Some(self.connection().await);
+            let answer =
+                self.exchange(&method, path, "application/json", Some(upload), permit, self.timeout());
+            let answer = spans::of_request(&method, path, answer).await;
             self.count(&answer, false);
             answer
         })
     }
 
     fn count<T>(&self, answer: &Result<T, Error>, feed: bool) {
-        let Metrics { responses, response_failures, feeds, feed_failures, .. } = &*self.0.metrics;
+        let Metrics { responses, response_failures, feeds, feed_failures, .. } = &*self.0.client.0.metrics;
         let counter = match (feed, answer) {
             (false, Ok(_)) => responses,
             (false, Err(_)) => response_failures,
@@ -372,60 +354,49 @@ impl Peer {
     /// One of the job's own connections. The server's place follows later ([`dispatch`](Self::dispatch)). A request
     /// that waits for its connection or for the limiter thus holds no place that another job could use.
     async fn connection(&self) -> Permit {
-        let Inner { side, http_connections, connections, pressure, .. } = &*self.0;
-        let weight = pressure.weight(*side, *http_connections);
+        let Inner { side, settings, connections, pressure, .. } = &*self.0;
+        let weight = pressure.weight(*side, settings.http_connections);
         let own = Arc::clone(connections).acquire_many_owned(weight).await.expect("never closed");
         Permit { _connection: own, place: None }
     }
 
     async fn exchange(
         &self,
-        method: Method,
+        method: &Method,
         path: &str,
         accept: &'static str,
         mut upload: Option<Upload>,
         mut permit: Option<Permit>,
         timeout: Duration,
     ) -> Result<Answer, Error> {
-        let destination = Destination { peer: self.clone(), method: method.clone(), path: path.to_owned() };
+        let destination =
+            || Destination { peer: self.clone(), method: method.clone(), path: path.to_owned() };
         if has_dot_segment(path) {
-            return Err(destination.fault(Fault::Unexpected(DOT_SEGMENT.to_owned())));
+            return Err(destination().fault(Fault::Unexpected(DOT_SEGMENT.to_owned())));
         }
         let url = format!("{}{path}", self.0.base);
-        let mut renewed = upload.as_ref().is_some_and(Upload::follows_login);
+        let mut renewed = upload.as_ref().is_some_and(|upload| upload.follows_login);
         loop {
             let mut headers = self.0.headers.clone();
             headers.insert(ACCEPT, HeaderValue::from_static(accept));
             let ticket = self.0.auth.apply(&mut headers, |login| self.log_in(login));
             let ticket = ticket.await.map_err(|fault| self.login_fault(fault))?;
             let again = upload.as_ref().map(Upload::again);
-            let counted = permit.as_mut();
-            let sent =
-                Self::dispatch(&destination, &self.0.base, &url, headers, upload, counted, timeout).await;
-            let (response, deadline) = sent.inspect_err(|_| self.0.auth.broke_off(ticket))?;
-            let status = response.status();
-            if !renewed && self.0.auth.answered(ticket, status, response.headers()) {
+            let (base, counted) = (&self.0.base, permit.as_mut());
+            let sent = Self::dispatch(destination(), base, &url, headers, upload, counted, timeout).await;
+            let mut answer = sent.inspect_err(|_| self.0.auth.broke_off(ticket))?;
+            let status = answer.response.status();
+            if !renewed && self.0.auth.answered(ticket, status, answer.response.headers()) {
                 renewed = true;
                 upload = match again {
                     None => None,
                     Some(Some(again)) => Some(again),
                     // The sender of the stream must start again.
-                    Some(None) => return Err(destination.fault(Fault::LoggedOut)),
+                    Some(None) => return Err(answer.fault(Fault::LoggedOut)),
                 };
                 continue;
             }
-            let trickle = Trickle::new(self.0.minimum_progress, timeout, false);
-            let answer = Answer {
-                destination,
-                response,
-                timeout,
-                deadline,
-                trickle,
-                reads: Use::of(self.0.side),
-                places: MemoryPermits::default(),
-                ticket,
-                _permit: permit,
-            };
+            (answer.ticket, answer._permit) = (ticket, permit);
             return if status.is_success() { Ok(answer) } else { Err(answer.into_error(status).await) };
         }
     }
@@ -433,27 +404,30 @@ impl Peer {
     /// Sends one request and waits for the head of its response. It waits first for the limiter and, if it is
     /// `counted`, for a place at the server.
     async fn dispatch(
-        destination: &Destination,
+        destination: Destination,
         limited: &Arc<str>,
         url: &str,
         headers: HeaderMap,
         upload: Option<Upload>,
         counted: Option<&mut Permit>,
         timeout: Duration,
-    ) -> Result<(Response, Deadline), Error> {
-        let Inner { side, limiter, pressure, flow, places, transport, request_timeout, .. } =
-            &*destination.peer.0;
+    ) -> Result<Answer, Error> {
+        let peer = destination.peer.clone();
+        let Inner { side, settings, client, pressure, flow, places, transport, .. } = &*peer.0;
+        let limiter = &client.0.limiter;
         let mut builder = http::Request::builder().method(destination.method.clone()).uri(url);
         if let Some(map) = builder.headers_mut() {
             *map = headers;
             map.entry(USER_AGENT).or_insert(HeaderValue::from_static(OWN_NAME));
         }
-        let described = upload.as_ref().map(|upload| (upload.content_type().to_owned(), upload.encoding()));
+        let described = upload.as_ref().map(|upload| (upload.content_type.clone(), upload.encoding));
         let progress = upload.as_ref().map(Upload::progress);
         let wrong = |cause: http::Error| {
             destination.fault(Fault::Unexpected(format!("the request is invalid: {cause}")))
         };
-        let mut request = builder.body(Outgoing { upload, flow: Arc::clone(flow) }).map_err(wrong)?;
+        let mut body = upload.unwrap_or_default();
+        body.flow = Some(Arc::clone(flow));
+        let mut request = builder.body(body).map_err(wrong)?;
         if let Some((content_type, encoding)) = described {
             // Replaces the replication's own headers, because only this function knows what it sends.
             let content_type = HeaderValue::try_from(content_type).map_err(|cause| wrong(cause.into()))?;
@@ -469,16 +443,16 @@ impl Peer {
             let place = flow.excused(Arc::clone(places).acquire_owned()).await;
             permit.place = Some(place.expect("never closed"));
         }
-        destination.peer.0.metrics.requests.add(1);
-        let deadline = Deadline::of(&destination.path, *request_timeout);
-        let sent = deadline.before(watched(timeout, progress.as_deref(), transport.send(request))).await;
+        client.0.metrics.requests.add(1);
+        let deadline = Deadline::of(&destination.path, settings.request_timeout);
+        let sent = deadline.before(watched(timeout, progress.as_deref(), transport.0.send(request))).await;
         let response = match sent.map_err(|fault| destination.fault(fault))? {
             None => return Err(destination.fault(Fault::Silent(timeout))),
             Some(Err(error)) => return Err(destination.transport(&error)),
             Some(Ok(response)) => response,
         };
         let (status, retry_after) = (response.status(), answer::retry_after(response.headers()));
-        limiter.answered(&destination.method, limited, status, retry_after);
+        limiter.answered(&destination.method, limited, status, retry_after, limiter.now_ms());
         match status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
                 pressure.refused(*side, Instant::now());
@@ -486,7 +460,17 @@ impl Peer {
             status if status.is_server_error() => {}
             _ => pressure.served(*side, Instant::now()),
         }
-        Ok((response, deadline))
+        Ok(Answer {
+            destination,
+            response,
+            timeout,
+            deadline,
+            trickle: Trickle::new(settings.minimum_progress, timeout, false),
+            reads: Use::of(*side),
+            places: MemoryPermits::default(),
+            ticket: Ticket::default(),
+            _permit: None,
+        })
     }
 
     /// Opens a session.
@@ -495,24 +479,10 @@ impl Peer {
         let mut headers = self.0.headers.clone();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         headers.extend(authorization.map(|value| (AUTHORIZATION, value)));
-        let Inner { login_url, timeout, minimum_progress, .. } = &*self.0;
-        let upload = Upload::from_bytes(body, LOGIN_TYPE);
-        let sent =
-            Self::dispatch(&destination, login_url, login_url, headers, Some(upload), None, *timeout).await;
-        let (response, deadline) = sent.map_err(fault_of)?;
-        let (status, headers) = (response.status(), response.headers().clone());
-        let trickle = Trickle::new(*minimum_progress, *timeout, false);
-        let mut answer = Answer {
-            destination,
-            response,
-            timeout: *timeout,
-            deadline,
-            trickle,
-            reads: Use::Responses,
-            places: MemoryPermits::default(),
-            ticket: Ticket::default(),
-            _permit: None,
-        };
+        let (url, upload) = (&self.0.login_url, Some(Upload::from_bytes(body, LOGIN_TYPE)));
+        let sent = Self::dispatch(destination, url, url, headers, upload, None, self.timeout()).await;
+        let mut answer = Answer { reads: Use::Responses, ..sent.map_err(fault_of)? };
+        let (status, headers) = (answer.response.status(), answer.response.headers().clone());
         let fault = if status.is_success() {
             // Only the head matters, but the connection is free for the next request only after the body has been read.
             let _ = answer.bytes(LOGIN_BYTES).await;
@@ -534,8 +504,6 @@ impl Peer {
         }))
     }
 }
-
-pub(crate) type Response = http::Response<hyper::body::Incoming>;
 
 /// The fault in an error about a peer.
 fn fault_of(error: Error) -> Fault {

@@ -10,7 +10,6 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -30,11 +29,11 @@ use crate::error::Error;
 use crate::gate::Gates;
 use crate::metrics::Metrics;
 use crate::optional::Refusals;
-use crate::outgoing::Outgoing;
 use crate::proxy::Proxy;
 use crate::rate_limiter::RateLimiter;
 use crate::room::Room;
 use crate::tls::Tls;
+use crate::upload::Upload;
 
 /// The most transports that are shared. While all of them are in use, a job with a further route has its own.
 const MAX_TRANSPORTS: usize = 256;
@@ -72,22 +71,23 @@ impl Default for Connections {
 
 /// The connections of a process, kept alive and shared by all its replications. Clones are cheap.
 #[derive(Clone)]
-pub struct Client(Arc<Shared>);
+pub struct Client(pub(crate) Arc<Shared>);
 
-struct Shared {
+/// What all replications of a process share.
+pub(crate) struct Shared {
     /// All logins.
-    sessions: Sessions,
+    pub sessions: Sessions,
     /// The number of requests at each server.
-    gates: Gates,
+    pub gates: Gates,
     /// The throttled methods and URLs.
-    limiter: Arc<RateLimiter>,
+    pub limiter: RateLimiter,
     /// Memory for large documents.
-    room: Arc<Room>,
+    pub room: Arc<Room>,
     /// What peers refuse that replications do not need.
-    refusals: Arc<Refusals>,
+    pub refusals: Refusals,
     /// How large a body each database's server accepts.
-    body_limits: BodyLimits,
-    metrics: Arc<Metrics>,
+    pub body_limits: BodyLimits,
+    pub metrics: Arc<Metrics>,
     egress: Arc<Policy>,
     connector: Connector,
     table: Mutex<Table>,
@@ -105,7 +105,7 @@ pub(crate) struct Transport {
     /// Replaced to close the idle connections: when the interval changes, and when the limit of connections is reached.
     pool: RwLock<Pool>,
     /// Closes each connection after its request; used while the limit of connections is reached.
-    keeps_none: legacy::Client<Connector, Outgoing>,
+    keeps_none: legacy::Client<Connector, Upload>,
     /// Added to requests that the proxy itself reads.
     proxy_authorization: Option<HeaderValue>,
     last_used: Mutex<Instant>,
@@ -113,12 +113,12 @@ pub(crate) struct Transport {
 
 /// The connections of a transport.
 struct Pool {
-    client: legacy::Client<Connector, Outgoing>,
+    client: legacy::Client<Connector, Upload>,
     close_interval: Duration,
 }
 
 /// A transport in use.
-pub(crate) struct Lease(Arc<Transport>);
+pub(crate) struct Lease(pub Arc<Transport>);
 
 impl Client {
     /// A client with an empty pool, which trusts the system's TLS roots.
@@ -137,27 +137,23 @@ impl Client {
     /// [`Error::Local`] if a certificate or key cannot be used. The message names the setting and the file, and never
     /// contains the password.
     pub fn with(connections: &Connections) -> Result<Self, Error> {
-        let tls = connections.tls.config().map_err(Error::Local)?;
-        let table = Table { close_interval: connections.close_interval, transports: HashMap::new() };
-        let egress = Arc::new(Policy::default());
+        let tls = Arc::new(connections.tls.config().map_err(Error::Local)?);
+        let (egress, metrics) = (Arc::<Policy>::default(), Arc::<Metrics>::default());
         egress.set(connections.egress.clone());
-        let (connect_to, metrics) = (connections.connect_to.clone(), Arc::<Metrics>::default());
-        let (tls, most) = (Arc::new(tls), connections.most);
-        let connector = Connector::new(connect_to, tls, egress.clone(), most, metrics.clone());
-        let (sessions, gates) = (Sessions::default(), Gates::default());
-        let (limiter, room, refusals, body_limits) = Default::default();
-        let table = Mutex::new(table);
+        let connect_to = connections.connect_to.clone();
+        let connector = Connector::new(connect_to, tls, egress.clone(), connections.most, metrics.clone());
+        let table = Table { close_interval: connections.close_interval, transports: HashMap::new() };
         Ok(Self(Arc::new(Shared {
-            sessions,
-            gates,
-            limiter,
-            room,
-            refusals,
-            body_limits,
+            sessions: Sessions::default(),
+            gates: Gates::default(),
+            limiter: RateLimiter::default(),
+            room: Arc::default(),
+            refusals: Refusals::default(),
+            body_limits: BodyLimits::default(),
             metrics,
             egress,
             connector,
-            table,
+            table: Mutex::new(table),
         })))
     }
 
@@ -213,30 +209,6 @@ impl Client {
         &self.0.metrics
     }
 
-    pub(crate) fn limiter(&self) -> &Arc<RateLimiter> {
-        &self.0.limiter
-    }
-
-    pub(crate) fn room(&self) -> &Arc<Room> {
-        &self.0.room
-    }
-
-    pub(crate) fn refusals(&self) -> &Arc<Refusals> {
-        &self.0.refusals
-    }
-
-    pub(crate) fn gates(&self) -> &Gates {
-        &self.0.gates
-    }
-
-    pub(crate) fn body_limits(&self) -> &BodyLimits {
-        &self.0.body_limits
-    }
-
-    pub(crate) fn sessions(&self) -> &Sessions {
-        &self.0.sessions
-    }
-
     /// The shared transport for `route`.
     pub(crate) fn transport(&self, route: &Route) -> Lease {
         self.transport_at(route, Instant::now())
@@ -263,11 +235,7 @@ impl Client {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let table = self.table();
-        f.debug_struct("Client")
-            .field("close_interval", &table.close_interval)
-            .field("transports", &table.transports.len())
-            .finish()
+        f.debug_struct("Client").finish_non_exhaustive()
     }
 }
 
@@ -307,7 +275,7 @@ impl Transport {
     }
 
     /// Sends a request over an idle or a new connection, and waits for the head of its response.
-    pub async fn send(&self, mut request: Request<Outgoing>) -> Result<Response<Incoming>, legacy::Error> {
+    pub async fn send(&self, mut request: Request<Upload>) -> Result<Response<Incoming>, legacy::Error> {
         if let Some(authorization) = &self.proxy_authorization
             && request.uri().scheme() == Some(&http::uri::Scheme::HTTP)
         {
@@ -343,7 +311,7 @@ fn client(
     buffer_bytes: Option<usize>,
     close_interval: Duration,
     most_idle: usize,
-) -> legacy::Client<Connector, Outgoing> {
+) -> legacy::Client<Connector, Upload> {
     let mut builder = legacy::Client::builder(TokioExecutor::new());
     builder.pool_timer(TokioTimer::new()).pool_idle_timeout(close_interval);
     builder.pool_max_idle_per_host(most_idle);
@@ -351,14 +319,6 @@ fn client(
         builder.http1_max_buf_size(bytes);
     }
     builder.build(connector.clone())
-}
-
-impl Deref for Lease {
-    type Target = Transport;
-
-    fn deref(&self) -> &Transport {
-        &self.0
-    }
 }
 
 impl Drop for Lease {

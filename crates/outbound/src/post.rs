@@ -1,7 +1,6 @@
 //! One request that belongs to no replication, such as the delivery of a webhook: over the same connections, under the same egress
 //! rules, and with errors of the same form.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,13 +9,12 @@ use http::{Method, Request, StatusCode};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
-use crate::answer::causes;
+use crate::answer::transport_fault;
 use crate::connector::Route;
-use crate::outgoing::Outgoing;
 use crate::peer::OWN_NAME;
 use crate::pool::Client;
 use crate::secret::{Scrubber, Secret};
-use crate::text::{excerpt, shorten};
+use crate::text::{beginning, shorten};
 use crate::upload::Upload;
 
 /// The most bytes that are read of a response.
@@ -64,8 +62,7 @@ impl Client {
         match posted {
             Ok((status, body)) => {
                 let name = status.canonical_reason().unwrap_or("no known status");
-                let beginning = excerpt(&body);
-                let words = match beginning.trim() {
+                let words = match beginning(&body).trim() {
                     "" => format!("{} {name}", status.as_u16()),
                     beginning => format!("{} {name}: {beginning}", status.as_u16()),
                 };
@@ -84,7 +81,7 @@ impl Client {
             .uri(url)
             .header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
             .header(USER_AGENT, HeaderValue::from_static(OWN_NAME))
-            .body(Outgoing { upload: Some(upload), flow: Arc::default() })
+            .body(upload)
             .map_err(wrong)?;
         for (name, value) in headers {
             let value = HeaderValue::from_str(&value).map_err(|cause| wrong(cause.into()))?;
@@ -92,20 +89,15 @@ impl Client {
         }
         let route = Route { external: self.is_external(tenant), ..Route::default() };
         let transport = self.transport(&route);
-        let response = transport.send(request).await.map_err(|error| {
-            let cause = causes(&error);
-            match error.is_connect() {
-                true => format!("no connection: {cause}"),
-                false => format!("the connection broke off: {cause}"),
-            }
-        })?;
+        let response =
+            transport.0.send(request).await.map_err(|error| transport_fault(&error).to_string())?;
         let status = response.status();
-        Ok((status, beginning(response.into_body()).await))
+        Ok((status, read(response.into_body()).await))
     }
 }
 
 /// The beginning of a body. The status is enough, so what breaks off is no error.
-async fn beginning(mut body: Incoming) -> Vec<u8> {
+async fn read(mut body: Incoming) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() <= MAX_ANSWER_BYTES {
         let frame = std::future::poll_fn(|context| std::pin::Pin::new(&mut body).poll_frame(context)).await;

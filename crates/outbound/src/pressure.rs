@@ -21,12 +21,9 @@ const VOLLEY: Duration = Duration::from_millis(250);
 /// A level lasts at least this long.
 const RELIEF: Duration = Duration::from_secs(1);
 
-/// The pressure of one job, shared by its two peers.
+/// The pressure of one job, shared by its two peers: a gauge for each [`Side`].
 #[derive(Debug, Default)]
-pub(crate) struct Pressure {
-    source: Gauge,
-    target: Gauge,
-}
+pub(crate) struct Pressure([Gauge; 2]);
 
 #[derive(Debug, Default)]
 struct Gauge {
@@ -35,55 +32,43 @@ struct Gauge {
 }
 
 impl Gauge {
-    fn refused(&self, now: Instant) {
-        let mut changed = self.changed.lock().expect("no thread panics while it holds this lock");
-        if changed.is_none_or(|changed| now >= changed + VOLLEY) {
-            let level = self.level.load(Ordering::Relaxed);
-            self.level.store((level + 1).min(MAX_LEVEL), Ordering::Relaxed);
-            *changed = Some(now);
-        }
+    fn level(&self) -> u32 {
+        self.level.load(Ordering::Relaxed)
     }
 
-    fn served(&self, now: Instant) {
-        if self.level.load(Ordering::Relaxed) == 0 {
-            return;
-        }
+    /// Changes the level, unless it has changed within the last `pause`.
+    fn change(&self, now: Instant, pause: Duration, level: impl Fn(u32) -> u32) {
         let mut changed = self.changed.lock().expect("no thread panics while it holds this lock");
-        if changed.is_none_or(|changed| now >= changed + RELIEF) {
-            let level = self.level.load(Ordering::Relaxed);
-            self.level.store(level.saturating_sub(1), Ordering::Relaxed);
+        if changed.is_none_or(|changed| now >= changed + pause) {
+            self.level.store(level(self.level()), Ordering::Relaxed);
             *changed = Some(now);
         }
     }
 }
 
 impl Pressure {
-    fn gauge(&self, side: Side) -> &Gauge {
-        match side {
-            Side::Source => &self.source,
-            Side::Target => &self.target,
-        }
-    }
-
     /// A server has responded that it is overloaded.
     pub fn refused(&self, side: Side, now: Instant) {
-        self.gauge(side).refused(now);
+        self.0[side as usize].change(now, VOLLEY, |level| (level + 1).min(MAX_LEVEL));
     }
 
     /// A request succeeded.
     pub fn served(&self, side: Side, now: Instant) {
-        self.gauge(side).served(now);
+        let gauge = &self.0[side as usize];
+        if gauge.level() > 0 {
+            gauge.change(now, RELIEF, |level| level.saturating_sub(1));
+        }
     }
 
     /// How much of the limit `room` to use.
     pub fn reduced(&self, room: usize) -> usize {
-        let level = |gauge: &Gauge| gauge.level.load(Ordering::Relaxed);
-        (room >> level(&self.source).max(level(&self.target))).max(1)
+        let [source, target] = &self.0;
+        (room >> source.level().max(target.level())).max(1)
     }
 
     /// How many of a side's connections one request takes, so that fewer requests fit.
     pub fn weight(&self, side: Side, connections: usize) -> u32 {
-        let weight = 1u32 << self.gauge(side).level.load(Ordering::Relaxed);
+        let weight = 1u32 << self.0[side as usize].level();
         weight.min(u32::try_from(connections).unwrap_or(u32::MAX))
     }
 }

@@ -2,15 +2,11 @@
 
 use std::fmt;
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use http::{HeaderValue, Uri};
-use percent_encoding::percent_decode_str;
 use url::Url;
 
-use crate::endpoint::{Credentials, USERINFO};
+use crate::endpoint::Credentials;
 use crate::error::FieldError;
-use crate::secret::{HIDDEN, Scrubber, Secret};
 
 /// The longest user name and the longest password in SOCKS 5, in bytes.
 const MAX_SOCKS_BYTES: usize = 255;
@@ -66,11 +62,8 @@ impl Proxy {
             return Err(FieldError::new(field, problem));
         }
         let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
-        let login = credentials.as_ref().map(|credentials| {
-            let user = percent_encoding::utf8_percent_encode(&credentials.user, USERINFO);
-            format!("{user}:{HIDDEN}@")
-        });
-        let shown = format!("{}://{}{host}{port}", url.scheme(), login.unwrap_or_default());
+        let login = credentials.as_ref().map(Credentials::shown).unwrap_or_default();
+        let shown = format!("{}://{login}{host}{port}", url.scheme());
         Ok(Self { kind, address, credentials, shown })
     }
 
@@ -91,38 +84,13 @@ impl Proxy {
     /// The login of an HTTP proxy.
     pub(crate) fn authorization(&self) -> Option<HeaderValue> {
         let credentials = self.credentials.as_ref().filter(|_| self.kind != Kind::Socks5)?;
-        let login = format!("{}:{}", credentials.user, credentials.password.reveal());
-        let mut value = HeaderValue::from_str(&format!("Basic {}", BASE64_STANDARD.encode(login)))
-            .expect("base64 is fit for a header");
-        value.set_sensitive(true);
-        Some(value)
-    }
-
-    /// Adds the password to `scrubber`.
-    pub(crate) fn add_secrets(&self, scrubber: &mut Scrubber) {
-        if let Some(Credentials { user, password }) = &self.credentials {
-            scrubber.add(Some(user), password);
-        }
+        Some(credentials.authorization())
     }
 }
 
 impl fmt::Display for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.shown)
-    }
-}
-
-impl Credentials {
-    /// The credentials in a URL's userinfo.
-    pub(crate) fn of(url: &Url) -> Option<Self> {
-        if url.username().is_empty() && url.password().is_none() {
-            return None;
-        }
-        let decode = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
-        Some(Self {
-            user: decode(url.username()),
-            password: Secret::new(decode(url.password().unwrap_or_default())),
-        })
     }
 }
 

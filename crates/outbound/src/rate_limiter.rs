@@ -18,8 +18,7 @@
 //! `Retry-After` takes precedence: until then nothing is sent, whatever the estimate is.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -45,8 +44,6 @@ const SPREAD_MS: u64 = 500;
 /// An estimate is removed after this long without use: twice the longest interval, so that a request that waits for its
 /// interval still finds it.
 const FORGOTTEN_AFTER_MS: u64 = 2 * LONGEST_INTERVAL_MS;
-/// Parts of the table, each with its own lock.
-const SHARDS: usize = 16;
 
 /// The estimate for one method and URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,22 +110,22 @@ type Key = (Method, Arc<str>);
 /// The intervals of a process, shared by all its replications.
 #[derive(Debug)]
 pub(crate) struct RateLimiter {
-    shards: [Mutex<HashMap<Key, Estimate>>; SHARDS],
-    /// Entries in all shards; without entries, no request takes a lock.
+    table: Mutex<Table>,
+    /// The estimates in the table; without any, no request takes the lock.
     entries: AtomicUsize,
     started: Instant,
-    /// When old entries were last removed.
-    swept_ms: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    estimates: HashMap<Key, Estimate>,
+    /// When old ones were last removed.
+    swept_ms: u64,
 }
 
 impl Default for RateLimiter {
     fn default() -> Self {
-        Self {
-            shards: std::array::from_fn(|_| Mutex::default()),
-            entries: AtomicUsize::new(0),
-            started: Instant::now(),
-            swept_ms: AtomicU64::new(0),
-        }
+        Self { table: Mutex::default(), entries: AtomicUsize::new(0), started: Instant::now() }
     }
 }
 
@@ -144,33 +141,30 @@ impl RateLimiter {
         }
     }
 
-    /// Learns from a response. `retry_after` is the value of its header.
-    pub fn answered(
-        &self,
-        method: &Method,
-        url: &Arc<str>,
-        status: StatusCode,
-        retry_after: Option<Duration>,
-    ) {
-        self.answered_at(method, url, status, retry_after, self.now_ms());
-    }
-
     /// How many methods and URLs are throttled.
     pub fn throttled(&self) -> usize {
         self.entries.load(Ordering::Relaxed)
     }
 
-    fn now_ms(&self) -> u64 {
+    /// The time of the limiter's estimates.
+    pub fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     fn wait_ms(&self, method: &Method, url: &Arc<str>, now_ms: u64, spread_ms: u64) -> u64 {
-        self.sweep(now_ms);
-        let key = (method.clone(), Arc::clone(url));
-        self.shard(&key).get(&key).map_or(0, |known| known.wait_ms(now_ms, spread_ms))
+        let mut table = self.table();
+        if now_ms.saturating_sub(table.swept_ms) >= FORGOTTEN_AFTER_MS {
+            // Estimates without recent use, such as for the databases of jobs that were removed.
+            table.estimates.retain(|_, known| !known.is_forgotten(now_ms));
+            table.swept_ms = now_ms;
+            self.entries.store(table.estimates.len(), Ordering::Relaxed);
+        }
+        let known = table.estimates.get(&(method.clone(), Arc::clone(url)));
+        known.map_or(0, |known| known.wait_ms(now_ms, spread_ms))
     }
 
-    fn answered_at(
+    /// Learns from a response that came at `now_ms`. `retry_after` is the value of its header.
+    pub fn answered(
         &self,
         method: &Method,
         url: &Arc<str>,
@@ -201,44 +195,20 @@ impl RateLimiter {
         url: &Arc<str>,
         change: impl FnOnce(Option<Estimate>) -> Option<Estimate>,
     ) {
-        let key = (method.clone(), Arc::clone(url));
-        let mut shard = self.shard(&key);
-        let known = shard.get(&key).copied();
-        match (known, change(known)) {
-            (_, Some(estimate)) => {
-                if shard.insert(key, estimate).is_none() {
-                    self.entries.fetch_add(1, Ordering::Relaxed);
-                }
+        let (mut table, key) = (self.table(), (method.clone(), Arc::clone(url)));
+        match change(table.estimates.get(&key).copied()) {
+            Some(estimate) => {
+                table.estimates.insert(key, estimate);
             }
-            (Some(_), None) => {
-                shard.remove(&key);
-                self.entries.fetch_sub(1, Ordering::Relaxed);
+            None => {
+                table.estimates.remove(&key);
             }
-            (None, None) => {}
         }
+        self.entries.store(table.estimates.len(), Ordering::Relaxed);
     }
 
-    fn shard(&self, key: &Key) -> MutexGuard<'_, HashMap<Key, Estimate>> {
-        let mut hasher = DefaultHasher::new();
-        key.hash(&mut hasher);
-        let shard = hasher.finish() as usize % SHARDS;
-        self.shards[shard].lock().expect("no thread panics while it holds this lock")
-    }
-
-    /// Removes entries without recent use, such as the databases of jobs that were removed.
-    fn sweep(&self, now_ms: u64) {
-        let swept_ms = self.swept_ms.load(Ordering::Relaxed);
-        if now_ms.saturating_sub(swept_ms) < FORGOTTEN_AFTER_MS
-            || self.swept_ms.compare_exchange(swept_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed).is_err()
-        {
-            return;
-        }
-        for shard in &self.shards {
-            let mut shard = shard.lock().expect("no thread panics while it holds this lock");
-            let before = shard.len();
-            shard.retain(|_, known| !known.is_forgotten(now_ms));
-            self.entries.fetch_sub(before - shard.len(), Ordering::Relaxed);
-        }
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().expect("no thread panics while it holds this lock")
     }
 }
 

@@ -24,7 +24,7 @@ impl Asked {
     }
 
     fn answered(&self, status: StatusCode, now_ms: u64) -> u64 {
-        self.limiter.answered_at(&Method::GET, &self.url, status, None, now_ms);
+        self.limiter.answered(&Method::GET, &self.url, status, None, now_ms);
         self.wait_ms(now_ms)
     }
 
@@ -112,7 +112,7 @@ fn an_idle_estimate_halves_each_second() {
 fn each_method_and_url_has_an_interval_of_its_own() {
     let limiter = RateLimiter::default();
     let (a, b) = (url("http://h/a/"), url("http://h/b/"));
-    limiter.answered_at(&Method::POST, &a, THROTTLED, None, 1_000);
+    limiter.answered(&Method::POST, &a, THROTTLED, None, 1_000);
     let waits = [(&Method::POST, &a), (&Method::GET, &a), (&Method::POST, &b)]
         .map(|(method, url)| limiter.wait_ms(method, url, 1_000, 0));
     assert_eq!(waits, [24, 0, 0]);
@@ -123,7 +123,7 @@ fn retry_after_takes_precedence() {
     let asked = Asked::new();
     let said = |status, seconds, now_ms| {
         let after = Some(Duration::from_secs(seconds));
-        asked.limiter.answered_at(&Method::GET, &asked.url, status, after, now_ms);
+        asked.limiter.answered(&Method::GET, &asked.url, status, after, now_ms);
         asked.wait_ms(now_ms)
     };
     assert_eq!(said(THROTTLED, 3, 1_000), 3_000);
@@ -142,7 +142,7 @@ fn retry_after_takes_precedence() {
 fn an_unused_estimate_is_removed() {
     let limiter = RateLimiter::default();
     for nth in 0..1_000 {
-        limiter.answered_at(&Method::GET, &url(&format!("http://h/{nth}/")), THROTTLED, None, 1_000);
+        limiter.answered(&Method::GET, &url(&format!("http://h/{nth}/")), THROTTLED, None, 1_000);
     }
     assert_eq!(limiter.throttled(), 1_000);
     // A request to any URL removes old entries, from time to time.

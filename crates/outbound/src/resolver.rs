@@ -5,15 +5,13 @@
 //! Lookups also leave most threads to other work. Results are not cached, because the system does that.
 
 use std::collections::HashMap;
-use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use futures::FutureExt as _;
-use futures::future::{Shared, WeakShared};
+use futures::future::{BoxFuture, Shared, WeakShared};
 use hyper_util::client::legacy::connect::dns::Name;
 use tokio::sync::Semaphore;
 use tower_service::Service;
@@ -26,7 +24,7 @@ const MAX_LOOKUPS: usize = 128;
 const SWEEP: usize = 1_024;
 
 type LookupResult = Result<Arc<[SocketAddr]>, Arc<io::Error>>;
-type Lookup = Pin<Box<dyn Future<Output = LookupResult> + Send>>;
+type Lookup = BoxFuture<'static, LookupResult>;
 
 /// The system's resolver, with shared lookups. Clones are cheap.
 #[derive(Clone)]
@@ -82,7 +80,7 @@ impl Resolver {
 impl Service<Name> for Resolver {
     type Response = std::vec::IntoIter<SocketAddr>;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+    type Future = BoxFuture<'static, io::Result<Self::Response>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))

@@ -53,7 +53,7 @@ impl<'a> Retries<'a> {
         if error.status() == Some(429) {
             return self.throttled(error);
         }
-        if self.attempt >= self.peer.0.retries {
+        if self.attempt >= self.peer.0.settings.retries_per_request {
             return Err(error);
         }
         let pause = FIRST_PAUSE * 2u32.saturating_pow(self.attempt);
@@ -94,7 +94,7 @@ impl<'a> Retries<'a> {
         let (times, since) = &mut self.throttled;
         *times += 1;
         let since = since.get_or_insert_with(Instant::now);
-        if *times > self.peer.0.retries.saturating_mul(THROTTLED_PER_ATTEMPT)
+        if *times > self.peer.0.settings.retries_per_request.saturating_mul(THROTTLED_PER_ATTEMPT)
             || since.elapsed() > THROTTLED_FOR
         {
             return Err(error);

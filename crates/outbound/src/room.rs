@@ -130,7 +130,8 @@ impl Room {
         if let Ok(permit) = Arc::clone(&places.free).try_acquire_owned() {
             return Ok(permit);
         }
-        let _waiting = Counted::new(&places.waiting, 1);
+        places.waiting.fetch_add(1, Ordering::Relaxed);
+        let _waiting = Waiting(&places.waiting);
         match tokio::time::timeout(self.longest_wait, Arc::clone(&places.free).acquire_owned()).await {
             Ok(permit) => Ok(permit.expect("never closed")),
             Err(_) => Err(Error::Local(format!(
@@ -140,32 +141,14 @@ impl Room {
             ))),
         }
     }
-
-    /// The size at which a batch is written that could have `full` bytes.
-    pub fn batch_bytes(&self, full: usize) -> usize {
-        match self.waiting_bytes.load(Ordering::Relaxed) {
-            0..WAITING_BYTES => full,
-            _ => full / SMALLER,
-        }
-    }
 }
 
-/// A share of a counter. It is taken back when this is dropped.
-struct Counted<'a> {
-    counter: &'a AtomicUsize,
-    count: usize,
-}
+/// Counts one that waits, until it is dropped.
+struct Waiting<'a>(&'a AtomicUsize);
 
-impl<'a> Counted<'a> {
-    fn new(counter: &'a AtomicUsize, count: usize) -> Self {
-        counter.fetch_add(count, Ordering::Relaxed);
-        Self { counter, count }
-    }
-}
-
-impl Drop for Counted<'_> {
+impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.counter.fetch_sub(self.count, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -203,7 +186,10 @@ impl WaitingBytes {
 
     /// The size at which the batch is written if it could have `full` bytes.
     pub fn batch_bytes(&self, full: usize) -> usize {
-        self.room.batch_bytes(full)
+        match self.room.waiting_bytes.load(Ordering::Relaxed) {
+            0..WAITING_BYTES => full,
+            _ => full / SMALLER,
+        }
     }
 }
 

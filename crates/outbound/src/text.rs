@@ -47,9 +47,9 @@ impl<'de> Deserialize<'de> for PeerText {
     }
 }
 
-/// The beginning of a body for an error's text. It is much longer than the final text, so that secrets are found before
-/// the text is cut to its final length.
-pub(crate) fn excerpt(body: &[u8]) -> String {
+/// The beginning of a body, for the end of an error's text. It is much longer than the final text, so that secrets are found before
+/// the text is cut to its final length. No quotes follow, so that a part of a secret at the end is recognized.
+pub fn beginning(body: &[u8]) -> String {
     const MAX_EXCERPT_BYTES: usize = 4 << 10;
     let mut text = String::from_utf8_lossy(&body[..body.len().min(MAX_EXCERPT_BYTES)]).into_owned();
     if body.len() > MAX_EXCERPT_BYTES {

@@ -47,7 +47,8 @@ impl Tls {
     /// The configuration of `rustls`. The error names the wrong setting and the reason.
     pub(crate) fn config(&self) -> Result<ClientConfig, String> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let verifier = self.verifier(&provider)?;
+        let algorithms = provider.signature_verification_algorithms;
+        let verifier = Arc::new(Verifier { trust: self.trust(&provider)?, algorithms });
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|cause| format!("TLS cannot be set up: {cause}"))?
@@ -68,11 +69,6 @@ impl Tls {
                 })
             }
         }
-    }
-
-    fn verifier(&self, provider: &Arc<CryptoProvider>) -> Result<Arc<Verifier>, String> {
-        let trust = self.trust(provider)?;
-        Ok(Arc::new(Verifier { trust, algorithms: provider.signature_verification_algorithms }))
     }
 
     fn trust(&self, provider: &Arc<CryptoProvider>) -> Result<Trust, String> {

@@ -14,6 +14,8 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::flow::Flow;
+
 /// The size of the pieces in which a body in memory is sent. Slicing copies nothing.
 const PIECE_BYTES: usize = 64 * 1024;
 
@@ -50,15 +52,18 @@ pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 /// The pieces of a streamed body, which ends when the sender is dropped.
 pub type Pieces = mpsc::Receiver<Result<Bytes, BodyError>>;
 
-/// A body to be sent.
+/// A body to be sent. The default is none.
+#[derive(Default)]
 pub struct Upload {
-    content_type: String,
+    pub(crate) content_type: String,
     /// `Content-Encoding`.
-    encoding: Option<&'static str>,
+    pub(crate) encoding: Option<&'static str>,
     content: Content,
     progress: Arc<Progress>,
+    /// The run that sends it, for which it counts what the connection takes.
+    pub(crate) flow: Option<Arc<Flow>>,
     /// Whether it is sent again because of a new login.
-    follows_login: bool,
+    pub(crate) follows_login: bool,
 }
 
 enum Content {
@@ -66,22 +71,21 @@ enum Content {
     Streamed { pieces: Pieces, length: Option<u64> },
 }
 
+impl Default for Content {
+    fn default() -> Self {
+        Self::AtHand(Bytes::new())
+    }
+}
+
 impl Upload {
     /// A body in memory.
     pub fn from_bytes(body: Bytes, content_type: &str) -> Self {
-        Self {
-            content_type: content_type.to_owned(),
-            encoding: None,
-            content: Content::AtHand(body),
-            progress: Arc::default(),
-            follows_login: false,
-        }
+        Self { content_type: content_type.to_owned(), content: Content::AtHand(body), ..Self::default() }
     }
 
     /// A body of `length` bytes, or, without a length, of all the pieces that come (chunked).
     pub fn streamed(pieces: Pieces, length: Option<u64>, content_type: String) -> Self {
-        let content = Content::Streamed { pieces, length };
-        Self { content_type, encoding: None, content, progress: Arc::default(), follows_login: false }
+        Self { content_type, content: Content::Streamed { pieces, length }, ..Self::default() }
     }
 
     /// Sets the encoding that the body already has.
@@ -96,10 +100,6 @@ impl Upload {
         self
     }
 
-    pub(crate) fn follows_login(&self) -> bool {
-        self.follows_login
-    }
-
     /// A copy for another attempt; `None` for a stream. Call it only before anything of the body has been sent.
     pub fn again(&self) -> Option<Self> {
         match &self.content {
@@ -109,14 +109,6 @@ impl Upload {
             }
             Content::Streamed { .. } => None,
         }
-    }
-
-    pub(crate) fn content_type(&self) -> &str {
-        &self.content_type
-    }
-
-    pub(crate) fn encoding(&self) -> Option<&'static str> {
-        self.encoding
     }
 
     /// How much of it the connection has taken, also after it has been sent.
@@ -147,6 +139,9 @@ impl Body for Upload {
         };
         if let Some(Ok(piece)) = &next {
             self.progress.add(piece);
+            if let Some(flow) = &self.flow {
+                flow.moved(piece.len() as u64);
+            }
         }
         Poll::Ready(next.map(|piece| piece.map(Frame::data)))
     }

@@ -59,7 +59,9 @@ impl Written {
         if headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(AUTHORIZATION)) {
             headers = without_case(headers);
         }
-        let is_login = |name: &str, value: &str| name.eq_ignore_ascii_case(AUTHORIZATION) && is_basic(value);
+        let is_login = |name: &str, value: &str| {
+            name.eq_ignore_ascii_case(AUTHORIZATION) && basic_authorization(value).is_some()
+        };
         headers.retain(|(name, value)| !(OWN_HEADERS.contains(&(name, value)) || is_login(name, value)));
         let headers = headers.into_iter().map(|(name, value)| (name, Secret::new(value))).collect();
         Self { headers, ..self }
@@ -80,9 +82,10 @@ fn without_case(headers: Vec<(String, String)>) -> Vec<(String, String)> {
     by_name.into_values().collect()
 }
 
-/// Whether an `Authorization` header is a login with a password, well formed or not.
-pub(crate) fn is_basic(authorization: &str) -> bool {
-    authorization.split_once(' ').is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case("basic"))
+/// The part after `Basic` of an `Authorization` header that is a login with a password, well formed or not.
+pub(crate) fn basic_authorization(value: &str) -> Option<&str> {
+    let (scheme, encoded) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("basic").then_some(encoded)
 }
 
 #[cfg(test)]

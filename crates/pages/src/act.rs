@@ -3,14 +3,16 @@
 use axum::response::Response;
 use futures::{StreamExt as _, stream};
 use maud::{Markup, html};
-use serde::Deserialize;
 use turnwise_api as v1;
 use turnwise_api::JobPath;
 use turnwise_api::list::Cursor;
-use turnwise_protocol::{Job, State, names};
+use turnwise_protocol::{BulkAction, Job, State, names};
 
+use super::bulk::{self, Texts, texts};
 use super::format::count_of;
 use super::layout;
+use super::parts::Column::Text;
+use super::parts::{Question, head, hidden, table};
 use super::problem::{Problem, Result, sentence};
 use super::redirect::redirect;
 use super::visit::{Visit, back, job_link};
@@ -20,58 +22,14 @@ const MAX_JOBS: usize = 200;
 /// Number of concurrent transactions.
 const AT_ONCE: usize = 8;
 
-/// What happens to jobs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Action {
-    /// They become pending now, or run again.
-    Retry,
-    Cancel,
-    Remove,
-    Priority,
-}
-
-impl Action {
-    fn name(self) -> &'static str {
-        match self {
-            Action::Retry => "retry",
-            Action::Cancel => "cancel",
-            Action::Remove => "remove",
-            Action::Priority => "priority",
-        }
-    }
-
-    /// What the confirmation says, if the action needs one.
-    fn warning(self) -> Option<&'static str> {
-        match self {
-            Action::Retry | Action::Priority => None,
-            Action::Cancel => Some(
-                "Waiting jobs end now. Running ones are stopped by their workers; what they have done so far is not undone.",
-            ),
-            Action::Remove => Some(
-                "Their records go, with results and history. Running ones are stopped first. This cannot be undone.",
-            ),
-        }
-    }
-
-    fn done(self) -> &'static str {
-        match self {
-            Action::Retry => "Made pending",
-            Action::Cancel => "Cancelled, or being stopped",
-            Action::Remove => "Removed, or being stopped first",
-            Action::Priority => "Changed the priority",
-        }
-    }
-}
-
 /// What was done, if the query says so: `cancel.3`.
 pub(super) fn done(did: Option<&str>) -> Markup {
     let (action, count) = did.and_then(|did| did.split_once('.')).unwrap_or_default();
-    let actions = [Action::Retry, Action::Cancel, Action::Remove, Action::Priority];
-    let action = actions.into_iter().find(|of| of.name() == action);
+    let actions = [BulkAction::Retry, BulkAction::Cancel, BulkAction::Remove, BulkAction::Priority];
+    let action = actions.into_iter().find(|of| of.as_str() == action);
     html! {
         @if let (Some(action), Ok(count)) = (action, count.parse::<usize>()) {
-            p.condition.good role="status" { (action.done()) ": " (count_of(count, "job")) "." }
+            p.condition.good role="status" { (texts(action).done) ": " (count_of(count, "job")) "." }
         }
     }
 }
@@ -81,11 +39,7 @@ pub(super) fn for_selected() -> Markup {
     html! {
         div.actions role="group" aria-label="The selected jobs" {
             span.quiet { "The selected:" }
-            button name="action" value="retry" { "Run now or again" }
-            button name="action" value="cancel" { "Cancel…" }
-            button.danger name="action" value="remove" { "Remove…" }
-            label { span.unseen { "Priority" } input type="number" name="priority" min="-20" max="19" placeholder="0" size="3"; }
-            button name="action" value="priority" { "Set priority" }
+            (bulk::buttons(""))
         }
     }
 }
@@ -101,8 +55,8 @@ pub(super) fn for_one(job: &Job, here: &str) -> Markup {
     };
     html! {
         form.actions method="post" action="/ui/jobs/act" {
-            input type="hidden" name="job" value=(at);
-            input type="hidden" name="back" value=(here);
+            (hidden("job", &at))
+            (hidden("back", here))
             @if let Some(retry) = retry { button.main name="action" value="retry" { (retry) } }
             @if !job.state.is_final() { button name="action" value="cancel" { "Cancel…" } }
             button.danger name="action" value="remove" { "Remove…" }
@@ -116,33 +70,29 @@ pub(super) fn for_one(job: &Job, here: &str) -> Markup {
 
 /// Does what a form asks for, or asks for a confirmation first.
 pub(super) async fn act(visit: Visit) -> Result<Response> {
-    let form = visit.form();
-    let action: Action =
-        form.word("action")?.ok_or_else(|| Problem::bad("no action is chosen", "use a button of a page"))?;
+    let form = &visit.form;
+    let (action, priority) = bulk::action(form)?;
     let jobs = form.all("job").take(MAX_JOBS + 1).map(parse).collect::<Result<Vec<_>>>()?;
     match jobs.len() {
         0 => return Err(Problem::bad("no job is selected", "select some in the list")),
         1..=MAX_JOBS => {}
         _ => return Err(Problem::bad(format!("more than {MAX_JOBS} jobs are selected"), "select fewer")),
     }
-    let priority = match action {
-        Action::Priority => Some(priority(form.get("priority"))?),
-        _ => None,
-    };
-    let back = back(form.get("back")).unwrap_or("/ui/jobs").to_owned();
-    if let (Some(warning), None) = (action.warning(), form.get("confirmed")) {
-        return Ok(confirm(&visit, action, warning, &jobs, &back));
+    let back = back(form.get("back")).unwrap_or("/ui/jobs");
+    if bulk::destroys(action) && form.get("confirmed").is_none() {
+        return Ok(confirm(&visit, action, &jobs, back));
     }
     let results: Vec<_> = jobs.iter().map(|job| one(&visit, action, priority, job)).collect();
     let results: Vec<Result<Option<String>>> = stream::iter(results).buffered(AT_ONCE).collect().await;
     let failed = results.iter().filter(|result| !matches!(result, Ok(None))).count();
     if failed == 0 {
         // The page of a removed job is gone.
-        let back = if action == Action::Remove && back.starts_with("/ui/job?") { "/ui/jobs" } else { &back };
+        let is_gone = action == BulkAction::Remove && back.starts_with("/ui/job?");
+        let back = if is_gone { "/ui/jobs" } else { back };
         let mark = if back.contains('?') { '&' } else { '?' };
-        return Ok(redirect(&format!("{back}{mark}did={}.{}", action.name(), jobs.len())));
+        return Ok(redirect(&format!("{back}{mark}did={}.{}", action.as_str(), jobs.len())));
     }
-    Ok(not_done(&visit, action, jobs.iter().zip(&results), failed, &back))
+    Ok(not_done(&visit, action, jobs.iter().zip(&results), failed, back))
 }
 
 fn parse(text: &str) -> Result<JobPath> {
@@ -151,91 +101,85 @@ fn parse(text: &str) -> Result<JobPath> {
     Ok(JobPath { job_type, id })
 }
 
-pub(super) fn priority(text: Option<&str>) -> Result<i32> {
-    let number = text.unwrap_or("0").trim().parse();
-    number.map_err(|_| Problem::bad("priority: must be a whole number from -20 to 19", "the default is 0"))
-}
-
 /// Changes one job. Returns why it did not change, if its state did not allow that.
-async fn one(visit: &Visit, action: Action, priority: Option<i32>, job: &JobPath) -> Result<Option<String>> {
+async fn one(
+    visit: &Visit,
+    action: BulkAction,
+    priority: Option<i32>,
+    job: &JobPath,
+) -> Result<Option<String>> {
     let (app, caller) = (&visit.app, visit.caller());
-    let unchanged = |state: State| Some(format!("it is {}, and so it is unchanged", state.as_str()));
-    Ok(match action {
-        Action::Retry => {
+    let unchanged = match action {
+        BulkAction::Retry => {
             let retried = v1::jobs::retry(app, caller, job).await?;
-            (!retried.retried).then(|| unchanged(retried.state)).flatten()
+            (!retried.retried).then_some(retried.state)
         }
-        Action::Cancel => {
+        BulkAction::Cancel => {
             let cancelled = v1::jobs::cancel(app, caller, job).await?;
-            matches!(cancelled.state, State::Completed | State::Failed)
-                .then(|| unchanged(cancelled.state))
-                .flatten()
+            Some(cancelled.state).filter(|state| matches!(state, State::Completed | State::Failed))
         }
-        Action::Remove => {
+        BulkAction::Remove => {
             v1::jobs::remove(app, caller, job).await?;
             None
         }
-        Action::Priority => {
+        BulkAction::Priority => {
             let set = v1::jobs::prioritize(app, caller, job, priority.unwrap_or_default()).await?;
-            (!set.changed && set.state.is_final()).then(|| unchanged(set.state)).flatten()
+            (!set.changed && set.state.is_final()).then_some(set.state)
         }
-    })
+        BulkAction::RunNow => return Err(Problem::unknown_action()),
+    };
+    Ok(unchanged.map(|state| format!("it is {}, and so it is unchanged", state.as_str())))
 }
 
-fn confirm(visit: &Visit, action: Action, warning: &str, jobs: &[JobPath], back: &str) -> Response {
-    let what = match action {
-        Action::Remove => "Remove",
-        _ => "Cancel",
-    };
-    let title = format!("{what} {}?", count_of(jobs.len(), "job"));
-    let main = html! {
-        h1 { (title) }
-        p.condition.warn { (warning) }
+fn confirm(visit: &Visit, action: BulkAction, jobs: &[JobPath], back: &str) -> Response {
+    let Texts { name, effect, .. } = texts(action);
+    let button = format!("{name} {}", count_of(jobs.len(), "job"));
+    let fields = html! {
         ul.plain { @for job in jobs { li { bdi { (job.job_type) } " " a href=(job_link(&job.job_type, &job.id)) { bdi { (job.id) } } } } }
-        form.actions method="post" action="/ui/jobs/act" {
-            input type="hidden" name="action" value=(action.name());
-            input type="hidden" name="back" value=(back);
-            input type="hidden" name="confirmed" value="1";
-            @for JobPath { job_type, id } in jobs {
-                input type="hidden" name="job" value=(Cursor { job_type: job_type.clone(), id: id.clone() }.text());
-            }
-            button.danger type="submit" { (what) " " (count_of(jobs.len(), "job")) }
-            a.button href=(back) { "Back" }
+        (hidden("action", action.as_str()))
+        (hidden("back", back))
+        @for JobPath { job_type, id } in jobs {
+            (hidden("job", &Cursor { job_type: job_type.clone(), id: id.clone() }.text()))
         }
     };
-    layout::page(&visit.shell, &title, main)
+    let question = Question {
+        title: &format!("{button}?"),
+        subject: html! {},
+        effect,
+        button: &button,
+        action: "/ui/jobs/act",
+        fields,
+        back,
+    };
+    question.page(&visit.shell)
 }
 
 fn not_done<'a>(
     visit: &Visit,
-    action: Action,
+    action: BulkAction,
     results: impl Iterator<Item = (&'a JobPath, &'a Result<Option<String>>)>,
     failed: usize,
     back: &str,
 ) -> Response {
     let title = format!("Not done for {}", count_of(failed, "job"));
-    let main = html! {
-        h1 { (title) }
-        div.scroll tabindex="0" role="region" aria-label="Results" {
-            table {
-                thead { tr { th scope="col" { "Job" } th scope="col" { "Type" } th scope="col" { "Result" } } }
-                tbody {
-                    @for (job, result) in results {
-                        tr {
-                            th.id scope="row" { a href=(job_link(&job.job_type, &job.id)) { bdi { (job.id) } } }
-                            td { bdi { (job.job_type) } }
-                            td {
-                                @match result {
-                                    Ok(None) => { (action.done()) "." }
-                                    Ok(Some(why)) => { "Not done: " (why) "." }
-                                    Err(problem) => { "Not done. " (sentence(&problem.reason)) " " (sentence(&problem.hint)) }
-                                }
-                            }
-                        }
+    let rows = html! {
+        @for (job, result) in results {
+            tr {
+                th.id scope="row" { a href=(job_link(&job.job_type, &job.id)) { bdi { (job.id) } } }
+                td { bdi { (job.job_type) } }
+                td {
+                    @match result {
+                        Ok(None) => { (texts(action).done) "." }
+                        Ok(Some(why)) => { "Not done: " (why) "." }
+                        Err(problem) => { "Not done. " (sentence(&problem.reason)) " " (sentence(&problem.hint)) }
                     }
                 }
             }
         }
+    };
+    let main = html! {
+        h1 { (title) }
+        (table("Results", head(&[Text("Job"), Text("Type"), Text("Result")]), rows))
         p { a.button href=(back) { "Back" } }
     };
     layout::page(&visit.shell, &title, main)

@@ -26,19 +26,10 @@ static PATHS: LazyLock<[String; FILES.len()]> = LazyLock::new(|| {
     })
 });
 
-/// The path of the style sheet.
-pub(super) fn style() -> &'static str {
-    &PATHS[0]
-}
-
-/// The path of the script.
-pub(super) fn script() -> &'static str {
-    &PATHS[1]
-}
-
-/// The path of the icon.
-pub(super) fn icon() -> &'static str {
-    &PATHS[2]
+/// The path of the file with this name.
+pub(super) fn path(name: &str) -> &'static str {
+    let nth = FILES.iter().position(|(of, ..)| *of == name);
+    &PATHS[nth.expect("the names are constant")]
 }
 
 /// A file. Under another hash it does not exist: it could be kept for ever under the wrong name.

@@ -6,10 +6,12 @@ use axum::response::Response;
 use maud::{Markup, html};
 use turnwise_web::access::AuditEntry;
 
-use super::layout;
+use super::format::moment;
+use super::parts::Column::{Number, Text};
+use super::parts::head;
 use super::problem::{Problem, Result};
-use super::replications::moment;
 use super::visit::{Visit, link};
+use super::{layout, parts};
 
 const PATH: &str = "/ui/audit";
 /// Number of lines that are read.
@@ -18,7 +20,7 @@ const MAX_LINES: usize = 2_000;
 const SHOWN: usize = 200;
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let text = visit.query().get("q").map(str::to_lowercase);
+    let text = visit.query.get("q").map(str::to_lowercase);
     let lines = match &visit.app.audit {
         None => None,
         Some(audit) => {
@@ -36,11 +38,9 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
             None => p.empty { "This node keeps no audit log. " code { "[audit] file" } " in its configuration file names one." },
             Some(lines) => {
                 p.quiet { "Requests that changed something, newest first, as this node, " bdi { (visit.app.node) } ", has logged them. Each node has its own file." }
-                form.filters action=(PATH) {
-                    label { "Contains" input type="search" name="q" value=[visit.query().get("q")] maxlength="200" size="22" placeholder="who, path, address"; }
-                    button type="submit" { "Filter" }
-                    a href=(PATH) { "Reset" }
-                }
+                (parts::filters(PATH, html! {
+                    label { "Contains" input type="search" name="q" value=[visit.query.get("q")] maxlength="200" size="22" placeholder="who, path, address"; }
+                }))
                 (table(&lines.into_iter().filter(|line| text.as_ref().is_none_or(|text| contains(line, text))).take(SHOWN).collect::<Vec<_>>()))
             }
         }
@@ -55,24 +55,17 @@ fn contains(line: &AuditEntry, text: &str) -> bool {
 }
 
 fn table(lines: &[AuditEntry]) -> Markup {
-    html! {
-        @if lines.is_empty() { p.empty { "No line matches." } } @else {
-            div.scroll tabindex="0" role="region" aria-label="Audit log" {
-                table {
-                    thead { tr { th scope="col" { "When" } th scope="col" { "Who" } th scope="col" { "Request" } th.n scope="col" { "Status" } th scope="col" { "Address" } } }
-                    tbody {
-                        @for line in lines {
-                            tr {
-                                td.when { (moment(&line.at)) }
-                                td { @match &line.who { Some(who) => a href=(link(PATH, &[("q", Some(who))])) { bdi { (who) } }, None => span.quiet { "nobody" } } }
-                                td { code { (line.method) " " bdi { (line.path) } } }
-                                td.n { @match line.status { Some(status) => (status), None => span.quiet title="The client closed the connection first" { "unknown" } } }
-                                td { (line.address) @if line.left_out > 0 { div.quiet { (line.left_out) " lines of strangers were left out before this one" } } }
-                            }
-                        }
-                    }
-                }
+    let rows = html! {
+        @for line in lines {
+            tr {
+                td.when { (moment(&line.at)) }
+                td { @match &line.who { Some(who) => a href=(link(PATH, &[("q", Some(who))])) { bdi { (who) } }, None => span.quiet { "nobody" } } }
+                td { code { (line.method) " " bdi { (line.path) } } }
+                td.n { @match line.status { Some(status) => (status), None => span.quiet title="The client closed the connection first" { "unknown" } } }
+                td { (line.address) @if line.left_out > 0 { div.quiet { (line.left_out) " lines of strangers were left out before this one" } } }
             }
         }
-    }
+    };
+    let columns = [Text("When"), Text("Who"), Text("Request"), Number("Status"), Text("Address")];
+    html! { @if lines.is_empty() { p.empty { "No line matches." } } @else { (parts::table("Audit log", head(&columns), rows)) } }
 }

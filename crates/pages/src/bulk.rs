@@ -11,8 +11,10 @@ use turnwise_protocol::{
     Bulk, BulkAction, BulkState, Bulks, DEFAULT_LIMIT, ExampleJob, MatchingJobs, PutBulk, RefusedJobs, State,
 };
 
-use super::format::{ago, count_of, duration, number, state};
+use super::format::{ago, duration, jobs_of, number, state};
 use super::layout;
+use super::parts::Column::{Number, Text};
+use super::parts::{head, hidden, pages, table};
 use super::problem::{Problem, Result};
 use super::redirect::redirect;
 use super::visit::{Fields, Visit, back, job_link, link};
@@ -25,26 +27,49 @@ const ALL: &str = "age >= 0s";
 /// Longest condition in a form, in bytes: that of the API.
 const MAX_CONDITION_BYTES: usize = 4_000;
 
-/// What is special about an action: its name on buttons, and what its question says.
-fn texts(action: BulkAction) -> (&'static str, &'static str) {
+/// What pages say of an action.
+pub(super) struct Texts {
+    /// Its name, on buttons.
+    pub name: &'static str,
+    /// What its question says.
+    pub effect: &'static str,
+    /// What was done.
+    pub done: &'static str,
+}
+
+pub(super) fn texts(action: BulkAction) -> Texts {
     match action {
-        BulkAction::Retry => (
-            "Run now or again",
-            "Delayed, crashing and blocked jobs become pending now, without their dependencies, and failed and cancelled jobs run again.",
-        ),
-        BulkAction::Cancel => (
-            "Cancel",
-            "Waiting jobs end now. Running ones are stopped by their workers; what they have done so far is not undone.",
-        ),
-        BulkAction::Remove => (
-            "Remove",
-            "Their records go, with results and history. Running ones are stopped first. This cannot be undone.",
-        ),
-        BulkAction::Priority => ("Set priority", "Within a tenant, jobs of lower classes start first."),
-        BulkAction::RunNow => {
-            ("Run now", "Delayed and crashing jobs are pending now. Others stay as they are.")
-        }
+        BulkAction::Retry => Texts {
+            name: "Run now or again",
+            effect: "Delayed, crashing and blocked jobs become pending now, without their dependencies, and failed and cancelled jobs run again.",
+            done: "Made pending",
+        },
+        BulkAction::Cancel => Texts {
+            name: "Cancel",
+            effect: "Waiting jobs end now. Running ones are stopped by their workers; what they have done so far is not undone.",
+            done: "Cancelled, or being stopped",
+        },
+        BulkAction::Remove => Texts {
+            name: "Remove",
+            effect: "Their records go, with results and history. Running ones are stopped first. This cannot be undone.",
+            done: "Removed, or being stopped first",
+        },
+        BulkAction::Priority => Texts {
+            name: "Set priority",
+            effect: "Within a tenant, jobs of lower classes start first.",
+            done: "Changed the priority",
+        },
+        BulkAction::RunNow => Texts {
+            name: "Run now",
+            effect: "Delayed and crashing jobs are pending now. Others stay as they are.",
+            done: "Made pending",
+        },
     }
+}
+
+/// Whether an action ends jobs.
+pub(super) fn destroys(action: BulkAction) -> bool {
+    matches!(action, BulkAction::Cancel | BulkAction::Remove)
 }
 
 /// A pattern that matches exactly this text.
@@ -90,32 +115,31 @@ pub(super) fn for_all(condition: &str, here: &str) -> Markup {
         details.all {
             summary { "For all that match, also on other pages" }
             form.actions action=(ASK) {
-                input type="hidden" name="where" value=(condition);
-                input type="hidden" name="back" value=(here);
-                (buttons())
+                (hidden("where", condition))
+                (hidden("back", here))
+                (buttons("…"))
                 a.quiet href=(PATH) { "Earlier operations" }
             }
         }
     }
 }
 
-fn buttons() -> Markup {
+/// The buttons for all actions. The names of those that always ask first have dots.
+pub(super) fn buttons(dots: &str) -> Markup {
     html! {
-        button name="action" value="retry" { "Run now or again…" }
+        button name="action" value="retry" { "Run now or again" (dots) }
         button name="action" value="cancel" { "Cancel…" }
         button.danger name="action" value="remove" { "Remove…" }
         label { span.unseen { "Priority" } input type="number" name="priority" min="-20" max="19" placeholder="0" size="3"; }
-        button name="action" value="priority" { "Set priority…" }
+        button name="action" value="priority" { "Set priority" (dots) }
     }
 }
 
 /// The action that fields name, with its priority.
-fn action(fields: &Fields) -> Result<(BulkAction, Option<i32>)> {
-    let action: BulkAction = fields
-        .word("action")?
-        .ok_or_else(|| Problem::bad("no action is chosen", "use a button of a page"))?;
+pub(super) fn action(fields: &Fields) -> Result<(BulkAction, Option<i32>)> {
+    let action: BulkAction = fields.action("action")?;
     let priority = match action {
-        BulkAction::Priority => Some(super::act::priority(fields.get("priority"))?),
+        BulkAction::Priority => Some(fields.number("priority")?.unwrap_or(0)),
         _ => None,
     };
     Ok((action, priority))
@@ -130,13 +154,13 @@ fn condition_of(fields: &Fields) -> Result<&str> {
 
 /// Asks whether an operation should begin, with the number of its jobs.
 pub(super) async fn ask(visit: Visit) -> Result<Response> {
-    let query = visit.query();
+    let query = &visit.query;
     let condition = condition_of(query)?;
     let (action, priority) = action(query)?;
     let back = back(query.get("back")).unwrap_or("/ui/jobs");
     let counted = v1::matching(&visit.app, visit.caller().clone(), condition, Some(action), priority).await?;
     let changes = counted.changes.unwrap_or(0);
-    let (name, effect) = texts(action);
+    let Texts { name, effect, .. } = texts(action);
     let jobs = at_least(&counted, changes);
     let title = match priority {
         Some(priority) => format!("{name} {priority} of {jobs}?"),
@@ -152,7 +176,7 @@ pub(super) async fn ask(visit: Visit) -> Result<Response> {
             dt { "Match" } dd { (at_least(&counted, counted.matched)) }
             dt { "Would change" } dd { (jobs) }
             @for RefusedJobs { reason, jobs } in &counted.refused {
-                dt { "Stay as they are" } dd { (count_of(usize::try_from(*jobs).unwrap_or(usize::MAX), "job")) ": " (reason) }
+                dt { "Stay as they are" } dd { (jobs_of(*jobs)) ": " (reason) }
             }
         }
         @if !counted.complete {
@@ -160,15 +184,13 @@ pub(super) async fn ask(visit: Visit) -> Result<Response> {
         }
         (examples(&counted))
         form.actions method="post" action=(PATH) {
-            input type="hidden" name="where" value=(condition);
-            input type="hidden" name="action" value=(action.as_str());
-            @if let Some(priority) = priority { input type="hidden" name="priority" value=(priority); }
-            input type="hidden" name="id" value=(id);
-            @if counted.complete { input type="hidden" name="of" value=(counted.matched); }
-            input type="hidden" name="back" value=(back);
-            @if changes > 0 || !counted.complete {
-                button.danger[matches!(action, BulkAction::Cancel | BulkAction::Remove)] type="submit" { (name) " " (jobs) }
-            }
+            (hidden("where", condition))
+            (hidden("action", action.as_str()))
+            @if let Some(priority) = priority { (hidden("priority", &priority.to_string())) }
+            (hidden("id", &id))
+            @if counted.complete { (hidden("of", &counted.matched.to_string())) }
+            (hidden("back", back))
+            @if changes > 0 || !counted.complete { button.danger[destroys(action)] type="submit" { (name) " " (jobs) } }
             a.button href=(back) { "Back" }
         }
     };
@@ -177,30 +199,25 @@ pub(super) async fn ask(visit: Visit) -> Result<Response> {
 
 /// A number of jobs that is exact if the count has reached all.
 fn at_least(counted: &MatchingJobs, jobs: u64) -> String {
-    let jobs = count_of(usize::try_from(jobs).unwrap_or(usize::MAX), "job");
-    if counted.complete { jobs } else { format!("at least {jobs}") }
+    if counted.complete { jobs_of(jobs) } else { format!("at least {}", jobs_of(jobs)) }
 }
 
 fn examples(counted: &MatchingJobs) -> Markup {
+    let rows = html! {
+        @for ExampleJob { job_type, id, tenant, state: of } in &counted.examples {
+            tr {
+                th.id scope="row" { a href=(job_link(job_type, id)) { bdi title=(id) { (id) } } }
+                td { bdi { (job_type) } }
+                td { (state(*of)) }
+                td.id { bdi title=(tenant) { (tenant) } }
+            }
+        }
+    };
     html! {
         @if !counted.examples.is_empty() {
             section {
                 h2 { "Some of them" }
-                div.scroll tabindex="0" role="region" aria-label="Some of them" {
-                    table {
-                        thead { tr { th scope="col" { "Job" } th scope="col" { "Type" } th scope="col" { "State" } th scope="col" { "Tenant" } } }
-                        tbody {
-                            @for ExampleJob { job_type, id, tenant, state: of } in &counted.examples {
-                                tr {
-                                    th.id scope="row" { a href=(job_link(job_type, id)) { bdi title=(id) { (id) } } }
-                                    td { bdi { (job_type) } }
-                                    td { (state(*of)) }
-                                    td.id { bdi title=(tenant) { (tenant) } }
-                                }
-                            }
-                        }
-                    }
-                }
+                (table("Some of them", head(&[Text("Job"), Text("Type"), Text("State"), Text("Tenant")]), rows))
             }
         }
     }
@@ -208,7 +225,7 @@ fn examples(counted: &MatchingJobs) -> Markup {
 
 /// Begins an operation, or stops one.
 pub(super) async fn act(visit: Visit) -> Result<Response> {
-    let form = visit.form();
+    let form = &visit.form;
     let id = form.get("id").ok_or_else(|| Problem::bad("no operation is named", "use a button of a page"))?;
     turnwise_protocol::names::check_id(id)?;
     if form.get("action") == Some("stop") {
@@ -224,36 +241,36 @@ pub(super) async fn act(visit: Visit) -> Result<Response> {
 
 /// One operation with its progress, or all that the person may see.
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let query = visit.query();
+    let query = &visit.query;
     let Some(id) = query.get("id") else { return list(&visit).await };
     let bulk = v1::one(&visit.app, visit.caller(), id).await?;
     let now_us = visit.app.now_us();
     let back = back(query.get("back"));
     let of = query.get("of").and_then(|of| of.parse::<u64>().ok()).filter(|of| *of > 0);
-    let title = format!("{}: {}", texts(bulk.action).0, standing(&bulk));
+    let title = format!("{}: {}", texts(bulk.action).name, standing(&bulk));
     let is_over = bulk.state != BulkState::Running;
     let main = html! {
         p.crumbs { a href=(PATH) { "Operations on many jobs" } }
         h1 { (title) }
         p.lead { "All jobs with " code { (bulk.condition) } }
         @if let Some(reason) = &bulk.reason { p.condition.bad role="status" { (super::problem::sentence(reason)) } }
-        @else if bulk.state == BulkState::Done { p.condition.good role="status" { "Changed " (jobs(bulk.changed)) "." } }
+        @else if bulk.state == BulkState::Done { p.condition.good role="status" { "Changed " (jobs_of(bulk.changed)) "." } }
         @if let (Some(of), false) = (of, is_over) {
             progress.whole max=(of.max(bulk.matched)) value=(bulk.matched) aria-label="Progress" {}
         }
         dl {
-            dt { "Looked at" } dd { (jobs(bulk.looked_at)) @if let (Some(about), false) = (bulk.about, is_over) { span.quiet { " of about " (number(about.max(bulk.looked_at))) } } }
-            dt { "Matched" } dd { (jobs(bulk.matched)) @if let (Some(of), false) = (of, is_over) { span.quiet { " of " (number(of)) " at the time of the question" } } }
-            dt { "Changed" } dd { (jobs(bulk.changed)) }
-            @for RefusedJobs { reason, jobs: refused } in &bulk.refused { dt { "Left as they are" } dd { (jobs(*refused)) ": " (reason) } }
+            dt { "Looked at" } dd { (jobs_of(bulk.looked_at)) @if let (Some(about), false) = (bulk.about, is_over) { span.quiet { " of about " (number(about.max(bulk.looked_at))) } } }
+            dt { "Matched" } dd { (jobs_of(bulk.matched)) @if let (Some(of), false) = (of, is_over) { span.quiet { " of " (number(of)) " at the time of the question" } } }
+            dt { "Changed" } dd { (jobs_of(bulk.changed)) }
+            @for RefusedJobs { reason, jobs: refused } in &bulk.refused { dt { "Left as they are" } dd { (jobs_of(*refused)) ": " (reason) } }
             @if let Some(priority) = bulk.priority { dt { "Priority" } dd { (priority) } }
             dt { "Began" } dd { (ago(bulk.begun_us, now_us)) @if let Some(by) = &bulk.by { " by " bdi { (by) } } }
             @if let Some(ended) = bulk.ended_us { dt { "Took" } dd { (duration((ended - bulk.begun_us).max(0).unsigned_abs())) } }
         }
         form.actions method="post" action=(PATH) {
             @if !is_over {
-                input type="hidden" name="id" value=(id);
-                @if let Some(back) = back { input type="hidden" name="back" value=(back); }
+                (hidden("id", id))
+                @if let Some(back) = back { (hidden("back", back)) }
                 button.danger name="action" value="stop" { "Stop" }
             }
             @if let Some(back) = back { a.button href=(back) { "Back to the jobs" } }
@@ -263,10 +280,6 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
         true => layout::page(&visit.shell, &title, main),
         false => layout::live(&visit.shell, &title, main),
     })
-}
-
-fn jobs(jobs: u64) -> String {
-    count_of(usize::try_from(jobs).unwrap_or(usize::MAX), "job")
 }
 
 fn standing(bulk: &Bulk) -> &'static str {
@@ -280,8 +293,21 @@ fn standing(bulk: &Bulk) -> &'static str {
 
 async fn list(visit: &Visit) -> Result<Response> {
     let now_us = visit.app.now_us();
-    let after = visit.query().get("after");
+    let after = visit.query.get("after");
     let Bulks { bulk: page, next } = v1::list(&visit.app, visit.caller(), DEFAULT_LIMIT, after).await?;
+    let rows = html! {
+        @for bulk in &page {
+            tr data-k=(bulk.id) {
+                th scope="row" { a href=(link(PATH, &[("id", Some(&bulk.id))])) { (texts(bulk.action).name) @if let Some(priority) = bulk.priority { " " (priority) } } }
+                td { code.text { (bulk.condition) } }
+                td { (standing(bulk)) }
+                td.n { (number(bulk.matched)) }
+                td.n { (number(bulk.changed)) }
+                td.when { (ago(bulk.begun_us, now_us)) }
+                td { @if let Some(by) = &bulk.by { bdi { (by) } } }
+            }
+        }
+    };
     let main = html! {
         p.crumbs { a href="/ui/jobs" { "Jobs" } }
         h1 { "Operations on many jobs" }
@@ -289,27 +315,11 @@ async fn list(visit: &Visit) -> Result<Response> {
         @if page.is_empty() {
             p.empty { "There is none. A list of jobs has actions for all jobs that match its filter." }
         } @else {
-            div.scroll tabindex="0" role="region" aria-label="Operations" {
-                table {
-                    thead { tr { th scope="col" { "Action" } th scope="col" { "Jobs with" } th scope="col" { "State" } th.n scope="col" { "Matched" }
-                        th.n scope="col" { "Changed" } th scope="col" { "Began" } th scope="col" { "By" } } }
-                    tbody {
-                        @for bulk in &page {
-                            tr data-k=(bulk.id) {
-                                th scope="row" { a href=(link(PATH, &[("id", Some(&bulk.id))])) { (texts(bulk.action).0) @if let Some(priority) = bulk.priority { " " (priority) } } }
-                                td { code.text { (bulk.condition) } }
-                                td { (standing(bulk)) }
-                                td.n { (number(bulk.matched)) }
-                                td.n { (number(bulk.changed)) }
-                                td.when { (ago(bulk.begun_us, now_us)) }
-                                td { @if let Some(by) = &bulk.by { bdi { (by) } } }
-                            }
-                        }
-                    }
-                }
-            }
-            @if let Some(next) = &next { nav.pages aria-label="Pages of the list" { a.button href=(link(PATH, &[("after", Some(next))])) { "Next" } } }
+            (table("Operations", head(&[
+                Text("Action"), Text("Jobs with"), Text("State"), Number("Matched"), Number("Changed"), Text("Began"), Text("By"),
+            ]), rows))
         }
+        (pages(|after| link(PATH, &[("after", after)]), after, next.as_deref()))
     };
     Ok(layout::live(&visit.shell, "Operations on many jobs", main))
 }

@@ -71,7 +71,6 @@ impl Chart<'_> {
         }
     }
 
-    #[allow(clippy::cast_precision_loss, reason = "times of a month, as places on a screen")]
     fn path(&self, line: &Line<'_>, top: f64) -> String {
         let (from, to) = self.range_us;
         let span = (to - from).max(1) as f64;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use axum::http::StatusCode;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
@@ -10,11 +9,12 @@ use turnwise_api as v1;
 use turnwise_policy::eligibility::concurrency::Bucket;
 use turnwise_policy::eligibility::condition::Condition;
 use turnwise_protocol::{Action, Filter, PutFilter};
-use turnwise_queue::{Job, concurrency, filters as rows, jobs};
+use turnwise_queue::{concurrency, filters as rows, jobs};
 
 use super::format::{count, number, time};
-use super::parts::{Question, field, hidden};
-use super::problem::{Problem, Result, sentence};
+use super::parts::Column::{Actions, Number, Text};
+use super::parts::{Question, field, head, hidden};
+use super::problem::{Problem, Result, with_status};
 use super::redirect::redirect;
 use super::visit::{Fields, Visit, job_link, link};
 use super::{layout, parts};
@@ -32,17 +32,16 @@ const MAX_TYPES: usize = 100;
 const SHOWN: usize = 10;
 
 /// The actions, with what they do.
-const ACTIONS: [(Action, &str, &str); 5] = [
-    (Action::Pause, "pause", "Pause: they do not start while this filter exists"),
-    (Action::Concurrency, "concurrency", "Limit: at most a number of them run at the same time"),
-    (Action::Reject, "reject", "Reject: they are cancelled"),
-    (Action::Accept, "accept", "Accept: they may run, whatever later filters say"),
-    (Action::Continue, "continue", "Continue: nothing, the next filters decide"),
+const ACTIONS: [(Action, &str); 5] = [
+    (Action::Pause, "Pause: they do not start while this filter exists"),
+    (Action::Concurrency, "Limit: at most a number of them run at the same time"),
+    (Action::Reject, "Reject: they are cancelled"),
+    (Action::Accept, "Accept: they may run, whatever later filters say"),
+    (Action::Continue, "Continue: nothing, the next filters decide"),
 ];
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let did = parts::done(visit.query().get("did"));
-    show(&visit, visit.query(), did, None, None).await
+    show(&visit, &visit.query, None, None).await
 }
 
 /// What a filter holds back now.
@@ -69,7 +68,6 @@ async fn held(visit: &Visit, filters: &[Filter]) -> Result<Held> {
 async fn show(
     visit: &Visit,
     fields: &Fields,
-    did: Markup,
     problem: Option<&Problem>,
     preview: Option<&Preview>,
 ) -> Result<Response> {
@@ -78,53 +76,41 @@ async fn show(
     let edited = fields.get("edit").and_then(|id| filters.iter().find(|filter| filter.id == id));
     let main = html! {
         h1 { "Filters and limits" }
-        (did)
+        (parts::done(visit.query.get("did")))
         p.quiet { "Filters decide which waiting jobs may start. They are evaluated in this order, and the first one whose condition holds decides. A job that no filter decides about may run." }
         @if filters.is_empty() { p.empty { "There are no filters: every job may start." } } @else { (table(&filters, &held)) }
         (form(fields, edited, problem, preview))
     };
-    let status = problem.map_or(StatusCode::OK, |problem| problem.status);
-    let mut response = layout::page(&visit.shell, "Filters and limits", main);
-    *response.status_mut() = status;
-    Ok(response)
+    Ok(with_status(layout::page(&visit.shell, "Filters and limits", main), problem))
 }
 
 fn table(filters: &[Filter], held: &Held) -> Markup {
-    html! {
-        div.scroll tabindex="0" role="region" aria-label="Filters" {
-            table {
-                thead { tr {
-                    th scope="col" { "Filter" } th.n scope="col" { "Priority" } th scope="col" { "Action" } th scope="col" { "Condition" }
-                    th scope="col" { "Holds back now" } th scope="col" { "Note" } th scope="col" { span.unseen { "Actions" } }
-                } }
-                tbody {
-                    @for filter in filters {
-                        tr data-k=(filter.id) {
-                            th.id scope="row" { a href=(link(PATH, &[("edit", Some(&filter.id))])) { bdi { (filter.id) } } }
-                            td.n { (filter.priority) }
-                            td { (name(filter.action)) @if let Some(limit) = filter.limit { " to " (number(u64::from(limit))) } }
-                            td {
-                                @if filter.when.is_empty() { span.quiet { "all jobs" } } @else { code { bdi { (filter.when) } } }
-                                @if filter.watermark_us > 0 { div.quiet { "added since " (time(filter.watermark_us)) } }
-                            }
-                            td { (holds(filter, held)) }
-                            td { bdi { (filter.note.as_deref().unwrap_or_default()) } }
-                            td {
-                                form.inline method="post" action=(PATH) {
-                                    input type="hidden" name="id" value=(filter.id);
-                                    button.danger name="do" value="remove" { "Remove…" }
-                                }
-                            }
-                        }
+    let rows = html! {
+        @for filter in filters {
+            tr data-k=(filter.id) {
+                th.id scope="row" { a href=(link(PATH, &[("edit", Some(&filter.id))])) { bdi { (filter.id) } } }
+                td.n { (filter.priority) }
+                td { (filter.action.as_str()) @if let Some(limit) = filter.limit { " to " (number(u64::from(limit))) } }
+                td {
+                    @if filter.when.is_empty() { span.quiet { "all jobs" } } @else { code { bdi { (filter.when) } } }
+                    @if filter.watermark_us > 0 { div.quiet { "added since " (time(filter.watermark_us)) } }
+                }
+                td { (holds(filter, held)) }
+                td { bdi { (filter.note.as_deref().unwrap_or_default()) } }
+                td {
+                    form.inline method="post" action=(PATH) {
+                        (hidden("id", &filter.id))
+                        button.danger name="do" value="remove" { "Remove…" }
                     }
                 }
             }
         }
+    };
+    html! {
+        (parts::table("Filters", head(&[
+            Text("Filter"), Number("Priority"), Text("Action"), Text("Condition"), Text("Holds back now"), Text("Note"), Actions,
+        ]), rows))
     }
-}
-
-fn name(action: Action) -> &'static str {
-    ACTIONS.iter().find(|(of, ..)| *of == action).map_or("", |(_, name, _)| name)
 }
 
 fn holds(filter: &Filter, held: &Held) -> Markup {
@@ -146,39 +132,34 @@ fn form(
     problem: Option<&Problem>,
     preview: Option<&Preview>,
 ) -> Markup {
-    let old = |of: fn(&Filter) -> Option<String>| edited.and_then(of);
     let value = |name: &str, of: fn(&Filter) -> Option<String>| {
-        fields.get(name).map(str::to_owned).or_else(|| old(of))
+        fields.get(name).map(str::to_owned).or_else(|| edited.and_then(of))
     };
-    let action = fields.get("action").or(edited.map(|filter| name(filter.action))).unwrap_or("pause");
-    let about = |name: &str| {
-        problem
-            .filter(|problem| problem.reason.split(':').next() == Some(name))
-            .map(|problem| problem.reason.as_str())
-    };
+    let action = fields.get("action").or(edited.map(|filter| filter.action.as_str()));
+    let about = |name: &str| problem.filter(|problem| problem.is_about(name)).map(Problem::text);
     let shown_beside =
         ["id", "filter", "when", "limit", "priority", "note"].into_iter().any(|name| about(name).is_some());
     html! {
         section id="form" {
             h2 { @match edited { Some(filter) => { "Change " bdi { (filter.id) } }, None => "Add a filter" } }
-            @if let Some(problem) = problem.filter(|_| !shown_beside) { p.problem role="alert" { (sentence(&problem.reason)) " " (sentence(&problem.hint)) } }
+            @if let Some(problem) = problem.filter(|_| !shown_beside) { (problem.alert()) }
             form.fields method="post" action=(PATH) {
                 (field("id", "Name", html! { input id="id" name="id" value=[value("id", |filter| Some(filter.id.clone()))] required maxlength="128"; },
-                    html! { "A filter with this name is replaced." }, about("id").or(about("filter"))))
+                    html! { "A filter with this name is replaced." }, about("id").or(about("filter")).as_deref()))
                 (field("action", "What it does with the jobs", html! {
-                    select id="action" name="action" { @for (_, name, title) in ACTIONS { option value=(name) selected[action == name] { (title) } } }
+                    select id="action" name="action" { @for (of, title) in ACTIONS { option value=(of.as_str()) selected[action == Some(of.as_str())] { (title) } } }
                 }, html! { "Running jobs continue in any case." }, None))
                 (field("when", "Condition", html! { input id="when" name="when" value=[value("when", |filter| Some(filter.when.clone()))] maxlength="4000" placeholder="type = mail and tenant ~ \"^test-\""; },
                     html! { "Compares " code { "id" } ", " code { "type" } ", " code { "tenant" } ", " code { "user" } ", " code { "reason" } " and " code { "options.NAME" } " with "
-                        code { "= != < <= > >= ~ !~" } ", combined with " code { "and" } ", " code { "or" } ", " code { "not" } " and parentheses. Empty: all jobs." }, about("when")))
+                        code { "= != < <= > >= ~ !~" } ", combined with " code { "and" } ", " code { "or" } ", " code { "not" } " and parentheses. Empty: all jobs." }, about("when").as_deref()))
                 div.pair {
                     (field("limit", "Limit", html! { input id="limit" type="number" name="limit" min="1" max="1000" value=[value("limit", |filter| filter.limit.map(|limit| limit.to_string()))]; },
-                        html! { "For the action Limit: how many run at the same time." }, about("limit")))
+                        html! { "For the action Limit: how many run at the same time." }, about("limit").as_deref()))
                     (field("priority", "Priority", html! { input id="priority" type="number" name="priority" min="-1000" max="1000" value=[value("priority", |filter| Some(filter.priority.to_string()))] placeholder="0"; },
-                        html! { "Filters with lower numbers are evaluated first." }, about("priority")))
+                        html! { "Filters with lower numbers are evaluated first." }, about("priority").as_deref()))
                 }
                 (field("note", "Note", html! { input id="note" name="note" value=[value("note", |filter| filter.note.clone())] maxlength="500"; },
-                    html! { "Why it exists, for people." }, about("note")))
+                    html! { "Why it exists, for people." }, about("note").as_deref()))
                 @if let Some(filter) = edited { input type="hidden" name="watermark_us" value=(filter.watermark_us); }
                 @else if let Some(watermark) = fields.get("watermark_us") { input type="hidden" name="watermark_us" value=(watermark); }
                 @if let Some(preview) = preview { (preview.shown()) }
@@ -193,6 +174,7 @@ fn form(
 }
 
 /// What a condition matches now.
+#[derive(Default)]
 struct Preview {
     looked_at: usize,
     more: bool,
@@ -224,11 +206,12 @@ impl Preview {
     }
 }
 
-async fn preview(visit: &Visit, when: &str, watermark_us: i64) -> Result<Preview> {
-    let app = &visit.app;
-    let condition = Condition::parse(when)
+/// What the filter of the form matches.
+async fn preview(visit: &Visit) -> Result<Preview> {
+    let (app, PutFilter { when, watermark_us, .. }) = (&visit.app, put(&visit.form)?);
+    let condition = Condition::parse(&when)
         .map_err(|mistake| Problem::bad(format!("when: {mistake}"), "correct the condition"))?;
-    let mut found = Preview { looked_at: 0, more: false, waiting: 0, running: 0, first: Vec::new() };
+    let mut found = Preview::default();
     let tx = app.store.begin().await?;
     let types = jobs::types_after(&tx, &app.keys, None, MAX_TYPES).await?;
     drop(tx);
@@ -249,8 +232,15 @@ async fn preview(visit: &Visit, when: &str, watermark_us: i64) -> Result<Preview
                     true => Some(jobs::options(&tx, &app.keys, job).await?),
                     false => None,
                 };
-                if turnwise_worker::filter_holds(&condition, job, options.as_deref()).await {
-                    found.add(job);
+                if !turnwise_worker::filter_holds(&condition, job, options.as_deref()).await {
+                    continue;
+                }
+                match job.state().is_claimed() {
+                    true => found.running += 1,
+                    false => found.waiting += 1,
+                }
+                if found.first.len() < SHOWN {
+                    found.first.push((job.job_type.clone(), job.id.clone()));
                 }
             }
             if last {
@@ -261,41 +251,14 @@ async fn preview(visit: &Visit, when: &str, watermark_us: i64) -> Result<Preview
     Ok(found)
 }
 
-impl Preview {
-    fn add(&mut self, job: &Job) {
-        match job.state().is_claimed() {
-            true => self.running += 1,
-            false => self.waiting += 1,
-        }
-        if self.first.len() < SHOWN {
-            self.first.push((job.job_type.clone(), job.id.clone()));
-        }
-    }
-}
-
 /// The filter that a form describes.
 fn put(fields: &Fields) -> Result<PutFilter> {
-    let number = |name: &str| match fields.get(name) {
-        None => Ok(None),
-        Some(text) => {
-            let wrong = || Problem::bad(format!("{name}: must be a whole number"), "correct the field");
-            text.trim().parse::<i64>().map(Some).map_err(|_| wrong())
-        }
-    };
-    let small = |name: &'static str, value: i64| {
-        i32::try_from(value).map_err(|_| Problem::bad(format!("{name}: is too large"), "correct the field"))
-    };
-    let action = fields.get("action").unwrap_or("pause");
-    let action = ACTIONS.iter().find(|(_, name, _)| *name == action).map(|(action, ..)| *action);
-    let limit = number("limit")?.map(|limit| {
-        u32::try_from(limit).map_err(|_| Problem::bad("limit: must be from 1 to 1000", "correct the field"))
-    });
     Ok(PutFilter {
-        action: action.ok_or_else(|| Problem::bad("action: is unknown", "choose one of the list"))?,
-        limit: limit.transpose()?,
+        action: fields.word("action")?.unwrap_or(Action::Pause),
+        limit: fields.number("limit")?,
         when: fields.get("when").unwrap_or_default().to_owned(),
-        priority: small("priority", number("priority")?.unwrap_or_default())?,
-        watermark_us: number("watermark_us")?.unwrap_or_default(),
+        priority: fields.number("priority")?.unwrap_or_default(),
+        watermark_us: fields.number("watermark_us")?.unwrap_or_default(),
         note: fields.get("note").map(str::to_owned),
     })
 }
@@ -310,50 +273,40 @@ enum Do {
 
 /// Previews, saves or removes a filter.
 pub(super) async fn act(visit: Visit) -> Result<Response> {
-    let form = visit.form();
-    let wanted: Option<Do> = form.word("do")?;
+    let form = &visit.form;
     let id = form.get("id").unwrap_or_default().to_owned();
-    match wanted.ok_or_else(|| Problem::bad("no action is chosen", "use a button of a page"))? {
+    let done = match form.action::<Do>("do")? {
         Do::Remove if form.get("confirmed").is_some() => {
             v1::filters::remove(&visit.app, &id).await?;
-            Ok(redirect(&format!("{PATH}?did=removed")))
+            return Ok(redirect(&format!("{PATH}?did=removed")));
         }
-        Do::Remove => Ok(confirm(&visit, &id)),
-        Do::Save => match save(&visit, &id).await {
-            Ok(()) => Ok(redirect(&format!("{PATH}?did=saved"))),
-            Err(problem) if problem.status.is_server_error() => Err(problem),
-            Err(problem) => show(&visit, form, html! {}, Some(&problem), None).await,
-        },
-        Do::Preview => {
-            let previewed = async {
-                let put = put(form)?;
-                preview(&visit, &put.when, put.watermark_us).await
+        Do::Remove => {
+            let question = Question {
+                title: "Remove this filter?",
+                subject: html! { bdi { (id) } },
+                effect: "Jobs that it has paused or limited return to their old places in the queue, and may start at once.",
+                button: "Remove the filter",
+                action: PATH,
+                fields: html! { (hidden("id", &id)) (hidden("do", "remove")) },
+                back: PATH,
             };
-            match previewed.await {
-                Ok(preview) => show(&visit, form, html! {}, None, Some(&preview)).await,
-                Err(problem) if problem.status.is_server_error() => Err(problem),
-                Err(problem) => show(&visit, form, html! {}, Some(&problem), None).await,
-            }
+            return Ok(question.page(&visit.shell));
         }
+        Do::Save => match save(&visit, &id).await {
+            Ok(()) => return Ok(redirect(&format!("{PATH}?did=saved"))),
+            Err(problem) => Err(problem),
+        },
+        Do::Preview => preview(&visit).await,
+    };
+    match done {
+        Ok(preview) => show(&visit, form, None, Some(&preview)).await,
+        Err(problem) => show(&visit, form, Some(&problem.correctable()?), None).await,
     }
 }
 
 async fn save(visit: &Visit, id: &str) -> Result<()> {
     v1::filters::check_name(id)?;
-    let rule = v1::filters::rule(id.to_owned(), put(visit.form())?)?;
+    let rule = v1::filters::rule(id.to_owned(), put(&visit.form)?)?;
     v1::filters::write(&visit.app, &rule).await?;
     Ok(())
-}
-
-fn confirm(visit: &Visit, id: &str) -> Response {
-    let question = Question {
-        title: "Remove this filter?",
-        subject: html! { bdi { (id) } },
-        effect: "Jobs that it has paused or limited return to their old places in the queue, and may start at once.",
-        button: "Remove the filter",
-        action: PATH,
-        fields: html! { (hidden("id", id)) (hidden("do", "remove")) },
-        back: PATH,
-    };
-    question.page(&visit.shell)
 }

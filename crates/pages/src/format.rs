@@ -1,33 +1,61 @@
 //! Times, durations, numbers and texts of jobs as HTML.
 
 use maud::{Markup, html};
+use serde::Serialize;
 use turnwise_protocol::State;
+use turnwise_queue::counts::Kind;
 use turnwise_queue::timestamp;
 
 /// Longest text in a page that is shown without unfolding it, in characters.
 const SHOWN_CHARS: usize = 400;
 
+/// The states in the order of a job's life, with what they mean.
+pub(super) const STATES: [(State, &str); 11] = [
+    (State::Pending, "in the queue of its tenant, ready to start"),
+    (State::Running, "a worker runs it"),
+    (State::Waiting, "a worker runs it, and it waits for a lock"),
+    (State::Delayed, "added for later, or parked until its source changes"),
+    (State::Blocked, "waits until its dependencies have ended"),
+    (State::Paused, "waits until the filter that pauses it is removed"),
+    (State::Limited, "waits until its concurrency limit has room"),
+    (State::Crashing, "crashed, and waits until its backoff is over"),
+    (State::Completed, "completed"),
+    (State::Failed, "failed permanently: its attempts are used up, or its worker gave up"),
+    (State::Cancelled, "cancelled by a person, by a filter, or because of a dependency"),
+];
+
 /// A time: UTC in the HTML, local time by the script.
 pub(super) fn time(at_us: i64) -> Markup {
+    moment(&timestamp(at_us))
+}
+
+/// The same for a time in ISO 8601.
+pub(super) fn moment(utc: &str) -> Markup {
+    html! { time datetime=(utc) { (plain(utc)) } }
+}
+
+fn plain(utc: &str) -> String {
+    utc.replace('T', " ").replace('Z', " UTC")
+}
+
+/// A time, shown by its distance.
+fn distance(at_us: i64, text: &str) -> Markup {
     let utc = timestamp(at_us);
-    html! { time datetime=(utc) { (utc.replace('T', " ").replace('Z', " UTC")) } }
+    html! { time datetime=(utc) data-ago title=(plain(&utc)) { (text) } }
 }
 
 /// How long ago a time was, or how far ahead it is.
 pub(super) fn ago(at_us: i64, now_us: i64) -> Markup {
-    let utc = timestamp(at_us);
     let text = match now_us.saturating_sub(at_us) {
         past if past >= 0 => format!("{} ago", duration(past.unsigned_abs())),
         ahead => format!("in {}", duration(ahead.unsigned_abs())),
     };
-    html! { time datetime=(utc) data-ago title=(utc.replace('T', " ").replace('Z', " UTC")) { (text) } }
+    distance(at_us, &text)
 }
 
 /// How long something has lasted since a time.
 pub(super) fn since(at_us: i64, now_us: i64) -> Markup {
-    let utc = timestamp(at_us);
-    let text = duration(now_us.saturating_sub(at_us).max(0).unsigned_abs());
-    html! { time datetime=(utc) data-ago title=(utc.replace('T', " ").replace('Z', " UTC")) { (text) } }
+    distance(at_us, &duration(now_us.saturating_sub(at_us).max(0).unsigned_abs()))
 }
 
 /// A duration with two units at most: `840 ms`, `12 s`, `3 min 5 s`, `2 h`, `4 d 3 h`.
@@ -72,6 +100,11 @@ pub(super) fn count_of(count: usize, what: &str) -> String {
     format!("{} {what}{plural}", number(count as u64))
 }
 
+/// A number of jobs: `1 job`, `3 jobs`.
+pub(super) fn jobs_of(count: u64) -> String {
+    count_of(usize::try_from(count).unwrap_or(usize::MAX), "job")
+}
+
 /// A cell that may have no value.
 pub(super) fn or_dash(text: Option<String>) -> Markup {
     html! { @match text { Some(text) => (text), None => span.quiet { "–" } } }
@@ -96,6 +129,16 @@ pub(super) fn clipped(text: &str) -> Markup {
         None => html! { bdi.line title=(text) { (text) } },
         Some((end, _)) => html! { bdi.line title={ (text[..end]) "…" } { (text[..end]) "…" } },
     }
+}
+
+/// A word of the API.
+pub(super) fn word(word: impl Serialize) -> String {
+    serde_json::to_value(word).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+/// The state of jobs that are counted like this. A parked job is delayed, and a job that waits for a lock is counted as running.
+pub(super) fn state_of(kind: Kind) -> &'static str {
+    if kind == Kind::Parked { Kind::Delayed.name() } else { kind.name() }
 }
 
 /// A job's state.

@@ -24,7 +24,9 @@ pub(super) fn drawn(graph: &Graph) -> Markup {
     let height = places.iter().map(|(_, y)| y + BOX.1).max().unwrap_or(0) + MARGIN;
     let before = graph.nodes.iter().filter(|node| node.step < 0).count();
     let behind = graph.nodes.iter().filter(|node| node.step > 0).count();
-    let told = format!("It waits for {}, and {} for it", count_of(before, "job"), waits(behind));
+    let wait = if behind == 1 { "waits" } else { "wait" };
+    let (before, behind) = (count_of(before, "job"), count_of(behind, "job"));
+    let told = format!("It waits for {before}, and {behind} {wait} for it");
     html! {
         section {
             h2 { "Dependencies" }
@@ -40,10 +42,6 @@ pub(super) fn drawn(graph: &Graph) -> Markup {
             }
         }
     }
-}
-
-fn waits(jobs: usize) -> String {
-    format!("{} {}", count_of(jobs, "job"), if jobs == 1 { "waits" } else { "wait" })
 }
 
 /// The place of each box: a column for each step, and its boxes from the top.

@@ -2,9 +2,8 @@
 
 use axum::response::Response;
 use maud::{Markup, html};
-use turnwise_protocol::State;
 
-use super::format::state;
+use super::format::{STATES, state};
 use super::layout::{self, NAVIGATION};
 use super::problem::Result;
 use super::visit::Visit;
@@ -15,20 +14,6 @@ const KEYS: [(&str, &str); 5] = [
     ("p", "pause or continue the refresh"),
     ("?", "this help"),
     ("Esc", "close this help, leave a field"),
-];
-
-const STATES: [(State, &str); 11] = [
-    (State::Pending, "in the queue of its tenant, ready to start"),
-    (State::Running, "a worker runs it"),
-    (State::Waiting, "a worker runs it, and it waits for a lock"),
-    (State::Delayed, "added for later, or parked until its source changes"),
-    (State::Blocked, "waits until its dependencies have ended"),
-    (State::Paused, "waits until the filter that pauses it is removed"),
-    (State::Limited, "waits until its concurrency limit has room"),
-    (State::Crashing, "crashed, and waits until its backoff is over"),
-    (State::Completed, "completed"),
-    (State::Failed, "failed permanently: its attempts are used up, or its worker gave up"),
-    (State::Cancelled, "cancelled by a person, by a filter, or because of a dependency"),
 ];
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {

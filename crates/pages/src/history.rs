@@ -9,9 +9,10 @@ use turnwise_protocol::{History, TenantHistory, TypeHistory, names};
 
 use super::chart::{Chart, Line};
 use super::format::{duration, number};
-use super::layout;
+use super::parts::choice;
 use super::problem::Result;
 use super::visit::{Visit, link, tenant_link};
+use super::{layout, parts};
 
 const PATH: &str = "/ui/history";
 const SECOND_US: i64 = 1_000_000;
@@ -28,7 +29,7 @@ const SHOWN_TYPES: usize = 6;
 const SHOWN_TENANTS: usize = 8;
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let (app, caller, query) = (&visit.app, visit.caller(), visit.query());
+    let (app, caller, query) = (&visit.app, visit.caller(), &visit.query);
     let job_type = query.get("type");
     if let Some(job_type) = job_type {
         names::check_type(job_type)?;
@@ -42,17 +43,10 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
     let types = drawn(&history);
     let main = html! {
         h1 { "History" }
-        form.filters action=(PATH) {
+        (parts::filters(PATH, html! {
             label { "Type" input name="type" value=[job_type] maxlength="64" size="14"; }
-            label {
-                "Range"
-                select name="range" data-submit {
-                    @for (name, text, _) in RANGES { option value=(name) selected[name == range] { (text) } }
-                }
-            }
-            button type="submit" { "Show" }
-            a href=(PATH) { "Reset" }
-        }
+            (choice("Range", "range", RANGES.map(|(name, title, _)| (name, title)), Some(range)))
+        }))
         @if types.is_empty() {
             p.empty { "Nothing is known of this time. A server takes a sample every 10 s." }
         }
@@ -70,7 +64,6 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
 fn drawn(history: &History) -> Vec<&str> {
     let mut weights: BTreeMap<&str, u64> = BTreeMap::new();
     for (name, of) in history.points.iter().flat_map(|point| &point.types) {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "only the order counts")]
         let jobs = of.jobs.values().sum::<f64>() as u64 + u64::from(!of.tenants.is_empty());
         *weights.entry(name).or_default() += jobs + of.claims;
     }
@@ -97,7 +90,6 @@ fn of_type(history: &History, name: &str, times: (i64, i64), operates: bool, is_
         values: of.iter().map(|of| of.and_then(value)).collect(),
     };
     let jobs = |state: &'static str| move |of: &TypeHistory| Some(of.jobs.get(state).copied().unwrap_or(0.0));
-    #[allow(clippy::cast_precision_loss, reason = "numbers of a chart")]
     let rate = |count: fn(&TypeHistory) -> u64| {
         let minutes = history.step_s as f64 / 60.0;
         move |of: &TypeHistory| Some(count(of) as f64 / minutes)
@@ -122,11 +114,7 @@ fn of_type(history: &History, name: &str, times: (i64, i64), operates: bool, is_
                     (chart("Wait before the start", vec![
                         line("half of the jobs up to", "runs", &wait(0.5)),
                         line("19 of 20 up to", "waits", &wait(0.95)),
-                    ], |us| {
-                        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below 2^53")]
-                        let us = us as u64;
-                        duration(us)
-                    }).draw())
+                    ], |us| duration(us as u64)).draw())
                 }
             }
             (tenants(history, name, &times_us, times, if is_chosen { usize::MAX } else { SHOWN_TENANTS }))
@@ -174,24 +162,16 @@ fn quantile(bounds_us: &[u64], counts: &[u64], part: f64) -> Option<f64> {
     if all == 0 {
         return None;
     }
-    #[allow(
-        clippy::cast_precision_loss,
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "numbers of jobs"
-    )]
     let rank = (all as f64 * part).ceil() as u64;
     let mut seen = 0;
     let bucket = counts.iter().position(|count| {
         seen += count;
         seen >= rank.max(1)
     })?;
-    #[allow(clippy::cast_precision_loss, reason = "at most a day")]
     bounds_us.get(bucket).or(bounds_us.last()).map(|bound| *bound as f64)
 }
 
 fn whole(value: f64) -> String {
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of 10 or more")]
     if value >= 10.0 { number(value.round() as u64) } else { tenths(value) }
 }
 

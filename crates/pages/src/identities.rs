@@ -9,8 +9,9 @@ use turnwise_protocol::{DEFAULT_LIMIT, MadeToken, NewToken, NewUser, Token, Toke
 use turnwise_web::access::Who;
 
 use super::format::{ago, or_dash, time};
-use super::parts::field;
-use super::problem::{Problem, Result, sentence};
+use super::parts::Column::{Actions, Text};
+use super::parts::{Question, field, head, hidden, table};
+use super::problem::{Problem, Result, with_status};
 use super::redirect::redirect;
 use super::visit::{Fields, Visit, link};
 use super::{layout, parts};
@@ -37,19 +38,18 @@ struct Refused<'a> {
 }
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let did = parts::done(visit.query().get("did"));
-    show(&visit, did, None).await
+    show(&visit, None).await
 }
 
-async fn show(visit: &Visit, did: Markup, refused: Option<&Refused<'_>>) -> Result<Response> {
-    let (query, app, now_us) = (visit.query(), &visit.app, visit.app.now_us());
+async fn show(visit: &Visit, refused: Option<&Refused<'_>>) -> Result<Response> {
+    let (query, app, now_us) = (&visit.query, &visit.app, visit.app.now_us());
     let after = |name: &str| PageParams { limit: DEFAULT_LIMIT, after: query.get(name).map(str::to_owned) };
     let Users { users, next: next_user } = identities::users(app, after("user")).await?;
     let Tokens { tokens, next: next_token } = identities::tokens(app, after("token")).await?;
     let is_open = *visit.caller().who() == Who::Everyone;
     let main = html! {
         h1 { "Users and tokens" }
-        (did)
+        (parts::done(query.get("did")))
         @if is_open {
             p.condition.warn {
                 "There are none, so that everyone who reaches this server may do everything. The first one needs the scope "
@@ -70,15 +70,12 @@ async fn show(visit: &Visit, did: Markup, refused: Option<&Refused<'_>>) -> Resu
             (add_token(refused.filter(|refused| refused.form == "token")))
         }
     };
-    let mut response = layout::page(&visit.shell, "Users and tokens", main);
-    *response.status_mut() = refused.map_or(StatusCode::OK, |refused| refused.problem.status);
-    Ok(response)
+    let page = layout::page(&visit.shell, "Users and tokens", main);
+    Ok(with_status(page, refused.map(|refused| &refused.problem)))
 }
 
 fn next(list: &str, next: Option<&str>) -> Markup {
-    html! {
-        @if let Some(next) = next { nav.pages aria-label="Pages of the list" { a.button href=(link(PATH, &[(list, Some(next))])) { "Next" } } }
-    }
+    parts::pages(|after| link(PATH, &[(list, after)]), None, next)
 }
 
 fn scopes(scopes: &[String]) -> Markup {
@@ -86,68 +83,55 @@ fn scopes(scopes: &[String]) -> Markup {
 }
 
 fn users_table(users: &[User]) -> Markup {
-    html! {
-        div.scroll tabindex="0" role="region" aria-label="Users" {
-            table {
-                thead { tr { th scope="col" { "User" } th scope="col" { "Scopes" } th scope="col" { "Added" } th scope="col" { span.unseen { "Actions" } } } }
-                tbody {
-                    @for user in users {
-                        tr {
-                            th.id scope="row" { bdi { (user.name) } }
-                            td { (scopes(&user.scopes)) }
-                            td.when { (time(user.created_us)) }
-                            td {
-                                form.actions method="post" action="/ui/identities/act" {
-                                    input type="hidden" name="user" value=(user.name);
-                                    input type="hidden" name="scopes" value=(user.scopes.join(" "));
-                                    button name="do" value="scopes" { "Scopes…" }
-                                    button name="do" value="password" { "New password…" }
-                                    button.danger name="do" value="remove" { "Remove…" }
-                                }
-                            }
-                        }
+    let rows = html! {
+        @for user in users {
+            tr {
+                th.id scope="row" { bdi { (user.name) } }
+                td { (scopes(&user.scopes)) }
+                td.when { (time(user.created_us)) }
+                td {
+                    form.actions method="post" action="/ui/identities/act" {
+                        (hidden("user", &user.name))
+                        (hidden("scopes", &user.scopes.join(" ")))
+                        button name="do" value="scopes" { "Scopes…" }
+                        button name="do" value="password" { "New password…" }
+                        button.danger name="do" value="remove" { "Remove…" }
                     }
                 }
             }
         }
-    }
+    };
+    table("Users", head(&[Text("User"), Text("Scopes"), Text("Added"), Actions]), rows)
 }
 
 fn tokens_table(tokens: &[Token], now_us: i64) -> Markup {
-    html! {
-        div.scroll tabindex="0" role="region" aria-label="Tokens" {
-            table {
-                thead { tr {
-                    th scope="col" { "Token" } th scope="col" { "For" } th scope="col" { "Scopes" } th scope="col" { "Added" }
-                    th scope="col" { "Last used" } th scope="col" { "Expires" } th scope="col" { span.unseen { "Actions" } }
-                } }
-                tbody {
-                    @for token in tokens {
-                        tr {
-                            th scope="row" { code { (token.id) } }
-                            td { bdi { (token.note) } }
-                            td { (scopes(&token.scopes)) }
-                            td.when { (time(token.created_us)) div.quiet { @if let Some(by) = &token.created_by { "by " bdi { (by) } } } }
-                            td.when { @match token.last_used_us { Some(used) => (ago(used, now_us)), None => (or_dash(None)) } }
-                            td.when {
-                                @match token.expires_us {
-                                    Some(at) if at <= now_us => span.bad { "expired " (ago(at, now_us)) },
-                                    Some(at) => (ago(at, now_us)),
-                                    None => "never",
-                                }
-                            }
-                            td {
-                                form.actions method="post" action="/ui/identities/act" {
-                                    input type="hidden" name="token" value=(token.id);
-                                    button name="do" value="rotate" { "Rotate…" }
-                                    button.danger name="do" value="revoke" { "Revoke…" }
-                                }
-                            }
-                        }
+    let rows = html! {
+        @for token in tokens {
+            tr {
+                th scope="row" { code { (token.id) } }
+                td { bdi { (token.note) } }
+                td { (scopes(&token.scopes)) }
+                td.when { (time(token.created_us)) div.quiet { @if let Some(by) = &token.created_by { "by " bdi { (by) } } } }
+                td.when { @match token.last_used_us { Some(used) => (ago(used, now_us)), None => (or_dash(None)) } }
+                td.when {
+                    @match token.expires_us {
+                        Some(at) if at <= now_us => span.bad { "expired " (ago(at, now_us)) },
+                        Some(at) => (ago(at, now_us)),
+                        None => "never",
+                    }
+                }
+                td {
+                    form.actions method="post" action="/ui/identities/act" {
+                        (hidden("token", &token.id))
+                        button name="do" value="rotate" { "Rotate…" }
+                        button.danger name="do" value="revoke" { "Revoke…" }
                     }
                 }
             }
         }
+    };
+    html! {
+        (table("Tokens", head(&[Text("Token"), Text("For"), Text("Scopes"), Text("Added"), Text("Last used"), Text("Expires"), Actions]), rows))
     }
 }
 
@@ -164,42 +148,43 @@ fn scopes_field(name: &str, value: Option<&str>) -> Markup {
     )
 }
 
-fn add_user(refused: Option<&Refused<'_>>) -> Markup {
-    let value = |name: &str| refused.and_then(|refused| refused.fields.get(name));
+fn password_field(title: &str, help: &str, wrong: Option<&str>) -> Markup {
+    let input = html! { input id="password" type="password" name="password" required minlength="8" maxlength="1000" autocomplete="new-password"; };
+    field("password", title, input, html! { "At least 8 characters. " (help) }, wrong)
+}
+
+/// The form that adds a user or a token. It is open if it was refused.
+fn adding(what: &str, refused: Option<&Refused<'_>>, fields: Markup) -> Markup {
     html! {
         details open[refused.is_some()] {
-            summary { "Add a user" }
-            (problem_of(refused))
-            form.fields method="post" action="/ui/identities/users" {
-                (field("name", "Name", html! { input id="name" name="name" value=[value("name")] required maxlength="128" autocomplete="off"; }, html! { "Without colons." }, None))
-                (field("password", "Password", html! { input id="password" type="password" name="password" required minlength="8" maxlength="1000" autocomplete="new-password"; }, html! { "At least 8 characters. The server keeps only a hash of it." }, None))
-                (scopes_field("user-scopes", value("scopes")))
-                div.actions { button.main type="submit" { "Add the user" } }
+            summary { "Add a " (what) }
+            @if let Some(Refused { problem, .. }) = refused { (problem.alert()) }
+            form.fields method="post" action={ (PATH) "/" (what) "s" } {
+                (fields)
+                div.actions { button.main type="submit" { "Add the " (what) } }
             }
         }
     }
+}
+
+fn add_user(refused: Option<&Refused<'_>>) -> Markup {
+    let value = |name: &str| refused.and_then(|refused| refused.fields.get(name));
+    let fields = html! {
+        (field("name", "Name", html! { input id="name" name="name" value=[value("name")] required maxlength="128" autocomplete="off"; }, html! { "Without colons." }, None))
+        (password_field("Password", "The server keeps only a hash of it.", None))
+        (scopes_field("user-scopes", value("scopes")))
+    };
+    adding("user", refused, fields)
 }
 
 fn add_token(refused: Option<&Refused<'_>>) -> Markup {
     let value = |name: &str| refused.and_then(|refused| refused.fields.get(name));
-    html! {
-        details open[refused.is_some()] {
-            summary { "Add a token" }
-            (problem_of(refused))
-            form.fields method="post" action="/ui/identities/tokens" {
-                (field("note", "What it is for", html! { input id="note" name="note" value=[value("note")] maxlength="200" autocomplete="off"; }, html! { "Shown in the list of tokens." }, None))
-                (scopes_field("token-scopes", value("scopes")))
-                (field("days", "Expires after days", html! { input id="days" type="number" name="days" min="1" max="3650" value=[value("days")]; }, html! { "Without a number it does not expire." }, None))
-                div.actions { button.main type="submit" { "Add the token" } }
-            }
-        }
-    }
-}
-
-fn problem_of(refused: Option<&Refused<'_>>) -> Markup {
-    html! {
-        @if let Some(Refused { problem, .. }) = refused { p.problem role="alert" { (sentence(&problem.reason)) " " (sentence(&problem.hint)) } }
-    }
+    let fields = html! {
+        (field("note", "What it is for", html! { input id="note" name="note" value=[value("note")] maxlength="200" autocomplete="off"; }, html! { "Shown in the list of tokens." }, None))
+        (scopes_field("token-scopes", value("scopes")))
+        (field("days", "Expires after days", html! { input id="days" type="number" name="days" min="1" max="3650" value=[value("days")]; }, html! { "Without a number it does not expire." }, None))
+    };
+    adding("token", refused, fields)
 }
 
 fn scopes_of(fields: &Fields) -> Vec<String> {
@@ -208,7 +193,7 @@ fn scopes_of(fields: &Fields) -> Vec<String> {
 
 /// Adds a user.
 pub(super) async fn user(visit: Visit) -> Result<Response> {
-    let fields = visit.form();
+    let fields = &visit.form;
     let text = |name: &str| fields.get(name).unwrap_or_default().to_owned();
     let new = NewUser { name: text("name"), password: text("password"), scopes: scopes_of(fields) };
     match identities::make_user(&visit.app, visit.caller(), new).await {
@@ -219,18 +204,9 @@ pub(super) async fn user(visit: Visit) -> Result<Response> {
 
 /// Adds a token, and shows its text: no other page does.
 pub(super) async fn token(visit: Visit) -> Result<Response> {
-    let fields = visit.form();
+    let fields = &visit.form;
     let added = async {
-        let days = fields.get("days").map(|days| {
-            let wrong = || {
-                Problem::bad(
-                    "expires: must be a whole number of days",
-                    "leave it out for a token that does not expire",
-                )
-            };
-            days.trim().parse::<u64>().map_err(|_| wrong())
-        });
-        let expires_in_s = days.transpose()?.map(|days| days.saturating_mul(DAY_S));
+        let expires_in_s = fields.number::<u64>("days")?.map(|days| days.saturating_mul(DAY_S));
         let note = fields.get("note").unwrap_or_default().to_owned();
         let new = NewToken { scopes: scopes_of(fields), note, expires_in_s };
         Ok(identities::make_token(&visit.app, visit.caller(), &new).await?)
@@ -242,10 +218,8 @@ pub(super) async fn token(visit: Visit) -> Result<Response> {
 }
 
 async fn refuse(visit: &Visit, form: &'static str, problem: Problem) -> Result<Response> {
-    if problem.status.is_server_error() {
-        return Err(problem);
-    }
-    show(visit, html! {}, Some(&Refused { form, fields: visit.form(), problem })).await
+    let problem = problem.correctable()?;
+    show(visit, Some(&Refused { form, fields: &visit.form, problem })).await
 }
 
 fn secret(visit: &Visit, title: &str, made: &MadeToken) -> Response {
@@ -293,19 +267,21 @@ fn act_of(wanted: &str) -> Result<Act> {
             warning: "It is refused from then on, on all nodes within a second. This cannot be undone.",
             button: "Revoke the token",
         },
-        _ => return Err(Problem::bad("this action is unknown", "use a button of a page")),
+        _ => return Err(Problem::unknown_action()),
     })
+}
+
+/// The field that names whom an action changes.
+fn named_by(wanted: &str) -> &'static str {
+    if matches!(wanted, "remove" | "password" | "scopes") { "user" } else { "token" }
 }
 
 /// Changes a user or a token.
 pub(super) async fn act(visit: Visit) -> Result<Response> {
-    let (form, app, caller) = (visit.form(), &visit.app, visit.caller());
+    let (form, app, caller) = (&visit.form, &visit.app, visit.caller());
     let wanted = form.get("do").unwrap_or_default();
     let act = act_of(wanted)?;
-    let name = match wanted {
-        "remove" | "password" | "scopes" => form.get("user"),
-        _ => form.get("token"),
-    };
+    let name = form.get(named_by(wanted));
     let name = name.ok_or_else(|| Problem::bad("no user or token is named", "use a button of a page"))?;
     if form.get("confirmed").is_none() {
         return Ok(confirm(&visit, wanted, name, &act, None));
@@ -336,27 +312,25 @@ pub(super) async fn act(visit: Visit) -> Result<Response> {
 }
 
 fn confirm(visit: &Visit, wanted: &str, name: &str, act: &Act, problem: Option<&Problem>) -> Response {
-    let kind = if matches!(wanted, "remove" | "password" | "scopes") { "user" } else { "token" };
-    let main = html! {
-        h1 { (act.title) }
-        p.lead { bdi { (name) } }
-        p.condition.warn { (act.warning) }
-        form.fields method="post" action="/ui/identities/act" {
-            input type="hidden" name=(kind) value=(name);
-            input type="hidden" name="do" value=(wanted);
-            input type="hidden" name="confirmed" value="1";
-            @if wanted == "password" {
-                (field("password", "New password", html! { input id="password" type="password" name="password" required minlength="8" maxlength="1000" autocomplete="new-password"; },
-                    html! { "At least 8 characters." }, problem.map(|problem| problem.reason.as_str())))
-            }
-            @if wanted == "scopes" {
-                @if let Some(problem) = problem { p.problem role="alert" { (sentence(&problem.reason)) " " (sentence(&problem.hint)) } }
-                (scopes_field("scopes", visit.form().get("scopes")))
-            }
-            div.actions { button.danger type="submit" { (act.button) } a.button href=(PATH) { "Back" } }
+    let fields = html! {
+        (hidden(named_by(wanted), name))
+        (hidden("do", wanted))
+        @if wanted == "password" {
+            (password_field("New password", "", problem.map(|problem| problem.reason.as_str())))
+        }
+        @if wanted == "scopes" {
+            @if let Some(problem) = problem { (problem.alert()) }
+            (scopes_field("scopes", visit.form.get("scopes")))
         }
     };
-    let mut response = layout::page(&visit.shell, act.title, main);
-    *response.status_mut() = problem.map_or(StatusCode::OK, |problem| problem.status);
-    response
+    let question = Question {
+        title: act.title,
+        subject: html! { bdi { (name) } },
+        effect: act.warning,
+        button: act.button,
+        action: "/ui/identities/act",
+        fields,
+        back: PATH,
+    };
+    with_status(question.page(&visit.shell), problem)
 }

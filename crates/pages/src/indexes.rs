@@ -6,17 +6,19 @@ use turnwise_api::indexes::{IndexesParams, indexes};
 use turnwise_indexer::jobs::JOB_TYPE;
 use turnwise_protocol::{DEFAULT_LIMIT, Index, Indexes, State};
 
-use super::format::{ago, duration, number};
-use super::layout;
+use super::format::{ago, duration, number, or_dash};
+use super::parts::Column::{Number, Text};
+use super::parts::{ANY, choice, head, pages};
 use super::problem::{Result, sentence};
 use super::visit::{Visit, job_link, link};
+use super::{layout, parts};
 
 const PATH: &str = "/ui/indexes";
 /// The states by which the page filters.
 const STATES: [&str; 6] = ["pending", "running", "delayed", "crashing", "failed", "cancelled"];
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let query = visit.query();
+    let query = &visit.query;
     let [server, database, tenant, after] =
         ["server", "database", "tenant", "after"].map(|name| query.get(name));
     let state = query.get("state");
@@ -35,17 +37,12 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
     let main = html! {
         h1 { "Indexes" }
         p.quiet { "The indexes of the CouchDB servers in " code { "[indexing] servers" } ". Each is a job of type " code { (JOB_TYPE) } " that is woken when its database changes." }
-        form.filters action=(PATH) {
+        (parts::filters(PATH, html! {
             label { "Server" input name="server" value=[server] maxlength="128" size="18"; }
             label { "Database" input name="database" value=[database] maxlength="128" size="18"; }
             label { "Tenant" input name="tenant" value=[tenant] maxlength="128" size="14"; }
-            label { "State" select name="state" {
-                option value="" { "all" }
-                @for name in STATES { option value=(name) selected[state == Some(name)] { (name) } }
-            } }
-            button type="submit" { "Filter" }
-            a href=(PATH) { "Reset" }
-        }
+            (choice("State", "state", ANY.into_iter().chain(STATES.map(|of| (of, of))), state))
+        }))
         @if indexes.is_empty() {
             p.empty {
                 @if next.is_some() { "None of the indexes that were looked at matches. There are more." }
@@ -54,51 +51,38 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
                 @else { "There are no indexes." }
             }
         } @else { (table(&indexes, visit.app.now_us())) }
-        @if after.is_some() || next.is_some() {
-            nav.pages aria-label="Pages of the list" {
-                @if after.is_some() { a.button href=(at(None)) { "First" } }
-                @if let Some(next) = &next { a.button href=(at(Some(next))) { "Next" } }
-            }
-        }
+        (pages(at, after, next.as_deref()))
     };
     Ok(layout::live(&visit.shell, "Indexes", main))
 }
 
 fn table(indexes: &[Index], now_us: i64) -> Markup {
-    html! {
-        div.scroll tabindex="0" role="region" aria-label="Indexes" {
-            table {
-                thead { tr {
-                    th scope="col" { "Index" } th scope="col" { "Tenant" } th scope="col" { "State" } th.n scope="col" { "Changes behind" }
-                    th.n scope="col" { "Behind for" } th scope="col" { "Last build" } th.n scope="col" { "Size" }
-                } }
-                tbody {
-                    @for index in indexes {
-                        tr data-k=(index.id) {
-                            th.id scope="row" {
-                                a href=(job_link(JOB_TYPE, &index.id)) { bdi { (index.database) } "/" bdi { (index.design) } }
-                                div.quiet { (index.kind.as_str()) " on " bdi { (index.server) } }
-                            }
-                            td { bdi { (index.tenant) } }
-                            td { (state(index, now_us)) }
-                            td.n { @match index.changes_behind { Some(behind) => (number(behind)), None => span.quiet { "unknown" } } }
-                            td.n { @match index.seconds_behind { Some(behind) => (duration(behind.saturating_mul(1_000_000))), None => span.quiet { "–" } } }
-                            td { @match &index.built {
-                                Some(built) => {
-                                    (ago(built.ended_us, now_us))
-                                    div.quiet { (number(built.changes)) " changes in " (duration(built.took_ms.saturating_mul(1_000))) }
-                                },
-                                None => span.quiet { "none yet" },
-                            } }
-                            td.n { @match index.built.as_ref().map_or(0, |built| built.size_bytes) {
-                                0 => span.quiet { "–" },
-                                bytes => (size(bytes)),
-                            } }
-                        }
-                    }
+    let rows = html! {
+        @for index in indexes {
+            tr data-k=(index.id) {
+                th.id scope="row" {
+                    a href=(job_link(JOB_TYPE, &index.id)) { bdi { (index.database) } "/" bdi { (index.design) } }
+                    div.quiet { (index.kind.as_str()) " on " bdi { (index.server) } }
                 }
+                td { bdi { (index.tenant) } }
+                td { (state(index, now_us)) }
+                td.n { @match index.changes_behind { Some(behind) => (number(behind)), None => span.quiet { "unknown" } } }
+                td.n { (or_dash(index.seconds_behind.map(|behind| duration(behind.saturating_mul(1_000_000))))) }
+                td { @match &index.built {
+                    Some(built) => {
+                        (ago(built.ended_us, now_us))
+                        div.quiet { (number(built.changes)) " changes in " (duration(built.took_ms.saturating_mul(1_000))) }
+                    },
+                    None => span.quiet { "none yet" },
+                } }
+                td.n { (or_dash(index.built.as_ref().map(|built| built.size_bytes).filter(|bytes| *bytes > 0).map(size))) }
             }
         }
+    };
+    html! {
+        (parts::table("Indexes", head(&[
+            Text("Index"), Text("Tenant"), Text("State"), Number("Changes behind"), Number("Behind for"), Text("Last build"), Number("Size"),
+        ]), rows))
     }
 }
 

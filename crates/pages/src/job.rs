@@ -15,7 +15,7 @@ use super::visit::{Visit, job_link, link, tenant_link};
 use super::{act, graph, layout, life};
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let query = visit.query();
+    let query = &visit.query;
     let (Some(job_type), Some(id)) = (query.get("type"), query.get("id")) else {
         return Err(Problem::bad("type, id: both are needed", "choose a job from the list"));
     };

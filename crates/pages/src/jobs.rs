@@ -10,33 +10,19 @@ use turnwise_queue::counts::{self, Counts, Kind};
 use turnwise_queue::jobs as rows;
 use turnwise_web::access::rights::Right;
 
-use super::format::{ago, clipped, number, since, state};
+use super::format::{STATES, ago, clipped, number, since, state, state_of};
+use super::parts::Column::{Number, Text};
+use super::parts::{ANY, choice, head, pages, table};
 use super::problem::Result;
 use super::visit::{Visit, job_link, link, tenant_link};
-use super::{act, bulk, layout};
+use super::{act, bulk, layout, parts};
 
 /// Maximum number of types that are offered to choose from, and in which an id is looked up.
 const MAX_TYPES: usize = 100;
 
-/// The states in the order of a job's life.
-const STATES: [State; 11] = [
-    State::Pending,
-    State::Running,
-    State::Waiting,
-    State::Delayed,
-    State::Blocked,
-    State::Paused,
-    State::Limited,
-    State::Crashing,
-    State::Completed,
-    State::Failed,
-    State::Cancelled,
-];
-
 /// The most classes of failures in the page.
 const MAX_FAILURES: usize = 10;
-/// Types and tenants whose counts are read at a time, and the most of them.
-const COUNTS: usize = 1_000;
+/// The most types and tenants whose counts are read.
 const MAX_COUNTS: usize = 50_000;
 /// How many pages of the list are read for one page in which few jobs match.
 const MAX_READS: usize = 5;
@@ -92,7 +78,7 @@ impl Filter<'_> {
 }
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let query = visit.query();
+    let query = &visit.query;
     let filter = Filter {
         job_type: query.get("type"),
         state: query.word("state")?,
@@ -138,43 +124,30 @@ fn views(filter: &Filter<'_>, is_queue: bool) -> Markup {
 }
 
 fn filters(filter: &Filter<'_>, types: &[String], is_queue: bool) -> Markup {
-    html! {
-        form.filters action="/ui/jobs" {
-            @if is_queue { input type="hidden" name="view" value="queue"; }
-            label { "Type" input name="type" value=[filter.job_type] list="types" maxlength="64" size="14"; }
-            datalist id="types" { @for of in types { option value=(of) {} } }
-            label {
-                "State"
-                select name="state" data-submit {
-                    option value="" { "any" }
-                    @for of in STATES { option value=(of.as_str()) selected[filter.state == Some(of)] { (of.as_str()) } }
-                }
-            }
-            label { "Tenant" input name="tenant" value=[filter.tenant] maxlength="256" size="16"; }
-            label { "Id contains" input name="q" value=[filter.text] maxlength="200" size="14"; }
-            @if !is_queue {
-                label { "Reason class" input name="class" value=[filter.class] maxlength="1000" size="18"; }
-                label { "Condition" input name="where" value=[filter.condition] maxlength="4000" size="28" placeholder="options.to = x and age < 2h"; }
-                label {
-                    "Order"
-                    select name="order" data-submit {
-                        @for (of, name) in ORDERS {
-                            option value=(of.as_str()) selected[filter.order() == of] { (name) }
-                        }
-                    }
-                }
-            }
-            button type="submit" { "Filter" }
-            a href=(if is_queue { "/ui/jobs?view=queue" } else { "/ui/jobs" }) { "Reset" }
+    let states = ANY.into_iter().chain(STATES.map(|(of, _)| (of.as_str(), of.as_str())));
+    let orders = ORDERS.map(|(of, title)| (of.as_str(), title));
+    let fields = html! {
+        @if is_queue { input type="hidden" name="view" value="queue"; }
+        label { "Type" input name="type" value=[filter.job_type] list="types" maxlength="64" size="14"; }
+        datalist id="types" { @for of in types { option value=(of) {} } }
+        (choice("State", "state", states, filter.state.map(State::as_str)))
+        label { "Tenant" input name="tenant" value=[filter.tenant] maxlength="256" size="16"; }
+        label { "Id contains" input name="q" value=[filter.text] maxlength="200" size="14"; }
+        @if !is_queue {
+            label { "Reason class" input name="class" value=[filter.class] maxlength="1000" size="18"; }
+            label { "Condition" input name="where" value=[filter.condition] maxlength="4000" size="28" placeholder="options.to = x and age < 2h"; }
+            (choice("Order", "order", orders, Some(filter.order().as_str())))
         }
-    }
+    };
+    parts::filters(if is_queue { "/ui/jobs?view=queue" } else { "/ui/jobs" }, fields)
 }
 
 /// The jobs in the order of the filter.
 async fn all(visit: &Visit, filter: &Filter<'_>, types: &[String]) -> Result<Markup> {
     let (app, caller, now_us) = (&visit.app, visit.caller(), visit.app.now_us());
-    let after = visit.query().get("after");
-    let Found { jobs, next, looked_at } = list(visit, filter, after).await?;
+    let after = visit.query.get("after");
+    let Jobs { jobs, next, looked_at } = list(visit, filter, after).await?;
+    let looked_at = looked_at.unwrap_or(0);
     let failures = match (filter.condition, filter.text.or(filter.class), filter.state) {
         (None, None, None | Some(State::Failed)) if after.is_none() => {
             let (job_type, tenant) = (filter.job_type, filter.tenant);
@@ -194,6 +167,14 @@ async fn all(visit: &Visit, filter: &Filter<'_>, types: &[String]) -> Result<Mar
         None => Some(counted(visit, filter).await?),
         Some(_) => None,
     };
+    let columns = html! {
+        @if changes { th.box scope="col" { span.unseen { "Selected" } input type="checkbox" data-all hidden aria-label="Select all"; } }
+        (head(&[
+            Text("Job"), Text("Type"), Text("State"), Text("Tenant"), Number("Priority"), Number("Attempts"), Text("Added"),
+            Text("Changed"), Text("Reason"),
+        ]))
+    };
+    let rows = html! { @for job in &jobs { (row(job, now_us, changes)) } };
     Ok(html! {
         @if let Some((counts, is_all)) = &counts { (states(filter, counts, *is_all)) }
         @if let Some(failures) = &failures { (reasons(filter, failures, now_us)) }
@@ -207,17 +188,7 @@ async fn all(visit: &Visit, filter: &Filter<'_>, types: &[String]) -> Result<Mar
         } @else {
             form method="post" action="/ui/jobs/act" {
                 input type="hidden" name="back" value=(visit.here);
-                div.scroll tabindex="0" role="region" aria-label="Jobs" {
-                    table {
-                        thead { tr {
-                            @if changes { th.box scope="col" { span.unseen { "Selected" } input type="checkbox" data-all hidden aria-label="Select all"; } }
-                            th scope="col" { "Job" } th scope="col" { "Type" } th scope="col" { "State" }
-                            th scope="col" { "Tenant" } th.n scope="col" { "Priority" } th.n scope="col" { "Attempts" }
-                            th scope="col" { "Added" } th scope="col" { "Changed" } th scope="col" { "Reason" }
-                        } }
-                        tbody { @for job in &jobs { (row(job, now_us, changes)) } }
-                    }
-                }
+                (table("Jobs", columns, rows))
                 @if changes { (act::for_selected()) }
             }
             @if let Some(condition) = changes.then(|| filter.condition()).flatten() { (bulk::for_all(&condition, &visit.here)) }
@@ -225,7 +196,7 @@ async fn all(visit: &Visit, filter: &Filter<'_>, types: &[String]) -> Result<Mar
         @if next.is_some() && jobs.len() < DEFAULT_LIMIT && !jobs.is_empty() {
             p.quiet { (number(looked_at)) " jobs were looked at. There are more." }
         }
-        (pages(filter, after.is_some(), next.as_deref()))
+        (pages(|after| filter.link(None, after), after, next.as_deref()))
     })
 }
 
@@ -239,63 +210,33 @@ async fn counted(visit: &Visit, filter: &Filter<'_>) -> Result<(Counts, bool)> {
         }
         return Ok((all, true));
     }
-    let mut after: Option<(String, String)> = None;
-    for _ in 0..MAX_COUNTS / COUNTS {
-        let from = after.as_ref().map(|(job_type, tenant)| (job_type.as_str(), tenant.as_str()));
-        let rows = match filter.job_type {
-            Some(job_type) => {
-                let from = from.map(|(_, tenant)| tenant);
-                counts::list_of_type(&tx, keys, job_type, from, COUNTS).await?
-            }
-            None => counts::list(&tx, keys, from, COUNTS).await?,
-        };
-        let is_last = rows.len() < COUNTS;
-        after = rows.last().map(|row| (row.job_type.clone(), row.tenant.clone()));
-        let is_wanted = |tenant: &str| filter.tenant.is_none_or(|of| of == tenant) && caller.reads(tenant);
-        rows.iter().filter(|row| is_wanted(&row.tenant)).for_each(|row| all += row.counts);
-        if is_last {
-            return Ok((all, true));
-        }
-    }
-    Ok((all, false))
+    let rows = match filter.job_type {
+        Some(job_type) => counts::list_of_type(&tx, keys, job_type, None, MAX_COUNTS).await?,
+        None => counts::list(&tx, keys, None, MAX_COUNTS).await?,
+    };
+    let is_wanted = |tenant: &str| filter.tenant.is_none_or(|of| of == tenant) && caller.reads(tenant);
+    rows.iter().filter(|row| is_wanted(&row.tenant)).for_each(|row| all += row.counts);
+    Ok((all, rows.len() < MAX_COUNTS))
 }
 
 /// The numbers of jobs by state, with links to their lists.
 fn states(filter: &Filter<'_>, counts: &Counts, is_all: bool) -> Markup {
     let link = |state: State| Filter { state: Some(state), class: None, ..*filter }.link(None, None);
-    // A parked job is delayed, and a job that waits for a lock is counted as running.
-    let counted = [
-        (State::Pending, counts[Kind::Pending]),
-        (State::Running, counts[Kind::Running]),
-        (State::Delayed, counts[Kind::Delayed] + counts[Kind::Parked]),
-        (State::Blocked, counts[Kind::Blocked]),
-        (State::Paused, counts[Kind::Paused]),
-        (State::Limited, counts[Kind::Limited]),
-        (State::Crashing, counts[Kind::Crashing]),
-        (State::Completed, counts[Kind::Completed]),
-        (State::Failed, counts[Kind::Failed]),
-        (State::Cancelled, counts[Kind::Cancelled]),
-    ];
+    let jobs_in = |state: State| -> u64 {
+        Kind::ALL.into_iter().filter(|kind| state_of(*kind) == state.as_str()).map(|kind| counts[kind]).sum()
+    };
     html! {
         p.counts {
-            @for (of, jobs) in counted.into_iter().filter(|(_, jobs)| *jobs > 0) {
+            @for (of, jobs) in STATES.map(|(of, _)| (of, jobs_in(of))).into_iter().filter(|(_, jobs)| *jobs > 0) {
                 a href=(link(of)) { (state(of)) " " (number(jobs)) @if !is_all { "+" } } " "
             }
         }
     }
 }
 
-/// A page of a list.
-#[derive(Default)]
-struct Found {
-    jobs: Vec<Job>,
-    next: Option<String>,
-    looked_at: u64,
-}
-
-/// A page of the jobs, and how many were looked at for it. Reads on while few match, up to a bound.
-async fn list(visit: &Visit, filter: &Filter<'_>, after: Option<&str>) -> Result<Found> {
-    let mut found = Found { next: after.map(str::to_owned), ..Found::default() };
+/// A page of the jobs, with how many were looked at for it. Reads on while few match, up to a bound.
+async fn list(visit: &Visit, filter: &Filter<'_>, after: Option<&str>) -> Result<Jobs> {
+    let mut found = Jobs { jobs: Vec::new(), looked_at: None, next: after.map(str::to_owned) };
     for _ in 0..MAX_READS {
         let params = ListParams {
             job_type: filter.job_type.map(str::to_owned),
@@ -308,10 +249,9 @@ async fn list(visit: &Visit, filter: &Filter<'_>, after: Option<&str>) -> Result
             after: found.next.take(),
         };
         let page = v1::list::jobs(&visit.app, visit.caller(), params, filter.text).await?;
-        let Jobs { jobs, looked_at, next } = page;
-        found.jobs.extend(jobs);
-        found.looked_at += looked_at.unwrap_or(0);
-        found.next = next;
+        found.jobs.extend(page.jobs);
+        found.looked_at = Some(found.looked_at.unwrap_or(0) + page.looked_at.unwrap_or(0));
+        found.next = page.next;
         if found.next.is_none() || found.jobs.len() >= DEFAULT_LIMIT {
             break;
         }
@@ -325,6 +265,15 @@ fn reasons(filter: &Filter<'_>, failures: &Failures, now_us: i64) -> Markup {
         let (state, class) = (Some(State::Failed), Some(class));
         Filter { state, class, ..*filter }.link(None, None)
     };
+    let rows = html! {
+        @for failure in &failures.failures {
+            tr data-k=(failure.reason_class) {
+                th.reason scope="row" { a href=(link(&failure.reason_class)) { (clipped(&failure.reason_class)) } }
+                td.n { (number(failure.jobs)) }
+                td.when { a href=(job_link(&failure.job_type, &failure.id)) { (ago(failure.latest_us, now_us)) } }
+            }
+        }
+    };
     html! {
         @if !failures.failures.is_empty() {
             details.reasons open[filter.state == Some(State::Failed)] {
@@ -333,20 +282,7 @@ fn reasons(filter: &Filter<'_>, failures: &Failures, now_us: i64) -> Markup {
                     @if !failures.complete { span.quiet { " of the latest " (number(failures.looked_at)) } }
                     @else { span.quiet { ": " (number(failures.looked_at)) } }
                 }
-                div.scroll tabindex="0" role="region" aria-label="Failures by reason" {
-                    table {
-                        thead { tr { th scope="col" { "Reason" } th.n scope="col" { "Jobs" } th scope="col" { "Latest" } } }
-                        tbody {
-                            @for failure in &failures.failures {
-                                tr data-k=(failure.reason_class) {
-                                    th.reason scope="row" { a href=(link(&failure.reason_class)) { (clipped(&failure.reason_class)) } }
-                                    td.n { (number(failure.jobs)) }
-                                    td.when { a href=(job_link(&failure.job_type, &failure.id)) { (ago(failure.latest_us, now_us)) } }
-                                }
-                            }
-                        }
-                    }
-                }
+                (table("Failures by reason", head(&[Text("Reason"), Number("Jobs"), Text("Latest")]), rows))
             }
         }
     }
@@ -393,7 +329,7 @@ fn row(job: &Job, now_us: i64, changes: bool) -> Markup {
 /// The jobs that have not ended, in the order in which they start.
 async fn queue(visit: &Visit, filter: &Filter<'_>) -> Result<Markup> {
     let (app, caller, now_us) = (&visit.app, visit.caller(), visit.app.now_us());
-    let after = visit.query().get("after");
+    let after = visit.query.get("after");
     let params = QueueParams {
         job_type: filter.job_type.map(str::to_owned),
         limit: DEFAULT_LIMIT,
@@ -406,46 +342,28 @@ async fn queue(visit: &Visit, filter: &Filter<'_>) -> Result<Markup> {
             && filter.text.is_none_or(|text| job.id.contains(text))
     };
     let jobs: Vec<&QueuedJob> = queue.jobs.iter().filter(wanted).collect();
+    let rows = html! {
+        @for job in &jobs {
+            tr data-k={ (job.job_type) "/" (job.id) } {
+                th.id scope="row" { a href=(job_link(&job.job_type, &job.id)) { bdi title=(job.id) { (job.id) } } }
+                td { bdi { (job.job_type) } }
+                td { (state(job.state)) }
+                td.when { a href=(job_link(&job.job_type, &job.id)) { (job.reason.as_str().replace('_', " ")) } }
+                td.id { a href=(tenant_link(&job.job_type, &job.tenant)) { bdi title=(job.tenant) { (job.tenant) } } }
+                td.n { (since(job.since_us, now_us)) }
+                td.when { @if let Some(at) = job.not_before_us { (ago(at, now_us)) } }
+            }
+        }
+    };
     Ok(html! {
         p.quiet { "The first " (DEFAULT_LIMIT) " jobs of each type that have not ended: running ones, then those that start next, then those that wait for something." }
         @if jobs.is_empty() {
             p.empty { "No job that waits or runs matches." }
         } @else {
-            div.scroll tabindex="0" role="region" aria-label="Queue" {
-                table {
-                    thead { tr {
-                        th scope="col" { "Job" } th scope="col" { "Type" } th scope="col" { "State" } th scope="col" { "Why" }
-                        th scope="col" { "Tenant" } th.n scope="col" { "For" } th scope="col" { "Not before" }
-                    } }
-                    tbody {
-                        @for job in jobs {
-                            tr data-k={ (job.job_type) "/" (job.id) } {
-                                th.id scope="row" { a href=(job_link(&job.job_type, &job.id)) { bdi title=(job.id) { (job.id) } } }
-                                td { bdi { (job.job_type) } }
-                                td { (state(job.state)) }
-                                td.when { a href=(job_link(&job.job_type, &job.id)) { (job.reason.as_str().replace('_', " ")) } }
-                                td.id { a href=(tenant_link(&job.job_type, &job.tenant)) { bdi title=(job.tenant) { (job.tenant) } } }
-                                td.n { (since(job.since_us, now_us)) }
-                                td.when { @if let Some(at) = job.not_before_us { (ago(at, now_us)) } }
-                            }
-                        }
-                    }
-                }
-            }
+            (table("Queue", head(&[Text("Job"), Text("Type"), Text("State"), Text("Why"), Text("Tenant"), Number("For"), Text("Not before")]), rows))
         }
         @if let Some(next) = &queue.next {
             div.pages { a.button href=(filter.link(Some("queue"), Some(next))) { "Further types" } }
         }
     })
-}
-
-fn pages(filter: &Filter<'_>, is_later: bool, next: Option<&str>) -> Markup {
-    html! {
-        @if is_later || next.is_some() {
-            div.pages {
-                @if is_later { a.button href=(filter.link(None, None)) { "First page" } }
-                @if let Some(next) = next { a.button rel="next" href=(filter.link(None, Some(next))) { "Next page" } }
-            }
-        }
-    }
 }

@@ -93,9 +93,9 @@ fn whole(shell: &Shell, title: &str, refresh_s: Option<u32>, main: &Markup) -> R
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
                 title { (title) " · turnwise" }
-                link rel="icon" href=(assets::icon());
-                link rel="stylesheet" href=(assets::style());
-                script src=(assets::script()) defer {}
+                link rel="icon" href=(assets::path("icon.svg"));
+                link rel="stylesheet" href=(assets::path("app.css"));
+                script src=(assets::path("app.js")) defer {}
             }
             body {
                 a.skip href="#main" { "Skip to the content" }
@@ -116,7 +116,7 @@ fn side(shell: &Shell) -> Markup {
     let current = shell.current();
     html! {
         header.side {
-            a.brand href=(HOME) { img src=(assets::icon()) alt="" width="22" height="22"; "turnwise" }
+            a.brand href=(HOME) { img src=(assets::path("icon.svg")) alt="" width="22" height="22"; "turnwise" }
             @if shell.sees(Right::Read) {
                 form.search role="search" action="/ui/jobs" {
                     label.unseen for="search" { "Search jobs by id" }

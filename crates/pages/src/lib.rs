@@ -161,7 +161,7 @@ async fn answer(app: App, route: Option<&'static Route>, request: Request) -> Re
 
 async fn serve(app: App, route: Option<&'static Route>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let visit = match Visit::new(app, &parts) {
+    let mut visit = match Visit::new(app, &parts) {
         Ok(visit) => visit,
         Err(problem) => return problem.page(&Shell::of_stranger(&parts.headers)),
     };
@@ -175,10 +175,9 @@ async fn serve(app: App, route: Option<&'static Route>, request: Request) -> Res
             _ => Problem::from(refusal).page(&visit.shell),
         };
     }
-    let visit = match visit.with_form(&parts, body).await {
-        Ok(visit) => visit,
-        Err((problem, visit)) => return problem.page(&visit.shell),
-    };
+    if let Err(problem) = visit.read_form(&parts, body).await {
+        return problem.page(&visit.shell);
+    }
     let shell = visit.shell.clone();
     // A panic is a bug, and the person still gets a page. The panic hook has already logged the cause.
     match AssertUnwindSafe((route.handle)(visit)).catch_unwind().await {

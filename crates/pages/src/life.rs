@@ -3,7 +3,9 @@
 use maud::{Markup, html};
 use turnwise_protocol::{Event, EventKind, Job, Reason, State, Why};
 
-use super::format::{duration, text, time};
+use super::format::{duration, text, time, word};
+use super::parts::Column::{Number, Text};
+use super::parts::{head, table};
 
 /// Width of the chart in its own units. The browser stretches it.
 const WIDTH: f64 = 1_000.0;
@@ -19,8 +21,15 @@ enum Phase {
     Waited,
     /// It waits in the queue.
     Queued,
-    /// It waits outside of the queue, for this cause.
-    Outside(Cause),
+    /// It waits outside of the queue, for a time.
+    Delayed,
+    Dependencies,
+    Filter,
+    Concurrency,
+    /// It waits for a change of its source.
+    Parked,
+    /// It runs, and waits for a lock.
+    Lock,
     Backoff,
     Runs,
     Crashes,
@@ -29,81 +38,38 @@ enum Phase {
 }
 
 impl Phase {
-    fn class(self) -> &'static str {
+    /// Its class, which colours it, and its name.
+    fn shown(self) -> (&'static str, &'static str) {
         match self {
-            Phase::Waited => "waited",
-            Phase::Queued => "waits",
-            Phase::Outside(_) => "outside",
-            Phase::Backoff => "backoff",
-            Phase::Runs => "runs",
-            Phase::Crashes => "crashes",
-            Phase::Rests => "rests",
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Phase::Waited => "waited, for causes that are not recorded",
-            Phase::Queued => "waits in the queue",
-            Phase::Outside(cause) => cause.name(),
-            Phase::Backoff => "waited after a crash",
-            Phase::Runs => "ran",
-            Phase::Crashes => "ran, and crashed or failed",
-            Phase::Rests => "had ended",
+            Phase::Waited => ("waited", "waited, for causes that are not recorded"),
+            Phase::Queued => ("waits", "waits in the queue"),
+            Phase::Delayed => ("outside", "is delayed"),
+            Phase::Dependencies => ("outside", "waits for other jobs"),
+            Phase::Filter => ("outside", "is paused by a filter"),
+            Phase::Concurrency => ("outside", "waits for a concurrency limit"),
+            Phase::Parked => ("outside", "is parked until its source changes"),
+            Phase::Lock => ("outside", "waits for a lock"),
+            Phase::Backoff => ("backoff", "waited after a crash"),
+            Phase::Runs => ("runs", "ran"),
+            Phase::Crashes => ("crashes", "ran, and crashed or failed"),
+            Phase::Rests => ("rests", "had ended"),
         }
     }
 }
 
-/// Why a job waits outside of the queue, or within its run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cause {
-    /// For a time.
-    Time,
-    Dependencies,
-    Filter,
-    Concurrency,
-    /// For a change of its source.
-    Parked,
-    /// It runs, and waits for a lock.
-    Lock,
-}
-
-impl Cause {
-    fn name(self) -> &'static str {
-        match self {
-            Cause::Time => "is delayed",
-            Cause::Dependencies => "waits for other jobs",
-            Cause::Filter => "is paused by a filter",
-            Cause::Concurrency => "waits for a concurrency limit",
-            Cause::Parked => "is parked until its source changes",
-            Cause::Lock => "waits for a lock",
-        }
-    }
-}
-
-/// What a job does now, and since when.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Present {
-    phase: Phase,
-    since_us: i64,
-}
-
-impl Present {
-    /// Its state and its reason tell what keeps it. `None` if it has ended, or runs.
-    fn of(state: State, reason: Reason, since_us: i64) -> Option<Present> {
-        let phase = match state {
-            State::Pending => Phase::Queued,
-            State::Delayed if reason == Reason::Parked => Phase::Outside(Cause::Parked),
-            State::Delayed => Phase::Outside(Cause::Time),
-            State::Blocked => Phase::Outside(Cause::Dependencies),
-            State::Paused => Phase::Outside(Cause::Filter),
-            State::Limited => Phase::Outside(Cause::Concurrency),
-            State::Crashing => Phase::Backoff,
-            State::Waiting => Phase::Outside(Cause::Lock),
-            State::Running | State::Completed | State::Failed | State::Cancelled => return None,
-        };
-        Some(Present { phase, since_us })
-    }
+/// What a job that waits does now, by its state and its reason. `None` if it has ended, or runs.
+fn present(state: State, reason: Reason) -> Option<Phase> {
+    Some(match state {
+        State::Pending => Phase::Queued,
+        State::Delayed if reason == Reason::Parked => Phase::Parked,
+        State::Delayed => Phase::Delayed,
+        State::Blocked => Phase::Dependencies,
+        State::Paused => Phase::Filter,
+        State::Limited => Phase::Concurrency,
+        State::Crashing => Phase::Backoff,
+        State::Waiting => Phase::Lock,
+        State::Running | State::Completed | State::Failed | State::Cancelled => return None,
+    })
 }
 
 /// A part of a job's life, in µs.
@@ -116,7 +82,7 @@ struct Part {
 
 /// The parts of a life, oldest first. The history has the newest event first, and no causes of waits. What the job does at present
 /// is known by its cause, and since when.
-fn parts(history: &[Event], has_ended: bool, present: Option<Present>, now_us: i64) -> Vec<Part> {
+fn parts(history: &[Event], has_ended: bool, present: Option<(Phase, i64)>, now_us: i64) -> Vec<Part> {
     let mut parts = Vec::new();
     let mut events = history.iter().rev().peekable();
     while let Some(event) = events.next() {
@@ -136,7 +102,7 @@ fn parts(history: &[Event], has_ended: bool, present: Option<Present>, now_us: i
         let to_us = to_us.max(event.at_us);
         match present.filter(|_| next.is_none()) {
             None => parts.push(Part { phase, from_us: event.at_us, to_us }),
-            Some(Present { phase: now, since_us }) => {
+            Some((now, since_us)) => {
                 let since_us =
                     if since_us - event.at_us < SAME_US { event.at_us } else { since_us.min(to_us) };
                 if since_us > event.at_us {
@@ -161,29 +127,26 @@ fn kept(why: &Why) -> Option<&'static str> {
 
 /// The chart and the table.
 pub(super) fn shown(job: &Job, why: &Why, now_us: i64) -> Markup {
-    let present = Present::of(job.state, why.reason, why.since_us);
+    let present = present(job.state, why.reason).map(|phase| (phase, why.since_us));
     let parts = parts(&job.history, job.state.is_final(), present, now_us);
     let has_unknown = parts.iter().any(|part| part.phase == Phase::Waited);
     let dropped = job.history.last().is_some_and(|first| first.kind != EventKind::Added);
+    let rows = html! {
+        @for (n, event) in job.history.iter().enumerate() {
+            @let step = word(event.kind);
+            tr {
+                td.when { (time(event.at_us)) }
+                td { span class={ "step " (step) } { (step) } }
+                td.n { @if let Some(before) = job.history.get(n + 1) { (duration((event.at_us - before.at_us).max(0).unsigned_abs())) } }
+                td { @if let Some(reason) = &event.reason { (text(reason)) } }
+            }
+        }
+    };
     html! {
         (chart(&parts))
         @if let Some(kept) = kept(why) { p.quiet { (kept) } }
         @if has_unknown { p.quiet { "Of a wait that is over, only the length is recorded. Of the present one, the cause is known, too." } }
-        div.scroll tabindex="0" role="region" aria-label="History" {
-            table {
-                thead { tr { th scope="col" { "Time" } th scope="col" { "Step" } th.n scope="col" { "After" } th scope="col" { "Reason" } } }
-                tbody {
-                    @for (n, event) in job.history.iter().enumerate() {
-                        tr {
-                            td.when { (time(event.at_us)) }
-                            td { span class={ "step " (step(event.kind)) } { (step(event.kind)) } }
-                            td.n { @if let Some(before) = job.history.get(n + 1) { (duration((event.at_us - before.at_us).max(0).unsigned_abs())) } }
-                            td { @if let Some(reason) = &event.reason { (text(reason)) } }
-                        }
-                    }
-                }
-            }
-        }
+        (table("History", head(&[Text("Time"), Text("Step"), Number("After"), Text("Reason")]), rows))
         @if dropped { p.quiet { "Older steps are not kept." } }
     }
 }
@@ -203,33 +166,22 @@ fn chart(parts: &[Part]) -> Markup {
         duration(of.map(|part| part.to_us - part.from_us).sum::<i64>().max(0).unsigned_abs())
     };
     let told: Vec<String> =
-        phases.iter().map(|phase| format!("{} {}", phase.name(), total(*phase))).collect();
+        phases.iter().map(|phase| format!("{} {}", phase.shown().1, total(*phase))).collect();
     html! {
         figure.life {
             svg viewBox="0 0 1000 24" preserveAspectRatio="none" role="img" aria-label={ "The job " (told.join(", ")) } {
                 @for part in parts {
                     @let (from, to) = (at(part.from_us), at(part.to_us));
                     @let width = (to - from).clamp(MIN_WIDTH, WIDTH);
-                    rect class=(part.phase.class()) y="0" height="24" x=(format!("{:.1}", from.min(WIDTH - width))) width=(format!("{width:.1}")) {
-                        title { (part.phase.name()) " " (duration((part.to_us - part.from_us).unsigned_abs())) }
+                    @let (class, name) = part.phase.shown();
+                    rect class=(class) y="0" height="24" x=(format!("{:.1}", from.min(WIDTH - width))) width=(format!("{width:.1}")) {
+                        title { (name) " " (duration((part.to_us - part.from_us).unsigned_abs())) }
                     }
                 }
             }
             div.axis { (time(first.from_us)) (time(last.to_us)) }
-            figcaption { @for phase in phases { span class={ "key " (phase.class()) } { (phase.name()) " " (total(phase)) } } }
+            figcaption { @for phase in phases { @let (class, name) = phase.shown(); span class={ "key " (class) } { (name) " " (total(phase)) } } }
         }
-    }
-}
-
-fn step(kind: EventKind) -> &'static str {
-    match kind {
-        EventKind::Added => "added",
-        EventKind::Started => "started",
-        EventKind::Stopped => "stopped",
-        EventKind::Crashed => "crashed",
-        EventKind::Completed => "completed",
-        EventKind::Failed => "failed",
-        EventKind::Cancelled => "cancelled",
     }
 }
 
@@ -268,7 +220,8 @@ mod tests {
         let (s, none) = (1_000_000, Vec::<Part>::new());
         let of = |phase, from_us, to_us| Part { phase, from_us, to_us };
         let shown = |steps: &[(EventKind, i64)], state, reason, since_us| {
-            parts(&history(steps), false, Present::of(state, reason, since_us), 100 * s)
+            let present = present(state, reason).map(|phase| (phase, since_us));
+            parts(&history(steps), false, present, 100 * s)
         };
         let added = [(Added, 0)];
         let queued = shown(&added, State::Pending, Reason::AllSlotsTaken, 10);
@@ -276,12 +229,12 @@ mod tests {
         let later = shown(&added, State::Pending, Reason::AllSlotsTaken, 40 * s);
         assert_eq!(later, [of(Phase::Waited, 0, 40 * s), of(Phase::Queued, 40 * s, 100 * s)]);
         let blocked = shown(&added, State::Blocked, Reason::AfterOthers, 0);
-        assert_eq!(blocked, [of(Phase::Outside(Cause::Dependencies), 0, 100 * s)]);
+        assert_eq!(blocked, [of(Phase::Dependencies, 0, 100 * s)]);
         let crashed = [(Added, 0), (Started, s), (Crashed, 2 * s)];
         let due = shown(&crashed, State::Pending, Reason::AllSlotsTaken, 5 * s);
         assert_eq!(due[2..], [of(Phase::Backoff, 2 * s, 5 * s), of(Phase::Queued, 5 * s, 100 * s)]);
         let locks = shown(&[(Added, 0), (Started, s)], State::Waiting, Reason::WaitsForLock, 7 * s);
-        assert_eq!(locks[1..], [of(Phase::Runs, s, 7 * s), of(Phase::Outside(Cause::Lock), 7 * s, 100 * s)]);
+        assert_eq!(locks[1..], [of(Phase::Runs, s, 7 * s), of(Phase::Lock, 7 * s, 100 * s)]);
         assert_eq!(shown(&[], State::Pending, Reason::AllSlotsTaken, 0), none);
     }
 }

@@ -6,14 +6,16 @@ use turnwise_api::locks::{LocksParams, lockers};
 use turnwise_protocol::{DEFAULT_LIMIT, Lock, LockHow, LockMode, Locker, Lockers};
 
 use super::format::since;
-use super::layout;
+use super::parts::Column::{Number, Text};
+use super::parts::head;
 use super::problem::Result;
 use super::visit::{Visit, job_link, link};
+use super::{layout, parts};
 
 const PATH: &str = "/ui/locks";
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let query = visit.query();
+    let query = &visit.query;
     let (level, name) = (query.get("level"), query.get("name"));
     let (after, now_us) = (query.get("after"), visit.app.now_us());
     let params = LocksParams {
@@ -26,12 +28,10 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
     let at = |after: Option<&str>| link(PATH, &[("level", level), ("name", name), ("after", after)]);
     let main = html! {
         h1 { "Locks" }
-        form.filters action=(PATH) {
+        (parts::filters(PATH, html! {
             label { "Level" input name="level" value=[level] maxlength="128" size="16"; }
             label { "Resource" input name="name" value=[name] maxlength="128" size="22"; }
-            button type="submit" { "Filter" }
-            a href=(PATH) { "Reset" }
-        }
+        }))
         @if locks.is_empty() {
             p.empty {
                 @if next.is_some() { "None of the locks that were looked at is of a job that you may read. There are more." }
@@ -40,12 +40,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
                 @else { "No job holds a lock or waits for one." }
             }
         } @else { (table(&locks, now_us)) }
-        @if after.is_some() || next.is_some() {
-            nav.pages aria-label="Pages of the list" {
-                @if after.is_some() { a.button href=(at(None)) { "First" } }
-                @if let Some(next) = &next { a.button href=(at(Some(next))) { "Next" } }
-            }
-        }
+        (parts::pages(at, after, next.as_deref()))
     };
     Ok(layout::live(&visit.shell, "Locks", main))
 }
@@ -53,36 +48,31 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
 /// A row for each job, and the lock itself once for all rows that follow each other.
 fn table(locks: &[Locker], now_us: i64) -> Markup {
     let place = |locker: &Locker| (locker.lock.level.clone(), locker.lock.name.clone());
-    html! {
-        div.scroll tabindex="0" role="region" aria-label="Locks" {
-            table {
-                thead { tr {
-                    th scope="col" { "Lock" } th scope="col" { "Job" } th scope="col" { "Does" } th scope="col" { "Mode" }
-                    th scope="col" { "Type" } th scope="col" { "Tenant" } th.n scope="col" { "For" }
-                } }
-                tbody {
-                    @for (n, locker) in locks.iter().enumerate() {
-                        @let first = n == 0 || place(&locks[n - 1]) != place(locker);
-                        tr.first[first] data-k={ (locker.lock.level) "/" (locker.lock.name.as_deref().unwrap_or_default()) "/" (locker.job_type.as_deref().unwrap_or_default()) "/" (locker.id.as_deref().unwrap_or_default()) } {
-                            th scope="row" {
-                                @if first { (shown(&locker.lock)) } @else { span.unseen { (shown(&locker.lock)) } }
-                            }
-                            td.id {
-                                @match (&locker.job_type, &locker.id) {
-                                    (Some(job_type), Some(id)) => a href=(job_link(job_type, id)) { bdi { (id) } },
-                                    _ => span.quiet { "another tenant's job" },
-                                }
-                            }
-                            td { (how(locker.how)) }
-                            td { (mode(&locker.lock)) }
-                            td { bdi { (locker.job_type.as_deref().unwrap_or("–")) } }
-                            td { bdi { (locker.tenant.as_deref().unwrap_or("–")) } }
-                            td.n { (since(locker.since_us, now_us)) }
-                        }
+    let rows = html! {
+        @for (n, locker) in locks.iter().enumerate() {
+            @let first = n == 0 || place(&locks[n - 1]) != place(locker);
+            tr.first[first] data-k={ (locker.lock.level) "/" (locker.lock.name.as_deref().unwrap_or_default()) "/" (locker.job_type.as_deref().unwrap_or_default()) "/" (locker.id.as_deref().unwrap_or_default()) } {
+                th scope="row" {
+                    @if first { (shown(&locker.lock)) } @else { span.unseen { (shown(&locker.lock)) } }
+                }
+                td.id {
+                    @match (&locker.job_type, &locker.id) {
+                        (Some(job_type), Some(id)) => a href=(job_link(job_type, id)) { bdi { (id) } },
+                        _ => span.quiet { "another tenant's job" },
                     }
                 }
+                td { (how(locker.how)) }
+                td { (mode(&locker.lock)) }
+                td { bdi { (locker.job_type.as_deref().unwrap_or("–")) } }
+                td { bdi { (locker.tenant.as_deref().unwrap_or("–")) } }
+                td.n { (since(locker.since_us, now_us)) }
             }
         }
+    };
+    html! {
+        (parts::table("Locks", head(&[
+            Text("Lock"), Text("Job"), Text("Does"), Text("Mode"), Text("Type"), Text("Tenant"), Number("For"),
+        ]), rows))
     }
 }
 

@@ -7,7 +7,7 @@ use turnwise_identity::Secret;
 use turnwise_web::access::{LoggedIn, Who, expired_cookie, login};
 
 use super::layout;
-use super::problem::{Problem, Result, sentence};
+use super::problem::{Problem, Result, sentence, with_status};
 use super::redirect::{HOME, redirect};
 use super::visit::{Visit, back, link};
 
@@ -19,14 +19,14 @@ pub(super) fn path(then: &str) -> String {
 /// The form. A person who is logged in, or needs no login, does not see it.
 pub(super) async fn page(visit: Visit) -> Result<Response> {
     match visit.caller().who() {
-        Who::Nobody => Ok(form(&visit, visit.query().get("then"), None, None)),
-        _ => Ok(redirect(back(visit.query().get("then")).unwrap_or(HOME))),
+        Who::Nobody => Ok(form(&visit, visit.query.get("then"), None, None)),
+        _ => Ok(redirect(back(visit.query.get("then")).unwrap_or(HOME))),
     }
 }
 
 /// Starts a session.
 pub(super) async fn log_in(visit: Visit) -> Result<Response> {
-    let (form_fields, then) = (visit.form(), visit.form().get("then"));
+    let (form_fields, then) = (&visit.form, visit.form.get("then"));
     if *visit.caller().who() == Who::Everyone {
         return Ok(redirect(HOME));
     }
@@ -44,12 +44,9 @@ pub(super) async fn log_in(visit: Visit) -> Result<Response> {
             response.extensions_mut().insert(LoggedIn(caller.name()));
             Ok(response)
         }
-        Err(refusal) if refusal.status.is_server_error() => Err(refusal.into()),
         Err(refusal) => {
-            let problem = Problem::from(refusal);
-            let mut response = form(&visit, then, Some(name), Some(&problem.reason));
-            *response.status_mut() = problem.status;
-            Ok(response)
+            let problem = Problem::from(refusal).correctable()?;
+            Ok(with_status(form(&visit, then, Some(name), Some(&problem.reason)), Some(&problem)))
         }
     }
 }

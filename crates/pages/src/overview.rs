@@ -9,13 +9,17 @@ use turnwise_api::list::ListParams;
 use turnwise_api::locks::LocksParams;
 use turnwise_api::tenants::TenantsParams;
 use turnwise_couch::store_problem;
-use turnwise_protocol::{Action, Job, LockHow, MAX_LIMIT, State, TenantOrder, Tenants, TypeSummary};
+use turnwise_protocol::{
+    Action, Filter, Job, LockHow, Locker, MAX_LIMIT, State, TenantOrder, Tenants, TypeSummary,
+};
 use turnwise_queue::counts::{self, Counts, Kind};
 use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_web::access::Caller;
 
 use super::app::App;
-use super::format::{clipped, count_of, duration, number, or_dash, since, text};
+use super::format::{clipped, count_of, duration, jobs_of, number, or_dash, since, state_of, text};
+use super::parts::Column::{Number, Text};
+use super::parts::{head, table};
 use super::problem::Result;
 use super::visit::{Visit, job_link, link};
 use super::{layout, workers};
@@ -46,10 +50,11 @@ struct Jobs {
     partial: bool,
 }
 
-/// Something that may need a person: what it is, and where it is explained.
-struct Need {
-    is_bad: bool,
-    what: Markup,
+/// What may need a person: what each is, and where it is explained.
+#[derive(Default)]
+struct Needs {
+    bad: Vec<Markup>,
+    others: Vec<Markup>,
 }
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
@@ -116,70 +121,54 @@ impl Jobs {
     }
 
     fn link(job_type: &str, kind: Kind) -> String {
-        let state = match kind {
-            // Parked jobs are delayed ones of the API.
-            Kind::Parked => Kind::Delayed.name(),
-            kind => kind.name(),
-        };
-        link("/ui/jobs", &[("type", Some(job_type)), ("state", Some(state))])
+        link("/ui/jobs", &[("type", Some(job_type)), ("state", Some(state_of(kind)))])
     }
 }
 
-async fn needs(app: &App, caller: &Caller, jobs: &Jobs, now_us: i64) -> Result<Vec<Need>> {
-    let mut needs = Vec::new();
+async fn needs(app: &App, caller: &Caller, jobs: &Jobs, now_us: i64) -> Result<Needs> {
+    let mut needs = Needs::default();
     for (job_type, of) in &jobs.types {
         let idle = of.summary.as_ref().is_some_and(|all| all.capacity.workers == 0);
         let quiet = of.summary.as_ref().is_some_and(|all| all.capacity.quiet > 0);
         if idle && of.counts[Kind::Pending] > 0 {
-            needs.push(Need {
-                is_bad: true,
-                what: html! {
-                    @if quiet { a href=(link("/ui/workers", &[("type", Some(job_type))])) { "All workers are quiet" } " for " } @else { "No worker for " }
-                    bdi.name { (job_type) } ": "
-                    a href=(Jobs::link(job_type, Kind::Pending)) { (jobs_of(of.counts[Kind::Pending])) " wait" }
-                    @if let Some(oldest) = of.oldest_us { ", the oldest for " (since(oldest, now_us)) }
-                },
+            needs.bad.push(html! {
+                @if quiet { a href=(link("/ui/workers", &[("type", Some(job_type))])) { "All workers are quiet" } " for " } @else { "No worker for " }
+                bdi.name { (job_type) } ": "
+                a href=(Jobs::link(job_type, Kind::Pending)) { (jobs_of(of.counts[Kind::Pending])) " wait" }
+                @if let Some(oldest) = of.oldest_us { ", the oldest for " (since(oldest, now_us)) }
             });
         }
-        for (kind, is_bad) in [(Kind::Failed, true), (Kind::Crashing, false)] {
-            let number = of.counts[kind];
-            if number == 0 {
+        for (kind, state, list, told) in [
+            (Kind::Failed, State::Failed, &mut needs.bad, " failed"),
+            (Kind::Crashing, State::Crashing, &mut needs.others, " crashed, to be retried"),
+        ] {
+            if of.counts[kind] == 0 {
                 continue;
             }
-            let state = if kind == Kind::Failed { State::Failed } else { State::Crashing };
             let named = examples(app, caller, job_type, state).await?;
-            needs.push(Need {
-                is_bad,
-                what: html! {
-                    a href=(Jobs::link(job_type, kind)) {
-                        (jobs_of(number)) " of " bdi.name { (job_type) } @if is_bad { " failed" } @else { " crashed, to be retried" }
+            list.push(html! {
+                a href=(Jobs::link(job_type, kind)) { (jobs_of(of.counts[kind])) " of " bdi.name { (job_type) } (told) }
+                @for job in &named {
+                    div.example {
+                        a href=(job_link(&job.job_type, &job.id)) { bdi { (job.id) } }
+                        @if let Some(reason) = &job.reason { " " (clipped(reason)) }
                     }
-                    @for job in &named {
-                        div.example {
-                            a href=(job_link(&job.job_type, &job.id)) { bdi { (job.id) } }
-                            @if let Some(reason) = &job.reason { " " (clipped(reason)) }
-                        }
-                    }
-                },
+                }
             });
         }
     }
     if caller.operates() {
-        needs.extend(filters(app).await?);
+        needs.others.extend(filters(app).await?);
         let throttled = app.couch.client.throttled();
         if throttled > 0 {
             let replications = link("/ui/jobs", &[("view", Some("queue")), ("type", Some(REPLICATION))]);
-            needs.push(Need {
-                is_bad: false,
-                what: html! {
-                    (count_of(throttled, "endpoint")) " of " a href=(replications) { "replications" }
-                    " answered 429 to this node, which sends to them more slowly"
-                },
+            needs.others.push(html! {
+                (count_of(throttled, "endpoint")) " of " a href=(replications) { "replications" }
+                " answered 429 to this node, which sends to them more slowly"
             });
         }
     }
-    needs.extend(reserved(app, caller, now_us).await?);
-    needs.sort_by_key(|need| !need.is_bad);
+    needs.others.extend(reserved(app, caller, now_us).await?);
     Ok(needs)
 }
 
@@ -199,50 +188,39 @@ async fn examples(app: &App, caller: &Caller, job_type: &str, state: State) -> R
 }
 
 /// Filters that hold jobs back or end them.
-async fn filters(app: &App) -> Result<Vec<Need>> {
+async fn filters(app: &App) -> Result<Vec<Markup>> {
     let filters = v1::filters::filters(app).await?.filters;
     let stops = filters.into_iter().filter(|of| matches!(of.action, Action::Pause | Action::Reject));
-    Ok(stops
-        .map(|filter| Need {
-            is_bad: false,
-            what: html! {
-                "The filter " bdi.name { (filter.id) }
-                @match filter.action {
-                    Action::Reject => " cancels jobs",
-                    _ => { " " a href=(link("/ui/jobs", &[("state", Some(State::Paused.as_str()))])) { "pauses jobs" } }
-                }
-                @if !filter.when.is_empty() { ": " code { bdi { (filter.when) } } } @else { ": all of them" }
-                @if let Some(note) = &filter.note { span.quiet { " (" bdi { (note) } ")" } }
-            },
-        })
-        .collect())
+    let told = |filter: Filter| {
+        html! {
+            "The filter " bdi.name { (filter.id) }
+            @match filter.action {
+                Action::Reject => " cancels jobs",
+                _ => { " " a href=(link("/ui/jobs", &[("state", Some(State::Paused.as_str()))])) { "pauses jobs" } }
+            }
+            @if !filter.when.is_empty() { ": " code { bdi { (filter.when) } } } @else { ": all of them" }
+            @if let Some(note) = &filter.note { span.quiet { " (" bdi { (note) } ")" } }
+        }
+    };
+    Ok(stops.map(told).collect())
 }
 
 /// Locks that a job has reserved for long: others wait behind it.
-async fn reserved(app: &App, caller: &Caller, now_us: i64) -> Result<Vec<Need>> {
+async fn reserved(app: &App, caller: &Caller, now_us: i64) -> Result<Vec<Markup>> {
     let params = LocksParams { level: None, name: None, limit: MAX_LOCKS, after: None };
     let lockers = v1::locks::lockers(app, caller, params).await?.locks;
-    let long = lockers
-        .into_iter()
-        .filter(|by| by.how == LockHow::Reserved && now_us - by.since_us > LONG_RESERVED_US);
-    Ok(long
-        .take(NAMED)
-        .map(|by| Need {
-            is_bad: false,
-            what: html! {
-                "The lock " bdi.name { (by.lock.level) @if let Some(name) = &by.lock.name { "/" (name) } } " is reserved by "
-                @if let (Some(job_type), Some(id)) = (&by.job_type, &by.id) { a href=(job_link(job_type, id)) { bdi { (id) } } }
-                " for " (duration((now_us - by.since_us).max(0).unsigned_abs())) ": jobs that want it wait"
-            },
-        })
-        .collect())
+    let is_long = |by: &Locker| by.how == LockHow::Reserved && now_us - by.since_us > LONG_RESERVED_US;
+    let told = |by: Locker| {
+        html! {
+            "The lock " bdi.name { (by.lock.level) @if let Some(name) = &by.lock.name { "/" (name) } } " is reserved by "
+            @if let (Some(job_type), Some(id)) = (&by.job_type, &by.id) { a href=(job_link(job_type, id)) { bdi { (id) } } }
+            " for " (duration((now_us - by.since_us).max(0).unsigned_abs())) ": jobs that want it wait"
+        }
+    };
+    Ok(lockers.into_iter().filter(is_long).take(NAMED).map(told).collect())
 }
 
-fn jobs_of(number: u64) -> String {
-    count_of(usize::try_from(number).unwrap_or(usize::MAX), "job")
-}
-
-fn summary(jobs: &Jobs, needs: &[Need]) -> Markup {
+fn summary(jobs: &Jobs, Needs { bad, others }: &Needs) -> Markup {
     let figure = |name: &str, kinds: &[Kind], path: &str| {
         let total: u64 = kinds.iter().map(|kind| jobs.total(*kind)).sum();
         html! { a href=(path) { strong { (number(total)) } span { (name) } } }
@@ -257,10 +235,10 @@ fn summary(jobs: &Jobs, needs: &[Need]) -> Markup {
         }
         section {
             h2 { "Needs a person" }
-            @if needs.is_empty() {
+            @if bad.is_empty() && others.is_empty() {
                 p.condition.good { "The store works, and nothing needs a person." }
             } @else {
-                ul.needs { @for need in needs { li.bad[need.is_bad] { (need.what) } } }
+                ul.needs { @for what in bad { li.bad { (what) } } @for what in others { li { (what) } } }
             }
         }
     }
@@ -282,38 +260,34 @@ fn types_table(jobs: &Jobs, operates: bool, now_us: i64) -> Markup {
     };
     // Columns without a job in any row are left out.
     let held: Vec<Kind> = HELD.into_iter().filter(|kind| jobs.total(*kind) > 0).collect();
+    let columns = html! {
+        (head(&[Text("Type"), Number("Waiting"), Number("Oldest waits for"), Number("Running")]))
+        @if operates { (head(&[Number("Slots"), Number("Workers")])) }
+        @for kind in held.iter().chain(&ended) { (head(&[Number(kind.name())])) }
+    };
+    let rows = html! {
+        @for (job_type, of) in &jobs.types {
+            @let capacity = of.summary.as_ref().map(|all| all.capacity);
+            tr data-k=(job_type) {
+                th scope="row" { a href=(link("/ui/jobs", &[("view", Some("queue")), ("type", Some(job_type))])) { bdi { (job_type) } } }
+                (cell(job_type, of, Kind::Pending))
+                td.n { @if let Some(oldest) = of.oldest_us { (since(oldest, now_us)) } }
+                (cell(job_type, of, Kind::Running))
+                @if operates {
+                    td.n { (or_dash(capacity.map(|of| number(of.slots as u64)))) @if let Some(most) = capacity.and_then(|of| of.most_slots) { div.quiet { "at most " (number(most as u64)) } } }
+                    td.n { (or_dash(capacity.map(|of| number(of.workers as u64)))) }
+                }
+                @for kind in held.iter().chain(&ended) { (cell(job_type, of, *kind)) }
+            }
+        }
+    };
     html! {
         section {
             h2 { "Jobs by type" }
             @if jobs.types.is_empty() {
                 p.empty { "There are no jobs yet. " code { "turnwise jobs add" } " or the API adds some." }
             } @else {
-                div.scroll tabindex="0" role="region" aria-label="Jobs by type" {
-                    table {
-                        thead { tr {
-                            th scope="col" { "Type" } th.n scope="col" { "Waiting" } th.n scope="col" { "Oldest waits for" }
-                            th.n scope="col" { "Running" }
-                            @if operates { th.n scope="col" { "Slots" } th.n scope="col" { "Workers" } }
-                            @for kind in held.iter().chain(&ended) { th.n scope="col" { (kind.name()) } }
-                        } }
-                        tbody {
-                            @for (job_type, of) in &jobs.types {
-                                @let capacity = of.summary.as_ref().map(|all| all.capacity);
-                                tr data-k=(job_type) {
-                                    th scope="row" { a href=(link("/ui/jobs", &[("view", Some("queue")), ("type", Some(job_type))])) { bdi { (job_type) } } }
-                                    (cell(job_type, of, Kind::Pending))
-                                    td.n { @if let Some(oldest) = of.oldest_us { (since(oldest, now_us)) } }
-                                    (cell(job_type, of, Kind::Running))
-                                    @if operates {
-                                        td.n { (or_dash(capacity.map(|of| number(of.slots as u64)))) @if let Some(most) = capacity.and_then(|of| of.most_slots) { div.quiet { "at most " (number(most as u64)) } } }
-                                        td.n { (or_dash(capacity.map(|of| number(of.workers as u64)))) }
-                                    }
-                                    @for kind in held.iter().chain(&ended) { (cell(job_type, of, *kind)) }
-                                }
-                            }
-                        }
-                    }
-                }
+                (table("Jobs by type", columns, rows))
                 @if jobs.partial { p.quiet { "There are more types or tenants than this page reads. Their jobs are not counted here." } }
             }
         }

@@ -1,4 +1,4 @@
-//! What several pages with forms share.
+//! What several pages share: their tables, the forms that filter a list, the fields of other forms, and questions.
 
 use axum::response::Response;
 use maud::{Markup, html};
@@ -28,6 +28,101 @@ pub(super) fn done(did: Option<&str>) -> Markup {
     html! { @if let Some((_, text)) = text { p.condition.good role="status" { (text) } } }
 }
 
+/// A column of a table.
+#[derive(Clone, Copy)]
+pub(super) enum Column {
+    Text(&'static str),
+    Number(&'static str),
+    /// Of buttons. Only screen readers need its title.
+    Actions,
+}
+
+/// The heads of some columns.
+pub(super) fn head(columns: &[Column]) -> Markup {
+    html! {
+        @for column in columns {
+            @match column {
+                Column::Text(title) => th scope="col" { (title) },
+                Column::Number(title) => th.n scope="col" { (title) },
+                Column::Actions => th scope="col" { span.unseen { "Actions" } },
+            }
+        }
+    }
+}
+
+/// A table with a name. It scrolls by itself if it is wider than the page.
+pub(super) fn table(name: &str, head: Markup, rows: Markup) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label=(name) {
+            table { thead { tr { (head) } } tbody { (rows) } }
+        }
+    }
+}
+
+/// The form that filters the list at this path.
+pub(super) fn filters(path: &str, fields: Markup) -> Markup {
+    html! {
+        form.filters action=(path) {
+            (fields)
+            button type="submit" { "Filter" }
+            a href=(path) { "Reset" }
+        }
+    }
+}
+
+/// The value and the title of a choice of nothing.
+pub(super) const ANY: [(&str, &str); 1] = [("", "any")];
+
+/// A field of a filter with a list of values and their titles. Choosing one is enough: the script then sends the form.
+pub(super) fn choice<'a>(
+    title: &str,
+    name: &str,
+    values: impl IntoIterator<Item = (&'a str, &'a str)>,
+    chosen: Option<&str>,
+) -> Markup {
+    html! {
+        label {
+            (title)
+            select name=(name) data-submit {
+                @for (value, title) in values { option value=(value) selected[chosen == Some(value)] { (title) } }
+            }
+        }
+    }
+}
+
+/// The links to the begin of a list and to its next part: `link` has the path of what follows a position.
+pub(super) fn pages(
+    link: impl Fn(Option<&str>) -> String,
+    after: Option<&str>,
+    next: Option<&str>,
+) -> Markup {
+    html! {
+        @if after.is_some() || next.is_some() {
+            nav.pages aria-label="Pages of the list" {
+                @if after.is_some() { a.button href=(link(None)) { "First page" } }
+                @if next.is_some() { a.button rel="next" href=(link(next)) { "Next page" } }
+            }
+        }
+    }
+}
+
+/// Bars below each other, at most two: the name of each, and its length in %, if it is known.
+pub(super) fn bars(bars: &[(&str, Option<f64>)]) -> Markup {
+    let shown = |part: &Option<f64>| part.map_or_else(|| "–".to_owned(), |part| format!("{part:.1} %"));
+    let told: Vec<String> = bars.iter().map(|(name, part)| format!("{name} {}", shown(part))).collect();
+    html! {
+        div.bars {
+            svg viewBox="0 0 100 14" preserveAspectRatio="none" role="img" aria-label=(told.join(", ")) {
+                rect.whole x="0" y="0" width="100" height="14" {}
+                @for ((_, part), (class, y)) in bars.iter().zip([("entitled", "1"), ("received", "8")]) {
+                    rect class=(class) x="0" y=(y) width=(format!("{:.1}", part.unwrap_or(0.0))) height="5" {}
+                }
+            }
+            span aria-hidden="true" { @for (n, (_, part)) in bars.iter().enumerate() { @if n > 0 { br; } (shown(part)) } }
+        }
+    }
+}
+
 /// A field of a form: its label, its control, a sentence about it, and what is wrong with it.
 pub(super) fn field(name: &str, title: &str, control: Markup, help: Markup, wrong: Option<&str>) -> Markup {
     html! {
@@ -40,10 +135,10 @@ pub(super) fn field(name: &str, title: &str, control: Markup, help: Markup, wron
     }
 }
 
-/// A question before an action that cannot be undone.
+/// A question before an action that ends something or cannot be undone.
 pub(super) struct Question<'a> {
     pub title: &'a str,
-    /// What the action ends or removes.
+    /// What the action ends, changes or removes, unless the title says so.
     pub subject: Markup,
     /// What it does.
     pub effect: &'a str,
@@ -51,7 +146,7 @@ pub(super) struct Question<'a> {
     pub button: &'a str,
     /// Where its form goes.
     pub action: &'a str,
-    /// The hidden fields of the form.
+    /// The fields of the form: what the action needs to know.
     pub fields: Markup,
     /// The page to return to without it.
     pub back: &'a str,
@@ -62,13 +157,12 @@ impl Question<'_> {
     pub(super) fn page(&self, shell: &Shell) -> Response {
         let main = html! {
             h1 { (self.title) }
-            p.lead { (self.subject) }
+            @if !self.subject.0.is_empty() { p.lead { (self.subject) } }
             p.condition.warn { (self.effect) }
-            form.actions method="post" action=(self.action) {
+            form.fields method="post" action=(self.action) {
                 (self.fields)
                 input type="hidden" name="confirmed" value="1";
-                button.danger type="submit" { (self.button) }
-                a.button href=(self.back) { "Back" }
+                div.actions { button.danger type="submit" { (self.button) } a.button href=(self.back) { "Back" } }
             }
         };
         layout::page(shell, self.title, main)

@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use maud::html;
+use maud::{Markup, html};
 use turnwise_api::V1Error;
 use turnwise_web::error::ApiError;
 use turnwise_web::refusal::{Refusal, with_headers};
@@ -32,6 +32,32 @@ impl Problem {
     /// A field of a query or a form is invalid.
     pub fn bad(reason: impl Into<String>, hint: &'static str) -> Problem {
         Self::new(StatusCode::BAD_REQUEST, reason, hint)
+    }
+
+    /// A form asks for something that no button asks for.
+    pub fn unknown_action() -> Problem {
+        Self::bad("this action is unknown", "use a button of a page")
+    }
+
+    /// The problem, if the person can correct the form that it is about. Otherwise the problem is the answer.
+    pub fn correctable(self) -> Result<Problem> {
+        if self.status.is_server_error() { Err(self) } else { Ok(self) }
+    }
+
+    /// Whether the reason begins with the name of this field.
+    pub fn is_about(&self, field: &str) -> bool {
+        self.reason.split(':').next() == Some(field)
+    }
+
+    /// The reason and the hint as sentences.
+    pub fn text(&self) -> String {
+        let hint = if self.hint.is_empty() { String::new() } else { format!(" {}", sentence(&self.hint)) };
+        format!("{}{hint}", sentence(&self.reason))
+    }
+
+    /// The problem above a form.
+    pub fn alert(&self) -> Markup {
+        html! { p.problem role="alert" { (self.text()) } }
     }
 
     pub fn nothing_here(visit: &Visit) -> Problem {
@@ -82,6 +108,12 @@ impl Problem {
     }
 }
 
+/// A page with the form that has this problem, if there is one.
+pub(super) fn with_status(mut page: Response, problem: Option<&Problem>) -> Response {
+    *page.status_mut() = problem.map_or(StatusCode::OK, |problem| problem.status);
+    page
+}
+
 /// The text of an error as a sentence.
 pub(super) fn sentence(text: &str) -> String {
     let mut letters = text.chars();
@@ -112,20 +144,15 @@ impl From<ApiError> for Problem {
     }
 }
 
-impl From<turnwise_store::Error> for Problem {
-    fn from(error: turnwise_store::Error) -> Self {
-        V1Error::from(error).into()
-    }
+/// What these errors are in the API, they are on a page.
+macro_rules! as_in_the_api {
+    ($($error:ty),*) => {
+        $(impl From<$error> for Problem {
+            fn from(error: $error) -> Self {
+                V1Error::from(error).into()
+            }
+        })*
+    };
 }
 
-impl From<turnwise_queue::Error> for Problem {
-    fn from(error: turnwise_queue::Error) -> Self {
-        V1Error::from(error).into()
-    }
-}
-
-impl From<turnwise_protocol::Problem> for Problem {
-    fn from(problem: turnwise_protocol::Problem) -> Self {
-        V1Error::from(problem).into()
-    }
-}
+as_in_the_api!(turnwise_store::Error, turnwise_queue::Error, turnwise_protocol::Problem);

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 use turnwise_api as v1;
 use turnwise_api::{JobPath, V1Error};
 use turnwise_couch::{Call, delete_document, is_scheduled, shown_document, write_document};
+use turnwise_protocol::Job;
 use turnwise_protocol::bulk::quoted;
-use turnwise_protocol::{EventKind, Job};
 use turnwise_queue::jobs;
 use turnwise_replicator::doc_processor::{self, Nodes};
 use turnwise_replicator::documents::{Document, Draft, read};
@@ -16,12 +16,12 @@ use turnwise_replicator::{JOB_TYPE, Stats};
 use turnwise_web::error::ApiError;
 use turnwise_web::request::Params;
 
-use super::format::{ago, number, text, time};
+use super::format::{ago, moment, number, text, time, word};
 use super::parts::{Question, hidden};
 use super::problem::{Problem, Result};
 use super::redirect::redirect;
-use super::replications::{PATH, Row, document_link, moment, state};
-use super::visit::{Visit, link};
+use super::replications::{PATH, Row, document_link, state};
+use super::visit::{Fields, Visit, link};
 use super::{layout, parts};
 
 /// Longest document that a page shows, in bytes of JSON.
@@ -37,8 +37,8 @@ enum Which {
 }
 
 impl Which {
-    fn parse(db: Option<&str>, doc: Option<&str>, job: Option<&str>) -> Result<Which> {
-        match (db, doc, job) {
+    fn of(fields: &Fields) -> Result<Which> {
+        match (fields.get("db"), fields.get("doc"), fields.get("job")) {
             (Some(db), Some(id), _) => Ok(Which::Document { db: db.to_owned(), id: id.to_owned() }),
             (_, _, Some(job)) => Ok(Which::Request { job: job.to_owned() }),
             _ => Err(Problem::bad("no replication is named", "choose one in the list of replications")),
@@ -55,11 +55,8 @@ impl Which {
     fn hidden(&self) -> Markup {
         html! {
             @match self {
-                Which::Document { db, id } => {
-                    input type="hidden" name="db" value=(db);
-                    input type="hidden" name="doc" value=(id);
-                }
-                Which::Request { job } => input type="hidden" name="job" value=(job);,
+                Which::Document { db, id } => { (hidden("db", db)) (hidden("doc", id)) }
+                Which::Request { job } => (hidden("job", job)),
             }
         }
     }
@@ -114,10 +111,7 @@ async fn find(visit: &Visit, which: &Which) -> Result<Found> {
             let job = job.filter(|job| is_scheduled(caller, job)).ok_or_else(missing)?;
             let rules = app.explained.rules();
             let why = turnwise_explain::waits(&app.explained.reader(&tx, &rules), caller, &job).await?;
-            let active = jobs::active_report(&tx, &app.keys, &job).await?.and_then(|active| active.info);
-            let info = active.or_else(|| job.info.clone());
-            let node = Nodes::default().of_job(&tx, &app.keys, &job).await?;
-            let row = Row::of_request(job, info.as_ref().map(|info| info.get()), node, now_us);
+            let row = Row::of_request(&tx, &app.keys, &mut Nodes::default(), job, now_us).await?;
             let job = v1::jobs::find(app, caller, JOB_TYPE, id).await?;
             Ok(Found {
                 row: row.ok_or_else(missing)?,
@@ -130,8 +124,8 @@ async fn find(visit: &Visit, which: &Which) -> Result<Found> {
 }
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let query = visit.query();
-    let which = Which::parse(query.get("db"), query.get("doc"), query.get("job"))?;
+    let query = &visit.query;
+    let which = Which::of(query)?;
     let Found { row, job, document, sentence } = find(&visit, &which).await?;
     let now_us = visit.app.now_us();
     let writes = match (&row.database, &job) {
@@ -233,7 +227,7 @@ fn history(job: &Job) -> Markup {
                     @for event in &job.history {
                         tr {
                             td.when { (time(event.at_us)) }
-                            th scope="row" { (kind(event.kind)) }
+                            th scope="row" { (word(event.kind)) }
                             td { @if let Some(reason) = &event.reason { (text(reason)) } }
                         }
                     }
@@ -241,10 +235,6 @@ fn history(job: &Job) -> Markup {
             }
         }
     }
-}
-
-fn kind(kind: EventKind) -> String {
-    serde_json::to_value(kind).ok().and_then(|kind| kind.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
 fn source_text(document: Document) -> Markup {
@@ -284,8 +274,8 @@ fn actions(visit: &Visit, which: &Which, row: &Row, job: Option<&Job>, rev: Opti
 
 /// Does what a form asks for, or asks for a confirmation first.
 pub(super) async fn act(visit: Visit) -> Result<Response> {
-    let form = visit.form();
-    let which = Which::parse(form.get("db"), form.get("doc"), form.get("job"))?;
+    let form = &visit.form;
+    let which = Which::of(form)?;
     let did = |what: &str| redirect(&format!("{}&did={what}", which.link()));
     match form.get("action") {
         Some("retry") => {
@@ -294,35 +284,24 @@ pub(super) async fn act(visit: Visit) -> Result<Response> {
             Ok(did(if retried.retried { "retried" } else { "unchanged" }))
         }
         Some("filters") => {
-            let Which::Document { db, id } = &which else { return Err(unknown()) };
+            let Which::Document { db, id } = &which else { return Err(Problem::unknown_action()) };
             check(&visit, Method::PUT, db, id)?;
             let (store, keys) = (&visit.app.store, &visit.app.keys);
             let retried = doc_processor::retry_errors(store, keys, |of| of == db, MAX_RETRIED).await?;
             Ok(did(if retried > 0 { "retried" } else { "unchanged" }))
         }
         Some("again") => {
-            let Which::Document { db, id } = &which else { return Err(unknown()) };
+            let Which::Document { db, id } = &which else { return Err(Problem::unknown_action()) };
             check(&visit, Method::PUT, db, id)?;
             run_again(&visit, db, id).await?;
             Ok(did("again"))
         }
         Some("remove") if form.get("confirmed").is_some() => {
-            remove(&visit, &which, form.get("rev")).await?;
-            Ok(redirect(&format!("{PATH}?did={}", removed(&which))))
+            let removed = remove(&visit, &which, form.get("rev")).await?;
+            Ok(redirect(&format!("{PATH}?did={removed}")))
         }
         Some("remove") => Ok(confirm(&visit, &which, form.get("rev"))),
-        _ => Err(unknown()),
-    }
-}
-
-fn unknown() -> Problem {
-    Problem::bad("this action is unknown", "use a button of a page")
-}
-
-fn removed(which: &Which) -> &'static str {
-    match which {
-        Which::Document { .. } => "removed",
-        Which::Request { .. } => "cancelled",
+        _ => Err(Problem::unknown_action()),
     }
 }
 
@@ -351,20 +330,22 @@ async fn run_again(visit: &Visit, db: &str, id: &str) -> Result<()> {
     Ok(())
 }
 
-async fn remove(visit: &Visit, which: &Which, rev: Option<&str>) -> Result<()> {
+/// Deletes a document, or cancels a request. Returns the word for what was done.
+async fn remove(visit: &Visit, which: &Which, rev: Option<&str>) -> Result<&'static str> {
     match which {
         Which::Document { db, id } => {
             check(visit, Method::DELETE, db, id)?;
             let rev = rev.map(|rev| link("", &[("rev", Some(rev))]));
             let params = Params::new(rev.as_deref().map(|rev| rev.trim_start_matches('?')));
             delete_document(&visit.app.couch, &call(visit, Method::DELETE, params), db, id).await?;
+            Ok("removed")
         }
         Which::Request { job } => {
             let path = JobPath { job_type: JOB_TYPE.to_owned(), id: job.clone() };
             v1::jobs::cancel(&visit.app, visit.caller(), &path).await?;
+            Ok("cancelled")
         }
     }
-    Ok(())
 }
 
 fn confirm(visit: &Visit, which: &Which, rev: Option<&str>) -> Response {

@@ -45,22 +45,14 @@ impl Wrong {
 
     /// The error of a write, beside the field that it names.
     fn of(problem: Problem) -> Wrong {
-        const FIELDS: [(&str, &str); 8] = [
-            ("source", "source"),
-            ("target", "target"),
-            ("doc_ids", "doc_ids"),
-            ("selector", "selector"),
-            ("filter", "filter"),
-            ("query_params", "query_params"),
-            ("create_target", "create_target"),
-            ("continuous", "continuous"),
-        ];
+        const FIELDS: &str = "source target doc_ids selector filter query_params create_target continuous";
         let named = problem.reason.split([':', '.', ' ']).next().unwrap_or_default();
-        let field = FIELDS.iter().find(|(name, _)| *name == named).map(|(_, field)| *field);
-        let field = field.or((problem.status == StatusCode::CONFLICT).then_some("id"));
-        let text = match problem.status {
-            StatusCode::CONFLICT => "a document with this id exists: choose another id".to_owned(),
-            _ => problem.reason,
+        let field = FIELDS.split(' ').find(|name| *name == named);
+        let (field, text) = match problem.status {
+            StatusCode::CONFLICT => {
+                (field.or(Some("id")), "a document with this id exists: choose another id".to_owned())
+            }
+            _ => (field, problem.reason),
         };
         Wrong { field, text, status: problem.status }
     }
@@ -68,12 +60,12 @@ impl Wrong {
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
     let offered = offered(&visit).await?;
-    Ok(form(&visit, visit.query(), &offered, None))
+    Ok(form(&visit, &visit.query, &offered, None))
 }
 
 /// Adds the replication, or shows the form again with what is wrong.
 pub(super) async fn add(visit: Visit) -> Result<Response> {
-    let fields = visit.form();
+    let fields = &visit.form;
     let db = fields.get("db").unwrap_or(DEFAULT_DATABASE).trim();
     let id = fields.get("id").map_or_else(|| visit.app.new_uuid(), |id| id.trim().to_owned());
     let added = match body(fields) {
@@ -101,7 +93,7 @@ async fn offered(visit: &Visit) -> Result<Vec<String>> {
 
 async fn write(visit: &Visit, db: &str, id: &str, body: Map<String, Value>) -> Result<(), Wrong> {
     let in_db = |problem: Problem| Wrong { field: Some("db"), ..Wrong::of(problem) };
-    if visit.form().get("create_database").is_some() {
+    if visit.form.get("create_database").is_some() {
         call(visit, Method::PUT, Params::default()).check(db, None).map_err(|error| in_db(error.into()))?;
         match make_database(&visit.app.couch, db).await {
             Err(error) if error.status != StatusCode::PRECONDITION_FAILED => return Err(in_db(error.into())),

@@ -6,17 +6,19 @@ use axum::response::Response;
 use maud::{Markup, html};
 use turnwise_api as v1;
 use turnwise_couch::{all_databases, is_scheduled};
-use turnwise_queue::{Job, jobs, timestamp};
+use turnwise_queue::{Job, Keyspace, jobs, timestamp};
 use turnwise_replicator::doc_processor::{self, Nodes, STATES, Status, Summary};
 use turnwise_replicator::documents::Error as DocumentError;
 use turnwise_replicator::{JOB_TYPE, Stats};
+use turnwise_store::Transaction;
 use turnwise_web::access::rights::Right;
 use turnwise_web::error::ApiError;
 
-use super::format::{ago, clipped, count_of, number};
-use super::layout;
+use super::format::{ago, clipped, count_of, moment, number, or_dash};
+use super::parts::{ANY, choice};
 use super::problem::Result;
 use super::visit::{Visit, link};
+use super::{layout, parts};
 
 pub(super) const PATH: &str = "/ui/replications";
 /// Maximum number of documents, and of jobs, that one page reads. More are found by their database.
@@ -66,11 +68,20 @@ impl Row {
         }
     }
 
-    /// A job without a document.
-    pub fn of_request(job: Job, info: Option<&str>, node: Option<String>, now_us: i64) -> Option<Row> {
-        let summary = Summary::of(&job).filter(|summary| summary.document().is_none())?;
-        let (stats, error) = numbers(info);
-        Some(Row {
+    /// A job without a document. `None` if it has one.
+    pub async fn of_request(
+        tx: &Transaction,
+        keys: &Keyspace,
+        nodes: &mut Nodes,
+        job: Job,
+        now_us: i64,
+    ) -> Result<Option<Row>> {
+        let summary = Summary::of(&job).filter(|summary| summary.document().is_none());
+        let Some(summary) = summary else { return Ok(None) };
+        let active = jobs::active_report(tx, keys, &job).await?.and_then(|active| active.info);
+        let (stats, error) = numbers(active.as_ref().or(job.info.as_ref()).map(|info| info.get()));
+        let node = nodes.of_job(tx, keys, &job).await?;
+        Ok(Some(Row {
             database: None,
             state: doc_processor::state_name(&job),
             error: job.reason().map(str::to_owned).or(error),
@@ -82,7 +93,7 @@ impl Row {
             target: summary.target,
             node,
             stats,
-        })
+        }))
     }
 
     /// The page of this replication.
@@ -91,11 +102,6 @@ impl Row {
             Some(db) => document_link(db, &self.id),
             None => link("/ui/replication", &[("job", Some(&self.id))]),
         }
-    }
-
-    /// Changes that are not copied yet, if the source says so.
-    pub fn pending(&self) -> Option<u64> {
-        self.stats.as_ref().and_then(|stats| stats.changes_pending)
     }
 
     fn contains(&self, text: &str) -> bool {
@@ -115,7 +121,7 @@ impl Row {
 }
 
 /// The numbers or the error in a replication's `info`.
-pub(super) fn numbers(info: Option<&str>) -> (Option<Stats>, Option<String>) {
+fn numbers(info: Option<&str>) -> (Option<Stats>, Option<String>) {
     let info: Option<serde_json::Value> = info.and_then(|info| serde_json::from_str(info).ok());
     let Some(info) = info.filter(serde_json::Value::is_object) else { return (None, None) };
     match info.get("error") {
@@ -140,53 +146,39 @@ pub(super) fn state(state: &'static str) -> Markup {
     html! { span class={ "state " (look) } { (state) } }
 }
 
-/// A time in ISO 8601 of an answer.
-pub(super) fn moment(utc: &str) -> Markup {
-    html! { time datetime=(utc) { (utc.replace('T', " ").replace('Z', " UTC")) } }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Sort {
-    Trouble,
+/// What a column holds.
+enum Cell {
+    State,
     Id,
-    Source,
-    Target,
-    Read,
-    Written,
-    Failures,
-    Pending,
+    Url(fn(&Row) -> &String),
+    Number(fn(&Row) -> Option<u64>),
     Updated,
 }
 
-/// The columns: the order that a click selects, its name in the URL, the title, and whether it holds numbers.
-const COLUMNS: [(Sort, &str, &str, bool); 9] = [
-    (Sort::Trouble, "trouble", "State", false),
-    (Sort::Id, "id", "Replication", false),
-    (Sort::Source, "source", "Source", false),
-    (Sort::Target, "target", "Target", false),
-    (Sort::Read, "read", "Read", true),
-    (Sort::Written, "written", "Written", true),
-    (Sort::Failures, "failures", "Refused", true),
-    (Sort::Pending, "pending", "To copy", true),
-    (Sort::Updated, "updated", "Changed", false),
+/// The columns: the name of their order in the URL, and their title. By default, the list is in the order of the first.
+static COLUMNS: [(&str, &str, Cell); 9] = [
+    ("trouble", "State", Cell::State),
+    ("id", "Replication", Cell::Id),
+    ("source", "Source", Cell::Url(|row| &row.source)),
+    ("target", "Target", Cell::Url(|row| &row.target)),
+    ("read", "Read", Cell::Number(|row| Some(row.stats.as_ref()?.docs_read))),
+    ("written", "Written", Cell::Number(|row| Some(row.stats.as_ref()?.docs_written))),
+    ("failures", "Refused", Cell::Number(|row| Some(row.stats.as_ref()?.doc_write_failures))),
+    ("pending", "To copy", Cell::Number(|row| row.stats.as_ref()?.changes_pending)),
+    ("updated", "Changed", Cell::Updated),
 ];
 
-fn sort(rows: &mut [Row], by: Sort) {
-    let stat = |row: &Row, of: fn(&Stats) -> u64| Reverse(row.stats.as_ref().map(of));
+/// Sorts by a column: texts from their begin, and the largest number and the latest time first.
+fn sort(rows: &mut [Row], by: &Cell) {
     rows.sort_by(|one, other| (&one.database, &one.id).cmp(&(&other.database, &other.id)));
     match by {
-        Sort::Trouble => {
+        Cell::State => {
             rows.sort_by(|one, other| (one.trouble(), &other.updated).cmp(&(other.trouble(), &one.updated)))
         }
-        Sort::Id => {}
-        Sort::Source => rows.sort_by(|one, other| one.source.cmp(&other.source)),
-        Sort::Target => rows.sort_by(|one, other| one.target.cmp(&other.target)),
-        Sort::Read => rows.sort_by_key(|row| stat(row, |stats| stats.docs_read)),
-        Sort::Written => rows.sort_by_key(|row| stat(row, |stats| stats.docs_written)),
-        Sort::Failures => rows.sort_by_key(|row| stat(row, |stats| stats.doc_write_failures)),
-        Sort::Pending => rows.sort_by_key(|row| Reverse(row.pending())),
-        Sort::Updated => rows.sort_by(|one, other| other.updated.cmp(&one.updated)),
+        Cell::Id => {}
+        Cell::Url(of) => rows.sort_by(|one, other| of(one).cmp(of(other))),
+        Cell::Number(of) => rows.sort_by_key(|row| Reverse(of(row))),
+        Cell::Updated => rows.sort_by(|one, other| other.updated.cmp(&one.updated)),
     }
 }
 
@@ -213,14 +205,14 @@ impl Filter<'_> {
 }
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let query = visit.query();
+    let query = &visit.query;
     let filter = Filter {
         db: query.get("db"),
         state: STATES.into_iter().find(|state| query.get("state") == Some(state)),
         text: query.get("q"),
         sort: query.get("sort"),
     };
-    let by = query.word("sort")?.unwrap_or(Sort::Trouble);
+    let by = COLUMNS.iter().find(|(name, ..)| filter.sort == Some(*name)).unwrap_or(&COLUMNS[0]);
     let databases = databases(&visit).await?;
     let (mut rows, more) = read(&visit, &filter, &databases).await?;
     if let Some(state) = filter.state {
@@ -230,7 +222,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
         let text = text.to_lowercase();
         rows.retain(|row| row.contains(&text));
     }
-    sort(&mut rows, by);
+    sort(&mut rows, &by.2);
     let (total, page) = (rows.len(), query.get("page").and_then(|page| page.parse().ok()).unwrap_or(0_usize));
     let rows: Vec<Row> = rows.into_iter().skip(page.saturating_mul(SHOWN)).take(SHOWN).collect();
     let mut next_tries = Vec::with_capacity(rows.len());
@@ -245,7 +237,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
             h1 { "Replications" }
             @if Right::Write.check(visit.caller()).is_ok() { a.button href="/ui/replications/new" { "Add a replication…" } }
         }
-        (super::parts::done(query.get("did")))
+        (parts::done(query.get("did")))
         @if throttled > 0 {
             p.condition.warn {
                 (count_of(throttled, "kind")) " of request to peers " (if throttled == 1 { "is" } else { "are" })
@@ -263,7 +255,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
                     @if Right::Write.check(visit.caller()).is_ok() { " " a href="/ui/replications/new" { "Add the first one" } "." }
                 } @else { "No replication matches." }
             }
-        } @else { (table(&filter, by, &rows, &next_tries, now_us)) }
+        } @else { (table(&filter, by.0, &rows, &next_tries, now_us)) }
         @if total > SHOWN {
             nav.pages aria-label="Pages of the list" {
                 @if page > 0 { a.button href=(filter.link(filter.sort, page - 1)) { "Previous" } }
@@ -350,12 +342,8 @@ async fn requests(visit: &Visit) -> Result<(Vec<Row>, bool)> {
         let page = jobs::list(&tx, &app.keys, JOB_TYPE, after.as_deref(), BATCH).await?;
         let (last, mut nodes) = (page.len() < BATCH, Nodes::default());
         after = page.last().map(|job| job.id.clone());
-        let has_document = |job: &Job| Summary::of(job).is_none_or(|summary| summary.document().is_some());
-        for job in page.into_iter().filter(|job| is_scheduled(caller, job) && !has_document(job)) {
-            let active = jobs::active_report(&tx, &app.keys, &job).await?.and_then(|active| active.info);
-            let info = active.or_else(|| job.info.clone());
-            let node = nodes.of_job(&tx, &app.keys, &job).await?;
-            rows.extend(Row::of_request(job, info.as_ref().map(|info| info.get()), node, now_us));
+        for job in page.into_iter().filter(|job| is_scheduled(caller, job)) {
+            rows.extend(Row::of_request(&tx, &app.keys, &mut nodes, job, now_us).await?);
         }
         if last {
             return Ok((rows, false));
@@ -372,75 +360,55 @@ async fn next_try(visit: &Visit, row: &Row) -> Result<Option<i64>> {
 }
 
 fn filters(filter: &Filter<'_>, databases: &[String]) -> Markup {
-    html! {
-        form.filters action=(PATH) {
-            @if let Some(sort) = filter.sort { input type="hidden" name="sort" value=(sort); }
-            label {
-                "Database"
-                input name="db" value=[filter.db] list="databases" maxlength="256" size="18";
-            }
-            datalist id="databases" { @for db in databases.iter().take(MAX_READ) { option value=(db) {} } }
-            label {
-                "State"
-                select name="state" data-submit {
-                    option value="" { "any" }
-                    @for of in STATES { option value=(of) selected[filter.state == Some(of)] { (of) } }
-                }
-            }
-            label { "Contains" input type="search" name="q" value=[filter.text] maxlength="200" size="22" placeholder="id, server, error"; }
-            button type="submit" { "Filter" }
-            a href=(PATH) { "Reset" }
-        }
-    }
+    let states = ANY.into_iter().chain(STATES.map(|of| (of, of)));
+    let fields = html! {
+        @if let Some(sort) = filter.sort { input type="hidden" name="sort" value=(sort); }
+        label { "Database" input name="db" value=[filter.db] list="databases" maxlength="256" size="18"; }
+        datalist id="databases" { @for db in databases.iter().take(MAX_READ) { option value=(db) {} } }
+        (choice("State", "state", states, filter.state))
+        label { "Contains" input type="search" name="q" value=[filter.text] maxlength="200" size="22" placeholder="id, server, error"; }
+    };
+    parts::filters(PATH, fields)
 }
 
-fn table(filter: &Filter<'_>, by: Sort, rows: &[Row], next_tries: &[Option<i64>], now_us: i64) -> Markup {
-    let stat = |row: &Row, of: fn(&Stats) -> u64| row.stats.as_ref().map(of);
-    let cell = |count: Option<u64>| match count {
-        Some(count) => html! { (number(count)) },
-        None => html! { span.quiet { "–" } },
+fn table(filter: &Filter<'_>, by: &str, rows: &[Row], next_tries: &[Option<i64>], now_us: i64) -> Markup {
+    let columns = html! {
+        @for (name, title, cell) in &COLUMNS {
+            @let order = if matches!(cell, Cell::Number(_) | Cell::Updated) { "descending" } else { "ascending" };
+            th.n[matches!(cell, Cell::Number(_))] scope="col" aria-sort=[(by == *name).then_some(order)] {
+                a href=(filter.link(Some(*name), 0)) { (title) }
+            }
+        }
     };
-    html! {
-        div.scroll tabindex="0" role="region" aria-label="Replications" {
-            table.replications {
-                thead { tr {
-                    @for (column, name, title, numeric) in COLUMNS {
-                        th.n[numeric] scope="col" aria-sort=[(by == column).then_some(if numeric || column == Sort::Updated { "descending" } else { "ascending" })] {
-                            a href=(filter.link(Some(name), 0)) { (title) }
-                        }
+    let rows = html! {
+        @for (row, next_try) in rows.iter().zip(next_tries) {
+            tr data-k={ (row.database.as_deref().unwrap_or_default()) "/" (row.id) } {
+                @for (_, _, cell) in &COLUMNS {
+                    @match cell {
+                        Cell::State => td { (state(row.state)) },
+                        Cell::Id => th.id scope="row" {
+                            a href=(row.link()) { bdi { (row.id) } }
+                            div.quiet { bdi { (row.database.as_deref().unwrap_or("requested at _replicate")) } }
+                        },
+                        Cell::Url(of) => td.url { bdi { (of(row)) } },
+                        Cell::Number(of) => td.n { (or_dash(of(row).map(number))) },
+                        Cell::Updated => td.when { (moment(&row.updated)) },
                     }
-                } }
-                tbody {
-                    @for (row, next_try) in rows.iter().zip(next_tries) {
-                        tr data-k={ (row.database.as_deref().unwrap_or_default()) "/" (row.id) } {
-                            td { (state(row.state)) }
-                            th.id scope="row" {
-                                a href=(row.link()) { bdi { (row.id) } }
-                                div.quiet { bdi { (row.database.as_deref().unwrap_or("requested at _replicate")) } }
-                            }
-                            td.url { bdi { (row.source) } }
-                            td.url { bdi { (row.target) } }
-                            td.n { (cell(stat(row, |stats| stats.docs_read))) }
-                            td.n { (cell(stat(row, |stats| stats.docs_written))) }
-                            td.n { (cell(stat(row, |stats| stats.doc_write_failures))) }
-                            td.n { (cell(row.pending())) }
-                            td.when { (moment(&row.updated)) }
-                        }
-                        @if let Some(error) = &row.error {
-                            tr.detail data-k={ (row.database.as_deref().unwrap_or_default()) "/" (row.id) " error" } {
-                                td {}
-                                td colspan="8" {
-                                    span.bad { (clipped(error)) }
-                                    span.quiet {
-                                        @if row.errors > 1 { " " (number(u64::from(row.errors))) " times in a row." }
-                                        @if let Some(next) = next_try { " Next try " (ago(*next, now_us)) "." }
-                                    }
-                                }
-                            }
+                }
+            }
+            @if let Some(error) = &row.error {
+                tr.detail data-k={ (row.database.as_deref().unwrap_or_default()) "/" (row.id) " error" } {
+                    td {}
+                    td colspan="8" {
+                        span.bad { (clipped(error)) }
+                        span.quiet {
+                            @if row.errors > 1 { " " (number(u64::from(row.errors))) " times in a row." }
+                            @if let Some(next) = next_try { " Next try " (ago(*next, now_us)) "." }
                         }
                     }
                 }
             }
         }
-    }
+    };
+    parts::table("Replications", columns, rows)
 }

@@ -8,8 +8,10 @@ use maud::{Markup, html};
 use turnwise_config::{Changes, Config, Entry, SETTINGS, TENANT_SHARES, TYPE_TIMEOUTS};
 use turnwise_couch::setting_error;
 
-use super::format::text;
-use super::problem::{Problem, Result, sentence};
+use super::format::{or_dash, text};
+use super::parts::Column::Text;
+use super::parts::{head, hidden};
+use super::problem::{Problem, Result, sentence, with_status};
 use super::redirect::redirect;
 use super::visit::{Visit, link};
 use super::{layout, parts};
@@ -68,8 +70,7 @@ struct Row {
 }
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let did = parts::done(visit.query().get("did"));
-    list(&visit, did, None).await
+    list(&visit, None).await
 }
 
 /// What is wrong with a value that was sent.
@@ -77,12 +78,12 @@ struct Wrong<'a> {
     section: &'a str,
     key: &'a str,
     value: &'a str,
-    text: String,
+    problem: Problem,
 }
 
-async fn list(visit: &Visit, did: Markup, wrong: Option<Wrong<'_>>) -> Result<Response> {
-    let wanted = visit.query().get("q").map(str::to_lowercase);
-    let only = visit.query().get("set").is_some();
+async fn list(visit: &Visit, wrong: Option<Wrong<'_>>) -> Result<Response> {
+    let wanted = visit.query.get("q").map(str::to_lowercase);
+    let only = visit.query.get("set").is_some();
     let (now, file, shared) = visit.app.couch.shared.layers().await?;
     let mut rows = rows(&now, &file, |section, key| shared.contains(&(section.to_owned(), key.to_owned())));
     let is_wrong = |row: &Row| {
@@ -97,51 +98,28 @@ async fn list(visit: &Visit, did: Markup, wrong: Option<Wrong<'_>>) -> Result<Re
     });
     let main = html! {
         h1 { "Settings" }
-        (did)
+        (parts::done(visit.query.get("did")))
         p.quiet {
             "A value that is set here applies to all nodes at once, and overrides each server's file. "
             "The values of the file are those of this node, " bdi { (visit.app.node) } "."
         }
-        form.filters action=(PATH) {
-            label { "Contains" input type="search" name="q" value=[visit.query().get("q")] maxlength="200" size="22"; }
+        (parts::filters(PATH, html! {
+            label { "Contains" input type="search" name="q" value=[visit.query.get("q")] maxlength="200" size="22"; }
             label.check { input type="checkbox" name="set" value="1" checked[only]; "only those that differ from the default" }
-            button type="submit" { "Filter" }
-            a href=(PATH) { "Reset" }
-        }
-        @if let Some(wrong) = wrong.as_ref().filter(|_| !rows.iter().any(is_wrong)) { p.problem role="alert" { (sentence(&wrong.text)) } }
+        }))
+        @if let Some(wrong) = wrong.as_ref().filter(|_| !rows.iter().any(is_wrong)) { (wrong.problem.alert()) }
         @if rows.is_empty() { p.empty { "No setting matches." } }
-        @for section in sections(&rows) {
+        @for rows in rows.chunk_by(|one, next| one.section == next.section) {
             section {
-                h2 { "[" (section) "]" }
-                div.scroll tabindex="0" role="region" aria-label={ "Settings of " (section) } {
-                    table.settings {
-                        thead { tr { th scope="col" { "Setting" } th scope="col" { "Value" } th scope="col" { "Default" } th scope="col" { "Set in" } } }
-                        tbody {
-                            @for row in rows.iter().filter(|row| row.section == section) {
-                                (shown(row, wrong.as_ref().filter(|_| is_wrong(row))))
-                            }
-                        }
-                    }
-                }
+                h2 { "[" (rows[0].section) "]" }
+                (parts::table(&format!("Settings of {}", rows[0].section), head(&[Text("Setting"), Text("Value"), Text("Default"), Text("Set in")]), html! {
+                    @for row in rows { (shown(row, wrong.as_ref().filter(|_| is_wrong(row)))) }
+                }))
             }
         }
         (add_named())
     };
-    let status =
-        if wrong.is_some() { axum::http::StatusCode::BAD_REQUEST } else { axum::http::StatusCode::OK };
-    let mut response = layout::page(&visit.shell, "Settings", main);
-    *response.status_mut() = status;
-    Ok(response)
-}
-
-fn sections(rows: &[Row]) -> Vec<&'static str> {
-    let mut sections: Vec<&'static str> = Vec::new();
-    for row in rows {
-        if !sections.contains(&row.section) {
-            sections.push(row.section);
-        }
-    }
-    sections
+    Ok(with_status(layout::page(&visit.shell, "Settings", main), wrong.as_ref().map(|wrong| &wrong.problem)))
 }
 
 fn rows(now: &Config, file: &Config, is_shared: impl Fn(&str, &str) -> bool) -> Vec<Row> {
@@ -181,8 +159,8 @@ fn shown(row: &Row, wrong: Option<&Wrong<'_>>) -> Markup {
                 @match row.changes {
                     Changes::Live => {
                         form.actions method="post" action=(PATH) data-full {
-                            input type="hidden" name="section" value=(row.section);
-                            input type="hidden" name="key" value=(row.key);
+                            (hidden("section", row.section))
+                            (hidden("key", &row.key))
                             input name="value" value=[value] aria-label={ "Value of " (row.key) } size="16" maxlength="4096" autocomplete="off";
                             button name="action" value="set" { "Set" }
                             @if is_shared { button name="action" value="unset" { "Reset" } }
@@ -194,9 +172,9 @@ fn shown(row: &Row, wrong: Option<&Wrong<'_>>) -> Markup {
                         div.quiet { (sentence(why)) }
                     }
                 }
-                @if let Some(wrong) = wrong { p.problem role="alert" { (sentence(&wrong.text)) } }
+                @if let Some(wrong) = wrong { (wrong.problem.alert()) }
             }
-            td { @match &row.default { Some(default) => bdi { (default) }, None => span.quiet { "–" } } }
+            td { @match &row.default { Some(default) => bdi { (default) }, None => (or_dash(None)) } }
             td { @match row.set_in { Some(place) => (place), None => span.quiet { "default" } } }
         }
         @if let Some(meaning) = meaning(row) { tr.detail { td.quiet colspan="4" { (meaning) } } }
@@ -222,7 +200,7 @@ fn add_named() -> Markup {
 
 /// Sets or resets a value for all nodes.
 pub(super) async fn act(visit: Visit) -> Result<Response> {
-    let form = visit.form();
+    let form = &visit.form;
     let (Some(section), Some(key)) = (form.get("section"), form.get("key")) else {
         return Err(Problem::bad("no setting is named", "use a form of the settings' page"));
     };
@@ -230,17 +208,13 @@ pub(super) async fn act(visit: Visit) -> Result<Response> {
     let (changed, did) = match form.get("action") {
         Some("set") => (visit.app.couch.shared.set(section, key, value).await, "saved"),
         Some("unset") => (visit.app.couch.shared.unset(section, key).await, "reset"),
-        _ => return Err(Problem::bad("this action is unknown", "use a button of a page")),
+        _ => return Err(Problem::unknown_action()),
     };
     match changed {
         Ok(_) => Ok(redirect(&format!("{}#{section}.{key}", link(PATH, &[("did", Some(did))])))),
         Err(refused) => {
-            let problem = Problem::from(setting_error(refused, section, key));
-            if problem.status.is_server_error() {
-                return Err(problem);
-            }
-            let wrong = Wrong { section, key, value, text: problem.reason };
-            list(&visit, html! {}, Some(wrong)).await
+            let problem = Problem::from(setting_error(refused, section, key)).correctable()?;
+            list(&visit, Some(Wrong { section, key, value, problem })).await
         }
     }
 }

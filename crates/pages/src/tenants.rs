@@ -7,10 +7,13 @@ use maud::{Markup, html};
 use turnwise_api as v1;
 use turnwise_api::tenants::TenantsParams;
 use turnwise_config::Refused;
+use turnwise_couch::setting_error;
 use turnwise_protocol::{MAX_LIMIT, Tenant, TenantOrder, Tenants, names};
 use turnwise_replicator::JOB_TYPE as REPLICATION;
 
 use super::format::{duration, number, or_dash, since};
+use super::parts::Column::{Number, Text};
+use super::parts::{bars, choice, head};
 use super::problem::{Problem, Result};
 use super::redirect::redirect;
 use super::visit::{Visit, back, link, tenant_link};
@@ -40,7 +43,7 @@ struct Sums {
 }
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let (app, query) = (&visit.app, visit.query());
+    let (app, query) = (&visit.app, &visit.query);
     let job_type = query.get("type");
     if let Some(job_type) = job_type {
         names::check_type(job_type)?;
@@ -59,6 +62,12 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
     let hidden = tenants.len().saturating_sub(SHOWN);
     let operates = visit.caller().operates();
     let now_us = app.now_us();
+    let rows = html! {
+        @for tenant in tenants.iter().take(SHOWN) { (row(&visit, tenant, sums.get(&*tenant.job_type), operates, now_us)) }
+    };
+    let at = |after: Option<&str>| {
+        link("/ui/tenants", &[("type", job_type), ("order", Some("name")), ("after", after)])
+    };
     let main = html! {
         h1 { "Tenants" }
         (parts::done(query.get("did")))
@@ -67,17 +76,10 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
         @if tenants.is_empty() {
             p.empty { "No tenant has waiting or running jobs, or recent run time." }
         } @else {
-            div.scroll tabindex="0" role="region" aria-label="Tenants" {
-                table {
-                    thead { tr {
-                        th scope="col" { "Tenant" } th scope="col" { "Type" } th.n scope="col" { "Shares" }
-                        th scope="col" { "Entitled, and received recently" }
-                        th.n scope="col" { "Deficit" } th.n scope="col" { "Waiting" } th.n scope="col" { "Oldest waits for" }
-                        th.n scope="col" { "Running" } th.n scope="col" { "A run takes" }
-                    } }
-                    tbody { @for tenant in tenants.iter().take(SHOWN) { (row(&visit, tenant, sums.get(&*tenant.job_type), operates, now_us)) } }
-                }
-            }
+            (parts::table("Tenants", head(&[
+                Text("Tenant"), Text("Type"), Number("Shares"), Text("Entitled, and received recently"), Number("Deficit"), Number("Waiting"),
+                Number("Oldest waits for"), Number("Running"), Number("A run takes"),
+            ]), rows))
             p.key-line {
                 span.key.entitled { "entitled: its shares, of those of all tenants with jobs" }
                 span.key.received { "received: its recent run time, of that of all tenants" }
@@ -85,9 +87,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
         }
         @if hidden > 0 { p.quiet { (number(hidden as u64)) " more in this order are not shown. A type, or the order by name, shows others." } }
         @if partial { p.quiet { "There are more tenants than this order can sort." } }
-        @if let Some(next) = &next {
-            div.pages { a.button rel="next" href=(link("/ui/tenants", &[("type", job_type), ("order", Some("name")), ("after", Some(next))])) { "Next page" } }
-        }
+        (parts::pages(at, query.get("after"), next.as_deref()))
     };
     Ok(layout::live(&visit.shell, "Tenants", main))
 }
@@ -127,19 +127,12 @@ fn is_active(tenant: &Tenant) -> bool {
 }
 
 fn filters(job_type: Option<&str>, order: TenantOrder) -> Markup {
-    html! {
-        form.filters action="/ui/tenants" {
-            label { "Type" input name="type" value=[job_type] maxlength="64" size="14"; }
-            label {
-                "Order"
-                select name="order" data-submit {
-                    @for (of, value, name) in ORDERS { option value=(value) selected[of == order] { (name) } }
-                }
-            }
-            button type="submit" { "Filter" }
-            a href="/ui/tenants" { "Reset" }
-        }
-    }
+    let chosen = ORDERS.iter().find(|(of, ..)| *of == order).map(|(_, name, _)| *name);
+    let fields = html! {
+        label { "Type" input name="type" value=[job_type] maxlength="64" size="14"; }
+        (choice("Order", "order", ORDERS.map(|(_, name, title)| (name, title)), chosen))
+    };
+    parts::filters("/ui/tenants", fields)
 }
 
 fn row(visit: &Visit, tenant: &Tenant, sums: Option<&Sums>, operates: bool, now_us: i64) -> Markup {
@@ -152,30 +145,12 @@ fn row(visit: &Visit, tenant: &Tenant, sums: Option<&Sums>, operates: bool, now_
             th.id scope="row" { a href=(tenant_link(&tenant.job_type, &tenant.tenant)) { bdi title=(tenant.tenant) { (tenant.tenant) } } }
             td { bdi { (tenant.job_type) } }
             td.n { @if operates { (shares(visit, tenant)) } @else { (number(u64::from(tenant.shares))) } }
-            td { (bars(entitled, received)) }
+            td { @if entitled.or(received).is_some() { (bars(&[("entitled", entitled), ("received", received)])) } @else { (or_dash(None)) } }
             td.n { (deficit(tenant.deficit_us)) }
             td.n { (number(tenant.pending)) }
             td.n { @if let Some(oldest) = tenant.oldest_claimable_us { (since(oldest, now_us)) } }
             td.n { (number(tenant.running as u64)) }
             td.n { (or_dash(tenant.expected_run_us.map(duration))) }
-        }
-    }
-}
-
-/// What a tenant is entitled to beside what it received, in %.
-fn bars(entitled: Option<f64>, received: Option<f64>) -> Markup {
-    let shown = |part: Option<f64>| part.map_or_else(|| "–".to_owned(), |part| format!("{part:.1} %"));
-    if entitled.is_none() && received.is_none() {
-        return or_dash(None);
-    }
-    html! {
-        div.bars {
-            svg viewBox="0 0 100 14" preserveAspectRatio="none" role="img" aria-label={ "entitled " (shown(entitled)) ", received " (shown(received)) } {
-                rect.whole x="0" y="0" width="100" height="14" {}
-                rect.entitled x="0" y="1" width=(format!("{:.1}", entitled.unwrap_or(0.0))) height="5" {}
-                rect.received x="0" y="8" width=(format!("{:.1}", received.unwrap_or(0.0))) height="5" {}
-            }
-            span aria-hidden="true" { (shown(entitled)) br; (shown(received)) }
         }
     }
 }
@@ -211,7 +186,7 @@ fn shares(visit: &Visit, tenant: &Tenant) -> Markup {
 
 /// Sets the shares of a tenant on all nodes, or returns them to the default.
 pub(super) async fn set_shares(visit: Visit) -> Result<Response> {
-    let form = visit.form();
+    let form = &visit.form;
     let (Some(job_type), Some(tenant)) = (form.get("type"), form.get("tenant")) else {
         return Err(Problem::bad("type, tenant: both are needed", "use the form of the page"));
     };
@@ -229,24 +204,13 @@ pub(super) async fn save(visit: &Visit, job_type: &str, tenant: &str, shares: Op
     let section = if job_type == REPLICATION { "replicator.shares" } else { "shares" };
     let changed = match shares {
         None => match visit.app.couch.shared.unset(section, tenant).await {
+            // It has the default already.
             Err(Refused::NotSet) => Ok(None),
             unset => unset,
         },
         Some(shares) => visit.app.couch.shared.set(section, tenant, shares.trim()).await,
     };
-    match changed {
-        Ok(_) => Ok(()),
-        Err(Refused::Store(error)) => Err(error.into()),
-        Err(Refused::Wrong(right)) => {
-            Err(Problem::bad(format!("shares: expected {right}"), "correct the number"))
-        }
-        Err(Refused::InFile(why)) => Err(Problem::bad(
-            format!("[{section}] {tenant} cannot be changed here. {why}"),
-            "change it in the server's file",
-        )),
-        Err(Refused::Unknown(why)) => Err(Problem::bad(why, "correct the tenant's name")),
-        Err(Refused::NotSet) => Err(Problem::bad("this tenant has the default", "nothing is to be done")),
-    }
+    changed.map(drop).map_err(|refused| setting_error(refused, section, tenant).into())
 }
 
 #[cfg(test)]

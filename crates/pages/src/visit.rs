@@ -1,12 +1,13 @@
 //! A request for a page: its sender, its query, its form.
 
+use std::str::FromStr;
+
 use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, header};
 use serde::de::{DeserializeOwned, IntoDeserializer};
 use turnwise_web::access::{Caller, NoCaller, Peer};
 use turnwise_web::request;
-use turnwise_web::request::Sent;
 use turnwise_web::room::Cost;
 
 use super::app::App;
@@ -29,8 +30,8 @@ pub(super) struct Visit {
     pub shell: Shell,
     /// The path and the query, without `did`.
     pub here: String,
-    query: Fields,
-    form: Fields,
+    pub query: Fields,
+    pub form: Fields,
 }
 
 /// The fields of a query or a form, in their order. Empty values count as missing: forms send them for what is not filled in.
@@ -58,6 +59,20 @@ impl Fields {
         self.0.iter().filter_map(move |(name, value)| Some((name.strip_prefix(begin)?, value.as_str())))
     }
 
+    /// A value that must be a whole number.
+    pub fn number<T: FromStr>(&self, name: &str) -> Result<Option<T>> {
+        let wrong = |_: T::Err| {
+            let problem = format!("{name}: must be a whole number within the bounds of the field");
+            Problem::bad(problem, "correct the field")
+        };
+        self.get(name).map(|text| text.trim().parse().map_err(wrong)).transpose()
+    }
+
+    /// The action of the button that was used, in the field of this name.
+    pub fn action<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
+        self.word(name)?.ok_or_else(|| Problem::bad("no action is chosen", "use a button of a page"))
+    }
+
     /// A value that must be one of some words.
     pub fn word<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
         let Some(word) = self.get(name) else { return Ok(None) };
@@ -83,46 +98,26 @@ impl Visit {
     }
 
     /// Reads the form of a `POST`.
-    pub async fn with_form(
-        mut self,
-        parts: &Parts,
-        body: Body,
-    ) -> std::result::Result<Visit, (Problem, Visit)> {
+    pub async fn read_form(&mut self, parts: &Parts, body: Body) -> Result<()> {
         if parts.method != Method::POST {
-            return Ok(self);
+            return Ok(());
         }
         if !is_form(&parts.headers) {
-            let problem = Problem::bad("the body is not a form", "send the form of a page");
-            return Err((problem, self));
+            return Err(Problem::bad("the body is not a form", "send the form of a page"));
         }
-        match request::bytes(&self.app.web, body, (self.caller(), &parts.headers), MAX_FORM_BYTES, Cost::TEXT)
-            .await
-        {
-            Ok(Sent { text, .. }) => {
-                self.form = Fields::parse(&text);
-                Ok(self)
-            }
-            Err(error) => Err((error.into(), self)),
-        }
+        let who = (self.caller(), &parts.headers);
+        let sent = request::bytes(&self.app.web, body, who, MAX_FORM_BYTES, Cost::TEXT).await?;
+        self.form = Fields::parse(&sent.text);
+        Ok(())
     }
 
     pub fn caller(&self) -> &Caller {
         &self.shell.caller
     }
-
-    /// The fields of the query.
-    pub fn query(&self) -> &Fields {
-        &self.query
-    }
-
-    /// The fields of the form.
-    pub fn form(&self) -> &Fields {
-        &self.form
-    }
 }
 
 /// Whether a request has the content type of forms.
-pub(super) fn is_form(headers: &HeaderMap) -> bool {
+fn is_form(headers: &HeaderMap) -> bool {
     let given = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     given.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(FORM)
 }

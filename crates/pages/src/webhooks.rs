@@ -1,6 +1,5 @@
 //! Webhooks: where events are sent, how far each is, and a form to write one.
 
-use axum::http::StatusCode;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde::Deserialize;
@@ -10,8 +9,9 @@ use turnwise_protocol::{PutWebhook, Webhook};
 use turnwise_queue::webhooks::JOB_TYPE;
 
 use super::format::{ago, number};
-use super::parts::{Question, field, hidden};
-use super::problem::{Problem, Result, sentence};
+use super::parts::Column::{Actions, Number, Text};
+use super::parts::{Question, field, head, hidden};
+use super::problem::{Problem, Result, sentence, with_status};
 use super::redirect::redirect;
 use super::visit::{Fields, Visit, job_link, link};
 use super::{layout, parts};
@@ -22,50 +22,48 @@ const EVENTS: [&str; 8] =
     ["added", "started", "stopped", "crashed", "completed", "failed", "cancelled", "removed"];
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let did = parts::done(visit.query().get("did"));
-    show(&visit, visit.query(), did, None).await
+    show(&visit, &visit.query, None).await
 }
 
-async fn show(visit: &Visit, fields: &Fields, did: Markup, problem: Option<&Problem>) -> Result<Response> {
+async fn show(visit: &Visit, fields: &Fields, problem: Option<&Problem>) -> Result<Response> {
     let webhooks = v1::webhooks(&visit.app, visit.caller()).await?;
     let edited = fields.get("edit").and_then(|id| webhooks.iter().find(|webhook| webhook.id == id));
     let main = html! {
         h1 { "Webhooks" }
-        (did)
+        (parts::done(visit.query.get("did")))
         p.quiet { "A webhook sends what happens to jobs to a URL: signed, in order, at least once, and again until it is accepted. Each has a job of type " code { (JOB_TYPE) } "." }
         @if webhooks.is_empty() { p.empty { "There are no webhooks that you may change." } } @else { (table(&webhooks, visit.app.now_us())) }
         (form(fields, edited, problem))
     };
-    let mut response = layout::page(&visit.shell, "Webhooks", main);
-    *response.status_mut() = problem.map_or(StatusCode::OK, |problem| problem.status);
-    Ok(response)
+    Ok(with_status(layout::page(&visit.shell, "Webhooks", main), problem))
 }
 
 fn table(webhooks: &[Webhook], now_us: i64) -> Markup {
-    html! {
-        div.scroll tabindex="0" role="region" aria-label="Webhooks" {
-            table {
-                thead { tr {
-                    th scope="col" { "Webhook" } th scope="col" { "Target" } th scope="col" { "Events" } th scope="col" { "State" }
-                    th.n scope="col" { "Delivered" } th scope="col" { span.unseen { "Actions" } }
-                } }
-                tbody {
-                    @for webhook in webhooks {
-                        tr data-k=(webhook.id) {
-                            th.id scope="row" {
-                                a href=(link(PATH, &[("edit", Some(&webhook.id))])) { bdi { (webhook.id) } }
-                                @if let Some(by) = &webhook.by { div.quiet { "of " bdi { (by) } } }
-                            }
-                            td { code { bdi { (origin(&webhook.url)) } } }
-                            td { (wanted(webhook)) }
-                            td { (state(webhook, now_us)) }
-                            td.n { (number(webhook.delivered)) }
-                            td { (actions(webhook)) }
-                        }
+    let rows = html! {
+        @for webhook in webhooks {
+            tr data-k=(webhook.id) {
+                th.id scope="row" {
+                    a href=(link(PATH, &[("edit", Some(&webhook.id))])) { bdi { (webhook.id) } }
+                    @if let Some(by) = &webhook.by { div.quiet { "of " bdi { (by) } } }
+                }
+                td { code { bdi { (origin(&webhook.url)) } } }
+                td { (wanted(webhook)) }
+                td { (state(webhook, now_us)) }
+                td.n { (number(webhook.delivered)) }
+                td {
+                    form.inline.acts method="post" action=(PATH) {
+                        (hidden("id", &webhook.id))
+                        @if webhook.enabled { button name="do" value="pause" { "Pause" } } @else { button name="do" value="resume" { "Resume" } }
+                        button.danger name="do" value="remove" { "Remove…" }
                     }
                 }
             }
         }
+    };
+    html! {
+        (parts::table("Webhooks", head(&[
+            Text("Webhook"), Text("Target"), Text("Events"), Text("State"), Number("Delivered"), Actions,
+        ]), rows))
     }
 }
 
@@ -102,28 +100,13 @@ fn state(webhook: &Webhook, now_us: i64) -> Markup {
     }
 }
 
-fn actions(webhook: &Webhook) -> Markup {
-    html! {
-        form.inline.acts method="post" action=(PATH) {
-            input type="hidden" name="id" value=(webhook.id);
-            @if webhook.enabled { button name="do" value="pause" { "Pause" } } @else { button name="do" value="resume" { "Resume" } }
-            button.danger name="do" value="remove" { "Remove…" }
-        }
-    }
-}
-
 fn form(fields: &Fields, edited: Option<&Webhook>, problem: Option<&Problem>) -> Markup {
     let value = |name: &str, of: fn(&Webhook) -> String| {
         let of_edited = || edited.map(of).filter(|value| !value.is_empty());
         fields.get(name).map(str::to_owned).or_else(of_edited)
     };
-    let about = |name: &str| {
-        let of_field = problem.filter(|problem| problem.reason.split(':').next() == Some(name));
-        of_field.map(|problem| format!("{} {}", sentence(&problem.reason), sentence(&problem.hint)))
-    };
-    let is_beside = ["url", "secret", "types", "states", "tenant", "job_tenant"]
-        .into_iter()
-        .any(|name| about(name).is_some());
+    let about = |name: &str| problem.filter(|problem| problem.is_about(name)).map(Problem::text);
+    let is_beside = ["url", "secret", "types", "tenant"].into_iter().any(|name| about(name).is_some());
     let checked = |event: &str| match fields.get("do") {
         Some(_) => fields.all("event").any(|chosen| chosen == event),
         None => edited.is_some_and(|webhook| webhook.events.iter().any(|chosen| chosen == event)),
@@ -131,7 +114,7 @@ fn form(fields: &Fields, edited: Option<&Webhook>, problem: Option<&Problem>) ->
     html! {
         section id="form" {
             h2 { @match edited { Some(webhook) => { "Change " bdi { (webhook.id) } }, None => "Add a webhook" } }
-            @if let Some(problem) = problem.filter(|_| !is_beside) { p.problem role="alert" { (sentence(&problem.reason)) " " (sentence(&problem.hint)) } }
+            @if let Some(problem) = problem.filter(|_| !is_beside) { (problem.alert()) }
             form.fields method="post" action=(PATH) {
                 (field("id", "Name", html! { input id="id" name="id" value=[value("id", |webhook| webhook.id.clone())] required maxlength="64" pattern="[A-Za-z0-9_.\\-]+"; },
                     html! { "A webhook with this name is changed. It goes on where it is." }, None))
@@ -170,14 +153,12 @@ enum Do {
 
 /// Writes, pauses, resumes or removes a webhook.
 pub(super) async fn act(visit: Visit) -> Result<Response> {
-    let form = visit.form();
-    let wanted: Option<Do> = form.word("do")?;
+    let form = &visit.form;
     let id = form.get("id").unwrap_or_default().to_owned();
-    match wanted.ok_or_else(|| Problem::bad("no action is chosen", "use a button of a page"))? {
+    match form.action::<Do>("do")? {
         Do::Save => match save(&visit, &id).await {
             Ok(()) => Ok(redirect(&format!("{PATH}?did=saved"))),
-            Err(problem) if problem.status.is_server_error() => Err(problem),
-            Err(problem) => show(&visit, form, html! {}, Some(&problem)).await,
+            Err(problem) => show(&visit, form, Some(&problem.correctable()?)).await,
         },
         Do::Pause => enable(&visit, &id, false).await,
         Do::Resume => enable(&visit, &id, true).await,
@@ -185,12 +166,23 @@ pub(super) async fn act(visit: Visit) -> Result<Response> {
             v1::remove(&visit.app, visit.caller(), &id).await?;
             Ok(redirect(&format!("{PATH}?did=removed")))
         }
-        Do::Remove => Ok(confirm(&visit, &id)),
+        Do::Remove => {
+            let question = Question {
+                title: "Remove this webhook?",
+                subject: html! { bdi { (id) } },
+                effect: "Events that it has not delivered are not delivered any more.",
+                button: "Remove the webhook",
+                action: PATH,
+                fields: html! { (hidden("id", &id)) (hidden("do", "remove")) },
+                back: PATH,
+            };
+            Ok(question.page(&visit.shell))
+        }
     }
 }
 
 async fn save(visit: &Visit, id: &str) -> Result<()> {
-    let (app, caller, form) = (&visit.app, visit.caller(), visit.form());
+    let (app, caller, form) = (&visit.app, visit.caller(), &visit.form);
     // What the form does not show stays as it is.
     let known = v1::webhooks(app, caller).await?.into_iter().find(|webhook| webhook.id == id);
     let text = |name: &str| form.get(name).map(|text| text.trim().to_owned());
@@ -217,17 +209,4 @@ async fn enable(visit: &Visit, id: &str, enabled: bool) -> Result<Response> {
     v1::write(app, caller, id, put).await?;
     let did = if enabled { "resumed" } else { "paused" };
     Ok(redirect(&format!("{PATH}?did={did}")))
-}
-
-fn confirm(visit: &Visit, id: &str) -> Response {
-    let question = Question {
-        title: "Remove this webhook?",
-        subject: html! { bdi { (id) } },
-        effect: "Events that it has not delivered are not delivered any more.",
-        button: "Remove the webhook",
-        action: PATH,
-        fields: html! { (hidden("id", id)) (hidden("do", "remove")) },
-        back: PATH,
-    };
-    question.page(&visit.shell)
 }

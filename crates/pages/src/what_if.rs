@@ -21,10 +21,12 @@ use turnwise_simulate::scenario::{RandomTime, Rfc, Tenants, Work};
 use turnwise_simulate::{Int, OneOf, Policy, Results, Scenario};
 
 use super::format::{count_of, duration, number, or_dash};
+use super::parts::Column::{Number, Text};
+use super::parts::{bars, head};
 use super::problem::{Problem, Result};
 use super::redirect::redirect;
 use super::visit::{Fields, Visit, link, tenant_link};
-use super::{layout, tenants};
+use super::{layout, parts, tenants};
 
 const PATH: &str = "/ui/tenants/shares";
 /// The begin of the names of the fields with shares; the tenant's name follows.
@@ -165,7 +167,6 @@ fn gets(results: &Results, shown: usize) -> Vec<Gets> {
         let slots: f64 = tenants.iter().map(turnwise_simulate::TenantResults::slots).sum();
         let wait: f64 =
             tenants.iter().map(|tenant| tenant.mean_wait_cycles).sum::<f64>() / tenants.len().max(1) as f64;
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "stays within the bounds")]
         let wait_us = (wait * results.interval_ms as f64 * 1e3) as u64;
         Gets { slots, part: slots / results.slots.max(1) as f64 * 100.0, wait_us }
     };
@@ -204,7 +205,7 @@ async fn simulate(
 }
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let query = visit.query();
+    let query = &visit.query;
     let Some(job_type) = query.get("type") else {
         return Err(Problem::bad("type: is needed", "choose a type on the page of the tenants"));
     };
@@ -256,64 +257,48 @@ fn table(
         }
     };
     let figures = |n: usize| {
+        let part = |gets: &[Gets]| gets.get(n).map(|of| of.part);
+        let mut lines = vec![("now", part(now))];
+        lines.extend(then.map(|then| ("with the new shares", part(then))));
         html! {
-            td { (bars(now.get(n), then.map(|then| then.get(n)))) }
+            td { (bars(&lines)) }
             td.n { (both(n, |of| format!("{:.1}", of.slots))) }
             @if !is_continuous { td.n { (both(n, |of| duration(of.wait_us))) } }
         }
     };
-    html! {
-        div.scroll tabindex="0" role="region" aria-label="Tenants" {
-            table {
-                thead { tr {
-                    th scope="col" { "Tenant" } th.n scope="col" { "Jobs" }
-                    @if !is_continuous { th.n scope="col" { "A run takes" } }
-                    th.n scope="col" { "Shares" } th scope="col" { "Would get, while it has jobs" } th.n scope="col" { "Slots" }
-                    @if !is_continuous { th.n scope="col" { "A job waits for" } }
-                } }
-                tbody {
-                    @for (n, of) in load.tenants[..shown].iter().enumerate() {
-                        @let shares = changed.get(&of.tenant).copied().unwrap_or(of.shares);
-                        tr data-k=(of.tenant) {
-                            th.id scope="row" { a href=(tenant_link(job_type, &of.tenant)) { bdi title=(of.tenant) { (of.tenant) } } }
-                            td.n { (number(of.jobs)) @if of.running > 0 { span.quiet { ", " (number(of.running)) " run" } } }
-                            @if !is_continuous { td.n { (or_dash(of.run_us.map(duration))) } }
-                            td.n {
-                                input.shares type="number" name={ (FIELD) (of.tenant) } min="1" max="1000" value=(shares) required aria-label={ "Shares of " (of.tenant) };
-                                @if shares != of.shares { div.quiet { "now " (number(u64::from(of.shares))) } }
-                            }
-                            (figures(n))
-                        }
-                    }
-                    @if !others.is_empty() {
-                        tr data-k="others" {
-                            th.id scope="row" { (number(others.len() as u64)) " others" div.quiet { "as equal tenants" } }
-                            td.n { (number(others.iter().map(|of| of.jobs).sum())) }
-                            @if !is_continuous { td.n { (or_dash(None)) } }
-                            td.n { (number(others.iter().map(|of| u64::from(of.shares)).sum())) }
-                            (figures(shown))
-                        }
-                    }
+    let columns = html! {
+        (head(&[Text("Tenant"), Number("Jobs")]))
+        @if !is_continuous { (head(&[Number("A run takes")])) }
+        (head(&[Number("Shares"), Text("Would get, while it has jobs"), Number("Slots")]))
+        @if !is_continuous { (head(&[Number("A job waits for")])) }
+    };
+    let rows = html! {
+        @for (n, of) in load.tenants[..shown].iter().enumerate() {
+            @let shares = changed.get(&of.tenant).copied().unwrap_or(of.shares);
+            tr data-k=(of.tenant) {
+                th.id scope="row" { a href=(tenant_link(job_type, &of.tenant)) { bdi title=(of.tenant) { (of.tenant) } } }
+                td.n { (number(of.jobs)) @if of.running > 0 { span.quiet { ", " (number(of.running)) " run" } } }
+                @if !is_continuous { td.n { (or_dash(of.run_us.map(duration))) } }
+                td.n {
+                    input.shares type="number" name={ (FIELD) (of.tenant) } min="1" max="1000" value=(shares) required aria-label={ "Shares of " (of.tenant) };
+                    @if shares != of.shares { div.quiet { "now " (number(u64::from(of.shares))) } }
                 }
+                (figures(n))
             }
         }
-        @if then.is_some() { p.key-line { span.key.entitled { "first line: with the shares of now" } span.key.received { "second line: with the new shares" } } }
-    }
-}
-
-/// The parts of the slots, now and with the new shares.
-fn bars(now: Option<&Gets>, then: Option<Option<&Gets>>) -> Markup {
-    let shown = |of: Option<&Gets>| of.map_or_else(|| "–".to_owned(), |of| format!("{:.1} %", of.part));
-    let width = |of: Option<&Gets>| format!("{:.1}", of.map_or(0.0, |of| of.part));
+        @if !others.is_empty() {
+            tr data-k="others" {
+                th.id scope="row" { (number(others.len() as u64)) " others" div.quiet { "as equal tenants" } }
+                td.n { (number(others.iter().map(|of| of.jobs).sum())) }
+                @if !is_continuous { td.n { (or_dash(None)) } }
+                td.n { (number(others.iter().map(|of| u64::from(of.shares)).sum())) }
+                (figures(shown))
+            }
+        }
+    };
     html! {
-        div.bars {
-            svg viewBox="0 0 100 14" preserveAspectRatio="none" aria-hidden="true" {
-                rect.whole x="0" y="0" width="100" height="14" {}
-                rect.entitled x="0" y="1" width=(width(now)) height="5" {}
-                @if let Some(then) = then { rect.received x="0" y="8" width=(width(then)) height="5" {} }
-            }
-            span { (shown(now)) @if let Some(then) = then { br; (shown(then)) } }
-        }
+        (parts::table("Tenants", columns, rows))
+        @if then.is_some() { p.key-line { span.key.entitled { "first line: with the shares of now" } span.key.received { "second line: with the new shares" } } }
     }
 }
 
@@ -332,7 +317,7 @@ fn save(job_type: &str, changed: &BTreeMap<String, u32>) -> Markup {
 
 /// Saves the shares that were simulated, each as one setting.
 pub(super) async fn save_all(visit: Visit) -> Result<Response> {
-    let form = visit.form();
+    let form = &visit.form;
     let Some(job_type) = form.get("type") else {
         return Err(Problem::bad("type: is needed", "use the form of the page"));
     };

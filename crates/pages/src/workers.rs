@@ -10,7 +10,8 @@ use turnwise_queue::workers;
 
 use super::app::App;
 use super::format::{ago, number, since, time};
-use super::parts::{Question, hidden};
+use super::parts::Column::{Actions, Number, Text};
+use super::parts::{Question, head, hidden};
 use super::problem::{Problem, Result};
 use super::redirect::redirect;
 use super::visit::{Fields, Visit, job_link, link};
@@ -19,9 +20,16 @@ use super::{layout, parts};
 const PATH: &str = "/ui/workers";
 /// Number of running jobs that are shown of each worker.
 const SHOWN_JOBS: usize = 5;
+/// What a drain does.
+const DRAINS: &str = "It takes no new jobs. Jobs that do not end by themselves, such as continuous replications, are given back at \
+     once and start at other workers. Other jobs finish. An external worker ends after its last job; a worker inside a server can be \
+     resumed.";
+/// What a removal does.
+const REMOVES: &str = "Its jobs become pending at once, and other workers get them. If the worker still lives, the response to its \
+     next heartbeat tells it to stop them, and it registers again.";
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
-    let (app, now_us, query) = (&visit.app, visit.app.now_us(), visit.query());
+    let (app, now_us, query) = (&visit.app, visit.app.now_us(), &visit.query);
     let (job_type, after) = (query.get("type"), query.get("after"));
     let params = WorkersParams {
         job_type: job_type.map(str::to_owned),
@@ -42,11 +50,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
     let main = html! {
         h1 { "Workers and nodes" }
         (parts::done(query.get("did")))
-        form.filters action=(PATH) {
-            label { "Job type" input name="type" value=[job_type] maxlength="64" size="16"; }
-            button type="submit" { "Filter" }
-            a href=(PATH) { "Reset" }
-        }
+        (parts::filters(PATH, html! { label { "Job type" input name="type" value=[job_type] maxlength="64" size="16"; } }))
         section {
             h2 { "Workers" }
             @if rows.is_empty() {
@@ -56,12 +60,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
                     @else { "No worker is registered, so that no job runs. A server with its own workers registers them when it starts." }
                 }
             } @else { (table(&rows, now_us)) }
-            @if after.is_some() || next.is_some() {
-                nav.pages aria-label="Pages of the list" {
-                    @if after.is_some() { a.button href=(at(None)) { "First" } }
-                    @if let Some(next) = &next { a.button href=(at(Some(next))) { "Next" } }
-                }
-            }
+            (parts::pages(at, after, next.as_deref()))
         }
         @if !fleets.is_empty() { (fleets_table(&fleets, now_us)) }
         (nodes_table(&nodes, true, now_us))
@@ -69,55 +68,42 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
     Ok(layout::live(&visit.shell, "Workers", main))
 }
 
-fn table(rows: &[(Worker, Option<workers::Health>)], now_us: i64) -> Markup {
-    html! {
-        div.scroll tabindex="0" role="region" aria-label="Workers" {
-            table {
-                thead { tr {
-                    th scope="col" { "Worker" } th scope="col" { "Type and node" } th.n scope="col" { "Slots used" }
-                    th scope="col" { "Last heartbeat" } th scope="col" { "Runs" } th scope="col" { span.unseen { "Actions" } }
-                } }
-                tbody {
-                    @for (worker, health) in rows {
-                        tr data-k={ (worker.job_type) "/" (worker.id) } {
-                            th.id scope="row" {
-                                @match &worker.name {
-                                    Some(name) => { bdi { (name) } div.quiet { code { (worker.id) } } },
-                                    None => code { (worker.id) },
-                                }
-                                (mode(worker.mode, worker.running.is_empty()))
-                            }
-                            td {
-                                a href=(link("/ui/jobs", &[("type", Some(&worker.job_type)), ("state", Some("running"))])) { bdi { (worker.job_type) } }
-                                div.quiet { bdi { (worker.node) } @if worker.external { ", external" } }
-                            }
-                            td.n { (number(worker.running.len() as u64)) @if worker.more_running { "+" } " of " (number(worker.slots as u64))
-                                @if let Some(bounds) = worker.slot_bounds { div.quiet { (number(bounds.least as u64)) " to " (number(bounds.most as u64)) ", by demand" } } }
-                            td.when {
-                                (heartbeat(health.as_ref(), now_us))
-                                div.quiet { "registered " (ago(worker.started_us, now_us)) }
-                                @if let Some(by) = &worker.registered_by { div.quiet { "by " bdi { (by) } } }
-                            }
-                            td.runs-now { (runs(worker, now_us)) }
-                            td { div.acts {
-                                form.inline method="post" action=(PATH) {
-                                    input type="hidden" name="type" value=(worker.job_type);
-                                    input type="hidden" name="worker" value=(worker.id);
-                                    (mode_buttons(worker.mode))
-                                }
-                                @if worker.external {
-                                    form.inline method="post" action=(PATH) {
-                                        input type="hidden" name="type" value=(worker.job_type);
-                                        input type="hidden" name="worker" value=(worker.id);
-                                        button.danger name="action" value="remove" { "Remove…" }
-                                    }
-                                }
-                            } }
-                        }
+fn table(workers: &[(Worker, Option<workers::Health>)], now_us: i64) -> Markup {
+    let rows = html! {
+        @for (worker, health) in workers {
+            @let fields = Target::Worker(&worker.job_type, &worker.id).fields();
+            tr data-k={ (worker.job_type) "/" (worker.id) } {
+                th.id scope="row" {
+                    @match &worker.name {
+                        Some(name) => { bdi { (name) } div.quiet { code { (worker.id) } } },
+                        None => code { (worker.id) },
                     }
+                    (mode(worker.mode, worker.running.is_empty()))
                 }
+                td {
+                    a href=(link("/ui/jobs", &[("type", Some(&worker.job_type)), ("state", Some("running"))])) { bdi { (worker.job_type) } }
+                    div.quiet { bdi { (worker.node) } @if worker.external { ", external" } }
+                }
+                td.n { (number(worker.running.len() as u64)) @if worker.more_running { "+" } " of " (number(worker.slots as u64))
+                    @if let Some(bounds) = worker.slot_bounds { div.quiet { (number(bounds.least as u64)) " to " (number(bounds.most as u64)) ", by demand" } } }
+                td.when {
+                    (heartbeat(health.as_ref(), now_us))
+                    div.quiet { "registered " (ago(worker.started_us, now_us)) }
+                    @if let Some(by) = &worker.registered_by { div.quiet { "by " bdi { (by) } } }
+                }
+                td.runs-now { (runs(worker, now_us)) }
+                td { form.inline.acts method="post" action=(PATH) {
+                    (fields)
+                    (mode_buttons(worker.mode))
+                    @if worker.external { button.danger name="action" value="remove" { "Remove…" } }
+                } }
             }
         }
+    };
+    html! {
+        (parts::table("Workers", head(&[
+            Text("Worker"), Text("Type and node"), Number("Slots used"), Text("Last heartbeat"), Text("Runs"), Actions,
+        ]), rows))
     }
 }
 
@@ -169,71 +155,53 @@ fn runs(worker: &Worker, now_us: i64) -> Markup {
 
 /// The supervisors of workers, with a row for each of their types.
 fn fleets_table(fleets: &[Fleet], now_us: i64) -> Markup {
+    let rows = html! {
+        @for (fleet, of_type) in fleets.iter().flat_map(|fleet| fleet.types.iter().map(move |of_type| (fleet, of_type))) {
+            tr data-k={ (fleet.name) "/" (of_type.job_type) } {
+                th scope="row" { bdi { (fleet.name) } div.quiet { "on " bdi { (fleet.host) } } }
+                td { bdi { (of_type.job_type) } }
+                td.n {
+                    (number(of_type.running))
+                    @if of_type.stopping > 0 { div.quiet { "and " (number(of_type.stopping)) " that stop" } }
+                }
+                td.n { (number(of_type.target)) }
+                td.n { (number(of_type.min)) " to " (number(of_type.max)) }
+                td { @if of_type.failures > 0 { span.bad { bdi { (of_type.why) } } } @else { bdi { (of_type.why) } } }
+                td.when { (ago(fleet.seen_us, now_us)) }
+            }
+        }
+    };
     html! {
         section {
             h2 { "Fleets" }
-            div.scroll tabindex="0" role="region" aria-label="Fleets" {
-                table {
-                    thead { tr {
-                        th scope="col" { "Fleet" } th scope="col" { "Type" } th.n scope="col" { "Workers" } th.n scope="col" { "Wanted" }
-                        th.n scope="col" { "Limits" } th scope="col" { "Why" } th scope="col" { "Last report" }
-                    } }
-                    tbody {
-                        @for fleet in fleets {
-                            @for of_type in &fleet.types {
-                                tr data-k={ (fleet.name) "/" (of_type.job_type) } {
-                                    th scope="row" { bdi { (fleet.name) } div.quiet { "on " bdi { (fleet.host) } } }
-                                    td { bdi { (of_type.job_type) } }
-                                    td.n {
-                                        (number(of_type.running))
-                                        @if of_type.stopping > 0 { div.quiet { "and " (number(of_type.stopping)) " that stop" } }
-                                    }
-                                    td.n { (number(of_type.target)) }
-                                    td.n { (number(of_type.min)) " to " (number(of_type.max)) }
-                                    td { @if of_type.failures > 0 { span.bad { bdi { (of_type.why) } } } @else { bdi { (of_type.why) } } }
-                                    td.when { (ago(fleet.seen_us, now_us)) }
-                                }
-                            }
-                        }
-                    }
-                }
-            }
+            (parts::table("Fleets", head(&[
+                Text("Fleet"), Text("Type"), Number("Workers"), Number("Wanted"), Number("Limits"), Text("Why"), Text("Last report"),
+            ]), rows))
         }
     }
 }
 
 /// The nodes of the store, with buttons if `acts`.
 pub(super) fn nodes_table(nodes: &Nodes, acts: bool, now_us: i64) -> Markup {
-    html! {
-        section {
-            h2 { "Nodes" }
-            div.scroll tabindex="0" role="region" aria-label="Nodes" {
-                table {
-                    thead { tr { th scope="col" { "Node" } th scope="col" { "URL" } th scope="col" { "Release" } th scope="col" { "Started" }
-                        @if acts { th scope="col" { span.unseen { "Actions" } } } } }
-                    tbody {
-                        @for node in &nodes.nodes {
-                            tr data-k=(node.id) {
-                                th scope="row" { bdi { (node.name) } @if node.name == nodes.node { span.quiet { " (this one)" } }
-                                    @if !node.mode.is_active() { div.warned { @if node.mode == Mode::Quiet { "quiet" } @else { "draining" } ": its workers take no new jobs" } } }
-                                td { bdi { (node.url) } }
-                                td { (node.version) }
-                                td { (ago(node.started_us, now_us)) ", " (time(node.started_us)) }
-                                @if acts {
-                                    td {
-                                        form.inline.acts method="post" action=(PATH) {
-                                            input type="hidden" name="node" value=(node.name);
-                                            (mode_buttons(node.mode))
-                                        }
-                                    }
-                                }
-                            }
-                        }
-                    }
+    let columns = html! {
+        (head(&[Text("Node"), Text("URL"), Text("Release"), Text("Started")]))
+        @if acts { (head(&[Actions])) }
+    };
+    let rows = html! {
+        @for node in &nodes.nodes {
+            tr data-k=(node.id) {
+                th scope="row" { bdi { (node.name) } @if node.name == nodes.node { span.quiet { " (this one)" } }
+                    @if !node.mode.is_active() { div.warned { @if node.mode == Mode::Quiet { "quiet" } @else { "draining" } ": its workers take no new jobs" } } }
+                td { bdi { (node.url) } }
+                td { (node.version) }
+                td { (ago(node.started_us, now_us)) ", " (time(node.started_us)) }
+                @if acts {
+                    td { form.inline.acts method="post" action=(PATH) { (Target::Node(&node.name).fields()) (mode_buttons(node.mode)) } }
                 }
             }
         }
-    }
+    };
+    html! { section { h2 { "Nodes" } (parts::table("Nodes", columns, rows)) } }
 }
 
 /// What a form changes.
@@ -261,11 +229,8 @@ impl Target<'_> {
     fn fields(&self) -> Markup {
         html! {
             @match self {
-                Target::Worker(job_type, worker) => {
-                    input type="hidden" name="type" value=(job_type);
-                    input type="hidden" name="worker" value=(worker);
-                }
-                Target::Node(node) => input type="hidden" name="node" value=(node);,
+                Target::Worker(job_type, worker) => { (hidden("type", job_type)) (hidden("worker", worker)) }
+                Target::Node(node) => (hidden("node", node)),
             }
         }
     }
@@ -281,34 +246,23 @@ impl Target<'_> {
 
 /// Quiets, drains or resumes a worker or a node, or removes an external worker. What stops jobs is confirmed first.
 pub(super) async fn act(visit: Visit) -> Result<Response> {
-    let form = visit.form();
+    let form = &visit.form;
     let target = Target::of(form)?;
     let is_confirmed = form.get("confirmed").is_some();
     match (form.get("action"), &target) {
         (Some("active"), _) => target.set(&visit.app, Mode::Active).await,
         (Some("quiet"), _) => target.set(&visit.app, Mode::Quiet).await,
         (Some("drain"), _) if is_confirmed => target.set(&visit.app, Mode::Drain).await,
-        (Some("drain"), _) => Ok(drain(&visit, &target)),
+        (Some("drain"), _) => Ok(confirm(&visit, &target, "drain", "Drain this?", DRAINS, "Drain")),
         (Some("remove"), Target::Worker(job_type, worker)) if is_confirmed => {
             v1::workers::remove(&visit.app, job_type, worker).await?;
             Ok(redirect(&format!("{PATH}?did=removed")))
         }
-        (Some("remove"), Target::Worker(..)) => Ok(remove(&visit, &target)),
-        _ => Err(Problem::bad("this action is unknown", "use a button of the list of workers")),
+        (Some("remove"), Target::Worker(..)) => {
+            Ok(confirm(&visit, &target, "remove", "Remove this worker?", REMOVES, "Remove the worker"))
+        }
+        _ => Err(Problem::unknown_action()),
     }
-}
-
-fn drain(visit: &Visit, target: &Target<'_>) -> Response {
-    let effect = "It takes no new jobs. Jobs that do not end by themselves, such as continuous replications, are given back at once and \
-                  start at other workers. Other jobs finish. An external worker ends after its last job; a worker inside a server can be \
-                  resumed.";
-    confirm(visit, target, "drain", "Drain this?", effect, "Drain")
-}
-
-fn remove(visit: &Visit, target: &Target<'_>) -> Response {
-    let effect = "Its jobs become pending at once, and other workers get them. If the worker still lives, the response to its next \
-                  heartbeat tells it to stop them, and it registers again.";
-    confirm(visit, target, "remove", "Remove this worker?", effect, "Remove the worker")
 }
 
 fn confirm(

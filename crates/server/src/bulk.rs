@@ -95,12 +95,6 @@ impl Own {
     }
 }
 
-/// What follows a step.
-enum Then {
-    Next,
-    Over,
-}
-
 impl BulkOperations {
     /// Makes steps until it is stopped.
     pub async fn run(self, stop: CancellationToken) {
@@ -113,11 +107,7 @@ impl BulkOperations {
                 }
             }
         };
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => {}
-            () = work => {}
-        }
+        stop.run_until_cancelled(work).await;
     }
 
     /// Looks at the operations, and makes steps until the next look.
@@ -208,8 +198,8 @@ impl BulkOperations {
         let runtime = self.store.runtime();
         let begun_us = runtime.elapsed_us();
         let pause = match self.try_step(&own).await {
-            Ok(Then::Over) => return Ok(None),
-            Ok(Then::Next) => {
+            Ok(false) => return Ok(None),
+            Ok(true) => {
                 own.changes = (own.changes * 2).min(MOST_CHANGES);
                 own.after(runtime.elapsed_us().saturating_sub(begun_us))
             }
@@ -239,12 +229,13 @@ impl BulkOperations {
         Ok(Some(own))
     }
 
-    async fn try_step(&self, own: &Own) -> Result<Then> {
+    /// Makes one step. Returns whether another one follows.
+    async fn try_step(&self, own: &Own) -> Result<bool> {
         let tx = self.store.begin().await?;
-        let Some(operation) = bulk::get(&tx, &self.keys, &own.id).await? else { return Ok(Then::Over) };
+        let Some(operation) = bulk::get(&tx, &self.keys, &own.id).await? else { return Ok(false) };
         let Some(caller) = self.caller(&tx, &operation).await? else {
             self.fail(&own.id, "its identity is gone, or has expired".to_owned()).await?;
-            return Ok(Then::Over);
+            return Ok(false);
         };
         let gate = CallerGate(caller);
         let step = Step {
@@ -256,14 +247,14 @@ impl BulkOperations {
             changes: own.changes,
         };
         let stepped = bulk::step(&tx, &self.keys, &step, self.store.runtime().now_us()).await?;
-        let Stepped::Made(operation) = stepped else { return Ok(Then::Over) };
+        let Stepped::Made(operation) = stepped else { return Ok(false) };
         tx.commit().await?;
         if operation.standing == Standing::Running {
-            return Ok(Then::Next);
+            return Ok(true);
         }
         let Operation { id, looked_at, matched, changed, .. } = *operation;
         tracing::info!(bulk = %id, looked_at, matched, changed, "a bulk operation is done");
-        Ok(Then::Over)
+        Ok(false)
     }
 
     /// The identity that asked for an operation, with what it may do now. `None` if it is gone.

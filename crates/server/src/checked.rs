@@ -45,21 +45,20 @@ impl Checked {
     pub async fn new(server: &ServerConfig) -> Result<Checked, StartError> {
         let ServerConfig { listen, name, advertise, config, guard, .. } = server;
         if let Some(name) = name {
-            node::check_name(name).map_err(StartError::Name)?;
+            node::check_name(name).map_err(StartError::setting("the node's name "))?;
         }
         if let Some(url) = advertise {
-            node::check_advertised(url).map_err(StartError::Advertised)?;
+            node::check_advertised(url).map_err(StartError::setting("the node's URL: "))?;
         }
-        let sandbox = command::sandbox(&config.command, guard.as_ref()).map_err(StartError::Commands)?;
+        let sandbox = command::sandbox(&config.command, guard.as_ref()).map_err(StartError::Usage)?;
         let catalogue =
-            turnwise_api::read_catalogue(config.queue.catalogue.as_deref()).map_err(StartError::Catalogue)?;
+            turnwise_api::read_catalogue(config.queue.catalogue.as_deref()).map_err(StartError::Setting)?;
         check_files(config)?;
-        let tls = Tls::new(config.tls.clone()).map_err(StartError::Certificate)?;
+        let tls = Tls::new(config.tls.clone()).map_err(StartError::setting("TLS: "))?;
         let audit = audit(config)?;
-        let jwt = Jwt::new(&config.jwt).map_err(StartError::Jwt)?.map(Arc::new);
-        let traces =
-            Target::new(&config.otel, |name| std::env::var(name).ok()).map_err(StartError::Traces)?;
-        let no_listener = |cause| StartError::Listen { listen: *listen, cause };
+        let jwt = Jwt::new(&config.jwt).map_err(StartError::setting("JSON Web Tokens: "))?.map(Arc::new);
+        let traces = Target::new(&config.otel, |name| std::env::var(name).ok()).map_err(StartError::Usage)?;
+        let no_listener = |cause| StartError::listen(*listen, &cause);
         let listener = TcpListener::bind(listen).await.map_err(no_listener)?;
         let listen = listener.local_addr().map_err(no_listener)?;
         let metrics_listener = metrics_listener(&config.prometheus).await?;
@@ -89,7 +88,7 @@ impl Checked {
         services: &mut Services,
     ) -> Result<(), StartError> {
         if let Some(listener) = self.metrics_listener.take() {
-            let no_listener = |cause| StartError::Listen { listen: self.listen, cause };
+            let no_listener = |cause| StartError::listen(self.listen, &cause);
             let listen = listener.local_addr().map_err(no_listener)?;
             let names = Names::new(listen, advertised, &common.config.listener_names);
             let (router, stop) =
@@ -110,7 +109,7 @@ impl Checked {
 
 fn audit(config: &Config) -> Result<Option<Arc<Audit>>, StartError> {
     let Some(file) = &config.audit_file else { return Ok(None) };
-    let no_audit = |cause| StartError::Audit { file: file.display().to_string(), cause };
+    let no_audit = |cause| StartError::Setting(format!("[audit] file {}: {cause}", file.display()));
     Ok(Some(Arc::new(Audit::open(file).map_err(no_audit)?)))
 }
 
@@ -120,7 +119,7 @@ async fn metrics_listener(prometheus: &Prometheus) -> Result<Option<TcpListener>
         return Ok(None);
     }
     let listen = SocketAddr::new(prometheus.bind_address, prometheus.port);
-    let listener = TcpListener::bind(listen).await.map_err(|cause| StartError::Listen { listen, cause })?;
+    let listener = TcpListener::bind(listen).await.map_err(|cause| StartError::listen(listen, &cause))?;
     tracing::info!("metrics without authentication on http://{listen}");
     Ok(Some(listener))
 }

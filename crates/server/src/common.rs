@@ -94,11 +94,12 @@ impl Common {
         let descriptors =
             descriptors::raised(if config.command.enabled { config.command.max_jobs.most } else { 0 });
         let connections = Connections { most: descriptors.outgoing, ..config.connections.clone() };
-        let client = Client::with(&connections).map_err(StartError::Client)?;
+        let no_client = StartError::setting("cannot start the HTTP client: ");
+        let client = Client::with(&connections).map_err(no_client)?;
         let new_uuid = start::taken_over(&opened, &keys, &config, &client).await?;
         let sample_ratio = config.otel.sample_ratio;
         let exporter = traces.map(|target| Exporter::start(&target, &node, sample_ratio)).transpose();
-        let exporter = exporter.map_err(StartError::Traces)?;
+        let exporter = exporter.map_err(StartError::Usage)?;
         let spans = exporter.as_ref().map(Exporter::spans).unwrap_or_default();
         open::check(&opened, &keys, exposure, insecure_no_auth).await?;
         // Clients can use another server, or retry, so they learn early that the store is unavailable.
@@ -165,25 +166,25 @@ impl Common {
         let joined = join_nodes(&opened.store, keys, options, membership, opened.patience()).await;
         match opened.or_start_error(joined)? {
             Joined::Node(node) => Ok(node),
-            Joined::NameTaken { url, .. } => Err(StartError::NameTaken { name: node.clone(), url }),
+            Joined::NameTaken { url, .. } => {
+                let at = url.map(|url| format!(" ({url})")).unwrap_or_default();
+                Err(StartError::Setting(format!(
+                    "a node called {node} runs on this store{at}: give each node a name of its own with --name"
+                )))
+            }
         }
     }
 
     /// The workers outside of this server.
     pub fn external(&self, queue: &Arc<QueueRules>, metrics: Arc<turnwise_worker::Metrics>) -> External {
-        let Config { workers, jobs, .. } = &self.config;
-        let options = ExternalOptions {
+        let lasting = ExternalOptions {
             node: self.node.clone(),
-            health_interval: workers.health_interval,
-            health_timeout: workers.health_timeout,
-            max_history: jobs.max_history,
-            backoff: jobs.backoff,
-            on_lost: jobs.on_lost,
-            timeouts: Arc::new(jobs.timeouts()),
-            shares: jobs.shares.clone(),
-            queue: queue.clone(),
+            health_interval: self.config.workers.health_interval,
+            health_timeout: self.config.workers.health_timeout,
             spans: self.spans.clone(),
+            ..ExternalOptions::default()
         };
+        let options = live::external(&self.config, queue.clone(), lasting);
         External::new(self.impatient.clone(), self.keys.clone(), options).with_metrics(metrics)
     }
 
@@ -195,23 +196,22 @@ impl Common {
         services: &mut Services,
     ) -> (Live<MonitorOptions>, Live<RetentionOptions>) {
         let (store, keys) = (self.opened.store.clone(), self.keys.clone());
-        let own = || (store.clone(), keys.clone());
         let (monitored, kept) =
             (Live::from(live::monitor(&self.config)), Live::from(live::retention(&self.config)));
-        let ((store, keys), options, external_workers) = (own(), monitored.clone(), external.clone());
-        let monitor = Monitor { store, keys, options, external: external_workers };
+        let monitor = Monitor {
+            store: store.clone(),
+            keys: keys.clone(),
+            options: monitored.clone(),
+            external: external.clone(),
+        };
         services.add("monitor", monitor, Monitor::run);
-        let (store, keys) = own();
-        services.add("deadlines", Deadlines { store, keys, external: external.clone() }, Deadlines::run);
-        let (store, keys) = own();
-        services.add("filters", Filters { store, keys }, Filters::run);
-        let (store, keys) = own();
-        services.add("dependencies", Dependencies { store, keys }, Dependencies::run);
-        let (store, keys) = own();
-        services.add("clock", Timekeeper { store, keys }, Timekeeper::run);
-        let (store, keys) = own();
-        services.add("counts", Counts { store, keys }, Counts::run);
-        let (store, keys) = own();
+        let deadlines = Deadlines { store: store.clone(), keys: keys.clone(), external: external.clone() };
+        services.add("deadlines", deadlines, Deadlines::run);
+        services.add("filters", Filters { store: store.clone(), keys: keys.clone() }, Filters::run);
+        let dependencies = Dependencies { store: store.clone(), keys: keys.clone() };
+        services.add("dependencies", dependencies, Dependencies::run);
+        services.add("clock", Timekeeper { store: store.clone(), keys: keys.clone() }, Timekeeper::run);
+        services.add("counts", Counts { store: store.clone(), keys: keys.clone() }, Counts::run);
         services.add("retention", Retention { store, keys, options: kept.clone() }, Retention::run);
         services.add("recorder of events", recorder, Recorder::run);
         (monitored, kept)

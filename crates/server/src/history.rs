@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use turnwise_explain::types::{OfTenant, OfType};
 use turnwise_metrics::{Metrics, entitled_slots};
-use turnwise_queue::counts;
 use turnwise_queue::history::{self, MAX_TENANTS_OF_TYPE, Sample, State, Step, TenantState, Work};
+use turnwise_queue::{Result, counts};
 use turnwise_store::Error as StoreError;
 use turnwise_web::Web;
 use turnwise_worker::{RunResult, TypeMetrics};
@@ -33,13 +33,11 @@ pub(crate) async fn run(metrics: Arc<Metrics>, stop: CancellationToken) {
         let now_us = sampler.metrics.web.now_us();
         let next_us = Step::Fine.begin_us(Step::Fine.slot(now_us - delay_us) + 1) + delay_us;
         let pause = Duration::from_micros(next_us.saturating_sub(now_us).unsigned_abs());
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
+        if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
+            return;
         }
         if let Err(error) = sampler.sample().await {
-            tracing::warn!(error, "cannot write a sample of the history: tries again with the next one");
+            tracing::warn!(%error, "cannot write a sample of the history: tries again with the next one");
         }
     }
 }
@@ -56,7 +54,7 @@ struct Sampler {
 }
 
 impl Sampler {
-    async fn sample(&mut self) -> Result<(), String> {
+    async fn sample(&mut self) -> Result<()> {
         let web = self.metrics.web.clone();
         let now_us = web.now_us();
         let slot = Step::Fine.slot(now_us);
@@ -71,10 +69,10 @@ impl Sampler {
             .filter(|(_, work)| *work != Work::default())
             .collect();
         let own = Sample { work, ..Sample::default() }.bounded();
-        let tx = web.store.begin().await.map_err(text)?;
+        let tx = web.store.begin().await?;
         let begun_us = web.store.runtime().elapsed_us();
-        let reads_state = begun_us >= self.rests_until_us
-            && !history::has_state(&tx, &web.keys, slot).await.map_err(text)?;
+        let reads_state =
+            begun_us >= self.rests_until_us && !history::has_state(&tx, &web.keys, slot).await?;
         drop(tx);
         let mut state = None;
         if reads_state {
@@ -82,26 +80,26 @@ impl Sampler {
             let ended_us = web.store.runtime().elapsed_us();
             self.rests_until_us = ended_us.saturating_add((ended_us - begun_us).saturating_mul(STATE_REST));
         }
-        let tx = web.store.begin().await.map_err(text)?;
+        let tx = web.store.begin().await?;
         if let Some(state) = state {
-            history::write(&tx, &web.keys, slot, "", &state).map_err(text)?;
+            history::write(&tx, &web.keys, slot, "", &state)?;
         }
         if !own.work.is_empty() {
-            history::write(&tx, &web.keys, slot, &web.node, &own).map_err(text)?;
+            history::write(&tx, &web.keys, slot, &web.node, &own)?;
         }
         if self.taken.is_multiple_of(SAMPLES_PER_EXPIRY) {
-            history::expire(&tx, &web.keys, now_us).map_err(text)?;
+            history::expire(&tx, &web.keys, now_us)?;
         }
-        tx.commit().await.map_err(text)?;
+        tx.commit().await?;
         (self.known, self.last, self.taken) = (done, slot, self.taken + 1);
         for _ in 0..MAX_MERGED {
-            let tx = web.store.begin().await.map_err(text)?;
-            let found = history::compact(&tx, &web.keys, now_us).await.map_err(text)?;
+            let tx = web.store.begin().await?;
+            let found = history::compact(&tx, &web.keys, now_us).await?;
             match tx.commit().await {
                 Ok(_) => {}
                 // Another node has merged it.
                 Err(StoreError::Conflict) => break,
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(error.into()),
             }
             if !found {
                 break;
@@ -115,10 +113,6 @@ impl Sampler {
         let all = self.metrics.workers.all();
         all.into_iter().map(|(job_type, metrics)| (job_type.to_owned(), work(metrics))).collect()
     }
-}
-
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
 }
 
 fn work(metrics: &TypeMetrics) -> Work {
@@ -152,19 +146,17 @@ fn since(now: &Work, before: Option<&Work>) -> Work {
 }
 
 /// The state of the store now, by job type.
-async fn state(web: &Web) -> Result<BTreeMap<String, State>, String> {
+async fn state(web: &Web) -> Result<BTreeMap<String, State>> {
     let mut states = BTreeMap::new();
-    for job_type in web.explained.types().await.map_err(text)? {
-        let of_type = web.explained.of_type(&job_type).await.map_err(text)?;
-        let tx = web.store.begin().await.map_err(text)?;
-        let counts = counts::of_type(&tx, &web.keys, &job_type).await.map_err(text)?;
-        #[allow(clippy::cast_precision_loss, reason = "a measure, of numbers far below 2^53")]
+    for job_type in web.explained.types().await? {
+        let of_type = web.explained.of_type(&job_type).await?;
+        let tx = web.store.begin().await?;
+        let counts = counts::of_type(&tx, &web.keys, &job_type).await?;
         let jobs = counts
             .iter()
             .filter(|(_, jobs)| *jobs > 0)
             .map(|(kind, jobs)| (kind.name().to_owned(), jobs as f64));
         let oldest_us = of_type.oldest_us.map_or(0, |oldest_us| web.now_us().saturating_sub(oldest_us));
-        #[allow(clippy::cast_precision_loss, reason = "far below 2^53")]
         let state = State {
             jobs: jobs.collect(),
             slots: of_type.slots as f64,
@@ -177,7 +169,6 @@ async fn state(web: &Web) -> Result<BTreeMap<String, State>, String> {
 }
 
 /// The tenants with the most jobs that run or could run.
-#[allow(clippy::cast_precision_loss, reason = "a measure, of numbers far below 2^53")]
 fn tenants(of_type: &OfType) -> BTreeMap<String, TenantState> {
     let entitled = entitled_slots(of_type);
     let mut all: Vec<_> = of_type.tenants.iter().zip(entitled).collect();

@@ -52,4 +52,4 @@ pub fn openapi() -> String {
 }
 
 pub use server::{RunningServer, Server, ServerConfig};
-pub use start::StartError;
+pub use start::{Refused, StartError};

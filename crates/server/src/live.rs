@@ -56,18 +56,10 @@ impl Parts {
             tunables.update(|now| tune(config, &queue, now.max_jobs));
         }
         self.multiplex.set(config.multiplex);
-        let Config { jobs, replication, connections, .. } = config;
+        let Config { replication, connections, .. } = config;
         self.client.set_close_interval(connections.close_interval);
         self.client.set_egress(&connections.egress);
-        self.external.set(ExternalOptions {
-            max_history: jobs.max_history,
-            backoff: jobs.backoff,
-            on_lost: jobs.on_lost,
-            timeouts: Arc::new(jobs.timeouts()),
-            shares: jobs.shares.clone(),
-            queue,
-            ..self.external.get()
-        });
+        self.external.set(external(config, queue, self.external.get()));
         self.monitor.set(monitor(config));
         self.retention.set(retention(config));
         self.events.set(config.events);
@@ -94,6 +86,20 @@ pub(crate) fn queue(config: &Config, levels: &Levels) -> Arc<QueueRules> {
     let aging = Aging { tick_us: i64::try_from(tick.as_micros()).unwrap_or(i64::MAX), ticks: aging_ticks };
     let rules = Rules { base: base_weight, aging };
     Arc::new(QueueRules { levels: levels.clone(), window, rules, waiting_uses_slot })
+}
+
+/// The options of external workers, of which some stay.
+pub(crate) fn external(config: &Config, queue: Arc<QueueRules>, now: ExternalOptions) -> ExternalOptions {
+    let jobs = &config.jobs;
+    ExternalOptions {
+        max_history: jobs.max_history,
+        backoff: jobs.backoff,
+        on_lost: jobs.on_lost,
+        timeouts: Arc::new(jobs.timeouts()),
+        shares: jobs.shares.clone(),
+        queue,
+        ..now
+    }
 }
 
 pub(crate) fn monitor(config: &Config) -> MonitorOptions {

@@ -29,17 +29,18 @@ fn may_stand_in_a_name(char: char) -> bool {
 /// The default name for a listener: its address. A node that listens on all addresses uses the machine's name instead,
 /// so that such nodes have different names.
 pub(crate) fn default_name(listen: SocketAddr) -> String {
-    if !listen.ip().is_unspecified() {
-        return format!("turnwise@{listen}");
-    }
-    format!("turnwise@{}:{}", host_name(), listen.port())
+    format!("turnwise@{}", authority(listen))
 }
 
 /// The default URL of a node.
 pub(crate) fn default_url(scheme: &str, listen: SocketAddr) -> String {
+    format!("{scheme}://{}", authority(listen))
+}
+
+fn authority(listen: SocketAddr) -> String {
     match listen.ip().is_unspecified() {
-        false => format!("{scheme}://{listen}"),
-        true => format!("{scheme}://{}:{}", host_name(), listen.port()),
+        false => listen.to_string(),
+        true => format!("{}:{}", host_name(), listen.port()),
     }
 }
 

@@ -14,7 +14,8 @@ use crate::start::{self, StartError};
 /// The most rows of a page.
 const PAGE: usize = 500;
 
-/// The users and tokens of a store. Every process that may write to the store may change them.
+/// The users and tokens of a store. Every process that may write to the store may change them. An [`Error`] of a method is that of the
+/// store, or states why a change is not possible.
 pub struct Identities {
     store: Store,
     keys: Keyspace,
@@ -49,9 +50,6 @@ impl Identities {
     }
 
     /// Adds a user.
-    ///
-    /// # Errors
-    /// [`Error`]
     pub async fn add_user(&self, new: &api::NewUser) -> Result<(), Error> {
         let scopes = Scopes::parse(&new.scopes)?;
         self.check_first(&scopes).await?;
@@ -61,9 +59,6 @@ impl Identities {
     }
 
     /// All users.
-    ///
-    /// # Errors
-    /// [`Error`]
     pub async fn users(&self) -> Result<Vec<api::User>, Error> {
         let tx = self.store.begin().await?;
         let mut all: Vec<api::User> = Vec::new();
@@ -79,9 +74,6 @@ impl Identities {
     }
 
     /// Changes a password.
-    ///
-    /// # Errors
-    /// [`Error`]
     pub async fn set_password(&self, name: &str, password: String) -> Result<(), Error> {
         let hash = &Password::new(password)?.hash();
         let set = self.store.transact(|tx| async move {
@@ -91,9 +83,6 @@ impl Identities {
     }
 
     /// Sets what a user may do.
-    ///
-    /// # Errors
-    /// [`Error`]
     pub async fn set_scopes(&self, name: &str, scopes: &[String]) -> Result<(), Error> {
         let (scopes, now_us) = (&Scopes::parse(scopes)?, self.now_us());
         let set = self.store.transact(|tx| async move {
@@ -103,9 +92,6 @@ impl Identities {
     }
 
     /// Removes a user.
-    ///
-    /// # Errors
-    /// [`Error`]
     pub async fn remove_user(&self, name: &str) -> Result<(), Error> {
         let now_us = self.now_us();
         let removed = self
@@ -115,9 +101,6 @@ impl Identities {
     }
 
     /// Adds a token.
-    ///
-    /// # Errors
-    /// [`Error`]
     pub async fn add_token(&self, new: &api::NewToken) -> Result<api::MadeToken, Error> {
         let scopes = Scopes::parse(&new.scopes)?;
         self.check_first(&scopes).await?;
@@ -128,9 +111,6 @@ impl Identities {
     }
 
     /// All tokens.
-    ///
-    /// # Errors
-    /// [`Error`]
     pub async fn tokens(&self) -> Result<Vec<api::Token>, Error> {
         let tx = self.store.begin().await?;
         let mut all: Vec<api::Token> = Vec::new();
@@ -146,9 +126,6 @@ impl Identities {
     }
 
     /// Gives a token a new secret.
-    ///
-    /// # Errors
-    /// [`Error`]
     pub async fn rotate_token(&self, id: &str) -> Result<api::MadeToken, Error> {
         let rotated =
             self.store.transact(|tx| async move { identities::rotate_token(&tx, &self.keys, id).await });
@@ -157,9 +134,6 @@ impl Identities {
     }
 
     /// Revokes a token.
-    ///
-    /// # Errors
-    /// [`Error`]
     pub async fn revoke_token(&self, id: &str) -> Result<(), Error> {
         let now_us = self.now_us();
         let revoked = self

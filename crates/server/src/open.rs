@@ -61,5 +61,10 @@ pub(crate) async fn check(
         tracing::warn!("--insecure-no-auth: every request may do everything, although {why}");
         return Ok(());
     }
-    Err(StartError::Open { why, store: exposure.url.to_string() })
+    let store = exposure.url;
+    Err(StartError::Usage(format!(
+        "{why}, and there are no users and tokens yet, so everyone could do everything. Add the first one with `turnwise tokens add \
+         --scope admin --store {store}` or `turnwise users add NAME --scope admin --store {store}`, and start again; or give \
+         --insecure-no-auth"
+    )))
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use turnwise_config::{Config, Slots};
 use turnwise_policy::slots::{Member, parts};
-use turnwise_queue::{Bounds, Worker};
+use turnwise_queue::{Bounds, Result, Worker};
 use turnwise_store::Watch;
 use turnwise_web::Web;
 use turnwise_worker::{Live, Tunables};
@@ -44,11 +44,8 @@ impl Scaling {
                 match self.follow(bounds, &config).await {
                     Ok(watch) => wake = Some(watch),
                     Err(error) => {
-                        tracing::warn!(
-                            job_type = self.job_type,
-                            error,
-                            "cannot read the demand: the slots stay"
-                        );
+                        let job_type = self.job_type;
+                        tracing::warn!(job_type, %error, "cannot read the demand: the slots stay");
                     }
                 }
             }
@@ -75,13 +72,9 @@ impl Scaling {
     }
 
     /// Gives the worker its part of the wanted slots. Returns a watch of the type's wake key.
-    async fn follow(&self, bounds: Bounds, config: &Config) -> Result<Watch, String> {
+    async fn follow(&self, bounds: Bounds, config: &Config) -> Result<Watch> {
         let Scaling { web, job_type, tunables, .. } = self;
-        let seen = web
-            .explained
-            .wanted(job_type, config.workers.drain_target)
-            .await
-            .map_err(|error| error.to_string())?;
+        let seen = web.explained.wanted(job_type, config.workers.drain_target).await?;
         if let Some(slots) = own_part(seen.wanted_slots, &seen.workers, &web.node) {
             tunables.update(|now| match now.bounds == Some(bounds) {
                 true => Tunables { max_jobs: slots.clamp(bounds.least, bounds.most), ..now.clone() },
@@ -89,7 +82,7 @@ impl Scaling {
                 false => now.clone(),
             });
         }
-        web.store.watch(web.keys.wake(job_type), seen.wake).await.map_err(|error| error.to_string())
+        Ok(web.store.watch(web.keys.wake(job_type), seen.wake).await?)
     }
 }
 

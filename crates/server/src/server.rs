@@ -13,9 +13,7 @@ use turnwise_replicator::events::Events;
 use turnwise_replicator::ownership::Ownership;
 use turnwise_store::{Seal, Store, StoreUrl, runtime};
 use turnwise_telemetry::otel::Exporter;
-use turnwise_web::access::{Audit, Jwt};
 use turnwise_web::names::Names;
-use turnwise_web::tls::Tls;
 use turnwise_worker::{EventRules, Live, Recorder, Worker};
 
 use crate::checked::Checked;
@@ -93,7 +91,7 @@ impl Server {
         let common = Common::new(opened, config, &exposure, insecure_no_auth, checked.traces.take()).await?;
         let Common { opened, keys, config, .. } = &common;
         let levels =
-            live::levels(checked.catalogue.levels(), &config.indexing).map_err(StartError::Catalogue)?;
+            live::levels(checked.catalogue.levels(), &config.indexing).map_err(StartError::Setting)?;
         let queue = live::queue(config, &levels);
         let counted = Arc::<turnwise_worker::Metrics>::default();
         let options = common.worker_options(&queue, &counted);
@@ -152,13 +150,13 @@ impl Server {
         });
         let events = common.follow(&rules, &current, &options, &mut services);
         let names = Names::new(checked.listen, &advertised, &config.listener_names);
-        let mirror = replications.upstream;
+        let upstream = replications.upstream;
         let http = common.http(Built {
             url,
             external,
             current,
             commands,
-            upstream: mirror.as_ref().map(|mirror| mirror.condition.clone()),
+            upstream: upstream.as_ref().map(|upstream| upstream.condition.clone()),
             indexing,
             names,
             events,
@@ -180,16 +178,13 @@ impl Server {
         checked.serve(&http, &common, &advertised, &mut services)?;
         tracing::info!("listening on {}://{}", checked.scheme(), checked.listen);
         Ok(RunningServer {
-            listen: checked.listen,
+            checked,
             store: common.opened.store,
             workers,
             services,
             events: replications.events,
-            ownership: mirror.map(|mirror| mirror.ownership),
+            ownership: upstream.map(|upstream| upstream.ownership),
             shared: common.shared,
-            tls: checked.tls,
-            audit: checked.audit,
-            jwt: checked.jwt,
             exporter: common.exporter,
         })
     }
@@ -197,28 +192,25 @@ impl Server {
 
 /// A running server. Dropping it stops it immediately, like a crash; [`RunningServer::shutdown`] stops it cleanly.
 pub struct RunningServer {
-    listen: SocketAddr,
+    checked: Checked,
     store: Store,
     workers: Vec<Worker>,
     services: Services,
     events: Events,
     ownership: Option<Ownership>,
     shared: Shared,
-    tls: Option<Tls>,
-    audit: Option<Arc<Audit>>,
-    jwt: Option<Arc<Jwt>>,
     exporter: Option<Exporter>,
 }
 
 impl RunningServer {
     /// The address that it listens on, with the actual port.
     pub fn listen(&self) -> SocketAddr {
-        self.listen
+        self.checked.listen
     }
 
     /// The scheme of its URL: `https` with TLS.
     pub fn scheme(&self) -> &'static str {
-        if self.tls.is_some() { "https" } else { "http" }
+        self.checked.scheme()
     }
 
     /// Returns when this process can no longer use the store, with the reason in one line. The process should then end,
@@ -241,13 +233,14 @@ impl RunningServer {
     /// Applies a configuration file that was read again. Settings that can change at run time take effect soon. Other
     /// changes are logged, and wait for the next start.
     pub fn reload(&self, file: Config) {
-        if let Some(tls) = &self.tls {
+        let Checked { tls, audit, jwt, .. } = &self.checked;
+        if let Some(tls) = tls {
             tls.reload();
         }
-        if let Some(audit) = &self.audit {
+        if let Some(audit) = audit {
             audit.reopen();
         }
-        if let Some(jwt) = &self.jwt {
+        if let Some(jwt) = jwt {
             jwt.reload();
         }
         for (section, key) in self.shared.reload(file) {

@@ -41,10 +41,7 @@ impl Services {
                 {
                     tracing::error!(%error, part = name, "a part of the server panicked; it restarts");
                 }
-                tokio::select! {
-                    () = stop.cancelled() => {}
-                    () = tokio::time::sleep(PAUSE) => {}
-                }
+                stop.run_until_cancelled(tokio::time::sleep(PAUSE)).await;
             }
         };
         self.once(name, task);

@@ -4,10 +4,10 @@
 //! together with all other initial rows. It does so in one transaction, which also proves that the store was empty. If
 //! several nodes start on an empty store at the same time, one of them commits, and the others then find the rows.
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use bytes::Bytes;
 use turnwise_config::Config;
@@ -29,139 +29,20 @@ const MAX_SHOWN_BYTES: usize = 60;
 /// Why a server cannot start: one line, which states what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Traces cannot be exported as it is configured.
+    /// The command line, or what it names, must be corrected.
     #[error("{0}")]
-    Traces(String),
-    /// The name is invalid.
-    #[error("the node's name {0}")]
-    Name(String),
-    /// Another node has the name.
-    #[error(
-        "a node called {name} runs on this store{}: give each node a name of its own with --name", at(url.as_deref())
-    )]
-    NameTaken {
-        /// The name.
-        name: String,
-        /// That node's URL.
-        url: Option<String>,
-    },
-    /// The URL is invalid.
-    #[error("the node's URL: {0}")]
-    Advertised(String),
-    /// The store cannot be opened or used now.
+    Usage(String),
+    /// A setting, or what it names, cannot be used now.
+    #[error("{0}")]
+    Setting(String),
+    /// The store cannot be opened or used now, or is not for this server.
     #[error("{}", described(store, cause))]
     Store {
         /// Its URL, without a password.
         store: String,
-        /// The store's error.
-        cause: StoreError,
+        /// Why.
+        cause: Refused,
     },
-    /// The store holds rows that turnwise has not written.
-    #[error(
-        "the store {store} holds rows that are not turnwise's (the first key is {key}): give turnwise a prefix or \
-         directory of its own, or correct the store's URL"
-    )]
-    Foreign {
-        /// Its URL, without a password.
-        store: String,
-        /// The first key, in printable form.
-        key: String,
-    },
-    /// The store holds data of another release.
-    #[error(
-        "the data in the store {store} is in format {found}, and this release knows format {}: use the release that wrote it",
-        keyspace::FORMAT_VERSION
-    )]
-    Format {
-        /// Its URL, without a password.
-        store: String,
-        /// The format found.
-        found: String,
-    },
-    /// The store is being written by `turnwise store copy`.
-    #[error(
-        "the store {store} is an unfinished copy of {from}: run `turnwise store copy` again until it says that it is done"
-    )]
-    CopyUnderWay {
-        /// Its URL, without a password.
-        store: String,
-        /// The store that `turnwise store copy` reads from.
-        from: String,
-    },
-    /// Other nodes run on the store, with another UUID.
-    #[error(
-        "the configured [couchdb] uuid is not {theirs}, which the nodes on the store {store} have: give all of them the same \
-         one, or none; to change it, stop all of them first"
-    )]
-    OtherUuid {
-        /// Its URL, without a password.
-        store: String,
-        /// The UUID of those nodes.
-        theirs: String,
-    },
-    /// The server cannot listen on the address.
-    #[error("cannot listen on {listen}: {cause}{}", listen_hint(cause))]
-    Listen {
-        /// The address.
-        listen: SocketAddr,
-        /// The system's error.
-        cause: io::Error,
-    },
-    /// Nobody needs credentials, and strangers could send requests.
-    #[error(
-        "{why}, and there are no users and tokens yet, so everyone could do everything. Add the first one with `turnwise tokens \
-         add --scope admin --store {store}` or `turnwise users add NAME --scope admin --store {store}`, and start again; or give \
-         --insecure-no-auth"
-    )]
-    Open {
-        /// What makes it dangerous.
-        why: String,
-        /// The store's URL, without a password.
-        store: String,
-    },
-    /// Commands may not run like this.
-    #[error("{0}")]
-    Commands(String),
-    /// The files for TLS are missing or unusable.
-    #[error("TLS: {0}")]
-    Certificate(String),
-    /// The keys of JSON Web Tokens are missing or unusable.
-    #[error("JSON Web Tokens: {0}")]
-    Jwt(String),
-    /// Other users of the machine may use a file that is not for them.
-    #[error("{0}")]
-    Exposed(String),
-    /// The audit log cannot be written.
-    #[error("[audit] file {file}: {cause}")]
-    Audit {
-        /// The file.
-        file: String,
-        /// The system's error.
-        cause: io::Error,
-    },
-    /// The catalogue is missing or invalid.
-    #[error("{0}")]
-    Catalogue(String),
-    /// A server whose indexes are to be built cannot be used.
-    #[error("[indexing] servers: {0}")]
-    Indexing(String),
-    /// A setting is invalid.
-    #[error(transparent)]
-    Settings(QueueError),
-    /// The upstream does not return its UUID, which a new store would adopt.
-    #[error(
-        "the upstream {upstream} does not answer ({cause}). A new store adopts its uuid, so that replications resume \
-         from its checkpoints: start turnwise once it answers, or set [couchdb] uuid"
-    )]
-    Upstream {
-        /// Its URL, without a password.
-        upstream: String,
-        /// The HTTP client's error.
-        cause: String,
-    },
-    /// The HTTP client cannot be created.
-    #[error("cannot start the HTTP client: {0}")]
-    Client(turnwise_outbound::Error),
 }
 
 impl StartError {
@@ -169,55 +50,71 @@ impl StartError {
     pub fn is_usage(&self) -> bool {
         matches!(
             self,
-            StartError::Open { .. }
-                | StartError::Commands(_)
-                | StartError::Traces(_)
-                | StartError::Exposed(_)
-                | StartError::Store { cause: StoreError::Exposed(_), .. }
+            StartError::Usage(_) | StartError::Store { cause: Refused::Store(StoreError::Exposed(_)), .. }
         )
     }
-}
 
-fn described(store: &str, cause: &StoreError) -> String {
-    match cause {
-        StoreError::Unavailable(reason) => format!("the store {store} is unavailable: {reason}"),
-        StoreError::NoRoom { what, place } => {
-            format!("the store {store} has no room: {what} ({place}); start turnwise once there is room")
-        }
-        StoreError::Misuse(reason) => format!("the store {store} cannot be used: {reason}"),
-        StoreError::Exposed(reason) => reason.clone(),
-        StoreError::Corrupt(what) => {
-            format!(
-                "the store {store} is corrupt: {what}; restore it from a backup, and keep the damaged store for analysis"
-            )
-        }
-        error => format!("the store {store}: {error}; try again"),
+    /// The error of an address on which the server cannot listen.
+    pub(crate) fn listen(listen: SocketAddr, cause: &io::Error) -> StartError {
+        let hint = match cause.kind() {
+            io::ErrorKind::AddrInUse => {
+                ": another process listens there; stop it, or choose another address with --listen"
+            }
+            io::ErrorKind::AddrNotAvailable => {
+                ": this machine has no such address; choose another one with --listen"
+            }
+            io::ErrorKind::PermissionDenied => {
+                ": ports below 1024 need privileges; choose another one with --listen"
+            }
+            _ => "",
+        };
+        StartError::Setting(format!("cannot listen on {listen}: {cause}{hint}"))
+    }
+
+    /// The error of a setting with a problem, after some words that say what it is about.
+    pub(crate) fn setting<E: fmt::Display>(about: &'static str) -> impl Fn(E) -> StartError {
+        move |problem| StartError::Setting(format!("{about}{problem}"))
     }
 }
 
-fn at(url: Option<&str>) -> String {
-    url.map(|url| format!(" ({url})")).unwrap_or_default()
-}
-
-fn listen_hint(cause: &io::Error) -> &'static str {
-    match cause.kind() {
-        io::ErrorKind::AddrInUse => {
-            ": another process listens there; stop it, or choose another address with --listen"
+fn described(store: &str, cause: &Refused) -> String {
+    match cause {
+        Refused::Store(StoreError::Unavailable(reason)) => {
+            format!("the store {store} is unavailable: {reason}")
         }
-        io::ErrorKind::AddrNotAvailable => {
-            ": this machine has no such address; choose another one with --listen"
+        Refused::Store(StoreError::NoRoom { what, place }) => {
+            format!("the store {store} has no room: {what} ({place}); start turnwise once there is room")
         }
-        io::ErrorKind::PermissionDenied => {
-            ": ports below 1024 need privileges; choose another one with --listen"
-        }
-        _ => "",
+        Refused::Store(StoreError::Misuse(reason)) => format!("the store {store} cannot be used: {reason}"),
+        Refused::Store(StoreError::Exposed(reason)) => reason.clone(),
+        Refused::Store(StoreError::Corrupt(what)) => format!(
+            "the store {store} is corrupt: {what}; restore it from a backup, and keep the damaged store for analysis"
+        ),
+        Refused::Store(error) => format!("the store {store}: {error}; try again"),
+        Refused::Foreign(key) => format!(
+            "the store {store} holds rows that are not turnwise's (the first key is {key}): give turnwise a prefix or \
+             directory of its own, or correct the store's URL"
+        ),
+        Refused::Format(found) => format!(
+            "the data in the store {store} is in format {found}, and this release knows format {}: use the release that \
+             wrote it",
+            keyspace::FORMAT_VERSION
+        ),
+        Refused::CopyUnderWay(from) => format!(
+            "the store {store} is an unfinished copy of {from}: run `turnwise store copy` again until it says that it is done"
+        ),
+        Refused::OtherUuid(theirs) => format!(
+            "the configured [couchdb] uuid is not {theirs}, which the nodes on the store {store} have: give all of them the \
+             same one, or none; to change it, stop all of them first"
+        ),
+        Refused::Setting(error) => error.to_string(),
     }
 }
 
 /// Checks that no other user of the machine may use the files that are not for them. A key that becomes readable later is
 /// not used (`web::tls`).
 pub(crate) fn check_files(config: &Config) -> Result<(), StartError> {
-    let exposed = |setting: &str, problem| StartError::Exposed(format!("{setting} {problem}"));
+    let exposed = |setting: &str, problem| StartError::Usage(format!("{setting} {problem}"));
     if let Some(key) = config.tls.key.as_deref().filter(|key| key.exists()) {
         check_secret(key).map_err(|problem| exposed("[listener] key", problem))?;
     }
@@ -247,10 +144,8 @@ pub(crate) async fn open(
         Ok(opened) => opened,
         Err(_) => Err(silent()),
     };
-    match opened {
-        Ok(store) => Ok(Opened { store, exclusive: !url.is_shared(), url: url.to_string() }),
-        Err(cause) => Err(StartError::Store { store: url.to_string(), cause }),
-    }
+    let failed = |cause| StartError::Store { store: url.to_string(), cause: Refused::Store(cause) };
+    Ok(Opened { store: opened.map_err(failed)?, exclusive: !url.is_shared(), url: url.to_string() })
 }
 
 fn silent() -> StoreError {
@@ -292,27 +187,25 @@ impl Opened {
 
     /// Converts an error of the store into an error of the start.
     pub(crate) fn or_start_error<T, E: Into<Refused>>(&self, answer: Result<T, E>) -> Result<T, StartError> {
-        let store = self.url.clone();
-        answer.map_err(|error| match error.into() {
-            Refused::Store(cause) => StartError::Store { store, cause },
-            Refused::Foreign { key } => StartError::Foreign { store, key },
-            Refused::Format { found } => StartError::Format { store, found },
-            Refused::CopyUnderWay { from } => StartError::CopyUnderWay { store, from },
-            Refused::OtherUuid { theirs } => StartError::OtherUuid { store, theirs },
-            Refused::Settings(error) => StartError::Settings(error),
-        })
+        answer.map_err(|error| StartError::Store { store: self.url.clone(), cause: error.into() })
     }
 }
 
-/// Why a server refuses to start on a store.
+/// Why a server does not start on a store.
 #[derive(Debug)]
-pub(crate) enum Refused {
+pub enum Refused {
+    /// An error of the store itself.
     Store(StoreError),
-    Foreign { key: String },
-    Format { found: String },
-    CopyUnderWay { from: String },
-    OtherUuid { theirs: String },
-    Settings(QueueError),
+    /// The store holds rows that turnwise has not written: the first key, in printable form.
+    Foreign(String),
+    /// The store holds data of another release, in this format.
+    Format(String),
+    /// `turnwise store copy` is writing the store, and reads from this one.
+    CopyUnderWay(String),
+    /// Other nodes run on the store, with this UUID.
+    OtherUuid(String),
+    /// A setting in the store is invalid.
+    Setting(QueueError),
 }
 
 impl From<StoreError> for Refused {
@@ -325,7 +218,7 @@ impl From<QueueError> for Refused {
     fn from(error: QueueError) -> Self {
         match error {
             QueueError::Store(error) => Refused::Store(error),
-            error => Refused::Settings(error),
+            error => Refused::Setting(error),
         }
     }
 }
@@ -356,7 +249,12 @@ pub(crate) async fn taken_over(
         Ok(uuid) => uuid,
         Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
     };
-    let no_answer = |cause| StartError::Upstream { upstream: upstream.to_string(), cause };
+    let no_answer = |cause: String| {
+        StartError::Setting(format!(
+            "the upstream {upstream} does not answer ({cause}). A new store adopts its uuid, so that replications resume from its \
+             checkpoints: start turnwise once it answers, or set [couchdb] uuid"
+        ))
+    };
     let is_one = |uuid: &String| uuid.len() == 32 && uuid.bytes().all(|byte| byte.is_ascii_hexdigit());
     Ok(uuid.map_err(no_answer)?.filter(is_one))
 }
@@ -398,9 +296,9 @@ pub(crate) async fn check_readable(tx: &Transaction, keys: &Keyspace) -> Result<
     };
     match Format::read(&found) {
         Format::Version(keyspace::FORMAT_VERSION) => Ok(true),
-        Format::Version(other) => Err(Refused::Format { found: other.to_string() }),
-        Format::Copying(copying) => Err(Refused::CopyUnderWay { from: copying.from }),
-        Format::Unknown(found) => Err(Refused::Format { found }),
+        Format::Version(other) => Err(Refused::Format(other.to_string())),
+        Format::Copying(copying) => Err(Refused::CopyUnderWay(copying.from)),
+        Format::Unknown(found) => Err(Refused::Format(found)),
     }
 }
 
@@ -422,7 +320,7 @@ async fn check_empty(tx: &Transaction, keys: &Keyspace) -> Result<(), Refused> {
             "it has rows of turnwise, but not the row that states their format".into(),
         )
         .into()),
-        Some((key, _)) => Err(Refused::Foreign { key: shown(key) }),
+        Some((key, _)) => Err(Refused::Foreign(shown(key))),
     }
 }
 
@@ -449,7 +347,7 @@ async fn server_uuid(
         if let Some(theirs) = stored {
             // Nodes with different UUIDs look for checkpoints under different ids, so each move of a job would restart it.
             if !exclusive && !nodes::list(tx, keys).await?.is_empty() {
-                return Err(Refused::OtherUuid { theirs });
+                return Err(Refused::OtherUuid(theirs));
             }
             tracing::warn!(
                 "the configured uuid is not the one that this store had before: replications look for checkpoints under \

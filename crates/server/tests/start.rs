@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::future::join_all;
 use turnwise_queue::keyspace::FORMAT_VERSION;
 use turnwise_queue::{Copying, Keyspace};
-use turnwise_server::{Config, RunningServer, Server, ServerConfig, StartError, StoreUrl};
+use turnwise_server::{Config, Refused, RunningServer, Server, ServerConfig, StartError, StoreUrl};
 use turnwise_store::{Error, Store, embedded, runtime};
 
 /// A store of a test's own.
@@ -45,7 +45,7 @@ async fn a_store_of_another_program_is_refused_and_left_alone() {
     set(&store, "registry/pods/a\n".into(), "x".into()).await;
     let Err(error) = start(&store).await else { panic!("it starts on rows of another program") };
     let text = error.to_string();
-    assert!(matches!(error, StartError::Foreign { .. }), "{text}");
+    assert!(matches!(error, StartError::Store { cause: Refused::Foreign(_), .. }), "{text}");
     assert!(text.contains(r"`registry/pods/a\n`") && text.contains("embedded:shared"), "{text}");
     assert!(!text.contains('\n'), "{text}");
     let tx = store.begin().await.unwrap();
@@ -74,7 +74,8 @@ async fn formats_that_this_release_does_not_know_are_refused() {
         assert!(text.contains(&told), "{text}");
     }
     set(&store, keys.format(), "\"x\"".into()).await;
-    assert!(matches!(start(&store).await.err().unwrap(), StartError::Format { .. }));
+    let error = start(&store).await.err().unwrap();
+    assert!(matches!(error, StartError::Store { cause: Refused::Format(_), .. }), "{error}");
     let copying = Copying { of: "u".into(), from: "embedded:there".into(), run: "1".into() };
     set(&store, keys.format(), copying.to_value()).await;
     let text = start(&store).await.err().unwrap().to_string();
@@ -118,7 +119,7 @@ async fn a_store_in_use_by_another_process_is_reported() {
     let first = Server::start(ServerConfig { store: url.clone(), ..config() }).await.unwrap();
     let second = Server::start(ServerConfig { store: url, ..config() }).await;
     match second.err().unwrap() {
-        StartError::Store { cause: Error::Unavailable(_), .. } => {}
+        StartError::Store { cause: Refused::Store(Error::Unavailable(_)), .. } => {}
         error => panic!("{error}"),
     }
     first.shutdown().await;

@@ -2,10 +2,9 @@
 //!
 //! `[replicator] auth_plugins` lists them in the order in which they are tried. A session's cookie comes first
 //! ([`session`]), because a server checks it at a fraction of a password's cost. The password in every request comes
-//! second ([`basic`]). Without credentials, requests are anonymous. An [`Auth`] belongs to one peer: it adds what a
+//! second. Without credentials, requests are anonymous. An [`Auth`] belongs to one peer: it adds what a
 //! request needs, and checks each response.
 
-mod basic;
 mod session;
 
 use std::fmt;
@@ -19,9 +18,7 @@ use http::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderValue};
 use crate::endpoint::Endpoint;
 use crate::error::Fault;
 
-use session::Pass;
-pub(crate) use session::Session;
-pub(crate) use session::{LOGIN_TYPE, Login, LoginAnswer, Sessions};
+pub(crate) use session::{LOGIN_TYPE, Login, LoginAnswer, Session, Sessions};
 
 /// A way to authenticate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,17 +57,11 @@ impl FromStr for AuthPlugin {
     }
 }
 
-/// How one peer's requests authenticate.
-#[derive(Debug)]
-pub(crate) enum Auth {
-    /// No credentials, or a header that the user has set.
-    Nothing,
-    Basic(HeaderValue),
-    Session {
-        session: Arc<Session>,
-        /// Used if the server has no sessions. `None`: the configuration forbids sending the password with each request.
-        fallback: Option<HeaderValue>,
-    },
+/// How one peer's requests authenticate. Without anything, there are no credentials, or the user has set a header.
+pub(crate) struct Auth {
+    session: Option<Arc<Session>>,
+    /// The password: for every request, or, with a session, if the server has no sessions. The configuration may forbid the latter.
+    authorization: Option<HeaderValue>,
 }
 
 /// The number of the cookie that a request carried.
@@ -86,16 +77,16 @@ impl Auth {
         sessions: &Sessions,
     ) -> Self {
         let Some(credentials) = endpoint.credentials() else {
-            return Self::Nothing;
+            return Self { session: None, authorization: None };
         };
-        let authorization = basic::authorization(credentials);
-        match plugins {
-            [AuthPlugin::Session, rest @ ..] => Self::Session {
-                session: sessions.of(endpoint, credentials, refresh_interval),
-                fallback: rest.contains(&AuthPlugin::Basic).then_some(authorization),
-            },
-            _ => Self::Basic(authorization),
-        }
+        let (session, with_password) = match plugins {
+            [AuthPlugin::Session, rest @ ..] => (
+                Some(sessions.of(endpoint, credentials, refresh_interval)),
+                rest.contains(&AuthPlugin::Basic),
+            ),
+            _ => (None, true),
+        };
+        Self { session, authorization: with_password.then(|| credentials.authorization()) }
     }
 
     /// Adds what a request needs to its headers. If there is no session, opens one by `send`.
@@ -106,51 +97,45 @@ impl Auth {
     where
         F: Future<Output = Result<LoginAnswer, Fault>>,
     {
-        match self {
-            Self::Nothing => {}
-            Self::Basic(authorization) => drop(headers.insert(AUTHORIZATION, authorization.clone())),
-            Self::Session { session, fallback } => {
-                match (session.pass(fallback.is_some(), send).await?, fallback) {
-                    (Pass::Cookie(cookie, number), _) => {
-                        put_cookie(headers, cookie);
-                        return Ok(Ticket(Some(number)));
-                    }
-                    (Pass::None, Some(authorization)) => {
-                        headers.insert(AUTHORIZATION, authorization.clone());
-                    }
-                    (Pass::None, None) => {
-                        return Err(Fault::Unexpected(
-                            "the server has no sessions; add `basic` to [replicator] auth_plugins".to_owned(),
-                        ));
-                    }
-                }
+        let pass = match &self.session {
+            Some(session) => session.pass(self.authorization.is_some(), send).await?,
+            None => None,
+        };
+        match (pass, &self.authorization) {
+            (Some((cookie, number)), _) => {
+                put_cookie(headers, cookie);
+                return Ok(Ticket(Some(number)));
             }
+            (None, Some(authorization)) => drop(headers.insert(AUTHORIZATION, authorization.clone())),
+            (None, None) if self.session.is_some() => {
+                return Err(Fault::Unexpected(
+                    "the server has no sessions; add `basic` to [replicator] auth_plugins".to_owned(),
+                ));
+            }
+            (None, None) => {}
         }
         Ok(Ticket(None))
     }
 
     /// Checks a response. `true`: the request may succeed if it is repeated with the current result of [`Auth::apply`].
     pub fn answered(&self, Ticket(number): Ticket, status: StatusCode, headers: &HeaderMap) -> bool {
-        match (self, number) {
-            (Self::Session { session, fallback }, Some(number)) => {
-                session.answered(number, fallback.is_some(), status, headers)
-            }
-            _ => false,
-        }
+        self.session.as_ref().zip(number).is_some_and(|(session, number)| {
+            session.answered(number, self.authorization.is_some(), status, headers)
+        })
     }
 
     /// Records that a request got no response, because the connection broke.
     pub fn broke_off(&self, Ticket(number): Ticket) {
-        if let (Self::Session { session, .. }, Some(number)) = (self, number) {
+        if let (Some(session), Some(number)) = (&self.session, number) {
             session.broke_off(number);
         }
     }
 
     /// `text` without the session's cookies.
     pub fn hide(&self, text: String) -> String {
-        match self {
-            Self::Session { session, .. } => session.hide(text),
-            Self::Nothing | Self::Basic(_) => text,
+        match &self.session {
+            Some(session) => session.hide(text),
+            None => text,
         }
     }
 }

@@ -35,7 +35,6 @@ use http::StatusCode;
 use http::header::{HeaderMap, HeaderValue, SET_COOKIE, WWW_AUTHENTICATE};
 use tokio::time::Instant;
 
-use super::basic;
 use crate::endpoint::{Credentials, Endpoint};
 use crate::error::Fault;
 use crate::proxy::Proxy;
@@ -59,31 +58,17 @@ const MAX_SESSIONS: usize = 4_096;
 const MIN_HIDDEN_BYTES: usize = 8;
 
 /// What identifies a login.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
+#[derive(PartialEq, Eq, Hash)]
+struct Key {
     /// `http://host:port`.
     origin: String,
-    /// Whether the database is under a path, and not at the root of its server.
+    /// Whether the database is not at the root of its server, as in `http://host/path/db`.
     under_path: bool,
-    user: String,
-    password: Secret,
+    credentials: Credentials,
     /// A gateway may identify its users by these.
     headers: Vec<(String, Secret)>,
     /// Some servers bind a session to the client's address.
     proxy: Option<Proxy>,
-}
-
-impl Key {
-    fn new(endpoint: &Endpoint, credentials: &Credentials) -> Self {
-        Self {
-            origin: endpoint.url().origin().ascii_serialization(),
-            under_path: is_under_path(endpoint),
-            user: credentials.user.clone(),
-            password: credentials.password.clone(),
-            headers: endpoint.headers().to_vec(),
-            proxy: endpoint.proxy().cloned(),
-        }
-    }
 }
 
 /// All logins of a process.
@@ -98,7 +83,13 @@ impl Sessions {
         credentials: &Credentials,
         refresh_interval: Duration,
     ) -> Arc<Session> {
-        let key = Key::new(endpoint, credentials);
+        let key = Key {
+            origin: endpoint.url().origin().ascii_serialization(),
+            under_path: endpoint.url().path().trim_matches('/').contains('/'),
+            credentials: credentials.clone(),
+            headers: endpoint.headers().to_vec(),
+            proxy: endpoint.proxy().cloned(),
+        };
         let mut sessions = self.0.lock().expect("no thread panics while it holds this lock");
         if let Some(session) = sessions.get(&key) {
             session.state().refresh_interval = refresh_interval;
@@ -114,19 +105,11 @@ impl Sessions {
         }
         session
     }
-}
 
-impl Sessions {
     /// Makes all logins look older, for tests.
     pub fn age(&self, by: Duration) {
         let sessions = self.0.lock().expect("no thread panics while it holds this lock");
         sessions.values().for_each(|session| session.age(by));
-    }
-}
-
-impl fmt::Debug for Sessions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Sessions({})", self.0.lock().expect("no thread panics while it holds this lock").len())
     }
 }
 
@@ -149,14 +132,8 @@ pub(crate) struct LoginAnswer {
     pub fault: Option<Fault>,
 }
 
-/// What a request must carry.
-#[derive(Debug)]
-pub(crate) enum Pass {
-    /// The cookie and its number.
-    Cookie(HeaderValue, u64),
-    /// The server has no sessions. The request must carry the password.
-    None,
-}
+/// What a request must carry: a cookie, which has a number. `None`: the password, because the server has no sessions.
+pub(crate) type Pass = Option<(HeaderValue, u64)>;
 
 /// One login at one server.
 pub(crate) struct Session {
@@ -242,11 +219,11 @@ impl State {
     fn step(&self, falls_back: bool, now: Instant) -> Step {
         match &self.standing {
             Standing::Cookie(cookie) if now < cookie.end => {
-                let pass = Pass::Cookie(header(&cookie.value), self.number);
+                let pass = Some((header(&cookie.value), self.number));
                 if now < cookie.renew { Step::Go(pass) } else { Step::GoAndRenew(pass) }
             }
-            Standing::NoSessions(until) if now < *until => Step::Go(Pass::None),
-            Standing::InDoubt(until) if falls_back && now < *until => Step::Go(Pass::None),
+            Standing::NoSessions(until) if now < *until => Step::Go(None),
+            Standing::InDoubt(until) if falls_back && now < *until => Step::Go(None),
             _ => Step::LogIn,
         }
     }
@@ -423,17 +400,10 @@ impl Session {
                 .append_pair("name", &self.credentials.user)
                 .append_pair("password", self.credentials.password.reveal())
                 .finish();
-            let authorization = basic.then(|| basic::authorization(&self.credentials));
+            let authorization = basic.then(|| self.credentials.authorization());
             let verdict = match send(Login { body: body.into(), authorization }).await {
-                Ok(answer) => judge(answer, basic, self.under_path),
+                Ok(answer) => judge(answer, basic, self.under_path, falls_back),
                 Err(fault) => Verdict::Failed(fault),
-            };
-            let verdict = match verdict {
-                Verdict::InDoubt(fault @ Fault::Status { status: 401 | 403, .. }) if !falls_back => {
-                    Verdict::Refused(fault)
-                }
-                Verdict::InDoubt(fault) if !falls_back => Verdict::Failed(fault),
-                verdict => verdict,
             };
             if !self.state().logged_in(verdict, Instant::now())? {
                 return Ok(());
@@ -510,7 +480,13 @@ impl Session {
     }
 }
 
-fn judge(LoginAnswer { status, headers, fault }: LoginAnswer, was_basic: bool, under_path: bool) -> Verdict {
+/// `falls_back`: the request can do without a session.
+fn judge(
+    LoginAnswer { status, headers, fault }: LoginAnswer,
+    was_basic: bool,
+    under_path: bool,
+    falls_back: bool,
+) -> Verdict {
     let is_couchdbs = matches!(fault, Some(Fault::Status { of_couchdb: true, .. }));
     let fault = || fault.unwrap_or_else(|| Fault::Unexpected(format!("a login was answered {status}")));
     match status {
@@ -521,24 +497,18 @@ fn judge(LoginAnswer { status, headers, fault }: LoginAnswer, was_basic: bool, u
         StatusCode::UNAUTHORIZED if headers.contains_key(WWW_AUTHENTICATE) && !was_basic => {
             Verdict::WantsBasic
         }
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => match is_couchdbs && !under_path {
-            true => Verdict::Refused(fault()),
-            false => Verdict::InDoubt(fault()),
-        },
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            match falls_back && (!is_couchdbs || under_path) {
+                true => Verdict::InDoubt(fault()),
+                false => Verdict::Refused(fault()),
+            }
+        }
         StatusCode::NOT_IMPLEMENTED => Verdict::NoSessions,
-        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => failed(fault(), is_couchdbs),
-        status if status.is_server_error() => failed(fault(), is_couchdbs),
+        status if status.is_server_error() || matches!(status.as_u16(), 408 | 429) => {
+            if falls_back && !is_couchdbs { Verdict::InDoubt(fault()) } else { Verdict::Failed(fault()) }
+        }
         _ => Verdict::NoSessions,
     }
-}
-
-fn failed(fault: Fault, is_couchdbs: bool) -> Verdict {
-    if is_couchdbs { Verdict::Failed(fault) } else { Verdict::InDoubt(fault) }
-}
-
-/// Whether a database is not at the root of its server, as in `http://host/path/db`.
-fn is_under_path(endpoint: &Endpoint) -> bool {
-    endpoint.url().path().trim_matches('/').contains('/')
 }
 
 fn header(value: &Secret) -> HeaderValue {

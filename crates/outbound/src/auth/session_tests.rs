@@ -79,8 +79,8 @@ impl Server {
 
 fn cookie_of(pass: Pass) -> (String, u64) {
     match pass {
-        Pass::Cookie(header, number) => (header.to_str().unwrap().to_owned(), number),
-        Pass::None => panic!("no cookie"),
+        Some((header, number)) => (header.to_str().unwrap().to_owned(), number),
+        None => panic!("no cookie"),
     }
 }
 
@@ -223,11 +223,11 @@ async fn a_server_without_sessions_is_not_asked_again_for_a_while() {
     for answer in without.into_iter().chain(of_a_proxy) {
         let (session, server) = (session(), Server::new([answer]));
         for _ in 0..3 {
-            assert!(matches!(server.pass(&session).await, Ok(Pass::None)));
+            assert!(matches!(server.pass(&session).await, Ok(None)));
         }
         assert_eq!(server.logins(), 1);
         session.state().standing = Standing::NoSessions(Instant::now() - SECOND);
-        assert!(matches!(server.pass(&session).await, Ok(Pass::None)));
+        assert!(matches!(server.pass(&session).await, Ok(None)));
         assert_eq!(server.logins(), 2);
     }
 }
@@ -240,7 +240,7 @@ async fn a_failure_of_another_application_is_not_the_logins() {
     for status in OF_ANOTHER {
         let (session, server) = (session(), Server::another(status));
         for _ in 0..3 {
-            assert!(matches!(server.pass(&session).await, Ok(Pass::None)), "{status}");
+            assert!(matches!(server.pass(&session).await, Ok(None)), "{status}");
         }
         assert_eq!(server.logins(), 1);
         // It may have been the server itself, before it was ready.
@@ -274,13 +274,13 @@ async fn a_rejection_by_the_couchdb_at_the_root_is_not_that_of_a_database_under_
     let under_path = || Session::new(&credentials(), 550 * SECOND, true);
     for status in [401, 403] {
         let (session, server) = (under_path(), Server::new([(status, HeaderMap::new())]));
-        assert!(matches!(server.pass(&session).await, Ok(Pass::None)), "{status}");
+        assert!(matches!(server.pass(&session).await, Ok(None)), "{status}");
     }
     // Nor need its session be valid there.
     let (session, server) = (under_path(), Server::well());
     server.pass(&session).await.unwrap();
     assert!(session.answered(1, true, UNAUTHORIZED, &HeaderMap::new()), "the password is tried");
-    assert!(matches!(server.pass(&session).await, Ok(Pass::None)));
+    assert!(matches!(server.pass(&session).await, Ok(None)));
     assert_eq!(server.logins(), 1);
     // A database that forbids something knows its user.
     let (session, server) = (under_path(), Server::well());

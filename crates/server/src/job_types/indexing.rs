@@ -16,7 +16,7 @@ use crate::start::StartError;
 pub(crate) fn servers(start: &Start<'_>) -> Result<Indexing, StartError> {
     let Start { config, client, .. } = start;
     let indexing = Indexing::new(config.indexing.clone(), &config.replication, client);
-    indexing.map_err(|error| StartError::Indexing(error.to_string()))
+    indexing.map_err(StartError::setting("[indexing] servers: "))
 }
 
 /// Starts the watch of the servers, and the worker if there are any.

@@ -30,13 +30,7 @@ pub(crate) struct Replications {
     /// Which node watches which source.
     pub ownership: Ownership,
     /// The mirror of the upstream, if there is one.
-    pub upstream: Option<Mirror>,
-}
-
-/// The state of the mirror.
-pub(crate) struct Mirror {
-    pub condition: Live<Condition>,
-    pub ownership: Ownership,
+    pub upstream: Option<Upstream>,
 }
 
 /// Starts the worker, and the services that make documents jobs, watch the sources of parked replications, and mirror the upstream.
@@ -86,17 +80,15 @@ pub(crate) async fn start(
         ownership: ownership.clone(),
     };
     services.add("parked replications", parked, multiplex::Service::run);
-    let mirror = upstream.map(|upstream| {
-        let mirror = Mirror { condition: upstream.condition.clone(), ownership: upstream.ownership.clone() };
+    if let Some(upstream) = upstream.clone() {
         let parts = (upstream.ownership.clone(), store, keys, events.clone());
         services.add("ownership", parts, move |(ownership, store, keys, events), stop| async move {
             ownership.run(&store, &keys, |node| node.upstream, periods, &events, stop).await;
         });
         services.add("upstream", upstream, Upstream::run);
-        mirror
-    });
+    }
     let job_type = JobType { name: JOB_TYPE, worker, tune, slots: Some(|config| config.max_jobs) };
-    Ok(Replications { job_type, metrics, mode, events, ownership, upstream: mirror })
+    Ok(Replications { job_type, metrics, mode, events, ownership, upstream })
 }
 
 /// The mirror of the upstream, if there is an upstream.

@@ -13,19 +13,6 @@ const MAX_PAIRS: usize = 100;
 const EXPECTED: &str =
     "a level (off, error, warn, info, debug, trace), or `target=level` pairs with commas between them";
 
-/// Levels of CouchDB that have another name here.
-const COUCHDB_LEVELS: [(&str, &str); 9] = [
-    ("none", "off"),
-    ("notice", "info"),
-    ("warning", "warn"),
-    ("err", "error"),
-    ("crit", "error"),
-    ("critical", "error"),
-    ("alert", "error"),
-    ("emerg", "error"),
-    ("emergency", "error"),
-];
-
 /// What is logged. A single level is that of turnwise: other crates log from `warn` up.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LogFilter {
@@ -75,8 +62,14 @@ impl FromStr for LogFilter {
 
 fn level(word: &str) -> Result<LevelFilter, String> {
     let lower = word.to_ascii_lowercase();
-    let known = COUCHDB_LEVELS.iter().find(|(couchdb, _)| *couchdb == lower);
-    let name = known.map_or(lower.as_str(), |(_, name)| name);
+    // Some levels of CouchDB have another name here.
+    let name = match lower.as_str() {
+        "none" => "off",
+        "notice" => "info",
+        "warning" => "warn",
+        "err" | "crit" | "critical" | "alert" | "emerg" | "emergency" => "error",
+        name => name,
+    };
     // Numbers are levels in `tracing` alone, and an empty word would be a level, too.
     let is_word = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphabetic());
     let level = name.parse().ok().filter(|_| is_word);

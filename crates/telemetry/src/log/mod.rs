@@ -31,11 +31,6 @@ pub enum LogFormat {
     Json,
 }
 
-impl LogFormat {
-    /// Both, with their names.
-    pub const ALL: [(LogFormat, &str); 2] = [(LogFormat::Text, "text"), (LogFormat::Json, "json")];
-}
-
 impl fmt::Display for LogFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -49,8 +44,11 @@ impl FromStr for LogFormat {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let known = LogFormat::ALL.into_iter().find(|(_, name)| *name == text);
-        known.map(|(format, _)| format).ok_or_else(|| "text or json".to_owned())
+        match text {
+            "text" => Ok(LogFormat::Text),
+            "json" => Ok(LogFormat::Json),
+            _ => Err("text or json".to_owned()),
+        }
     }
 }
 

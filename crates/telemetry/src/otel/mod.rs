@@ -27,8 +27,7 @@ use tonic_prost::ProstCodec;
 use turnwise_worker::{Span, SpanSink, Spans};
 
 use self::request::{ExportRequest, Origin};
-pub use self::settings::OtelSettings;
-pub use self::settings::{Target, endpoint, headers};
+pub use self::settings::{OtelSettings, Target, endpoint, headers};
 
 /// The method of a collector.
 const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
@@ -154,10 +153,8 @@ impl Export {
     async fn run(mut self, mut spans: mpsc::Receiver<Span>, stop: CancellationToken) {
         let mut batch = Vec::new();
         loop {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => break,
-                _ = spans.recv_many(&mut batch, BATCH) => {}
+            if stop.run_until_cancelled(spans.recv_many(&mut batch, BATCH)).await.is_none() {
+                break;
             }
             let more = async {
                 while batch.len() < BATCH {
@@ -172,9 +169,8 @@ impl Export {
             }
             let full = std::mem::take(&mut batch);
             let count = full.len();
-            tokio::select! {
-                () = self.export(full) => {}
-                () = stop.cancelled() => self.queue.drop_spans(count),
+            if stop.run_until_cancelled(self.export(full)).await.is_none() {
+                self.queue.drop_spans(count);
             }
         }
         let last = async {
@@ -229,17 +225,11 @@ impl Export {
             return;
         }
         let endpoint = &self.target.endpoint;
-        match error {
-            Some(error) => tracing::warn!(
-                endpoint,
-                dropped,
-                "spans were dropped, because traces cannot be exported: {}",
-                shown(error)
-            ),
-            None => {
-                tracing::warn!(endpoint, dropped, "spans were dropped, because the collector was too slow")
-            }
-        }
+        let why = match error {
+            Some(error) => format!("traces cannot be exported: {}", shown(error)),
+            None => "the collector was too slow".to_owned(),
+        };
+        tracing::warn!(endpoint, dropped, "spans were dropped, because {why}");
         self.reported = Some((Instant::now(), dropped));
     }
 }

@@ -55,34 +55,26 @@ impl Target {
     ) -> Result<Option<Target>, String> {
         let set = |name: &str| env(name).filter(|value| !value.is_empty());
         let first = |names: [&'static str; 2]| names.into_iter().find_map(|name| Some((name, set(name)?)));
-        let from_env = || {
-            let found = first(["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"]);
-            found.map(|(name, url)| endpoint(&url).map_err(|right| format!("{name}: expected {right}")))
-        };
-        let endpoint = match &settings.endpoint {
-            Some(endpoint) => endpoint.clone(),
-            None => match from_env().transpose()? {
-                None => return Ok(None),
-                Some(endpoint) => {
-                    let protocol =
-                        first(["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"]);
-                    if let Some((name, _)) = protocol.filter(|(_, protocol)| protocol != "grpc") {
-                        return Err(format!(
-                            "{name}: expected grpc, which is the protocol that turnwise exports with"
-                        ));
-                    }
-                    endpoint
+        let wrong = |name: &'static str| move |right: String| format!("{name}: expected {right}");
+        let from_env = first(["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"]);
+        let endpoint = match (&settings.endpoint, from_env) {
+            (Some(endpoint), _) => endpoint.clone(),
+            (None, None) => return Ok(None),
+            (None, Some((name, url))) => {
+                let endpoint = endpoint(&url).map_err(wrong(name))?;
+                let protocol = first(["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"]);
+                if let Some((name, _)) = protocol.filter(|(_, protocol)| protocol != "grpc") {
+                    let right = "grpc, which is the protocol that turnwise exports with";
+                    return Err(wrong(name)(right.to_owned()));
                 }
-            },
+                endpoint
+            }
         };
-        let headers = match &settings.headers {
-            Some(headers) => self::headers(headers.reveal())?,
-            None => match first(["OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"]) {
-                None => Vec::new(),
-                Some((name, text)) => {
-                    self::headers(&text).map_err(|right| format!("{name}: expected {right}"))?
-                }
-            },
+        let from_env = first(["OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"]);
+        let headers = match (&settings.headers, from_env) {
+            (Some(headers), _) => self::headers(headers.reveal())?,
+            (None, None) => Vec::new(),
+            (None, Some((name, text))) => self::headers(&text).map_err(wrong(name))?,
         };
         let service_name = settings.service_name.clone().or_else(|| set("OTEL_SERVICE_NAME"));
         let service_name = service_name.unwrap_or_else(|| SERVICE_NAME.to_owned());

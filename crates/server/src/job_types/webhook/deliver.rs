@@ -1,6 +1,5 @@
 //! One run of a webhook's job: it sends what is there, batch after batch, and moves the position after each.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -55,9 +54,9 @@ pub(super) struct Deliverer {
     hosts: Hosts,
     /// One for each webhook whose events are read now.
     readers: Semaphore,
-    /// The most runs at the same time, and the runs that there are.
+    /// The most runs at the same time, and one permit for each that there could be now.
     slots: usize,
-    runs: AtomicUsize,
+    free_slots: Semaphore,
 }
 
 /// What to do next for a webhook.
@@ -87,7 +86,7 @@ struct Batch {
 impl JobHandler for Deliverer {
     /// Delivers what is there.
     async fn run(&self, job: JobContext) -> Outcome {
-        let _run = Run::begin(&self.runs);
+        let _slot = self.free_slots.try_acquire();
         let begun_us = self.store.runtime().elapsed_us();
         let longest_us = i64::try_from(LONGEST_RUN.as_micros()).unwrap_or(i64::MAX);
         let mut delivered = 0;
@@ -115,39 +114,25 @@ impl JobHandler for Deliverer {
                     Next::Nothing => Ok(Sent::Nothing),
                 }
             };
-            let sent = tokio::select! {
-                biased;
-                () = job.stop.cancelled() => return Outcome::Stopped,
-                sent = step => sent,
-            };
+            let Some(sent) = job.stop.run_until_cancelled(step).await else { return Outcome::Stopped };
             match sent {
                 Ok(Sent::Some { events, took }) => {
                     delivered += events;
                     job.report(&json!({ "delivered": delivered }));
                     if took >= SLOW {
-                        tokio::select! {
-                            biased;
-                            () = job.stop.cancelled() => return Outcome::Stopped,
-                            () = self.store.runtime().sleep(took) => {}
-                        }
+                        job.stop.run_until_cancelled(self.store.runtime().sleep(took)).await;
                     }
                 }
-                Ok(Sent::Nothing) => {
-                    let more = tokio::select! {
-                        biased;
-                        () = job.stop.cancelled() => return Outcome::Stopped,
-                        more = self.linger(&job.job) => more,
-                    };
-                    match more {
-                        Ok(true) => {}
-                        Ok(false) => return Outcome::completed(&json!({ "delivered": delivered })),
-                        // All that was read is delivered. The next run reads again, without a backoff.
-                        Err(error) => {
-                            tracing::debug!(webhook = job.job.id, %error, "cannot wait for events");
-                            return Outcome::Stopped;
-                        }
+                Ok(Sent::Nothing) => match job.stop.run_until_cancelled(self.linger(&job.job)).await {
+                    None => return Outcome::Stopped,
+                    Some(Ok(true)) => {}
+                    Some(Ok(false)) => return Outcome::completed(&json!({ "delivered": delivered })),
+                    // All that was read is delivered. The next run reads again, without a backoff.
+                    Some(Err(error)) => {
+                        tracing::debug!(webhook = job.job.id, %error, "cannot wait for events");
+                        return Outcome::Stopped;
                     }
-                }
+                },
                 Ok(Sent::Failed(reason)) => return Outcome::Crashed(reason),
                 Err(error) => return Outcome::Crashed(format!("the store: {error}")),
             }
@@ -161,14 +146,14 @@ impl JobHandler for Deliverer {
 
 impl Deliverer {
     pub fn new(store: Store, keys: Keyspace, identities: Identities, client: Client, slots: usize) -> Self {
-        let (hosts, readers, runs) = (Hosts::default(), Semaphore::new(READERS), AtomicUsize::new(0));
-        Deliverer { store, keys, identities, client, hosts, readers, slots, runs }
+        let (hosts, readers, free_slots) = (Hosts::default(), Semaphore::new(READERS), Semaphore::new(slots));
+        Deliverer { store, keys, identities, client, hosts, readers, slots, free_slots }
     }
 
     /// Waits a little for an event that the webhook wants. Returns whether there may be one. While few slots are free, it does not wait:
     /// other webhooks may need them.
     async fn linger(&self, job: &Job) -> Result<bool> {
-        if self.runs.load(Relaxed) > self.slots / 2 {
+        if self.free_slots.available_permits() < self.slots.div_ceil(2) {
             return Ok(false);
         }
         let (keys, id) = (&self.keys, job.id.as_str());
@@ -205,27 +190,24 @@ impl Deliverer {
         let by_operator = webhook.by_operator && sight.caller.operates();
         let (mut events, mut through, mut is_end) = (Vec::new(), progress.position, false);
         for _ in 0..MOST_READS {
-            let rows = match events::page(&tx, keys, through, ROWS).await? {
-                Page::Events(rows) => rows,
-                Page::Gone { oldest } => {
-                    drop(tx);
-                    return self.skip(&webhook, &progress, oldest.saturating_sub(1)).await;
+            let last_gone = match events::page(&tx, keys, through, ROWS).await? {
+                Page::Events(rows) if rows.is_empty() => {
+                    is_end = true;
+                    break;
                 }
+                Page::Events(rows) => {
+                    (events, through) = batch(&sight, rows, progress.repeat_until)?;
+                    if events.is_empty() {
+                        continue;
+                    }
+                    break;
+                }
+                Page::Gone { oldest } => oldest.saturating_sub(1),
                 // The store is another one.
-                Page::Unknown => {
-                    let last = events::head(&tx, keys).await?.next - 1;
-                    drop(tx);
-                    return self.skip(&webhook, &progress, last).await;
-                }
+                Page::Unknown => events::head(&tx, keys).await?.next - 1,
             };
-            is_end = rows.is_empty();
-            if is_end {
-                break;
-            }
-            (events, through) = batch(&sight, rows, progress.repeat_until)?;
-            if !events.is_empty() {
-                break;
-            }
+            drop(tx);
+            return self.skip(&webhook, &progress, last_gone).await;
         }
         drop((tx, reader, sight));
         if events.is_empty() {
@@ -343,22 +325,6 @@ impl Deliverer {
     }
 }
 
-/// Counts a run as over when it is dropped.
-struct Run<'a>(&'a AtomicUsize);
-
-impl<'a> Run<'a> {
-    fn begin(runs: &'a AtomicUsize) -> Run<'a> {
-        runs.fetch_add(1, Relaxed);
-        Run(runs)
-    }
-}
-
-impl Drop for Run<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
-}
-
 /// What came of a step.
 enum Sent {
     /// So many events are delivered, the target took so long, and there may be more.
@@ -413,11 +379,7 @@ fn signature(key: &hmac::Key, timestamp: &str, body: &[u8]) -> String {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a string takes all that is written");
-        text
-    })
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What a target may repeat, and nobody else may read: the secret, and what comes after the host in the URL.

@@ -78,11 +78,7 @@ impl Webhooks {
                 }
             }
         };
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => {}
-            () = work => {}
-        }
+        stop.run_until_cancelled(work).await;
         if let Some(worker) = state.worker.take() {
             worker.shutdown().await;
         }
