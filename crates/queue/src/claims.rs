@@ -11,7 +11,7 @@ use turnwise_policy::backoff::OnLost;
 use turnwise_policy::eligibility::concurrency::Limit;
 use turnwise_policy::eligibility::dependencies::DependencyEnd;
 use turnwise_policy::predictive_queue::locks::Levels;
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use turnwise_store::Transaction;
 
 use crate::concurrency::{self, Full, Tally};
 use crate::deadlines::{Deadline, Over};
@@ -27,7 +27,7 @@ use crate::transition::place_from;
 use crate::transition::{self, move_to};
 use crate::{
     Active, Claim, Context, Error, EventKind, Job, Keyspace, MAX_INFO_BYTES, Parked, Result, State, Terms,
-    Then, dependencies, events, jobs, parking,
+    Then, dependencies, events, jobs, parking, reads,
 };
 
 /// The result of [`release_due`].
@@ -51,18 +51,15 @@ pub async fn release_due(
     limit: usize,
     mine: impl Fn(&str) -> bool,
 ) -> Result<StillDelayed> {
-    let (begin, end) = keys.delayed(job_type);
     // The extra row gives the time at which the next one is due.
-    let read = RangeRead { begin, end, limit: limit + 1, reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    let due = rows.iter().filter_map(|(key, _)| keys.parse_delayed(key));
+    let rows = reads::rows(tx, keys.delayed(job_type), limit + 1).await?;
+    let due = rows.iter().filter_map(|(key, _)| keys.parse_delayed(key).ok());
     let due = due.filter(|(not_before_us, id)| *not_before_us <= now_us && mine(id)).take(PREFETCHED);
     let due: Vec<String> = due.map(|(_, id)| id).collect();
     jobs::prefetch(tx, keys, due.iter().map(|id| (job_type, id.as_str()))).await?;
     let (mut moved, mut left, mut released) = (0, None, BTreeSet::new());
     for (n, (key, _)) in rows.iter().enumerate() {
-        let (not_before_us, id) =
-            keys.parse_delayed(key).ok_or_else(|| corrupt("delayed key", "not a tuple of four"))?;
+        let (not_before_us, id) = keys.parse_delayed(key)?;
         if not_before_us > now_us || moved > 0 && (n == limit || !tx.has_room()) {
             return Ok(StillDelayed { next_due_us: Some(not_before_us), left, released });
         }
@@ -96,8 +93,7 @@ pub async fn count_due(
 ) -> Result<usize> {
     let (begin, _) = keys.delayed(job_type);
     let end = keys.delayed_entry(job_type, now_us.saturating_add(1), "");
-    let read = RangeRead { begin, end, limit: most, reverse: false };
-    Ok(tx.range_with(read, Isolation::Snapshot).await?.len())
+    Ok(reads::rows(tx, (begin, end), most).await?.len())
 }
 
 /// The number of the next claim of a worker that does not count its claims itself.
@@ -120,10 +116,8 @@ pub fn set_latest_number(
 
 /// The number of the latest claim of a worker that does not count its claims itself; 0 before its first one.
 pub async fn latest_number(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<u64> {
-    match tx.get(&keys.claim_number(job_type, worker)).await? {
-        Some(value) => decode("claim number", &value),
-        None => Ok(0),
-    }
+    let row = keys.claim_number(job_type, worker);
+    Ok(reads::value(tx, &row, "claim number").await?.unwrap_or(0))
 }
 
 /// The numbers of the claims under which a worker holds jobs, up to `limit` of them. Adds no read conflict.
@@ -139,10 +133,8 @@ pub async fn numbers(
     struct Number {
         claim: u64,
     }
-    let (begin, end) = keys.active_of(job_type, worker);
-    let read = RangeRead { begin, end, limit, reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    rows.iter().map(|(_, value)| decode("active row", value).map(|Number { claim }| claim)).collect()
+    let read = |_: &Bytes, value: &Bytes| decode("active row", value).map(|Number { claim }| claim);
+    reads::list(tx, keys.active_of(job_type, worker), limit, read).await
 }
 
 /// The jobs that a worker holds under claims with numbers above `number`, in the order of numbers. Returns up to `limit`,
@@ -157,17 +149,9 @@ pub async fn claims_after(
     limit: usize,
 ) -> Result<Vec<Job>> {
     check_member(tx, keys, job_type, worker).await?;
-    let (begin, end) = keys.active_of(job_type, worker);
-    let read = RangeRead { begin, end, limit: MAX_ACTIVE_OF_WORKER, reverse: false };
-    let mut found = Vec::new();
-    for (key, value) in tx.range_with(read, Isolation::Snapshot).await? {
-        let active: Active = decode("active row", &value)?;
-        if active.claim > number {
-            let (_, id) =
-                keys.parse_active(&key).ok_or_else(|| corrupt("active key", "not a tuple of five"))?;
-            found.push((active.claim, id));
-        }
-    }
+    let active = jobs::active_of(tx, keys, job_type, worker, MAX_ACTIVE_OF_WORKER).await?;
+    let mut found: Vec<_> = active.into_iter().map(|(id, active)| (active.claim, id)).collect();
+    found.retain(|(claim, _)| *claim > number);
     found.sort_unstable();
     found.truncate(limit);
     let mut jobs = Vec::with_capacity(found.len());

@@ -31,16 +31,16 @@ use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise, Verdict, judge};
-use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::after::invalid;
 pub use crate::after::{After, MAX_AFTER};
 use crate::error::corrupt;
+use crate::keyspace::behind;
 use crate::place::{End, Place};
 use crate::rows::{decode, encode, read_job, write_job};
 use crate::transition::{move_to, place_from};
-use crate::{Error, EventKind, Job, Keyspace, Result, events};
+use crate::{Error, EventKind, Job, Keyspace, Result, events, reads};
 
 /// The most dependents that one transaction settles.
 pub const AT_ONCE: usize = 100;
@@ -187,9 +187,7 @@ async fn refuse_cycle(tx: &Transaction, keys: &Keyspace, job: &Job, others: &[(&
     let mut seen: BTreeSet<(String, String)> = open.iter().cloned().collect();
     while !open.is_empty() {
         let read = |one: (String, String)| async move {
-            let (begin, end) = keys.after(&one.0, &one.1);
-            let read = RangeRead { begin, end, limit: MAX_AFTER, reverse: false };
-            let rows = tx.range_with(read, Isolation::Snapshot).await?;
+            let rows = reads::rows(tx, keys.after(&one.0, &one.1), MAX_AFTER).await?;
             Ok::<_, Error>((one, rows))
         };
         let found: Vec<_> = stream::iter(std::mem::take(&mut open))
@@ -199,8 +197,7 @@ async fn refuse_cycle(tx: &Transaction, keys: &Keyspace, job: &Job, others: &[(&
             .await?;
         for ((job_type, id), rows) in found {
             for (key, _) in rows {
-                let next =
-                    keys.parse_after(&key).ok_or_else(|| corrupt("after key", "not a tuple of five"))?;
+                let next = keys.parse_after(&key)?;
                 if next == own {
                     return Err(invalid(format!(
                         "job `{id}` of type `{job_type}` waits for this one: the circle would never end; leave one of them out"
@@ -224,7 +221,7 @@ async fn refuse_cycle(tx: &Transaction, keys: &Keyspace, job: &Job, others: &[(&
 /// for. Does not write the record, which the same transaction must have read.
 pub(crate) async fn leave(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<()> {
     for (key, row) in after_rows(tx, keys, job).await? {
-        let on = keys.parse_after(&key).ok_or_else(|| corrupt("after key", "not a tuple of five"))?;
+        let on = keys.parse_after(&key)?;
         tx.clear(keys.dependents_entry((&on.0, &on.1), row.group, &job.job_type, &job.id))?;
         tx.clear(key)?;
     }
@@ -239,10 +236,8 @@ async fn after_rows(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Vec<
     if job.unmet() == 0 {
         return Ok(Vec::new());
     }
-    let (begin, end) = keys.after(&job.job_type, &job.id);
-    let read = RangeRead { begin, end, limit: MAX_AFTER, reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    rows.into_iter().map(|(key, value)| Ok((key, decode("after row", &value)?))).collect()
+    let read = |key: &Bytes, value: &Bytes| Ok((key.clone(), decode("after row", value)?));
+    reads::list(tx, keys.after(&job.job_type, &job.id), MAX_AFTER, read).await
 }
 
 /// The dependencies of a job that have not ended, up to [`MAX_AFTER`]. Adds no read conflict.
@@ -250,8 +245,7 @@ pub async fn unmet(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Vec<A
     let rows = after_rows(tx, keys, job).await?;
     rows.into_iter()
         .map(|(key, AfterRow { accepted, otherwise, .. })| {
-            let (job_type, id) =
-                keys.parse_after(&key).ok_or_else(|| corrupt("after key", "not a tuple of five"))?;
+            let (job_type, id) = keys.parse_after(&key)?;
             Ok(After { job_type, id, accepted, otherwise })
         })
         .collect()
@@ -265,14 +259,8 @@ pub async fn dependents(
     limit: usize,
 ) -> Result<Vec<(String, String)>> {
     let Some(group) = job.awaited else { return Ok(Vec::new()) };
-    let (begin, end) = keys.dependents((&job.job_type, &job.id), group);
-    let read = RangeRead { begin, end, limit, reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    rows.into_iter()
-        .map(|(key, _)| {
-            keys.parse_dependents(&key).ok_or_else(|| corrupt("dependents key", "not a tuple of six"))
-        })
-        .collect()
+    let range = keys.dependents((&job.job_type, &job.id), group);
+    reads::list(tx, range, limit, |key, _| Ok(keys.parse_dependents(key)?)).await
 }
 
 /// Updates the dependents of a job that has ended, or is about to be removed. The caller writes or removes its record.
@@ -322,18 +310,12 @@ pub async fn next_unsettled(
     keys: &Keyspace,
     after: Option<&Unsettled>,
 ) -> Result<Option<Unsettled>> {
-    let (mut begin, end) = keys.unsettled();
-    if let Some(Unsettled { on, group }) = after {
-        begin = successor(&keys.unsettled_entry((&on.0, &on.1), *group));
-    }
-    let read = RangeRead { begin, end, limit: 1, reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    let found = rows.first().map(|(key, _)| {
-        let (on_type, on_id, group) =
-            keys.parse_unsettled(key).ok_or_else(|| corrupt("unsettled key", "not a tuple of four"))?;
+    let after = after.map(|Unsettled { on, group }| keys.unsettled_entry((&on.0, &on.1), *group));
+    let read = |key: &Bytes, _: &Bytes| {
+        let (on_type, on_id, group) = keys.parse_unsettled(key)?;
         Ok(Unsettled { on: (on_type, on_id), group })
-    });
-    found.transpose()
+    };
+    Ok(reads::list(tx, behind(keys.unsettled(), after), 1, read).await?.pop())
 }
 
 /// Updates some dependents of a group, at least one, and the dependents of jobs that this cancels. Use a transaction of its
@@ -341,8 +323,8 @@ pub async fn next_unsettled(
 pub async fn settle(tx: &Transaction, keys: &Keyspace, group: &Unsettled, now_us: i64) -> Result<usize> {
     let Unsettled { on, group } = group.clone();
     // Transactions that settle the same group conflict here, once its last dependent is updated.
-    let Some(value) = tx.get(&keys.unsettled_entry((&on.0, &on.1), group)).await? else { return Ok(0) };
-    let outcome: DependencyEnd = decode("unsettled row", &value)?;
+    let row = keys.unsettled_entry((&on.0, &on.1), group);
+    let Some(outcome) = reads::value(tx, &row, "unsettled row").await? else { return Ok(0) };
     settle_groups(tx, keys, Group { on, group, outcome }, false, now_us).await
 }
 
@@ -398,14 +380,12 @@ async fn settle_one(
     left: usize,
     now_us: i64,
 ) -> Result<Option<Option<Group>>> {
-    let (job_type, id) =
-        keys.parse_dependents(&dependent).ok_or_else(|| corrupt("dependents key", "not a tuple of six"))?;
+    let (job_type, id) = keys.parse_dependents(&dependent)?;
     let job = read_job(tx, keys, &job_type, &id).await?;
     let mut job = job.ok_or_else(|| corrupt("dependents key", "its job has no record"))?;
     // Adds no read conflict: this row changes with the record.
     let row = keys.after_entry(&job_type, &id, (&group.on.0, &group.on.1));
-    let value = tx.get_with(&row, Isolation::Snapshot).await?;
-    let after: Option<AfterRow> = value.map(|value| decode("after row", &value)).transpose()?;
+    let after: Option<AfterRow> = reads::value_with(tx, &row, "after row", Isolation::Snapshot).await?;
     let Some(after) = after.filter(|after| after.group == group.group) else {
         tx.clear(dependent)?;
         return Ok(Some(None));

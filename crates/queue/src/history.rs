@@ -15,10 +15,9 @@ use serde::{Deserialize, Serialize};
 use turnwise_store::key::{children, pack};
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
-use crate::error::corrupt;
+use crate::encoding::{decode, encode};
 use crate::keyspace::KeyRange;
-use crate::rows::{decode, encode};
-use crate::{Keyspace, Result};
+use crate::{Keyspace, Result, reads};
 
 const SECOND_US: i64 = 1_000_000;
 /// The most types of one sample.
@@ -247,9 +246,9 @@ impl Keyspace {
     }
 
     /// The interval of a key of [`Keyspace::history_entry`].
-    fn parse_history(&self, key: &[u8]) -> Option<i64> {
-        let (_, _, slot, _): (String, i64, i64, String) = self.space.unpack(key).ok()?;
-        Some(slot)
+    fn parse_history(&self, key: &[u8]) -> Result<i64> {
+        let (_, _, slot, _): (String, i64, i64, String) = self.read(key)?;
+        Ok(slot)
     }
 }
 
@@ -278,9 +277,9 @@ pub async fn compact(tx: &Transaction, keys: &Keyspace, now_us: i64) -> Result<b
         if step.begin_us(slot + 1).saturating_add(GRACE_US) > now_us {
             continue;
         }
-        let samples = rows(tx, keys.history(finer, slot * ratio, (slot + 1) * ratio)).await?;
+        let slots = keys.history(finer, slot * ratio, (slot + 1) * ratio);
         let samples: Vec<Sample> =
-            samples.iter().map(|(_, value)| decode("history", value)).collect::<Result<_>>()?;
+            reads::list(tx, slots, MAX_ROWS, |_, value| decode("history", value)).await?;
         let key = keys.history_entry(step, slot, "");
         // Another node that does the same conflicts.
         let _ = tx.get(&key).await?;
@@ -305,13 +304,7 @@ async fn edge(tx: &Transaction, keys: &Keyspace, range: KeyRange, last: bool) ->
     let (begin, end) = range;
     let read = RangeRead { begin, end, limit: 1, reverse: last };
     let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    let Some((key, _)) = rows.first() else { return Ok(None) };
-    keys.parse_history(key).map(Some).ok_or_else(|| corrupt("history key", "no interval"))
-}
-
-async fn rows(tx: &Transaction, (begin, end): KeyRange) -> Result<Vec<(Bytes, Bytes)>> {
-    let read = RangeRead { begin, end, limit: MAX_ROWS, reverse: false };
-    Ok(tx.range_with(read, Isolation::Snapshot).await?)
+    rows.first().map(|(key, _)| keys.parse_history(key)).transpose()
 }
 
 /// The samples that were taken in `[from_us, to_us)`, each with the begin of its interval in µs, oldest first. At most 10,000 rows are
@@ -322,11 +315,11 @@ pub async fn read(
     step: Step,
     (from_us, to_us): (i64, i64),
 ) -> Result<(Vec<(i64, Sample)>, Option<i64>)> {
-    let rows = rows(tx, keys.history(step, step.slot(from_us), step.slot(to_us))).await?;
+    let rows = reads::rows(tx, keys.history(step, step.slot(from_us), step.slot(to_us)), MAX_ROWS).await?;
     let is_cut = rows.len() == MAX_ROWS;
     let mut slots: BTreeMap<i64, Vec<Sample>> = BTreeMap::new();
     for (key, value) in &rows {
-        let slot = keys.parse_history(key).ok_or_else(|| corrupt("history key", "no interval"))?;
+        let slot = keys.parse_history(key)?;
         slots.entry(slot).or_default().push(decode("history", value)?);
     }
     // The last interval may be incomplete.

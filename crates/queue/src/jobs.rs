@@ -5,12 +5,12 @@ use std::mem;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::dependencies::DependencyEnd;
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use turnwise_store::{Isolation, Transaction};
 
 use crate::dependencies::Entry;
 use crate::error::corrupt;
 use crate::job::{EventKind, Hidden, INLINE_OPTIONS_BYTES, bounded_reason};
-use crate::keyspace::{KeyRange, QueuePlace};
+use crate::keyspace::{KeyRange, QueuePlace, behind};
 use crate::locks::{Held, most_locks, pending_value};
 use crate::place::{End, Place};
 use crate::rows::{
@@ -21,7 +21,7 @@ use crate::transition::{self, move_to, place_from};
 pub use crate::types::types_after;
 use crate::{
     Active, Error, Job, Keyspace, NewJob, Result, State, Then, counts, dependencies, ended, events,
-    read_pieces, write_pieces,
+    read_pieces, reads, write_pieces,
 };
 
 /// Rows that a listing reads per batch; all batches read the same snapshot.
@@ -325,27 +325,17 @@ pub async fn list(
     after: Option<&str>,
     limit: usize,
 ) -> Result<Vec<Job>> {
-    let (mut begin, end) = match after {
-        Some(id) => keys.jobs_after(job_type, id),
-        None => keys.jobs(job_type),
-    };
+    let mut rest = behind(keys.jobs(job_type), after.map(|id| keys.job(job_type, id)));
     let mut jobs = Vec::new();
     while jobs.len() < limit {
         let batch = (limit - jobs.len()).min(LIST_BATCH);
-        let read = RangeRead { begin: begin.clone(), end: end.clone(), limit: batch, reverse: false };
-        let rows = tx.range_with(read, Isolation::Snapshot).await?;
-        let exhausted = rows.len() < batch;
-        if let Some((last, _)) = rows.last() {
-            begin = turnwise_store::key::successor(last);
+        let rows = reads::rows(tx, rest.clone(), batch).await?;
+        for (key, value) in &rows {
+            jobs.push(Job { job_type: job_type.to_owned(), id: keys.parse_job(key)?, ..decode_job(value)? });
         }
-        for (key, value) in rows {
-            let mut job = decode_job(&value)?;
-            job.id = keys.parse_job(&key).ok_or_else(|| corrupt("job key", "not a tuple of four"))?;
-            job_type.clone_into(&mut job.job_type);
-            jobs.push(job);
-        }
-        if exhausted {
-            break;
+        match rows.last() {
+            Some((last, _)) if rows.len() == batch => rest = behind(rest, Some(last.clone())),
+            _ => break,
         }
     }
     Ok(jobs)
@@ -367,15 +357,11 @@ pub async fn all_active(
     keys: &Keyspace,
     limit: usize,
 ) -> Result<Vec<(String, String, String, Active)>> {
-    let (begin, end) = keys.all_active();
-    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
-    rows.into_iter()
-        .map(|(key, value)| {
-            let (job_type, worker, id) =
-                keys.parse_all_active(&key).ok_or_else(|| corrupt("active key", "not a tuple of four"))?;
-            Ok((job_type, worker, id, decode_active(&value)?))
-        })
-        .collect()
+    let read = |key: &Bytes, value: &Bytes| {
+        let (job_type, worker, id) = keys.parse_all_active(key)?;
+        Ok((job_type, worker, id, decode_active(value)?))
+    };
+    reads::list(tx, keys.all_active(), limit, read).await
 }
 
 /// One worker's reports about its running jobs: job id, report.
@@ -393,17 +379,14 @@ pub async fn active_of(
 async fn read_active_rows(
     tx: &Transaction,
     keys: &Keyspace,
-    (begin, end): KeyRange,
+    range: KeyRange,
     limit: usize,
 ) -> Result<Vec<(String, String, Active)>> {
-    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
-    rows.into_iter()
-        .map(|(key, value)| {
-            let (worker, id) =
-                keys.parse_active(&key).ok_or_else(|| corrupt("active key", "not a tuple of five"))?;
-            Ok((worker, id, decode_active(&value)?))
-        })
-        .collect()
+    let read = |key: &Bytes, value: &Bytes| {
+        let (worker, id) = keys.parse_active(key)?;
+        Ok((worker, id, decode_active(value)?))
+    };
+    reads::list(tx, range, limit, read).await
 }
 
 /// The worker's report about one running job.
@@ -425,16 +408,9 @@ pub async fn cancel_requests(
     if tx.get_with(&keys.signal(job_type, worker), Isolation::Snapshot).await?.is_none() {
         return Ok(Vec::new());
     }
-    let (begin, end) = keys.active_of(job_type, worker);
-    let read = RangeRead { begin, end, limit: MAX_ACTIVE_OF_WORKER, reverse: false };
-    let mut claims = Vec::new();
-    for (_, value) in tx.range_with(read, Isolation::Snapshot).await? {
-        let active: Active = decode_active(&value)?;
-        if active.cancel_requested {
-            claims.push(active.claim);
-        }
-    }
-    Ok(claims)
+    let active = active_of(tx, keys, job_type, worker, MAX_ACTIVE_OF_WORKER).await?;
+    let asked = active.iter().filter(|(_, active)| active.cancel_requested);
+    Ok(asked.map(|(_, active)| active.claim).collect())
 }
 
 /// Removes the signal of a worker that has no [`cancel_requests`] left. Conflicts with a signal that arrives concurrently.

@@ -24,12 +24,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use turnwise_store::key::{children, successor};
+use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use self::heads::Unopened;
 use crate::ended::{CoverRef, PARTITIONS};
-use crate::error::corrupt;
 use crate::jobs::{PREFETCHED, peek, prefetch};
 use crate::keyspace::{KeyRange, QueuePlace};
 use crate::selection::{Position, Selection, Source, states};
@@ -306,7 +305,7 @@ impl Run {
 
     fn range(&self, keys: &Keyspace, job_type: &str) -> KeyRange {
         match self {
-            Run::Queue(tenant, class) => queue_of_class(keys, job_type, tenant, *class),
+            Run::Queue(tenant, class) => keys.pending_in(job_type, tenant, *class),
             Run::Delayed => keys.delayed(job_type),
             Run::Paused => keys.paused_of(job_type),
             Run::Ended(partition) => keys.ended_in(job_type, &(*partition..=*partition)),
@@ -320,26 +319,28 @@ impl Run {
         keys: &Keyspace,
         key: &[u8],
         value: &'v [u8],
-    ) -> Option<(i64, String, Option<CoverRef<'v>>)> {
-        match self {
+    ) -> Result<(i64, String, Option<CoverRef<'v>>)> {
+        Ok(match self {
             Run::Queue(tenant, _) => {
                 let (place, id) = keys.parse_pending(key)?;
-                let cover = CoverRef { tenant: Cow::Borrowed(tenant), class: None };
-                Some((place.order_us, id, Some(cover)))
+                (place.order_us, id, Some(CoverRef { tenant: Cow::Borrowed(tenant), class: None }))
             }
-            Run::Delayed => keys.parse_delayed(key).map(|(at_us, id)| (at_us, id, CoverRef::read(value))),
-            Run::Paused => keys.parse_paused(key).map(|(_, at_us, id)| (at_us, id, None)),
+            Run::Delayed => {
+                let (at_us, id) = keys.parse_delayed(key)?;
+                (at_us, id, CoverRef::read(value))
+            }
+            Run::Paused => {
+                let (_, at_us, id) = keys.parse_paused(key)?;
+                (at_us, id, None)
+            }
             Run::Ended(_) => {
-                keys.parse_ended(key).map(|ended| (ended.ended_us, ended.id, CoverRef::read(value)))
+                let ended = keys.parse_ended(key)?;
+                (ended.ended_us, ended.id, CoverRef::read(value))
             }
-            Run::Sorted => None,
-        }
+            // It has no rows to read.
+            Run::Sorted => return Err(keys.unreadable(key).into()),
+        })
     }
-}
-
-/// The queue of one tenant and class, in the order of time.
-fn queue_of_class(keys: &Keyspace, job_type: &str, tenant: &str, class: i8) -> KeyRange {
-    children(&keys.space, &("pending", job_type, tenant, i64::from(class)))
 }
 
 /// Which tenants the reader of a list may see.
@@ -527,8 +528,7 @@ impl<'a> Listing<'a> {
         }
         let read = rows.len();
         for (key, value) in rows {
-            let parsed = stream.run.parse(keys, &key, &value);
-            let (at_us, id, cover) = parsed.ok_or_else(|| corrupt("index key", "not of its index"))?;
+            let (at_us, id, cover) = stream.run.parse(keys, &key, &value)?;
             let mark = Mark { at_us, job_type: stream.job_type.clone(), id };
             stream.last = Some(mark.clone());
             match cover.filter(|cover| !wanted.covers(cover) || !(self.sees)(&cover.tenant)) {

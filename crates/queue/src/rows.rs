@@ -57,10 +57,8 @@ pub(crate) async fn read_active(
     worker: &str,
     id: &str,
 ) -> Result<Option<Active>> {
-    match tx.get(&keys.active_entry(job_type, worker, id)).await? {
-        Some(value) => decode_active(&value).map(Some),
-        None => Ok(None),
-    }
+    let value = tx.get(&keys.active_entry(job_type, worker, id)).await?;
+    value.map(|value| decode_active(&value)).transpose()
 }
 
 /// A job's last report in its active row, and when servers check it; ignores the rest of the row.

@@ -350,16 +350,16 @@ impl Source {
         }
     }
 
-    fn id(&self, keys: &Keyspace, key: &[u8]) -> Option<String> {
-        match self {
-            Source::Record(_) | Source::Records => keys.parse_job(key),
-            Source::QueueOf(_) | Source::Queues => keys.parse_pending(key).map(|(_, id)| id),
-            Source::Delayed => keys.parse_delayed(key).map(|(_, id)| id),
-            Source::Blocked => keys.parse_blocked(key),
-            Source::Paused => keys.parse_paused(key).map(|(_, _, id)| id),
-            Source::Active => keys.parse_active(key).map(|(_, id)| id),
-            Source::Ended(_) => keys.parse_ended(key).map(|ended| ended.id),
-        }
+    fn id(&self, keys: &Keyspace, key: &[u8]) -> Result<String> {
+        Ok(match self {
+            Source::Record(_) | Source::Records => keys.parse_job(key)?,
+            Source::QueueOf(_) | Source::Queues => keys.parse_pending(key)?.1,
+            Source::Delayed => keys.parse_delayed(key)?.1,
+            Source::Blocked => keys.parse_blocked(key)?,
+            Source::Paused => keys.parse_paused(key)?.2,
+            Source::Active => keys.parse_active(key)?.1,
+            Source::Ended(_) => keys.parse_ended(key)?.id,
+        })
     }
 
     /// The jobs of rows that were read, each with the position after it.
@@ -375,7 +375,7 @@ impl Source {
         let after = |key: &[u8]| Position { after: Some(crate::filters::hex(key)), ..at.clone() };
         let mut ids = Vec::with_capacity(rows.len());
         for (key, value) in rows {
-            let id = self.id(keys, &key).ok_or_else(|| corrupt("index key", "not of its index"))?;
+            let id = self.id(keys, &key)?;
             if matches!(self, Source::Record(_) | Source::Records) {
                 let mut job = decode_job(&value)?;
                 (job.id, job.job_type) = (id, job_type.to_owned());

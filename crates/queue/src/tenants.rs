@@ -13,16 +13,17 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use turnwise_policy::predictive_queue::locks::Requests;
-use turnwise_store::{Isolation, RangeRead, Transaction, Versionstamp};
+use turnwise_store::{Transaction, Versionstamp};
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use crate::error::corrupt;
 use crate::job::Job;
-use crate::keyspace::{KeyRange, QueuePlace, SortKey};
+use crate::keyspace::{KeyRange, QueuePlace, SortKey, behind};
 use crate::locks::{of_pending_value, pending_value};
 use crate::place::Place;
+use crate::reads;
 use crate::rows::{read_job, write_job};
 use crate::{Error, Keyspace, Result};
 
@@ -53,19 +54,12 @@ pub async fn waiting(
     after: Option<&str>,
     limit: usize,
 ) -> Result<Vec<(String, Versionstamp)>> {
-    let (mut begin, end) = keys.waiting(job_type);
-    if let Some(after) = after {
-        begin = turnwise_store::key::successor(&keys.waiting_entry(job_type, after));
-    }
-    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
-    rows.iter()
-        .map(|(key, value)| {
-            let tenant =
-                keys.parse_waiting(key).ok_or_else(|| corrupt("waiting key", "not a tuple of three"))?;
-            let stamp = value.as_ref().try_into().map_err(|_| corrupt("waiting row", "no versionstamp"))?;
-            Ok((tenant, Versionstamp(stamp)))
-        })
-        .collect()
+    let after = after.map(|after| keys.waiting_entry(job_type, after));
+    let read = |key: &Bytes, value: &Bytes| {
+        let stamp = value.as_ref().try_into().map_err(|_| corrupt("waiting row", "no versionstamp"))?;
+        Ok((keys.parse_waiting(key)?, Versionstamp(stamp)))
+    };
+    reads::list(tx, behind(keys.waiting(job_type), after), limit, read).await
 }
 
 /// Calls `each` with every tenant that [`waiting`] returns, after the tenant `after` if given. Reads `page` rows at a time, and stops after
@@ -177,7 +171,7 @@ impl DecodedRows {
         range: KeyRange,
         limit: usize,
     ) -> Result<Vec<Pending>> {
-        self.decode(keys, &read_queue(tx, range, limit).await?)
+        self.decode(keys, &reads::rows(tx, range, limit).await?)
     }
 
     /// The first jobs of several tenants' queues of a type: as many of each as wanted. Adds no read conflict.
@@ -209,7 +203,7 @@ impl DecodedRows {
         let rest: Vec<usize> = (0..queues.len()).filter(|place| rows[*place].is_none()).collect();
         let read = |place: usize| {
             let Queue { range, wanted } = &queues[place];
-            async move { Ok::<_, Error>((place, read_queue(tx, range.clone(), *wanted).await?)) }
+            async move { Ok::<_, Error>((place, reads::rows(tx, range.clone(), *wanted).await?)) }
         };
         let alone: Vec<_> = stream::iter(rest).map(read).buffered(CONCURRENT_READS).try_collect().await?;
         for (place, found) in alone {
@@ -283,7 +277,7 @@ async fn read_together(tx: &Transaction, queues: &[Queue], group: Vec<usize>) ->
     let (Some(first), Some(last)) = (group.first(), group.last()) else { return Ok(read) };
     let range = (queues[*first].range.0.clone(), queues[*last].range.1.clone());
     let limit = group.iter().map(|place| queues[*place].wanted + SPARE).sum();
-    let rows = read_queue(tx, range, limit).await?;
+    let rows = reads::rows(tx, range, limit).await?;
     let is_whole = rows.len() < limit;
     for place in group {
         let Queue { range: (begin, end), wanted } = &queues[place];
@@ -325,7 +319,7 @@ pub async fn page(
     wanted: impl Fn(&Requests) -> bool,
 ) -> Result<Page> {
     let (begin, end) = keys.pending(job_type);
-    let rows = read_queue(tx, (from.unwrap_or(begin), end), limit).await?;
+    let rows = reads::rows(tx, (from.unwrap_or(begin), end), limit).await?;
     let next =
         rows.last().filter(|_| rows.len() == limit).map(|(key, _)| turnwise_store::key::successor(key));
     let mut declared: HashMap<&[u8], Option<Arc<Requests>>> = HashMap::new();
@@ -357,8 +351,7 @@ fn read_declared(value: &[u8]) -> Result<Arc<Requests>> {
 
 /// The tenant and the job of a pending row.
 fn read_pending(keys: &Keyspace, key: &[u8], locks: Arc<Requests>) -> Result<(String, Pending)> {
-    let (QueuePlace { tenant, key, class, order_us }, id) =
-        keys.parse_pending(key).ok_or_else(|| corrupt("pending key", "no place in a queue"))?;
+    let (QueuePlace { tenant, key, class, order_us }, id) = keys.parse_pending(key)?;
     Ok((tenant, Pending { id, order_us, key: key.map(SortKey::get), class, locks }))
 }
 
@@ -380,7 +373,7 @@ pub async fn count_page(
     limit: usize,
 ) -> Result<CountPage> {
     let (begin, end) = keys.pending_of(job_type, tenant);
-    let rows = read_queue(tx, (from.unwrap_or(begin), end), limit).await?;
+    let rows = reads::rows(tx, (from.unwrap_or(begin), end), limit).await?;
     let last = rows.last().filter(|_| rows.len() == limit);
     Ok(CountPage { count: rows.len(), next: last.map(|(key, _)| turnwise_store::key::successor(key)) })
 }
@@ -411,17 +404,11 @@ pub async fn rank(tx: &Transaction, keys: &Keyspace, job: &Job, most: usize) -> 
         (false, 1..) => ((begin, own), Some((keyed, end))),
         _ => ((begin, own), None),
     };
-    let before = read_queue(tx, first, most).await?.len();
+    let before = reads::rows(tx, first, most).await?.len();
     match second.filter(|_| before < most) {
-        Some(range) => Ok(before + read_queue(tx, range, most - before).await?.len()),
+        Some(range) => Ok(before + reads::rows(tx, range, most - before).await?.len()),
         None => Ok(before),
     }
-}
-
-/// The rows of a range, up to `limit` of them.
-async fn read_queue(tx: &Transaction, (begin, end): KeyRange, limit: usize) -> Result<Vec<(Bytes, Bytes)>> {
-    let read = RangeRead { begin, end, limit, reverse: false };
-    Ok(tx.range_with(read, Isolation::Snapshot).await?)
 }
 
 /// Sorts a pending job by a key, or by its time alone, and returns whether that was a change. Does nothing to a job that is

@@ -5,14 +5,14 @@
 //! read. A row holds the charger's total, so it only grows, and readers compute what is new since their last read. A charger
 //! that is gone leaves its rows, which count until their usage has decayed.
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use turnwise_store::Transaction;
 
-use crate::error::corrupt;
-use crate::keyspace::KeyRange;
-use crate::rows::{decode, encode};
+use crate::encoding::{decode, encode};
+use crate::keyspace::{KeyRange, behind};
 use crate::workers::{self, Worker};
-use crate::{Keyspace, Result, nodes};
+use crate::{Keyspace, Result, nodes, reads};
 
 /// What one charger has charged to one tenant.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -101,11 +101,8 @@ pub async fn of_type(
     after: Option<(&str, &str)>,
     limit: usize,
 ) -> Result<Vec<(String, String, Charged)>> {
-    let (mut begin, end) = keys.usage(job_type);
-    if let Some((tenant, charger)) = after {
-        begin = turnwise_store::key::successor(&keys.usage_entry(job_type, tenant, charger));
-    }
-    read_rows(tx, keys, (begin, end), limit).await
+    let after = after.map(|(tenant, charger)| keys.usage_entry(job_type, tenant, charger));
+    read_rows(tx, keys, behind(keys.usage(job_type), after), limit).await
 }
 
 /// Calls `each` with every row of a type, after the row of `after` if given: tenant, charger, what it has charged. Reads `page` rows at a
@@ -150,17 +147,14 @@ pub const MAX_CHARGERS: usize = 10_000;
 async fn read_rows(
     tx: &Transaction,
     keys: &Keyspace,
-    (begin, end): KeyRange,
+    range: KeyRange,
     limit: usize,
 ) -> Result<Vec<(String, String, Charged)>> {
-    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
-    rows.iter()
-        .map(|(key, value)| {
-            let (tenant, charger) =
-                keys.parse_usage(key).ok_or_else(|| corrupt("usage key", "not a tuple of four"))?;
-            Ok((tenant, charger, decode("usage row", value)?))
-        })
-        .collect()
+    let read = |key: &Bytes, value: &Bytes| {
+        let (tenant, charger) = keys.parse_usage(key)?;
+        Ok((tenant, charger, decode("usage row", value)?))
+    };
+    reads::list(tx, range, limit, read).await
 }
 
 /// Writes the total that `charger` has charged to a tenant. It also reads the row, so that a late write conflicts with a
@@ -175,11 +169,10 @@ pub async fn write(
 ) -> Result<()> {
     debug_assert_eq!(charged.problem(), None, "{charger} charges {tenant}");
     let row = keys.usage_entry(job_type, tenant, charger);
-    if let Some(value) = tx.get(&row).await? {
-        let stored: Charged = decode("usage row", &value)?;
-        if (stored.service_us, stored.virtual_us) > (charged.service_us, charged.virtual_us) {
-            return Ok(());
-        }
+    if let Some(stored) = reads::value::<Charged>(tx, &row, "usage row").await?
+        && (stored.service_us, stored.virtual_us) > (charged.service_us, charged.virtual_us)
+    {
+        return Ok(());
     }
     Ok(tx.set(row, encode(charged))?)
 }
@@ -221,10 +214,7 @@ pub async fn forget(
 
 /// How far the keys of a type have been lifted; `None` if no worker sorts by keys.
 pub async fn read_boost(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<Option<Boost>> {
-    match tx.get(&keys.boost(job_type)).await? {
-        Some(value) => decode("boost row", &value).map(Some),
-        None => Ok(None),
-    }
+    reads::value(tx, &keys.boost(job_type), "boost row").await
 }
 
 /// Writes how far the keys of a type have been lifted. The caller has read it in the same transaction.

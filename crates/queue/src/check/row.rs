@@ -186,17 +186,17 @@ impl Row {
             ("unwatched", 5) => Row::Unwatched(pair(1, 4)?, parked()?),
             ("unwatched_wake", 2) => Row::UnwatchedWake(text(1)?),
             ("locks", 6) => {
-                let (spot, mode, job_type, id) = keys.parse_lock(key)?;
+                let (spot, mode, job_type, id) = keys.parse_lock(key).ok()?;
                 Row::Lock((job_type, id), spot, mode)
             }
             ("lock_queue", 6) => {
-                let (spot, ticket, job_type, id) = keys.parse_lock_queue(key)?;
+                let (spot, ticket, job_type, id) = keys.parse_lock_queue(key).ok()?;
                 Row::LockQueue((job_type, id), spot, ticket)
             }
             ("lock_wake", 1) => Row::LockWake,
             ("waiting", 3) => Row::Waiting(text(1)?, text(2)?),
             ("counts", 3..) => {
-                let (job_type, tenant) = keys.parse_counts(key)?;
+                let (job_type, tenant) = keys.parse_counts(key).ok()?;
                 Row::Counts(job_type, tenant)
             }
             ("counts_guard", 1) => Row::CountsGuard,
@@ -220,27 +220,27 @@ impl Row {
             ("bulk_used", 3) => Row::Bulk(text(2)?),
             ("bulk_wake", 1) => Row::BulkWake,
             ("fleets", 2) => Row::Fleet(text(1)?),
-            ("webhooks", 2 | 3) => Row::Webhook(keys.parse_webhook(key)?.0),
+            ("webhooks", 2 | 3) => Row::Webhook(keys.parse_webhook(key).ok()?.0),
             ("webhooks_vs", 1) => Row::WebhookStamp,
             ("filters", 2) => Row::Filter(text(1)?),
             ("filters_vs", 1) => Row::FilterStamp,
             ("paused", 4) => Row::Index(pair(1, 3)?, IndexRow::Paused(number(2)?)),
             ("limited", 9) => {
-                let (job_type, place, id) = keys.parse_limited(key)?;
+                let (job_type, place, id) = keys.parse_limited(key).ok()?;
                 Row::Index((job_type, id), IndexRow::Limited(place))
             }
             ("rates", 5) => {
-                let (bucket, job_type, id) = keys.parse_rate(key)?;
+                let (bucket, job_type, id) = keys.parse_rate(key).ok()?;
                 Row::Rate((job_type, id), bucket)
             }
             ("rate_guard", 2) => Row::RateGuard(u64::try_from(number(1)?).ok()?),
-            ("unmarked", 3) => Row::Unmarked(keys.parse_unmarked(key)?),
+            ("unmarked", 3) => Row::Unmarked(keys.parse_unmarked(key).ok()?),
             ("roomy", 4) => {
-                let (job_type, bucket) = keys.parse_roomy(key)?;
+                let (job_type, bucket) = keys.parse_roomy(key).ok()?;
                 Row::Roomy(job_type, bucket)
             }
             ("ended", 5) => {
-                let EndedKey { partition, ended_us, id } = keys.parse_ended(key)?;
+                let EndedKey { partition, ended_us, id } = keys.parse_ended(key).ok()?;
                 Row::Index((text(1)?, id), IndexRow::Ended(partition, ended_us))
             }
             ("active", 4) => Row::Index(pair(1, 3)?, IndexRow::Active(text(2)?)),

@@ -13,7 +13,6 @@ use super::open::MAX_STREAMS;
 use super::{GROWTH, Kind, Listing, Mark, Order, Run, Stream};
 use crate::Result;
 use crate::ended::CoverRef;
-use crate::error::corrupt;
 use crate::keyspace::KeyRange;
 use crate::keyspace::elements::{Elements, FLOAT, not_of_its_index};
 
@@ -146,11 +145,11 @@ impl Listing<'_> {
         for tenant in keyed {
             let range = self.keys.keyed_of(job_type, &tenant);
             let Some(rows) = self.rows_to_sort(range).await? else { return Ok(false) };
-            let marks = rows.iter().filter_map(|(key, _)| {
+            let marks = rows.iter().map(|(key, _)| {
                 let (place, id) = self.keys.parse_pending(key)?;
-                Some(Mark { at_us: place.order_us, job_type: job_type.clone(), id })
+                Ok(Mark { at_us: place.order_us, job_type: job_type.clone(), id })
             });
-            let marks = marks.collect();
+            let marks = marks.collect::<Result<_>>()?;
             self.open_sorted(Kind::Pending, marks);
         }
         Ok(true)
@@ -211,14 +210,16 @@ impl Listing<'_> {
     }
 
     fn open_one(&mut self, Unopened { kind, job_type, at_us, key, is_job, order }: Unopened) -> Result<()> {
-        let parsed = match kind {
-            Kind::Pending => self
-                .keys
-                .parse_pending(&key)
-                .map(|(place, id)| (Run::Queue(Arc::from(place.tenant.as_str()), place.class), id)),
-            _ => self.keys.parse_ended(&key).map(|ended| (Run::Ended(ended.partition), ended.id)),
+        let (run, id) = match kind {
+            Kind::Pending => {
+                let (place, id) = self.keys.parse_pending(&key)?;
+                (Run::Queue(Arc::from(place.tenant), place.class), id)
+            }
+            _ => {
+                let ended = self.keys.parse_ended(&key)?;
+                (Run::Ended(ended.partition), ended.id)
+            }
         };
-        let (run, id) = parsed.ok_or_else(|| corrupt("index key", "not of its index"))?;
         let mut rest = run.range(self.keys, &job_type);
         match order {
             Order::Newest => rest.1 = key,

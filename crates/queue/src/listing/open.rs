@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Deserialize;
+use turnwise_store::RangeRead;
 use turnwise_store::key::successor;
-use turnwise_store::{Isolation, RangeRead};
 
 use super::{FIRST_CHUNK, Kind, Listing, MAX_NAMES, Mark, Order, Run, Stream};
-use crate::Result;
+use crate::encoding::decode;
 use crate::ended::partitions;
-use crate::error::corrupt;
 use crate::jobs::{peek, types_after};
 use crate::keyspace::KeyRange;
 use crate::place::End;
+use crate::{Result, reads};
 
 /// The most ranges that a request merges. Each costs a row of a walk: about 1 µs on the embedded store.
 pub(super) const MAX_STREAMS: usize = 20_000;
@@ -175,12 +175,8 @@ impl Listing<'_> {
     }
 
     /// The rows of a range that must be sorted; `None` if there are too many.
-    pub(super) async fn rows_to_sort(
-        &mut self,
-        (begin, end): KeyRange,
-    ) -> Result<Option<Vec<(Bytes, Bytes)>>> {
-        let read = RangeRead { begin, end, limit: self.sorts_left + 1, reverse: false };
-        let rows = self.tx.range_with(read, Isolation::Snapshot).await?;
+    pub(super) async fn rows_to_sort(&mut self, range: KeyRange) -> Result<Option<Vec<(Bytes, Bytes)>>> {
+        let rows = reads::rows(self.tx, range, self.sorts_left + 1).await?;
         if rows.len() > self.sorts_left {
             return Ok(None);
         }
@@ -219,13 +215,13 @@ impl Listing<'_> {
         let tenants = match self.wanted.few_tenants() {
             Some(tenants) => tenants.to_vec(),
             None if self.tx.is_remote() => {
-                let (begin, end) = self.keys.waiting(job_type);
-                let read = RangeRead { begin, end, limit: MAX_REMOTE_QUEUES + 1, reverse: false };
-                let rows = self.tx.range_with(read, Isolation::Snapshot).await?;
-                if rows.len() > MAX_REMOTE_QUEUES {
+                let read = |key: &Bytes, _: &Bytes| Ok(self.keys.parse_waiting(key)?);
+                let waiting = self.keys.waiting(job_type);
+                let tenants = reads::list(self.tx, waiting, MAX_REMOTE_QUEUES + 1, read).await?;
+                if tenants.len() > MAX_REMOTE_QUEUES {
                     return Ok(false);
                 }
-                rows.iter().filter_map(|(key, _)| self.keys.parse_waiting(key)).collect()
+                tenants
             }
             None => return self.open_queues_in(job_type, self.keys.pending(job_type)).await,
         };
@@ -249,11 +245,8 @@ impl Listing<'_> {
         let Some(rows) = self.rows_to_sort(self.keys.active(job_type)).await? else { return Ok(false) };
         let mut marks = Vec::new();
         for (key, value) in rows {
-            let Some((_, id)) = self.keys.parse_active(&key) else {
-                return Err(corrupt("active key", "not of its index"));
-            };
-            let active: Active =
-                serde_json::from_slice(&value).map_err(|error| corrupt("active row", error))?;
+            let (_, id) = self.keys.parse_active(&key)?;
+            let active: Active = decode("active row", &value)?;
             if self.wants(&active.tenant) {
                 marks.push(Mark { at_us: active.started_us, job_type: job_type.clone(), id });
             }
@@ -269,10 +262,8 @@ impl Listing<'_> {
         let Some(rows) = self.rows_to_sort(self.keys.blocked(job_type)).await? else { return Ok(false) };
         let mut marks = Vec::new();
         for (key, value) in rows {
-            let id =
-                self.keys.parse_blocked(&key).ok_or_else(|| corrupt("blocked key", "not of its index"))?;
-            let (tenant, at_us): (String, i64) =
-                serde_json::from_slice(&value).map_err(|error| corrupt("blocked row", error))?;
+            let id = self.keys.parse_blocked(&key)?;
+            let (tenant, at_us): (String, i64) = decode("blocked row", &value)?;
             if self.wants(&tenant) {
                 marks.push(Mark { at_us, job_type: job_type.clone(), id });
             }
@@ -285,11 +276,10 @@ impl Listing<'_> {
         if self.wanted.class.is_some() {
             return Ok(true);
         }
-        let Some(rows) = self.rows_to_sort(self.keys.limited_after(None)).await? else { return Ok(false) };
+        let Some(rows) = self.rows_to_sort(self.keys.limited()).await? else { return Ok(false) };
         let mut marks = Vec::new();
         for (key, _) in rows {
-            let parsed = self.keys.parse_limited(&key);
-            let (job_type, place, id) = parsed.ok_or_else(|| corrupt("limited key", "not of its index"))?;
+            let (job_type, place, id) = self.keys.parse_limited(&key)?;
             let Some(job_type) = self.types.iter().find(|of| ***of == *job_type).cloned() else { continue };
             if self.wants(&place.tenant) {
                 marks.push(Mark { at_us: place.order_us, job_type, id });

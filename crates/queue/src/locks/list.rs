@@ -2,14 +2,15 @@
 
 use bytes::Bytes;
 use turnwise_policy::predictive_queue::locks::Mode;
+use turnwise_store::Transaction;
 use turnwise_store::key::successor;
-use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use super::held::{LockAt, Spot};
 use super::rows::{AllOf, HolderRow, QueueRow};
 use super::search::How;
 use crate::error::corrupt;
 use crate::keyspace::KeyRange;
+use crate::reads;
 use crate::rows::decode;
 use crate::{Claim, Keyspace, Result};
 
@@ -156,27 +157,26 @@ pub async fn list(
 }
 
 async fn held(tx: &Transaction, keys: &Keyspace, range: KeyRange, limit: usize) -> Result<Vec<Entry>> {
-    let rows = read(tx, range, limit).await?.into_iter().map(|(key, value)| {
-        let (spot, mode, job_type, id) = parse(keys, &key)?;
-        let HolderRow { claim, tenant, since_us, units, .. } = decode("lock row", &value)?;
+    let read = |key: &Bytes, value: &Bytes| {
+        let (spot, mode, job_type, id) = keys.parse_lock(key)?;
+        let HolderRow { claim, tenant, since_us, units, .. } = decode("lock row", value)?;
         let lock = LockAt { spot, mode, units };
-        let (how, claim) = (How::Holds, Some(claim));
+        let (key, how, claim) = (key.clone(), How::Holds, Some(claim));
         Ok(Entry { key, lock, how, job_type, id, tenant, since_us, claim, ticket: None })
-    });
-    rows.collect()
+    };
+    reads::list(tx, range, limit, read).await
 }
 
 async fn queued(tx: &Transaction, keys: &Keyspace, range: KeyRange, limit: usize) -> Result<Vec<Entry>> {
-    let rows = read(tx, range, limit).await?.into_iter().map(|(key, value)| {
-        let (spot, ticket, job_type, id) =
-            keys.parse_lock_queue(&key).ok_or_else(|| corrupt("lock queue key", "not a tuple of six"))?;
-        let QueueRow { mode, units, tenant, since_us, waits } = decode("lock queue row", &value)?;
+    let read = |key: &Bytes, value: &Bytes| {
+        let (spot, ticket, job_type, id) = keys.parse_lock_queue(key)?;
+        let QueueRow { mode, units, tenant, since_us, waits } = decode("lock queue row", value)?;
         let lock = LockAt { spot, mode, units };
         let how = if waits.is_some() { How::Waits } else { How::Reserved };
-        let (claim, ticket) = (waits.map(|waits| waits.claim), Some(ticket));
+        let (key, claim, ticket) = (key.clone(), waits.map(|waits| waits.claim), Some(ticket));
         Ok(Entry { key, lock, how, job_type, id, tenant, since_us, claim, ticket })
-    });
-    rows.collect()
+    };
+    reads::list(tx, range, limit, read).await
 }
 
 /// The same by place: of each level the whole level first, then its resources by name. Each place lists its holders, then
@@ -283,19 +283,9 @@ async fn next_level(tx: &Transaction, keys: &Keyspace, level: Option<&str>) -> R
     // Within a level, the shared holders have the last rows.
     let held = (Kind::Held(Mode::Shared).range_at(keys, level).1, keys.locks().1);
     let queued = (Kind::Queued.range_at(keys, level).1, keys.lock_queues().1);
-    let mut next = None;
-    for (key, _) in read(tx, held, 1).await? {
-        next = parse(keys, &key)?.0.level;
-    }
-    for (key, _) in read(tx, queued, 1).await? {
-        let (spot, ..) =
-            keys.parse_lock_queue(&key).ok_or_else(|| corrupt("lock queue key", "not a tuple of six"))?;
-        next = match (next, spot.level) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        };
-    }
-    Ok(next)
+    let held = reads::list(tx, held, 1, |key, _| Ok(keys.parse_lock(key)?.0.level)).await?;
+    let queued = reads::list(tx, queued, 1, |key, _| Ok(keys.parse_lock_queue(key)?.0.level)).await?;
+    Ok(held.into_iter().chain(queued).flatten().min())
 }
 
 /// Up to `limit` running jobs of all types that have declared locks, each with its locks: one row per job. Adds no read
@@ -322,8 +312,8 @@ async fn running_in(
 ) -> Result<Vec<Running>> {
     let mut found = Vec::new();
     for mode in [Mode::Exclusive, Mode::Shared] {
-        for (key, value) in read(tx, range(mode), limit - found.len()).await? {
-            let (_, _, job_type, id) = parse(keys, &key)?;
+        for (key, value) in reads::rows(tx, range(mode), limit - found.len()).await? {
+            let (_, _, job_type, id) = keys.parse_lock(&key)?;
             let HolderRow { claim, tenant, all, .. } = decode("lock row", &value)?;
             let all = *all.ok_or_else(|| {
                 corrupt("lock row", "the one of the big lock does not say what else is held")
@@ -332,12 +322,4 @@ async fn running_in(
         }
     }
     Ok(found)
-}
-
-fn parse(keys: &Keyspace, key: &[u8]) -> Result<(Spot, Mode, String, String)> {
-    keys.parse_lock(key).ok_or_else(|| corrupt("lock key", "not a tuple of six"))
-}
-
-async fn read(tx: &Transaction, (begin, end): KeyRange, limit: usize) -> Result<Vec<(Bytes, Bytes)>> {
-    Ok(tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?)
 }

@@ -8,7 +8,6 @@ use super::held::{Held, LockAt, MAX_LOCKS_BYTES, Spot, allows, most_locks};
 use super::rows::{QueueRow, Waiter, capacity, put_all, put_holder, wake};
 use super::search::{Blocked, MAX_LOOKED_AT, Rule, Search};
 use crate::claims::held as held_job;
-use crate::error::corrupt;
 use crate::job::Job;
 use crate::keyspace::KeyRange;
 use crate::rows::{encode, write_job};
@@ -343,9 +342,7 @@ async fn last_tickets(
     let limit = if single { 1 } else { MAX_LOOKED_AT };
     let mut last = None;
     for (key, _) in tx.range_with(RangeRead { begin, end, limit, reverse: true }, isolation).await? {
-        let (_, ticket, _, _) =
-            keys.parse_lock_queue(&key).ok_or_else(|| corrupt("lock queue key", "not a tuple of six"))?;
-        last = last.max(Some(ticket));
+        last = last.max(Some(keys.parse_lock_queue(&key)?.1));
     }
     Ok(last)
 }

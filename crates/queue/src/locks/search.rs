@@ -16,7 +16,6 @@ use turnwise_store::{KeyValue, Proof, RangeRead, Transaction};
 
 use super::held::{Held, LockAt, Spot};
 use super::rows::{HolderRow, QueueRow, capacity};
-use crate::error::corrupt;
 use crate::keyspace::KeyRange;
 use crate::rows::decode;
 use crate::{Keyspace, Result};
@@ -266,8 +265,7 @@ impl<'a> Search<'a> {
     fn holders(&self, wanted: &Wanted) -> Result<Vec<Blocker>> {
         let mut found = Vec::new();
         for (key, value) in self.rows(wanted) {
-            let (spot, mode, job_type, id) =
-                self.keys.parse_lock(key).ok_or_else(|| corrupt("lock key", "not a tuple of six"))?;
+            let (spot, mode, job_type, id) = self.keys.parse_lock(key)?;
             if self.is_own(&job_type, &id) {
                 continue;
             }
@@ -283,10 +281,7 @@ impl<'a> Search<'a> {
     fn queue_against(&self, lock: &LockAt) -> Result<Vec<Blocker>> {
         let mut queued = Vec::new();
         for (key, value) in self.queues(&lock.spot).iter().flat_map(|wanted| self.rows(wanted)) {
-            let (spot, ticket, job_type, id) = self
-                .keys
-                .parse_lock_queue(key)
-                .ok_or_else(|| corrupt("lock queue key", "not a tuple of six"))?;
+            let (spot, ticket, job_type, id) = self.keys.parse_lock_queue(key)?;
             queued.push(Queued { spot, ticket, job_type, id, row: decode("lock queue row", value)? });
         }
         queued.retain(|queued| self.binds(queued));
