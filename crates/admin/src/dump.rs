@@ -38,32 +38,16 @@ fn value_text(row: Option<&Row>, value: &Bytes, with_secrets: bool) -> String {
     let hidden = || json!({ "$hidden": value.len() }).to_string();
     match row {
         Some(
-            Row::Wake(_)
+            Row::Stamp
+            | Row::Wake(_)
             | Row::Waiting(..)
             | Row::Membership(_)
-            | Row::UnresolvedWake
-            | Row::UnwatchedWake(_)
-            | Row::UnsettledWake
-            | Row::FilterStamp
-            | Row::BulkWake
-            | Row::ConfigStamp
-            | Row::EventWake
-            | Row::WebhookStamp
-            | Row::IdentityStamp
+            | Row::Roomy(..)
             | Row::Worker(_, WorkerRow::Signal),
         ) => json!({ "$versionstamp": hex(value) }).to_string(),
         Some(Row::Options(..)) if with_secrets => text(value),
         Some(Row::Body(_, _, n)) if with_secrets && (*n > 0 || value.len() == PIECE_BYTES) => text(value),
-        None
-        | Some(
-            Row::EventIn
-            | Row::Options(..)
-            | Row::Bulk(_)
-            | Row::User(_)
-            | Row::Token(_)
-            | Row::SessionKey
-            | Row::Webhook(_),
-        ) if !with_secrets => hidden(),
+        None | Some(Row::Secret | Row::Options(..)) if !with_secrets => hidden(),
         Some(Row::Job(_)) if !with_secrets => match serde_json::from_slice::<Map<String, Value>>(value) {
             Ok(mut job) => {
                 if let Some(options) = job.get_mut("options") {
