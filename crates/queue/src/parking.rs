@@ -48,9 +48,8 @@ pub(crate) fn check(park: &Park) -> Result<()> {
     check_name("token", &park.token, MAX_TOKEN_BYTES)
 }
 
-/// Parks a job whose run ends. Does not write the record.
-pub(crate) fn enter(tx: &Transaction, keys: &Keyspace, job: &mut Job, park: &Park) -> Result<()> {
-    move_to(tx, keys, job, Place::Parked { until_us: park.not_before_us, at: park.at.clone() })?;
+/// Writes what wakes a job that is parked now.
+pub(crate) fn enter(tx: &Transaction, keys: &Keyspace, job: &Job, park: &Park) -> Result<()> {
     tx.set(keys.parked_entry(&job.job_type, &park.at, &job.id), encode(&park.token))?;
     tx.set(keys.unwatched_entry(&job.job_type, &park.at, &job.id), Bytes::new())?;
     Ok(tx.set_versionstamp(keys.unwatched_wake(&job.job_type))?)

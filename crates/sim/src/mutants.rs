@@ -67,8 +67,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "no_requeue_at_removal",
         file: "crates/queue/src/claims.rs",
-        find: "            move_to(tx, keys, job, Place::Crashing { until_us })?;\n",
-        replace: "            job.place = Place::Crashing { until_us };\n",
+        find: "    conclude(context, job, &run, &kind, to).await\n",
+        replace: "    job.place = to;\n    write_job(tx, keys, job)\n",
         why: "The jobs of a dead worker are in no queue.",
     },
     Mutant {
@@ -81,8 +81,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "delay_lost_with_the_worker",
         file: "crates/queue/src/claims.rs",
-        find: "        _ if again => run_again(tx, keys, job, &run.next, now_us)?,\n        EventKind::Cancelled => end_cancelled(tx, keys, job, run.next)?,",
-        replace: "        _ if again && run.next.unmet == 0 => move_to(tx, keys, job, Place::pending(now_us))?,\n        _ if again => run_again(tx, keys, job, &run.next, now_us)?,\n        EventKind::Cancelled => end_cancelled(tx, keys, job, run.next)?,",
+        find: "        _ if again => {\n            job.attempts = 0;\n",
+        replace: "        _ if again && run.next.unmet == 0 && job.ended_claim.as_ref() != Some(&run.claim) => {\n            move_to(tx, keys, job, Place::pending(now_us))?;\n        }\n        _ if again => {\n            job.attempts = 0;\n",
         why: "A job that was added again for later runs immediately when its worker is lost.",
     },
     Mutant {
@@ -151,8 +151,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "resubmit_forgotten",
         file: "crates/queue/src/claims.rs",
-        find: "    let again = run.then == Then::Again;\n    let kind = match ending {",
-        replace: "    let again = false;\n    let kind = match ending {",
+        find: "    let again = run.then == Then::Again;\n    let end = end_of",
+        replace: "    let again = false;\n    let end = end_of",
         why: "A job that was added again while it ran does not run again.",
     },
     Mutant {
@@ -256,8 +256,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "rotated_job_not_pending_again",
         file: "crates/queue/src/claims.rs",
-        find: "        _ => wait_again(tx, keys, &mut job, &run.next, now_us)?,",
-        replace: "        _ => move_to(tx, keys, &mut job, Place::Ended(End::Completed))?,",
+        find: "        Ending::Stopped | Ending::Completed(_) | Ending::Failed(_) => wait_again(&job, &run.next, now_us),",
+        replace: "        Ending::Stopped | Ending::Completed(_) | Ending::Failed(_) => Place::Ended(End::Completed),",
         why: "A preempted job never continues.",
     },
     Mutant {
@@ -670,8 +670,8 @@ pub const ELIGIBILITY_MUTANTS: &[Mutant] = &[
     Mutant {
         name: "lost_end_untold",
         file: "crates/queue/src/claims.rs",
-        find: "    if let Some(outcome) = outcome {\n        dependencies::settle_ended(tx, keys, job, outcome, now_us).await?;\n    }\n    write_job(tx, keys, job)\n",
-        replace: "    write_job(tx, keys, job)\n",
+        find: "    if let Some(end) = end {\n",
+        replace: "    if let Some(end) = end.filter(|_| job.ended_claim.as_ref() == Some(&run.claim)) {\n",
         why: "A job that waits for a cancelled job, whose worker then died, waits for ever.",
     },
     Mutant {
