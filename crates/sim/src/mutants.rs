@@ -603,8 +603,8 @@ pub const LOCK_MUTANTS: &[Mutant] = &[
     Mutant {
         name: "waiting_runs_are_passed",
         file: "crates/queue/src/locks/search.rs",
-        find: "before(own) && (waiter.inside || !inside)",
-        replace: "before(own) && waiter.inside && !inside",
+        find: "before(own) && (is_inside || !holds)",
+        replace: "before(own) && is_inside && !holds",
         why: "A run that waits for a lock is overtaken by runs that request it later.",
     },
     Mutant {
