@@ -33,48 +33,63 @@ const MAX_SUMS: usize = 100;
 /// The most types per read of [`rebuild`].
 const TYPES: usize = 100;
 
-/// What a job is counted as: its [`Place`], without its data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+/// Declares [`Kind`], each with its name, in the order of their fields in the stored sum. A new one goes to the end.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal,)+) => {
+        /// What a job is counted as: its [`Place`], without its data.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Kind {
+            $($(#[$doc])* $kind,)+
+        }
+
+        impl Kind {
+            /// All of them.
+            pub const ALL: [Kind; [$($name),+].len()] = [$(Kind::$kind),+];
+
+            /// Its name, as in the API.
+            pub fn name(self) -> &'static str {
+                self.names()[0]
+            }
+
+            /// The same as a list.
+            pub(crate) fn names(self) -> &'static [&'static str] {
+                match self { $(Kind::$kind => &[$name],)+ }
+            }
+        }
+    };
+}
+
+kinds! {
     /// In the queue of its tenant.
-    Pending,
+    Pending = "pending",
     /// Does not start before a time.
-    Delayed,
+    Delayed = "delayed",
     /// Has crashed, and waits until its backoff is over.
-    Crashing,
+    Crashing = "crashing",
     /// Has nothing to do until something outside changes.
-    Parked,
+    Parked = "parked",
     /// Waits for other jobs to end.
-    Blocked,
+    Blocked = "blocked",
     /// A filter has paused it.
-    Paused,
+    Paused = "paused",
     /// Waits until a bucket has room.
-    Limited,
+    Limited = "limited",
     /// A worker has claimed it.
-    Running,
+    Running = "running",
     /// Has ended without an error.
-    Completed,
+    Completed = "completed",
     /// Has failed permanently.
-    Failed,
+    Failed = "failed",
     /// Was cancelled.
-    Cancelled,
+    Cancelled = "cancelled",
 }
 
 impl Kind {
-    /// All of them, in the order of their fields in the stored sum. A new one goes to the end.
-    pub const ALL: [Kind; 11] = [
-        Kind::Pending,
-        Kind::Delayed,
-        Kind::Crashing,
-        Kind::Parked,
-        Kind::Blocked,
-        Kind::Paused,
-        Kind::Limited,
-        Kind::Running,
-        Kind::Completed,
-        Kind::Failed,
-        Kind::Cancelled,
-    ];
+    /// What jobs in this state count as, as conditions name it.
+    pub(crate) fn of_state(state: &str) -> Option<Kind> {
+        let running = (state == "waiting").then_some(Kind::Running);
+        running.or_else(|| Kind::ALL.into_iter().find(|kind| kind.name() == state))
+    }
 
     /// What a job in this place counts as.
     pub fn of(place: &Place) -> Kind {
@@ -90,23 +105,6 @@ impl Kind {
             Place::Ended(End::Completed) => Kind::Completed,
             Place::Ended(End::Failed) => Kind::Failed,
             Place::Ended(End::Cancelled) => Kind::Cancelled,
-        }
-    }
-
-    /// Its name, as in the API.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Pending => "pending",
-            Kind::Delayed => "delayed",
-            Kind::Crashing => "crashing",
-            Kind::Parked => "parked",
-            Kind::Blocked => "blocked",
-            Kind::Paused => "paused",
-            Kind::Limited => "limited",
-            Kind::Running => "running",
-            Kind::Completed => "completed",
-            Kind::Failed => "failed",
-            Kind::Cancelled => "cancelled",
         }
     }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::RangeInclusive;
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::encoding::encode;
 use crate::job::Job;
@@ -21,41 +21,30 @@ pub(crate) const FIRST_FAILED: u16 = 2 * BY_TENANT;
 /// The partitions of a type.
 pub const PARTITIONS: u16 = FIRST_FAILED + FAILED_BY_TENANT * FAILED_BY_CLASS;
 
-/// The value of a row: the tenant, and the number of the class of its reason.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
-pub(crate) enum Cover {
-    /// A job without a reason.
-    Tenant(String),
-    /// A job with a reason.
-    Reason(String, u32),
-}
-
-impl Cover {
-    pub(crate) fn of(job: &Job) -> Cover {
-        let tenant = job.tenant.clone();
-        match job.reason_class() {
-            Some(class) => Cover::Reason(tenant, reason_class::number(&class)),
-            None => Cover::Tenant(tenant),
-        }
-    }
-
-    pub(crate) fn bytes(&self) -> Bytes {
-        encode(self)
-    }
-}
-
 /// What a row says about its job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct CoverRef<'a> {
+pub(crate) struct Cover<'a> {
     pub tenant: Cow<'a, str>,
-    /// The number of the class of its reason.
+    /// The number of the class of its reason; `None` for a job without a reason.
     pub class: Option<u32>,
 }
 
-impl<'a> CoverRef<'a> {
+impl<'a> Cover<'a> {
+    pub(crate) fn of(job: &'a Job) -> Self {
+        let class = job.reason_class().map(|class| reason_class::number(&class));
+        Cover { tenant: Cow::Borrowed(&job.tenant), class }
+    }
+
+    /// The row's value.
+    pub(crate) fn bytes(&self) -> Bytes {
+        match self.class {
+            Some(class) => encode(&(&self.tenant, class)),
+            None => encode(&self.tenant),
+        }
+    }
+
     /// `None` for a row without a value.
-    pub(crate) fn read(value: &'a [u8]) -> Option<CoverRef<'a>> {
+    pub(crate) fn read(value: &'a [u8]) -> Option<Self> {
         /// A text is borrowed if it has no escapes.
         #[derive(Deserialize)]
         struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
@@ -63,7 +52,7 @@ impl<'a> CoverRef<'a> {
             b'"' => (serde_json::from_slice(value).ok()?, None),
             _ => serde_json::from_slice(value).ok().map(|(tenant, class)| (tenant, Some(class)))?,
         };
-        Some(CoverRef { tenant, class })
+        Some(Cover { tenant, class })
     }
 }
 

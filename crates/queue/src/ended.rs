@@ -18,7 +18,7 @@ use turnwise_store::tuple::Element;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 pub use crate::cover::PARTITIONS;
-pub(crate) use crate::cover::{CoverRef, partitions};
+pub(crate) use crate::cover::{Cover, partitions};
 use crate::cover::{FIRST_CANCELLED, FIRST_FAILED};
 use crate::error::corrupt;
 use crate::jobs::{PREFETCHED, erase, prefetch};
@@ -65,7 +65,7 @@ impl Keyspace {
 
 /// Removes up to `limit` jobs of a type that ended before `before_us`, oldest end first in each partition, or as many as the transaction
 /// has room for. Returns how many; 0 only if there are none.
-pub(crate) async fn prune(
+pub async fn prune(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,

@@ -8,6 +8,7 @@ use turnwise_policy::eligibility::dependencies::DependencyEnd;
 use turnwise_store::{Isolation, Transaction};
 
 use crate::dependencies::Entry;
+pub use crate::ended::prune;
 use crate::error::corrupt;
 use crate::job::{EventKind, Hidden, INLINE_OPTIONS_BYTES, bounded_reason};
 use crate::keyspace::{KeyRange, QueuePlace, behind};
@@ -20,8 +21,8 @@ use crate::spec::check_class;
 use crate::transition::{self, move_to, place_from};
 pub use crate::types::types_after;
 use crate::{
-    Active, Error, Job, Keyspace, NewJob, Result, State, Then, counts, dependencies, ended, events,
-    read_pieces, reads, write_pieces,
+    Active, Error, Job, Keyspace, NewJob, Result, State, Then, counts, dependencies, events, read_pieces,
+    reads, write_pieces,
 };
 
 /// Rows that a listing reads per batch; all batches read the same snapshot.
@@ -76,7 +77,7 @@ pub async fn add_once(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i
 fn check(tx: &Transaction, new: &NewJob) -> Result<()> {
     new.check()?;
     let Some(held) = Held::known(&new.locks) else { return Ok(()) };
-    let (named, most) = (held.len() - 1, most_locks(tx.limits()));
+    let (named, most) = (held.count() - 1, most_locks(tx.limits()));
     if named <= most {
         return Ok(());
     }
@@ -600,18 +601,6 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str)
     dependencies::leave(tx, keys, &mut job).await?;
     dependencies::settle_later(tx, keys, &mut job, DependencyEnd::Removed)?;
     erase(tx, keys, &job)
-}
-
-/// Removes up to `limit` jobs of a type that ended before `before_us`, or as many as the transaction has
-/// room for. Returns how many; 0 only if there are none.
-pub async fn prune(
-    tx: &Transaction,
-    keys: &Keyspace,
-    job_type: &str,
-    before_us: i64,
-    limit: usize,
-) -> Result<usize> {
-    ended::prune(tx, keys, job_type, before_us, limit).await
 }
 
 /// Up to `limit` job types that have jobs, in order.

@@ -40,6 +40,7 @@ use turnwise_policy::eligibility::condition::{
 use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
+use crate::counts::Kind;
 use crate::ended::partitions;
 use crate::error::corrupt;
 use crate::jobs::{PREFETCHED, options, peek, prefetch, types_after};
@@ -296,28 +297,27 @@ fn sources_of(
 ) -> Option<Vec<Source>> {
     let mut sources: Vec<Source> = Vec::new();
     for state in states {
-        let source = match *state {
-            "pending" => match tenants {
-                Some(tenants) => {
-                    sources.extend(tenants.iter().cloned().map(Source::QueueOf));
-                    continue;
-                }
-                None => Source::Queues,
-            },
-            "delayed" | "parked" | "crashing" => Source::Delayed,
-            "blocked" => Source::Blocked,
-            "paused" => Source::Paused,
-            "running" | "waiting" => Source::Active,
-            "completed" | "failed" | "cancelled" => {
-                let end = match *state {
-                    "completed" => End::Completed,
-                    "failed" => End::Failed,
+        let kind = Kind::of_state(state)?;
+        let source = match kind {
+            Kind::Pending if let Some(tenants) = tenants => {
+                sources.extend(tenants.iter().cloned().map(Source::QueueOf));
+                continue;
+            }
+            Kind::Pending => Source::Queues,
+            Kind::Delayed | Kind::Parked | Kind::Crashing => Source::Delayed,
+            Kind::Blocked => Source::Blocked,
+            Kind::Paused => Source::Paused,
+            Kind::Limited => return None,
+            Kind::Running => Source::Active,
+            Kind::Completed | Kind::Failed | Kind::Cancelled => {
+                let end = match kind {
+                    Kind::Completed => End::Completed,
+                    Kind::Failed => End::Failed,
                     _ => End::Cancelled,
                 };
                 sources.extend(partitions(end, tenants, class).into_iter().map(Source::Ended));
                 continue;
             }
-            _ => return None,
         };
         if !sources.contains(&source) {
             sources.push(source);
@@ -399,18 +399,9 @@ impl Source {
 /// The states of a job, as conditions name them.
 pub(crate) fn states(job: &Job) -> &'static [&'static str] {
     match &job.place {
-        Place::Pending { .. } => &["pending"],
-        Place::Delayed { .. } => &["delayed"],
         Place::Parked { .. } => &["delayed", "parked"],
-        Place::Blocked { .. } => &["blocked"],
-        Place::Paused { .. } => &["paused"],
-        Place::Limited { .. } => &["limited"],
-        Place::Crashing { .. } => &["crashing"],
         Place::Active(run) if run.waits.is_some() => &["waiting"],
-        Place::Active(_) => &["running"],
-        Place::Ended(End::Completed) => &["completed"],
-        Place::Ended(End::Failed) => &["failed"],
-        Place::Ended(End::Cancelled) => &["cancelled"],
+        place => Kind::of(place).names(),
     }
 }
 

@@ -335,7 +335,7 @@ pub async fn remove_some(context: Context<'_>, worker: &str, why: Removal, limit
             return Err(corrupt("active row", "its job has another claim"));
         };
         // The job's locks and places in buckets are cleared in the same step.
-        let locks = job.held().map_or(0, Held::len);
+        let locks = job.held().map_or(0, Held::count);
         let buckets = job.buckets().len();
         if n > 0 && !tx.has_room_for(locks + 3 * buckets + ROWS_GIVEN_BACK, 2 * buckets + ROWS_GIVEN_BACK) {
             done = false;

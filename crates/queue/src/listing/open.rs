@@ -66,6 +66,10 @@ impl Listing<'_> {
 
     /// Opens the streams of a kind. Returns whether they are within the bounds.
     async fn open_kind(&mut self, kind: Kind) -> Result<bool> {
+        // No other job has a reason of a class.
+        if self.wanted.class.is_some() && !matches!(kind, Kind::Delayed | Kind::Ended) {
+            return Ok(true);
+        }
         if kind == Kind::Limited {
             return self.open_limited().await;
         }
@@ -209,9 +213,6 @@ impl Listing<'_> {
     }
 
     async fn open_queues(&mut self, job_type: &Arc<str>) -> Result<bool> {
-        if self.wanted.class.is_some() {
-            return Ok(true);
-        }
         let tenants = match self.wanted.few_tenants() {
             Some(tenants) => tenants.to_vec(),
             None if self.tx.is_remote() => {
@@ -239,53 +240,50 @@ impl Listing<'_> {
             tenant: String,
             started_us: i64,
         }
-        if self.wanted.class.is_some() {
-            return Ok(true);
-        }
-        let Some(rows) = self.rows_to_sort(self.keys.active(job_type)).await? else { return Ok(false) };
-        let mut marks = Vec::new();
-        for (key, value) in rows {
-            let (_, id) = self.keys.parse_active(&key)?;
-            let active: Active = decode("active row", &value)?;
-            if self.wants(&active.tenant) {
-                marks.push(Mark { at_us: active.started_us, job_type: job_type.clone(), id });
-            }
-        }
-        self.open_sorted(Kind::Active, marks);
-        Ok(true)
+        let keys = self.keys;
+        let read = |key: &Bytes, value: &Bytes| {
+            let Active { tenant, started_us: at_us } = decode("active row", value)?;
+            Ok(Some((tenant, Mark { at_us, job_type: job_type.clone(), id: keys.parse_active(key)?.1 })))
+        };
+        self.open_unsorted(Kind::Active, keys.active(job_type), read).await
     }
 
     async fn open_blocked(&mut self, job_type: &Arc<str>) -> Result<bool> {
-        if self.wanted.class.is_some() {
-            return Ok(true);
-        }
-        let Some(rows) = self.rows_to_sort(self.keys.blocked(job_type)).await? else { return Ok(false) };
-        let mut marks = Vec::new();
-        for (key, value) in rows {
-            let id = self.keys.parse_blocked(&key)?;
-            let (tenant, at_us): (String, i64) = decode("blocked row", &value)?;
-            if self.wants(&tenant) {
-                marks.push(Mark { at_us, job_type: job_type.clone(), id });
-            }
-        }
-        self.open_sorted(Kind::Blocked, marks);
-        Ok(true)
+        let keys = self.keys;
+        let read = |key: &Bytes, value: &Bytes| {
+            let (tenant, at_us) = decode("blocked row", value)?;
+            Ok(Some((tenant, Mark { at_us, job_type: job_type.clone(), id: keys.parse_blocked(key)? })))
+        };
+        self.open_unsorted(Kind::Blocked, keys.blocked(job_type), read).await
     }
 
     async fn open_limited(&mut self) -> Result<bool> {
-        if self.wanted.class.is_some() {
-            return Ok(true);
-        }
-        let Some(rows) = self.rows_to_sort(self.keys.limited()).await? else { return Ok(false) };
+        let (keys, types) = (self.keys, self.types.clone());
+        let read = |key: &Bytes, _: &Bytes| {
+            let (job_type, place, id) = keys.parse_limited(key)?;
+            let job_type = types.iter().find(|of| ***of == *job_type).cloned();
+            Ok(job_type.map(|job_type| (place.tenant, Mark { at_us: place.order_us, job_type, id })))
+        };
+        self.open_unsorted(Kind::Limited, keys.limited(), read).await
+    }
+
+    /// Opens a range in another order than that of lists. `read` returns the tenant and the place of a row's job, if it is of a wanted type.
+    async fn open_unsorted(
+        &mut self,
+        kind: Kind,
+        range: KeyRange,
+        read: impl Fn(&Bytes, &Bytes) -> Result<Option<(String, Mark)>>,
+    ) -> Result<bool> {
+        let Some(rows) = self.rows_to_sort(range).await? else { return Ok(false) };
         let mut marks = Vec::new();
-        for (key, _) in rows {
-            let (job_type, place, id) = self.keys.parse_limited(&key)?;
-            let Some(job_type) = self.types.iter().find(|of| ***of == *job_type).cloned() else { continue };
-            if self.wants(&place.tenant) {
-                marks.push(Mark { at_us: place.order_us, job_type, id });
+        for (key, value) in &rows {
+            if let Some((tenant, mark)) = read(key, value)?
+                && self.wants(&tenant)
+            {
+                marks.push(mark);
             }
         }
-        self.open_sorted(Kind::Limited, marks);
+        self.open_sorted(kind, marks);
         Ok(true)
     }
 

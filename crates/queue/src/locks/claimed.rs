@@ -39,15 +39,15 @@ pub(crate) async fn known(
     let Some(held) = Held::known(&job.locks) else { return Ok(Availability::None) };
     let most_levels = job.locks.levels.len();
     // Per lock and per level: two ranges of holders and a queue. Per lock also its row, and that of its reservation.
-    let conflicts = 3 * (held.len() + most_levels) + OTHER_ROWS;
-    if !tx.has_room_for(2 * held.len() + OTHER_ROWS, conflicts) {
+    let conflicts = 3 * (held.count() + most_levels) + OTHER_ROWS;
+    if !tx.has_room_for(2 * held.count() + OTHER_ROWS, conflicts) {
         return Ok(Availability::NoRoom);
     }
     let mut search = claim_search(tx, keys, levels, job, 1);
     if let Some(blocked) = look(&mut search, job, &held).await? {
         return Ok(Availability::Blocked(Box::new(blocked)));
     }
-    if !tx.has_room_for(2 * held.len() + OTHER_ROWS, search.conflicts() + OTHER_ROWS) {
+    if !tx.has_room_for(2 * held.count() + OTHER_ROWS, search.conflicts() + OTHER_ROWS) {
         return Ok(Availability::NoRoom);
     }
     search.prove();

@@ -229,11 +229,11 @@ async fn take(
 fn check_room(tx: &Transaction, held: &Held, lock: &LockAt) -> Result<()> {
     let most = most_locks(tx.limits());
     let bytes = encode(held).len() + encode(lock).len();
-    if held.len() > most || bytes > MAX_LOCKS_BYTES {
+    if held.count() > most || bytes > MAX_LOCKS_BYTES {
         return Err(refuse(format!(
             "the job holds {} locks of {bytes} bytes and asks for more; {most} and {MAX_LOCKS_BYTES} bytes are possible: \
              ask for all of the level",
-            held.len()
+            held.count()
         )));
     }
     Ok(())
