@@ -60,13 +60,6 @@ pub(crate) struct AfterRow {
     pub(crate) group: i64,
 }
 
-/// What a group waited for, and how it ended.
-struct Group {
-    on: (String, String),
-    group: i64,
-    outcome: DependencyEnd,
-}
-
 /// The error for a dependency, the n-th of a job, on a job that does not exist.
 pub fn missing(n: usize, After { job_type, id, .. }: &After) -> Error {
     invalid(format!(
@@ -274,8 +267,7 @@ pub(crate) async fn settle_ended(
     match job.awaited.take() {
         None => Ok(()),
         Some(group) => {
-            let on = (job.job_type.clone(), job.id.clone());
-            settle_groups(tx, keys, Group { on, group, outcome }, true, now_us).await.map(drop)
+            settle_groups(tx, keys, Unsettled::of(job, group), outcome, true, now_us).await.map(drop)
         }
     }
 }
@@ -288,20 +280,40 @@ pub(crate) fn settle_later(
     outcome: DependencyEnd,
 ) -> Result<()> {
     let Some(group) = job.awaited.take() else { return Ok(()) };
-    leave_unsettled(tx, keys, &Group { on: (job.job_type.clone(), job.id.clone()), group, outcome })
+    leave_unsettled(tx, keys, &Unsettled::of(job, group), outcome)
 }
 
-fn leave_unsettled(tx: &Transaction, keys: &Keyspace, group: &Group) -> Result<()> {
-    let on = (group.on.0.as_str(), group.on.1.as_str());
-    tx.set(keys.unsettled_entry(on, group.group), encode(&group.outcome))?;
+fn leave_unsettled(
+    tx: &Transaction,
+    keys: &Keyspace,
+    group: &Unsettled,
+    outcome: DependencyEnd,
+) -> Result<()> {
+    tx.set(group.row(keys), encode(&outcome))?;
     Ok(tx.set_versionstamp(keys.unsettled_wake())?)
 }
 
 /// A group whose dependents are not all updated yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unsettled {
-    on: (String, String),
+    job_type: String,
+    id: String,
     group: i64,
+}
+
+impl Unsettled {
+    /// The dependents of a job that wait for this end.
+    fn of(job: &Job, group: i64) -> Unsettled {
+        Unsettled { job_type: job.job_type.clone(), id: job.id.clone(), group }
+    }
+
+    fn on(&self) -> (&str, &str) {
+        (&self.job_type, &self.id)
+    }
+
+    fn row(&self, keys: &Keyspace) -> Bytes {
+        keys.unsettled_entry(self.on(), self.group)
+    }
 }
 
 /// The first such group, after `after` if given. Adds no read conflict.
@@ -310,22 +322,20 @@ pub async fn next_unsettled(
     keys: &Keyspace,
     after: Option<&Unsettled>,
 ) -> Result<Option<Unsettled>> {
-    let after = after.map(|Unsettled { on, group }| keys.unsettled_entry((&on.0, &on.1), *group));
     let read = |key: &Bytes, _: &Bytes| {
-        let (on_type, on_id, group) = keys.parse_unsettled(key)?;
-        Ok(Unsettled { on: (on_type, on_id), group })
+        let (job_type, id, group) = keys.parse_unsettled(key)?;
+        Ok(Unsettled { job_type, id, group })
     };
-    Ok(reads::list(tx, behind(keys.unsettled(), after), 1, read).await?.pop())
+    let range = behind(keys.unsettled(), after.map(|after| after.row(keys)));
+    Ok(reads::list(tx, range, 1, read).await?.pop())
 }
 
 /// Updates some dependents of a group, at least one, and the dependents of jobs that this cancels. Use a transaction of its
 /// own. Returns how many were updated; the group is removed with its last one.
 pub async fn settle(tx: &Transaction, keys: &Keyspace, group: &Unsettled, now_us: i64) -> Result<usize> {
-    let Unsettled { on, group } = group.clone();
     // Transactions that settle the same group conflict here, once its last dependent is updated.
-    let row = keys.unsettled_entry((&on.0, &on.1), group);
-    let Some(outcome) = reads::value(tx, &row, "unsettled row").await? else { return Ok(0) };
-    settle_groups(tx, keys, Group { on, group, outcome }, false, now_us).await
+    let Some(outcome) = reads::value(tx, &group.row(keys), "unsettled row").await? else { return Ok(0) };
+    settle_groups(tx, keys, group.clone(), outcome, false, now_us).await
 }
 
 /// Settles a group, and the groups of jobs that this cancels, as far as one transaction can. `new` means that this
@@ -333,14 +343,15 @@ pub async fn settle(tx: &Transaction, keys: &Keyspace, group: &Unsettled, now_us
 async fn settle_groups(
     tx: &Transaction,
     keys: &Keyspace,
-    first: Group,
+    first: Unsettled,
+    outcome: DependencyEnd,
     new: bool,
     now_us: i64,
 ) -> Result<usize> {
-    let mut groups = VecDeque::from([(first, new)]);
+    let mut groups = VecDeque::from([(first, outcome, new)]);
     let mut settled = 0;
-    while let Some((group, new)) = groups.pop_front() {
-        let (begin, end) = keys.dependents((&group.on.0, &group.on.1), group.group);
+    while let Some((group, outcome, new)) = groups.pop_front() {
+        let (begin, end) = keys.dependents(group.on(), group.group);
         let room = AT_ONCE - settled;
         let read = RangeRead { begin, end, limit: room + 1, reverse: false };
         let (rows, proof) = tx.range_to_prove(read).await?;
@@ -348,7 +359,7 @@ async fn settle_groups(
         for (key, _) in rows.into_iter().take(room) {
             // Each remaining group needs a row.
             let told = match tx.has_room() {
-                true => settle_one(tx, keys, &group, key, groups.len() + 2, now_us).await?,
+                true => settle_one(tx, keys, (&group, outcome), key, groups.len() + 2, now_us).await?,
                 false => None,
             };
             let Some(next) = told else {
@@ -356,15 +367,15 @@ async fn settle_groups(
                 break;
             };
             settled += 1;
-            groups.extend(next.map(|next| (next, true)));
+            groups.extend(next.map(|next| (next, DependencyEnd::Cancelled, true)));
         }
         if is_done && new {
             tx.prove_arrivals(proof);
         }
         match is_done {
-            true if !new => tx.clear(keys.unsettled_entry((&group.on.0, &group.on.1), group.group))?,
+            true if !new => tx.clear(group.row(keys))?,
             true => {}
-            false => leave_unsettled(tx, keys, &group)?,
+            false => leave_unsettled(tx, keys, &group, outcome)?,
         }
     }
     Ok(settled)
@@ -375,16 +386,16 @@ async fn settle_groups(
 async fn settle_one(
     tx: &Transaction,
     keys: &Keyspace,
-    group: &Group,
+    (group, outcome): (&Unsettled, DependencyEnd),
     dependent: Bytes,
     left: usize,
     now_us: i64,
-) -> Result<Option<Option<Group>>> {
+) -> Result<Option<Option<Unsettled>>> {
     let (job_type, id) = keys.parse_dependents(&dependent)?;
     let job = read_job(tx, keys, &job_type, &id).await?;
     let mut job = job.ok_or_else(|| corrupt("dependents key", "its job has no record"))?;
     // Adds no read conflict: this row changes with the record.
-    let row = keys.after_entry(&job_type, &id, (&group.on.0, &group.on.1));
+    let row = keys.after_entry(&job_type, &id, group.on());
     let after: Option<AfterRow> = reads::value_with(tx, &row, "after row", Isolation::Snapshot).await?;
     let Some(after) = after.filter(|after| after.group == group.group) else {
         tx.clear(dependent)?;
@@ -393,7 +404,7 @@ async fn settle_one(
     if job.unmet() == 0 {
         return Err(corrupt("job record", "waits for no job, and has an after row"));
     }
-    let verdict = judge(group.outcome, &after.accepted, after.otherwise);
+    let verdict = judge(outcome, &after.accepted, after.otherwise);
     let rows = ROWS_TOLD + if verdict == Verdict::Cancelled { 2 * job.unmet() as usize } else { 2 };
     if !tx.has_room_for(rows + left, left) {
         return Ok(None);
@@ -416,7 +427,7 @@ async fn settle_one(
         }
         Verdict::Cancelled => {
             leave(tx, keys, &mut job).await?;
-            let reason = cancel_reason(&group.on.0, &group.on.1, group.outcome);
+            let reason = cancel_reason(&group.job_type, &group.id, outcome);
             // The job runs; only its next run was waiting.
             if let Some(run) = job.run_mut() {
                 run.refuse_next(&reason);
@@ -425,11 +436,7 @@ async fn settle_one(
                 job.record_request(now_us, EventKind::Cancelled);
                 move_to(tx, keys, &mut job, Place::Ended(End::Cancelled))?;
                 events::happened(tx, keys, &job, &EventKind::Cancelled, job.state(), now_us)?;
-                next = job.awaited.take().map(|group| Group {
-                    on: (job_type, id),
-                    group,
-                    outcome: DependencyEnd::Cancelled,
-                });
+                next = job.awaited.take().map(|group| Unsettled::of(&job, group));
             }
         }
     }

@@ -4,6 +4,7 @@
 use turnwise_store::Transaction;
 
 use crate::keyspace::KeyRange;
+use crate::selection::Source;
 use crate::{Keyspace, Result, reads};
 
 /// The most buckets that one listing visits. With more buckets, a listing is incomplete, and reports `more`.
@@ -39,14 +40,13 @@ pub async fn list(
     kept_by: KeptBy,
     limit: usize,
 ) -> Result<OffQueue> {
-    match kept_by {
-        KeptBy::Time => read(tx, keys.delayed(job_type), limit, |key| Ok(keys.parse_delayed(key)?.1)).await,
-        KeptBy::Jobs => read(tx, keys.blocked(job_type), limit, |key| Ok(keys.parse_blocked(key)?)).await,
-        KeptBy::Filter => {
-            read(tx, keys.paused_of(job_type), limit, |key| Ok(keys.parse_paused(key)?.2)).await
-        }
-        KeptBy::Concurrency => limited(tx, keys, job_type, limit).await,
-    }
+    let source = match kept_by {
+        KeptBy::Time => Source::Delayed,
+        KeptBy::Jobs => Source::Blocked,
+        KeptBy::Filter => Source::Paused,
+        KeptBy::Concurrency => return limited(tx, keys, job_type, limit).await,
+    };
+    read(tx, source.range(keys, job_type), limit, |key| source.id(keys, key)).await
 }
 
 async fn read(

@@ -6,7 +6,7 @@ use turnwise_store::{Isolation, KeyValue, RangeRead, Transaction};
 
 use crate::encoding::decode;
 use crate::error::Result;
-use crate::keyspace::KeyRange;
+use crate::keyspace::{KeyRange, behind};
 
 /// The first rows of a range, up to `limit`. Adds no read conflict.
 pub(crate) async fn rows(tx: &Transaction, (begin, end): KeyRange, limit: usize) -> Result<Vec<KeyValue>> {
@@ -21,6 +21,29 @@ pub(crate) async fn list<T>(
     read: impl Fn(&Bytes, &Bytes) -> Result<T>,
 ) -> Result<Vec<T>> {
     rows(tx, range, limit).await?.iter().map(|(key, value)| read(key, value)).collect()
+}
+
+/// Calls `each` with every row of a range. Reads `page` rows at a time, and stops after `most`: then it returns the key of the last one.
+/// Adds no read conflict.
+pub(crate) async fn each(
+    tx: &Transaction,
+    mut range: KeyRange,
+    (page, most): (usize, usize),
+    mut each: impl FnMut(&Bytes, &Bytes) -> Result<()>,
+) -> Result<Option<Bytes>> {
+    let mut read = 0;
+    loop {
+        let rows = rows(tx, range.clone(), page).await?;
+        for (key, value) in &rows {
+            each(key, value)?;
+        }
+        read += rows.len();
+        let Some((last, _)) = rows.last().filter(|_| rows.len() == page) else { return Ok(None) };
+        if read >= most {
+            return Ok(Some(last.clone()));
+        }
+        range = behind(range, Some(last.clone()));
+    }
 }
 
 /// Up to `limit` groups of rows, in order. `read` returns the group of a key, and the end of its rows. Reads one row per group, however

@@ -333,7 +333,7 @@ impl Source {
         matches!(self, Source::QueueOf(_) | Source::Queues)
     }
 
-    fn range(&self, keys: &Keyspace, job_type: &str) -> KeyRange {
+    pub(crate) fn range(&self, keys: &Keyspace, job_type: &str) -> KeyRange {
         match self {
             Source::Record(id) => {
                 let key = keys.job(job_type, id);
@@ -350,7 +350,7 @@ impl Source {
         }
     }
 
-    fn id(&self, keys: &Keyspace, key: &[u8]) -> Result<String> {
+    pub(crate) fn id(&self, keys: &Keyspace, key: &[u8]) -> Result<String> {
         Ok(match self {
             Source::Record(_) | Source::Records => keys.parse_job(key)?,
             Source::QueueOf(_) | Source::Queues => keys.parse_pending(key)?.1,

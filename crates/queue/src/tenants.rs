@@ -42,51 +42,30 @@ pub struct Pending {
     pub locks: Arc<Requests>,
 }
 
-/// Up to `limit` tenants that may have pending jobs, by name, after the tenant `after` if given. Each comes with the stamp
-/// of its latest pending job. Adds no read conflict.
+/// Calls `each` with every tenant that may have pending jobs, by name, after the tenant `after` if given. Each comes with the stamp of its
+/// latest pending job. Reads `page` rows at a time, and stops after `most`: then it returns the last tenant. Adds no read conflict.
 ///
 /// Not for a transaction that has made a job pending: such a stamp is unknown before the commit, and the store returns
 /// [`turnwise_store::Error::Misuse`].
-pub async fn waiting(
-    tx: &Transaction,
-    keys: &Keyspace,
-    job_type: &str,
-    after: Option<&str>,
-    limit: usize,
-) -> Result<Vec<(String, Versionstamp)>> {
-    let after = after.map(|after| keys.waiting_entry(job_type, after));
-    let read = |key: &Bytes, value: &Bytes| {
-        let stamp = value.as_ref().try_into().map_err(|_| corrupt("waiting row", "no versionstamp"))?;
-        Ok((keys.parse_waiting(key)?, Versionstamp(stamp)))
-    };
-    reads::list(tx, behind(keys.waiting(job_type), after), limit, read).await
-}
-
-/// Calls `each` with every tenant that [`waiting`] returns, after the tenant `after` if given. Reads `page` rows at a time, and stops after
-/// `most`: then it returns the last tenant.
 pub async fn each_waiting(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,
     after: Option<&str>,
-    (page, most): (usize, usize),
+    bounds: (usize, usize),
     mut each: impl FnMut(String, Versionstamp),
 ) -> Result<Option<String>> {
-    let mut last = after.map(str::to_owned);
-    let mut read = 0;
-    loop {
-        let rows = waiting(tx, keys, job_type, last.as_deref(), page).await?;
-        read += rows.len();
-        let is_end = rows.len() < page;
-        last = rows.last().map(|(tenant, _)| tenant.clone());
-        rows.into_iter().for_each(|(tenant, stamp)| each(tenant, stamp));
-        if is_end || read >= most {
-            return Ok(last.filter(|_| !is_end));
-        }
-    }
+    let after = after.map(|after| keys.waiting_entry(job_type, after));
+    let read = |key: &Bytes, value: &Bytes| {
+        let stamp = value.as_ref().try_into().map_err(|_| corrupt("waiting row", "no versionstamp"))?;
+        each(keys.parse_waiting(key)?, Versionstamp(stamp));
+        Ok(())
+    };
+    let last = reads::each(tx, behind(keys.waiting(job_type), after), bounds, read).await?;
+    Ok(last.map(|last| keys.parse_waiting(&last)).transpose()?)
 }
 
-/// Removes a tenant from [`waiting`] if its queue is empty, and returns whether it is. A concurrent add of a job of the
+/// Removes a tenant from [`each_waiting`] if its queue is empty, and returns whether it is. A concurrent add of a job of the
 /// tenant makes this transaction conflict, not the add. Use a transaction of its own, so that nothing else is repeated.
 pub async fn no_longer_waiting(
     tx: &Transaction,
@@ -355,29 +334,6 @@ fn read_pending(keys: &Keyspace, key: &[u8], locks: Arc<Requests>) -> Result<(St
     Ok((tenant, Pending { id, order_us, key: key.map(SortKey::get), class, locks }))
 }
 
-/// A part of a count.
-#[derive(Debug)]
-pub struct CountPage {
-    /// How many jobs were counted.
-    pub count: usize,
-    /// Where to continue; `None` at the end.
-    pub next: Option<Bytes>,
-}
-
-/// Counts up to `limit` pending jobs of a type and a tenant, from `from` or from the first one. Adds no read conflict.
-pub async fn count_page(
-    tx: &Transaction,
-    keys: &Keyspace,
-    (job_type, tenant): (&str, &str),
-    from: Option<Bytes>,
-    limit: usize,
-) -> Result<CountPage> {
-    let (begin, end) = keys.pending_of(job_type, tenant);
-    let rows = reads::rows(tx, (from.unwrap_or(begin), end), limit).await?;
-    let last = rows.last().filter(|_| rows.len() == limit);
-    Ok(CountPage { count: rows.len(), next: last.map(|(key, _)| turnwise_store::key::successor(key)) })
-}
-
 /// How many pending jobs a tenant has; counts up to `most`. Adds no read conflict.
 pub async fn count_pending(
     tx: &Transaction,
@@ -386,7 +342,7 @@ pub async fn count_pending(
     tenant: &str,
     most: usize,
 ) -> Result<usize> {
-    Ok(count_page(tx, keys, (job_type, tenant), None, most).await?.count)
+    Ok(reads::rows(tx, keys.pending_of(job_type, tenant), most).await?.len())
 }
 
 /// How many jobs are before a pending one in its tenant's queue; counts up to `most`. Adds no read conflict.

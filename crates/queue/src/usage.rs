@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use turnwise_store::Transaction;
 
 use crate::encoding::{decode, encode};
-use crate::keyspace::{KeyRange, behind};
+use crate::keyspace::behind;
 use crate::workers::{self, Worker};
 use crate::{Keyspace, Result, nodes, reads};
 
@@ -92,19 +92,6 @@ pub struct Boost {
     pub interval_us: i64,
 }
 
-/// Up to `limit` rows of a type by tenant and charger, after the row of `after` if given: tenant, charger, what it has
-/// charged. Adds no read conflict.
-pub async fn of_type(
-    tx: &Transaction,
-    keys: &Keyspace,
-    job_type: &str,
-    after: Option<(&str, &str)>,
-    limit: usize,
-) -> Result<Vec<(String, String, Charged)>> {
-    let after = after.map(|(tenant, charger)| keys.usage_entry(job_type, tenant, charger));
-    read_rows(tx, keys, behind(keys.usage(job_type), after), limit).await
-}
-
 /// Calls `each` with every row of a type, after the row of `after` if given: tenant, charger, what it has charged. Reads `page` rows at a
 /// time, and stops after `most`: then it returns the tenant and the charger of the last row. Adds no read conflict.
 pub async fn each_of_type(
@@ -112,22 +99,17 @@ pub async fn each_of_type(
     keys: &Keyspace,
     job_type: &str,
     after: Option<(&str, &str)>,
-    (page, most): (usize, usize),
+    bounds: (usize, usize),
     mut each: impl FnMut(String, String, Charged),
 ) -> Result<Option<(String, String)>> {
-    let mut last = after.map(|(tenant, charger)| (tenant.to_owned(), charger.to_owned()));
-    let mut read = 0;
-    loop {
-        let after = last.as_ref().map(|(tenant, charger)| (tenant.as_str(), charger.as_str()));
-        let rows = of_type(tx, keys, job_type, after, page).await?;
-        read += rows.len();
-        let is_end = rows.len() < page;
-        last = rows.last().map(|(tenant, charger, _)| (tenant.clone(), charger.clone()));
-        rows.into_iter().for_each(|(tenant, charger, charged)| each(tenant, charger, charged));
-        if is_end || read >= most {
-            return Ok(last.filter(|_| !is_end));
-        }
-    }
+    let after = after.map(|(tenant, charger)| keys.usage_entry(job_type, tenant, charger));
+    let read = |key: &Bytes, value: &Bytes| {
+        let (tenant, charger) = keys.parse_usage(key)?;
+        each(tenant, charger, decode("usage row", value)?);
+        Ok(())
+    };
+    let last = reads::each(tx, behind(keys.usage(job_type), after), bounds, read).await?;
+    Ok(last.map(|last| keys.parse_usage(&last)).transpose()?)
 }
 
 /// The rows of one tenant, the first [`MAX_CHARGERS`] of them: charger, what it has charged. Adds no read conflict.
@@ -137,25 +119,12 @@ pub async fn of_tenant(
     job_type: &str,
     tenant: &str,
 ) -> Result<Vec<(String, Charged)>> {
-    let rows = read_rows(tx, keys, keys.usage_of(job_type, tenant), MAX_CHARGERS).await?;
-    Ok(rows.into_iter().map(|(_, charger, charged)| (charger, charged)).collect())
+    let read = |key: &Bytes, value: &Bytes| Ok((keys.parse_usage(key)?.1, decode("usage row", value)?));
+    reads::list(tx, keys.usage_of(job_type, tenant), MAX_CHARGERS, read).await
 }
 
 /// The most rows of one tenant that are read. The rows of dead chargers are cleared once they have decayed.
 pub const MAX_CHARGERS: usize = 10_000;
-
-async fn read_rows(
-    tx: &Transaction,
-    keys: &Keyspace,
-    range: KeyRange,
-    limit: usize,
-) -> Result<Vec<(String, String, Charged)>> {
-    let read = |key: &Bytes, value: &Bytes| {
-        let (tenant, charger) = keys.parse_usage(key)?;
-        Ok((tenant, charger, decode("usage row", value)?))
-    };
-    reads::list(tx, range, limit, read).await
-}
 
 /// Writes the total that `charger` has charged to a tenant. It also reads the row, so that a late write conflicts with a
 /// newer one. Its repetition finds a larger total, and changes nothing.

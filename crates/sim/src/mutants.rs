@@ -250,7 +250,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "charges_forgotten_at_removal",
         file: "crates/queue/src/workers.rs",
         find: "        tx.clear(keys.claim_number(job_type, worker))?;",
-        replace: "        tx.clear(keys.claim_number(job_type, worker))?;\n        for (tenant, charger, _) in crate::usage::of_type(tx, keys, job_type, None, 1_000).await? {\n            if charger == worker {\n                tx.clear(keys.usage_entry(job_type, &tenant, &charger))?;\n            }\n        }",
+        replace: "        tx.clear(keys.claim_number(job_type, worker))?;\n        let mut rows = Vec::new();\n        let each = |tenant: String, charger: String, _| rows.push((tenant, charger));\n        crate::usage::each_of_type(tx, keys, job_type, None, (1_000, 1_000), each).await?;\n        for (tenant, charger) in rows {\n            if charger == worker {\n                tx.clear(keys.usage_entry(job_type, &tenant, &charger))?;\n            }\n        }",
         why: "The charges of a dead worker are lost, and its tenants get more than their share.",
     },
     Mutant {
@@ -642,7 +642,7 @@ pub const ELIGIBILITY_MUTANTS: &[Mutant] = &[
     Mutant {
         name: "rest_of_a_group_untold",
         file: "crates/queue/src/dependencies.rs",
-        find: "            false => leave_unsettled(tx, keys, &group)?,",
+        find: "            false => leave_unsettled(tx, keys, &group, outcome)?,",
         replace: "            false => {}",
         why: "If many jobs wait for one job, only the first ones learn of its end.",
     },
