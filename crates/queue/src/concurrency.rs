@@ -26,12 +26,13 @@ use turnwise_policy::contention::hash;
 use turnwise_policy::eligibility::concurrency::{Bucket, Limit, MAX_LIMIT, of_job};
 use turnwise_store::Transaction;
 
+use crate::encoding::hex;
 use crate::filters::Cursor;
 pub use crate::keyspace::LimitedPlace;
 use crate::keyspace::{KeyRange, behind};
 use crate::place::Place;
 use crate::reads::{self, rows};
-use crate::rows::{decode, encode, read_job, write_job};
+use crate::rows::{decode, encode, read_job, read_pending, write_job};
 use crate::transition::move_to;
 use crate::{Claim, Job, Keyspace, Result};
 
@@ -182,12 +183,11 @@ pub async fn hold_back(
     stamp: Option<&[u8]>,
     now_us: i64,
 ) -> Result<bool> {
-    let job = read_job(tx, keys, job_type, id).await?.filter(Job::is_pending);
-    let Some(mut job) = job else { return Ok(false) };
+    let Some(mut job) = read_pending(tx, keys, job_type, id).await? else { return Ok(false) };
     let order_us = job.order_us();
     job.changed_us = now_us;
     move_to(tx, keys, &mut job, Place::Limited { order_us, limit: limit.clone() })?;
-    let row = LimitedRow { stamp: stamp.map(crate::filters::hex) };
+    let row = LimitedRow { stamp: stamp.map(hex) };
     if let Some(place) = job.limited_place() {
         tx.set(keys.limited_entry(job_type, &place, id), encode(&row))?;
     }
@@ -497,7 +497,7 @@ pub async fn release_old(
     after: Option<&Cursor>,
     limit: usize,
 ) -> Result<Option<Cursor>> {
-    let now = crate::filters::stamp(tx, keys).await?.map(|stamp| crate::filters::hex(&stamp));
+    let now = crate::filters::stamp(tx, keys).await?.map(|stamp| hex(&stamp));
     let found = rows(tx, behind(keys.limited_by_filters(), after.cloned()), limit).await?;
     let mut seen = None;
     for (key, value) in &found {

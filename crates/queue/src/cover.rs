@@ -1,6 +1,7 @@
 //! What the rows of ended jobs say, and in which partition each is ([`crate::ended`]).
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use bytes::Bytes;
@@ -80,39 +81,22 @@ pub(crate) fn partitions(
     tenants: Option<&[String]>,
     class: Option<u32>,
 ) -> Vec<RangeInclusive<u16>> {
-    let first = match end {
-        End::Completed => 0,
-        End::Cancelled => FIRST_CANCELLED,
-        End::Failed => FIRST_FAILED,
-    };
-    let slots = |of: u16| -> Vec<u16> {
-        let Some(tenants) = tenants else { return (0..of).collect() };
-        let mut slots: Vec<u16> = tenants.iter().map(|tenant| remainder(hash(tenant), of)).collect();
-        slots.sort_unstable();
-        slots.dedup();
-        slots
-    };
-    let mut ranges: Vec<RangeInclusive<u16>> = Vec::new();
-    let mut add = |range: RangeInclusive<u16>| match ranges.last_mut() {
-        Some(last) if *last.end() + 1 == *range.start() => *last = *last.start()..=*range.end(),
-        _ => ranges.push(range),
-    };
-    match end {
-        End::Completed | End::Cancelled => {
-            slots(BY_TENANT).into_iter().for_each(|n| add(first + n..=first + n))
+    let slots = |of: u16| -> BTreeSet<u16> {
+        match tenants {
+            Some(tenants) => tenants.iter().map(|tenant| remainder(hash(tenant), of)).collect(),
+            None => (0..of).collect(),
         }
-        End::Failed => {
-            for slot in slots(FAILED_BY_TENANT) {
-                let start = first + slot * FAILED_BY_CLASS;
-                match class {
-                    Some(class) => {
-                        let n = start + remainder(class, FAILED_BY_CLASS);
-                        add(n..=n);
-                    }
-                    None => add(start..=start + FAILED_BY_CLASS - 1),
-                }
-            }
-        }
-    }
-    ranges
+    };
+    let classes = match class.map(|class| remainder(class, FAILED_BY_CLASS)) {
+        Some(class) => class..class + 1,
+        None => 0..FAILED_BY_CLASS,
+    };
+    let of_slot = |slot: u16| classes.clone().map(move |class| FIRST_FAILED + slot * FAILED_BY_CLASS + class);
+    let partitions: Vec<u16> = match end {
+        End::Completed => slots(BY_TENANT).into_iter().collect(),
+        End::Cancelled => slots(BY_TENANT).into_iter().map(|slot| FIRST_CANCELLED + slot).collect(),
+        End::Failed => slots(FAILED_BY_TENANT).into_iter().flat_map(of_slot).collect(),
+    };
+    let ranges = partitions.chunk_by(|one, next| one + 1 == *next);
+    ranges.map(|range| range[0]..=range[range.len() - 1]).collect()
 }

@@ -17,11 +17,12 @@ use turnwise_policy::eligibility::condition::Condition;
 use turnwise_policy::eligibility::filters::{Action, Rule};
 use turnwise_store::Transaction;
 
+use crate::encoding::hex;
 use crate::jobs::refuse;
 use crate::keyspace::behind;
 use crate::place::Place;
 use crate::reads;
-use crate::rows::{decode, encode, read_job, write_job};
+use crate::rows::{decode, encode, read_job, read_pending, write_job};
 use crate::spec::check_name;
 use crate::transition::{self, move_to};
 use crate::{Error, Job, Keyspace, Result};
@@ -162,9 +163,7 @@ pub async fn pause(
     stamp: &[u8],
     now_us: i64,
 ) -> Result<bool> {
-    let Some(mut job) = read_job(tx, keys, job_type, id).await?.filter(Job::is_pending) else {
-        return Ok(false);
-    };
+    let Some(mut job) = read_pending(tx, keys, job_type, id).await? else { return Ok(false) };
     let order_us = job.order_us();
     job.changed_us = now_us;
     move_to(tx, keys, &mut job, Place::Paused { order_us, filter: filter.to_owned() })?;
@@ -183,9 +182,7 @@ pub async fn reject(
     reason: &str,
     now_us: i64,
 ) -> Result<bool> {
-    let Some(mut job) = read_job(tx, keys, job_type, id).await?.filter(Job::is_pending) else {
-        return Ok(false);
-    };
+    let Some(mut job) = read_pending(tx, keys, job_type, id).await? else { return Ok(false) };
     transition::leave(tx, keys, &job)?;
     refuse(tx, keys, &mut job, reason, now_us).await?;
     write_job(tx, keys, &job)?;
@@ -225,8 +222,4 @@ pub async fn release(
         }
     }
     Ok(seen.filter(|_| rows.len() == limit))
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

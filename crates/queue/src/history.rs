@@ -199,30 +199,26 @@ impl Sample {
     /// The same with at most [`MAX_TYPES`] types and [`MAX_TENANTS`] tenants: those with the largest demand.
     #[must_use]
     pub fn bounded(mut self) -> Sample {
-        bound(&mut self.state, |_, state| state.jobs.values().sum());
+        bound(&mut self.state, MAX_TYPES, |state| state.jobs.values().sum());
         #[allow(clippy::cast_precision_loss, reason = "only the order counts")]
-        bound(&mut self.work, |_, work| work.claims as f64);
+        bound(&mut self.work, MAX_TYPES, |work| work.claims as f64);
         // Each type has the same room.
         let most = (MAX_TENANTS / self.state.len().max(1)).clamp(1, MAX_TENANTS_OF_TYPE);
         for state in self.state.values_mut() {
             state.tenants.retain(|tenant, _| tenant.len() <= MAX_TENANT_BYTES);
-            bound_to(&mut state.tenants, most, |_, of| of.waiting + of.received + of.entitled);
+            bound(&mut state.tenants, most, |of| of.waiting + of.received + of.entitled);
         }
         self
     }
 }
 
-fn bound<V>(rows: &mut BTreeMap<String, V>, weight: impl Fn(&str, &V) -> f64) {
-    bound_to(rows, MAX_TYPES, weight);
-}
-
 /// Keeps the `most` rows with the largest weights.
-fn bound_to<V>(rows: &mut BTreeMap<String, V>, most: usize, weight: impl Fn(&str, &V) -> f64) {
+fn bound<V>(rows: &mut BTreeMap<String, V>, most: usize, weight: impl Fn(&V) -> f64) {
     if rows.len() <= most {
         return;
     }
     let mut weights: Vec<(f64, String)> =
-        rows.iter().map(|(name, row)| (weight(name, row), name.clone())).collect();
+        rows.iter().map(|(name, row)| (weight(row), name.clone())).collect();
     weights.sort_by(|(one, name), (other, other_name)| other.total_cmp(one).then(name.cmp(other_name)));
     for (_, name) in weights.drain(most..) {
         rows.remove(&name);

@@ -11,7 +11,7 @@ use crate::dependencies::Entry;
 pub use crate::ended::prune;
 use crate::error::corrupt;
 use crate::job::{EventKind, Hidden, INLINE_OPTIONS_BYTES, bounded_reason};
-use crate::keyspace::{KeyRange, QueuePlace, behind};
+use crate::keyspace::{QueuePlace, behind};
 use crate::locks::{Held, most_locks, pending_value};
 use crate::place::{End, Place};
 use crate::rows::{
@@ -349,7 +349,11 @@ pub async fn active(
     job_type: &str,
     limit: usize,
 ) -> Result<Vec<(String, String, Active)>> {
-    read_active_rows(tx, keys, keys.active(job_type), limit).await
+    let read = |key: &Bytes, value: &Bytes| {
+        let (worker, id) = keys.parse_active(key)?;
+        Ok((worker, id, decode_active(value)?))
+    };
+    reads::list(tx, keys.active(job_type), limit, read).await
 }
 
 /// The reports of the workers of all types about their running jobs: type, worker, job id, report; by type.
@@ -373,21 +377,8 @@ pub async fn active_of(
     worker: &str,
     limit: usize,
 ) -> Result<Vec<(String, Active)>> {
-    let rows = read_active_rows(tx, keys, keys.active_of(job_type, worker), limit).await?;
-    Ok(rows.into_iter().map(|(_, id, active)| (id, active)).collect())
-}
-
-async fn read_active_rows(
-    tx: &Transaction,
-    keys: &Keyspace,
-    range: KeyRange,
-    limit: usize,
-) -> Result<Vec<(String, String, Active)>> {
-    let read = |key: &Bytes, value: &Bytes| {
-        let (worker, id) = keys.parse_active(key)?;
-        Ok((worker, id, decode_active(value)?))
-    };
-    reads::list(tx, range, limit, read).await
+    let read = |key: &Bytes, value: &Bytes| Ok((keys.parse_active(key)?.1, decode_active(value)?));
+    reads::list(tx, keys.active_of(job_type, worker), limit, read).await
 }
 
 /// The worker's report about one running job.
@@ -601,11 +592,6 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str)
     dependencies::leave(tx, keys, &mut job).await?;
     dependencies::settle_later(tx, keys, &mut job, DependencyEnd::Removed)?;
     erase(tx, keys, &job)
-}
-
-/// Up to `limit` job types that have jobs, in order.
-pub async fn types(tx: &Transaction, keys: &Keyspace, limit: usize) -> Result<Vec<String>> {
-    types_after(tx, keys, None, limit).await
 }
 
 /// Clears a job's record and options, and the row of its place. A run must have ended.

@@ -41,6 +41,16 @@ pub(crate) async fn read_job_with(
     Ok(Some(job))
 }
 
+/// A job, if it is in the queue of its tenant.
+pub(crate) async fn read_pending(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    id: &str,
+) -> Result<Option<Job>> {
+    Ok(read_job(tx, keys, job_type, id).await?.filter(Job::is_pending))
+}
+
 pub(crate) fn write_job(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
     if let Place::Active(run) = &job.place {
         debug_assert!(run.held.is_some() || run.waits.is_none(), "a run without locks waits for one");

@@ -41,6 +41,7 @@ use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::counts::Kind;
+use crate::encoding::{hex, unhex};
 use crate::ended::partitions;
 use crate::error::corrupt;
 use crate::jobs::{PREFETCHED, options, peek, prefetch, types_after};
@@ -121,9 +122,7 @@ impl Selection {
     /// What is wrong with the condition, and where.
     pub fn parse(text: &str, now_us: i64) -> Result<Selection, Mistake> {
         let condition = Condition::parse_selection(text)?;
-        let names = |field| -> Option<Vec<String>> {
-            Some(condition.values(field)?.into_iter().map(str::to_owned).collect())
-        };
+        let names = |field| names(&condition, field);
         let few = |names: Option<Vec<String>>| names.filter(|names| names.len() <= MAX_NAMES);
         let class = match names(Indexed::ReasonClass).as_deref() {
             Some([class]) => Some(reason_class::number(class)),
@@ -154,7 +153,7 @@ impl Selection {
 
     /// The values of a field of which a job must have one; `None` if it may have any.
     pub fn values(&self, field: Indexed) -> Option<Vec<String>> {
-        Some(self.condition.values(field)?.into_iter().map(str::to_owned).collect())
+        names(&self.condition, field)
     }
 
     /// The type of the jobs, if the condition names exactly one.
@@ -263,7 +262,7 @@ impl Selection {
             let rows = tx.range_with(read, Isolation::Snapshot).await?;
             let found = rows.len();
             if let Some((key, _)) = rows.last() {
-                at.after = Some(crate::filters::hex(key));
+                at.after = Some(hex(key));
             }
             source.jobs(tx, keys, &job_type, rows, &at, &mut jobs).await?;
             if found == left {
@@ -287,6 +286,11 @@ impl Selection {
             None => Ok(types_after(tx, keys, after, 1).await?.pop()),
         }
     }
+}
+
+/// The values of a field of which a job that meets a condition has one.
+fn names(condition: &Condition, field: Indexed) -> Option<Vec<String>> {
+    Some(condition.values(field)?.into_iter().map(str::to_owned).collect())
 }
 
 /// The sources of jobs in these states; `None` if there is no index for one of them.
@@ -372,7 +376,7 @@ impl Source {
         at: &Position,
         jobs: &mut Vec<(Position, Job)>,
     ) -> Result<()> {
-        let after = |key: &[u8]| Position { after: Some(crate::filters::hex(key)), ..at.clone() };
+        let after = |key: &[u8]| Position { after: Some(hex(key)), ..at.clone() };
         let mut ids = Vec::with_capacity(rows.len());
         for (key, value) in rows {
             let id = self.id(keys, &key)?;
@@ -469,14 +473,6 @@ fn value(json: &str) -> Option<Value> {
     })
 }
 
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.as_bytes();
-    if !digits.len().is_multiple_of(2) || !digits.iter().all(u8::is_ascii_hexdigit) {
-        return None;
-    }
-    digits.chunks_exact(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -546,12 +542,5 @@ mod tests {
         ] {
             assert_eq!(Selection::parse(text, 0).unwrap().may_miss(), may_miss, "{text}");
         }
-    }
-
-    #[test]
-    fn hexadecimal_digits_round_trip() {
-        assert_eq!(unhex(&crate::filters::hex(b"\x00\xffa")).unwrap(), b"\x00\xffa");
-        assert_eq!(unhex("0"), None);
-        assert_eq!(unhex("+1"), None);
     }
 }

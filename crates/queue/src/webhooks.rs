@@ -208,10 +208,7 @@ pub async fn put(tx: &Transaction, keys: &Keyspace, webhook: &Webhook, now_us: i
 
 /// Cancels the job of a webhook that delivers no longer, if it has one.
 async fn stop(tx: &Transaction, keys: &Keyspace, id: &str, now_us: i64) -> Result<()> {
-    match jobs::cancel(tx, keys, JOB_TYPE, id, now_us).await {
-        Ok(_) | Err(Error::NotFound) => Ok(()),
-        Err(error) => Err(error),
-    }
+    if_there(jobs::cancel(tx, keys, JOB_TYPE, id, now_us).await)
 }
 
 async fn check_room(tx: &Transaction, keys: &Keyspace, webhook: &Webhook) -> Result<()> {
@@ -246,8 +243,13 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<bool>
 }
 
 async fn remove_job(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<()> {
-    match jobs::remove(tx, keys, JOB_TYPE, id).await {
-        Ok(()) | Err(Error::NotFound) => Ok(()),
+    if_there(jobs::remove(tx, keys, JOB_TYPE, id).await)
+}
+
+/// Whether a change of a job failed, which may not exist.
+fn if_there<T>(changed: Result<T>) -> Result<()> {
+    match changed {
+        Ok(_) | Err(Error::NotFound) => Ok(()),
         Err(error) => Err(error),
     }
 }

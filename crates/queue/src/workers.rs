@@ -167,12 +167,8 @@ pub async fn all_healths(
     reads::list(tx, behind(keys.all_healths(), after), limit, read).await
 }
 
-/// Up to `limit` job types that have workers, or workers whose removal is not complete. One read per type.
-pub async fn types(tx: &Transaction, keys: &Keyspace, limit: usize) -> Result<Vec<String>> {
-    types_after(tx, keys, None, limit).await
-}
-
-/// The same for the types after `after`.
+/// Up to `limit` job types that have workers, or workers whose removal is not complete, after the type `after` if given. One read per
+/// type.
 pub async fn types_after(
     tx: &Transaction,
     keys: &Keyspace,

@@ -6,6 +6,7 @@ use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_store::tuple::{Element, unpack};
 
 use super::JobKey;
+use crate::encoding::hex;
 use crate::ended::EndedKey;
 use crate::index_row::IndexRow;
 use crate::keyspace::QueuePlace;
@@ -256,6 +257,5 @@ fn element(element: &Element<'_>) -> Value {
 }
 
 fn tagged(tag: &str, bytes: &[u8]) -> Value {
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    Value::Object(Map::from_iter([(tag.to_owned(), Value::from(hex))]))
+    Value::Object(Map::from_iter([(tag.to_owned(), Value::from(hex(bytes)))]))
 }

@@ -248,15 +248,41 @@ async fn free(
     held: &Held,
     lock: &LockAt,
 ) -> Result<Option<Blocked>> {
-    let rule = Rule::Run(job.waits().map(|waits| waits.ticket), held);
-    let by = (job.job_type.as_str(), job.id.as_str());
-    let view = (tx, keys, levels);
-    let mut search = Search::new(view, by, rule, MOST_TOLD);
+    let mut search = run_search((tx, keys, levels), job, held, MOST_TOLD);
     let blocked = search.lock(lock).await?;
     if blocked.is_none() {
         search.prove();
     }
     Ok(blocked)
+}
+
+fn run_search<'a>(
+    view: (&'a Transaction, &'a Keyspace, &'a Levels),
+    job: &'a Job,
+    held: &'a Held,
+    most: usize,
+) -> Search<'a> {
+    let rule = Rule::Run(job.waits().map(|waits| waits.ticket), held);
+    Search::new(view, (&job.job_type, &job.id), rule, most)
+}
+
+/// The jobs that block a running job that waits, up to `most`: the holders of its lock, and then the jobs before it in a
+/// queue. `None` if it does not wait, or if nothing blocks it. Adds no read conflict.
+pub async fn blockers_of_run(
+    tx: &Transaction,
+    keys: &Keyspace,
+    levels: &Levels,
+    job: &Job,
+    most: usize,
+) -> Result<Option<Blocked>> {
+    let (Some(waits), Some(held)) = (job.waits(), job.held()) else { return Ok(None) };
+    run_search((tx, keys, levels), job, held, most).lock(&waits.lock).await
+}
+
+/// Whether a running job holds this lock, or has declared that it may want it.
+pub fn may_request(levels: &Levels, job: &Job, lock: &LockAt) -> bool {
+    let counted = capacity(levels, &lock.spot).is_some();
+    job.held().is_some_and(|held| held.covers(lock, counted)) || allows(&job.locks, lock)
 }
 
 /// A held lock that forbids waiting for this one: any that does not come before it. A held lock on a whole level comes after
